@@ -1,0 +1,54 @@
+# Every command sets up what it needs. `make` alone lists the commands.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+STAMP := $(VENV)/.stamps
+JOB ?= jobs/h100_38h.yaml
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check fmt bench docs clean
+
+help:  ## list the commands
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(STAMP)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit("autotune needs Python 3.11 or later, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMP) && touch $@
+
+$(STAMP)/product: $(STAMP)/venv pyproject.toml constraints.txt
+	$(PIP) -e '.[dataset]'
+	@touch $@
+
+# torch goes first and alone: a CPU wheel at hand is then kept by everything that needs torch.
+$(STAMP)/tests: $(STAMP)/product
+	$(PIP) torch
+	$(PIP) -e '.[dataset,probe,test]'
+	@touch $@
+
+demo: $(STAMP)/product  ## set up and answer the main question for jobs/h100_38h.yaml (no GPU needed)
+	$(BIN)/autotune tune $(JOB)
+
+test: $(STAMP)/tests  ## set up and run all the tests
+	$(BIN)/python -m pytest
+
+check: $(STAMP)/tests  ## lint, types, import contracts, generated documents
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m bench.readme --check
+
+fmt: $(STAMP)/tests  ## format the code
+	$(BIN)/ruff check --fix-only --quiet . ; $(BIN)/ruff format .
+
+bench: $(STAMP)/tests  ## print speed and accuracy
+	$(BIN)/python -m bench.speed
+	$(BIN)/python -m bench.accuracy
+
+docs: $(STAMP)/tests  ## write the generated parts of README.md
+	$(BIN)/python -m bench.readme
+
+clean:  ## remove the environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -1,0 +1,1 @@
+"""The cheapest fine-tuning configuration that fits, before you pay."""

@@ -1,0 +1,78 @@
+"""Exactly this configuration, no search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autotune.cost.model import CostModel
+from autotune.domain.candidates import CLOSED_FORM, Candidates
+from autotune.domain.config import KNOBS
+from autotune.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from autotune.domain.config import Config
+    from autotune.domain.job import Job
+    from autotune.domain.outcome import Estimated
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """One priced configuration with the job it is for."""
+
+    job: Job
+    row: Estimated
+    warnings: tuple[str, ...]
+
+
+def estimate(job: Job, *, fidelity: str = "auto") -> Estimate:
+    """Price the config the job states (its `today` with locks applied) on its first offer.
+
+    Without a stated config: the trainer's defaults, completed by the locks. Raises InputError when
+    a locked value is impossible on the offer.
+    """
+    from autotune.evidence.calibrate import calibration_from_evidence
+
+    offer = job.offers[0]
+    config = stated_config(job)
+    calibration, warnings, _ = calibration_from_evidence(job, CostModel(job).price)
+    bill = CostModel(job, calibration).price(Candidates.of([(offer, config)]))
+    notes = list(warnings)
+    if fidelity == "trace":
+        notes.append("the trace is not available in this version: the formula was used")
+    if len(job.offers) > 1:
+        notes.append(f"{len(job.offers)} offers given: this is {offer.label}, the first")
+    return Estimate(job, bill.estimate(0), tuple(notes))
+
+
+def stated_config(job: Job) -> Config:
+    """The config the job states: `today`, else defaults, with locked knobs applied.
+
+    Raises InputError when the split cannot make the global batch.
+    """
+    from autotune.app.load_job import default_config
+
+    offer = job.offers[0]
+    config = job.today or default_config(job, offer)
+    locked = {name: value for name, value in job.lock.items() if name in KNOBS}
+    per_device, rest = divmod(job.global_batch_size, offer.count)
+    if rest:
+        msg = f"global_batch_size {job.global_batch_size} cannot be split over {offer.count} devices"
+        raise InputError(msg, f"choose a multiple of {offer.count}")
+    config = config.with_knobs(**locked)
+    if "micro_batch_size" in locked and "gradient_accumulation_steps" not in locked:
+        config = config.with_knobs(
+            gradient_accumulation_steps=max(per_device // config.micro_batch_size, 1)
+        )
+    elif "gradient_accumulation_steps" in locked and "micro_batch_size" not in locked:
+        config = config.with_knobs(
+            micro_batch_size=max(per_device // config.gradient_accumulation_steps, 1)
+        )
+    made = config.micro_batch_size * config.gradient_accumulation_steps * offer.count
+    if made != job.global_batch_size:
+        split = f"{config.micro_batch_size} x {config.gradient_accumulation_steps} x {offer.count}"
+        msg = f"micro x accumulation x devices is {split} = {made}, not {job.global_batch_size}"
+        raise InputError(msg, "the global batch is the job's contract: choose a split that makes it")
+    if "checkpoint_every_steps" not in locked and job.today is None:
+        config = config.with_knobs(checkpoint_every_steps=CLOSED_FORM)
+    return config

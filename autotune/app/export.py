@@ -1,0 +1,62 @@
+"""What to run: the recommended configuration in a trainer's own format."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from autotune.app.runs import load_recommendation_payload, load_run_job
+from autotune.domain.config import KNOBS, Config
+from autotune.domain.errors import InputError
+from autotune.trainers.export import export, write_export
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from typing import Any
+
+    from autotune.domain.device import Offer
+    from autotune.domain.job import Job
+    from autotune.domain.outcome import Estimated
+
+
+def export_pick(
+    job: Job, best: Estimated, targets: Sequence[str], run_dir: Path
+) -> tuple[list[Path], list[str]]:
+    """Write the pick for each target into the run folder; returns the paths and the notes."""
+    paths: list[Path] = []
+    notes: list[str] = []
+    for target in targets:
+        made = export(
+            target, job, best.offer, best.config,
+            checkpoint_bytes=best.checkpoint_bytes, at_risk=best.verdict != "fits",
+        )  # fmt: skip
+        folder = run_dir if len(targets) == 1 else run_dir / target.replace("@", "-")
+        paths += write_export(made, folder)
+        notes += made.notes
+    return paths, notes
+
+
+def export_run(run_dir: Path, to: str) -> list[Path]:
+    """Write a finished run's pick in another format. Raises InputError when nothing was picked."""
+    job = load_run_job(run_dir)
+    row = load_recommendation_payload(run_dir).get("best")
+    if not row:
+        msg = f"the run {run_dir} found nothing that fits: there is nothing to export"
+        raise InputError(msg, "see its report for the smallest changes that would fit")
+    offer = _offer_of(job, row)
+    config = Config(**{name: row["config"][name] for name in KNOBS})
+    made = export(
+        to, job, offer, config,
+        checkpoint_bytes=float(row.get("checkpoint_bytes", 0.0)),
+        at_risk=row["verdict"] != "fits",
+    )  # fmt: skip
+    return write_export(made, run_dir)
+
+
+def _offer_of(job: Job, row: Mapping[str, Any]) -> Offer:
+    for offer in job.offers:
+        if (offer.device.name, offer.count) == (row["device"], row["device_count"]):
+            return offer
+    msg = f"the recorded offer {json.dumps(row['device'])} is no longer in the run's job"
+    raise InputError(msg, "tune again")

@@ -1,0 +1,176 @@
+"""Named columns over distinct combinations: what a cost component sees of the candidates.
+
+A component declares the columns it reads. `tabulate` evaluates it once per distinct combination of
+those and remembers which combination each candidate has, so a million candidates cost a few hundred
+formula rows. Reading a column that was not declared is an error: the declaration is the truth that
+the sampler, the waterfall and the reuse of probes rely on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.domain.candidates import OFFER, Candidates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from autotune.domain.device import Device, Host, Offer
+    from autotune.domain.job import Job
+
+FloatArray = np.ndarray[Any, np.dtype[np.float64]]
+BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
+Outputs = dict[str, FloatArray]
+
+OFFER_FIELDS = ("device", "count", "host", "price", "spot")
+MAX_TABLE_ROWS = 1 << 20
+
+
+class Columns:
+    """Values of declared columns, one row per distinct combination. Arrays have shape [rows]."""
+
+    def __init__(self, values: Mapping[str, Sequence[Any]], rows: int) -> None:
+        """`values[name]` holds one value per row; offer fields are named `offer.<field>`."""
+        self._values = values
+        self.rows = rows
+
+    def _column(self, name: str) -> Sequence[Any]:
+        if name not in self._values:
+            msg = f"column {name!r} is read but not declared (declared: {sorted(self._values)})"
+            raise LookupError(msg)
+        return self._values[name]
+
+    def number(self, name: str) -> FloatArray:
+        """[rows] a numeric knob, `offer.count` or `offer.price` as float64."""
+        return np.asarray(self._column(name), np.float64)
+
+    def equals(self, name: str, *words: str) -> BoolArray:
+        """[rows] where a categorical knob has one of the words."""
+        return np.asarray([value in words for value in self._column(name)], np.bool_)
+
+    def choose(self, name: str, table: Mapping[str, float]) -> FloatArray:
+        """[rows] a number looked up by a categorical knob's word."""
+        return np.asarray([table[value] for value in self._column(name)], np.float64)
+
+    def device(self, field: str) -> FloatArray:
+        """[rows] a numeric field of the offer's device."""
+        return np.asarray([float(getattr(d, field)) for d in self.devices()], np.float64)
+
+    def devices(self) -> Sequence[Device]:
+        """The device of each row."""
+        return self._column("offer.device")
+
+    def hosts(self) -> Sequence[Host]:
+        """The host of each row."""
+        return self._column("offer.host")
+
+    def host(self, field: str) -> FloatArray:
+        """[rows] a numeric field of the offer's host."""
+        return np.asarray([float(getattr(h, field)) for h in self.hosts()], np.float64)
+
+    def peak_flop_per_s(self) -> FloatArray:
+        """[rows] dense peak of the device in the row's precision. [FLOP/s]"""
+        pairs = zip(self.devices(), self._column("precision"), strict=True)
+        return np.asarray([d.peak_flop_per_s(p) for d, p in pairs], np.float64)
+
+    def data_parallel(self) -> FloatArray:
+        """[rows] data-parallel degree: every sharding here spreads the batch over all devices."""
+        return self.number("offer.count")
+
+    def accumulation(self, job: Job) -> FloatArray:
+        """[rows] micro-steps per optimizer step that make the global batch exactly."""
+        return job.global_batch_size / (self.number("micro_batch_size") * self.data_parallel())
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A part of the bill: the columns it reads and the function that prices distinct rows.
+
+    reads: knob names and `offer.<field>` names.
+    price: (job, columns) -> named arrays of shape [rows].
+    """
+
+    name: str
+    reads: tuple[str, ...]
+    price: Callable[[Job, Columns], Outputs]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A component's outputs per distinct row and the row of each candidate (shape [n])."""
+
+    outputs: Outputs
+    row_of: NDArray[np.intp]
+
+    def gather(self, name: str) -> FloatArray:
+        """[n] one output for every candidate."""
+        return self.outputs[name][self.row_of]
+
+
+def _offer_field(offer: Offer, field: str) -> Any:  # noqa: ANN401 - device, host, count or price
+    return {
+        "device": offer.device,
+        "count": offer.count,
+        "host": offer.host,
+        "price": offer.usd_per_hour,
+        "spot": offer.interruptions_per_hour if offer.spot else 0.0,
+    }[field]
+
+
+def _distinct(values: Sequence[Any]) -> tuple[list[Any], NDArray[np.intp]]:
+    """Distinct values in order of appearance, and the index of each value among them."""
+    found: dict[Any, int] = {}
+    index = np.asarray([found.setdefault(value, len(found)) for value in values], np.intp)
+    return list(found), index
+
+
+def tabulate(component: Component, job: Job, candidates: Candidates) -> Table:
+    """Price a component once per distinct combination of the columns it reads."""
+    names, levels, codes = [], [], []
+    for name in component.reads:
+        if name.startswith("offer."):
+            offers = candidates.levels[OFFER]
+            values, of_offer = _distinct([_offer_field(o, name[6:]) for o in offers])
+            column = of_offer[candidates.codes[OFFER]]
+        else:
+            values, column = list(candidates.levels[name]), candidates.codes[name]
+        names.append(name)
+        levels.append(values)
+        codes.append(column)
+    sizes = [len(values) for values in levels]
+    key = np.zeros(len(candidates), np.intp)
+    for column, size in zip(codes, sizes, strict=True):
+        if size > 1:
+            key = key * size + column
+    total = int(np.prod(sizes, dtype=np.float64))
+    if total <= min(MAX_TABLE_ROWS, 4 * len(candidates) + 64):
+        present = np.zeros(total, np.bool_)
+        present[key] = True
+        kept = np.flatnonzero(present)
+        position = np.cumsum(present) - 1
+        row_of = position[key]
+    else:
+        kept, row_of = np.unique(key, return_inverse=True)
+    values_of = _decode(kept, names, levels)
+    columns = Columns(values_of, len(kept))
+    return Table(component.price(job, columns), row_of.astype(np.intp, copy=False))
+
+
+def _decode(
+    keys: NDArray[np.intp], names: list[str], levels: list[list[Any]]
+) -> dict[str, list[Any]]:
+    """The value of every column for each mixed-radix key."""
+    rest = keys.copy()
+    values: dict[str, list[Any]] = {}
+    for name, own in zip(reversed(names), reversed(levels), strict=True):
+        if len(own) > 1:
+            rest, digit = np.divmod(rest, len(own))
+            values[name] = [own[i] for i in digit]
+        else:
+            values[name] = [own[0]] * len(keys)
+    return values

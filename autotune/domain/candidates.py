@@ -1,0 +1,70 @@
+"""Candidates as integer-coded columns: a million of them in a few megabytes.
+
+Every axis is one column: `offer` and each knob of the search space. `levels[axis]` are its distinct
+values, `codes[axis][i]` the level of candidate i. Axes that are not searched have one level.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.domain.config import KNOBS, Config
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from autotune.domain.device import Offer
+
+OFFER = "offer"
+CLOSED_FORM = 0  # level of checkpoint_every_steps and save_total_limit: the bill finds the best
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Columns of codes. Shapes: every array of `codes` is [n], dtype int32."""
+
+    levels: dict[str, tuple[Any, ...]]
+    codes: dict[str, NDArray[np.int32]]
+
+    def __len__(self) -> int:
+        return len(self.codes[OFFER])
+
+    def offer(self, index: int) -> Offer:
+        """The offer of candidate `index`."""
+        found: Offer = self.levels[OFFER][self.codes[OFFER][index]]
+        return found
+
+    def value(self, axis: str, index: int) -> Any:  # noqa: ANN401 - a knob's value is int|bool|str
+        """The value of one axis of candidate `index`."""
+        return self.levels[axis][self.codes[axis][index]]
+
+    def config(self, index: int, **closed_forms: int) -> Config:
+        """Candidate `index` as a Config; closed forms fill what the grid does not hold."""
+        knobs = {name: self.value(name, index) for name in KNOBS}
+        return Config(**{**knobs, **closed_forms})
+
+    def take(self, indices: NDArray[np.intp]) -> Candidates:
+        """The candidates at `indices`, in that order."""
+        return Candidates(self.levels, {axis: column[indices] for axis, column in self.codes.items()})
+
+    @classmethod
+    def of(cls, pairs: list[tuple[Offer, Config]]) -> Candidates:
+        """Columns for explicit candidates, in the order given."""
+        levels: dict[str, tuple[Any, ...]] = {}
+        codes: dict[str, NDArray[np.int32]] = {}
+        columns: dict[str, list[Any]] = {OFFER: [offer for offer, _ in pairs]}
+        for name in KNOBS:
+            columns[name] = [getattr(config, name) for _, config in pairs]
+        for axis, values in columns.items():
+            distinct: list[Any] = []
+            column = np.empty(len(values), np.int32)
+            for i, value in enumerate(values):
+                if value not in distinct:
+                    distinct.append(value)
+                column[i] = distinct.index(value)
+            levels[axis] = tuple(distinct)
+            codes[axis] = column
+        return cls(levels, codes)

@@ -1,0 +1,160 @@
+"""One value for every knob, and the table that says what each knob is.
+
+Adding a knob: add a field to `Config` and a row to `KNOBS`; parsing, `--set`, reports and the
+canonical key follow from the table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+from autotune.domain.errors import InputError, unknown
+
+KnobClass = Literal["neutral", "numeric", "quality"]
+KnobValue = int | bool | str
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """What a knob is: its kind of value, its class, and one line on what it trades."""
+
+    name: str
+    kind: Literal["count", "switch", "choice"]
+    knob_class: KnobClass
+    about: str
+    choices: tuple[str, ...] = ()
+    minimum: int = 0
+    opt_in: bool = False  # searched only when the job allows it
+
+    def parse(self, value: object, where: str = "") -> KnobValue:
+        """The knob's value from text or YAML. Raises InputError naming what must hold."""
+        place = f" in {where}" if where else ""
+        if self.kind == "count":
+            return self._parse_count(value, place)
+        if self.kind == "switch":
+            return self._parse_switch(value, place)
+        text = _as_word(value)
+        if text not in self.choices:
+            raise unknown(f"{self.name} value", text, self.choices, self._hint(), where)
+        return text
+
+    def _hint(self) -> str:
+        return f"{self.name} takes one of: {', '.join(self.choices)}"
+
+    def _parse_count(self, value: object, place: str) -> int:
+        number: int | None = None
+        if isinstance(value, bool):
+            number = None
+        elif isinstance(value, int):
+            number = value
+        elif isinstance(value, str) and value.strip().replace("_", "").lstrip("+-").isdigit():
+            number = int(value.replace("_", ""))
+        if number is None or number < self.minimum or number > 10**9:
+            msg = f"{self.name} {value!r}{place} must be a whole number from {self.minimum} on"
+            raise InputError(msg)
+        return number
+
+    def _parse_switch(self, value: object, place: str) -> bool:
+        if isinstance(value, bool):
+            return value
+        word = str(value).strip().casefold()
+        if word in {"on", "true", "yes", "1"}:
+            return True
+        if word in {"off", "false", "no", "0"}:
+            return False
+        msg = f"{self.name} {value!r}{place} must be true or false"
+        raise InputError(msg)
+
+
+def _as_word(value: object) -> str:
+    """YAML 1.1 writers turn off and on into booleans; take them back."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value).strip()
+
+
+_OFF_ON = ("off", "on")
+KNOBS: dict[str, Knob] = {
+    knob.name: knob
+    for knob in (
+        Knob("micro_batch_size", "count", "neutral",
+             "rows per device per forward: memory against kernel efficiency", minimum=1),
+        Knob("gradient_accumulation_steps", "count", "neutral",
+             "micro-steps per optimizer step; micro x accumulation x devices = global batch",
+             minimum=1),
+        Knob("num_dataloader_workers", "count", "neutral",
+             "processes that prepare batches while the device computes"),
+        Knob("prefetch_factor", "count", "neutral", "batches each worker keeps ready", minimum=1),
+        Knob("pin_memory", "switch", "neutral", "page-locked batches: faster copies to a GPU"),
+        Knob("checkpoint_every_steps", "count", "neutral",
+             "optimizer steps between saves: save time against work lost", minimum=1),
+        Knob("save_total_limit", "count", "neutral", "checkpoints kept on the disk", minimum=1),
+        Knob("compile", "choice", "neutral",
+             "torch.compile: compile seconds once against faster steps",
+             ("off", "default", "reduce-overhead", "max-autotune")),
+        Knob("precision", "choice", "numeric", "compute dtype of matrix products",
+             ("fp32", "tf32", "fp16", "bf16")),
+        Knob("activation_checkpointing", "choice", "neutral",
+             "recompute the forward in the backward: time against memory", ("none", "full")),
+        Knob("attention", "choice", "numeric", "attention kernel",
+             ("eager", "sdpa", "flash_attention_2")),
+        Knob("optimizer", "choice", "numeric", "AdamW variant: state bytes and step time",
+             ("adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit", "paged_adamw_8bit")),
+        Knob("sharding", "choice", "neutral", "how several devices share the work",
+             ("none", "ddp", "fsdp", "zero2", "zero3")),
+        Knob("adapter_dtype", "choice", "numeric", "storage of LoRA adapters", ("fp32", "bf16"),
+             opt_in=True),
+        Knob("packing", "choice", "numeric", "several rows in one sequence", _OFF_ON, opt_in=True),
+        Knob("length_grouping", "choice", "numeric", "rows of similar length in one batch", _OFF_ON,
+             opt_in=True),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One value for every knob. Frozen and hashable; equal configs have equal keys."""
+
+    micro_batch_size: int
+    gradient_accumulation_steps: int
+    checkpoint_every_steps: int
+    precision: str
+    num_dataloader_workers: int = 0
+    prefetch_factor: int = 2
+    pin_memory: bool = True
+    save_total_limit: int = 2
+    compile: str = "off"
+    activation_checkpointing: str = "none"
+    attention: str = "sdpa"
+    optimizer: str = "adamw_torch_fused"
+    sharding: str = "none"
+    adapter_dtype: str = "fp32"
+    packing: str = "off"
+    length_grouping: str = "off"
+
+    def as_dict(self) -> dict[str, KnobValue]:
+        """Every knob by its exact name, in the order of `KNOBS`."""
+        return {name: getattr(self, name) for name in KNOBS}
+
+    @property
+    def key(self) -> str:
+        """Canonical text of the config: equal if and only if the configs are equal."""
+        return ",".join(f"{name}={value}" for name, value in self.as_dict().items())
+
+    def with_knobs(self, **knobs: KnobValue) -> Config:
+        """The same config with some knobs changed."""
+        return replace(self, **knobs)  # type: ignore[arg-type]  # names checked by replace
+
+
+def knob(name: str, where: str = "") -> Knob:
+    """The knob of that exact name. Raises InputError with close matches."""
+    found = KNOBS.get(name)
+    if found is None:
+        raise unknown("knob", name, KNOBS, f"knobs: {', '.join(KNOBS)}", where)
+    return found
+
+
+if {field.name for field in fields(Config)} != set(KNOBS):  # pragma: no cover - import-time guard
+    msg = "every Config field needs a row in KNOBS and the other way round"
+    raise AssertionError(msg)

@@ -1,0 +1,93 @@
+"""A GPU type (or a CPU, which is a device like any other), and what a host around it offers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One accelerator as its driver sees it. A rate of 0 means: not native on this device.
+
+    Tensor rates are dense and accumulate in fp32, which is what training uses.
+    """
+
+    name: str
+    vendor: str  # nvidia | amd | apple | cpu
+    aliases: tuple[str, ...]  # names a driver reports and short names people type
+    architecture: str  # pascal, volta, turing, ampere, ada, hopper, blackwell, ...
+    compute_capability: float  # 9.0; 0.0 where the notion does not exist
+    form_factor: str
+    memory_driver_bytes: float  # total as the driver reports it
+    memory_torch_bytes: float  # total as torch sees it, below the driver's
+    memory_bandwidth_bytes_per_s: float
+    fp32_flop_per_s: float
+    tf32_flop_per_s: float
+    fp16_flop_per_s: float
+    bf16_flop_per_s: float
+    int8_op_per_s: float
+    fp8_flop_per_s: float
+    matmul_ceiling_fraction: float  # best measured (or generation's) share of the dense peak
+    matmul_ceiling_measured: bool
+    link_bytes_per_s: float  # to a peer on the same host, one direction: NVLink or PCIe
+    has_nvlink: bool
+    pcie_bytes_per_s: float  # to the host, one direction
+    sm_count: int
+    tdp_w: float
+    release_year: int
+    source: str
+    notes: str = ""
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether this is the machine's own processor."""
+        return self.vendor == "cpu"
+
+    def peak_flop_per_s(self, precision: str) -> float:
+        """[FLOP/s] dense peak in a compute dtype: fp32, tf32, fp16 or bf16; 0 if not native."""
+        return {
+            "fp32": self.fp32_flop_per_s,
+            "tf32": self.tf32_flop_per_s,
+            "fp16": self.fp16_flop_per_s,
+            "bf16": self.bf16_flop_per_s,
+        }[precision]
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The machine around the GPUs of one offer. `assumed` names the fields nobody stated."""
+
+    cores: int
+    ram_bytes: float
+    shm_bytes: float
+    disk_bytes: float
+    checkpoint_write_bytes_per_s: float
+    storage_read_bytes_per_s: float
+    download_bytes_per_s: float
+    wsl: bool = False
+    assumed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A device times a count at a price: what can be rented, or is owned.
+
+    Errors: none here; loaders refuse counts below one and negative prices.
+    """
+
+    device: Device
+    count: int
+    usd_per_hour: float  # the whole offer
+    host: Host
+    price_source: str  # "job file", "runpod, list", "owned", "free", ...
+    price_as_of: str | None = None  # ISO date, None where the notion does not apply
+    spot: bool = False
+    interruptions_per_hour: float = 0.0  # only spot offers are interrupted
+    watts: float | None = None  # per device, where somebody stated it
+    usd_per_kwh: float | None = None
+
+    @property
+    def label(self) -> str:
+        """The offer in a few characters: "2x h100-sxm, spot"."""
+        times = f"{self.count}x " if self.count > 1 else ""
+        return f"{times}{self.device.name}{', spot' if self.spot else ''}"

@@ -1,0 +1,69 @@
+"""Errors a caller can act on.
+
+AutotuneError
+├── InputError          the user's file, flag or value is wrong           (exit 2)
+├── NoLocalDevice       a probe was required and could not run            (exit 5)
+└── Interrupted         stopped by the user; everything finished is kept  (exit 130)
+
+Every message says what is wrong, the value received and what must hold; `hint` says what to do.
+Infeasible and failed candidates are values (`autotune.domain.outcome`), never exceptions.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class AutotuneError(Exception):
+    """Base of all errors with a message for the user and a hint."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        """Keep the message (what is wrong, value, what must hold) and the hint (what to do)."""
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class InputError(AutotuneError):
+    """The user's file, flag or value is wrong."""
+
+    exit_code = 2
+
+
+class NoLocalDevice(AutotuneError):  # noqa: N818 - the name is the condition, as in FileNotFound
+    """A probe was required and no local device can run it."""
+
+    exit_code = 5
+
+
+class Interrupted(AutotuneError):  # noqa: N818 - the name is the condition
+    """Stopped by the user; everything that finished is kept."""
+
+    exit_code = 130
+
+
+def close_matches(value: str, known: Iterable[str], count: int = 4) -> list[str]:
+    """Known names nearest to a mistyped one: by spelling, then by containing all its parts."""
+    names = sorted(set(known))
+    folded = {name.casefold(): name for name in names}
+    wanted = value.casefold()
+    near = [folded[hit] for hit in difflib.get_close_matches(wanted, folded, n=count, cutoff=0.6)]
+    parts = [part for part in wanted.replace("_", "-").replace("/", "-").split("-") if part]
+    containing = [name for key, name in folded.items() if parts and all(p in key for p in parts)]
+    return list(dict.fromkeys(near + containing))[:count]
+
+
+def unknown(kind: str, value: str, known: Iterable[str], hint: str, where: str = "") -> InputError:
+    """An error for a name that no catalogue, schema or knob table holds."""
+    near = close_matches(value, known)
+    place = f" in {where}" if where else ""
+    message = f'unknown {kind} "{value}"{place}'
+    if near:
+        message += f"; close to it: {', '.join(near)}"
+    return InputError(message, hint)

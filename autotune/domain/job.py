@@ -1,0 +1,113 @@
+"""What must be trained: the contract. Computed from the user's file; nothing here is searched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from autotune.domain.config import Config, KnobValue
+    from autotune.domain.device import Offer
+    from autotune.domain.model import Model
+    from autotune.domain.observation import Observation
+    from autotune.domain.software import Software
+
+Base = Literal["16bit", "32bit", "int8", "nf4"]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """How the model is trained. For `full`, rank, targets and adapters do not apply."""
+
+    kind: Literal["full", "lora"]
+    base: Base = "16bit"
+    rank: int = 0
+    alpha: float = 0.0
+    dropout: float = 0.0
+    targets: tuple[str, ...] = ()  # names of Model.linears that carry an adapter
+
+    @property
+    def is_lora(self) -> bool:
+        """Whether the base weights are frozen."""
+        return self.kind == "lora"
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Distribution of row lengths in tokens after truncation, as a quantile function.
+
+    `quantiles[i]` is the length at probability i / (len - 1), linear in between. `known` is False
+    when nothing was stated and every row is counted at the maximum.
+    """
+
+    quantiles: tuple[float, ...]
+    mean: float
+    maximum: int
+    known: bool
+    truncated_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Evaluations during (or instead of) training. every_steps 0: once, at the end."""
+
+    rows: int
+    every_steps: int
+    generate_tokens: int = 0
+    batch_size: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the answer must respect. None: no limit."""
+
+    vram_headroom: float  # fraction of the driver's total kept free
+    max_lost_work_s: float
+    deadline_s: float | None = None
+    budget_usd: float | None = None
+    max_session_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """A value that nobody stated, and why this one."""
+
+    key: str
+    value: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The contract: model, method, data, epochs, global batch, and what limits the answer."""
+
+    name: str
+    model: Model
+    method: Method
+    rows: int
+    max_length: int
+    lengths: Lengths
+    padding: Literal["longest", "max_length"]
+    pretokenized: bool
+    storage: Literal["local", "network"]
+    epochs: float
+    steps: int  # optimizer steps without packing; 0 for an evaluation-only run
+    global_batch_size: int
+    evaluation: Evaluation | None
+    limits: Limits
+    software: Software
+    offers: tuple[Offer, ...]
+    lock: dict[str, KnobValue] = field(default_factory=dict)
+    allow: tuple[str, ...] = ()
+    today: Config | None = None
+    evidence: tuple[Observation, ...] = ()
+    assumed: tuple[Assumption, ...] = ()
+    dataset_path: str | None = None
+    row_bytes: float = 0.0  # [bytes] of one row on storage, mean
+    spec: str = ""  # the job file this was resolved from, overrides applied, as JSON
+    base_dir: str = "."  # folder that relative paths of the job file start from
+
+    @property
+    def tokens(self) -> int:
+        """[tokens] real (unpadded) tokens of the whole run: steps x global batch x mean length."""
+        return round(self.steps * self.global_batch_size * self.lengths.mean)

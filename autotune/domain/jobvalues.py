@@ -1,0 +1,278 @@
+"""The kinds of value that a job file holds: counts, amounts with units, names, knobs.
+
+Each is a pydantic type whose check says the value received and what must hold. Text keeps its unit,
+so that what was read can be written back unchanged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Discriminator
+from pydantic_core import PydanticCustomError
+
+from autotune.domain.config import knob
+from autotune.domain.errors import InputError
+from autotune.domain.units import (
+    parse_bytes,
+    parse_bytes_per_s,
+    parse_seconds,
+    parse_usd,
+    parse_usd_per_hour,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAX_ROWS = 10**12
+MAX_EPOCHS = 10_000
+MAX_LENGTH = 10**7
+MAX_STEPS = 10**12
+MAX_BATCH = 10**7
+MAX_DEVICES = 4096
+MAX_RANK = 65_536
+MAX_CHARACTERS = 1000  # of one value; the longest real ones are paths
+HUNDRED_YEARS_S = 100 * 365.25 * 86400
+MAX_USD = 1e12
+MAX_BYTES = 1e18
+TEXT, MAPPING = "<text>", "<mapping>"  # tags of alternatives; error paths leave them out
+QUALITY_WORDS = {
+    "base": "method.base", "rank": "method.rank", "alpha": "method.alpha",
+    "dropout": "method.dropout", "targets": "method.targets", "max_length": "data.max_length",
+    "epochs": "train.epochs", "global_batch_size": "train.global_batch_size",
+    "steps": "train.steps", "learning_rate": "",
+}  # fmt: skip
+
+
+def wrong(reason: str) -> PydanticCustomError:
+    """A check's refusal; the reason is shown as it stands."""
+    return PydanticCustomError("value", "{reason}", {"reason": reason})
+
+
+def shown(value: object) -> str:
+    """A scalar as the user typed it, cut short; the kind of thing it is when it is no scalar."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= 60 else value[:57] + "...")  # noqa: PLR2004 - display
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "nothing"}[value]
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**30 else "a number of more than 30 digits"
+    if isinstance(value, float):
+        return str(value)
+    return {"dict": "a mapping", "list": "a list"}.get(type(value).__name__, "a value")
+
+
+def whole(low: int, high: int) -> BeforeValidator:
+    """A whole number: 600000, 600_000, "600,000" or 6e5; never a boolean."""
+
+    def check(value: object) -> int:
+        number = _number_of(value)
+        if number is None or not float(low) <= number <= float(high) or number != int(number):
+            msg = f"{shown(value)} must be a whole number from {low} to {high:,}"
+            raise wrong(msg)
+        return int(number)
+
+    return BeforeValidator(check)
+
+
+def real(low: float, high: float, *, open_low: bool = False) -> BeforeValidator:
+    """A finite number within bounds."""
+
+    def check(value: object) -> float:
+        number = _number_of(value)
+        inside = number is not None and low <= number <= high
+        if number is None or not inside or (open_low and number == low):
+            above = f"above {low:g}" if open_low else f"from {low:g}"
+            msg = f"{shown(value)} must be a number {above} to {high:g}"
+            raise wrong(msg)
+        return number
+
+    return BeforeValidator(check)
+
+
+def _number_of(value: object) -> float | None:
+    """The finite number that a scalar or its text says, or None."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if isinstance(value, str):
+        value = value.replace(",", "").replace("_", "")
+        if len(value) > 40:  # noqa: PLR2004 - no count has forty digits
+            return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _text(value: str) -> str:
+    if not value.strip() or len(value) > MAX_CHARACTERS or not value.isprintable():
+        msg = f"{shown(value)} must be printable text of 1 to {MAX_CHARACTERS} characters"
+        raise wrong(msg)
+    return value.strip()
+
+
+def _unit(parse: Callable[[str], float], high: float, *, open_low: bool) -> BeforeValidator:
+    """Text that carries a unit, checked and kept as typed."""
+
+    def check(value: object) -> str:
+        if not isinstance(value, str):
+            msg = f"{shown(value)} must carry its unit: {_example_of(parse)}"
+            raise wrong(msg)
+        try:
+            number = parse(value[:MAX_CHARACTERS])
+        except InputError as error:
+            raise wrong(_with_hint(error)) from None
+        if number > high or (open_low and number <= 0):
+            msg = f"{shown(value)} must be above zero and sensible"
+            raise wrong(msg)
+        return value
+
+    return BeforeValidator(check)
+
+
+def _with_hint(error: InputError) -> str:
+    return f"{error.message}; {error.hint}" if error.hint else error.message
+
+
+def parse_usd_per_kwh(text: str) -> float:
+    """[USD/kWh] A price of electricity such as "0.15 USD/kWh"."""
+    head, slash, per = text.rpartition("/")
+    if not slash or per.strip().casefold() != "kwh":
+        msg = f"{text!r} is not a price of electricity"
+        raise InputError(msg, 'write "0.15 USD/kWh"')
+    return parse_usd(head)
+
+
+def parse_step_time(text: str) -> float:
+    """[s] A step time such as "1.0 s" or "1.0 s/step"."""
+    return parse_seconds(text.removesuffix("/step"))
+
+
+def parse_offer_price(text: str) -> tuple[float, bool]:
+    """[USD/h] and whether it is per GPU; `free` is zero for the whole offer."""
+    if text.strip().casefold() == "free":
+        return 0.0, False
+    return parse_usd_per_hour(text)
+
+
+def _example_of(parse: Callable[[str], float]) -> str:
+    return {
+        "parse_seconds": '"24h" or "30 min"',
+        "parse_bytes": '"128 GiB" or "100 GB"',
+        "parse_bytes_per_s": '"25 MB/s"',
+        "parse_usd": '"60 USD"',
+        "parse_usd_per_kwh": '"0.15 USD/kWh"',
+        "parse_step_time": '"1.0 s/step"',
+    }.get(parse.__name__, '"2.50 USD/h" for the whole offer, "1.99 USD/gpu-h" per GPU, or free')
+
+
+def _price_number(text: str) -> float:
+    return parse_offer_price(text)[0]
+
+
+def _names(value: object) -> object:
+    """A list of names may be typed as one text with commas."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+def _empty(value: object) -> object:
+    """A key with nothing behind it is an empty mapping."""
+    return {} if value is None else value
+
+
+def empty_list(value: object) -> object:
+    """A key with nothing behind it is an empty list."""
+    return [] if value is None else value
+
+
+def _knobs(values: dict[str, Any]) -> dict[str, Any]:
+    parsed = {}
+    for name, value in values.items():
+        if not isinstance(value, str | int | bool) or len(shown(value)) > 60:  # noqa: PLR2004
+            msg = f"{name} must be one value, not {shown(value)}"
+            raise wrong(msg)
+        parsed[name] = _parsed_knob(name, value)
+    return parsed
+
+
+def _parsed_knob(name: str, value: object) -> object:
+    refuse_quality(name)
+    try:
+        return knob(name).parse(value)
+    except InputError as error:
+        raise wrong(_with_hint(error)) from None
+
+
+def refuse_quality(name: str) -> None:
+    """Names that change the result of training are the job's own keys, never knobs."""
+    if name in QUALITY_WORDS:
+        key = QUALITY_WORDS[name]
+        what = f"set {key} in the job instead" if key else "autotune neither reads nor changes it"
+        msg = f'"{name}" changes what is trained, so it is no knob: {what}'
+        raise wrong(msg)
+
+
+def numeric_knobs(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of knobs that a job may open, without repeats."""
+    for name in names:
+        refuse_quality(name)
+        try:
+            found = knob(name)
+        except InputError as error:
+            raise wrong(_with_hint(error)) from None
+        if found.knob_class != "numeric":
+            msg = f"{name} is neutral and always searched; allow opens numeric knobs"
+            raise wrong(msg)
+    return tuple(dict.fromkeys(names))
+
+
+def method_word(value: object) -> object:
+    """`qlora` stands for `{kind: qlora}`."""
+    return {"kind": value} if isinstance(value, str) else value
+
+
+def machine_word(value: object) -> object:
+    """`h100-sxm` or `h100-sxm:2` stands for a whole hardware entry."""
+    if not isinstance(value, str):
+        return value
+    name, colon, count = value.rpartition(":")
+    return {"gpu": name, "count": count} if colon and count.isdigit() else {"gpu": value}
+
+
+def machine_list(value: object) -> object:
+    """One machine need not be in a list."""
+    return [value] if isinstance(value, str | dict) else value
+
+
+def _kind_of(value: object) -> str | None:
+    if isinstance(value, str):
+        return TEXT
+    return MAPPING if isinstance(value, Mapping | BaseModel) else None
+
+
+def text_or_mapping(message: str) -> Discriminator:
+    """Chooses between the TEXT and MAPPING forms of a value; `message` when it is neither."""
+    return Discriminator(
+        _kind_of, custom_error_type="value", custom_error_message=message, custom_error_context={}
+    )
+
+
+Text = Annotated[str, AfterValidator(_text)]
+Duration = Annotated[str, _unit(parse_seconds, HUNDRED_YEARS_S, open_low=True)]
+StepTime = Annotated[str, _unit(parse_step_time, HUNDRED_YEARS_S, open_low=True)]
+Size = Annotated[str, _unit(parse_bytes, MAX_BYTES, open_low=True)]
+Rate = Annotated[str, _unit(parse_bytes_per_s, MAX_BYTES, open_low=True)]
+Money = Annotated[str, _unit(parse_usd, MAX_USD, open_low=False)]
+Electricity = Annotated[str, _unit(parse_usd_per_kwh, MAX_USD, open_low=False)]
+OfferPrice = Annotated[str, _unit(_price_number, MAX_USD, open_low=False)]
+Rows = Annotated[int, whole(1, MAX_ROWS)]
+Tokens = Annotated[int, whole(1, MAX_LENGTH)]
+Batch = Annotated[int, whole(1, MAX_BATCH)]
+Length = Annotated[float, real(0.0, MAX_LENGTH, open_low=True)]
+Names = Annotated[tuple[Text, ...], BeforeValidator(_names)]
+Knobs = Annotated[dict[str, Any], BeforeValidator(_empty), AfterValidator(_knobs)]

@@ -1,0 +1,91 @@
+"""A decoder-only transformer, described by what its memory and FLOP depend on.
+
+Any family is one point in this description: Llama (RMSNorm, gated MLP, GQA), Qwen2 (+ qkv bias),
+Qwen3 (+ q/k norms), Gemma-2 (four norms, soft-capping), Phi-3 (fused projections), Falcon and
+GPT-NeoX (LayerNorm, parallel block, plain MLP), GPT-2 (learned positions), Mixtral (experts).
+Names of sizes are those of Hugging Face configs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Norm = Literal["rmsnorm", "layernorm"]
+Mlp = Literal["gated", "plain"]
+Position = Literal["rope", "learned", "alibi"]
+QkNorm = Literal["none", "per_head", "full"]  # full: over all heads' width (OLMo-2, Gemma-3: per)
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """One projection of a decoder layer: `count` matrices of [in_features, out_features]."""
+
+    name: str  # the module's last name in the real class: q_proj, gate_up_proj, c_attn, ...
+    in_features: int
+    out_features: int
+    bias: bool = False
+    part: Literal["attention", "mlp", "expert", "shared_expert"] = "attention"
+    count: int = 1  # matrices of this shape in a layer (experts)
+    active: float = 1.0  # matrices a token passes through
+    adaptable: bool = True  # whether PEFT's "all-linear" can wrap it as a module
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Architecture shape. All sizes in elements, all counts exact."""
+
+    name: str
+    family: str  # transformers' model_type: llama, qwen2, gemma2, gpt2, ...
+    architecture: str  # class name: LlamaForCausalLM
+    num_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    max_position_embeddings: int
+    tied_head: bool
+    source: str
+    norm: Norm = "rmsnorm"
+    norms_per_layer: int = 2
+    mlp: Mlp = "gated"
+    activation: str = "silu"
+    position: Position = "rope"
+    qkv_bias: bool = False
+    attention_out_bias: bool = False
+    mlp_bias: bool = False
+    head_bias: bool = False
+    norm_bias: bool = False
+    final_norm: bool = True
+    embedding_norm: bool = False  # BLOOM: LayerNorm right after the embedding
+    parallel_block: bool = False
+    qk_norm: QkNorm = "none"
+    linears: tuple[Linear, ...] = ()  # of one layer (of one MoE layer, when experts)
+    dense_linears: tuple[Linear, ...] = ()  # of the dense layers of a mixture, when it has any
+    num_dense_layers: int = 0  # leading layers with a dense MLP in a mixture of experts
+    num_experts: int = 0
+    experts_per_token: int = 0
+    router_bias: bool = False
+    attention_softcap: bool = False
+    final_softcap: bool = False
+    sliding_window: int | None = None
+    extra_params_per_layer: int = 0  # small parameters outside norms and linears (sinks, scalars)
+    extra_params: int = 0  # small parameters outside the layers
+    remote_code: bool = False  # the config asks for code that transformers does not ship
+
+    @property
+    def query_size(self) -> int:
+        """[elements] width of all query heads together."""
+        return self.num_attention_heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        """[elements] width of all key (or value) heads together."""
+        return self.num_kv_heads * self.head_dim
+
+    @property
+    def is_moe(self) -> bool:
+        """Whether tokens are routed to experts."""
+        return self.num_experts > 0

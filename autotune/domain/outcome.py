@@ -1,0 +1,147 @@
+"""What evaluating a candidate yields: Estimated | Measured | Infeasible | Failed.
+
+Infeasible is data (by how much it misses). Failed is retried or reported, never taught to a model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from autotune.domain.config import Config
+    from autotune.domain.device import Offer
+
+Basis = Literal["modelled", "traced", "calibrated", "measured"]
+Bound = Literal[
+    "compute", "bandwidth", "launch", "data", "communication", "checkpoint", "evaluation", "startup"
+]
+Verdict = Literal["fits", "at_risk", "certain_oom"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A quantity with its 80 % interval."""
+
+    p10: float
+    p50: float
+    p90: float
+
+
+@dataclass(frozen=True, slots=True)
+class TimeParts:
+    """[s] the parts of the bill; they sum to duration p50."""
+
+    load: float
+    prepare: float
+    compile: float
+    train: float
+    data_wait: float
+    evaluation: float
+    checkpoint: float
+    final_save: float
+    lost_work: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Every part by name."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    @property
+    def total(self) -> float:
+        """[s] sum of the parts."""
+        return sum(self.as_dict().values())
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryParts:
+    """[bytes] on one device at the instant of peak at the longest batch; parts sum to `total`."""
+
+    weights: float
+    adapters: float
+    gradients: float
+    optimizer: float
+    activations: float
+    logits: float
+    workspace: float
+    context: float
+    fragmentation: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Every part by name."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    @property
+    def total(self) -> float:
+        """[bytes] sum of the parts."""
+        return sum(self.as_dict().values())
+
+
+@dataclass(frozen=True, slots=True)
+class Estimated:
+    """The bill of the finished run for one candidate, and whether it fits."""
+
+    offer: Offer
+    config: Config
+    basis: Basis
+    steps: int
+    duration_s: Spread
+    cost_usd: Spread
+    step_time_s: float
+    tokens_per_s: float
+    mfu: float
+    bound_by: Bound
+    time_s: TimeParts
+    memory_bytes: MemoryParts
+    usable_bytes: float
+    fits_probability: float
+    verdict: Verdict
+    checkpoints: int
+    checkpoint_bytes: float
+
+    @property
+    def feasible(self) -> bool:
+        """Total within usable memory, and at least nine chances in ten that it fits."""
+        return (
+            self.memory_bytes.total <= self.usable_bytes
+            and self.fits_probability >= FEASIBLE_PROBABILITY
+        )
+
+
+FEASIBLE_PROBABILITY = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a probe or a finished run measured for one candidate."""
+
+    offer: Offer
+    config: Config
+    step_time_s: float
+    peak_allocated_bytes: float
+    peak_reserved_bytes: float
+    provenance: str
+
+
+@dataclass(frozen=True, slots=True)
+class Infeasible:
+    """A candidate that does not fit, and by how much."""
+
+    offer: Offer
+    config: Config
+    required_bytes: float
+    available_bytes: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """An evaluation that broke for a reason other than memory."""
+
+    offer: Offer
+    config: Config
+    stage: str
+    kind: str
+    message: str
+
+
+Outcome = Estimated | Measured | Infeasible | Failed

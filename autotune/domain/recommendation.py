@@ -1,0 +1,72 @@
+"""The answer: the pick, what stands beside it, what was rejected and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autotune.domain.job import Assumption, Job
+    from autotune.domain.outcome import Estimated, Infeasible
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A limit that the best candidate misses, in the limit's own unit (seconds or USD)."""
+
+    limit: str
+    by: float
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """The smallest change that would make an infeasible job fit. quality: the user's call."""
+
+    change: str
+    required_bytes: float
+    available_bytes: float
+    quality: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Candidates that were not priced or do not fit."""
+
+    count: int
+    by_reason: dict[str, int]
+    nearest: tuple[Infeasible, ...] = ()
+    relaxations: tuple[Relaxation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRecord:
+    """How the answer was found."""
+
+    score: str
+    sampler: str
+    fidelity: str
+    space_size: int
+    priced: int
+    traced: int
+    probes: int
+    probe_seconds: float
+    wall_seconds: float
+    stopped_because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """What `autotune tune` answers. `best` is None when nothing fits."""
+
+    job: Job
+    best: Estimated | None
+    today: Estimated | None
+    alternatives: tuple[Estimated, ...]
+    pareto: tuple[Estimated, ...]
+    misses: tuple[Miss, ...]
+    tie: bool
+    rejected: Rejected
+    search: SearchRecord
+    reasons: dict[str, str] = field(default_factory=dict)  # knob -> one clause why
+    warnings: tuple[str, ...] = ()
+    run_dir: str | None = None

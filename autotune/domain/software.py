@@ -1,0 +1,35 @@
+"""The software a job runs on: versions, and what follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+LossKind = Literal["upcast", "upcast_copy", "chunked", "fused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    """A dated profile. Versions are tuples such as (5, 23, 0); None means not installed.
+
+    `loss` says what the training loop's loss materialises: `upcast` (fp32 logits, 12 bytes a logit
+    at the peak), `upcast_copy` (older code that also keeps shifted or 16-bit logits, 14), `chunked`
+    (never all logits at once), `fused` (no logits at all).
+    """
+
+    name: str
+    as_of: str
+    torch: tuple[int, ...]
+    transformers: tuple[int, ...]
+    trl: tuple[int, ...] | None
+    peft: tuple[int, ...]
+    accelerate: tuple[int, ...]
+    flash_attn: tuple[int, ...] | None
+    bitsandbytes: tuple[int, ...] | None
+    kernels: Literal["eager", "liger", "unsloth"] = "eager"
+    loss: LossKind = "upcast"
+
+    @property
+    def has_flash_attention(self) -> bool:
+        """Whether flash-attention 2 can be imported."""
+        return self.flash_attn is not None

@@ -1,0 +1,136 @@
+"""Quantities with units: read from text, shown to people. Base units everywhere inside.
+
+Seconds, bytes, bytes per second, US dollars and dollars per hour. A bare number is refused where a
+unit is needed, because "24" has cost people a day.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from autotune.domain.errors import InputError
+
+KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
+KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
+MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
+
+_BYTES = {
+    "b": 1, "kb": KB, "mb": MB, "gb": GB, "tb": TB,
+    "kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB,
+}  # fmt: skip
+_SECONDS = {
+    "ms": 1e-3, "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
+    "m": MINUTE_S, "min": MINUTE_S, "minute": MINUTE_S, "minutes": MINUTE_S,
+    "h": HOUR_S, "hour": HOUR_S, "hours": HOUR_S, "d": DAY_S, "day": DAY_S, "days": DAY_S,
+}  # fmt: skip
+_NUMBER = r"([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
+_TERM = re.compile(rf"\s*{_NUMBER}\s*([A-Za-z]+)\s*")
+
+
+def _finite(text: str, what: str) -> float:
+    value = float(text.replace(",", "").replace("_", ""))
+    if not math.isfinite(value):
+        msg = f"{what} {text!r} is not a finite number"
+        raise InputError(msg)
+    return value
+
+
+def parse_seconds(text: str) -> float:
+    """[s] A duration such as "24h", "30 min" or "1h 30min"."""
+    rest, total, seen = text, 0.0, False
+    while rest.strip():
+        match = _TERM.match(rest)
+        if not match or match[2].casefold() not in _SECONDS:
+            msg = f"{text!r} is not a duration"
+            raise InputError(msg, 'write a number with s, min, h or d, such as "24h" or "1h 30min"')
+        total += _finite(match[1], "duration") * _SECONDS[match[2].casefold()]
+        rest, seen = rest[match.end() :], True
+    if not seen or total < 0:
+        msg = f"{text!r} is not a duration of at least zero"
+        raise InputError(msg, 'write a number with s, min, h or d, such as "24h"')
+    return total
+
+
+def parse_bytes(text: str) -> float:
+    """[bytes] A size such as "128 GiB" (2^30) or "100 GB" (10^9)."""
+    match = _TERM.fullmatch(text)
+    if not match or match[2].casefold() not in _BYTES:
+        msg = f"{text!r} is not a size"
+        raise InputError(msg, 'write a number with a unit, such as "128 GiB" or "100 GB"')
+    value = _finite(match[1], "size") * _BYTES[match[2].casefold()]
+    if value < 0:
+        msg = f"size {text!r} must not be negative"
+        raise InputError(msg)
+    return value
+
+
+def parse_bytes_per_s(text: str) -> float:
+    """[bytes/s] A rate such as "25 MB/s"."""
+    head, slash, per = text.rpartition("/")
+    if not slash or per.strip().casefold() not in {"s", "sec", "second"}:
+        msg = f"{text!r} is not a rate"
+        raise InputError(msg, 'write a size per second, such as "25 MB/s"')
+    return parse_bytes(head)
+
+
+def parse_usd(text: str) -> float:
+    """[USD] An amount such as "60 USD" or "$60"."""
+    match = re.fullmatch(rf"\s*\$\s*{_NUMBER}\s*|\s*{_NUMBER}\s*USD\s*", text, re.IGNORECASE)
+    if not match:
+        msg = f"{text!r} is not an amount of money"
+        raise InputError(msg, 'write dollars, such as "60 USD"; other currencies are not converted')
+    value = _finite(match[1] or match[2], "amount")
+    if value < 0:
+        msg = f"amount {text!r} must not be negative"
+        raise InputError(msg)
+    return value
+
+
+def parse_usd_per_hour(text: str) -> tuple[float, bool]:
+    """[USD/h] A price and whether it is per GPU: "2.50 USD/h" (whole offer) or "1.99 USD/gpu-h"."""
+    head, slash, per = text.rpartition("/")
+    unit = per.strip().casefold()
+    if not slash or unit not in {"h", "hr", "hour", "gpu-h", "gpu-hour", "gpu/h"}:
+        msg = f"{text!r} is not a price"
+        raise InputError(msg, 'write "2.50 USD/h" for the whole offer or "1.99 USD/gpu-h" per GPU')
+    return parse_usd(head), unit.startswith("gpu")
+
+
+def format_bytes(value: float) -> str:
+    """Bytes for people, in binary units: 1.5 GiB."""
+    sign, size = ("-" if value < 0 else ""), abs(value)
+    for unit, scale in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if size >= scale:
+            return f"{sign}{size / scale:.1f} {unit}"
+    return f"{sign}{size:.0f} B"
+
+
+def format_seconds(value: float) -> str:
+    """Seconds for people: 850 ms, 12.3 s, 7.5 min, 3.2 h, 4.1 d."""
+    sign, span = ("-" if value < 0 else ""), abs(value)
+    if span == 0:
+        return "0 s"
+    if span < 1:
+        return f"{sign}{span * 1000:.3g} ms"
+    if span < 2 * MINUTE_S:
+        return f"{sign}{span:.1f} s"
+    if span < 2 * HOUR_S:
+        return f"{sign}{span / MINUTE_S:.1f} min"
+    if span < 4 * DAY_S:
+        return f"{sign}{span / HOUR_S:.1f} h"
+    return f"{sign}{span / DAY_S:.1f} d"
+
+
+def format_usd(value: float) -> str:
+    """Dollars for people: $0.042, $1.23, $1,234."""
+    if value == 0:
+        return "$0"
+    if abs(value) < 0.1:  # noqa: PLR2004 - cents need a third digit only below ten of them
+        return f"${value:.3f}"
+    return f"${value:,.2f}" if abs(value) < 1000 else f"${value:,.0f}"  # noqa: PLR2004 - display
+
+
+def format_count(value: float) -> str:
+    """A count for people, with thousands separators."""
+    return f"{value:,.0f}"
