@@ -1,0 +1,123 @@
+"""Making the meta device behave as CUDA does where composite ops branch on the device.
+
+- sdpa takes the math path on meta; here it is the flash (or efficient) op CUDA would choose.
+- dropout keeps noise in the input's dtype on meta; CUDA keeps a one-byte mask.
+- autocast refuses meta; a function mode casts as CUDA's policy lists do, with the cache of cast
+  trainable leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+aten = torch.ops.aten
+
+
+def _flash(query: Any, key: Any, value: Any, dropout: float, *, causal: bool) -> Any:  # noqa: ANN401
+    return aten._scaled_dot_product_flash_attention(  # noqa: SLF001 - the op's name
+        query, key, value, dropout, causal
+    )[0]
+
+
+def _efficient(query: Any, key: Any, value: Any, dropout: float, mask: Any, *, causal: bool) -> Any:  # noqa: ANN401
+    repeat = query.shape[1] // key.shape[1]
+    if repeat > 1:
+        key, value = (x.repeat_interleave(repeat, dim=1) for x in (key, value))
+    if mask is not None:
+        if mask.dtype == torch.bool:
+            mask = torch.zeros_like(mask, dtype=query.dtype)
+        mask = mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    return aten._scaled_dot_product_efficient_attention(  # noqa: SLF001 - the op's name
+        query, key, value, mask, True, dropout, causal
+    )[0]
+
+
+def _attention(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,  # noqa: ANN401
+    is_causal: bool = False, scale: Any = None, enable_gqa: bool = False,  # noqa: FBT001, FBT002, ANN401, ARG001
+) -> Any:  # noqa: ANN401
+    if attn_mask is None and query.dtype in {torch.float16, torch.bfloat16}:
+        return _flash(query, key, value, dropout_p, causal=is_causal)
+    return _efficient(query, key, value, dropout_p, attn_mask, causal=is_causal)
+
+
+def _dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002, ARG001
+    return aten.native_dropout(x, p, training)[0] if training and p > 0 else x
+
+
+@contextlib.contextmanager
+def cuda_like() -> Iterator[None]:
+    """Patch the composites that would branch differently on CUDA; restore them on leaving."""
+    sdpa, dropout = functional.scaled_dot_product_attention, functional.dropout
+    functional.scaled_dot_product_attention = _attention
+    functional.dropout = _dropout
+    try:
+        yield
+    finally:
+        functional.scaled_dot_product_attention = sdpa
+        functional.dropout = dropout
+
+
+# Source: PyTorch docs, "CUDA Op-Specific Behavior" of automatic mixed precision.
+_LOW = {
+    functional.linear, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bmm,
+    torch.Tensor.bmm, torch.mm, torch.Tensor.mm, torch.addmm, torch.Tensor.addmm, torch.baddbmm,
+    torch.einsum, functional.conv1d,
+}  # fmt: skip
+_FULL = {
+    torch.pow, torch.Tensor.pow, torch.Tensor.__pow__, torch.rsqrt, torch.Tensor.rsqrt, torch.exp,
+    torch.Tensor.exp, torch.log, torch.Tensor.log, functional.layer_norm, functional.nll_loss,
+    functional.cross_entropy, torch.Tensor.sum, torch.sum, torch.cumsum, torch.Tensor.cumsum,
+    torch.logsumexp, functional.softplus,
+}  # fmt: skip
+_SOFTMAX = {functional.softmax, functional.log_softmax, torch.softmax, torch.Tensor.softmax}
+
+
+class Autocast(TorchFunctionMode):
+    """CUDA's autocast policy for meta tensors; casts of trainable fp32 leaves are cached."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        """Cast matrix products to `dtype`."""
+        super().__init__()
+        self.dtype = dtype
+        self._cache: dict[int, torch.Tensor] = {}
+
+    def forget(self) -> None:
+        """Drop the cached casts, as leaving the autocast region does."""
+        self._cache.clear()
+
+    def _low(self, value: Any) -> Any:  # noqa: ANN401 - any argument of a torch function
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        if value.dtype == self.dtype:
+            return value
+        if value.is_leaf and value.requires_grad and value.dtype == torch.float32:
+            if id(value) not in self._cache:
+                self._cache[id(value)] = value.to(self.dtype)
+            return self._cache[id(value)]
+        return value.to(self.dtype)
+
+    @staticmethod
+    def _full(value: Any) -> Any:  # noqa: ANN401 - any argument of a torch function
+        low = isinstance(value, torch.Tensor) and value.dtype in {torch.float16, torch.bfloat16}
+        return value.float() if low else value
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None  # noqa: ANN401, ARG002
+    ) -> Any:  # noqa: ANN401 - torch's own signature
+        """Cast the arguments as the policy says, then run the function."""
+        kwargs = kwargs or {}
+        if func in _LOW or func is _attention:
+            args = tuple(self._low(a) for a in args)
+            kwargs = {k: self._low(v) for k, v in kwargs.items()}
+        elif func in _FULL or (func in _SOFTMAX and kwargs.get("dtype") is None):
+            args = tuple(self._full(a) for a in args)
+        return func(*args, **kwargs)

@@ -1,0 +1,83 @@
+"""Stand-ins for bitsandbytes' quantised linear layers: same bytes, same temporaries, same saves.
+
+bitsandbytes needs CUDA to build its layers; on the meta device only byte counts matter. The layout
+is bitsandbytes': nf4 keeps two weights a byte plus block statistics, int8 one byte a weight plus a
+row scale. Both dequantise the whole weight in forward and in backward; int8 also keeps its input.
+Source: bitsandbytes 0.45 `autograd/_functions.py` (MatMul4Bit, MatMul8bitLt) and `functional.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+NF4_BLOCK = 64  # weights per absmax
+NF4_NESTED_BLOCK = 256  # absmax values per nested absmax (double quantisation)
+
+
+class _Quantized(torch.autograd.Function):
+    """y = x W^T with W dequantised on the fly, forward and backward; W is frozen."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, packed: torch.Tensor, layer: Any) -> torch.Tensor:  # noqa: ANN401
+        ctx.layer = layer
+        ctx.save_for_backward(*((packed, x) if layer.keeps_input else (packed,)))
+        weight = layer.dequantized(x.dtype)
+        return torch.mm(x.reshape(-1, layer.in_features), weight.t()).view(
+            *x.shape[:-1], layer.out_features
+        )
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # noqa: ANN401 - torch's own signature
+        layer = ctx.layer
+        weight = layer.dequantized(grad.dtype)
+        flat = torch.mm(grad.reshape(-1, layer.out_features), weight)
+        return flat.view(*grad.shape[:-1], layer.in_features), None, None
+
+
+class QuantizedLinear(nn.Linear):
+    """A frozen linear layer whose weight is stored as bitsandbytes stores it."""
+
+    def __init__(self, layer: nn.Linear, kind: str, compute: torch.dtype) -> None:
+        """Take the shape of `layer`; kind is "nf4" (double quantisation) or "int8"."""
+        nn.Module.__init__(self)
+        self.compute = compute
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.keeps_input = kind == "int8"
+        count = self.in_features * self.out_features
+        if kind == "nf4":
+            blocks = -(-count // NF4_BLOCK)
+            stored, statistics = count // 2, blocks + 4 * -(-blocks // NF4_NESTED_BLOCK)
+        else:
+            stored, statistics = count, 4 * self.out_features
+        empty = torch.empty((stored,), dtype=torch.uint8, device="meta")
+        self.weight = nn.Parameter(empty, requires_grad=False)
+        self.register_buffer(
+            "statistics", torch.empty((statistics,), dtype=torch.uint8, device="meta")
+        )
+        self.bias = layer.bias
+
+    def dequantized(self, dtype: torch.dtype) -> torch.Tensor:
+        """A fresh 16-bit copy of the whole weight, as every call of bitsandbytes makes."""
+        return torch.empty((self.out_features, self.in_features), dtype=dtype, device="meta")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., in_features] -> [..., out_features]: computed in 16 bits, returned as it came."""
+        y = _Quantized.apply(x.to(self.compute), self.weight, self)
+        out: torch.Tensor = y if self.bias is None else y + self.bias.to(y.dtype)
+        out = out.to(x.dtype)
+        # PEFT clones the result of 4-bit layers before adding the adapter's.
+        return out if self.keeps_input else out.clone()
+
+
+def quantize_linears(
+    model: nn.Module, kind: str, compute: torch.dtype, skip: tuple[str, ...] = ("lm_head",)
+) -> None:
+    """Replace every linear layer but the head by its quantised stand-in."""
+    for name, module in list(model.named_modules()):
+        for child_name, child in list(module.named_children()):
+            full = f"{name}.{child_name}" if name else child_name
+            if type(child) is nn.Linear and not any(full.endswith(s) for s in skip):
+                setattr(module, child_name, QuantizedLinear(child, kind, compute))

@@ -1,0 +1,119 @@
+"""Live bytes of every tensor storage during a traced step, by what they hold.
+
+A dispatch mode sees the outputs of every op; each new storage counts once, rounded up as the CUDA
+caching allocator rounds, and leaves when Python drops it. Autograd's saved tensors are kept alive by
+the graph itself, so lifetimes are those of a real run.
+
+Covers: everything that allocates through the dispatcher.
+Does not cover: workspaces inside kernels (added per op by `workspace_bytes`), memory outside torch.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+ALLOCATION_ROUNDING = 512  # [bytes] Source: PyTorch c10/cuda/CUDACachingAllocator.h kMinBlockSize
+HOLDS = ("weights", "adapters", "gradients", "optimizer", "logits", "activations", "workspace")
+
+
+def rounded(size: int) -> int:
+    """[bytes] a tensor's size as the caching allocator hands it out."""
+    return -(-size // ALLOCATION_ROUNDING) * ALLOCATION_ROUNDING
+
+
+@dataclass(slots=True)
+class Peak:
+    """The largest live count seen at one (phase, op), and what it held. [bytes]"""
+
+    total: int = -1
+    parts: dict[str, int] = field(default_factory=dict)
+
+
+class Tracker(TorchDispatchMode):
+    """Counts live bytes; remembers the largest count per (phase, op)."""
+
+    def __init__(self, vocab_size: int, *, padded: bool = False) -> None:
+        """Start with nothing live. Tensors whose last axis is the vocabulary count as logits."""
+        super().__init__()
+        self.padded = padded
+        self.live = dict.fromkeys(HOLDS, 0)
+        self.phase = "load"
+        self.peaks: dict[tuple[str, str], Peak] = {}
+        self.events: list[tuple[int, int]] | None = None  # (storage, +size or -size) if recorded
+        self._vocab_size = vocab_size
+        self._known: dict[int, tuple[int, str]] = {}
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401 - torch's own signature
+        types: Any,  # noqa: ANN401, ARG002 - torch's own signature
+        args: Any = (),  # noqa: ANN401 - torch's own signature
+        kwargs: Any = None,  # noqa: ANN401 - torch's own signature
+    ) -> Any:  # noqa: ANN401 - torch's own signature
+        """Run the op, count its new storages, and note the live bytes while it ran."""
+        if func is torch.ops.aten._local_scalar_dense.default:  # noqa: SLF001 - the op's name
+            return not self.padded  # a meta tensor's value: mask code asks "is nothing padded?"
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self.count(leaf)
+        self._note(str(func).removeprefix("aten.").removesuffix(".default"), func, args)
+        return result
+
+    def _note(self, name: str, func: Any, args: Any) -> None:  # noqa: ANN401 - an op and arguments
+        extra = workspace_bytes(func, args)
+        total = sum(self.live.values()) + extra
+        peak = self.peaks.setdefault((self.phase, name), Peak())
+        if total > peak.total:
+            peak.total = total
+            peak.parts = {**self.live, "workspace": extra}
+
+    def count(self, tensor: torch.Tensor, holds: str | None = None) -> None:
+        """Count a tensor's storage unless it is known; `holds` also renames a known one."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata  # noqa: SLF001 - the storage's identity; torch's own tracker uses it
+        if key in self._known:
+            if holds is not None:
+                size, before = self._known[key]
+                self.live[before] -= size
+                self.live[holds] += size
+                self._known[key] = (size, holds)
+            return
+        size = rounded(storage.nbytes())
+        if holds is None:
+            wide = tensor.dim() > 1 and tensor.shape[-1] == self._vocab_size
+            holds = "logits" if wide else "activations"
+        self._known[key] = (size, holds)
+        self.live[holds] += size
+        if self.events is not None:
+            self.events.append((key, size))
+        weakref.finalize(storage, self._release, key)
+
+    def _release(self, key: int) -> None:
+        size, holds = self._known.pop(key, (0, "activations"))
+        self.live[holds] -= size
+        if self.events is not None:
+            self.events.append((key, -size))
+
+
+def workspace_bytes(func: Any, args: Any) -> int:  # noqa: ANN401 - an op overload and its arguments
+    """[bytes] memory an op uses inside its kernel, invisible to the dispatcher.
+
+    Flash attention's backward accumulates dQ in fp32 over 128-row blocks and, with grouped heads,
+    writes dK and dV for every query head first.
+    Source: derived from the flash-attention 2 backward (Dao 2023, arXiv 2307.08691, algorithm 2).
+    """
+    if func is not torch.ops.aten._scaled_dot_product_flash_attention_backward.default:  # noqa: SLF001
+        return 0
+    query, key = args[1], args[2]
+    batch, heads, rows, width = query.shape
+    padded = -(-rows // 128) * 128
+    accumulator = 4 * batch * heads * padded * width
+    expanded = 0 if key.shape[1] == heads else 2 * 2 * batch * heads * rows * width
+    return int(accumulator + expanded)
