@@ -1,0 +1,60 @@
+"""The plain Hugging Face Trainer: training_args.json, train.py, accelerate.yaml, run.sh."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from autotune.trainers.arguments import training_arguments
+from autotune.trainers.format import Export
+from autotune.trainers.launch import accelerate_yaml, run_sh
+from autotune.trainers.notes import shared_notes
+from autotune.trainers.script import train_py
+from autotune.trainers.versions import OLDEST_TRANSFORMERS, check_range
+
+if TYPE_CHECKING:
+    from autotune.domain.job import Job
+    from autotune.trainers.format import Plan
+    from autotune.trainers.versions import Version
+
+LEARNING_RATE = 5e-5  # default of TrainingArguments, transformers 4.57 to 5.23
+
+
+class HuggingFace:
+    """transformers.Trainer; a version after @ is the version of transformers."""
+
+    name = "hf"
+
+    def plan_versions(self, job: Job, version: Version | None) -> tuple[Version, Version | None]:
+        """The stated transformers version, or the software profile's."""
+        transformers = version or job.software.transformers
+        check_range("transformers", transformers, OLDEST_TRANSFORMERS)
+        return transformers, job.software.trl
+
+    def write(self, plan: Plan) -> Export:
+        """The four files, and what Trainer cannot say."""
+        arguments = training_arguments(plan, LEARNING_RATE)
+        files = {
+            "training_args.json": json.dumps(arguments, indent=2) + "\n",
+            "train.py": train_py(plan, "hf.py.txt"),
+            "accelerate.yaml": accelerate_yaml(plan),
+            "run.sh": run_sh(plan),
+        }
+        return Export(files, tuple(shared_notes(plan, LEARNING_RATE) + _notes(plan)))
+
+
+def _notes(plan: Plan) -> list[str]:
+    notes = []
+    if plan.config.packing == "on":
+        notes.append(
+            "Trainer has no packing: exported without it, so steps, time and memory will differ;"
+            " export to trl instead",
+        )
+    if plan.config.length_grouping == "on" and not plan.job.pretokenized:
+        notes.append("length grouping reads and tokenises every row once before the first step")
+    if plan.job.software.loss == "chunked":
+        notes.append(
+            "the software profile's loss never holds all logits, but Trainer's does: expect more"
+            " memory than predicted; export to trl instead",
+        )
+    return notes

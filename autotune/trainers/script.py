@@ -1,0 +1,85 @@
+"""train.py: a block of settings above a fixed, readable script."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from autotune.trainers.precision import adapter_dtype, weights_dtype
+
+if TYPE_CHECKING:
+    from autotune.trainers.format import Plan
+
+_MARK = "# @SETTINGS@\n"
+_WIDTH = 88
+
+
+def train_py(plan: Plan, template: str) -> str:
+    """The script of one trainer with this plan's settings in it."""
+    folder = resources.files("autotune.trainers") / "templates"
+    text = (folder / template).read_text(encoding="utf-8")
+    shared = (folder / "model.py.txt").read_text(encoding="utf-8")
+    text = text.replace("# @MODEL@\n", shared)
+    settings = [row for row in _settings(plan) if re.search(rf"\b{row[0]}\b", text)]
+    return text.replace(_MARK, "".join(_setting(*row) for row in settings))
+
+
+def _settings(plan: Plan) -> list[tuple[str, object, str]]:
+    """Name, value and comment of every setting; a script holds those that it reads."""
+    job, method = plan.job, plan.job.method
+    evaluation = job.evaluation
+    return [
+        ("MODEL", job.model.name, "MODEL in the environment wins"),
+        ("DATA", job.dataset_path, "DATA in the environment wins"),
+        ("TRAIN", plan.trains, ""),
+        ("EVAL_ROWS", evaluation.rows if evaluation else 0, ""),
+        ("EVAL_AT_END", _evaluates_at_end(plan), ""),
+        ("MAX_LENGTH", job.max_length, "tokens; longer rows are cut"),
+        ("PADDING", job.padding, "longest of the batch, or max_length"),
+        ("GLOBAL_BATCH_SIZE", job.global_batch_size, "micro x accumulation x devices"),
+        ("BASE", method.base, "storage of the base weights"),
+        ("WEIGHTS_DTYPE", weights_dtype(plan), "of weights that are not quantised"),
+        ("ATTENTION", plan.config.attention, ""),
+        ("SHARDING", plan.config.sharding, ""),
+        ("ADAPTER_DTYPE", adapter_dtype(plan), ""),
+        ("LORA", _lora(plan), "None: all weights are trained"),
+    ]
+
+
+def _setting(name: str, value: object, comment: str) -> str:
+    text = f"{name} = {_literal(value)}"
+    if comment and len(text) + len(comment) < _WIDTH:
+        text += f"  # {comment}"
+    return text + "\n"
+
+
+def _literal(value: object) -> str:
+    """Python source of a setting, with double quotes."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)  # its escapes of pairs are not Python's
+    if isinstance(value, dict):
+        rows = "".join(f"    {json.dumps(key)}: {_literal(item)},\n" for key, item in value.items())
+        return "{\n" + rows + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_literal(item) for item in value) + "]"
+    return repr(value)
+
+
+def _evaluates_at_end(plan: Plan) -> bool:
+    evaluation = plan.job.evaluation
+    return evaluation is not None and (not plan.trains or evaluation.every_steps == 0)
+
+
+def _lora(plan: Plan) -> dict[str, object] | None:
+    method = plan.job.method
+    if not method.is_lora:
+        return None
+    alpha = int(method.alpha) if method.alpha == int(method.alpha) else method.alpha
+    return {
+        "r": method.rank,
+        "lora_alpha": alpha,
+        "lora_dropout": method.dropout,
+        "target_modules": list(method.targets),
+    }

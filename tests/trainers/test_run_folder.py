@@ -1,0 +1,102 @@
+"""What run.sh does in a shell, and where an export may write."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from exportcases import config, job, offer
+
+from autotune.domain.errors import InputError
+from autotune.trainers.export import Export, export, write_export
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def bash(script: str, tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run run.sh up to its last command, which is replaced by a report of the environment."""
+    head = script.partition('\nif [[ "${USE_CPU')[0]
+    path = tmp_path / "run.sh"
+    path.write_text(head + '\nprintf "%s\\n" "$MODEL" "${DATA:-}" "$OUTPUT_DIR"\n')
+    return subprocess.run(
+        ["bash", str(path)],
+        env={"PATH": "/usr/bin:/bin", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", ["plain", "a b", "it's", "x}y", "$(exit 3)", 'q"q', "`false`"])
+def test_names_reach_the_shell_unchanged_and_unexecuted(name: str, tmp_path: Path) -> None:
+    odd = job(dataset_path=name)
+    odd = replace(odd, model=replace(odd.model, name=name))
+    done = bash(export("hf", odd, offer(), config()).files["run.sh"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [name, name, str(tmp_path / "output")]
+
+
+def test_the_environment_overrides_the_job(tmp_path: Path) -> None:
+    script = export("hf", job(), offer(), config()).files["run.sh"]
+    done = bash(script, tmp_path, MODEL="m", DATA="d", OUTPUT_DIR=str(tmp_path / "o"))
+    assert done.stdout.splitlines() == ["m", "d", str(tmp_path / "o")]
+
+
+def test_missing_data_stops_the_run_with_what_to_set(tmp_path: Path) -> None:
+    script = export("hf", job(dataset_path=None), offer(), config()).files["run.sh"]
+    done = bash(script, tmp_path)
+    assert done.returncode != 0
+    assert "set DATA" in done.stderr
+
+
+@pytest.mark.parametrize(("checkpoint_bytes", "code"), [(1.0, 0), (1e17, 1)])
+def test_a_full_disk_stops_the_run_before_it_starts(
+    checkpoint_bytes: float, code: int, tmp_path: Path
+) -> None:
+    script = export("hf", job(), offer(), config(), checkpoint_bytes).files["run.sh"]
+    done = bash(script, tmp_path)
+    assert done.returncode == code
+    assert ("checkpoints need 300000000000000000 bytes" in done.stderr) is (code == 1)
+
+
+def test_writing_replaces_an_earlier_export_and_leaves_no_scratch(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text("old")
+    exported = export("hf", job(), offer(), config())
+    paths = write_export(exported, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == set(exported.files)
+    assert {path.name: path.read_text() for path in paths} == exported.files
+    assert (tmp_path / "run.sh").stat().st_mode & 0o111
+    assert not (tmp_path / "train.py").stat().st_mode & 0o111
+
+
+@pytest.mark.parametrize("name", ["../evil.txt", "/tmp/evil.txt", "link/evil.txt", "..", ""])  # noqa: S108
+def test_nothing_outside_the_run_folder_is_written(name: str, tmp_path: Path) -> None:
+    run, outside = tmp_path / "run", tmp_path / "outside"
+    run.mkdir()
+    outside.mkdir()
+    (run / "link").symlink_to(outside)
+    with pytest.raises(InputError, match="outside the run folder"):
+        write_export(Export({"ok.txt": "x", name: "x"}), run)
+    assert list(outside.iterdir()) == []
+    assert not (run / "ok.txt").exists()
+
+
+def test_a_link_in_the_run_folder_is_replaced_not_followed(tmp_path: Path) -> None:
+    users = tmp_path / "precious.sh"
+    users.write_text("precious")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.sh").symlink_to(users)
+    write_export(Export({"run.sh": "new\n"}), run)
+    assert users.read_text() == "precious"
+    assert (run / "run.sh").read_text() == "new\n"
+
+
+def test_a_folder_that_cannot_be_written_is_the_users_error(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("x")
+    with pytest.raises(InputError, match="cannot write"):
+        write_export(Export({"run.sh": "x"}), blocked)
