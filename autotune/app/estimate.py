@@ -57,7 +57,9 @@ def stated_config(job: Job) -> Config:
     locked = {name: value for name, value in job.lock.items() if name in KNOBS}
     per_device, rest = divmod(job.global_batch_size, offer.count)
     if rest:
-        msg = f"global_batch_size {job.global_batch_size} cannot be split over {offer.count} devices"
+        msg = (
+            f"global_batch_size {job.global_batch_size} cannot be split over {offer.count} devices"
+        )
         raise InputError(msg, f"choose a multiple of {offer.count}")
     config = config.with_knobs(**locked)
     if "micro_batch_size" in locked and "gradient_accumulation_steps" not in locked:
@@ -72,7 +74,9 @@ def stated_config(job: Job) -> Config:
     if made != job.global_batch_size:
         split = f"{config.micro_batch_size} x {config.gradient_accumulation_steps} x {offer.count}"
         msg = f"micro x accumulation x devices is {split} = {made}, not {job.global_batch_size}"
-        raise InputError(msg, "the global batch is the job's contract: choose a split that makes it")
+        raise InputError(
+            msg, "the global batch is the job's contract: choose a split that makes it"
+        )
     if "checkpoint_every_steps" not in locked and job.today is None:
         config = config.with_knobs(checkpoint_every_steps=CLOSED_FORM)
     return config

@@ -141,6 +141,7 @@ def _scan(events: Iterator[Any], name: str) -> dict[KeyPath, int]:
     """
     lines: dict[KeyPath, int] = {}
     stack: list[_Level] = []
+    documents = 0
     for number, event in enumerate(events):
         kind = type(event).__name__
         line = event.start_mark.line + 1
@@ -148,6 +149,10 @@ def _scan(events: Iterator[Any], name: str) -> dict[KeyPath, int]:
         if number > MAX_NODES or len(stack) > MAX_DEPTH:
             msg = f"{name} line {line}: more values or deeper nesting than any job has"
             raise InputError(msg, "data belong in data.dataset, not in the job file")
+        documents += kind == "DocumentStartEvent"
+        if documents > 1:
+            msg = f"{name} line {line}: a second document starts; a job file holds one"
+            raise InputError(msg, "keep one job a file")
         if kind in {"MappingEndEvent", "SequenceEndEvent"}:
             stack.pop()
         elif kind in {"ScalarEvent", "MappingStartEvent", "SequenceStartEvent"}:

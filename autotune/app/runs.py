@@ -1,10 +1,10 @@
 """Run folders: one a run, holding everything that was asked, tried and answered.
 
-    job.json              the job file as resolved, overrides applied
-    trials.jsonl          one line a finished trial (written by the search room)
-    study.log             the Optuna journal
-    recommendation.json   the answer, as `--format json` prints it
-    run.sh, ...           what to run
+job.json              the job file as resolved, overrides applied
+trials.jsonl          one line a finished trial (written by the search room)
+study.log             the Optuna journal
+recommendation.json   the answer, as `--format json` prints it
+run.sh, ...           what to run
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ def runs_root() -> Path:
 
 
 def job_key(job: Job) -> str:
-    """A digest of the whole contract: two jobs share a run folder only if it is equal."""
-    return hashlib.sha256(repr(job).encode()).hexdigest()[:16]
+    """A digest of the contract as stated: two jobs share a run folder only if it is equal."""
+    stated = f"{Path(job.base_dir).resolve()}\n{job.spec or repr(job)}"
+    return hashlib.sha256(stated.encode()).hexdigest()[:16]
 
 
 def new_run_dir(job: Job, now: datetime | None = None) -> Path:
@@ -117,7 +118,9 @@ def _read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         msg = f"{path} cannot be read as JSON: {error}"
-        raise InputError(msg, "the run folder may be damaged; tune again with another --run") from None
+        raise InputError(
+            msg, "the run folder may be damaged; tune again with another --run"
+        ) from None
     if not isinstance(content, dict):
         msg = f"{path} must hold a JSON object"
         raise InputError(msg, "the run folder may be damaged; tune again with another --run")
@@ -171,7 +174,9 @@ def _summary(payload: dict[str, Any]) -> str:
     if not best:
         return "nothing fits"
     duration, cost = best["duration_s"]["p50"], best["cost_usd"]["p50"]
-    return f"{best['device_count']}x {best['device']}, {format_seconds(duration)}, {format_usd(cost)}"
+    return (
+        f"{best['device_count']}x {best['device']}, {format_seconds(duration)}, {format_usd(cost)}"
+    )
 
 
 def last_run(root: Path | None = None) -> Path:

@@ -47,6 +47,7 @@ from autotune.domain.jobvalues import (
     numeric_knobs,
     real,
     text_or_mapping,
+    version_text,
     whole,
     wrong,
 )
@@ -305,7 +306,10 @@ class JobFile(Section):
     lock: Knobs = Field(default_factory=dict)
     allow: Annotated[Names, BeforeValidator(empty_list), AfterValidator(numeric_knobs)] = ()
     software: Annotated[
-        Annotated[Text, Tag(TEXT)] | Annotated[dict[Text, Text | None], Tag(MAPPING)],
+        Annotated[Text, Tag(TEXT)]
+        | Annotated[
+            dict[Text, Annotated[Text | None, BeforeValidator(version_text)]], Tag(MAPPING)
+        ],
         text_or_mapping("software must be a profile's name or {package: version}"),
     ] = "default"
     evidence: Annotated[

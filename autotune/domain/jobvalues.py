@@ -191,21 +191,34 @@ def empty_list(value: object) -> object:
 
 
 def _knobs(values: dict[str, Any]) -> dict[str, Any]:
-    parsed = {}
+    parsed, problems = {}, []
     for name, value in values.items():
-        if not isinstance(value, str | int | bool) or len(shown(value)) > 60:  # noqa: PLR2004
-            msg = f"{name} must be one value, not {shown(value)}"
-            raise wrong(msg)
-        parsed[name] = _parsed_knob(name, value)
+        try:
+            parsed[name] = _parsed_knob(name, value)
+        except PydanticCustomError as error:
+            problems.append(error.message())
+    if problems:
+        raise wrong("; ".join(problems))
     return parsed
 
 
 def _parsed_knob(name: str, value: object) -> object:
     refuse_quality(name)
+    if not isinstance(value, str | int | bool) or len(shown(value)) > 60:  # noqa: PLR2004
+        msg = f"{name[:60]} must be one value, not {shown(value)}"
+        raise wrong(msg)
     try:
-        return knob(name).parse(value)
+        return knob(name[:MAX_CHARACTERS]).parse(value)
     except InputError as error:
         raise wrong(_with_hint(error)) from None
+
+
+def version_text(value: object) -> object:
+    """A version must be text: YAML reads 2.10 as the number 2.1."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        msg = f"{shown(value)} is a number, which cannot tell 2.1 from 2.10; put it in quotes"
+        raise wrong(msg)
+    return value
 
 
 def refuse_quality(name: str) -> None:
@@ -257,9 +270,7 @@ def _kind_of(value: object) -> str | None:
 
 def text_or_mapping(message: str) -> Discriminator:
     """Chooses between the TEXT and MAPPING forms of a value; `message` when it is neither."""
-    return Discriminator(
-        _kind_of, custom_error_type="value", custom_error_message=message, custom_error_context={}
-    )
+    return Discriminator(_kind_of, custom_error_type="value", custom_error_message=message)
 
 
 Text = Annotated[str, AfterValidator(_text)]
@@ -273,6 +284,6 @@ OfferPrice = Annotated[str, _unit(_price_number, MAX_USD, open_low=False)]
 Rows = Annotated[int, whole(1, MAX_ROWS)]
 Tokens = Annotated[int, whole(1, MAX_LENGTH)]
 Batch = Annotated[int, whole(1, MAX_BATCH)]
-Length = Annotated[float, real(0.0, MAX_LENGTH, open_low=True)]
+Length = Annotated[float, real(1.0, MAX_LENGTH)]
 Names = Annotated[tuple[Text, ...], BeforeValidator(_names)]
 Knobs = Annotated[dict[str, Any], BeforeValidator(_empty), AfterValidator(_knobs)]

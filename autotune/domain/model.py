@@ -58,6 +58,7 @@ class Model:
     mlp_bias: bool = False
     head_bias: bool = False
     norm_bias: bool = False
+    norm_weight: bool = True  # False: norms without parameters (OLMo, nanochat)
     final_norm: bool = True
     embedding_norm: bool = False  # BLOOM: LayerNorm right after the embedding
     parallel_block: bool = False

@@ -28,6 +28,7 @@ class Software:
     bitsandbytes: tuple[int, ...] | None
     kernels: Literal["eager", "liger", "unsloth"] = "eager"
     loss: LossKind = "upcast"
+    autocast: bool = True  # False: a trainer that runs 16-bit compute without autocast
 
     @property
     def has_flash_attention(self) -> bool:

@@ -1,0 +1,73 @@
+"""What no offer of a job can do is an error before any search: a batch or a lock.
+
+An offer that cannot, beside one that can, stays: the search space drops its candidates and counts
+them by reason.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from autotune.domain.device import Offer
+    from autotune.domain.job import Job
+
+FLASH_ATTENTION_CAPABILITY = 8.0  # flash-attention 2 runs on Ampere and later (its README)
+
+
+def check_batch(job: Job) -> None:
+    """Some offer's devices divide the global batch, also with the locked part of the split."""
+    batch, counts = job.global_batch_size, sorted({offer.count for offer in job.offers})
+    able = [count for count in counts if batch % count == 0]
+    if not able:
+        devices = " or ".join(str(count) for count in counts)
+        near = counts[0] * max(1, round(batch / counts[0]))
+        msg = f"train.global_batch_size {batch} cannot be split evenly over {devices} devices"
+        raise InputError(msg, f"{near} can; or change the number of devices")
+    micro = int(job.lock.get("micro_batch_size", 1))
+    accumulation = int(job.lock.get("gradient_accumulation_steps", 1))
+    whole = {"micro_batch_size", "gradient_accumulation_steps"} <= set(job.lock)
+    part = micro * accumulation
+    fits = [n for n in able if (batch == part * n if whole else batch % (part * n) == 0)]
+    if not fits:
+        locked = " x ".join(
+            f"{name} {job.lock[name]}"
+            for name in ("micro_batch_size", "gradient_accumulation_steps")
+            if name in job.lock
+        )
+        msg = f"lock: {locked} cannot make the global batch of {batch} on any offer"
+        splits = ", ".join(str(n) for n in range(1, min(batch, 512) + 1) if batch % n == 0)
+        raise InputError(msg, f"numbers that divide {batch}: {splits}")
+
+
+def check_locks(job: Job) -> None:
+    """Every locked value is possible on some offer, and all of them together on one."""
+    reasons = [reasons_against(job, offer) for offer in job.offers]
+    if all(reasons):
+        listed = "; ".join(dict.fromkeys(reason for found in reasons for reason in found))
+        msg = f"lock: {listed}"
+        raise InputError(msg, "change the lock, or name other hardware")
+
+
+def reasons_against(job: Job, offer: Offer) -> list[str]:
+    """Why an offer cannot run the locked values; empty when it can."""
+    device = offer.device
+    found = []
+    precision = str(job.lock.get("precision", ""))
+    if precision and device.peak_flop_per_s(precision) <= 0 and not device.is_cpu:
+        able = [p for p in ("fp32", "tf32", "fp16", "bf16") if device.peak_flop_per_s(p) > 0]
+        has = ", ".join(able)
+        found.append(f"precision {precision} is not native on {device.name}, which has {has}")
+    if job.lock.get("attention") == "flash_attention_2":
+        if device.compute_capability < FLASH_ATTENTION_CAPABILITY:
+            found.append(
+                "attention flash_attention_2 needs compute capability "
+                f"{FLASH_ATTENTION_CAPABILITY}, {device.name} has {device.compute_capability}"
+            )
+        elif not job.software.has_flash_attention:
+            found.append(
+                f"attention flash_attention_2 is not in the software profile {job.software.name}"
+            )
+    return found

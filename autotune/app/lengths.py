@@ -1,0 +1,207 @@
+"""Row lengths: from stated quantiles, from counted rows, or the upper bound when nothing is known.
+
+`Lengths.quantiles[i]` is the length at probability i / 256, straight in between, and the mean is
+the integral of that line, so whoever averages over the quantiles gets the mean back.
+
+Stated quantiles are joined by a log-normal curve through p50 and p95, cut off at max; the lower
+half mirrors the upper one in the logarithm, because p50 and p95 say nothing about short rows.
+Source: derived; a log-normal is the one curve with positive values that two quantiles determine.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.domain.errors import InputError
+from autotune.domain.job import Lengths
+from autotune.domain.jobvalues import MAX_LENGTH, MAX_ROWS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+POINTS = 257
+P50, P95 = 0.5, 0.95
+MAX_HISTOGRAM_BYTES = 50_000_000
+SCHEMA_VERSION = 1
+KIND = "autotune.lengths"
+_BISECTIONS = 60  # halvings of log2(bend): far below the rounding of the mean
+
+
+def all_at_maximum(max_length: int) -> Lengths:
+    """Nothing is known: every row counts as `max_length`, an upper bound of the work."""
+    return Lengths((float(max_length),) * POINTS, float(max_length), max_length, known=False)
+
+
+def from_quantiles(p50: float, p95: float, maximum: int, mean: float | None = None) -> Lengths:
+    """[tokens] Lengths with this median, 95th percentile and maximum.
+
+    A stated mean bends the curve between the three points, which stay where they are. Raises
+    InputError when no rising curve through them has that mean.
+    """
+    if not 0 < p50 <= p95 <= maximum:
+        msg = f"lengths out of order: 0 < p50 {p50:g} <= p95 {p95:g} <= max {maximum} must hold"
+        raise InputError(msg)
+    probability = np.linspace(0.0, 1.0, POINTS)
+    quantiles = _curve(probability, p50, p95, maximum)
+    if mean is not None:
+        quantiles = _bent_to(mean, probability, p50, p95, maximum)
+    return _lengths(quantiles, maximum)
+
+
+def _curve(
+    probability: NDArray[np.float64], p50: float, p95: float, maximum: int
+) -> NDArray[np.float64]:
+    """[tokens] log-normal quantiles within [1, maximum]; the last one is `maximum`."""
+    sigma = math.log(p95 / p50) / NormalDist().inv_cdf(P95)
+    inside = np.clip(probability, 1 / (2 * POINTS), 1 - 1 / (2 * POINTS))
+    normal = NormalDist()
+    z = np.array([normal.inv_cdf(float(value)) for value in inside])
+    tokens = np.clip(p50 * np.exp(sigma * z), min(1.0, p50), maximum)
+    tokens[probability >= 1.0] = maximum
+    return np.asarray(tokens, np.float64)
+
+
+def _bent_to(
+    mean: float, probability: NDArray[np.float64], p50: float, p95: float, maximum: int
+) -> NDArray[np.float64]:
+    """The curve read at probabilities bent within each stretch, so that its mean is `mean`.
+
+    Within a stretch [a, b] probability a + (b - a) t is read at a + (b - a) t^k; a larger k lowers
+    every length but those at a and b, so the mean falls with k and bisection finds it.
+    """
+
+    def bent(log2_bend: float) -> NDArray[np.float64]:
+        read = probability.copy()
+        for start, end in ((0.0, P50), (P50, P95), (P95, 1.0)):
+            part = (probability >= start) & (probability <= end)
+            share = (probability[part] - start) / (end - start)
+            read[part] = start + (end - start) * share ** (2.0**log2_bend)
+        return _curve(read, p50, p95, maximum)
+
+    low, high = -6.0, 6.0
+    most, least = _mean(bent(low)), _mean(bent(high))
+    if not least <= mean <= most:
+        msg = (
+            f"lengths: mean {mean:g} cannot go with p50 {p50:g}, p95 {p95:g} and max {maximum}: "
+            f"it must lie between {least:.0f} and {most:.0f}"
+        )
+        raise InputError(msg, "leave the mean out, and it follows from the quantiles")
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _mean(bent(middle)) > mean else (low, middle)
+    return bent((low + high) / 2)
+
+
+def _mean(quantiles: NDArray[np.float64]) -> float:
+    """[tokens] integral of the quantile function (trapezoids)."""
+    return float((quantiles[:-1] + quantiles[1:]).mean() / 2)
+
+
+def _lengths(quantiles: NDArray[np.float64], maximum: int, truncated_rows: int = 0) -> Lengths:
+    rising = np.maximum.accumulate(quantiles)
+    return Lengths(
+        quantiles=tuple(float(value) for value in rising),
+        mean=_mean(rising),
+        maximum=maximum,
+        known=True,
+        truncated_rows=truncated_rows,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """How many rows have each length, before truncation."""
+
+    counts: Mapping[int, int]  # [rows] by length [tokens]
+    row_bytes: float = 0.0  # [bytes] mean size of one row in its file; 0: not known
+    source: str = ""
+
+    @property
+    def rows(self) -> int:
+        """[rows] in all."""
+        return sum(self.counts.values())
+
+    @property
+    def longest(self) -> int:
+        """[tokens] of the longest row."""
+        return max(self.counts)
+
+
+def from_counts(histogram: Histogram, max_length: int) -> Lengths:
+    """[tokens] Lengths of counted rows, cut to `max_length`; what was cut is counted."""
+    lengths = np.array(sorted(histogram.counts), np.float64)
+    rows = np.array([histogram.counts[int(length)] for length in lengths], np.float64)
+    cut = float(rows[lengths > max_length].sum())
+    lengths = np.minimum(lengths, max_length)
+    quantiles = _quantiles_of(lengths, rows)
+    found = _lengths(quantiles, int(lengths[-1]), truncated_rows=round(cut))
+    exact_mean = float(lengths @ rows / rows.sum())
+    return Lengths(found.quantiles, exact_mean, found.maximum, found.known, found.truncated_rows)
+
+
+def _quantiles_of(lengths: NDArray[np.float64], rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Row i of n sorted rows stands at probability (i + 1/2) / n; the ends are the extremes."""
+    total = rows.sum()
+    last = np.cumsum(rows)
+    first = last - rows
+    places = np.column_stack([(first + 0.5) / total, (last - 0.5) / total]).ravel()
+    return np.interp(np.linspace(0.0, 1.0, POINTS), places, np.repeat(lengths, 2))
+
+
+def read_histogram(path: Path) -> Histogram:
+    """A file that `autotune dataset FILE --out FILE` wrote. Raises InputError for anything else."""
+    try:
+        if path.stat().st_size > MAX_HISTOGRAM_BYTES:
+            msg = f"{path} is larger than {MAX_HISTOGRAM_BYTES // 10**6} MB; no histogram is"
+            raise InputError(msg)
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or "it is not JSON text in UTF-8"
+        msg = f"the length histogram {path} cannot be read: {reason}"
+        raise InputError(msg, "write one with `autotune dataset FILE --out FILE`") from None
+    problem = _histogram_problem(content)
+    if problem:
+        msg = f"{path} is no length histogram: {problem}"
+        raise InputError(msg, "write one with `autotune dataset FILE --out FILE`")
+    pairs = zip(content["lengths"], content["counts"], strict=True)
+    return Histogram(dict(pairs), float(content.get("row_bytes", 0.0)), str(path))
+
+
+def _histogram_problem(content: Any) -> str | None:  # noqa: ANN401 - whatever the file holds
+    if not isinstance(content, dict) or content.get("kind") != KIND:
+        return f'"kind" must be "{KIND}"'
+    lengths, counts = content.get("lengths"), content.get("counts")
+    if not isinstance(lengths, list) or not isinstance(counts, list) or not lengths:
+        return '"lengths" and "counts" must be lists with at least one value'
+    row_bytes = content.get("row_bytes", 0.0)
+    checks = (
+        (content.get("schema_version") == SCHEMA_VERSION, f'"schema_version" is {SCHEMA_VERSION}'),
+        (len(lengths) == len(counts), '"lengths" and "counts" have the same number of values'),
+        (
+            all(_whole(value, 1, MAX_LENGTH) for value in lengths),
+            f'"lengths" are whole numbers from 1 to {MAX_LENGTH:,}',
+        ),
+        (
+            all(_whole(value, 1, MAX_ROWS) for value in counts),
+            f'"counts" are whole numbers from 1 to {MAX_ROWS:,}',
+        ),
+        (len(set(map(str, lengths))) == len(lengths), "each length is there once"),
+        (
+            isinstance(row_bytes, int | float) and 0 <= row_bytes <= MAX_ROWS,
+            '"row_bytes" is a number of bytes',
+        ),
+    )
+    return next((f"it must hold that {rule}" for holds, rule in checks if not holds), None)
+
+
+def _whole(value: object, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high

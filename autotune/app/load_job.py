@@ -1,0 +1,215 @@
+"""How a job gets in: a job file, or the one-line form, with the command line's changes -> Job.
+
+Both forms build the same `JobFile` and go through `resolve`, which looks up every name, completes
+what was not stated, and lists it in `Job.assumed`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.app.contract import data_of, evaluation_of, limits_of, method_of, training_of
+from autotune.app.feasible_locks import check_batch, check_locks
+from autotune.app.observed import observations_of, todays_config
+from autotune.app.offers import offer_of
+from autotune.app.overrides import Overrides, overridden, states_today
+from autotune.app.read_jobfile import Document, checked, read_document
+from autotune.app.trainer_defaults import default_config
+from autotune.catalog.models import find_model
+from autotune.catalog.software import find_software
+from autotune.domain.errors import InputError
+from autotune.domain.job import Assumption, Job
+from autotune.domain.jobvalues import parse_offer_price
+from autotune.domain.units import format_usd
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autotune.domain.jobfile import JobFile
+
+__all__ = ["default_config", "job_from_options", "load_job", "resolve", "resolve_spec"]
+
+
+def load_job(  # noqa: PLR0913 - one argument a flag of the command line
+    source: Path | str,
+    *,
+    gpus: Sequence[str] = (),
+    price: str | None = None,
+    max_price: str | None = None,
+    set_values: Mapping[str, str] | None = None,
+    allow: Sequence[str] = (),
+    deadline: str | None = None,
+    budget: str | None = None,
+) -> Job:
+    """The job of a YAML or JSON file, with the command line's changes.
+
+    Args:
+        source: The job file; relative paths inside it start from its folder.
+        gpus: "NAME" or "NAME:N", instead of the file's hardware; "all" for every priced one.
+        price: "2.50 USD/h" or "1.99 USD/gpu-h" for every offer.
+        max_price: Offers that cost more are left out.
+        set_values: Knobs to pin and keys of the job to change, by name.
+        allow: Numeric knobs to open.
+        deadline: Such as "24h".
+        budget: Such as "60 USD".
+
+    Raises:
+        InputError: The file or an argument is wrong; all problems of the file are listed.
+    """
+    path = Path(source)
+    document = read_document(path)
+    if document.values.get("name") is None:
+        document.values["name"] = path.stem
+    overrides = Overrides(gpus, price, max_price, set_values or {}, allow, deadline, budget)
+    return _job(document, overrides, path.parent)
+
+
+def job_from_options(  # noqa: PLR0913 - one argument a flag of the command line
+    *,
+    model: str,
+    method: str,
+    rows: int | str,
+    gpus: Sequence[str],
+    max_length: int | str | None = None,
+    epochs: float | str | None = None,
+    global_batch: int | str | None = None,
+    price: str | None = None,
+    max_price: str | None = None,
+    set_values: Mapping[str, str] | None = None,
+    allow: Sequence[str] = (),
+    deadline: str | None = None,
+    budget: str | None = None,
+) -> Job:
+    """The job of the one-line form. `method` is lora, qlora or full; see `load_job` for the rest.
+
+    Raises:
+        InputError: An argument is wrong, or no device is named.
+    """
+    if not gpus:
+        msg = "--gpu is missing: on which device the job is to run"
+        raise InputError(msg, "`autotune devices` lists them; `--gpu all` compares the priced ones")
+    stated: dict[str, dict[str, Any]] = {
+        "data": {"rows": rows, "max_length": max_length},
+        "train": {"epochs": epochs, "global_batch_size": global_batch},
+    }
+    values: dict[str, Any] = {
+        "name": f"{Path(model).name or 'model'}-{method}"[:100],
+        "model": model,
+        "method": {"kind": method},
+        **{key: {k: v for k, v in part.items() if v is not None} for key, part in stated.items()},
+    }
+    overrides = Overrides(gpus, price, max_price, set_values or {}, allow, deadline, budget)
+    return _job(Document(values, "command line"), overrides, Path())
+
+
+def resolve_spec(spec: object, base_dir: Path) -> Job:
+    """The job of a recorded `Job.spec`, resolved against today's catalogue."""
+    if not isinstance(spec, dict):
+        msg = "the recorded job is no mapping of a job file's keys"
+        raise InputError(msg, "tune again from the job file")
+    return resolve(checked(Document(spec, "recorded job")), base_dir)
+
+
+def _job(document: Document, overrides: Overrides, base_dir: Path) -> Job:
+    changed = overridden(document, overrides)
+    jobfile = checked(changed)
+    job = resolve(jobfile, base_dir)
+    if overrides.max_price is not None:
+        job = _within_price(job, jobfile, overrides.max_price, base_dir)
+    if states_today(document.values) and not states_today(changed.values):
+        why = "the global batch was changed, so the config in use now is another job's"
+        job = replace(job, assumed=(*job.assumed, Assumption("today", "left out", why)))
+    return job
+
+
+def _within_price(job: Job, jobfile: JobFile, max_price: str, base_dir: Path) -> Job:
+    """The job without the offers that cost more per hour."""
+    limit, per_gpu = parse_offer_price(max_price)
+    pairs = list(zip(jobfile.hardware, job.offers, strict=True))
+    kept = [
+        machine
+        for machine, offer in pairs
+        if offer.usd_per_hour <= limit * (offer.count if per_gpu else 1)
+    ]
+    dropped = [offer for machine, offer in pairs if machine not in kept]
+    if not kept:
+        cheapest = min(job.offers, key=lambda offer: offer.usd_per_hour)
+        msg = (
+            f"no offer costs at most {max_price}; the cheapest, {cheapest.label}, is "
+            f"{format_usd(cheapest.usd_per_hour)}/h"
+        )
+        raise InputError(msg, "raise --max-price, or name other devices with --gpu")
+    if not dropped:
+        return job
+    fewer = jobfile.model_copy(update={"hardware": tuple(kept)})
+    names = ", ".join(offer.label for offer in dropped)
+    left_out = Assumption("hardware", f"without {names}", f"above --max-price {max_price}")
+    found = resolve(fewer, base_dir)
+    return replace(found, assumed=(*found.assumed, left_out))
+
+
+def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
+    """Look up every name of a checked job file and complete what was not stated.
+
+    Args:
+        jobfile: The checked job file.
+        base_dir: The folder that its relative paths start from.
+
+    Raises:
+        InputError: A name is unknown, or what is stated cannot be.
+    """
+    folder = Path(base_dir)
+    assumed: list[Assumption] = []
+    model = find_model(jobfile.model, folder)
+    method = method_of(jobfile.method, model, assumed)
+    data = data_of(jobfile, model, folder, assumed)
+    epochs, steps, batch = training_of(jobfile, data.rows, assumed)
+    software = find_software(jobfile.software)
+    if jobfile.software == "default":
+        why = f"not stated; the profile of {software.as_of}"
+        assumed.append(Assumption("software", software.name, why))
+    offers = tuple(
+        offer_of(machine, index, data.storage, assumed)
+        for index, machine in enumerate(jobfile.hardware)
+    )
+    job = Job(
+        name=jobfile.name or "job",
+        model=model,
+        method=method,
+        rows=data.rows,
+        max_length=data.max_length,
+        lengths=data.lengths,
+        padding=data.padding,
+        pretokenized=data.pretokenized,
+        storage=data.storage,
+        epochs=epochs,
+        steps=steps,
+        global_batch_size=batch,
+        evaluation=evaluation_of(jobfile.evaluation, assumed),
+        limits=limits_of(jobfile.limits, assumed),
+        software=software,
+        offers=offers,
+        lock=dict(jobfile.lock),
+        allow=jobfile.allow,
+        dataset_path=data.dataset_path,
+        row_bytes=data.row_bytes,
+        spec=json.dumps(jobfile.model_dump(mode="json", exclude_unset=True)),
+        base_dir=str(folder),
+    )
+    check_batch(job)
+    check_locks(job)
+    return _with_evidence(job, jobfile, assumed)
+
+
+def _with_evidence(job: Job, jobfile: JobFile, assumed: list[Assumption]) -> Job:
+    """The job with what was seen before, and today's config."""
+    today = None
+    seen = []
+    for index, entry in enumerate(jobfile.evidence):
+        seen += observations_of(entry, index, job, assumed)
+        if entry.today:
+            today = todays_config(entry, index, job, assumed)
+    return replace(job, today=today, evidence=tuple(seen), assumed=tuple(assumed))

@@ -1,0 +1,177 @@
+"""Hardware of a job file -> offers: device, count, host and price, each with its origin."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from autotune.catalog.devices import cpu_device, default_host, find_device
+from autotune.catalog.prices import price_for
+from autotune.domain.device import Host, Offer
+from autotune.domain.errors import InputError
+from autotune.domain.job import Assumption
+from autotune.domain.jobvalues import parse_offer_price, parse_usd_per_kwh
+from autotune.domain.units import (
+    format_bytes,
+    format_usd,
+    parse_bytes,
+    parse_bytes_per_s,
+    parse_usd,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.domain.device import Device
+    from autotune.domain.jobfile import HardwareSection, HostSection
+
+# Assumption where a spot offer states no rate: a tenth of such machines is taken back on a day.
+# Not measured. AWS's Spot Instance Advisor sorts types into bands from under 5 % to over 20 % a
+# month; GPU types are the ones in demand, so this errs on the careful side.
+SPOT_INTERRUPTIONS_PER_DAY = 0.10
+HOURS_PER_DAY = 24.0
+
+# job-file key -> (Host field, parser)
+_HOST_KEYS: dict[str, tuple[str, Callable[[str], float] | None]] = {
+    "cores": ("cores", None),
+    "ram": ("ram_bytes", parse_bytes),
+    "shm": ("shm_bytes", parse_bytes),
+    "disk": ("disk_bytes", parse_bytes),
+    "checkpoint_write": ("checkpoint_write_bytes_per_s", parse_bytes_per_s),
+    "storage_read": ("storage_read_bytes_per_s", parse_bytes_per_s),
+    "download": ("download_bytes_per_s", parse_bytes_per_s),
+    "wsl": ("wsl", None),
+}
+_KEY_OF_FIELD = {field: key for key, (field, _) in _HOST_KEYS.items()}
+
+
+def offer_of(
+    section: HardwareSection, index: int, storage: str, assumed: list[Assumption]
+) -> Offer:
+    """One offer. What was not stated is appended to `assumed`. Raises InputError."""
+    where = f"hardware[{index}]"
+    device = cpu_device() if section.gpu.casefold() == "cpu" else find_device(section.gpu)
+    if device.is_cpu and section.count != 1:
+        msg = f"{where}: cpu is this machine, so its count is 1, not {section.count}"
+        raise InputError(msg)
+    label = (
+        f"{where} ({section.count}x {device.name})"
+        if section.count > 1
+        else (f"{where} ({device.name})")
+    )
+    host = _host(section.host, section.count, device, storage, label, assumed)
+    offer = Offer(device, section.count, 0.0, host, "", spot=section.spot)
+    offer = _priced(offer, section, label, assumed)
+    return _interrupted(offer, section, label, assumed)
+
+
+def _host(
+    stated: HostSection | None,
+    count: int,
+    device: Device,
+    storage: str,
+    label: str,
+    assumed: list[Assumption],
+) -> Host:
+    host = default_host(count, device, storage)
+    values: dict[str, Any] = {}
+    for key, (field, parse) in _HOST_KEYS.items():
+        value = getattr(stated, key, None)
+        if value is not None:
+            values[field] = parse(value) if parse else value
+    if "ram_bytes" in values and "shm_bytes" not in values and "shm_bytes" in host.assumed:
+        values["shm_bytes"] = values["ram_bytes"] / 2  # Linux gives /dev/shm half of the RAM
+    left = tuple(
+        name
+        for name in host.assumed
+        if getattr(stated, _KEY_OF_FIELD.get(name, name), None) is None
+    )
+    host = replace(host, **values, assumed=left)
+    if left:
+        text = ", ".join(f"{_KEY_OF_FIELD.get(name, name)} {_shown(host, name)}" for name in left)
+        why = (
+            "not stated; typical of a machine with this device"
+            if not device.is_cpu
+            else ("not measured on this machine")
+        )
+        assumed.append(Assumption(f"{label}.host", text, why))
+    return host
+
+
+def _shown(host: Host, name: str) -> str:
+    value = getattr(host, name)
+    if name.endswith("_per_s"):
+        return f"{format_bytes(value)}/s"
+    return format_bytes(value) if name.endswith("_bytes") else str(value)
+
+
+def _priced(offer: Offer, section: HardwareSection, label: str, assumed: list[Assumption]) -> Offer:
+    """The offer with its price: stated, electricity, free on this machine, or the catalogue's."""
+    if section.owned is not None:
+        return _owned(offer, section, label, assumed)
+    price = section.price
+    if isinstance(price, str):
+        usd_per_hour, per_gpu = parse_offer_price(price)
+        total = usd_per_hour * (offer.count if per_gpu else 1)
+        source = "free" if price.strip().casefold() == "free" else "job file"
+        return replace(offer, usd_per_hour=total, price_source=source)
+    if price is not None:
+        total = parse_usd(price.per_month) / price.hours
+        source = f"job file: {price.per_month} a month for {price.hours:g} h of use"
+        return replace(offer, usd_per_hour=total, price_source=source)
+    if offer.device.is_cpu:
+        assumed.append(Assumption(f"{label}.price", "free", "your own machine; electricity apart"))
+        return replace(offer, price_source="own machine")
+    return _catalog_priced(offer, label, assumed)
+
+
+def _owned(offer: Offer, section: HardwareSection, label: str, assumed: list[Assumption]) -> Offer:
+    """[USD/h] watts x devices x price of a kilowatt-hour; the purchase is not counted."""
+    owned = section.owned
+    if owned is None:  # pragma: no cover - the caller asked
+        return offer
+    watts = owned.watts
+    if watts is None:
+        watts = offer.device.tdp_w
+        why = "not stated; the device's rated power, its upper bound under load"
+        assumed.append(Assumption(f"{label}.owned.watts", f"{watts:g}", why))
+    usd_per_kwh = parse_usd_per_kwh(owned.electricity)
+    return replace(
+        offer,
+        usd_per_hour=watts * offer.count / 1000 * usd_per_kwh,
+        price_source="owned, electricity",
+        watts=watts,
+        usd_per_kwh=usd_per_kwh,
+    )
+
+
+def _catalog_priced(offer: Offer, label: str, assumed: list[Assumption]) -> Offer:
+    found = price_for(offer.device.name, offer.count, spot=offer.spot)
+    if found is None:
+        kind = "spot price" if offer.spot else "price"
+        msg = f"{label}: no {kind} of {offer.count}x {offer.device.name} is known"
+        raise InputError(msg, 'state one, such as `price: 2.50 USD/h` or `--price "2.50 USD/h"`')
+    why = f"not stated; {found.source}, {found.as_of}"
+    assumed.append(Assumption(f"{label}.price", f"{format_usd(found.usd_per_hour)}/h", why))
+    return replace(
+        offer,
+        usd_per_hour=found.usd_per_hour,
+        price_source=found.source,
+        price_as_of=found.as_of,
+    )
+
+
+def _interrupted(
+    offer: Offer, section: HardwareSection, label: str, assumed: list[Assumption]
+) -> Offer:
+    """A spot offer's rate of interruptions; others have none."""
+    if not offer.spot:
+        return offer
+    if section.interruptions_per_hour is not None:
+        return replace(offer, interruptions_per_hour=section.interruptions_per_hour)
+    per_day = section.interruptions_per_day
+    if per_day is None:
+        per_day = SPOT_INTERRUPTIONS_PER_DAY
+        why = "not stated; a spot machine is taken back about once in ten days of use"
+        assumed.append(Assumption(f"{label}.interruptions_per_day", f"{per_day:g}", why))
+    return replace(offer, interruptions_per_hour=per_day / HOURS_PER_DAY)

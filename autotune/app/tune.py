@@ -1,0 +1,259 @@
+"""The main job: every candidate priced, the finalists tried and recorded, one recommended.
+
+job + offers + space -> candidates -> bill -> study -> recommendation -> run folder.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autotune.app import explain, runs
+from autotune.cost.model import CostModel
+from autotune.domain.candidates import Candidates
+from autotune.domain.recommendation import Recommendation, Rejected, SearchRecord
+from autotune.domain.units import format_count
+from autotune.search import selection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from autotune.cost.model import Bill
+    from autotune.domain.calibration import Calibration
+    from autotune.domain.job import Job
+    from autotune.domain.outcome import Estimated
+    from autotune.search.selection import Objective, Selection
+    from autotune.search.study import Exploration
+    from autotune.space.enumerate import Enumeration
+
+DEFAULT_EXPORT = "hf"
+MISSES_SHOWN = 3
+FRONT_SHOWN = 25
+OLD_PRICE_DAYS = 60  # beyond this the ranking of offers may be another one by now
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to tune: what is minimised, who proposes, where the run is kept."""
+
+    space: str | None = None
+    objective: Objective = "cost"
+    sampler: str = "calibrated"
+    trials: int = 100
+    seed: int = 0
+    run_dir: Path | None = None
+    resume: bool = False
+    storage: str | None = None
+    exports: tuple[str, ...] = ()
+    fidelity: str = "auto"
+    score: str = "model"
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """Everything the answer is made of, before it is made."""
+
+    job: Job
+    found: Enumeration
+    bill: Bill
+    calibration: Calibration
+    warnings: tuple[str, ...]
+
+
+def tune(
+    job: Job, options: Options | None = None, progress: Callable[[str], None] = lambda _: None
+) -> Recommendation:
+    """The recommendation for a job, with its run folder written unless `dry_run`.
+
+    Raises InputError for bad input; an answer without `best` is no error.
+    """
+    options = options or Options()
+    begun = time.perf_counter()
+    priced = _price(job, options, progress)
+    run_dir = None
+    if not options.dry_run:
+        run_dir = _run_dir(job, options)
+        runs.open_run(job, run_dir, resume=options.resume)
+    explored = _explore(priced, options, run_dir, progress)
+    chosen = _choose(priced, options, explored)
+    answer = _answer(priced, options, explored, chosen)
+    answer = _finish(answer, priced, options, explored, run_dir, begun)
+    if run_dir is not None:
+        _persist(answer, run_dir)
+    return answer
+
+
+def _price(job: Job, options: Options, progress: Callable[[str], None]) -> _Priced:
+    from autotune.evidence.calibrate import calibration_from_evidence
+    from autotune.space.enumerate import enumerate_candidates
+    from autotune.space.file import load_space
+
+    found = enumerate_candidates(job, load_space(options.space))
+    progress(f"pricing {format_count(len(found.candidates))} candidates")
+    calibration, warnings, _ = calibration_from_evidence(job, CostModel(job).price)
+    bill = CostModel(job, calibration).price(found.candidates)
+    notes = [*found.warnings, *warnings, *_price_ages(job), *_locks_ignored(job, options)]
+    return _Priced(job, found, bill, calibration, tuple(notes))
+
+
+def _locks_ignored(job: Job, options: Options) -> list[str]:
+    notes = []
+    if options.fidelity == "trace":
+        notes.append("tracing is not part of this version's answer: the formula decided")
+    if not job.lengths.known:
+        notes.append(
+            "no row lengths are known: every row is counted at max_length, an upper bound for time"
+        )
+    return notes
+
+
+def _price_ages(job: Job) -> list[str]:
+    from datetime import UTC, date, datetime
+
+    notes = []
+    for offer in job.offers:
+        if offer.price_as_of:
+            age = (datetime.now(UTC).date() - date.fromisoformat(offer.price_as_of)).days
+            if age > OLD_PRICE_DAYS:
+                notes.append(
+                    f"the price of {offer.label} is {age} days old ({offer.price_source}): "
+                    "the ranking may have changed; state your own with --price"
+                )
+    return notes
+
+
+def _run_dir(job: Job, options: Options) -> Path:
+    if options.run_dir is not None:
+        return options.run_dir
+    if options.resume:
+        return runs.last_run()
+    return runs.new_run_dir(job)
+
+
+def _explore(
+    priced: _Priced, options: Options, run_dir: Path | None, progress: Callable[[str], None]
+) -> Exploration:
+    from autotune.search.study import explore
+
+    tried = 0
+
+    def count(_: object) -> None:
+        nonlocal tried
+        tried += 1
+        if tried % 10 == 0:
+            progress(f"{tried} trials")
+
+    return explore(
+        priced.bill,
+        objective=options.objective,
+        sampler=options.sampler,
+        trials=options.trials,
+        seed=options.seed,
+        run_dir=run_dir,
+        storage=options.storage,
+        study_name=run_dir.name if run_dir else priced.job.name,
+        job_key=runs.job_key(priced.job),
+        resume=options.resume,
+        on_trial=count,
+    )
+
+
+def _choose(priced: _Priced, options: Options, explored: Exploration) -> Selection:
+    """The exact choice over all candidates; with a stock sampler, over what it tried."""
+    limits = priced.job.limits
+    if options.sampler == "calibrated":
+        return selection.best_index(priced.bill, options.objective, limits)
+    return selection.best_index(priced.bill, options.objective, limits, among=explored.tried)
+
+
+def _answer(
+    priced: _Priced, options: Options, explored: Exploration, chosen: Selection
+) -> Recommendation:
+    bill, pick = priced.bill, chosen.index
+    front = selection.pareto_front(bill)[:FRONT_SHOWN]
+    others = selection.alternatives(bill, pick, options.objective) if pick is not None else []
+    return Recommendation(
+        job=priced.job,
+        best=bill.estimate(pick) if pick is not None else None,
+        today=_today(priced),
+        alternatives=tuple(bill.estimate(i) for i in others),
+        pareto=tuple(bill.estimate(i) for i in front),
+        misses=chosen.misses,
+        tie=chosen.tie,
+        rejected=_rejected(priced, pick, options.objective),
+        search=SearchRecord(
+            score=options.score,
+            sampler=options.sampler,
+            fidelity="formula",
+            space_size=priced.found.space_size,
+            priced=len(bill),
+            traced=0,
+            probes=0,
+            probe_seconds=0.0,
+            wall_seconds=0.0,
+            stopped_because=explored.stopped_because,
+        ),
+        reasons=explain.reasons(bill, pick) if pick is not None else {},
+        warnings=priced.warnings,
+    )
+
+
+def _today(priced: _Priced) -> Estimated | None:
+    """The config the user runs now, on its first offer, under the same calibration."""
+    job = priced.job
+    if job.today is None:
+        return None
+    offer = job.offers[0]
+    model = CostModel(job, priced.calibration)
+    return model.price(Candidates.of([(offer, job.today)])).estimate(0)
+
+
+def _rejected(priced: _Priced, pick: int | None, objective: Objective) -> Rejected:
+    bill = priced.bill
+    near = selection.nearest_misses(bill, MISSES_SHOWN, pick=pick, objective=objective)
+    infeasible = int((~bill.feasible).sum())
+    by_reason = dict(priced.found.rejected)
+    if infeasible:
+        by_reason["does not fit in memory or on the disk"] = infeasible
+    relaxed = explain.relaxations(bill, near[0]) if pick is None and near else ()
+    return Rejected(
+        count=sum(by_reason.values()),
+        by_reason=by_reason,
+        nearest=tuple(selection.as_infeasible(bill, i) for i in near),
+        relaxations=relaxed,
+    )
+
+
+def _finish(  # noqa: PLR0913, PLR0917 - the parts of one answer
+    answer: Recommendation, priced: _Priced, options: Options, explored: Exploration,
+    run_dir: Path | None, begun: float,
+) -> Recommendation:  # fmt: skip
+    """Export what to run, and add what only the end knows: notes, wall time, the folder."""
+    from dataclasses import replace
+
+    notes: list[str] = []
+    if answer.best is not None and run_dir is not None:
+        from autotune.app.export import export_pick
+
+        targets: Sequence[str] = options.exports or (DEFAULT_EXPORT,)
+        _, notes = export_pick(priced.job, answer.best, targets, run_dir)
+    search = replace(answer.search, wall_seconds=time.perf_counter() - begun)
+    if explored.resumed:
+        notes.append(f"{explored.resumed} finished trials were taken over from the run's record")
+    return replace(
+        answer,
+        search=search,
+        warnings=(*answer.warnings, *notes),
+        run_dir=str(run_dir) if run_dir else None,
+    )
+
+
+def _persist(answer: Recommendation, run_dir: Path) -> None:
+    from autotune.report.payload import recommendation_payload
+
+    text = json.dumps(recommendation_payload(answer), indent=1, allow_nan=False)
+    runs.write_text(run_dir / runs.ANSWER_FILE, text + "\n")

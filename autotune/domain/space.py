@@ -1,0 +1,19 @@
+"""What may be tried: the values of every knob, as a search-space file lists them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autotune.domain.config import KnobValue
+
+AUTO: tuple[KnobValue, ...] = ()  # worked out: every split, a closed form, what the device wants
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSpace:
+    """Values of every knob. `AUTO` (no values) means that they follow from job and offer."""
+
+    name: str
+    values: dict[str, tuple[KnobValue, ...]]

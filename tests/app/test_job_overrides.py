@@ -1,0 +1,148 @@
+"""The command line's changes and the one-line form give the same kind of Job."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from autotune.app.load_job import job_from_options, load_job
+from autotune.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from autotune.domain.job import Job
+
+WHOLE: dict[str, Any] = json.loads((Path(__file__).parent / "whole_job.json").read_text())
+MINIMAL: dict[str, Any] = {
+    "model": "meta-llama/Llama-3.1-8B",
+    "method": "lora",
+    "data": {"rows": 1000},
+    "hardware": "h100-sxm",
+}
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
+
+
+def write(folder: Path, values: object, name: str = "job.json") -> Path:
+    path = folder / name
+    path.write_text(values if isinstance(values, str) else json.dumps(values), encoding="utf-8")
+    return path
+
+
+def load(folder: Path, values: object, **changes: Any) -> Job:
+    return load_job(write(folder, values), **changes)
+
+
+def problem(folder: Path, values: object, **changes: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        load(folder, values, **changes)
+    return f"{caught.value.message} {caught.value.hint or ''}"
+
+
+def test_set_pins_knobs_and_changes_keys_of_the_job(tmp_path: Path) -> None:
+    job = load(
+        tmp_path,
+        WHOLE,
+        set_values={
+            "checkpoint_every_steps": "50", "method.rank": "8", "train.steps": "100",
+            "data.lengths.p50": "100", "name": "other",
+        },
+    )  # fmt: skip
+    assert job.lock == {"precision": "bf16", "checkpoint_every_steps": 50}
+    assert (job.method.rank, job.steps, job.name) == (8, 100, "other")
+    assert job.lengths.quantiles[128] == pytest.approx(100)
+
+
+def test_a_shorter_max_length_cuts_the_stated_lengths(tmp_path: Path) -> None:
+    job = load(tmp_path, WHOLE, set_values={"data.max_length": "512"})
+    assert (job.max_length, job.lengths.maximum) == (512, 512)
+    assert job.lengths.quantiles[128] == pytest.approx(220)
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("rank", "close to it: method.rank"),
+        ("precison", "close to it: precision"),
+        ("data.row", "close to it: data.rows"),
+        ("hardware", "unknown knob or key"),
+        ("", "unknown knob or key"),
+    ],
+)
+def test_set_of_an_unknown_name_offers_close_ones(tmp_path: Path, key: str, says: str) -> None:
+    assert says in problem(tmp_path, WHOLE, set_values={key: "1"})
+
+
+def test_gpu_replaces_the_hardware_and_keeps_what_the_job_says_of_the_same_machine(
+    tmp_path: Path,
+) -> None:
+    job = load(tmp_path, WHOLE, gpus=["h100,a100-40gb:2"])
+    first, second = job.offers
+    assert (first.label, first.usd_per_hour, first.host.cores) == ("h100-sxm", 2.5, 16)
+    assert (second.count, second.device.name) == (2, "a100-sxm4-40gb")
+    assert second.price_as_of is not None
+    assert job.evidence[0].facts["gpu"] == "h100-sxm"
+    assert job.today is not None
+
+
+def test_evidence_keeps_speaking_of_the_machine_that_gpu_replaced(tmp_path: Path) -> None:
+    job = load(tmp_path, WHOLE, gpus=["a100-40gb"])
+    assert job.evidence[0].facts["gpu"] == "h100-sxm"
+    assert job.today is None
+    assert any(item.key == "evidence[0].today" for item in job.assumed)
+
+
+def test_gpu_all_is_every_priced_nvidia_device(tmp_path: Path) -> None:
+    offers = load(tmp_path, WHOLE, gpus=["all"]).offers
+    assert len(offers) >= 15
+    assert {offer.device.vendor for offer in offers} == {"nvidia"}
+    assert len({offer.device.name for offer in offers}) == len(offers) or any(
+        offer.price_source == "job file" for offer in offers
+    )
+
+
+def test_max_price_leaves_out_what_costs_more_and_says_so(tmp_path: Path) -> None:
+    job = load(tmp_path, WHOLE, gpus=["h100", "l40s"], max_price="2.00 USD/h")
+    assert [offer.device.name for offer in job.offers] == ["l40s"]
+    assert any("--max-price" in item.why for item in job.assumed)
+    assert "no offer costs at most" in problem(tmp_path, WHOLE, max_price="0.10 USD/h")
+
+
+def test_limits_and_prices_on_the_command_line_need_units(tmp_path: Path) -> None:
+    job = load(tmp_path, WHOLE, deadline="10h", budget="$5", price="1.25USD/gpu-h")
+    assert (job.limits.deadline_s, job.limits.budget_usd) == (36_000.0, 5.0)
+    assert job.offers[0].usd_per_hour == 1.25
+    for flag in ({"deadline": "10"}, {"budget": "5"}, {"price": "1"}, {"max_price": "x"}):
+        assert problem(tmp_path, WHOLE, **flag)
+
+
+def test_the_one_line_form_is_the_same_job(tmp_path: Path) -> None:
+    options = job_from_options(
+        model="meta-llama/Llama-3.1-8B", method="qlora", rows="600000", max_length="1024",
+        epochs="3", global_batch="8", gpus=["h100-sxm"],
+    )  # fmt: skip
+    values = {
+        "name": "Llama-3.1-8B-qlora", "model": "meta-llama/Llama-3.1-8B", "method": "qlora",
+        "data": {"rows": 600000, "max_length": 1024},
+        "train": {"epochs": 3, "global_batch_size": 8}, "hardware": "h100-sxm",
+    }  # fmt: skip
+    from_file = load(tmp_path, values)
+    assert options.steps == 225_000
+    for name in ("name", "method", "lengths", "offers", "assumed", "steps", "rows"):
+        assert getattr(options, name) == getattr(from_file, name)
+
+
+def test_the_one_line_form_needs_a_device() -> None:
+    with pytest.raises(InputError, match="--gpu is missing"):
+        job_from_options(model="gpt2", method="lora", rows=10, gpus=[])
+
+
+def test_another_global_batch_leaves_todays_config_out_and_says_so(tmp_path: Path) -> None:
+    job = load(tmp_path, WHOLE, set_values={"train.global_batch_size": "16"})
+    assert (job.steps, job.today, len(job.evidence)) == (112_500, None, 1)
+    assert any(item.key == "today" for item in job.assumed)
