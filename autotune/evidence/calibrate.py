@@ -1,0 +1,263 @@
+"""A user's own measurements scale what they speak of, and nothing else.
+
+Within a factor of two the difference between measured and predicted is efficiency (kernels,
+versions, clocks) and becomes a factor on the component concerned. Beyond it something else is
+going on: the factor is not applied, the prediction is marked uncertain, and the warning names what
+could explain the gap, each priced. A write speed that nobody stated is the one exception: a
+measured save is the way to learn it, and the implied speed is said.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from autotune.cost.model import CostModel
+from autotune.domain.calibration import Calibration
+from autotune.domain.units import MB, format_bytes, format_seconds
+from autotune.evidence.explanations import (
+    Explanation,
+    explanations_of,
+    measured_seconds,
+    predicted_seconds,
+)
+from autotune.evidence.reference import Reference, reference_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autotune.cost.model import Bill
+    from autotune.domain.candidates import Candidates
+    from autotune.domain.job import Job
+    from autotune.evidence.residuals import Price
+
+LARGEST_FACTOR = 2.0  # what efficiency alone can explain, each way
+UNEXPLAINED_LOG_SD = 0.54  # ln 2 / 1.28: the 80 % interval reaches a factor of two
+HERE_LOG_SD, ELSEWHERE_LOG_SD = 0.08, 0.20  # assumptions: same machine; efficiency transferred
+CHECKPOINT_LOG_SD, MEMORY_LOG_SD = 0.15, 0.03
+SHOWN = 4  # explanations in a warning
+TIMES = ("duration_s", "step_time_s", "tokens_per_s")
+
+
+class _Learned:
+    """Factors, spreads, provenance and warnings as they are found."""
+
+    def __init__(self) -> None:
+        self.factors: dict[str, float] = {}
+        self.log_sds: dict[str, float] = {}
+        self.provenance: list[str] = []
+        self.warnings: list[str] = []
+        self.explanations: list[Explanation] = []
+
+    def learn(self, component: str, factor: float, log_sd: float, why: str) -> None:
+        self.factors[component] = factor
+        self.log_sds[component] = log_sd
+        self.provenance.append(why)
+
+
+def calibration_from_evidence(
+    job: Job, price: Callable[[Candidates], Bill], reprice: Price | None = None
+) -> tuple[Calibration, tuple[str, ...], tuple[Explanation, ...]]:
+    """What a job's evidence teaches: factors, warnings, and explanations of what it cannot.
+
+    price: the plain cost model of this job; reprice: of a changed job (same rows at other sizes,
+    other padding). Evidence is read in the order saves, time, memory, so that known saves are not
+    explained as slow training.
+    """
+
+    def at(changed: Job, candidates: Candidates) -> Bill:
+        if changed is job:
+            return price(candidates)
+        return reprice(changed, candidates) if reprice else CostModel(changed).price(candidates)
+
+    learned = _Learned()
+    known: list[Reference] = []
+    for observation in job.evidence:
+        reference = reference_of(job, observation)
+        if reference is None:
+            text = (
+                f"{observation.id}: its hardware or batch split is unknown, so it teaches nothing"
+            )
+            learned.warnings.append(text)
+        else:
+            known.append(reference)
+    _checkpoints(known, at, learned)
+    _times(known, at, learned)
+    _memory(known, at, learned)
+    calibration = Calibration(learned.factors, learned.log_sds, tuple(learned.provenance))
+    return calibration, tuple(learned.warnings), tuple(learned.explanations)
+
+
+def _plausible(ratio: float) -> bool:
+    return 1 / LARGEST_FACTOR <= ratio <= LARGEST_FACTOR
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(sum(math.log(value) for value in values) / len(values))
+
+
+def _checkpoints(known: Sequence[Reference], price: Price, learned: _Learned) -> None:
+    """Seconds of a save scale the saves; a speed that was only assumed is learned whole."""
+    ratios: list[float] = []
+    for reference in known:
+        if reference.observation.quantity != "checkpoint_save_s" or reference.elsewhere:
+            continue
+        bill = reference.bill(price)
+        measured, expected = reference.observation.value, predicted_seconds(reference, bill)
+        if expected is None or expected <= 0 or measured <= 0:
+            continue
+        size = float(bill.tables["checkpoint"].gather("bytes")[0])
+        assumed = "checkpoint_write_bytes_per_s" in reference.offer.host.assumed
+        ratio = measured / expected
+        if not _plausible(ratio):
+            learned.warnings.append(_save_warning(reference, ratio, size, assumed=assumed))
+            if not assumed:
+                learned.log_sds["checkpoint"] = UNEXPLAINED_LOG_SD
+                continue
+        ratios.append(ratio)
+    if ratios:
+        factor = _geometric_mean(ratios)
+        learned.learn("checkpoint", factor, CHECKPOINT_LOG_SD, f"measured saves: {factor:.2f}x")
+
+
+def _save_warning(reference: Reference, ratio: float, size: float, *, assumed: bool) -> str:
+    measured = reference.observation.value
+    speed = f"{size / measured / MB:.1f} MB/s for a checkpoint of {format_bytes(size)}"
+    head = (
+        f"{reference.observation.id}: a save took {format_seconds(measured)}, {ratio:.1f} times "
+        f"what was predicted, which means {speed}"
+    )
+    if assumed:
+        return f"{head}; the write speed was an assumption and is replaced by this"
+    return (
+        f"{head}; that contradicts the stated checkpoint_write, so it is not applied: "
+        "either the speed is wrong, or a save holds more than trained weights and their states"
+    )
+
+
+def _times(known: Sequence[Reference], price: Price, learned: _Learned) -> None:
+    """Durations, step times and throughputs scale the training step."""
+    here: list[float] = []
+    elsewhere: list[float] = []
+    for reference in known:
+        if reference.observation.quantity not in TIMES:
+            continue
+        bill = reference.bill(price)
+        factor = _step_factor(reference, bill, learned.factors.get("checkpoint", 1.0))
+        if factor is None:
+            continue
+        if _plausible(factor):
+            (elsewhere if reference.elsewhere else here).append(factor)
+        else:
+            _unexplained(reference, bill, price, learned)
+    factors, spread = (here, HERE_LOG_SD) if here else (elsewhere, ELSEWHERE_LOG_SD)
+    if not factors:
+        return
+    factor = _geometric_mean(factors)
+    widest = max(abs(math.log(own / factor)) for own in factors)
+    where = "this hardware" if here else "other hardware, transferred"
+    why = f"{len(factors)} measured time(s) on {where}: training {factor:.2f}x"
+    for component in ("compute", "collectives"):
+        unexplained = learned.log_sds.get(component, 0.0)
+        learned.learn(component, factor, max(spread, widest, unexplained), why)
+
+
+def _step_factor(reference: Reference, bill: Bill, saves: float) -> float | None:
+    """What multiplies the busy time of training to give the measured time.
+
+    Formula: (measured - everything else) / (train - waiting for data); saves at their own factor.
+    Source: derived. At most zero becomes a factor near zero: even an instant step is too slow.
+    """
+    measured, expected = measured_seconds(reference, bill), predicted_seconds(reference, bill)
+    if measured is None or expected is None or measured <= 0 or expected <= 0:
+        return None
+    if reference.observation.quantity != "duration_s":
+        return measured / expected
+    parts = bill.time_parts(0)
+    if parts.train <= 0:
+        return None
+    rest = parts.total - parts.train
+    rest += (saves - 1.0) * (parts.checkpoint + parts.final_save)
+    return max((measured - rest) / parts.train, 1e-3)
+
+
+def _unexplained(reference: Reference, bill: Bill, price: Price, learned: _Learned) -> None:
+    """Not applied: say so, widen the interval, and name what could explain it."""
+    measured = measured_seconds(reference, bill) or 0.0
+    expected = predicted_seconds(reference, bill) or 1.0
+    for component in ("compute", "collectives"):
+        learned.log_sds[component] = UNEXPLAINED_LOG_SD
+    found = explanations_of(reference, price, saves_known="checkpoint" in learned.factors)
+    learned.explanations.extend(found)
+    learned.warnings.append(_gap_warning(reference, measured, expected, found))
+
+
+_NOUNS = {"duration_s": "run", "step_time_s": "step", "tokens_per_s": "step"}
+
+
+def _gap_warning(
+    reference: Reference, measured: float, expected: float, found: Sequence[Explanation]
+) -> str:
+    noun = _NOUNS[reference.observation.quantity]
+    factor = max(measured / expected, expected / measured)
+    slower = "longer" if measured > expected else "shorter"
+    head = (
+        f"{reference.observation.id}: a {noun} of {format_seconds(measured)} was measured and "
+        f"{format_seconds(expected)} is predicted, {factor:.1f} times {slower}. "
+        "Efficiency does not explain that much, so it was not used to scale the prediction"
+    )
+    if not found:
+        return f"{head}; nothing that the cost model can change explains it"
+    lines = "; ".join(
+        f"{item.text} (then {format_seconds(item.predicted_s)})" for item in found[:SHOWN]
+    )
+    alike = sum(item.explains for item in found)
+    tail = (
+        f". {alike} of these fit the measurement and it cannot tell them apart" if alike > 1 else ""
+    )
+    return f"{head}. What could: {lines}{tail}"
+
+
+def _memory(known: Sequence[Reference], price: Price, learned: _Learned) -> None:
+    """Measured bytes scale the memory of the same kind; an out-of-memory that fits is warned of."""
+    ratios: list[float] = []
+    for reference in known:
+        quantity = reference.observation.quantity
+        if quantity == "oom":
+            _out_of_memory(reference, price, learned)
+        if quantity != "memory_bytes" or reference.elsewhere:
+            continue
+        table = reference.bill(price).tables["memory"]
+        output = {"allocated": "allocated", "reserved": "reserved"}
+        kind = output.get(reference.observation.kind or "", "total")
+        ratio = reference.observation.value / float(table.gather(kind)[0])
+        if _plausible(ratio):
+            ratios.append(ratio)
+        else:
+            learned.log_sds["memory"] = UNEXPLAINED_LOG_SD
+            learned.warnings.append(_memory_warning(reference, ratio, kind))
+    if ratios:
+        factor = _geometric_mean(ratios)
+        learned.learn("memory", factor, MEMORY_LOG_SD, f"measured memory: {factor:.2f}x")
+
+
+def _memory_warning(reference: Reference, ratio: float, kind: str) -> str:
+    return (
+        f"{reference.observation.id}: {format_bytes(reference.observation.value)} were measured, "
+        f"{ratio:.2f} times the {kind} memory predicted for that configuration; "
+        "not applied. Another model, base, length, micro-batch, or another process on the "
+        "device would explain it"
+    )
+
+
+def _out_of_memory(reference: Reference, price: Price, learned: _Learned) -> None:
+    bill = reference.bill(price)
+    if bill.memory_violation[0] > 0:
+        return
+    learned.log_sds["memory"] = max(learned.log_sds.get("memory", 0.0), UNEXPLAINED_LOG_SD)
+    learned.warnings.append(
+        f"{reference.observation.id}: that configuration ran out of memory, but "
+        f"{format_bytes(float(bill.memory_bytes[0]))} of "
+        f"{format_bytes(float(bill.usable_bytes[0]))} are predicted; longer rows, a larger "
+        "micro-batch or another process on the device would explain it"
+    )

@@ -1,0 +1,229 @@
+"""What could explain a measured time that the cost model does not predict.
+
+Each alternative is a changed question to the cost model: the same run, with one belief about it
+changed. Alternatives that come equally close cannot be told apart by the measurement.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from autotune.domain.units import MB, format_seconds
+from autotune.evidence.reference import Reference, cut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from autotune.cost.model import Bill
+    from autotune.evidence.residuals import Price
+
+CLOSE = 1.33  # measured within a third of the alternative's prediction: it explains the gap
+SOLVE_STEPS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One belief changed, and what the cost model then says. Seconds of the same quantity."""
+
+    observation: str
+    name: str  # padding, lengths, dataloader, checkpoint_disk, attention, micro_batch, ...
+    text: str  # what would have to be true
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def ratio(self) -> float:
+        """Measured over predicted under this explanation: 1 when it explains everything."""
+        return self.measured_s / self.predicted_s
+
+    @property
+    def explains(self) -> bool:
+        """Whether the prediction under it is within a third of what was measured."""
+        return 1 / CLOSE <= self.ratio <= CLOSE
+
+
+def predicted_seconds(reference: Reference, bill: Bill) -> float | None:
+    """[s] what the bill says of the observed quantity; throughput as the seconds of a step."""
+    quantity = reference.observation.quantity
+    if quantity == "duration_s":
+        return float(bill.duration_s[0])
+    if quantity in {"step_time_s", "tokens_per_s"}:
+        return float(bill.step_s[0])
+    if quantity == "checkpoint_save_s":
+        return float(bill.tables["checkpoint"].gather("save_s")[0])
+    return None
+
+
+def measured_seconds(reference: Reference, bill: Bill) -> float | None:
+    """[s] what was observed, in the same terms."""
+    observation = reference.observation
+    if observation.quantity == "tokens_per_s":
+        real = float(bill.tables["compute"].gather("real_tokens_per_step")[0])
+        return real / observation.value if observation.value > 0 else None
+    if observation.quantity in {"duration_s", "step_time_s", "checkpoint_save_s"}:
+        return observation.value
+    return None
+
+
+def explanations_of(
+    reference: Reference, price: Price, *, saves_known: bool = False
+) -> tuple[Explanation, ...]:
+    """Alternatives for a measured time, the nearest first; only those that move towards it.
+
+    saves_known: the seconds of a save were measured, so the disk is no explanation.
+    """
+    bill = reference.bill(price)
+    measured, expected = measured_seconds(reference, bill), predicted_seconds(reference, bill)
+    if measured is None or expected is None:
+        return ()
+    slower = measured > expected
+    found = []
+    for name, text, changed in _alternatives(reference, bill, price, measured):
+        if saves_known and name == "checkpoint_disk":
+            continue
+        seconds = predicted_seconds(changed, changed.bill(price))
+        if seconds is None or seconds <= 0 or (seconds > expected) != slower:
+            continue
+        if 1 / MOVES < seconds / expected < MOVES:
+            continue
+        found.append(Explanation(reference.observation.id, name, text, seconds, measured))
+    return tuple(sorted(found, key=lambda e: max(e.ratio, 1 / e.ratio)))
+
+
+MOVES = 1.05  # an alternative that changes less than this explains nothing
+
+
+def _alternatives(
+    reference: Reference, bill: Bill, price: Price, measured: float
+) -> Iterator[tuple[str, str, Reference]]:
+    yield from _data_alternatives(reference, price, measured)
+    yield from _disk_alternative(reference, bill, price, measured)
+    yield from _knob_alternatives(reference)
+
+
+def _data_alternatives(
+    reference: Reference, price: Price, measured: float
+) -> Iterator[tuple[str, str, Reference]]:
+    job = reference.job
+    if job.padding == "longest" and reference.config.packing == "off":
+        text = f"rows are padded to max_length ({job.max_length} tokens), not to the longest row"
+        yield "padding", text, replace(reference, job=replace(job, padding="max_length"))
+    elif job.padding == "max_length":
+        yield (
+            "padding",
+            "rows are padded to the longest of a batch, not to max_length",
+            replace(reference, job=replace(job, padding="longest")),
+        )
+    scaled = _solve(
+        lambda scale: replace(
+            reference, job=replace(job, lengths=cut(job.lengths, job.max_length, scale))
+        ),
+        price,
+        measured,
+    )
+    if scaled is not None:
+        mean = scaled.job.lengths.mean
+        text = f"rows have {mean:.0f} tokens on average, not {job.lengths.mean:.0f}"
+        yield "lengths", text, scaled
+    slow = replace(reference.config, num_dataloader_workers=0)
+    host = replace(reference.offer.host, storage_read_bytes_per_s=SLOW_READ_BYTES_PER_S)
+    yield (
+        "dataloader",
+        f"data is loaded without workers from storage at {SLOW_READ_BYTES_PER_S / MB:.0f} MB/s",
+        replace(
+            reference,
+            job=replace(job, storage="network", pretokenized=False),
+            config=slow,
+            offer=replace(reference.offer, host=host),
+        ),
+    )
+
+
+SLOW_READ_BYTES_PER_S = 20.0 * MB  # a busy network file system
+
+
+def _disk_alternative(
+    reference: Reference, bill: Bill, price: Price, measured: float
+) -> Iterator[tuple[str, str, Reference]]:
+    if reference.observation.quantity not in {"duration_s", "checkpoint_save_s"}:
+        return
+
+    def disk(scale: float) -> Reference:
+        host = reference.offer.host
+        speed = host.checkpoint_write_bytes_per_s / scale
+        slower = replace(host, checkpoint_write_bytes_per_s=speed)
+        return replace(reference, offer=replace(reference.offer, host=slower))
+
+    found = _solve(disk, price, measured, high=1e4)
+    if found is not None:
+        speed = found.offer.host.checkpoint_write_bytes_per_s
+        size = float(bill.tables["checkpoint"].gather("bytes")[0])
+        text = (
+            f"checkpoints are written at {speed / MB:.1f} MB/s "
+            f"({format_seconds(size / speed)} for {size / MB:.0f} MB)"
+        )
+        yield "checkpoint_disk", text, found
+
+
+def _knob_alternatives(reference: Reference) -> Iterator[tuple[str, str, Reference]]:
+    config, job = reference.config, reference.job
+    if config.attention != "eager":
+        yield (
+            "attention",
+            "attention runs eagerly, without flash or sdpa kernels",
+            _knob(reference, attention="eager"),
+        )
+    other = "none" if config.activation_checkpointing == "full" else "full"
+    yield (
+        "activation_checkpointing",
+        f"activation checkpointing is {other}",
+        _knob(reference, activation_checkpointing=other),
+    )
+    per_device = job.global_batch_size // reference.offer.count
+    for micro in (1, config.micro_batch_size * 4, config.micro_batch_size * 16):
+        if micro != config.micro_batch_size and micro <= per_device and per_device % micro == 0:
+            text = f"the micro-batch is {micro}, not {config.micro_batch_size}"
+            yield (
+                "micro_batch",
+                text,
+                _knob(
+                    reference,
+                    micro_batch_size=micro,
+                    gradient_accumulation_steps=per_device // micro,
+                ),
+            )
+    if config.precision in {"bf16", "fp16"} and reference.offer.device.fp32_flop_per_s:
+        yield (
+            "precision",
+            "matrix products run in fp32, not in 16 bit",
+            _knob(reference, precision="fp32"),
+        )
+
+
+def _knob(reference: Reference, **knobs: str | int) -> Reference:
+    return replace(reference, config=reference.config.with_knobs(**knobs))
+
+
+def _solve(
+    changed: Callable[[float], Reference],
+    price: Price,
+    measured: float,
+    low: float = 0.02,
+    high: float = 50.0,
+) -> Reference | None:
+    """The reference whose prediction is the measured time, by bisection over a scale; or None."""
+
+    def seconds(scale: float) -> float:
+        trial = changed(scale)
+        return predicted_seconds(trial, trial.bill(price)) or 0.0
+
+    if not seconds(low) < measured < seconds(high) * CLOSE:
+        return None
+    for _ in range(SOLVE_STEPS):
+        middle = (low * high) ** 0.5
+        if seconds(middle) < measured:
+            low = middle
+        else:
+            high = middle
+    return changed(high)

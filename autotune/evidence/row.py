@@ -1,0 +1,131 @@
+"""A row of a table of measurements: cells by name, read with tolerance."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autotune.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+COLUMNS = (
+    "id", "source_repo", "source_path", "source_commit_or_date", "model_id", "n_params", "task",
+    "lora_r", "target_modules", "gpu", "n_gpus", "parallelism", "precision", "quant", "optimizer",
+    "seq_len", "micro_batch", "grad_accum", "global_batch", "packing", "grad_ckpt", "attn",
+    "compile", "other_kernels", "tokens_per_s_per_gpu", "samples_per_s", "step_time_s", "mfu",
+    "peak_mem_gb", "peak_mem_kind", "total_time_h", "oom", "notes",
+)  # fmt: skip
+MAX_ROWS = 200_000
+_DATE = re.compile(r"\b(20\d\d)(?:-(\d\d)(?:-(\d\d))?)?\b")
+_BLANK = {"", "-", "na", "n/a", "nan", "none", "null", "?"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Cells by column name; an empty cell means that the source does not say."""
+
+    cells: Mapping[str, str]
+
+    @property
+    def id(self) -> str:
+        """The row's name in the table."""
+        return self.text("id")
+
+    @property
+    def notes(self) -> str:
+        """What the collector wrote beside the figures."""
+        return self.text("notes")
+
+    def text(self, column: str) -> str:
+        """The cell without surrounding blanks."""
+        return (self.cells.get(column) or "").strip()
+
+    def word(self, column: str) -> str:
+        """The cell folded to lower case."""
+        return self.text(column).casefold()
+
+    def number(self, column: str) -> float | None:
+        """The cell as a finite number above zero, or None: "1.0", "1,024" and "2e3" are read."""
+        text = self.text(column).replace(",", "").replace("_", "")
+        if text.casefold() in _BLANK:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            return None
+        return value if math.isfinite(value) and value > 0 else None
+
+    def count(self, column: str) -> int | None:
+        """The cell as a whole number above zero, or None."""
+        value = self.number(column)
+        return int(value) if value is not None and value == int(value) else None
+
+    def bad_cells(self) -> list[str]:
+        """Columns that should hold a positive number and hold something else."""
+        return [
+            column
+            for column in NUMERIC
+            if self.text(column).casefold() not in _BLANK and self.number(column) is None
+        ]
+
+    @property
+    def date(self) -> tuple[int, int]:
+        """(year, month) of the software: a snapshot named in the notes, else the source's date."""
+        snapshot = re.search(r"snapshot (20\d\d)-(\d\d)", self.notes)
+        if snapshot:
+            return int(snapshot[1]), int(snapshot[2])
+        found = _DATE.search(self.text("source_commit_or_date"))
+        if found is None:
+            return UNDATED
+        return int(found[1]), int(found[2] or 6)
+
+
+NUMERIC = (
+    "n_gpus", "seq_len", "micro_batch", "grad_accum", "global_batch", "tokens_per_s_per_gpu",
+    "samples_per_s", "step_time_s", "peak_mem_gb", "lora_r",
+)  # fmt: skip
+UNDATED = (2024, 6)  # the middle of the shipped rows
+
+
+def read_table(path: Path) -> list[Row]:
+    """Every row of a CSV with the columns of the shipped table.
+
+    Raises InputError when the file cannot be read as such a table; single odd cells are left to
+    the caller, who skips the row by name.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            return list(_rows(csv.DictReader(stream), path))
+    except OSError as error:
+        msg = f"{path} cannot be read: {error.strerror or error}"
+        raise InputError(msg) from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        msg = f"{path} is not a CSV in UTF-8: {error}"
+        raise InputError(msg) from None
+
+
+def _rows(reader: csv.DictReader[str], path: Path) -> Iterator[Row]:
+    header = [name.strip() for name in reader.fieldnames or []]
+    reader.fieldnames = header
+    for column in ("id", "model_id", "gpu", "task"):
+        if column not in header:
+            hint = f"a table of measurements has the columns {', '.join(COLUMNS)}"
+            if not header:
+                msg = f"{path} is empty"
+                raise InputError(msg, hint)
+            msg = f'{path} has no column "{column}"; it has {", ".join(header[:12])}'
+            raise InputError(msg, hint)
+    for number, cells in enumerate(reader, start=1):
+        if number > MAX_ROWS:
+            msg = f"{path} has more than {MAX_ROWS:,} rows"
+            raise InputError(msg)
+        named = {key: value for key, value in cells.items() if isinstance(value, str) and key}
+        if any(value.strip() for value in named.values()):
+            named["id"] = named.get("id", "").strip() or f"row {number}"
+            yield Row(named)
