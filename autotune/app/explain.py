@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
+    from autotune.domain.space import SearchSpace
 
 DERIVED = {"gradient_accumulation_steps", "checkpoint_every_steps", "save_total_limit"}
 RELEVANT_FRACTION = 0.002  # changes below 0.2 % of the duration are "no difference"
@@ -124,6 +125,25 @@ def _quality_changes(job: Job) -> list[tuple[str, Job]]:
         changed = replace(job, max_length=half, lengths=shorter)
         changes.append((f"max_length {half} instead of {job.max_length}", changed))
     return changes
+
+
+def relaxations_of_contract(job: Job, space: SearchSpace) -> tuple[Relaxation, ...]:
+    """Changes of the contract under which a job without a single valid candidate has one that fits."""
+    from autotune.space.enumerate import enumerate_candidates
+
+    changes = _quality_changes(job)
+    if job.method.base == "16bit":
+        fp32 = replace(job, method=replace(job.method, base="32bit"))
+        changes.insert(0, ("base 32bit: fp32 weights under autocast", fp32))
+    found: list[Relaxation] = []
+    for label, changed in changes:
+        bill = CostModel(changed).price(enumerate_candidates(changed, space).candidates)
+        if bool(bill.feasible.any()):
+            leanest = int((bill.memory_bytes + 1e18 * ~bill.feasible).argmin())
+            required = float(bill.memory_bytes[leanest])
+            available = float(bill.usable_bytes[leanest])
+            found.append(Relaxation(label, required, available, quality=True))
+    return tuple(found)
 
 
 def _neutral_changes(offer: Offer, config: Config, job: Job) -> list[tuple[str, Config]]:

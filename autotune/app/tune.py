@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from autotune.domain.calibration import Calibration
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
+    from autotune.domain.recommendation import Relaxation
+    from autotune.domain.space import SearchSpace
     from autotune.search.selection import Objective, Selection
     from autotune.search.study import Exploration
     from autotune.space.enumerate import Enumeration
@@ -58,6 +60,7 @@ class _Priced:
     """Everything the answer is made of, before it is made."""
 
     job: Job
+    space: SearchSpace
     found: Enumeration
     bill: Bill
     calibration: Calibration
@@ -92,12 +95,13 @@ def _price(job: Job, options: Options, progress: Callable[[str], None]) -> _Pric
     from autotune.space.enumerate import enumerate_candidates
     from autotune.space.file import load_space
 
-    found = enumerate_candidates(job, load_space(options.space))
+    space = load_space(options.space)
+    found = enumerate_candidates(job, space)
     progress(f"pricing {format_count(len(found.candidates))} candidates")
     calibration, warnings, _ = calibration_from_evidence(job, CostModel(job).price)
     bill = CostModel(job, calibration).price(found.candidates)
     notes = [*found.warnings, *warnings, *_price_ages(job), *_locks_ignored(job, options)]
-    return _Priced(job, found, bill, calibration, tuple(notes))
+    return _Priced(job, space, found, bill, calibration, tuple(notes))
 
 
 def _locks_ignored(job: Job, options: Options) -> list[str]:
@@ -219,7 +223,11 @@ def _rejected(priced: _Priced, pick: int | None, objective: Objective) -> Reject
     by_reason = dict(priced.found.rejected)
     if infeasible:
         by_reason["does not fit in memory or on the disk"] = infeasible
-    relaxed = explain.relaxations(bill, near[0]) if pick is None and near else ()
+    relaxed: tuple[Relaxation, ...] = ()
+    if pick is None and near:
+        relaxed = explain.relaxations(bill, near[0])
+    elif pick is None:
+        relaxed = explain.relaxations_of_contract(priced.job, priced.space)
     return Rejected(
         count=sum(by_reason.values()),
         by_reason=by_reason,

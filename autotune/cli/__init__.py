@@ -1,0 +1,20 @@
+"""The command line: arguments, printing and exit codes. What it prints is made in lower rooms.
+
+Exit codes: 0 an answer; 1 a bug; 2 bad input; 3 nothing feasible; 4 feasible, but a limit is
+missed; 5 a probe was required and could not run; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line and leave the process with its exit code."""
+    from autotune.cli.application import run
+
+    sys.exit(run(argv))

@@ -1,0 +1,120 @@
+"""The commands put together, and the one place that turns errors into words and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from autotune.cli import data, lists, records
+from autotune.cli.estimate import estimate
+from autotune.cli.output import give_up_on_stdout, prepare_streams
+from autotune.cli.tune import tune
+from autotune.domain.errors import AutotuneError, Interrupted
+
+BUG = 1
+
+
+class Commands(TyperGroup):
+    """A group in which Ctrl-C is an answer of its own, with its own exit code."""
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - the context class moved between versions
+        """Run the command. Raises Interrupted on Ctrl-C."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            msg = "interrupted; everything that finished is kept"
+            raise Interrupted(msg, "`autotune runs` lists the runs") from None
+
+
+app = typer.Typer(
+    cls=Commands,
+    name="autotune",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 answer, 1 bug, 2 bad input, 3 nothing feasible, 4 a limit is missed, "
+    "5 no device to probe on, 130 interrupted.",
+)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            typer.echo(f"autotune {version('autotune')}")
+        except PackageNotFoundError:
+            typer.echo("autotune, not installed: run from its source")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Find the cheapest fine-tuning configuration that fits, before you pay.
+
+    autotune answers: which configuration, on which machine, finishes this job for the fewest
+    dollars (or soonest), does it fit, how sure is that, and what to run. No GPU is needed.
+    """
+
+
+app.command()(tune)
+app.command()(estimate)
+app.command()(lists.devices)
+app.command()(lists.models)
+app.command()(lists.prices)
+app.command()(data.dataset)
+app.command()(data.validate)
+app.command()(records.runs)
+app.command()(records.report)
+app.command()(records.export)
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; its exit code. Errors are told on stderr, without a traceback."""
+    prepare_streams()
+    try:
+        app(args=None if argv is None else list(argv), prog_name="autotune")
+    except SystemExit as left:
+        return _code_of(left)
+    except AutotuneError as error:
+        _tell(error.message, error.hint)
+        return error.exit_code
+    except BrokenPipeError:
+        give_up_on_stdout()
+        return 0
+    except Exception as error:
+        if os.environ.get("AUTOTUNE_DEBUG"):
+            raise
+        _tell(
+            f"this is a bug in autotune, sorry: {type(error).__name__}: {error}",
+            "run the same command with AUTOTUNE_DEBUG=1 and report the traceback it shows, "
+            "with the command, the job file and `autotune --version`",
+        )
+        return BUG
+    return 0
+
+
+def _code_of(left: SystemExit) -> int:
+    if left.code is None:
+        return 0
+    return left.code if isinstance(left.code, int) else BUG
+
+
+def _tell(message: str, hint: str | None) -> None:
+    sys.stdout.flush()
+    print(f"error: {message}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)

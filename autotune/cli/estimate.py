@@ -1,0 +1,57 @@
+"""`autotune estimate`: exactly one configuration, no search."""
+
+from __future__ import annotations
+
+from autotune.cli.jobs import (
+    AllowOption,
+    GpuOption,
+    JobArgument,
+    PriceOption,
+    SetOption,
+    set_values,
+    split_names,
+)
+from autotune.cli.output import Format, FormatOption, QuietOption, emit_as, look, warn
+
+
+def estimate(
+    job: JobArgument,
+    set_: SetOption = None,
+    allow: AllowOption = None,
+    gpu: GpuOption = None,
+    price: PriceOption = None,
+    format_: FormatOption = Format.text,
+    quiet: QuietOption = False,
+) -> None:
+    """Price exactly one config, without a search.
+
+    What the job does not state is the trainer's default. For example:
+    autotune estimate jobs/h100_38h.yaml --set micro_batch_size=8 --set compile=default
+    """
+    from autotune.app.estimate import estimate as price_config
+    from autotune.app.load_job import load_job
+    from autotune.report.csv_rows import estimate_csv
+    from autotune.report.markdown import estimate_markdown
+    from autotune.report.payload import dumps, estimate_payload
+    from autotune.report.text import estimate_text
+
+    loaded = load_job(
+        job,
+        gpus=split_names(gpu),
+        price=price,
+        set_values=set_values(set_),
+        allow=split_names(allow),
+    )
+    found = price_config(loaded)
+    payload = estimate_payload(found.row, found.job, found.warnings)
+    if format_ in {Format.json, Format.csv}:
+        warn(payload["warnings"], quiet=quiet)
+    emit_as(
+        format_,
+        {
+            Format.text: lambda: estimate_text(payload, **look()),
+            Format.json: lambda: dumps(payload),
+            Format.csv: lambda: estimate_csv(payload),
+            Format.md: lambda: estimate_markdown(payload),
+        },
+    )

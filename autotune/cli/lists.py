@@ -1,0 +1,78 @@
+"""`autotune devices`, `models` and `prices`: the catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from autotune.cli.output import Format, FormatOption, emit_as, look
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.report.listing import Listing
+
+Item = TypeVar("Item")
+NameArgument = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="Only names that contain this.", show_default=False),
+]
+
+
+def devices(name: NameArgument = "", format_: FormatOption = Format.text) -> None:
+    """List the devices of the catalogue.
+
+    Memory, dense rates, bandwidth and sources of each.
+    """
+    from autotune.catalog.devices import load_devices
+    from autotune.report.catalogs import devices_listing
+
+    found = _matching(
+        load_devices().values(), name, lambda device: " ".join((device.name, *device.aliases))
+    )
+    print_listing(devices_listing(found), format_)
+
+
+def models(name: NameArgument = "", format_: FormatOption = Format.text) -> None:
+    """List the models of the catalogue.
+
+    With their exact parameter counts. Any other decoder is described by its config.json.
+    """
+    from autotune.catalog.models import load_models
+    from autotune.cost.parameters import parameter_count
+    from autotune.report.catalogs import models_listing
+
+    found = _matching(load_models().values(), name, lambda model: model.name)
+    parameters = {model.name: parameter_count(model) for model in found}
+    print_listing(models_listing(found, parameters), format_)
+
+
+def prices(name: NameArgument = "", format_: FormatOption = Format.text) -> None:
+    """List prices by device, provider and date."""
+    from autotune.catalog.prices import load_prices
+    from autotune.report.catalogs import prices_listing
+
+    found = _matching(load_prices(), name, lambda price: price.device_name)
+    print_listing(prices_listing(found), format_)
+
+
+def print_listing(listing: Listing, chosen: Format) -> None:
+    """A listing in the format asked for."""
+    from autotune.report.listing import listing_csv, listing_json, listing_markdown, listing_text
+
+    emit_as(
+        chosen,
+        {
+            Format.text: lambda: listing_text(listing, **look()),
+            Format.json: lambda: listing_json(listing),
+            Format.csv: lambda: listing_csv(listing),
+            Format.md: lambda: listing_markdown(listing),
+        },
+    )
+
+
+def _matching(items: Iterable[Item], part: str, text_of: Callable[[Item], str]) -> list[Item]:
+    wanted = part.casefold()
+    return [item for item in items if wanted in text_of(item).casefold()]

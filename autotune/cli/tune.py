@@ -1,0 +1,277 @@
+"""`autotune tune`: the main job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypedDict
+
+import typer
+
+from autotune.cli.jobs import (
+    AllowOption,
+    GpuOption,
+    PriceOption,
+    SetOption,
+    set_values,
+    split_names,
+)
+from autotune.cli.output import (
+    Format,
+    FormatOption,
+    Progress,
+    QuietOption,
+    emit_as,
+    look,
+    warn,
+)
+from autotune.domain.errors import InputError, NoLocalDevice
+
+if TYPE_CHECKING:
+    from autotune.domain.job import Job
+    from autotune.report.schema import RecommendationPayload
+
+NOTHING_FEASIBLE, LIMIT_MISSED = 3, 4
+TRIALS = 100
+
+
+class Score(StrEnum):
+    """What scores a candidate."""
+
+    model = "model"
+    probe = "probe"
+
+
+class Fidelity(StrEnum):
+    """What the scores rest on."""
+
+    auto = "auto"
+    formula = "formula"
+    trace = "trace"
+
+
+class Goal(StrEnum):
+    """What is minimised."""
+
+    cost = "cost"
+    time = "time"
+
+
+class Sampler(StrEnum):
+    """Who proposes candidates."""
+
+    calibrated = "calibrated"
+    tpe = "tpe"
+    gp = "gp"
+    nsga2 = "nsga2"
+    random = "random"
+
+
+@dataclass(frozen=True, slots=True)
+class OneLine:
+    """A job stated in options instead of a file."""
+
+    model: str | None
+    method: str | None
+    rows: int | None
+    max_length: int | None
+    epochs: float | None
+    global_batch: int | None
+
+    @property
+    def flags(self) -> list[str]:
+        """The options that were given."""
+        return [
+            f"--{field.name.replace('_', '-')}"
+            for field in fields(self)
+            if getattr(self, field.name) is not None
+        ]
+
+
+class Changes(TypedDict):
+    """What options change in a job, as the loaders take it."""
+
+    gpus: tuple[str, ...]
+    price: str | None
+    max_price: str | None
+    set_values: dict[str, str]
+    allow: tuple[str, ...]
+    deadline: str | None
+    budget: str | None
+
+
+def tune(  # noqa: PLR0917 - typer passes options by name
+    job: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="JOB",
+            help="A job file (YAML). Without it, state the job with --model and --rows.",
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="NAME", help="Model, if there is no job file.")
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option("--method", metavar="lora|qlora|full", help="How to train it.")
+    ] = None,
+    rows: Annotated[int | None, typer.Option("--rows", help="Rows of training data.")] = None,
+    max_length: Annotated[
+        int | None, typer.Option("--max-length", help="Tokens a row at most.")
+    ] = None,
+    epochs: Annotated[float | None, typer.Option("--epochs", help="Passes over the data.")] = None,
+    global_batch: Annotated[
+        int | None, typer.Option("--global-batch", help="Rows of one optimizer step.")
+    ] = None,
+    gpu: GpuOption = None,
+    price: PriceOption = None,
+    max_price: Annotated[
+        str | None,
+        typer.Option("--max-price", metavar="PRICE", help="Leave out offers that are dearer."),
+    ] = None,
+    set_: SetOption = None,
+    allow: AllowOption = None,
+    space: Annotated[
+        str | None,
+        typer.Option("--space", metavar="FILE", help="Search space: a file, default or extended."),
+    ] = None,
+    minimize: Annotated[
+        Goal, typer.Option("--minimize", help="What the answer is the least of.")
+    ] = Goal.cost,
+    deadline: Annotated[
+        str | None, typer.Option("--deadline", metavar="24h", help="The run must end within.")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option("--budget", metavar="60USD", help="The run must cost at most.")
+    ] = None,
+    score: Annotated[
+        Score, typer.Option("--score", help="Score by the cost model, or by probes on a device.")
+    ] = Score.model,
+    fidelity: Annotated[
+        Fidelity, typer.Option("--fidelity", help="What the cost model rests on.")
+    ] = Fidelity.auto,
+    sampler: Annotated[
+        Sampler, typer.Option("--sampler", help="Who proposes the trials of the study.")
+    ] = Sampler.calibrated,
+    trials: Annotated[
+        int, typer.Option("--trials", min=1, help="Trials of the study at most.")
+    ] = TRIALS,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the sampler.")] = 0,
+    storage: Annotated[
+        str | None, typer.Option("--storage", metavar="URL", help="Optuna storage of the study.")
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option("--run", metavar="DIR", help="Folder of this run.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --run, or the last one.")
+    ] = False,
+    export: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--export", metavar="NAME[@VERSION]", help="Write what to run: hf, trl; repeatable."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Answer without writing a run folder.")
+    ] = False,
+    format_: FormatOption = Format.text,
+    quiet: QuietOption = False,
+) -> None:
+    """Find the best config and machine for a job.
+
+    For example: autotune tune jobs/h100_38h.yaml, or in one line:
+    autotune tune --model Qwen/Qwen2.5-7B --method lora --rows 20000 --gpu h100,a100-80gb
+    """
+    if score is Score.probe:
+        msg = "--score probe needs a local device to probe on, and this version has no probes"
+        raise NoLocalDevice(msg, "leave --score out: the cost model needs no device")
+    one_line = OneLine(model, method, rows, max_length, epochs, global_batch)
+    changes: Changes = {
+        "gpus": split_names(gpu),
+        "price": price,
+        "max_price": max_price,
+        "set_values": set_values(set_),
+        "allow": split_names(allow),
+        "deadline": deadline,
+        "budget": budget,
+    }
+    with Progress(quiet=quiet) as progress:
+        progress("reading the job")
+        loaded = _load(job, one_line, changes)
+        from autotune.app.tune import Options
+        from autotune.app.tune import tune as find
+        from autotune.report.payload import recommendation_payload
+
+        options = Options(
+            space=space,
+            objective=minimize.value,
+            sampler=sampler.value,
+            trials=trials,
+            seed=seed,
+            run_dir=run,
+            resume=resume,
+            storage=storage,
+            exports=split_names(export),
+            fidelity=fidelity.value,
+            score=score.value,
+            dry_run=dry_run,
+        )
+        recommendation = find(loaded, options, progress)
+    payload = recommendation_payload(recommendation)
+    print_recommendation(payload, format_, quiet=quiet)
+    raise typer.Exit(exit_code(payload))
+
+
+def _load(job: Path | None, one_line: OneLine, changes: Changes) -> Job:
+    """The job of the file, or of the one-line form. Raises InputError for both or neither."""
+    from autotune.app.load_job import job_from_options, load_job
+
+    if job is not None:
+        if one_line.flags:
+            msg = f"the job file {job} and {', '.join(one_line.flags)} are both given"
+            raise InputError(msg, "change the file, or leave it out for the one-line form")
+        return load_job(job, **changes)
+    if one_line.model is None or one_line.method is None or one_line.rows is None:
+        needed = ("--model", "--method", "--rows")
+        missing = ", ".join(flag for flag in needed if flag not in one_line.flags)
+        msg = f"no job file, and the one-line form lacks {missing}"
+        hint = "autotune tune JOB, or autotune tune --model NAME --method lora --rows N --gpu NAME"
+        raise InputError(msg, hint)
+    return job_from_options(
+        model=one_line.model,
+        method=one_line.method,
+        rows=one_line.rows,
+        max_length=one_line.max_length,
+        epochs=one_line.epochs,
+        global_batch=one_line.global_batch,
+        **changes,
+    )
+
+
+def print_recommendation(payload: RecommendationPayload, chosen: Format, *, quiet: bool) -> None:
+    """The answer in the format asked for; warnings also on stderr where nobody reads the result."""
+    from autotune.report.csv_rows import recommendation_csv
+    from autotune.report.markdown import recommendation_markdown
+    from autotune.report.payload import dumps
+    from autotune.report.text import recommendation_text
+
+    if chosen in {Format.json, Format.csv}:
+        warn(payload["warnings"], quiet=quiet)
+    emit_as(
+        chosen,
+        {
+            Format.text: lambda: recommendation_text(payload, **look()),
+            Format.json: lambda: dumps(payload),
+            Format.csv: lambda: recommendation_csv(payload),
+            Format.md: lambda: recommendation_markdown(payload),
+        },
+    )
+
+
+def exit_code(payload: RecommendationPayload) -> int:
+    """0 an answer, 3 nothing feasible, 4 feasible but a limit is missed."""
+    if payload["best"] is None:
+        return NOTHING_FEASIBLE
+    return LIMIT_MISSED if payload["misses"] else 0

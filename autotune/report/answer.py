@@ -1,0 +1,361 @@
+"""The report of `tune` and `estimate` as sections, made from their JSON payloads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.domain.config import KNOBS
+from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
+from autotune.report.bars import memory_bars, time_bars
+from autotune.report.blocks import Bullets, Commands, Paragraph, Section, Table
+from autotune.report.comparison import (
+    alternatives_section,
+    front_section,
+    price_changes,
+    today_section,
+)
+from autotune.report.phrases import (
+    BASIS,
+    BOUND,
+    config_phrase,
+    differences,
+    fit_phrase,
+    knob_text,
+    limit_phrase,
+    memory_phrase,
+    offer_name,
+    price_phrase,
+    seconds_span,
+    speed_phrase,
+    step_arithmetic,
+    token_arithmetic,
+    usd_span,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.report.blocks import Block
+    from autotune.report.schema import (
+        AssumedPayload,
+        EstimatePayload,
+        JobPayload,
+        NearestPayload,
+        RecommendationPayload,
+        RejectedPayload,
+        Row,
+    )
+
+FOLD = 3  # knobs that share a reason are listed in one line from this many on
+NEAREST = 3
+_CLASS_HEADINGS = {
+    "neutral": "neutral: the training is the same",
+    "numeric": "numeric: the same mathematics with other rounding or kernels",
+}
+
+
+def recommendation_sections(payload: RecommendationPayload) -> list[Section]:
+    """The whole report, the answer first."""
+    best = payload["best"]
+    sections = [
+        _answer(payload) if best else _nothing_fits(payload),
+        _job_section(payload["job"], best or payload["today"]),
+        assumed_section(payload["assumed"]),
+    ]
+    if best:
+        sections.append(_settings_section(best, payload["reasons"]))
+        sections += bill_sections(best)
+        sections += [today_section(payload), alternatives_section(payload), front_section(payload)]
+    sections += [
+        _rejected_section(payload["rejected"], best),
+        _changes_section(payload),
+        warnings_section(payload["warnings"]),
+        _run_section(payload),
+        _search_section(payload),
+    ]
+    return [section for section in sections if section.blocks]
+
+
+def estimate_sections(payload: EstimatePayload) -> list[Section]:
+    """The report of one priced configuration."""
+    row = payload["row"]
+    lead = Paragraph(
+        f"{payload['job']['name']}: {seconds_span(row['duration_s'])} and "
+        f"{usd_span(row['cost_usd'])} on {offer_name(row)} with {config_phrase(row['config'])}.",
+        "strong",
+    )
+    fits = Paragraph(
+        f"{_sentence(fit_phrase(row))}: {memory_phrase(row)} at the longest batch. {_basis(row)}",
+        "plain" if row["verdict"] == "fits" else "bad",
+    )
+    late = [Paragraph(_sentence(miss) + ".", "bad") for miss in _missed(payload["job"], row)]
+    sections = [
+        Section("", (lead, *late, fits)),
+        _job_section(payload["job"], row),
+        assumed_section(payload["assumed"]),
+        _settings_section(row, {}),
+        *bill_sections(row),
+        warnings_section(payload["warnings"]),
+    ]
+    return [section for section in sections if section.blocks]
+
+
+def bill_sections(row: Row) -> list[Section]:
+    """Where the time and the memory go, and what bounds the run."""
+    count = row["checkpoints"]
+    saves = f"; {format_count(count)} checkpoint{'' if count == 1 else 's'} of "
+    saves += format_bytes(row["checkpoint_bytes"])
+    time_blocks: list[Block] = [time_bars(row["time_s"])]
+    speed = speed_phrase(row) + (saves if count else "")
+    time_blocks.append(Paragraph(_sentence(speed) + "."))
+    time_blocks.append(Paragraph(f"Bound by {BOUND[row['bound_by']]}."))
+    return [
+        Section("Where the time goes", tuple(time_blocks)),
+        Section("Where the memory goes", (memory_bars(row["memory_bytes"]), _usable_note(row))),
+    ]
+
+
+def assumed_section(assumed: Sequence[AssumedPayload]) -> Section:
+    """What nobody stated."""
+    if not assumed:
+        return Section("Assumed", ())
+    items = tuple(f"{item['key']}: {item['value']} ({item['why']})" for item in assumed)
+    return Section("Assumed (state them in the job to replace them)", (Bullets(items),))
+
+
+def warnings_section(warnings: Sequence[str]) -> Section:
+    """What the reader must know before acting."""
+    return Section("Warnings", (Bullets(tuple(warnings), "warn"),) if warnings else ())
+
+
+def _answer(payload: RecommendationPayload) -> Section:
+    row = payload["best"]
+    assert row is not None  # noqa: S101 - the caller has checked
+    lead = Paragraph(
+        f"{payload['job']['name']}: run it on {offer_name(row)} with "
+        f"{config_phrase(row['config'])}. It takes {seconds_span(row['duration_s'])} "
+        f"and costs {usd_span(row['cost_usd'])}.",
+        "strong",
+    )
+    blocks: list[Block] = [lead]
+    blocks += [
+        Paragraph(_sentence(limit_phrase(miss["limit"], miss["by"])) + ".", "bad")
+        for miss in payload["misses"]
+    ]
+    today = payload["today"]
+    if today:
+        blocks.append(Paragraph(_saving(today, row), "good"))
+    fits = f"{_sentence(fit_phrase(row))}: {memory_phrase(row)}."
+    blocks.append(Paragraph(f"{fits} {_basis(row)}"))
+    if payload["tie"]:
+        blocks.append(
+            Paragraph(
+                "A tie: the alternatives below cannot be told apart from this one by what is "
+                "known. The simpler and safer one was taken."
+            )
+        )
+    return Section("", tuple(blocks))
+
+
+def _missed(job: JobPayload, row: Row) -> list[str]:
+    """Limits that this row misses."""
+    limits = job["limits"]
+    pairs = (
+        ("deadline", limits["deadline_s"], row["duration_s"]["p50"]),
+        ("budget", limits["budget_usd"], row["cost_usd"]["p50"]),
+        ("max_session", limits["max_session_s"], row["duration_s"]["p50"]),
+    )
+    return [
+        limit_phrase(name, value - limit)
+        for name, limit, value in pairs
+        if limit is not None and value > limit
+    ]
+
+
+def _saving(today: Row, pick: Row) -> str:
+    time_s = today["duration_s"]["p50"] - pick["duration_s"]["p50"]
+    usd = today["cost_usd"]["p50"] - pick["cost_usd"]["p50"]
+    if today["config"] == pick["config"] and offer_name(today) == offer_name(pick):
+        return "This is what you run today: nothing in the space is better."
+    time_words = f"{format_seconds(abs(time_s))} {'sooner' if time_s >= 0 else 'later'}"
+    usd_words = f"{format_usd(abs(usd))} {'cheaper' if usd >= 0 else 'dearer'}"
+    return f"Against today's config that is {time_words} and {usd_words}."
+
+
+def _basis(row: Row) -> str:
+    return f"{BASIS[row['basis']]}; ranges are 80 % intervals."
+
+
+def _nothing_fits(payload: RecommendationPayload) -> Section:
+    rejected = payload["rejected"]
+    priced = payload["search"]["priced"]
+    why = (
+        f"nothing fits. None of the {format_count(priced)} candidates that are valid here does."
+        if priced
+        else f"none of the {format_count(rejected['count'])} candidates is valid here."
+    )
+    lead = Paragraph(f"{payload['job']['name']}: {why}", "bad")
+    blocks: list[Block] = [lead]
+    if rejected["relaxations"]:
+        blocks.append(Paragraph("The smallest changes after which it fits:"))
+        blocks.append(_relaxations(rejected))
+    return Section("", tuple(blocks))
+
+
+def _relaxations(rejected: RejectedPayload) -> Table:
+    rows = tuple(
+        (
+            change["change"],
+            format_bytes(change["required_bytes"]),
+            format_bytes(change["available_bytes"]),
+            "changes the result: your decision" if change["quality"] else "same training",
+        )
+        for change in rejected["relaxations"]
+    )
+    return Table(("change", "needs", "usable", ""), rows, frozenset({1, 2}))
+
+
+def _job_section(job: JobPayload, row: Row | None) -> Section:
+    lines = [f"{job['model']}, {job['method']}", step_arithmetic(job), token_arithmetic(job)]
+    if row:
+        count = job["offers"]
+        among = f", one of {count} offers" if count > 1 else ""
+        lines.append(f"{offer_name(row)}, {price_phrase(row)}{among}")
+    limits = job["limits"]
+    stated = []
+    if limits["deadline_s"] is not None:
+        stated.append(f"deadline {format_seconds(limits['deadline_s'])}")
+    if limits["budget_usd"] is not None:
+        stated.append(f"budget {format_usd(limits['budget_usd'])}")
+    if limits["max_session_s"] is not None:
+        stated.append(f"sessions of at most {format_seconds(limits['max_session_s'])}")
+    if stated:
+        lines.append(f"limit: {', '.join(stated)}")
+    return Section("The job", (Bullets(tuple(lines)),))
+
+
+def _settings_section(row: Row, reasons: dict[str, str]) -> Section:
+    shared: dict[str, list[str]] = {}
+    for name in row["config"]:
+        shared.setdefault(reasons.get(name, ""), []).append(name)
+    folded = {why for why, names in shared.items() if len(names) >= FOLD and reasons}
+    rows: list[tuple[str, ...]] = []
+    groups: set[int] = set()
+    for knob_class, heading in _CLASS_HEADINGS.items():
+        names = [
+            name
+            for name in row["config"]
+            if KNOBS[name].knob_class == knob_class and reasons.get(name, "") not in folded
+        ]
+        if names:
+            groups.add(len(rows))
+            rows.append((heading, "", ""))
+        rows += [(n, knob_text(row["config"][n]), reasons.get(n, "")) for n in names]
+    width = 3 if reasons else 2
+    table = Table(
+        ("setting", "value", "why")[:width],
+        tuple(cells[:width] for cells in rows),
+        frozenset({1}),
+        group_rows=frozenset(groups),
+    )
+    notes = [
+        Paragraph(
+            f"{_sentence(why or 'not searched')}: "
+            + ", ".join(f"{name} {knob_text(row['config'][name])}" for name in shared[why])
+            + "."
+        )
+        for why in sorted(folded)
+    ]
+    return Section("Settings", (table, *notes) if rows else tuple(notes))
+
+
+def _usable_note(row: Row) -> Paragraph:
+    usable = format_bytes(row["memory_bytes"]["usable"])
+    where = "each device" if row["device_count"] > 1 else row["device"]
+    return Paragraph(
+        f"The peak, at the longest batch. Usable on {where}: {usable}, after what the driver "
+        "keeps and the headroom.",
+        "quiet",
+    )
+
+
+def _rejected_section(rejected: RejectedPayload, best: Row | None) -> Section:
+    blocks: list[Block] = []
+    if rejected["by_reason"]:
+        counts = sorted(rejected["by_reason"].items(), key=lambda item: (-item[1], item[0]))
+        rows = tuple((format_count(count), why) for why, count in counts)
+        blocks.append(Table(("candidates", "why not"), rows, frozenset({0})))
+    nearest = rejected["nearest"][:NEAREST]
+    if nearest:
+        blocks.append(Paragraph("Nearest misses:"))
+        blocks.append(_nearest_table(nearest, best))
+    title = "What was left out" if best else "Why nothing fits"
+    return Section(title, tuple(blocks))
+
+
+def _nearest_table(nearest: Sequence[NearestPayload], best: Row | None) -> Table:
+    rows = tuple(
+        (
+            f"{miss['device_count']}x {miss['device']}",
+            _unlike(miss, best),
+            format_bytes(miss["required_bytes"]),
+            format_bytes(miss["available_bytes"]),
+            _over(miss),
+        )
+        for miss in nearest
+    )
+    titles = ("device", "config", "needs", "usable", "over by")
+    return Table(titles, rows, frozenset({2, 3, 4}))
+
+
+def _unlike(miss: NearestPayload, best: Row | None) -> str:
+    """What the miss does otherwise than a pick on the same machine, else its whole config."""
+    if best and (miss["device"], miss["device_count"]) == (best["device"], best["device_count"]):
+        return differences(miss["config"], best["config"])
+    return config_phrase(miss["config"])
+
+
+def _over(miss: NearestPayload) -> str:
+    over = miss["required_bytes"] - miss["available_bytes"]
+    return format_bytes(over) if over > 0 else miss["reason"]
+
+
+def _changes_section(payload: RecommendationPayload) -> Section:
+    items = price_changes(payload)
+    job = payload["job"]
+    if not job["lengths_known"]:
+        items.append(
+            "real row lengths (data.lengths, or `autotune dataset FILE`): shorter rows make "
+            "the run shorter and smaller"
+        )
+    if job["closed_knobs"] and payload["best"]:
+        knobs = ", ".join(job["closed_knobs"])
+        items.append(f"opening a numeric knob that was kept closed: --allow {knobs}")
+    return Section("What would change the answer", (Bullets(tuple(items)),) if items else ())
+
+
+def _run_section(payload: RecommendationPayload) -> Section:
+    run_dir = payload["run_dir"]
+    if not run_dir or not payload["best"]:
+        return Section("Next", ())
+    commands = (
+        (f"autotune export {run_dir} --to trl", "the same for another trainer: hf, trl"),
+        (f"autotune report {run_dir} --format md", "this report again, in another format"),
+    )
+    what = f"{run_dir} holds run.sh, the training arguments, and every trial."
+    return Section("Next", (Paragraph(what), Commands(commands)))
+
+
+def _search_section(payload: RecommendationPayload) -> Section:
+    search = payload["search"]
+    text = (
+        f"Priced {format_count(search['priced'])} of {format_count(search['space_size'])} "
+        f"candidates in {format_seconds(search['wall_seconds'])} (score {search['score']}, "
+        f"fidelity {search['fidelity']}, sampler {search['sampler']}); "
+        f"stopped: {search['stopped_because']}."
+    )
+    return Section("How it was found", (Paragraph(text, "quiet"),))
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,157 @@
+"""The pick beside other candidates: today's config, the alternatives, the time-cost front."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.domain.units import format_bytes, format_seconds, format_usd
+from autotune.report.blocks import Paragraph, Section, Table
+from autotune.report.phrases import (
+    VERDICT,
+    change_phrase,
+    config_phrase,
+    differences,
+    knob_text,
+    memory_phrase,
+    offer_name,
+    probability,
+)
+
+if TYPE_CHECKING:
+    from autotune.report.blocks import Block
+    from autotune.report.schema import RecommendationPayload, Row
+
+ALTERNATIVES = 6
+FRONT = 8
+
+
+def today_section(payload: RecommendationPayload) -> Section:
+    """Today's config and the pick, side by side: what differs, and what it saves."""
+    today, pick = payload["today"], payload["best"]
+    if not today or not pick:
+        return Section("Beside today", ())
+    rows = [
+        (name, knob_text(today["config"][name]), knob_text(value), "")
+        for name, value in pick["config"].items()
+        if today["config"][name] != value
+    ]
+    if offer_name(today) != offer_name(pick):
+        rows.insert(0, ("machine", offer_name(today), offer_name(pick), ""))
+    rows += [
+        _quantity("duration", today["duration_s"]["p50"], pick["duration_s"]["p50"], "s"),
+        _quantity("cost", today["cost_usd"]["p50"], pick["cost_usd"]["p50"], "usd"),
+        _quantity("a step", today["step_time_s"], pick["step_time_s"], "s"),
+        _quantity(
+            "peak memory", today["memory_bytes"]["total"], pick["memory_bytes"]["total"], "bytes"
+        ),
+    ]
+    titles = ("", "today", "pick", "change")
+    blocks: list[Block] = [Table(titles, tuple(rows), frozenset({1, 2, 3}))]
+    if today["verdict"] != "fits":
+        blocks.append(
+            Paragraph(
+                f"By this model today's config {VERDICT[today['verdict']]}: "
+                f"{memory_phrase(today)}. If it does run, the model counts too much memory here.",
+                "warn",
+            )
+        )
+    return Section("Beside today", tuple(blocks))
+
+
+def _quantity(name: str, before: float, after: float, unit: str) -> tuple[str, str, str, str]:
+    show = {"s": format_seconds, "usd": format_usd, "bytes": format_bytes}[unit]
+    change = change_phrase(before, after, show(abs(after - before)))
+    return name, show(before), show(after), change
+
+
+def alternatives_section(payload: RecommendationPayload) -> Section:
+    """The pick and the next best, with what each does otherwise."""
+    pick = payload["best"]
+    others = payload["alternatives"][:ALTERNATIVES]
+    if not pick or not others:
+        return Section("Alternatives", ())
+    several = len({offer_name(row) for row in [pick, *others]}) > 1
+    rows = [_alternative("the pick", pick, pick, several=several)]
+    rows += [_alternative(_label(row, pick), row, pick, several=several) for row in others]
+    titles = ("machine",) * several + ("config", "duration", "cost", "", "memory", "fits")
+    numbers = frozenset(range(len(titles) - 5, len(titles)))
+    table = Table(titles, tuple(rows), numbers, strong_rows=frozenset({0}))
+    return Section("Alternatives", (table,))
+
+
+def _label(row: Row, pick: Row) -> str:
+    if offer_name(row) != offer_name(pick):
+        return config_phrase(row["config"])
+    return differences(row["config"], pick["config"])
+
+
+def _alternative(label: str, row: Row, pick: Row, *, several: bool) -> tuple[str, ...]:
+    machine = (offer_name(row),) if several else ()
+    usd, least = row["cost_usd"]["p50"], pick["cost_usd"]["p50"]
+    return (
+        *machine,
+        label,
+        format_seconds(row["duration_s"]["p50"]),
+        format_usd(usd),
+        _against(usd, least) if row is not pick else "",
+        format_bytes(row["memory_bytes"]["total"]),
+        probability(row),
+    )
+
+
+def _against(usd: float, least: float) -> str:
+    percent = round(100 * (usd - least) / least) if least else 0
+    return f"{percent:+d}%" if percent else "same" if least else ""
+
+
+def front_section(payload: RecommendationPayload) -> Section:
+    """Faster for more money: every step of the front, thinned to a few rows."""
+    front = sorted(payload["pareto"], key=lambda row: row["cost_usd"]["p50"])
+    if len(front) < 2:  # noqa: PLR2004 - a front of one is the pick
+        return Section("Time against money", ())
+    shown = _thinned(front, FRONT)
+    rows = tuple(
+        (
+            offer_name(row),
+            config_phrase(row["config"]),
+            format_seconds(row["duration_s"]["p50"]),
+            format_usd(row["cost_usd"]["p50"]),
+            _price_of_an_hour(front[0], row),
+        )
+        for row in shown
+    )
+    titles = ("machine", "config", "duration", "cost", "an hour saved costs")
+    return Section("Time against money", (Table(titles, rows, frozenset({2, 3, 4})),))
+
+
+def _thinned(front: list[Row], count: int) -> list[Row]:
+    if len(front) <= count:
+        return front
+    step = (len(front) - 1) / (count - 1)
+    return [front[round(i * step)] for i in range(count)]
+
+
+def _price_of_an_hour(cheapest: Row, row: Row) -> str:
+    hours = (cheapest["duration_s"]["p50"] - row["duration_s"]["p50"]) / 3600
+    extra = row["cost_usd"]["p50"] - cheapest["cost_usd"]["p50"]
+    return format_usd(extra / hours) if hours > 0 else ""
+
+
+def price_changes(payload: RecommendationPayload) -> list[str]:
+    """At which price another machine would be the cheaper one (derived: cost / hours)."""
+    pick = payload["best"]
+    if not pick:
+        return []
+    items: list[str] = []
+    seen = {offer_name(pick)}
+    for row in [*payload["alternatives"], *payload["pareto"]]:
+        name, hours = offer_name(row), row["duration_s"]["p50"] / 3600
+        dearer = row["cost_usd"]["p50"] > pick["cost_usd"]["p50"]
+        if name in seen or hours <= 0 or not dearer:
+            continue
+        seen.add(name)
+        items.append(
+            f"{name} below {format_usd(pick['cost_usd']['p50'] / hours)}/h "
+            f"(now {format_usd(row['usd_per_hour'])}/h) would be cheaper"
+        )
+    return items

@@ -1,0 +1,145 @@
+"""The length report of a data set."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from autotune.domain.units import format_count
+from autotune.report.blocks import Bar, Bars, Block, Bullets, Paragraph, Section, Table
+from autotune.report.csv_rows import rows_csv
+from autotune.report.markdown import sections_markdown
+from autotune.report.schema import SCHEMA_VERSION
+from autotune.report.text import sections_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+BUCKETS = 12
+_SCALARS = (
+    "path", "tokenizer", "max_length", "rows", "tokens", "mean", "p50", "p95", "maximum",
+    "longest_row", "truncated_rows", "truncated_tokens", "batch_size", "padding_waste",
+    "padding_waste_max_length", "packing_gain", "grouping_gain",
+)  # fmt: skip
+
+
+class HistogramLike(Protocol):
+    """Rows by their length in tokens, before truncation."""
+
+    @property
+    def counts(self) -> Mapping[int, int]:
+        """Rows of each length."""
+        ...
+
+
+class DatasetLike(Protocol):
+    """What `autotune dataset` found; its fields are read by name."""
+
+    @property
+    def quantiles(self) -> tuple[tuple[float, float], ...]:
+        """(probability, tokens) after truncation."""
+        ...
+
+    @property
+    def histogram(self) -> HistogramLike:
+        """Every length."""
+        ...
+
+
+def dataset_payload(report: DatasetLike) -> dict[str, Any]:
+    """Figures, quantiles and a coarse histogram; lengths in tokens, shares as fractions."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        **{name: getattr(report, name) for name in _SCALARS},
+        "quantiles": [{"probability": p, "tokens": tokens} for p, tokens in report.quantiles],
+        "histogram": _buckets(report.histogram.counts),
+    }
+
+
+def dataset_csv(payload: Mapping[str, Any]) -> str:
+    """One line a bucket of the histogram."""
+    return rows_csv(payload["histogram"], ["from_tokens", "to_tokens", "rows"])
+
+
+def dataset_text(payload: Mapping[str, Any], *, width: int = 80, colour: bool = False) -> str:
+    """The report for a terminal."""
+    return sections_text(dataset_sections(payload), width=width, colour=colour)
+
+
+def dataset_markdown(payload: Mapping[str, Any]) -> str:
+    """The report as Markdown."""
+    return sections_markdown(dataset_sections(payload))
+
+
+def dataset_sections(payload: Mapping[str, Any]) -> list[Section]:
+    """The answer first: how many tokens, how long rows are, what padding wastes."""
+    lead = Paragraph(
+        f"{format_count(payload['rows'])} rows, {format_count(payload['tokens'])} tokens an epoch "
+        f"(counted with {payload['tokenizer']}); a row has {payload['mean']:.0f} on average.",
+        "strong",
+    )
+    blocks: list[Block] = [lead]
+    if payload["truncated_rows"]:
+        blocks.append(
+            Paragraph(
+                f"{format_count(payload['truncated_rows'])} rows are longer than "
+                f"{format_count(payload['max_length'])} and lose "
+                f"{format_count(payload['truncated_tokens'])} tokens; the longest has "
+                f"{format_count(payload['longest_row'])}.",
+                "warn",
+            )
+        )
+    cells = [
+        (f"{100 * q['probability']:.0f}%", format_count(q["tokens"])) for q in payload["quantiles"]
+    ]
+    quantiles = Table(("rows up to", "tokens"), tuple(cells), frozenset({0, 1}))
+    batch = payload["batch_size"]
+    longest = _percent(payload["padding_waste"])
+    fixed = _percent(payload["padding_waste_max_length"])
+    grouping, packing = _percent(payload["grouping_gain"]), _percent(payload["packing_gain"])
+    costs = Bullets(
+        (
+            f"padding to the longest of {batch} rows: {longest} of a batch is padding",
+            f"padding to {format_count(payload['max_length'])}: {fixed} is padding",
+            f"length grouping saves up to {grouping} of the tokens computed, packing {packing}",
+        )
+    )
+    return [
+        Section("", tuple(blocks)),
+        Section("Lengths in tokens", (_bars(payload["histogram"]), quantiles)),
+        Section("What padding costs", (costs,)),
+    ]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}%"
+
+
+def _buckets(counts: Mapping[int, int]) -> list[dict[str, int]]:
+    """Rows in equal ranges of length; every row is in exactly one."""
+    longest = max(counts)
+    width = max(1, -(-longest // BUCKETS))
+    buckets = [
+        {"from_tokens": low + 1, "to_tokens": low + width, "rows": 0}
+        for low in range(0, longest, width)
+    ]
+    for length, rows in counts.items():
+        buckets[max(length - 1, 0) // width]["rows"] += rows
+    return buckets
+
+
+def _bars(histogram: list[dict[str, int]]) -> Bars:
+    most = max(bucket["rows"] for bucket in histogram)
+    total = sum(bucket["rows"] for bucket in histogram)
+    return Bars(
+        tuple(
+            Bar(
+                f"{format_count(bucket['from_tokens'])} to {format_count(bucket['to_tokens'])}",
+                format_count(bucket["rows"]),
+                _percent(bucket["rows"] / total),
+                0.0,
+                bucket["rows"] / most,
+                "count",
+            )
+            for bucket in histogram
+        )
+    )

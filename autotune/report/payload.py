@@ -1,0 +1,215 @@
+"""Domain objects as JSON payloads: plain values, base units, finite numbers, stable key order."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+from typing import TYPE_CHECKING, Any
+
+from autotune.domain.config import KNOBS
+from autotune.report.schema import (
+    SCHEMA_VERSION,
+    AssumedPayload,
+    EstimatePayload,
+    JobPayload,
+    NearestPayload,
+    RecommendationPayload,
+    Row,
+    SearchPayload,
+    SpreadPayload,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.domain.config import Config
+    from autotune.domain.job import Assumption, Job, Method
+    from autotune.domain.outcome import Estimated, Infeasible, Spread
+    from autotune.domain.recommendation import Recommendation, SearchRecord
+
+
+def dumps(payload: object) -> str:
+    """A payload as JSON text. Raises ValueError on NaN or infinity, which JSON cannot hold."""
+    return json.dumps(payload, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def recommendation_payload(rec: Recommendation) -> RecommendationPayload:
+    """The whole answer. Raises ValueError when a number in it is not finite."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "job": job_payload(rec.job),
+        "assumed": assumed_payload(rec.job.assumed),
+        "best": row_payload(rec.best) if rec.best else None,
+        "today": row_payload(rec.today) if rec.today else None,
+        "alternatives": [row_payload(row) for row in rec.alternatives],
+        "pareto": [row_payload(row) for row in rec.pareto],
+        "misses": [{"limit": miss.limit, "by": _real(miss.by, "misses.by")} for miss in rec.misses],
+        "tie": bool(rec.tie),
+        "reasons": {name: rec.reasons[name] for name in KNOBS if name in rec.reasons},
+        "rejected": {
+            "count": _whole(rec.rejected.count),
+            "by_reason": {why: _whole(n) for why, n in rec.rejected.by_reason.items()},
+            "nearest": [_nearest(miss) for miss in rec.rejected.nearest],
+            "relaxations": [
+                {
+                    "change": change.change,
+                    "required_bytes": _real(change.required_bytes, "required_bytes"),
+                    "available_bytes": _real(change.available_bytes, "available_bytes"),
+                    "quality": bool(change.quality),
+                }
+                for change in rec.rejected.relaxations
+            ],
+        },
+        "search": _search(rec.search),
+        "warnings": list(rec.warnings),
+        "run_dir": rec.run_dir,
+    }
+
+
+def estimate_payload(row: Estimated, job: Job, warnings: Sequence[str] = ()) -> EstimatePayload:
+    """One priced configuration and the job it is for."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "row": row_payload(row),
+        "job": job_payload(job),
+        "assumed": assumed_payload(job.assumed),
+        "warnings": list(warnings),
+    }
+
+
+def job_payload(job: Job) -> JobPayload:
+    """The contract, with the numbers that its arithmetic needs."""
+    return {
+        "name": job.name,
+        "steps": _whole(job.steps),
+        "epochs": _real(job.epochs, "job.epochs"),
+        "tokens": _whole(job.tokens),
+        "global_batch_size": _whole(job.global_batch_size),
+        "model": job.model.name,
+        "method": describe_method(job.method),
+        "rows": _whole(job.rows),
+        "max_length": _whole(job.max_length),
+        "mean_length": _real(job.lengths.mean, "job.mean_length"),
+        "lengths_known": bool(job.lengths.known),
+        "padding": job.padding,
+        "offers": len(job.offers),
+        "limits": {
+            "deadline_s": _maybe(job.limits.deadline_s, "job.limits.deadline_s"),
+            "budget_usd": _maybe(job.limits.budget_usd, "job.limits.budget_usd"),
+            "max_session_s": _maybe(job.limits.max_session_s, "job.limits.max_session_s"),
+        },
+        "closed_knobs": [
+            name
+            for name, knob in KNOBS.items()
+            if knob.opt_in and name not in job.allow and name not in job.lock
+        ],
+    }
+
+
+def describe_method(method: Method) -> str:
+    """How the model is trained, in a few words: "LoRA rank 16 on q_proj, v_proj; base int8"."""
+    if not method.is_lora:
+        return f"full fine-tuning; weights {method.base}"
+    name = "QLoRA" if method.base == "nf4" else "LoRA"
+    return f"{name} rank {method.rank} on {', '.join(method.targets)}; base {method.base}"
+
+
+def assumed_payload(assumed: Sequence[Assumption]) -> list[AssumedPayload]:
+    """What nobody stated."""
+    return [{"key": item.key, "value": item.value, "why": item.why} for item in assumed]
+
+
+def row_payload(row: Estimated) -> Row:
+    """One candidate's bill; the parts of time and memory sum to their totals."""
+    memory = {name: _real(v, f"memory_bytes.{name}") for name, v in _memory(row).items()}
+    return {
+        "device": row.offer.device.name,
+        "device_count": _whole(row.offer.count),
+        "usd_per_hour": _real(row.offer.usd_per_hour, "usd_per_hour"),
+        "price_as_of": row.offer.price_as_of,
+        "price_source": row.offer.price_source,
+        "spot": bool(row.offer.spot),
+        "config": _config(row.config),
+        "basis": row.basis,
+        "checkpoints": _whole(row.checkpoints),
+        "checkpoint_bytes": _real(row.checkpoint_bytes, "checkpoint_bytes"),
+        "duration_s": _spread(row.duration_s, "duration_s"),
+        "cost_usd": _spread(row.cost_usd, "cost_usd"),
+        "step_time_s": _real(row.step_time_s, "step_time_s"),
+        "tokens_per_s": _real(row.tokens_per_s, "tokens_per_s"),
+        "mfu": _real(row.mfu, "mfu"),
+        "bound_by": row.bound_by,
+        "time_s": {name: _real(v, f"time_s.{name}") for name, v in row.time_s.as_dict().items()},
+        "memory_bytes": memory,
+        "fits_probability": _real(row.fits_probability, "fits_probability"),
+        "verdict": row.verdict,
+        "measured": None,
+    }
+
+
+def _memory(row: Estimated) -> dict[str, float]:
+    parts = row.memory_bytes
+    return {**parts.as_dict(), "total": parts.total, "usable": row.usable_bytes}
+
+
+def _nearest(miss: Infeasible) -> NearestPayload:
+    return {
+        "config": _config(miss.config),
+        "device": miss.offer.device.name,
+        "device_count": _whole(miss.offer.count),
+        "required_bytes": _real(miss.required_bytes, "nearest.required_bytes"),
+        "available_bytes": _real(miss.available_bytes, "nearest.available_bytes"),
+        "reason": miss.reason,
+    }
+
+
+def _search(search: SearchRecord) -> SearchPayload:
+    return {
+        "score": search.score,
+        "sampler": search.sampler,
+        "fidelity": search.fidelity,
+        "space_size": _whole(search.space_size),
+        "priced": _whole(search.priced),
+        "traced": _whole(search.traced),
+        "probes": _whole(search.probes),
+        "probe_seconds": _real(search.probe_seconds, "search.probe_seconds"),
+        "wall_seconds": _real(search.wall_seconds, "search.wall_seconds"),
+        "stopped_because": search.stopped_because,
+    }
+
+
+def _config(config: Config) -> dict[str, int | bool | str]:
+    """Every knob; counts that came out of an array become plain integers."""
+    return {name: _knob_value(value) for name, value in config.as_dict().items()}
+
+
+def _knob_value(value: Any) -> int | bool | str:  # noqa: ANN401 - arrays hand out their own scalars
+    if isinstance(value, bool | str):
+        return value
+    return _whole(value)
+
+
+def _spread(spread: Spread, what: str) -> SpreadPayload:
+    return {
+        "p10": _real(spread.p10, f"{what}.p10"),
+        "p50": _real(spread.p50, f"{what}.p50"),
+        "p90": _real(spread.p90, f"{what}.p90"),
+    }
+
+
+def _whole(value: Any) -> int:  # noqa: ANN401 - arrays hand out their own integers
+    return operator.index(value)
+
+
+def _maybe(value: float | None, what: str) -> float | None:
+    return None if value is None else _real(value, what)
+
+
+def _real(value: float, what: str) -> float:
+    """A finite float. Anything else is a defect of the model and must not reach a reader."""
+    number = float(value)
+    if not math.isfinite(number):
+        msg = f"{what} is {number}: every number of an answer must be finite"
+        raise ValueError(msg)
+    return number

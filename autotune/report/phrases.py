@@ -1,0 +1,181 @@
+"""Sentences and short forms: how a payload's numbers are put into words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.report.schema import JobPayload, Row, SpreadPayload
+
+BASIS = {
+    "modelled": "Modelled: nothing of this job was measured",
+    "traced": "Traced: memory through the installed training code, time from formulas",
+    "calibrated": "Calibrated: modelled, then scaled by what was measured before",
+    "measured": "Measured on the device",
+}
+BOUND = {
+    "compute": "arithmetic: the matrix products fill the step. Memory left over is not waste",
+    "bandwidth": "memory bandwidth: data moves slower than the device computes",
+    "launch": "launch overhead: the kernels are too small to keep the device busy. "
+    "Larger micro-batches or several runs on one device use it better",
+    "data": "data loading: the device waits for batches",
+    "communication": "communication between the devices",
+    "checkpoint": "writing checkpoints: a faster disk or fewer saves help, another GPU does not",
+    "evaluation": "evaluation: fewer or smaller evaluations help, another config does not",
+    "startup": "start-up (loading, compiling, preparing data): the run itself is short",
+}
+VERDICT = {
+    "fits": "fits",
+    "at_risk": "is at risk of running out of memory",
+    "certain_oom": "does not fit: it runs out of memory",
+}
+DERIVED_KNOBS = ("checkpoint_every_steps", "save_total_limit")  # closed forms, not choices
+
+
+def seconds_span(spread: SpreadPayload) -> str:
+    """The median with its 80 % interval: 12.4 h (10.1 h to 15.2 h)."""
+    low, high = format_seconds(spread["p10"]), format_seconds(spread["p90"])
+    middle = format_seconds(spread["p50"])
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
+def usd_span(spread: SpreadPayload) -> str:
+    """The median with its 80 % interval: $31.00 ($25.30 to $38.00)."""
+    low, high = format_usd(spread["p10"]), format_usd(spread["p90"])
+    middle = format_usd(spread["p50"])
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
+def offer_name(row: Row) -> str:
+    """The machine: "2x h100-sxm, spot"."""
+    return f"{row['device_count']}x {row['device']}{', spot' if row['spot'] else ''}"
+
+
+def price_phrase(row: Row) -> str:
+    """The price with its source and date."""
+    if row["usd_per_hour"] == 0:
+        return f"free of charge ({row['price_source']})"
+    dated = f", {row['price_as_of']}" if row["price_as_of"] else ""
+    return f"{format_usd(row['usd_per_hour'])}/h ({row['price_source']}{dated})"
+
+
+def split_phrase(config: Mapping[str, object]) -> str:
+    """The split of the global batch: "micro-batch 4, accumulation 2"."""
+    micro, accumulation = config["micro_batch_size"], config["gradient_accumulation_steps"]
+    return f"micro-batch {micro}" + (f", accumulation {accumulation}" if accumulation != 1 else "")
+
+
+def knob_text(value: object) -> str:
+    """A knob's value as people type it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return format_count(value) if isinstance(value, int) else str(value)
+
+
+def config_phrase(config: Mapping[str, object]) -> str:
+    """A whole config in a few words: what moves time and memory most."""
+    words = [split_phrase(config), str(config["precision"])]
+    if config["activation_checkpointing"] != "none":
+        words.append("activation checkpointing")
+    if config["compile"] != "off":
+        words.append(f"compile {config['compile']}")
+    if config["attention"] != "sdpa":
+        words.append(f"{config['attention']} attention")
+    if config["sharding"] != "none":
+        words.append(str(config["sharding"]))
+    return ", ".join(words)
+
+
+def differences(config: Mapping[str, object], pick: Mapping[str, object]) -> str:
+    """What a config does otherwise than the pick, closed forms left aside."""
+    words = []
+    if split_phrase(config) != split_phrase(pick):
+        words.append(split_phrase(config))
+    split = ("micro_batch_size", "gradient_accumulation_steps")
+    words += [
+        f"{name} {knob_text(value)}"
+        for name, value in config.items()
+        if value != pick.get(name) and name not in (*split, *DERIVED_KNOBS)
+    ]
+    return ", ".join(words) or "same settings"
+
+
+def step_arithmetic(job: JobPayload) -> str:
+    """How the number of steps comes about, as a person would check it."""
+    rows, batch, steps = job["rows"], job["global_batch_size"], job["steps"]
+    if steps == 0:
+        return "no optimizer steps: an evaluation-only run"
+    an_epoch = -(-rows // batch)
+    whole = "" if rows % batch == 0 else " (rounded up)"
+    text = f"{format_count(rows)} rows / {format_count(batch)} a step = {format_count(an_epoch)}"
+    text += f" steps{whole}"
+    if round(job["epochs"] * an_epoch) != steps:
+        return f"{text} an epoch; {format_count(steps)} steps in all, as stated"
+    if job["epochs"] == 1:
+        return f"{text} in 1 epoch"
+    return f"{text} an epoch x {job['epochs']:g} epochs = {format_count(steps)} steps"
+
+
+def token_arithmetic(job: JobPayload) -> str:
+    """Tokens of the run, and what one row holds."""
+    if not job["lengths_known"]:
+        return (
+            f"{format_count(job['tokens'])} tokens at most: no row lengths were stated, "
+            f"so every row counts as {format_count(job['max_length'])} tokens"
+        )
+    padded = {
+        "longest": "padded to the longest row of its batch",
+        "max_length": f"padded to {format_count(job['max_length'])}",
+    }.get(job["padding"], job["padding"])
+    return (
+        f"{format_count(job['tokens'])} tokens before padding; a row has "
+        f"{job['mean_length']:.0f} on average, {format_count(job['max_length'])} at most, {padded}"
+    )
+
+
+def memory_phrase(row: Row) -> str:
+    """Peak memory against what is usable."""
+    parts = row["memory_bytes"]
+    return f"{format_bytes(parts['total'])} of {format_bytes(parts['usable'])} usable"
+
+
+def fit_phrase(row: Row) -> str:
+    """The verdict with its probability."""
+    return f"{VERDICT[row['verdict']]} (probability {probability(row)})"
+
+
+def probability(row: Row) -> str:
+    """The probability of fitting; never rounded up to certainty."""
+    value = row["fits_probability"]
+    if value > 0.99:  # noqa: PLR2004 - two decimals end here
+        return "over 0.99"
+    return "under 0.01" if value < 0.01 else f"{value:.2f}"  # noqa: PLR2004 - the same below
+
+
+def speed_phrase(row: Row) -> str:
+    """Step time, throughput and utilisation."""
+    if row["step_time_s"] <= 0:
+        return "no training steps"
+    return (
+        f"{format_seconds(row['step_time_s'])} a step, "
+        f"{format_count(row['tokens_per_s'])} tokens/s, {100 * row['mfu']:.0f}% MFU"
+    )
+
+
+def limit_phrase(name: str, by: float) -> str:
+    """A missed limit: "deadline missed by 3.2 h"."""
+    shown = format_usd(by) if "budget" in name or name.endswith("usd") else format_seconds(by)
+    return f"{name.removesuffix('_s').removesuffix('_usd').replace('_', ' ')} missed by {shown}"
+
+
+def change_phrase(before: float, after: float, shown: str) -> str:
+    """A signed change with its percentage: "-25.6 h (-67%)". `shown` is its absolute size."""
+    if before == after:
+        return "same"
+    sign = "-" if after < before else "+"
+    percent = f" ({sign}{abs(100 * (after - before) / before):.0f}%)" if before else ""
+    return f"{sign}{shown}{percent}"

@@ -1,0 +1,48 @@
+"""A recorded answer read back, checked against the shapes of `schema.py`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast, get_args, get_origin, get_type_hints, is_typeddict
+
+from autotune.domain.errors import InputError
+from autotune.report.schema import SCHEMA_VERSION, RecommendationPayload
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def recorded_payload(content: Mapping[str, Any], where: str) -> RecommendationPayload:
+    """The payload of a run folder. Raises InputError when it is of another version or damaged."""
+    version = content.get("schema_version")
+    if version != SCHEMA_VERSION:
+        msg = f"the answer in {where} has schema version {version!r}, not {SCHEMA_VERSION}"
+        raise InputError(msg, "tune again: it was written by another version of autotune")
+    missing = _first_wrong(RecommendationPayload, content, "")
+    if missing:
+        msg = f"the answer in {where} is damaged at {missing.lstrip('.')}"
+        raise InputError(msg, "tune again with another --run")
+    return cast("RecommendationPayload", content)
+
+
+def _first_wrong(shape: Any, value: Any, path: str) -> str | None:  # noqa: ANN401 - type hints
+    """The path of the first value that is absent or of another kind than the shape says."""
+    if is_typeddict(shape):
+        if not isinstance(value, dict):
+            return path or "the top"
+        fields = get_type_hints(shape).items()
+        found = (
+            f"{path}.{key}" if key not in value else _first_wrong(kind, value[key], f"{path}.{key}")
+            for key, kind in fields
+        )
+        return next((place for place in found if place), None)
+    origin, inner = get_origin(shape), get_args(shape)
+    if origin is list:
+        if not isinstance(value, list):
+            return path
+        places = (_first_wrong(inner[0], item, f"{path}[{i}]") for i, item in enumerate(value))
+        return next((place for place in places if place), None)
+    if type(None) in inner:
+        kind = next(kind for kind in inner if kind is not type(None))
+        return None if value is None else _first_wrong(kind, value, path)
+    expected = {float: (int, float)}.get(shape, origin or shape)
+    return None if shape is Any or isinstance(value, expected) else path

@@ -1,0 +1,145 @@
+"""How fast autotune is: `python -m bench.speed [--quick] --format text|json`.
+
+help_s        `autotune --help` as a process
+tune_s        `autotune tune jobs/h100_38h.yaml --fidelity formula` as a process, end to end
+priced_per_s  candidates priced per second, out of more than a million
+trace_s       one memory trace of the installed training code; null while there is none to run
+proposal_s    the calibrated sampler's next proposal, in a study that keeps its record on the disk
+
+Each is the median of several runs on this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.app.load_job import load_job
+from autotune.cost.model import CostModel
+from autotune.domain.candidates import Candidates
+from autotune.search.study import explore
+from autotune.space.enumerate import enumerate_candidates
+from autotune.space.file import load_space
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.domain.job import Job
+
+ROOT = Path(__file__).resolve().parent.parent
+JOB = ROOT / "jobs" / "h100_38h.yaml"
+MILLION = 1_000_000
+OPT_IN = ("optimizer", "adapter_dtype", "packing", "length_grouping")
+RUNS, QUICK_RUNS = 7, 3
+PROPOSALS = 40
+
+
+def median_s(action: Callable[[], object], runs: int) -> float:
+    """[s] median wall time of an action, after one run that warms caches up."""
+    action()
+    seconds = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        action()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
+
+
+def process_s(arguments: list[str], runs: int) -> float:
+    """[s] median wall time of `python -m autotune <arguments>`, its start included."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "AUTOTUNE_RUNS": folder, "AUTOTUNE_OFFLINE": "1"}
+
+        def action() -> None:
+            subprocess.run(
+                [sys.executable, "-m", "autotune", *arguments],
+                cwd=ROOT, env=environment, check=True, capture_output=True,
+            )  # fmt: skip
+
+        return median_s(action, runs)
+
+
+def million_candidates(job: Job) -> tuple[Job, Candidates]:
+    """A job on enough offers that its extended space holds more than a million candidates.
+
+    The offers differ in price and count, as a price list does.
+    """
+    offer = job.offers[0]
+    host = replace(offer.host, cores=1024)
+    counts = [count for count in (1, 2, 4, 8) if job.global_batch_size % count == 0]
+    offers: list[object] = []
+    wide = replace(job, allow=OPT_IN, lock={})
+    size = 0
+    while size <= MILLION:
+        price = offer.usd_per_hour * (1 + 0.01 * len(offers))
+        more = [
+            replace(offer, count=count, host=host, usd_per_hour=price * count) for count in counts
+        ]
+        offers.extend(more)
+        if not size:
+            wide = replace(wide, offers=tuple(more))
+            each = len(enumerate_candidates(wide, load_space("extended")).candidates)
+        size += each
+    wide = replace(wide, offers=tuple(offers))
+    return wide, enumerate_candidates(wide, load_space("extended")).candidates
+
+
+def priced_per_s(job: Job, runs: int) -> float:
+    """[candidates/s] of a bill of more than a million candidates."""
+    wide, candidates = million_candidates(job)
+    model = CostModel(wide)
+    return len(candidates) / median_s(lambda: model.price(candidates), runs)
+
+
+def proposal_s(job: Job, runs: int) -> float:
+    """[s] from one trial of the calibrated sampler to the next, its record on the disk."""
+    bill = CostModel(job).price(enumerate_candidates(job, load_space()).candidates)
+
+    def action() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            explore(bill, trials=PROPOSALS, run_dir=Path(folder), job_key="bench")
+
+    return median_s(action, runs) / min(PROPOSALS, len(bill))
+
+
+def measure(*, quick: bool) -> dict[str, float | None]:
+    """Every figure by name."""
+    runs = QUICK_RUNS if quick else RUNS
+    job = load_job(JOB)
+    return {
+        "help_s": process_s(["--help"], runs),
+        "tune_s": process_s(["tune", str(JOB), "--fidelity", "formula", "--quiet"], runs),
+        "priced_per_s": priced_per_s(job, runs),
+        "trace_s": None,
+        "proposal_s": proposal_s(job, runs),
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--quick", action="store_true", help="fewer runs")
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+    options = parser.parse_args()
+    figures = measure(quick=options.quick)
+    if options.format == "json":
+        print(json.dumps(figures, indent=1))
+        return
+    for name, value in figures.items():
+        shown = "not measured" if value is None else f"{value:,.4g}"
+        if name == "priced_per_s" and value is not None:
+            shown = f"{value:,.0f}"
+        print(f"{name:13} {shown}")
+
+
+if __name__ == "__main__":
+    main()

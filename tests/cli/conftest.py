@@ -1,0 +1,81 @@
+"""Answers to print without computing them: the ones that tests/report prints."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from autotune.app.tune import Options
+    from autotune.domain.recommendation import Recommendation
+
+
+def _samples_module() -> ModuleType:
+    path = Path(__file__).parents[1] / "report" / "conftest.py"
+    spec = importlib.util.spec_from_file_location("report_samples", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["report_samples"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+SAMPLES = _samples_module()
+
+
+@pytest.fixture
+def recommendation() -> Recommendation:
+    found: Recommendation = SAMPLES.recommendation()
+    return found
+
+
+@pytest.fixture
+def infeasible() -> Recommendation:
+    found: Recommendation = SAMPLES.infeasible()
+    return found
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the loaders were called with; jobs come from the samples."""
+    seen: dict[str, Any] = {}
+
+    def load_job(source: Path, **changes: Any) -> object:
+        seen.update(source=source, **changes)
+        return SAMPLES.JOB
+
+    def job_from_options(**options: Any) -> object:
+        seen.update(options)
+        return SAMPLES.JOB
+
+    monkeypatch.setattr("autotune.app.load_job.load_job", load_job)
+    monkeypatch.setattr("autotune.app.load_job.job_from_options", job_from_options)
+    return seen
+
+
+@pytest.fixture
+def answer_with(
+    monkeypatch: pytest.MonkeyPatch, calls: dict[str, Any]
+) -> Callable[[Recommendation | BaseException], dict[str, Any]]:
+    """Makes `tune` return (or raise) this instead of searching; gives what it was called with."""
+
+    def install(answer: Recommendation | BaseException) -> dict[str, Any]:
+        def tune(job: object, options: Options, progress: object) -> Recommendation:
+            calls.update(job=job, progress=progress, **asdict(options))
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+        monkeypatch.setattr("autotune.app.tune.tune", tune)
+        return calls
+
+    return install

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from autotune.cli.application import run
+from autotune.cli.output import Progress
+from autotune.domain.errors import InputError, Interrupted
+from autotune.domain.recommendation import Miss, Recommendation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Install = Callable[[Recommendation | BaseException], dict[str, Any]]
+    Capture = pytest.CaptureFixture[str]
+
+
+def test_an_answer_leaves_with_0_and_prints_on_stdout(
+    answer_with: Install, recommendation: Recommendation, capsys: Capture
+) -> None:
+    answer_with(recommendation)
+    assert run(["tune", "job.yaml"]) == 0
+    assert "h100-38h: run it on 1x h100-sxm" in capsys.readouterr().out
+
+
+def test_nothing_feasible_leaves_with_3_and_still_reports(
+    answer_with: Install, infeasible: Recommendation, capsys: Capture
+) -> None:
+    answer_with(infeasible)
+    assert run(["tune", "job.yaml"]) == 3
+    assert "The smallest changes after which it fits" in capsys.readouterr().out
+
+
+def test_a_missed_limit_leaves_with_4_and_still_answers(
+    answer_with: Install, recommendation: Recommendation, capsys: Capture
+) -> None:
+    answer_with(replace(recommendation, misses=(Miss("budget", 12.5),)))
+    assert run(["tune", "job.yaml"]) == 4
+    assert "Budget missed by $12.50." in capsys.readouterr().out
+
+
+def test_bad_input_leaves_with_2_and_says_what_to_do(answer_with: Install, capsys: Capture) -> None:
+    answer_with(InputError("wrong thing", "right thing"))
+    assert run(["tune", "job.yaml"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.endswith("error: wrong thing\nhint: right thing\n")
+
+
+def test_probe_scoring_leaves_with_5_and_says_why(calls: dict[str, Any], capsys: Capture) -> None:
+    assert run(["tune", "job.yaml", "--score", "probe"]) == 5
+    assert "no probes" in capsys.readouterr().err
+    assert calls == {}
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), Interrupted("stopped")])
+def test_an_interruption_leaves_with_130(
+    answer_with: Install, capsys: Capture, stop: BaseException
+) -> None:
+    answer_with(stop)
+    assert run(["tune", "job.yaml"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_bug_leaves_with_1_apologises_and_hides_the_traceback(
+    answer_with: Install, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AUTOTUNE_DEBUG", raising=False)
+    answer_with(KeyError("lost"))
+    assert run(["tune", "job.yaml"]) == 1
+    error = capsys.readouterr().err
+    assert "sorry" in error
+    assert "KeyError: 'lost'" in error
+    assert "AUTOTUNE_DEBUG=1" in error
+    assert "Traceback" not in error
+
+
+def test_a_bug_shows_its_traceback_when_asked(
+    answer_with: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_DEBUG", "1")
+    answer_with(KeyError("lost"))
+    with pytest.raises(KeyError, match="lost"):
+        run(["tune", "job.yaml"])
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["tune", "job.yaml", "--no-such-flag"],
+        ["no-such-command"],
+        ["tune", "job.yaml", "--sampler", "nothing"],
+        ["tune", "job.yaml", "--trials", "0"],
+        ["tune", "job.yaml", "--seed", "-1"],
+        ["estimate"],
+        ["export"],
+    ],
+)
+def test_usage_errors_leave_with_2(argv: list[str], calls: dict[str, Any]) -> None:
+    assert run(argv) == 2
+    assert calls == {}
+
+
+@pytest.mark.parametrize("pair", ["precision", "=bf16", "precision=", ""])
+def test_set_without_a_name_or_value_is_refused(
+    answer_with: Install, recommendation: Recommendation, capsys: Capture, pair: str
+) -> None:
+    answer_with(recommendation)
+    assert run(["tune", "job.yaml", "--set", pair]) == 2
+    assert "must be KNOB=VALUE" in capsys.readouterr().err
+
+
+def test_a_key_set_twice_is_refused(
+    answer_with: Install, recommendation: Recommendation, capsys: Capture
+) -> None:
+    answer_with(recommendation)
+    assert run(["tune", "job.yaml", "--set", "compile=off", "--set", "compile=default"]) == 2
+    assert "compile twice" in capsys.readouterr().err
+
+
+def test_options_reach_the_loader_and_the_search(
+    answer_with: Install, recommendation: Recommendation
+) -> None:
+    calls = answer_with(recommendation)
+    argv = (
+        "tune job.yaml --gpu h100,a100 --gpu t4:2 --price 2USD/h --max-price 3USD/h "
+        "--set precision=bf16 --set data.rows=10 --allow packing --deadline 24h --budget 60USD "
+        "--minimize time --sampler tpe --trials 7 --seed 3 --space s.yaml --storage sqlite:///x "
+        "--run here --resume --export hf,trl --export trl@1.16 --fidelity formula --dry-run"
+    )
+    assert run(argv.split()) == 0
+    assert calls["source"] == Path("job.yaml")
+    assert calls["gpus"] == ("h100", "a100", "t4:2")
+    assert (calls["price"], calls["max_price"]) == ("2USD/h", "3USD/h")
+    assert calls["set_values"] == {"precision": "bf16", "data.rows": "10"}
+    assert calls["allow"] == ("packing",)
+    assert (calls["deadline"], calls["budget"]) == ("24h", "60USD")
+    assert (calls["objective"], calls["sampler"]) == ("time", "tpe")
+    assert (calls["trials"], calls["seed"], calls["space"]) == (7, 3, "s.yaml")
+    assert (calls["storage"], calls["run_dir"]) == ("sqlite:///x", Path("here"))
+    assert calls["exports"] == ("hf", "trl", "trl@1.16")
+    assert (calls["resume"], calls["dry_run"]) == (True, True)
+    assert (calls["fidelity"], calls["score"]) == ("formula", "model")
+
+
+def test_the_one_line_form_needs_no_file(
+    answer_with: Install, recommendation: Recommendation
+) -> None:
+    calls = answer_with(recommendation)
+    argv = "tune --model m --method lora --rows 10 --max-length 64 --epochs 2 --global-batch 4"
+    assert run([*argv.split(), "--gpu", "t4"]) == 0
+    assert (calls["model"], calls["method"], calls["rows"]) == ("m", "lora", 10)
+    assert (calls["max_length"], calls["epochs"], calls["global_batch"]) == (64, 2.0, 4)
+    assert calls["gpus"] == ("t4",)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("tune", "lacks --model, --method, --rows"),
+        ("tune --model m --method lora", "lacks --rows"),
+        ("tune job.yaml --model m --global-batch 4", "--model, --global-batch are both given"),
+    ],
+)
+def test_a_job_is_a_file_or_a_line_never_both_or_neither(
+    calls: dict[str, Any], capsys: Capture, argv: str, message: str
+) -> None:
+    assert run(argv.split()) == 2
+    assert message in capsys.readouterr().err
+    assert calls == {}
+
+
+def test_json_stands_alone_on_stdout_and_warnings_go_to_stderr(
+    answer_with: Install, recommendation: Recommendation, capsys: Capture
+) -> None:
+    answer_with(recommendation)
+    assert run(["tune", "job.yaml", "--format", "json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["job"]["steps"] == 225_000
+    assert "warning: the checkpoint disk" in captured.err
+
+
+def test_quiet_leaves_stderr_empty(
+    answer_with: Install, recommendation: Recommendation, capsys: Capture
+) -> None:
+    answer_with(recommendation)
+    assert run(["tune", "job.yaml", "--format", "csv", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_recorded_run_prints_as_it_did(
+    answer_with: Install, recommendation: Recommendation, capsys: Capture, tmp_path: Path
+) -> None:
+    answer_with(recommendation)
+    run(["tune", "job.yaml", "--format", "json", "-q"])
+    (tmp_path / "recommendation.json").write_text(capsys.readouterr().out, encoding="utf-8")
+    run(["tune", "job.yaml", "-q"])
+    printed = capsys.readouterr().out
+    assert run(["report", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == printed
+
+
+def test_a_run_folder_without_an_answer_leaves_with_2(tmp_path: Path, capsys: Capture) -> None:
+    assert run(["report", str(tmp_path)]) == 2
+    assert "holds no finished answer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("chosen", ["text", "json", "csv", "md"])
+@pytest.mark.parametrize("command", ["devices", "models", "prices"])
+def test_the_catalogue_prints_in_every_format(command: str, chosen: str, capsys: Capture) -> None:
+    assert run([command, "--format", chosen]) == 0
+    out = capsys.readouterr().out
+    assert len(out.splitlines()) > 10
+    if chosen == "json":
+        assert len(json.loads(out)[command]) > 10
+
+
+def test_a_list_can_be_narrowed_by_name(capsys: Capture) -> None:
+    assert run(["devices", "T4", "--format", "json"]) == 0
+    names = [row["name"] for row in json.loads(capsys.readouterr().out)["devices"]]
+    assert names
+    assert len(names) < 10
+
+
+def test_a_data_set_is_counted_and_its_histogram_written(tmp_path: Path, capsys: Capture) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": "four"}\n{"text": "seven w"}\n', encoding="utf-8")
+    out = tmp_path / "lengths.json"
+    assert run(["dataset", str(rows), "--out", str(out), "--format", "json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["tokens"] == 11
+    assert json.loads(out.read_text(encoding="utf-8"))["counts"] == [1, 1]
+    assert str(out) in captured.err
+
+
+def test_progress_off_a_terminal_starts_after_a_second(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("autotune.cli.output.time.monotonic", lambda: now[0])
+    with Progress(quiet=False) as progress:
+        progress("early")
+        now[0] += 1.5
+        progress("late")
+        progress("late")
+    assert capsys.readouterr().err == "late\n"

@@ -1,0 +1,56 @@
+"""The flags are an interface: adding or removing one changes this file on purpose."""
+
+from __future__ import annotations
+
+import pytest
+import typer.main
+
+from autotune.cli.application import app
+
+FORMAT = {"--format"}
+QUIET = {"--quiet", "-q"}
+FLAGS = {
+    "tune": {
+        "--model", "--method", "--rows", "--max-length", "--epochs", "--global-batch", "--gpu",
+        "--price", "--max-price", "--set", "--allow", "--space", "--minimize", "--deadline",
+        "--budget", "--score", "--fidelity", "--sampler", "--trials", "--seed", "--storage",
+        "--run", "--resume", "--export", "--dry-run", *FORMAT, *QUIET,
+    },
+    "estimate": {"--set", "--allow", "--gpu", "--price", *FORMAT, *QUIET},
+    "devices": FORMAT,
+    "models": FORMAT,
+    "prices": FORMAT,
+    "dataset": {"--tokenizer", "--max-length", "--out", *FORMAT, *QUIET},
+    "validate": {"--data", *FORMAT, *QUIET},
+    "runs": FORMAT,
+    "report": {*FORMAT, *QUIET},
+    "export": {"--to"},
+}  # fmt: skip
+
+
+def _flags(command: object) -> set[str]:
+    parameters = getattr(command, "params", [])
+    return {
+        flag
+        for parameter in parameters
+        for flag in (*parameter.opts, *parameter.secondary_opts)
+        if flag.startswith("-")
+    } - {"--help", "-h"}
+
+
+def test_the_commands_are_these() -> None:
+    assert set(getattr(typer.main.get_command(app), "commands")) == set(FLAGS)  # noqa: B009 - typed away
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_the_flags_of_a_command_are_these(name: str) -> None:
+    commands = getattr(typer.main.get_command(app), "commands")  # noqa: B009 - typed away
+    assert _flags(commands[name]) == FLAGS[name]
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_every_flag_says_what_it_does(name: str) -> None:
+    commands = getattr(typer.main.get_command(app), "commands")  # noqa: B009 - typed away
+    undocumented = [p.name for p in commands[name].params if not getattr(p, "help", "")]
+    assert undocumented == []
+    assert commands[name].help

@@ -1,0 +1,103 @@
+"""What only a real process shows: imports, pipes, encodings."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("torch", "transformers", "scipy", "peft", "trl", "accelerate")
+
+
+def _run(*argv: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "autotune", *argv],
+        cwd=ROOT, capture_output=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )  # fmt: skip
+
+
+def _imported(*argv: str) -> tuple[int, set[str]]:
+    """The exit code, and the top-level modules imported when the command line is done."""
+    code = (
+        "import sys, json\n"
+        "from autotune.cli.application import run\n"
+        "code = run(sys.argv[1:])\n"
+        "names = sorted({name.partition('.')[0] for name in sys.modules})\n"
+        "print('\\n' + json.dumps([code, names]), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *argv],
+        cwd=ROOT, capture_output=True, timeout=120, check=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    left, names = json.loads(done.stderr.strip().splitlines()[-1])
+    return left, set(names)
+
+
+@pytest.mark.parametrize("argv", [("--help",), ("tune", "--help")])
+def test_help_imports_nothing_heavy(argv: tuple[str, ...]) -> None:
+    left, names = _imported(*argv)
+    assert left == 0
+    assert names & {*HEAVY, "optuna", "numpy", "ruamel", "tokenizers"} == set()
+
+
+def test_a_model_scored_tune_never_imports_the_training_stack(tmp_path: Path) -> None:
+    job = str(ROOT / "jobs" / "h100_38h.yaml")
+    left, names = _imported("tune", job, "--fidelity", "formula", "--run", str(tmp_path / "run"))
+    assert left in {0, 4}
+    assert names & set(HEAVY) == set()
+
+
+def test_the_module_runs_as_a_command() -> None:
+    done = _run("--help")
+    assert done.returncode == 0
+    assert b"Usage: autotune" in done.stdout
+
+
+def test_no_command_at_all_shows_the_help() -> None:
+    done = _run()
+    assert done.returncode == 2
+    assert b"Commands:" in done.stdout + done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "autotune", "prices", "--format", "json"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(1)
+        process.stdout.close()
+        error = process.stderr.read()
+        assert process.wait(timeout=60) == 0
+    assert error == b""
+
+
+def test_a_stream_without_block_characters_gets_ascii() -> None:
+    rows = ROOT / "jobs" / "data"
+    file = next(rows.glob("*.jsonl"))
+    done = _run("dataset", str(file), PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+    assert b"####" in done.stdout
+
+
+def test_errors_come_in_two_lines_without_a_traceback() -> None:
+    done = _run("estimate", "no-such-job.yaml")
+    assert done.returncode == 2
+    assert done.stdout == b""
+    assert done.stderr.startswith(b"error: ")
+    assert b"Traceback" not in done.stderr
+
+
+def test_completion_can_be_shown() -> None:
+    done = _run("--show-completion", "bash")
+    assert b"_AUTOTUNE_COMPLETE" in done.stdout

@@ -1,0 +1,131 @@
+"""A recommendation made by hand: numbers are chosen, not computed, so that tests can name them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from autotune.domain.config import Config
+from autotune.domain.device import Device, Host, Offer
+from autotune.domain.job import Assumption, Job, Lengths, Limits, Method
+from autotune.domain.model import Model
+from autotune.domain.outcome import Estimated, Infeasible, MemoryParts, Spread, TimeParts
+from autotune.domain.recommendation import (
+    Miss,
+    Recommendation,
+    Rejected,
+    Relaxation,
+    SearchRecord,
+)
+from autotune.domain.software import Software
+from autotune.domain.units import GIB, HOUR_S
+
+DEVICE = Device(
+    name="h100-sxm", vendor="nvidia", aliases=("h100",), architecture="hopper",
+    compute_capability=9.0, form_factor="sxm", memory_driver_bytes=79.6 * GIB,
+    memory_torch_bytes=79.1 * GIB, memory_bandwidth_bytes_per_s=3.35e12, fp32_flop_per_s=67e12,
+    tf32_flop_per_s=494e12, fp16_flop_per_s=989e12, bf16_flop_per_s=989e12, int8_op_per_s=1979e12,
+    fp8_flop_per_s=1979e12, matmul_ceiling_fraction=0.8, matmul_ceiling_measured=True,
+    link_bytes_per_s=450e9, has_nvlink=True, pcie_bytes_per_s=52e9, sm_count=132, tdp_w=700,
+    release_year=2023, source="test",
+)  # fmt: skip
+HOST = Host(16, 128 * GIB, 16 * GIB, 100e9, 25e6, 1e9, 1e8)
+OFFER = Offer(DEVICE, 1, 2.5, HOST, "job file", "2026-11-01")
+OTHER = Offer(replace(DEVICE, name="a100-sxm4-40gb"), 4, 4.8, HOST, "job file", None, spot=True)
+MODEL = Model(
+    name="meta-llama/Llama-3.1-8B", family="llama", architecture="LlamaForCausalLM", num_layers=32,
+    hidden_size=4096, num_attention_heads=32, num_kv_heads=8, head_dim=128,
+    intermediate_size=14336, vocab_size=128256, max_position_embeddings=131072, tied_head=False,
+    source="test",
+)  # fmt: skip
+SOFTWARE = Software(
+    "test", "2026-11-01", (2, 9, 0), (5, 23, 0), (1, 16, 0), (0, 21, 0), (1, 15, 0), None, None
+)
+TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+JOB = Job(
+    name="h100-38h", model=MODEL, method=Method("lora", "16bit", 64, 128.0, 0.05, TARGETS),
+    rows=600_000, max_length=1024, lengths=Lengths((60.0, 220.0, 1024.0), 280.0, 1024, known=True),
+    padding="longest", pretokenized=False, storage="network", epochs=3.0, steps=225_000,
+    global_batch_size=8, evaluation=None,
+    limits=Limits(vram_headroom=0.08, max_lost_work_s=1800.0, deadline_s=24 * HOUR_S),
+    software=SOFTWARE, offers=(OFFER, OTHER),
+    assumed=(
+        Assumption("data.lengths", "p50 220, p95 700", "the document states none"),
+        Assumption("hardware.host.cores", "16", "usual for one H100"),
+    ),
+)  # fmt: skip
+PICK = Config(8, 1, 3400, "bf16", num_dataloader_workers=2, compile="default")
+TODAY = Config(4, 2, 1000, "bf16", num_dataloader_workers=4)
+
+
+def estimated(config: Config = PICK, offer: Offer = OFFER, factor: float = 1.0) -> Estimated:
+    parts = TimeParts(40.0, 300.0, 90.0, 36_000.0, 0.0, 1800.0, 5280.0, 80.0, 0.0)
+    parts = TimeParts(**{name: factor * value for name, value in parts.as_dict().items()})
+    hours = parts.total / HOUR_S
+    rate = offer.usd_per_hour
+    memory = MemoryParts(
+        14.96 * GIB, 0.63 * GIB, 0.63 * GIB, 1.26 * GIB, 18.37 * GIB, 11.74 * GIB, 0.5 * GIB,
+        0.55 * GIB, 1.1 * GIB,
+    )  # fmt: skip
+    return Estimated(
+        offer=offer, config=config, basis="modelled", steps=225_000,
+        duration_s=Spread(0.8 * parts.total, parts.total, 1.25 * parts.total),
+        cost_usd=Spread(0.8 * hours * rate, hours * rate, 1.25 * hours * rate),
+        step_time_s=0.16 * factor, tokens_per_s=14_000 / factor, mfu=0.41 / factor,
+        bound_by="compute", time_s=parts, memory_bytes=memory, usable_bytes=72.75 * GIB,
+        fits_probability=0.994, verdict="fits", checkpoints=67, checkpoint_bytes=2.0e9,
+    )  # fmt: skip
+
+
+def recommendation() -> Recommendation:
+    slower = replace(PICK, micro_batch_size=4, gradient_accumulation_steps=2)
+    return Recommendation(
+        job=JOB, best=estimated(), today=estimated(TODAY, factor=2.5),
+        alternatives=(estimated(slower, factor=1.05), estimated(PICK, OTHER, factor=0.9)),
+        pareto=(estimated(), estimated(PICK, OTHER, factor=0.9)), misses=(), tie=False,
+        rejected=Rejected(
+            321, {"out of memory": 300, "flash_attention_2 is not installed": 21},
+            (Infeasible(replace(OFFER, count=2), TODAY, 80.5 * GIB, 72.75 * GIB, "memory"),),
+        ),
+        search=SearchRecord(
+            "model", "calibrated", "formula", 1536, 1215, 0, 0, 0.0, 0.83, "the space is exhausted"
+        ),
+        reasons={
+            "micro_batch_size": "4 would take 36.3 min longer",
+            "compile": "off would take 1.4 h longer",
+            "precision": "tf32 would need 3.1 GiB more than there is",
+            **dict.fromkeys(
+                ("prefetch_factor", "pin_memory", "sharding"), "the only value that is valid here"
+            ),
+        },
+        warnings=("the checkpoint disk writes 25 MB/s: each save takes 80 s",),
+        run_dir="runs/20261121-020000-h100-38h",
+    )  # fmt: skip
+
+
+def infeasible() -> Recommendation:
+    change = Relaxation("activation_checkpointing full", 60 * GIB, 72.75 * GIB, quality=False)
+    shorter = Relaxation("max_length 512 instead of 1024", 70 * GIB, 72.75 * GIB, quality=True)
+    misses = tuple(
+        Infeasible(OFFER, PICK, (73 + over) * GIB, 72.75 * GIB, "memory") for over in (0, 1, 2)
+    )
+    return replace(
+        recommendation(), best=None, today=None, alternatives=(), pareto=(), reasons={},
+        rejected=Rejected(1536, {"out of memory": 1536}, misses, (change, shorter)),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What the tests of this room print."""
+
+    full: Recommendation
+    infeasible: Recommendation
+    late: Recommendation
+
+
+@pytest.fixture(scope="session")
+def samples() -> Samples:
+    late = replace(recommendation(), misses=(Miss("deadline", 3.2 * HOUR_S),))
+    return Samples(recommendation(), infeasible(), late)

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autotune.evidence.validation import Errors, GroupErrors, OomCounts, Validation
+from autotune.report.catalogs import devices_listing, models_listing, runs_listing
+from autotune.report.dataset import dataset_csv, dataset_payload, dataset_text
+from autotune.report.listing import (
+    Column,
+    Listing,
+    listing_csv,
+    listing_json,
+    listing_markdown,
+    listing_text,
+)
+from autotune.report.payload import dumps
+from autotune.report.validation import (
+    validation_csv,
+    validation_markdown,
+    validation_payload,
+    validation_text,
+)
+
+if TYPE_CHECKING:
+    from conftest import Samples
+
+ERRORS = Errors(n=40, median_ape=0.061, mape=0.082, p90_ape=0.17, bias=-0.013)
+VALIDATION = Validation(
+    rows=100, used=60, skipped={"an encoder": 40}, memory=ERRORS, memory_allocated=Errors(0),
+    time=ERRORS, oom=OomCounts(8, 1, 32, 0, 2, ("row-17",)), coverage={"p10_p90": 0.83},
+    groups=(GroupErrors("lab/bench", "llama", "A100", "lora", ERRORS, Errors(0)),),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FakeHistogram:
+    counts: dict[int, int]
+
+
+@dataclass(frozen=True)
+class FakeDataset:
+    path: str = "rows.jsonl"
+    tokenizer: str = "bytes"
+    max_length: int = 100
+    rows: int = 10
+    tokens: int = 610
+    mean: float = 61.0
+    p50: float = 50.0
+    p95: float = 100.0
+    maximum: int = 100
+    longest_row: int = 240
+    truncated_rows: int = 2
+    truncated_tokens: int = 180
+    batch_size: int = 8
+    padding_waste: float = 0.3
+    padding_waste_max_length: float = 0.39
+    packing_gain: float = 0.2
+    grouping_gain: float = 0.1
+    quantiles: tuple[tuple[float, float], ...] = ((0.0, 1.0), (0.5, 50.0), (1.0, 100.0))
+    histogram: FakeHistogram = FakeHistogram({1: 1, 20: 1, 50: 6, 200: 1, 240: 1})
+
+
+@dataclass(frozen=True)
+class FakeRun:
+    path: Path = Path("runs/one")
+    job_name: str = "one"
+    created: str = "2026-11-21T02:03:04+00:00"
+    answered: bool = True
+    summary: str = "1x h100-sxm, 12.1 h, $30.27"
+
+
+def test_devices_show_a_dash_where_a_dtype_is_not_native(samples: Samples) -> None:
+    device = replace(samples.full.job.offers[0].device, bf16_flop_per_s=0.0)
+    listing = devices_listing([device])
+    assert listing_text(listing).splitlines()[1].split()[-4:] == ["989", "-", "80%", "700"]
+    assert json.loads(listing_json(listing))["devices"][0]["bf16_flop_per_s"] == 0.0
+
+
+def test_json_and_csv_keep_base_units_and_every_column(samples: Samples) -> None:
+    listing = devices_listing([samples.full.job.offers[0].device])
+    row = json.loads(listing_json(listing))["devices"][0]
+    assert row["memory_bandwidth_bytes_per_s"] == 3.35e12
+    assert row["aliases"] == ["h100"]
+    (line,) = csv.DictReader(io.StringIO(listing_csv(listing)))
+    assert set(line) == set(row)
+    assert float(line["tdp_w"]) == 700
+
+
+def test_models_show_billions_of_parameters(samples: Samples) -> None:
+    model = samples.full.job.model
+    text = listing_text(models_listing([model], {model.name: 8_030_261_248}))
+    assert "8.03 B" in text
+
+
+def test_an_empty_listing_says_what_to_do_and_is_still_json() -> None:
+    listing = runs_listing([])
+    assert "autotune tune JOB" in listing_text(listing)
+    assert json.loads(listing_json(listing)) == {"schema_version": 1, "runs": []}
+    assert listing_csv(listing) == "run_dir,job,created,finished,answer\n"
+
+
+def test_runs_are_listed_with_their_answers() -> None:
+    assert "runs/one  1x h100-sxm, 12.1 h, $30.27" in listing_text(runs_listing([FakeRun()]))
+
+
+def test_columns_that_are_empty_in_every_row_are_left_out_of_text() -> None:
+    columns = (Column("a", "first"), Column("b", "second"))
+    rows = ({"a": "1", "b": None}, {"a": "2", "b": None})
+    assert "second" not in listing_text(Listing("things", columns, rows))
+    assert "second" not in listing_markdown(Listing("things", columns, rows))
+
+
+def test_the_validation_payload_has_the_promised_keys() -> None:
+    payload = json.loads(dumps(validation_payload(VALIDATION)))
+    assert {
+        "rows", "used", "skipped", "memory", "memory_allocated", "time", "oom", "coverage",
+        "groups",
+    } <= set(payload)  # fmt: skip
+    assert set(payload["memory"]) == {"n", "median_ape", "mape", "p90_ape", "bias"}
+    assert payload["memory_allocated"]["median_ape"] is None
+    assert payload["oom"]["listed"] == ["row-17"]
+
+
+def test_the_validation_table_shows_errors_misses_and_skips() -> None:
+    payload = validation_payload(VALIDATION)
+    text = " ".join(validation_text(payload).split())
+    assert "seconds a step 40 6.1% 8.2% 17.0% -1.3%" in text
+    assert "of 8 runs that ran out of memory, 1 were said to fit" in text
+    assert "row-17" in text
+    assert "40 an encoder" in text
+    assert "83.0%" in validation_markdown(payload)
+    (group,) = csv.DictReader(io.StringIO(validation_csv(payload)))
+    assert (group["gpu"], group["memory.n"], group["time.mape"]) == ("A100", "40", "")
+
+
+def test_every_row_of_a_data_set_is_in_one_bucket() -> None:
+    payload = dataset_payload(FakeDataset())
+    assert sum(bucket["rows"] for bucket in payload["histogram"]) == 10
+    assert payload["histogram"][0] == {"from_tokens": 1, "to_tokens": 20, "rows": 2}
+    ends = [bucket["to_tokens"] for bucket in payload["histogram"]]
+    starts = [bucket["from_tokens"] for bucket in payload["histogram"]]
+    assert [start - 1 for start in starts[1:]] == ends[:-1]
+    assert len(dataset_csv(payload).splitlines()) == len(ends) + 1
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_data_set_report_shows_truncation_and_padding(width: int) -> None:
+    text = " ".join(dataset_text(dataset_payload(FakeDataset()), width=width).split())
+    assert "10 rows, 610 tokens an epoch" in text
+    assert "2 rows are longer than 100 and lose 180 tokens; the longest has 240." in text
+    assert "30% of a batch is padding" in text
