@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 
 from autotune.app.load_job import load_job
 from autotune.cost.model import CostModel
-from autotune.domain.candidates import Candidates
 from autotune.search.study import explore
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
@@ -33,6 +32,8 @@ from autotune.space.file import load_space
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autotune.domain.candidates import Candidates
+    from autotune.domain.device import Offer
     from autotune.domain.job import Job
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -76,21 +77,17 @@ def million_candidates(job: Job) -> tuple[Job, Candidates]:
     offer = job.offers[0]
     host = replace(offer.host, cores=1024)
     counts = [count for count in (1, 2, 4, 8) if job.global_batch_size % count == 0]
-    offers: list[object] = []
-    wide = replace(job, allow=OPT_IN, lock={})
-    size = 0
-    while size <= MILLION:
-        price = offer.usd_per_hour * (1 + 0.01 * len(offers))
-        more = [
-            replace(offer, count=count, host=host, usd_per_hour=price * count) for count in counts
-        ]
-        offers.extend(more)
-        if not size:
-            wide = replace(wide, offers=tuple(more))
-            each = len(enumerate_candidates(wide, load_space("extended")).candidates)
-        size += each
-    wide = replace(wide, offers=tuple(offers))
-    return wide, enumerate_candidates(wide, load_space("extended")).candidates
+    offers: list[Offer] = []
+    space = load_space("extended")
+    candidates = enumerate_candidates(job, space).candidates
+    wide = job
+    while len(candidates) <= MILLION:
+        for _ in range(max(len(offers), len(counts)) // len(counts)):  # doubles the offers
+            price = offer.usd_per_hour * (1 + 0.01 * len(offers))
+            offers += [replace(offer, count=n, host=host, usd_per_hour=n * price) for n in counts]
+        wide = replace(job, offers=tuple(offers), allow=OPT_IN, lock={})
+        candidates = enumerate_candidates(wide, space).candidates
+    return wide, candidates
 
 
 def priced_per_s(job: Job, runs: int) -> float:

@@ -45,9 +45,9 @@ def runs_root() -> Path:
     return Path(os.environ.get("AUTOTUNE_RUNS", "runs"))
 
 
-def job_key(job: Job) -> str:
-    """A digest of the contract as stated: two jobs share a run folder only if it is equal."""
-    stated = f"{Path(job.base_dir).resolve()}\n{job.spec or repr(job)}"
+def job_key(job: Job, question: tuple[str, ...] = ()) -> str:
+    """A digest of the contract and of what was asked of it: runs share a folder if it is equal."""
+    stated = "\n".join([str(Path(job.base_dir).resolve()), job.spec or repr(job), *question])
     return hashlib.sha256(stated.encode()).hexdigest()[:16]
 
 
@@ -62,15 +62,17 @@ def new_run_dir(job: Job, now: datetime | None = None) -> Path:
     return path
 
 
-def open_run(job: Job, run_dir: Path, *, resume: bool) -> None:
-    """Create the folder, or check that it holds this job.
+def open_run(
+    job: Job, run_dir: Path, *, resume: bool, question: tuple[str, ...] = ()
+) -> None:
+    """Create the folder, or check that it holds this job and question (space, objective).
 
     Raises InputError when the folder holds another job, or holds this one without `resume`.
     """
     recorded = run_dir / JOB_FILE
     if recorded.exists():
         key = _read_json(recorded).get("job_key")
-        if key != job_key(job):
+        if key != job_key(job, question):
             msg = f"{run_dir} holds another job ({_read_json(recorded).get('name', 'unknown')})"
             raise InputError(msg, "choose another folder with --run, or leave --run out")
         if not resume and (run_dir / ANSWER_FILE).exists():
@@ -87,7 +89,7 @@ def open_run(job: Job, run_dir: Path, *, resume: bool) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)
         record = {
             "schema_version": 1,
-            "job_key": job_key(job),
+            "job_key": job_key(job, question),
             "name": job.name,
             "base_dir": str(Path(job.base_dir).resolve()),
             "spec": json.loads(job.spec) if job.spec else None,

@@ -16,6 +16,7 @@ from autotune.domain.candidates import Candidates
 from autotune.domain.recommendation import Recommendation, Rejected, SearchRecord
 from autotune.domain.units import format_count
 from autotune.search import selection
+from autotune.search.samplers import check_sampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,11 +77,13 @@ def tune(
     """
     options = options or Options()
     begun = time.perf_counter()
+    check_sampler(options.sampler)
     priced = _price(job, options, progress)
     run_dir = None
     if not options.dry_run:
         run_dir = _run_dir(job, options)
-        runs.open_run(job, run_dir, resume=options.resume)
+        question = (options.space or "", options.objective)
+        runs.open_run(job, run_dir, resume=options.resume, question=question)
     explored = _explore(priced, options, run_dir, progress)
     chosen = _choose(priced, options, explored)
     answer = _answer(priced, options, explored, chosen)
@@ -100,12 +103,17 @@ def _price(job: Job, options: Options, progress: Callable[[str], None]) -> _Pric
     progress(f"pricing {format_count(len(found.candidates))} candidates")
     calibration, warnings, _ = calibration_from_evidence(job, CostModel(job).price)
     bill = CostModel(job, calibration).price(found.candidates)
-    notes = [*found.warnings, *warnings, *_price_ages(job), *_locks_ignored(job, options)]
+    notes = [*found.warnings, *warnings, *_price_ages(job), *_notes(job, options, found)]
     return _Priced(job, space, found, bill, calibration, tuple(notes))
 
 
-def _locks_ignored(job: Job, options: Options) -> list[str]:
+def _notes(job: Job, options: Options, found: Enumeration) -> list[str]:
     notes = []
+    if options.space is not None:
+        notes += [
+            f"{name} {', '.join(map(str, values))} is in the space but not allowed: add --allow {name}"
+            for name, values in found.opt_in_ignored.items()
+        ]
     if options.fidelity == "trace":
         notes.append("tracing is not part of this version's answer: the formula decided")
     if not job.lengths.known:
@@ -160,7 +168,7 @@ def _explore(
         run_dir=run_dir,
         storage=options.storage,
         study_name=run_dir.name if run_dir else priced.job.name,
-        job_key=runs.job_key(priced.job),
+        job_key=runs.job_key(priced.job, (options.space or "", options.objective)),
         resume=options.resume,
         on_trial=count,
     )

@@ -25,10 +25,11 @@ class Linear:
     in_features: int
     out_features: int
     bias: bool = False
-    part: Literal["attention", "mlp", "expert", "shared_expert"] = "attention"
+    part: Literal["attention", "mlp", "expert", "shared_expert", "router"] = "attention"
     count: int = 1  # matrices of this shape in a layer (experts)
     active: float = 1.0  # matrices a token passes through
-    adaptable: bool = True  # whether PEFT's "all-linear" can wrap it as a module
+    adaptable: bool = True  # whether PEFT's "all-linear" adapts it
+    adapter_out: int | None = None  # output width of its adapter where that is not out_features
 
 
 @dataclass(frozen=True, slots=True)

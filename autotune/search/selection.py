@@ -1,0 +1,365 @@
+"""Choosing among priced candidates: the optimum, ties, the front, alternatives, near misses.
+
+Pure functions over a bill. No answer depends on the order of offers or of a knob's values: what is
+equal to the last bit is settled by what the candidates are, never by where they stand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from autotune.domain.candidates import OFFER
+from autotune.domain.config import KNOBS
+from autotune.domain.outcome import Infeasible
+from autotune.domain.recommendation import Miss
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from autotune.cost.columns import BoolArray, FloatArray
+    from autotune.cost.model import Bill
+    from autotune.domain.job import Limits
+
+Objective = Literal["cost", "time"]
+Indices = np.ndarray[tuple[int], np.dtype[np.intp]]
+
+TIE = 0.01  # relative; engine study: separating 1 % needs a hundred repeats of a measurement
+PLATEAU = 0.001  # relative; within it the plainer candidate is taken, so the pick stays the optimum
+MEMORY_STEP = 0.01  # of usable memory; less than this between two candidates is no difference
+# Knobs that feed the device; two candidates that differ in nothing else are the same training.
+FEEDING = frozenset(
+    {"num_dataloader_workers", "prefetch_factor", "pin_memory", "checkpoint_every_steps",
+     "save_total_limit", "gradient_accumulation_steps"}
+)  # fmt: skip
+VISIBLE = (OFFER, "precision", "activation_checkpointing", "micro_batch_size")
+PER_OFFER = 2  # alternatives shown of one offer while other offers have some
+_ATTENTION_ORDER = ("sdpa", "flash_attention_2", "eager")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What to recommend. `index` is None when nothing is feasible.
+
+    optimum: the exact optimum; `index` is it, or a plainer candidate within 0.1 % of it.
+    runner_up: the best candidate that trains differently from `index`.
+    tie: the runner-up is within 1 % of the optimum.
+    misses: limits that even the candidate nearest to them misses.
+    """
+
+    index: int | None
+    optimum: int | None
+    runner_up: int | None
+    tie: bool
+    misses: tuple[Miss, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A candidate that differs from another in one knob."""
+
+    knob: str
+    index: int
+
+
+def score_name(bill: Bill, objective: Objective) -> str:
+    """What is minimised: cost_usd, or duration_s when asked for or when nothing costs anything."""
+    return "cost_usd" if objective == "cost" and bool(np.any(bill.cost_usd > 0)) else "duration_s"
+
+
+def scores(bill: Bill, objective: Objective) -> FloatArray:
+    """[n] the number that is minimised: dollars or seconds."""
+    return bill.cost_usd if score_name(bill, objective) == "cost_usd" else bill.duration_s
+
+
+def violations(bill: Bill) -> tuple[FloatArray, FloatArray]:
+    """[n] memory and disk violations, relative to what there is; at most 0 where it suffices."""
+    disks = [max(offer.host.disk_bytes, 1.0) for offer in bill.candidates.levels[OFFER]]
+    disk = np.asarray(disks, np.float64)[bill.candidates.codes[OFFER]]
+    return bill.memory_violation, bill.disk_short_bytes / disk
+
+
+def choosable(bill: Bill) -> BoolArray:
+    """[n] feasible with finite figures."""
+    finite = np.isfinite(bill.duration_s) & np.isfinite(bill.cost_usd)
+    usable: BoolArray = np.asarray(bill.feasible, np.bool_) & finite
+    return usable
+
+
+def best_index(
+    bill: Bill, objective: Objective, limits: Limits, among: Iterable[int] | None = None
+) -> Selection:
+    """The best feasible candidate that respects deadline and budget.
+
+    When none respects them, the candidate nearest to the limits: the soonest for a deadline, the
+    cheapest for a budget, the smallest relative excess for both. `among` restricts the choice.
+    """
+    pool = choosable(bill)
+    if among is not None:
+        listed = np.zeros(len(bill), np.bool_)
+        listed[list(among)] = True
+        pool &= listed
+    if not pool.any():
+        return Selection(None, None, None, tie=False)
+    excess = _excess(bill, limits)
+    within = pool & (excess <= 0)
+    if within.any():
+        optimum = _least(bill, within, objective)
+        index = _plainest(bill, within, objective, optimum)
+        pool = within
+    else:
+        nearest = pool & (excess <= excess[pool].min())
+        index = optimum = _least(bill, nearest, objective)
+    runner_up = _runner_up(bill, pool, objective, index)
+    tie = runner_up is not None and _near(bill, objective, runner_up, optimum)
+    return Selection(index, optimum, runner_up, tie, _misses(bill, limits, index))
+
+
+def _excess(bill: Bill, limits: Limits) -> FloatArray:
+    """[n] by how much, relatively, the worse of deadline and budget is missed; 0 within both."""
+    excess = np.zeros(len(bill))
+    for limit, values in ((limits.deadline_s, bill.duration_s), (limits.budget_usd, bill.cost_usd)):
+        if limit is not None:
+            over = values - limit
+            excess = np.maximum(excess, over / limit if limit > 0 else np.maximum(over, 0.0))
+    return excess
+
+
+def _misses(bill: Bill, limits: Limits, index: int) -> tuple[Miss, ...]:
+    found = []
+    if limits.deadline_s is not None and bill.duration_s[index] > limits.deadline_s:
+        found.append(Miss("deadline", float(bill.duration_s[index] - limits.deadline_s)))
+    if limits.budget_usd is not None and bill.cost_usd[index] > limits.budget_usd:
+        found.append(Miss("budget", float(bill.cost_usd[index] - limits.budget_usd)))
+    return tuple(found)
+
+
+def _figures(bill: Bill, objective: Objective) -> tuple[FloatArray, FloatArray]:
+    """What is minimised first, and what decides between equals."""
+    first = scores(bill, objective)
+    return first, bill.duration_s if first is bill.cost_usd else bill.cost_usd
+
+
+def _column(bill: Bill, axis: str, ranks: Iterable[float], at: Indices) -> FloatArray:
+    of_level = np.asarray(list(ranks), np.float64)
+    column: FloatArray = of_level[bill.candidates.codes[axis][at]]
+    return column
+
+
+def _identity(bill: Bill, at: Indices) -> list[FloatArray]:
+    """Sort keys by what the candidates are, the weightiest first: plain settings win."""
+    levels = bill.candidates.levels
+    texts = [repr(offer) for offer in levels[OFFER]]
+    in_order = sorted(texts)
+    keys = [_column(bill, OFFER, [in_order.index(text) for text in texts], at)]
+    for name, knob in KNOBS.items():
+        order = _ATTENTION_ORDER if name == "attention" else knob.choices
+        ranks = [float(order.index(v)) if order else float(v) for v in levels[name]]
+        keys.append(_column(bill, name, ranks, at))
+    return keys
+
+
+def _least(bill: Bill, pool: BoolArray, objective: Objective) -> int:
+    """The candidate of the pool with the least score, then the least of the other figure."""
+    first, second = _figures(bill, objective)
+    at: Indices = np.flatnonzero(pool & (first <= first[pool].min()))
+    at = at[second[at] <= second[at].min()]
+    return int(at[np.lexsort(_identity(bill, at)[::-1])[0]])
+
+
+def _near(bill: Bill, objective: Objective, index: int, optimum: int) -> bool:
+    first, second = _figures(bill, objective)
+    if first[optimum] > 0 or first[index] > 0:
+        return bool(first[index] <= first[optimum] * (1 + TIE))
+    return bool(second[index] <= second[optimum] * (1 + TIE))
+
+
+def _plainest(bill: Bill, pool: BoolArray, objective: Objective, optimum: int) -> int:
+    """On the plateau of one offer: less memory, no compile, fewer workers, smaller micro-batch.
+
+    Source: derived: a difference that no measurement shows should buy headroom and simplicity.
+    """
+    first, second = _figures(bill, objective)
+    free = first[optimum] <= 0
+    figure = second if free else first
+    offers = bill.candidates.codes[OFFER]
+    level = pool & (offers == offers[optimum]) & (figure <= figure[optimum] * (1 + PLATEAU))
+    at: Indices = np.flatnonzero(level)
+    levels = bill.candidates.levels
+    keys = [
+        np.floor(bill.memory_bytes[at] / bill.usable_bytes[at] / MEMORY_STEP),
+        _column(bill, "compile", [value != "off" for value in levels["compile"]], at),
+        _column(bill, "num_dataloader_workers", levels["num_dataloader_workers"], at),
+        _column(bill, "micro_batch_size", levels["micro_batch_size"], at),
+        _column(bill, "attention", [_ATTENTION_ORDER.index(v) for v in levels["attention"]], at),
+        figure[at],
+        *_identity(bill, at),
+    ]
+    return int(at[np.lexsort(keys[::-1])[0]])
+
+
+def _runner_up(bill: Bill, pool: BoolArray, objective: Objective, index: int) -> int | None:
+    candidates = bill.candidates
+    other = np.zeros(len(bill), np.bool_)
+    for axis, codes in candidates.codes.items():
+        if axis not in FEEDING and len(candidates.levels[axis]) > 1:
+            other |= codes != codes[index]
+    other &= pool
+    return _least(bill, other, objective) if other.any() else None
+
+
+def pareto_front(bill: Bill) -> list[int]:
+    """Feasible candidates that no other beats in both time and cost, soonest first; exact."""
+    pool = choosable(bill)
+    if not pool.any():
+        return []
+    soonest, cheapest = _least(bill, pool, "time"), _least(bill, pool, "cost")
+    pool &= bill.cost_usd <= bill.cost_usd[soonest]
+    pool &= bill.duration_s <= max(bill.duration_s[soonest], bill.duration_s[cheapest])
+    at: Indices = np.flatnonzero(pool)
+    order = np.lexsort([*_identity(bill, at)[::-1], bill.cost_usd[at], bill.duration_s[at]])
+    at = at[order]
+    cost = bill.cost_usd[at]
+    before = np.concatenate([[np.inf], np.minimum.accumulate(cost)[:-1]])
+    return [int(i) for i in at[cost < before]]
+
+
+def alternatives(bill: Bill, pick: int, objective: Objective = "cost", k: int = 5) -> list[int]:
+    """The best feasible candidates that differ visibly from the pick and from each other.
+
+    Visibly: another offer, precision, activation checkpointing or micro-batch size. At most two of
+    one offer while other offers have some left.
+    """
+    pool = choosable(bill)
+    groups = _best_of_groups(bill, pool, VISIBLE, objective, but=pick)
+    chosen: list[int] = []
+    spare: list[int] = []
+    taken: dict[int, int] = {}
+    offers = bill.candidates.codes[OFFER]
+    for index in groups:
+        offer = int(offers[index])
+        taken[offer] = taken.get(offer, 0) + 1
+        (chosen if taken[offer] <= PER_OFFER else spare).append(index)
+    first, second = _figures(bill, objective)
+    kept = (chosen[:k] + spare)[:k]
+    return sorted(kept, key=lambda i: (first[i], second[i]))
+
+
+def _best_of_groups(
+    bill: Bill, pool: BoolArray, axes: tuple[str, ...], objective: Objective, but: int
+) -> list[int]:
+    """The best of each distinct combination of axes but one's own, best first."""
+    at: Indices = np.flatnonzero(pool)
+    if len(at) == 0:
+        return []
+    key = _group_keys(bill, axes)
+    own, at = key[but], at[key[at] != key[but]]
+    first, second = _figures(bill, objective)
+    least = np.full(int(key.max()) + 1, np.inf)
+    np.minimum.at(least, key[at], first[at])
+    at = at[first[at] <= least[key[at]]]  # only the best of each group remain, with their equals
+    order = np.lexsort([*_identity(bill, at)[::-1], second[at], first[at]])
+    found: dict[int, int] = {int(own): but}
+    for index in at[order]:
+        found.setdefault(int(key[index]), int(index))
+    return list(found.values())[1:]
+
+
+def _group_keys(bill: Bill, axes: tuple[str, ...]) -> NDArray[np.int64]:
+    key = np.zeros(len(bill), np.int64)
+    for axis in axes:
+        key = key * len(bill.candidates.levels[axis]) + bill.candidates.codes[axis]
+    return key
+
+
+def neighbours(bill: Bill, pick: int) -> list[Neighbour]:
+    """Candidates, feasible or not, that differ from the pick in one knob on the same offer.
+
+    For a knob that is a count, the next smaller and the next larger value; accumulation follows
+    the micro-batch and is no difference of its own.
+    """
+    candidates = bill.candidates
+    axes = [
+        axis
+        for axis, values in candidates.levels.items()
+        if len(values) > 1 and axis not in {OFFER, "gradient_accumulation_steps"}
+    ]
+    offers = candidates.codes[OFFER]
+    at: Indices = np.flatnonzero(offers == offers[pick])
+    differs = {axis: candidates.codes[axis][at] != candidates.codes[axis][pick] for axis in axes}
+    total = np.zeros(len(at), np.int16)
+    for mask in differs.values():
+        total += mask
+    found: list[Neighbour] = []
+    for axis in axes:
+        near = at[(total == 1) & differs[axis]]
+        found.extend(Neighbour(axis, int(i)) for i in _adjacent(bill, axis, near, pick))
+    return found
+
+
+def _adjacent(bill: Bill, axis: str, near: Indices, pick: int) -> list[int]:
+    values = bill.candidates.levels[axis]
+    by_value = sorted(near, key=lambda i: str(values[bill.candidates.codes[axis][i]]))
+    if KNOBS[axis].kind != "count":
+        return [int(i) for i in by_value]
+    own = bill.candidates.value(axis, pick)
+    counts = {int(bill.candidates.value(axis, int(i))): int(i) for i in near}
+    below = [counts[max(c for c in counts if c < own)]] if min(counts, default=own) < own else []
+    above = [counts[min(c for c in counts if c > own)]] if max(counts, default=own) > own else []
+    return below + above
+
+
+def nearest_misses(
+    bill: Bill, k: int = 3, *, pick: int | None = None, objective: Objective = "cost"
+) -> list[int]:
+    """Candidates that come closest to fitting, one for each amount of memory, closest first.
+
+    With a pick, those that would beat it if they fitted come first.
+    """
+    worst = np.maximum(*violations(bill))
+    first, _ = _figures(bill, objective)
+    missing = (worst > 0) & np.isfinite(worst) & np.isfinite(first)
+    better = missing & (first < first[pick]) if pick is not None else missing
+    found = _misses_in(bill, better, worst, first, k)
+    if len(found) < k and pick is not None:
+        rest = _misses_in(bill, missing & ~better, worst, first, k)
+        found += rest[: k - len(found)]
+    return found
+
+
+def _misses_in(
+    bill: Bill, pool: BoolArray, worst: FloatArray, first: FloatArray, k: int
+) -> list[int]:
+    at: Indices = np.flatnonzero(pool)
+    rows = bill.tables["memory"].row_of[at]
+    least = np.full(int(rows.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(least, rows, worst[at])
+    found: list[int] = []
+    seen: set[tuple[int, float]] = set()
+    for row in np.argsort(least, kind="stable"):
+        if len(found) == k or not np.isfinite(least[row]):
+            break
+        members: Indices = at[(rows == row) & (worst[at] <= least[row])]
+        members = members[first[members] <= first[members].min()]
+        index = int(members[np.lexsort(_identity(bill, members)[::-1])[0]])
+        mark = (int(bill.candidates.codes[OFFER][index]), float(bill.memory_bytes[index]))
+        if mark not in seen:
+            seen.add(mark)
+            found.append(index)
+    return found
+
+
+def as_infeasible(bill: Bill, index: int) -> Infeasible:
+    """A candidate that does not fit as an outcome: what it needs, what there is, and of what."""
+    estimated = bill.estimate(index)
+    memory, disk = (float(values[index]) for values in violations(bill))
+    if memory > 0 or disk <= 0:
+        required, available, reason = bill.memory_bytes[index], bill.usable_bytes[index], "memory"
+    else:
+        available = estimated.offer.host.disk_bytes
+        required, reason = available + bill.disk_short_bytes[index], "disk"
+    return Infeasible(estimated.offer, estimated.config, float(required), float(available), reason)

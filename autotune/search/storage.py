@@ -1,0 +1,104 @@
+"""Where the Optuna study lives: memory, a journal in the run folder, or a storage of the user's."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from autotune.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from optuna.storages import BaseStorage
+    from optuna.study import Study
+
+JOURNAL_FILE = "study.log"
+
+
+def open_study(
+    *, run_dir: Path | None, storage: str | None, name: str, job_key: str, resume: bool
+) -> Study:
+    """The study of this search: in the user's storage, the run folder's journal, or memory.
+
+    The journal is a view of the run's record and is written anew each time. Raises InputError for
+    a storage that cannot be opened, or that holds the study of another job.
+    """
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with quiet():
+        if storage is None:
+            inside = _journal(run_dir / JOURNAL_FILE) if run_dir else None
+            study = optuna.create_study(storage=inside, study_name=name, direction="minimize")
+        else:
+            study = _in_storage(storage, name, resume=resume)
+        _agree(study, job_key, storage)
+    return study
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without Optuna's notes that a part of it is experimental."""
+    from optuna.exceptions import ExperimentalWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        yield
+
+
+def _journal(path: Path) -> BaseStorage:
+    """A fresh journal that any Optuna tool can read while the search runs.
+
+    The run folder is held by this process and its record is what lasts, so the journal needs
+    neither Optuna's lock, which outlives a killed holder by 30 s, nor to reach the disk with every
+    line.
+    """
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    class RunJournal(JournalFileBackend):
+        """Lines go to the operating system at once, and to the disk when it likes."""
+
+        def append_logs(self, logs: list[dict[str, Any]]) -> None:
+            with path.open("ab") as file:
+                file.write(b"".join(json.dumps(log).encode() + b"\n" for log in logs))
+
+    for leftover in path.parent.glob(f"{path.name}*"):
+        leftover.unlink()
+    return JournalStorage(RunJournal(str(path)))
+
+
+def _in_storage(url: str, name: str, *, resume: bool) -> Study:
+    import optuna
+
+    try:
+        return optuna.create_study(
+            storage=url, study_name=name, direction="minimize", load_if_exists=resume
+        )
+    except optuna.exceptions.DuplicatedStudyError:
+        msg = f"storage {_without_password(url)} already holds a study {name!r}"
+        raise InputError(msg, "add --resume to go on in it, or name another run") from None
+    except Exception as error:  # noqa: BLE001 - every driver raises its own
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        msg = f"storage {_without_password(url)} cannot be opened: {reason}"
+        hint = "give an Optuna storage URL, such as sqlite:///study.db, or leave --storage out"
+        raise InputError(msg, hint) from None
+
+
+def _without_password(url: str) -> str:
+    scheme, mark, rest = url.partition("://")
+    return f"{scheme}{mark}{rest.rpartition('@')[2]}"
+
+
+def _agree(study: Study, job_key: str, storage: str | None) -> None:
+    found = study.user_attrs.get("job_key")
+    if found is None:
+        study.set_user_attr("job_key", job_key)
+    elif found != job_key:
+        place = _without_password(storage or "")
+        msg = f"storage {place} holds the study {study.study_name!r} of another job"
+        raise InputError(msg, "name another run, or leave --resume out")

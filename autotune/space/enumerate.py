@@ -1,0 +1,265 @@
+"""Search space -> every valid candidate, as columns of codes.
+
+Each offer has its own grid: the product of its knobs' levels. Rules over one knob shorten an axis,
+rules over several mask the grid, and what remains becomes candidates. A rule runs once for each
+distinct combination of the knobs it reads, never once for each candidate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.domain.candidates import CLOSED_FORM, OFFER, Candidates
+from autotune.domain.config import KNOBS, KnobValue
+from autotune.domain.errors import InputError
+from autotune.space.rules import RULES, Rule, has_cuda
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from autotune.domain.device import Offer
+    from autotune.domain.job import Job
+    from autotune.domain.space import SearchSpace
+
+ACCUMULATION = "gradient_accumulation_steps"
+AXES = tuple(name for name in KNOBS if name != ACCUMULATION)
+# Values that need nobody's consent; the other values of these knobs are opt-in.
+PLAIN: dict[str, KnobValue] = {
+    "optimizer": "adamw_torch_fused",
+    "adapter_dtype": "fp32",
+    "packing": "off",
+    "length_grouping": "off",
+}
+CONTAMINATION = (
+    "packing is locked on: without flash_attention_2, rows that share a sequence attend to "
+    "each other"
+)
+MAX_CANDIDATES = 20_000_000  # about 1 GB of columns
+
+
+@dataclass(frozen=True, slots=True)
+class Enumeration:
+    """Valid candidates, and what was left out and why.
+
+    rejected: settings per reason, by the first rule that each one breaks.
+    by_offer: the same for each offer, in the order of `job.offers`.
+    opt_in_ignored: values that the space lists and the job does not allow.
+    """
+
+    candidates: Candidates
+    rejected: dict[str, int]
+    by_offer: tuple[dict[str, int], ...]
+    space_size: int
+    opt_in_ignored: dict[str, tuple[KnobValue, ...]]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def invalid_total(self) -> int:
+        """Settings that some rule rejects."""
+        return sum(self.rejected.values())
+
+
+def enumerate_candidates(job: Job, space: SearchSpace) -> Enumeration:
+    """Every valid candidate of the job's offers.
+
+    Raises InputError when a locked value is impossible on every offer, or no split makes the global
+    batch on any of them. Without candidates for other reasons the result is empty and says why.
+    """
+    found = _enumerate(job, space)
+    if len(found.candidates) == 0:
+        _refuse_impossible(job, space, found)
+    return found
+
+
+def knob_levels(job: Job, space: SearchSpace, offer: Offer, name: str) -> tuple[KnobValue, ...]:
+    """Values of a knob that the job lets be tried on an offer, before any rule."""
+    if name in job.lock:
+        return (job.lock[name],)
+    values = space.values[name]
+    if name in PLAIN:
+        return _with_consent(job, name, values)
+    if values:
+        return values
+    if name == "micro_batch_size":
+        return _divisors(job.global_batch_size)
+    if name == "pin_memory":
+        return (has_cuda(offer.device),)
+    return (CLOSED_FORM,)
+
+
+def _with_consent(job: Job, name: str, values: tuple[KnobValue, ...]) -> tuple[KnobValue, ...]:
+    """Opt-in values only when the job allows the knob; then all, if the space lists just one."""
+    plain = PLAIN[name]
+    if name in job.allow:
+        return values if len(values) > 1 else KNOBS[name].choices
+    return (plain,) if plain in values else values
+
+
+def _divisors(number: int) -> tuple[int, ...]:
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return tuple(sorted({*small, *(number // d for d in small)}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """The valid settings of one offer: levels that remain, and a mask over their product."""
+
+    levels: dict[str, tuple[KnobValue, ...]]
+    mask: NDArray[np.bool_]
+    rejected: Counter[str]
+    size: int
+
+
+def _enumerate(job: Job, space: SearchSpace) -> Enumeration:
+    grids = [_grid(job, space, offer) for offer in job.offers]
+    rejected: Counter[str] = Counter()
+    for grid in grids:
+        rejected.update(grid.rejected)
+    return Enumeration(
+        candidates=_columns(job, grids),
+        rejected=dict(rejected.most_common()),
+        by_offer=tuple(dict(grid.rejected) for grid in grids),
+        space_size=sum(grid.size for grid in grids),
+        opt_in_ignored=_ignored(job, space),
+        warnings=_warnings(job),
+    )
+
+
+def _grid(job: Job, space: SearchSpace, offer: Offer) -> _Grid:
+    levels = {name: knob_levels(job, space, offer, name) for name in AXES}
+    size = left = math.prod(len(values) for values in levels.values())
+    rejected: Counter[str] = Counter()
+    for rule in RULES:
+        if len(rule.reads) > 1 or left == 0:
+            continue
+        (name,) = rule.reads
+        kept = tuple(value for value in levels[name] if rule.allows(job, offer, value))
+        lost = left * (len(levels[name]) - len(kept)) // len(levels[name])
+        if lost:
+            rejected[rule.reason] += lost
+            levels[name], left = kept, left - lost
+    if left > MAX_CANDIDATES:
+        msg = (
+            f"the search space holds {left:,} settings on {offer.label}, "
+            f"and at most {MAX_CANDIDATES:,} can be priced"
+        )
+        raise InputError(msg, "list fewer values or lock some knobs")
+    mask = np.ones([len(levels[name]) for name in AXES] if left else [0], np.bool_)
+    for rule in RULES:
+        if len(rule.reads) > 1 and left:
+            mask &= _table(rule, job, offer, levels)
+            remaining = int(np.count_nonzero(mask))
+            if remaining < left:
+                rejected[rule.reason] += left - remaining
+                left = remaining
+    return _Grid(levels, mask, rejected, size)
+
+
+def _table(
+    rule: Rule, job: Job, offer: Offer, levels: dict[str, tuple[KnobValue, ...]]
+) -> NDArray[np.bool_]:
+    """The rule's answers, shaped to broadcast over the grid."""
+    own = [levels[name] for name in rule.reads]
+    answers = np.fromiter(
+        (rule.allows(job, offer, *values) for values in product(*own)),
+        np.bool_,
+        math.prod(len(values) for values in own),
+    ).reshape([len(values) for values in own])
+    order = sorted(range(len(own)), key=lambda i: AXES.index(rule.reads[i]))
+    shape = [len(levels[name]) if name in rule.reads else 1 for name in AXES]
+    return answers.transpose(order).reshape(shape)
+
+
+def _columns(job: Job, grids: list[_Grid]) -> Candidates:
+    """Codes of every grid's valid settings, one after another in the order of the offers."""
+    levels: dict[str, tuple[Any, ...]] = {OFFER: job.offers}
+    used = [grid for grid in grids if grid.mask.any()]
+    for name in AXES:
+        distinct = dict.fromkeys(value for grid in used for value in grid.levels[name])
+        if KNOBS[name].kind == "count":
+            levels[name] = tuple(sorted(distinct, key=int))
+        else:
+            levels[name] = tuple(distinct)
+    splits = {
+        (offer.count, micro): job.global_batch_size // (int(micro) * offer.count)
+        for offer, grid in zip(job.offers, grids, strict=True)
+        for micro in grid.levels["micro_batch_size"]
+        if grid.mask.any()
+    }
+    levels[ACCUMULATION] = tuple(sorted(set(splits.values())))
+    parts: dict[str, list[NDArray[np.int32]]] = {name: [] for name in (OFFER, *KNOBS)}
+    for number, (offer, grid) in enumerate(zip(job.offers, grids, strict=True)):
+        chosen = np.flatnonzero(grid.mask)
+        if len(chosen) == 0:
+            continue
+        parts[OFFER].append(np.full(len(chosen), number, np.int32))
+        digits = np.unravel_index(chosen, grid.mask.shape)
+        for name, digit in zip(AXES, digits, strict=True):
+            codes = [levels[name].index(value) for value in grid.levels[name]]
+            parts[name].append(np.asarray(codes, np.int32)[digit])
+        made = [splits[offer.count, micro] for micro in grid.levels["micro_batch_size"]]
+        codes = [levels[ACCUMULATION].index(value) for value in made]
+        micro_digit = digits[AXES.index("micro_batch_size")]
+        parts[ACCUMULATION].append(np.asarray(codes, np.int32)[micro_digit])
+    return Candidates(
+        {name: levels[name] for name in (OFFER, *KNOBS)},
+        {
+            name: np.concatenate(columns) if columns else np.zeros(0, np.int32)
+            for name, columns in parts.items()
+        },
+    )
+
+
+def _ignored(job: Job, space: SearchSpace) -> dict[str, tuple[KnobValue, ...]]:
+    ignored = {}
+    for name, plain in PLAIN.items():
+        others = tuple(value for value in space.values[name] if value != plain)
+        listed = others and plain in space.values[name]
+        if listed and name not in job.allow and name not in job.lock:
+            ignored[name] = others
+    return ignored
+
+
+def _warnings(job: Job) -> tuple[str, ...]:
+    if job.lock.get("packing") == "on" and job.lock.get("attention") != "flash_attention_2":
+        return (CONTAMINATION,)
+    return ()
+
+
+def _refuse_impossible(job: Job, space: SearchSpace, found: Enumeration) -> None:
+    """Raise when one locked value, or the global batch, is what leaves no candidate."""
+    devices = ", ".join(dict.fromkeys(offer.label for offer in job.offers))
+    for name, value in job.lock.items():
+        rest = {other: locked for other, locked in job.lock.items() if other != name}
+        freed = replace(job, lock=rest)
+        if len(_enumerate(freed, space).candidates):
+            msg = f"{name} {_shown(value)} is locked but not possible on {devices}: "
+            hint = f"leave {name} out of lock, or change the hardware or software of the job"
+            raise InputError(msg + _reasons(found, of_knob=name), hint)
+    batch_reasons = [rule.reason for rule in RULES if rule.reads == ("micro_batch_size",)]
+    if found.rejected and set(found.rejected) <= set(batch_reasons):
+        sizes = sorted({offer.count for offer in job.offers})
+        msg = f"no split makes a global batch of {job.global_batch_size} on {devices}"
+        hint = f"it must be a multiple of the devices of an offer ({', '.join(map(str, sizes))})"
+        raise InputError(msg, hint)
+    if job.lock and len(_enumerate(replace(job, lock={}), space).candidates):
+        locks = ", ".join(f"{name} {_shown(value)}" for name, value in job.lock.items())
+        msg = f"{locks}: locked together, not possible on {devices}: "
+        raise InputError(msg + _reasons(found), "leave some of them out of lock")
+
+
+def _reasons(found: Enumeration, of_knob: str | None = None) -> str:
+    """The rules that rejected; those that read the knob when there are any."""
+    about = {rule.reason for rule in RULES if of_knob in rule.reads}
+    named = [reason for reason in found.rejected if reason in about]
+    return "; ".join(named or found.rejected)
+
+
+def _shown(value: KnobValue) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

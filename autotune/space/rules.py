@@ -1,0 +1,251 @@
+"""Which settings are valid for a job on an offer: one small function a rule, one table of them.
+
+A rule says which knobs it reads; it is asked once for each distinct combination of their values on
+an offer, and answers whether the combination may run. Memory is not a rule: whether a setting fits
+is priced, because how far it misses matters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autotune.domain.config import KNOBS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.domain.config import Config
+    from autotune.domain.device import Device, Offer
+    from autotune.domain.job import Job
+
+FLASH_CAPABILITY = 8.0  # flash-attention 2 README: Ampere, Ada or Hopper and later
+FLASH_HEAD_DIM = 256  # flash-attention 2 README: head dimensions up to 256
+INT8_CAPABILITY = 7.5  # bitsandbytes installation guide: LLM.int8() needs Turing or later
+# Classes without `_supports_sdpa` in transformers 5.23 (soft-capping, sinks, or never ported).
+NO_SDPA = frozenset({"gemma2", "gpt_oss", "gpt_neo", "gptj", "bloom", "mpt", "codegen", "xglm"})
+# Classes without `_supports_flash_attn` in transformers 5.23; gpt_oss's sinks need another kernel.
+NO_FLASH = frozenset({"gpt_oss", "bloom", "mpt", "codegen", "xglm"})
+CUDA_GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
+EIGHT_BIT = frozenset({"adamw_bnb_8bit", "paged_adamw_8bit"})
+HALF = frozenset({"fp16", "bf16"})
+UNUSED_PREFETCH = 2  # stands for "nothing is prefetched" when there are no workers
+BYTES_PER_TOKEN = 24  # input_ids, attention_mask and labels, int64 each (Hugging Face collators)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A named condition over a few knobs. `allows(job, offer, *values)` in the order of `reads`."""
+
+    name: str
+    reads: tuple[str, ...]
+    reason: str  # why a setting was rejected
+    allows: Callable[..., bool]
+
+
+def has_cuda(device: Device) -> bool:
+    """Whether torch drives the device through its CUDA (or ROCm) interface."""
+    return device.vendor in {"nvidia", "amd"}
+
+
+def native(device: Device, precision: str) -> bool:
+    """Whether the device multiplies in that dtype itself, without emulation."""
+    return device.peak_flop_per_s(precision) > 0
+
+
+def fixed_shapes(job: Job) -> bool:
+    """Whether every unpacked batch has the same length."""
+    if job.padding == "max_length":
+        return True
+    return job.lengths.known and min(job.lengths.quantiles) >= job.lengths.maximum
+
+
+def _splits_batch(job: Job, offer: Offer, micro: int) -> bool:
+    return job.global_batch_size % (micro * offer.count) == 0
+
+
+def _accumulation_as_locked(job: Job, offer: Offer, micro: int) -> bool:
+    locked = job.lock.get("gradient_accumulation_steps")
+    return locked is None or micro * offer.count * int(locked) == job.global_batch_size
+
+
+def _native_dtype(_job: Job, offer: Offer, precision: str) -> bool:
+    return native(offer.device, precision)
+
+
+def _base_holds_dtype(job: Job, _offer: Offer, precision: str) -> bool:
+    return precision in HALF or job.method.base == "32bit"
+
+
+def _fp16_is_second_choice(job: Job, offer: Offer, precision: str) -> bool:
+    locked = job.lock.get("precision") == "fp16"
+    return precision != "fp16" or locked or not native(offer.device, "bf16")
+
+
+def _fp16_full_needs_fp32_weights(job: Job, _offer: Offer, precision: str) -> bool:
+    return precision != "fp16" or job.method.is_lora or job.method.base == "32bit"
+
+
+def _quantised_base_runs(job: Job, offer: Offer, _precision: str) -> bool:
+    if job.method.base not in {"int8", "nf4"}:
+        return True
+    capable = job.method.base == "nf4" or offer.device.compute_capability >= INT8_CAPABILITY
+    return job.software.bitsandbytes is not None and offer.device.vendor == "nvidia" and capable
+
+
+def _family_has_kernel(job: Job, _offer: Offer, attention: str) -> bool:
+    model = job.model
+    if attention == "sdpa":
+        return not model.attention_softcap and model.family not in NO_SDPA
+    if attention == "flash_attention_2":
+        return model.family not in NO_FLASH and model.position != "alibi"
+    return True
+
+
+def _flash_runs(job: Job, offer: Offer, attention: str) -> bool:
+    device = offer.device
+    return attention != "flash_attention_2" or (
+        job.software.has_flash_attention
+        and device.vendor == "nvidia"
+        and device.compute_capability >= FLASH_CAPABILITY
+        and job.model.head_dim <= FLASH_HEAD_DIM
+    )
+
+
+def _sharding_by_count(_job: Job, offer: Offer, sharding: str) -> bool:
+    return (sharding == "none") == (offer.count == 1)
+
+
+def _quantised_sharding(job: Job, _offer: Offer, sharding: str) -> bool:
+    if job.method.base == "int8":
+        return sharding not in {"fsdp", "zero3"}
+    return job.method.base != "nf4" or sharding != "zero3"
+
+
+def _workers_within_cores(_job: Job, offer: Offer, workers: int) -> bool:
+    return workers * offer.count <= offer.host.cores
+
+
+def _pinned_needs_cuda(_job: Job, offer: Offer, pinned: bool) -> bool:  # noqa: FBT001 - a knob
+    return not pinned or has_cuda(offer.device)
+
+
+def _optimizer_runs(job: Job, offer: Offer, optimizer: str) -> bool:
+    installed = job.software.bitsandbytes is not None and offer.device.vendor == "nvidia"
+    return optimizer not in EIGHT_BIT or installed
+
+
+def _graphs_need_cuda(_job: Job, offer: Offer, compiled: str) -> bool:
+    return compiled not in CUDA_GRAPH_MODES or has_cuda(offer.device)
+
+
+def _adapters_exist(job: Job, _offer: Offer, adapter_dtype: str) -> bool:
+    return job.method.is_lora or adapter_dtype == "fp32"
+
+
+def _grouping_saves_padding(job: Job, _offer: Offer, grouping: str) -> bool:
+    return grouping == "off" or job.padding == "longest"
+
+
+def _prefetch_needs_workers(job: Job, _offer: Offer, workers: int, prefetch: int) -> bool:
+    return workers > 0 or prefetch == UNUSED_PREFETCH or "prefetch_factor" in job.lock
+
+
+def _batches_in_memory(job: Job, offer: Offer, micro: int, workers: int, prefetch: int) -> bool:
+    batch_bytes = micro * job.max_length * BYTES_PER_TOKEN
+    held_bytes = offer.count * workers * prefetch * batch_bytes
+    return held_bytes <= min(offer.host.shm_bytes, offer.host.ram_bytes)
+
+
+def _flash_needs_half(_job: Job, _offer: Offer, attention: str, precision: str) -> bool:
+    return attention != "flash_attention_2" or precision in HALF
+
+
+def _bf16_adapters_need_bf16(_job: Job, _offer: Offer, adapter_dtype: str, precision: str) -> bool:
+    return adapter_dtype == "fp32" or precision == "bf16"
+
+
+def _packing_keeps_rows_apart(job: Job, _offer: Offer, packing: str, attention: str) -> bool:
+    locked = job.lock.get("packing") == "on"
+    return packing == "off" or attention == "flash_attention_2" or locked
+
+
+def _packing_or_grouping(_job: Job, _offer: Offer, packing: str, grouping: str) -> bool:
+    return packing == "off" or grouping == "off"
+
+
+def _graphs_need_fixed_shapes(job: Job, _offer: Offer, compiled: str, packing: str) -> bool:
+    return compiled not in CUDA_GRAPH_MODES or packing == "on" or fixed_shapes(job)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("splits_batch", ("micro_batch_size",),
+         "micro-batch x devices does not divide the global batch", _splits_batch),
+    Rule("accumulation_as_locked", ("micro_batch_size",),
+         "micro-batch x devices x the locked accumulation is not the global batch",
+         _accumulation_as_locked),
+    Rule("native_dtype", ("precision",), "the device does not have the precision natively",
+         _native_dtype),
+    Rule("base_holds_dtype", ("precision",), "fp32 and tf32 compute need base 32bit",
+         _base_holds_dtype),
+    Rule("fp16_second_choice", ("precision",), "fp16 is tried only where bf16 is not native",
+         _fp16_is_second_choice),
+    Rule("fp16_full", ("precision",), "full fine-tuning in fp16 needs base 32bit",
+         _fp16_full_needs_fp32_weights),
+    Rule("quantised_base", ("precision",),
+         "an int8 or nf4 base needs bitsandbytes and a CUDA device that runs it",
+         _quantised_base_runs),
+    Rule("family_has_kernel", ("attention",), "the model's family does not have the kernel",
+         _family_has_kernel),
+    Rule("flash_runs", ("attention",),
+         "flash_attention_2 needs the package, compute capability 8.0 and heads up to 256 wide",
+         _flash_runs),
+    Rule("sharding_by_count", ("sharding",), "one device is not sharded, several always are",
+         _sharding_by_count),
+    Rule("quantised_sharding", ("sharding",), "a quantised base cannot be split this way",
+         _quantised_sharding),
+    Rule("workers_within_cores", ("num_dataloader_workers",),
+         "more data workers than the host has cores", _workers_within_cores),
+    Rule("pinned_needs_cuda", ("pin_memory",), "pinned memory needs a CUDA device",
+         _pinned_needs_cuda),
+    Rule("optimizer_runs", ("optimizer",), "8-bit optimizers need bitsandbytes and CUDA",
+         _optimizer_runs),
+    Rule("graphs_need_cuda", ("compile",), "CUDA graphs need a CUDA device", _graphs_need_cuda),
+    Rule("adapters_exist", ("adapter_dtype",), "only LoRA has adapters", _adapters_exist),
+    Rule("grouping_saves_padding", ("length_grouping",),
+         "length grouping does nothing when every row is padded to max_length",
+         _grouping_saves_padding),
+    Rule("prefetch_needs_workers", ("num_dataloader_workers", "prefetch_factor"),
+         "without workers nothing is prefetched", _prefetch_needs_workers),
+    Rule("batches_in_memory", ("micro_batch_size", "num_dataloader_workers", "prefetch_factor"),
+         "prefetched batches exceed /dev/shm or RAM", _batches_in_memory),
+    Rule("flash_needs_half", ("attention", "precision"), "flash_attention_2 needs fp16 or bf16",
+         _flash_needs_half),
+    Rule("bf16_adapters", ("adapter_dtype", "precision"), "bf16 adapters need bf16 compute",
+         _bf16_adapters_need_bf16),
+    Rule("packing_keeps_apart", ("packing", "attention"),
+         "packing needs flash_attention_2 to keep joined rows apart", _packing_keeps_rows_apart),
+    Rule("packing_or_grouping", ("packing", "length_grouping"),
+         "packed sequences have one length already", _packing_or_grouping),
+    Rule("graphs_need_shapes", ("compile", "packing"),
+         "CUDA graphs need batches of one shape", _graphs_need_fixed_shapes),
+)  # fmt: skip
+
+
+def violations(job: Job, offer: Offer, config: Config) -> list[str]:
+    """Reasons why a configuration is not valid for the job on the offer; empty when it is."""
+    knobs = config.as_dict()
+    broken = [
+        rule.reason
+        for rule in RULES
+        if not rule.allows(job, offer, *(knobs[name] for name in rule.reads))
+    ]
+    split = config.micro_batch_size * config.gradient_accumulation_steps * offer.count
+    if split != job.global_batch_size and not broken:
+        broken.append("micro-batch x accumulation x devices is not the global batch")
+    return broken
+
+
+if not all(set(rule.reads) <= set(KNOBS) for rule in RULES):  # pragma: no cover - import-time guard
+    message = "every rule reads knobs"
+    raise AssertionError(message)

@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune.cost.model import CostModel
+from autotune.domain.candidates import OFFER
+from autotune.domain.job import Limits
+from autotune.search import selection
+from autotune.search.selection import (
+    PLATEAU,
+    TIE,
+    alternatives,
+    as_infeasible,
+    best_index,
+    nearest_misses,
+    neighbours,
+    pareto_front,
+)
+from autotune.space.enumerate import enumerate_candidates
+from autotune.space.file import load_space
+
+if TYPE_CHECKING:
+    from autotune.cost.model import Bill
+    from autotune.domain.job import Job
+
+OPEN = Limits(0.08, 1800.0)
+
+
+def limits(**fields: Any) -> Limits:
+    return replace(OPEN, **fields)
+
+
+def described(bill: Bill, index: int | None) -> tuple[str, str] | None:
+    if index is None:
+        return None
+    return repr(bill.candidates.offer(index)), bill.candidates.config(index).key
+
+
+def test_the_optimum_is_what_a_scalar_loop_finds(build: Any) -> None:
+    offers = (build.offer("a100", 1, 1.6), build.offer("h100", 2, 5.0), build.offer("t4", 1, 0.3))
+    job = build.job(*offers, lock={"compile": "off", "attention": "sdpa"}, global_batch_size=4)
+    model = CostModel(job)
+    candidates = enumerate_candidates(job, load_space()).candidates
+    least: dict[str, float] = {"cost": np.inf, "time": np.inf}
+    for i in range(len(candidates)):
+        one = model.price(candidates.take(np.asarray([i])))
+        if one.feasible[0]:
+            least["cost"] = min(least["cost"], float(one.cost_usd[0]))
+            least["time"] = min(least["time"], float(one.duration_s[0]))
+    bill = model.price(candidates)
+    for objective, expected in least.items():
+        found = best_index(bill, objective, OPEN)  # type: ignore[arg-type]  # a Literal
+        assert found.optimum is not None
+        value = selection.scores(bill, objective)[found.optimum]  # type: ignore[arg-type]
+        assert value == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("objective", ["cost", "time"])
+def test_the_pick_is_feasible_and_nothing_feasible_is_more_than_the_plateau_better(
+    tight_bill: Bill, objective: Any
+) -> None:
+    found = best_index(tight_bill, objective, OPEN)
+    values = selection.scores(tight_bill, objective)
+    assert found.index is not None
+    assert tight_bill.feasible[found.index]
+    assert not tight_bill.feasible.all(), "the job must have candidates that do not fit"
+    assert values[found.index] <= values[tight_bill.feasible].min() * (1 + PLATEAU)
+    assert values[found.optimum] == values[tight_bill.feasible].min()
+
+
+def test_the_pick_on_the_plateau_never_needs_a_step_more_memory(tight_bill: Bill) -> None:
+    found = best_index(tight_bill, "cost", OPEN)
+    assert found.index is not None
+    assert found.optimum is not None
+    step = selection.MEMORY_STEP * tight_bill.usable_bytes[found.index]
+    memory = tight_bill.memory_bytes
+    assert memory[found.index] <= memory[found.optimum] + step
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_the_order_of_offers_and_values_does_not_change_the_answer(
+    small_job: Job, small_bill: Bill, data: Any
+) -> None:
+    offers = data.draw(st.permutations(small_job.offers))
+    space = load_space()
+    shuffled = replace(
+        space,
+        values={name: tuple(data.draw(st.permutations(own))) for name, own in space.values.items()},
+    )
+    job = replace(small_job, offers=tuple(offers))
+    bill = CostModel(job).price(enumerate_candidates(job, shuffled).candidates)
+    for objective in ("cost", "time"):
+        before = best_index(small_bill, objective, OPEN)
+        after = best_index(bill, objective, OPEN)
+        for field in ("index", "optimum", "runner_up"):
+            assert described(bill, getattr(after, field)) == described(
+                small_bill, getattr(before, field)
+            )
+    front = [described(bill, i) for i in pareto_front(bill)]
+    assert front == [described(small_bill, i) for i in pareto_front(small_bill)]
+
+
+def test_doubling_prices_doubles_cost_and_keeps_the_pick(small_job: Job, small_bill: Bill) -> None:
+    offers = tuple(
+        replace(offer, usd_per_hour=2 * offer.usd_per_hour) for offer in small_job.offers
+    )
+    job = replace(small_job, offers=offers)
+    bill = CostModel(job).price(
+        small_bill.candidates.__class__(
+            {**small_bill.candidates.levels, OFFER: offers}, small_bill.candidates.codes
+        )
+    )
+    np.testing.assert_allclose(bill.cost_usd, 2 * small_bill.cost_usd, rtol=1e-12)
+    before, after = best_index(small_bill, "cost", OPEN), best_index(bill, "cost", OPEN)
+    assert (before.index, before.optimum) == (after.index, after.optimum)
+
+
+def test_free_machines_are_told_apart_by_time(small_job: Job) -> None:
+    offers = tuple(replace(offer, usd_per_hour=0.0) for offer in small_job.offers)
+    job = replace(small_job, offers=offers)
+    bill = CostModel(job).price(enumerate_candidates(job, load_space()).candidates)
+    found = best_index(bill, "cost", OPEN)
+    assert selection.score_name(bill, "cost") == "duration_s"
+    assert found.optimum is not None
+    assert bill.duration_s[found.optimum] == bill.duration_s[bill.feasible].min()
+
+
+def test_limits_that_can_be_met_are_met(small_bill: Bill) -> None:
+    unlimited = best_index(small_bill, "cost", OPEN)
+    assert unlimited.index is not None
+    deadline = 0.9 * float(small_bill.duration_s[unlimited.index])
+    found = best_index(small_bill, "cost", limits(deadline_s=deadline))
+    assert found.index is not None
+    assert small_bill.duration_s[found.index] <= deadline
+    assert found.misses == ()
+    within = small_bill.feasible & (small_bill.duration_s <= deadline)
+    assert small_bill.cost_usd[found.optimum] == small_bill.cost_usd[within].min()
+
+
+def test_a_missed_deadline_gives_the_soonest_and_says_by_how_much(small_bill: Bill) -> None:
+    found = best_index(small_bill, "cost", limits(deadline_s=1.0))
+    soonest = small_bill.duration_s[small_bill.feasible].min()
+    assert found.index is not None
+    assert small_bill.duration_s[found.index] == soonest
+    assert [miss.limit for miss in found.misses] == ["deadline"]
+    assert found.misses[0].by == pytest.approx(soonest - 1.0)
+
+
+def test_a_missed_budget_gives_the_cheapest_and_says_by_how_much(small_bill: Bill) -> None:
+    found = best_index(small_bill, "time", limits(budget_usd=1e-6))
+    cheapest = small_bill.cost_usd[small_bill.feasible].min()
+    assert found.index is not None
+    assert small_bill.cost_usd[found.index] == cheapest
+    assert [miss.limit for miss in found.misses] == ["budget"]
+    assert found.misses[0].by == pytest.approx(cheapest - 1e-6)
+
+
+def test_nothing_feasible_gives_no_pick_but_near_misses(build: Any, tight_job: Job) -> None:
+    job = replace(tight_job, offers=(build.offer("t4"),))
+    bill = CostModel(job).price(enumerate_candidates(job, load_space()).candidates)
+    found = best_index(bill, "cost", OPEN)
+    assert found.index is None
+    misses = nearest_misses(bill)
+    assert len(misses) == 3
+    worst = [float(np.maximum(*selection.violations(bill))[i]) for i in misses]
+    assert worst == sorted(worst)
+    assert worst[0] == np.maximum(*selection.violations(bill)).min()
+    first = as_infeasible(bill, misses[0])
+    assert first.required_bytes > first.available_bytes
+    assert first.reason == "memory"
+    assert alternatives(bill, misses[0]) == []
+    assert pareto_front(bill) == []
+
+
+def test_near_misses_would_beat_the_pick_and_need_different_memory(tight_bill: Bill) -> None:
+    found = best_index(tight_bill, "cost", OPEN)
+    misses = nearest_misses(tight_bill, pick=found.index)
+    assert len(misses) == 3
+    assert not tight_bill.feasible[misses].any()
+    assert len({float(tight_bill.memory_bytes[i]) for i in misses}) == 3
+
+
+@pytest.mark.parametrize("name", ["small_bill", "tight_bill"])
+def test_the_front_is_exact(name: str, request: pytest.FixtureRequest) -> None:
+    bill: Bill = request.getfixturevalue(name)
+    front = pareto_front(bill)
+    at = np.flatnonzero(bill.feasible)
+    time, cost = bill.duration_s, bill.cost_usd
+    points = set()
+    for i in at:
+        beaten = (time[at] <= time[i]) & (cost[at] <= cost[i])
+        beaten &= (time[at] < time[i]) | (cost[at] < cost[i])
+        if not beaten.any():
+            points.add((time[i], cost[i]))
+    assert [(time[i], cost[i]) for i in front] == sorted(points)
+
+
+def test_alternatives_differ_visibly_from_the_pick_and_from_each_other(small_bill: Bill) -> None:
+    pick = best_index(small_bill, "cost", OPEN).index
+    assert pick is not None
+    chosen = alternatives(small_bill, pick, "cost", k=5)
+    assert len(chosen) == 5
+    looks = {
+        tuple(int(small_bill.candidates.codes[axis][i]) for axis in selection.VISIBLE)
+        for i in [pick, *chosen]
+    }
+    assert len(looks) == 6
+    assert len({int(small_bill.candidates.codes[OFFER][i]) for i in chosen}) >= 3
+    costs = [small_bill.cost_usd[i] for i in chosen]
+    assert costs == sorted(costs)
+
+
+def test_neighbours_differ_in_one_knob_by_one_step(small_bill: Bill) -> None:
+    pick = best_index(small_bill, "time", OPEN).index
+    assert pick is not None
+    config = small_bill.candidates.config(pick).as_dict()
+    found = neighbours(small_bill, pick)
+    assert {n.knob for n in found} >= {"micro_batch_size", "num_dataloader_workers", "compile"}
+    for neighbour in found:
+        other = small_bill.candidates.config(neighbour.index).as_dict()
+        changed = {name for name in config if config[name] != other[name]}
+        assert changed - {"gradient_accumulation_steps"} == {neighbour.knob}
+        assert small_bill.candidates.offer(neighbour.index) == small_bill.candidates.offer(pick)
+    micro = [
+        small_bill.candidates.value("micro_batch_size", n.index)
+        for n in found
+        if n.knob == "micro_batch_size"
+    ]
+    own = config["micro_batch_size"]
+    assert isinstance(own, int)
+    assert set(micro) <= {own // 2, own * 2}
+
+
+def test_a_tie_needs_a_runner_up_that_trains_differently(small_bill: Bill) -> None:
+    found = best_index(small_bill, "cost", OPEN)
+    assert found.index is not None
+    assert found.runner_up is not None
+    assert found.optimum is not None
+    ratio = small_bill.cost_usd[found.runner_up] / small_bill.cost_usd[found.optimum]
+    assert found.tie == (ratio <= 1 + TIE)
+    mine = small_bill.candidates.config(found.index).as_dict()
+    other = small_bill.candidates.config(found.runner_up).as_dict()
+    same_offer = small_bill.candidates.offer(found.index) == small_bill.candidates.offer(
+        found.runner_up
+    )
+    changed = {name for name in mine if mine[name] != other[name]} - selection.FEEDING
+    assert changed or not same_offer
+
+
+def test_a_choice_among_some_candidates_stays_among_them(small_bill: Bill) -> None:
+    some = [int(i) for i in np.flatnonzero(small_bill.feasible)[5:25]]
+    found = best_index(small_bill, "cost", OPEN, among=some)
+    assert found.index in some
+    assert found.optimum in some
+
+
+def test_figures_that_are_not_finite_are_never_chosen(small_bill: Bill) -> None:
+    duration = small_bill.duration_s.copy()
+    best = best_index(small_bill, "time", OPEN).optimum
+    assert best is not None
+    duration[best] = np.nan
+    broken = replace(small_bill, duration_s=duration)
+    assert best_index(broken, "time", OPEN).optimum not in {None, best}
+    assert best not in pareto_front(broken)

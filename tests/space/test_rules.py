@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from autotune.domain.config import Config
+from autotune.domain.job import Lengths, Method
+from autotune.space.rules import NO_FLASH, NO_SDPA, RULES, violations
+
+
+def config(**knobs: Any) -> Config:
+    values: dict[str, Any] = {
+        "micro_batch_size": 4, "gradient_accumulation_steps": 2, "checkpoint_every_steps": 100,
+        "precision": "bf16",
+    }  # fmt: skip
+    return Config(**{**values, **knobs})
+
+
+def lora(base: Any = "16bit") -> Method:
+    return Method("lora", base, 16, 16.0)
+
+
+def test_a_plain_setting_is_valid(build: Any) -> None:
+    job = build.job()
+    assert violations(job, job.offers[0], config()) == []
+
+
+def test_names_and_reasons_of_rules_are_distinct() -> None:
+    assert len({rule.name for rule in RULES}) == len(RULES)
+    assert len({rule.reason for rule in RULES}) == len(RULES)
+
+
+@pytest.mark.parametrize(("micro", "accumulation"), [(4, 1), (3, 2), (8, 2), (16, 1), (6, 3)])
+def test_splits_that_miss_the_global_batch_are_invalid(
+    build: Any, micro: int, accumulation: int
+) -> None:
+    job = build.job()
+    broken = config(micro_batch_size=micro, gradient_accumulation_steps=accumulation)
+    assert violations(job, job.offers[0], broken)
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "base", "valid"),
+    [
+        ("t4", "bf16", "16bit", False),
+        ("t4", "fp16", "16bit", True),
+        ("t4", "tf32", "32bit", False),
+        ("t4", "fp32", "32bit", True),
+        ("v100", "bf16", "16bit", False),
+        ("a100", "bf16", "16bit", True),
+        ("a100", "fp16", "16bit", False),
+        ("a100", "tf32", "32bit", True),
+        ("a100", "fp32", "16bit", False),
+        ("a100", "tf32", "nf4", False),
+        ("a100", "bf16", "int8", True),
+        ("t4", "fp16", "int8", True),
+        ("v100", "fp16", "int8", False),
+        ("v100", "fp16", "nf4", True),
+        ("mi300x", "bf16", "nf4", False),
+        ("cpu", "fp32", "32bit", True),
+        ("cpu", "fp16", "16bit", False),
+    ],
+)
+def test_precision_follows_device_and_base(
+    build: Any, device: str, precision: str, base: Any, valid: bool
+) -> None:
+    offer = build.offer(device)
+    job = build.job(offer, method=lora(base))
+    pinned = device != "cpu"
+    found = violations(job, offer, config(precision=precision, pin_memory=pinned))
+    assert (not found) is valid
+
+
+def test_fp16_may_be_locked_where_bf16_is_native(build: Any) -> None:
+    job = build.job(lock={"precision": "fp16"})
+    assert violations(job, job.offers[0], config(precision="fp16")) == []
+
+
+def test_full_fine_tuning_in_fp16_needs_fp32_weights(build: Any) -> None:
+    offer = build.offer("t4")
+    for method, valid in ((Method("full", "16bit"), False), (Method("full", "32bit"), True)):
+        job = build.job(offer, method=method)
+        assert (not violations(job, offer, config(precision="fp16"))) is valid
+
+
+@pytest.mark.parametrize(
+    ("device", "fields", "attention", "valid"),
+    [
+        ("a100", {}, "flash_attention_2", True),
+        ("t4", {}, "flash_attention_2", False),
+        ("mi300x", {}, "flash_attention_2", False),
+        ("a100", {"head_dim": 512}, "flash_attention_2", False),
+        ("a100", {"family": "gemma2", "attention_softcap": True}, "sdpa", False),
+        ("a100", {"family": "gemma2", "attention_softcap": True}, "flash_attention_2", True),
+        ("a100", {"family": "gemma2", "attention_softcap": True}, "eager", True),
+        ("a100", {"family": "gpt_oss"}, "flash_attention_2", False),
+        ("a100", {"family": "bloom", "position": "alibi"}, "sdpa", False),
+        ("a100", {"family": "falcon", "position": "alibi"}, "flash_attention_2", False),
+    ],
+)
+def test_attention_follows_family_and_capability(
+    build: Any, device: str, fields: dict[str, Any], attention: str, valid: bool
+) -> None:
+    offer = build.offer(device)
+    job = build.job(offer, model=build.model(**fields))
+    precision = "fp16" if device == "t4" else "bf16"
+    found = violations(job, offer, config(attention=attention, precision=precision))
+    assert (not found) is valid
+
+
+def test_flash_attention_needs_the_package_and_half_precision(build: Any) -> None:
+    without = build.job(software=build.software(flash_attn=None))
+    flash = config(attention="flash_attention_2")
+    assert violations(without, without.offers[0], flash)
+    single = build.job(method=lora("32bit"))
+    assert violations(single, single.offers[0], flash.with_knobs(precision="tf32"))
+    assert violations(single, single.offers[0], flash) == []
+
+
+@pytest.mark.parametrize(
+    ("base", "sharding", "valid"),
+    [
+        ("16bit", "none", False), ("16bit", "ddp", True), ("16bit", "zero3", True),
+        ("int8", "ddp", True), ("int8", "fsdp", False), ("int8", "zero3", False),
+        ("int8", "zero2", True), ("nf4", "fsdp", True), ("nf4", "zero3", False),
+    ],
+)  # fmt: skip
+def test_sharding_of_two_devices(build: Any, base: Any, sharding: str, valid: bool) -> None:
+    offer = build.offer("a100", 2)
+    job = build.job(offer, method=lora(base))
+    found = violations(job, offer, config(sharding=sharding, gradient_accumulation_steps=1))
+    assert (not found) is valid
+
+
+def test_one_device_is_never_sharded(build: Any) -> None:
+    job = build.job()
+    assert violations(job, job.offers[0], config(sharding="fsdp"))
+
+
+def test_workers_stay_within_cores_and_memory(build: Any) -> None:
+    few = build.offer("a100", cores=4)
+    assert violations(build.job(few), few, config(num_dataloader_workers=8))
+    assert violations(build.job(few), few, config(num_dataloader_workers=4)) == []
+    pair = build.offer("a100", 2, cores=4)
+    shared = config(gradient_accumulation_steps=1, sharding="ddp", num_dataloader_workers=4)
+    assert violations(build.job(pair), pair, shared)
+    batch_bytes = 4 * 512 * 24
+    for spare, valid in ((0, True), (-1, False)):
+        tight = build.offer("a100", shm_bytes=2 * 2 * batch_bytes + spare)
+        found = violations(build.job(tight), tight, config(num_dataloader_workers=2))
+        assert (not found) is valid
+
+
+def test_eight_bit_optimizers_need_their_package_and_cuda(build: Any) -> None:
+    eight = config(optimizer="paged_adamw_8bit")
+    job = build.job()
+    assert violations(job, job.offers[0], eight) == []
+    without = build.job(software=build.software(bitsandbytes=None))
+    assert violations(without, without.offers[0], eight)
+    cpu = build.offer("cpu")
+    assert violations(build.job(cpu), cpu, eight.with_knobs(pin_memory=False))
+
+
+def test_packing_is_searched_only_where_rows_stay_apart(build: Any) -> None:
+    job = build.job()
+    packed = config(packing="on", attention="flash_attention_2")
+    assert violations(job, job.offers[0], packed) == []
+    assert violations(job, job.offers[0], packed.with_knobs(attention="sdpa"))
+    assert violations(job, job.offers[0], packed.with_knobs(length_grouping="on"))
+    locked = build.job(lock={"packing": "on"})
+    assert violations(locked, locked.offers[0], packed.with_knobs(attention="sdpa")) == []
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_cuda_graphs_need_one_shape(build: Any, mode: str) -> None:
+    graphs = config(compile=mode)
+    variable = build.job()
+    assert violations(variable, variable.offers[0], graphs)
+    padded = build.job(padding="max_length")
+    assert violations(padded, padded.offers[0], graphs) == []
+    same = build.job(lengths=Lengths((512.0, 512.0), 512.0, 512, known=True))
+    assert violations(same, same.offers[0], graphs) == []
+    unknown = build.job(lengths=Lengths((512.0, 512.0), 512.0, 512, known=False))
+    assert violations(unknown, unknown.offers[0], graphs)
+    packed = graphs.with_knobs(packing="on", attention="flash_attention_2")
+    assert violations(variable, variable.offers[0], packed) == []
+
+
+def test_adapter_dtype_belongs_to_lora_in_bf16(build: Any) -> None:
+    half = config(adapter_dtype="bf16")
+    job = build.job()
+    assert violations(job, job.offers[0], half) == []
+    full = build.job(method=Method("full", "16bit"))
+    assert violations(full, full.offers[0], half)
+    old = build.offer("t4")
+    assert violations(build.job(old), old, half.with_knobs(precision="fp16"))
+
+
+def test_grouping_needs_padding_to_the_longest(build: Any) -> None:
+    job = build.job(padding="max_length")
+    assert violations(job, job.offers[0], config(length_grouping="on"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "family",
+    ["llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi", "phi3",
+     "gpt2", "gpt_neo", "gpt_neox", "gptj", "falcon", "bloom", "mpt", "opt", "codegen", "olmo2",
+     "starcoder2", "gpt_oss", "xglm", "stablelm", "cohere", "granite"],
+)  # fmt: skip
+def test_kernel_tables_agree_with_the_installed_classes(family: str) -> None:
+    pytest.importorskip("transformers")
+    import importlib
+    import inspect
+
+    from transformers import PreTrainedModel
+
+    module = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+    classes: list[Any] = [
+        found
+        for _, found in inspect.getmembers(module, inspect.isclass)
+        if issubclass(found, PreTrainedModel) and found.__module__ == module.__name__
+    ]
+    assert classes
+    assert all(found._supports_sdpa is (family not in NO_SDPA) for found in classes)
+    if family != "gpt_oss":  # its own attribute is set, but only for other kernels
+        assert all(found._supports_flash_attn is (family not in NO_FLASH) for found in classes)
