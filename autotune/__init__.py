@@ -11,7 +11,6 @@ on first use, so importing the package is cheap.
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,14 +57,12 @@ _HOMES = {
     "Recommendation": "recommendation", "SearchSpace": "space",
 }  # fmt: skip
 
-try:
-    __version__ = version("autotune")
-except PackageNotFoundError:  # a checkout that was never installed
-    __version__ = "0+unknown"
-
-
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
-    """A noun, loaded on first use."""
+    """A noun, or the version, loaded on first use."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("autotune")
     if name in _HOMES:
         return getattr(import_module(f"autotune.domain.{_HOMES[name]}"), name)
     msg = f"module 'autotune' has no attribute {name!r}"

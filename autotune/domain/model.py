@@ -75,6 +75,7 @@ class Model:
     sliding_window: int | None = None
     extra_params_per_layer: int = 0  # small parameters outside norms and linears (sinks, scalars)
     extra_params: int = 0  # small parameters outside the layers
+    hf_config: str = "{}"  # the config.json it was read from (its text part), as JSON
     remote_code: bool = False  # the config asks for code that transformers does not ship
 
     @property

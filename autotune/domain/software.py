@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 LossKind = Literal["upcast", "upcast_copy", "chunked", "fused"]
+KbitUpcast = Literal["none", "norms", "all"]  # all: peft prepare_model_for_kbit_training
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Software:
     kernels: Literal["eager", "liger", "unsloth"] = "eager"
     loss: LossKind = "upcast"
     autocast: bool = True  # False: a trainer that runs 16-bit compute without autocast
+    kbit_upcast: KbitUpcast = "none"  # what a quantised base keeps in fp32: trl 1.x nothing
 
     @property
     def has_flash_attention(self) -> bool:

@@ -1,0 +1,316 @@
+"""What each decoder family's class is made of: module names, norms, biases, defaults.
+
+Source: modelling code of transformers 5.23 (native families) and of the models' own repositories
+(remote code: qwen, chatglm, baichuan, mimo). Checked against the native classes in
+tests/catalog/test_real_classes.py.
+
+A flag is True, False or the config key that holds it ("key=default", "!" negates it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autotune.domain.model import Mlp, Norm, Position, QkNorm
+
+Flag = bool | str
+
+SPLIT = ("q_proj", "k_proj", "v_proj")
+GATED = ("gate_proj", "up_proj", "down_proj")
+FUSED_GATED = ("gate_up_proj", "down_proj")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One transformers model_type (or several that share a class layout)."""
+
+    architecture: str
+    qkv: tuple[str, ...] = SPLIT  # three modules, or one fused
+    attention_out: str = "o_proj"
+    mlp: tuple[str, ...] = GATED  # gate, up, down | fused gate-up, down | up, down
+    mlp_kind: Mlp = "gated"
+    qkv_bias: Flag = False
+    out_bias: Flag = False
+    mlp_bias: Flag = False
+    norm: Norm = "rmsnorm"
+    norms_per_layer: int = 2
+    norm_bias: Flag = False
+    norm_weight: bool = True
+    embedding_norm: bool = False
+    qk_norm: QkNorm = "none"
+    qk_norm_if: str | None = None  # config key that turns the q/k norms on
+    position: Position = "rope"
+    tied: bool = False  # the class's default where the config does not say
+    head_bias: bool = False
+    parallel: Flag = False
+    remote: bool = False
+    activation: str = "silu"  # default where the config does not say
+    softcaps: bool = False
+    defaults: dict[str, Any] = field(default_factory=dict)  # sizes the class fills in
+
+
+_LLAMA = Family(
+    "LlamaForCausalLM",
+    qkv_bias="attention_bias=False",
+    out_bias="attention_bias=False",
+    mlp_bias="mlp_bias=False",
+)
+_LAYERNORM: dict[str, Any] = {"norm": "layernorm", "norm_bias": True}
+_PLAIN: dict[str, Any] = {"mlp_kind": "plain", "activation": "gelu"}
+_NEOX_MLP = ("dense_h_to_4h", "dense_4h_to_h")
+_ATTENTION_BIAS: dict[str, Any] = {
+    "qkv_bias": "attention_bias=False",
+    "out_bias": "attention_bias=False",
+}
+_GEMMA: dict[str, Any] = {**_ATTENTION_BIAS, "tied": True, "activation": "gelu_pytorch_tanh"}
+
+FAMILIES: dict[str, Family] = {
+    "llama": _LLAMA,
+    "mistral": Family("MistralForCausalLM"),
+    "ministral": Family("MinistralForCausalLM"),
+    "qwen2": Family("Qwen2ForCausalLM", qkv_bias=True),
+    "qwen3": Family("Qwen3ForCausalLM", **_ATTENTION_BIAS, qk_norm="per_head"),
+    "mimo": Family("MiMoForCausalLM", qkv_bias="attention_bias=True", remote=True),
+    "smollm3": Family(
+        "SmolLM3ForCausalLM", **_ATTENTION_BIAS, mlp_bias="mlp_bias=False", tied=True
+    ),
+    "granite": Family("GraniteForCausalLM", **_ATTENTION_BIAS, mlp_bias="mlp_bias=False"),
+    "gemma": Family("GemmaForCausalLM", **_GEMMA, defaults={"head_dim": 256}),
+    "gemma2": Family("Gemma2ForCausalLM", **_GEMMA, norms_per_layer=4, softcaps=True),
+    "gemma3_text": Family(
+        "Gemma3ForCausalLM",
+        **_GEMMA,
+        norms_per_layer=4,
+        softcaps=True,
+        qk_norm="per_head",
+        defaults={
+            "head_dim": 256,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "vocab_size": 262208,
+            "max_position_embeddings": 131072,
+        },
+    ),
+    "phi3": Family("Phi3ForCausalLM", qkv=("qkv_proj",), mlp=FUSED_GATED),
+    "phi": Family(
+        "PhiForCausalLM",
+        attention_out="dense",
+        mlp=("fc1", "fc2"),
+        **_PLAIN,
+        **_LAYERNORM,
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        norms_per_layer=1,
+        parallel=True,
+        head_bias=True,
+    ),
+    "olmo": Family(
+        "OlmoForCausalLM", **_ATTENTION_BIAS, norm="layernorm", norm_weight=False, norm_bias=False
+    ),
+    "olmo2": Family("Olmo2ForCausalLM", **_ATTENTION_BIAS, qk_norm="full"),
+    "stablelm": Family(
+        "StableLmForCausalLM",
+        qkv_bias="use_qkv_bias=False",
+        **_LAYERNORM,
+        qk_norm="full",
+        qk_norm_if="qk_layernorm",
+        parallel="use_parallel_residual=False",
+    ),
+    "cohere": Family(
+        "CohereForCausalLM",
+        **_ATTENTION_BIAS,
+        norm="layernorm",
+        norms_per_layer=1,
+        qk_norm="full",
+        qk_norm_if="use_qk_norm",
+        parallel=True,
+        tied=True,
+    ),
+    "cohere2": Family(
+        "Cohere2ForCausalLM",
+        **_ATTENTION_BIAS,
+        norm="layernorm",
+        norms_per_layer=1,
+        parallel=True,
+        tied=True,
+    ),
+    "nemotron": Family(
+        "NemotronForCausalLM",
+        mlp=("up_proj", "down_proj"),
+        mlp_kind="plain",
+        **_ATTENTION_BIAS,
+        mlp_bias="mlp_bias=False",
+        **_LAYERNORM,
+        activation="relu2",
+    ),
+    "starcoder2": Family(
+        "Starcoder2ForCausalLM",
+        mlp=("c_fc", "c_proj"),
+        **_PLAIN,
+        **_LAYERNORM,
+        qkv_bias="use_bias=True",
+        out_bias="use_bias=True",
+        mlp_bias="use_bias=True",
+        tied=True,
+    ),
+    "nanochat": Family(
+        "NanoChatForCausalLM",
+        **_ATTENTION_BIAS,
+        mlp=("fc1", "fc2"),
+        mlp_kind="plain",
+        norm_weight=False,
+        embedding_norm=True,
+        activation="relu2",
+        softcaps=True,
+    ),
+    "gpt2": Family(
+        "GPT2LMHeadModel",
+        qkv=("c_attn",),
+        attention_out="c_proj",
+        mlp=("c_fc", "c_proj"),
+        **_PLAIN,
+        **_LAYERNORM,
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        position="learned",
+        tied=True,
+    ),
+    "gpt_bigcode": Family(
+        "GPTBigCodeForCausalLM",
+        qkv=("c_attn",),
+        attention_out="c_proj",
+        mlp=("c_fc", "c_proj"),
+        **_PLAIN,
+        **_LAYERNORM,
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        position="learned",
+        tied=True,
+    ),
+    "gpt_neox": Family(
+        "GPTNeoXForCausalLM",
+        qkv=("query_key_value",),
+        attention_out="dense",
+        mlp=_NEOX_MLP,
+        **_PLAIN,
+        **_LAYERNORM,
+        qkv_bias="attention_bias=True",
+        out_bias="attention_bias=True",
+        mlp_bias=True,
+        parallel="use_parallel_residual=True",
+    ),
+    "bloom": Family(
+        "BloomForCausalLM",
+        qkv=("query_key_value",),
+        attention_out="dense",
+        mlp=_NEOX_MLP,
+        **_PLAIN,
+        **_LAYERNORM,
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        position="alibi",
+        embedding_norm=True,
+        tied=True,
+        defaults={"max_position_embeddings": 2048},
+    ),
+    "falcon": Family(
+        "FalconForCausalLM",
+        qkv=("query_key_value",),
+        attention_out="dense",
+        mlp=_NEOX_MLP,
+        **_PLAIN,
+        **_LAYERNORM,
+        qkv_bias="bias=False",
+        out_bias="bias=False",
+        mlp_bias="bias=False",
+        tied=True,
+        defaults={"max_position_embeddings": 2048},
+    ),
+    "mpt": Family(
+        "MptForCausalLM",
+        qkv=("Wqkv",),
+        attention_out="out_proj",
+        mlp=("up_proj", "down_proj"),
+        **_PLAIN,
+        qkv_bias="!no_bias=True",
+        out_bias="!no_bias=True",
+        mlp_bias="!no_bias=True",
+        norm="layernorm",
+        norm_bias="!no_bias=True",
+        position="alibi",
+        tied=True,
+    ),
+    "opt": Family(
+        "OPTForCausalLM",
+        attention_out="out_proj",
+        mlp=("fc1", "fc2"),
+        mlp_kind="plain",
+        **_LAYERNORM,
+        qkv_bias="enable_bias=True",
+        out_bias="enable_bias=True",
+        mlp_bias="enable_bias=True",
+        position="learned",
+        tied=True,
+        activation="relu",
+    ),
+    "chatglm": Family(
+        "ChatGLMForConditionalGeneration",
+        qkv=("query_key_value",),
+        attention_out="dense",
+        mlp=_NEOX_MLP,
+        qkv_bias="add_qkv_bias=False",
+        out_bias="add_bias_linear=False",
+        mlp_bias="add_bias_linear=False",
+        remote=True,
+    ),
+    "baichuan": Family("BaichuanForCausalLM", qkv=("W_pack",), remote=True),
+    "qwen": Family(
+        "QWenLMHeadModel",
+        qkv=("c_attn",),
+        attention_out="c_proj",
+        mlp=("w1", "w2", "c_proj"),
+        qkv_bias=True,
+        remote=True,
+    ),
+    "mixtral": Family("MixtralForCausalLM", mlp=FUSED_GATED),
+    "qwen2_moe": Family("Qwen2MoeForCausalLM", mlp=FUSED_GATED, qkv_bias="qkv_bias=True"),
+    "qwen3_moe": Family(
+        "Qwen3MoeForCausalLM", mlp=FUSED_GATED, **_ATTENTION_BIAS, qk_norm="per_head"
+    ),
+    "gpt_oss": Family(
+        "GptOssForCausalLM",
+        mlp=FUSED_GATED,
+        qkv_bias="attention_bias=True",
+        out_bias="attention_bias=True",
+        mlp_bias=True,
+    ),
+    "granitemoe": Family("GraniteMoeForCausalLM", mlp=FUSED_GATED, **_ATTENTION_BIAS),
+    "granitemoeshared": Family("GraniteMoeSharedForCausalLM", mlp=FUSED_GATED, **_ATTENTION_BIAS),
+    "llama4_text": Family("Llama4ForCausalLM", mlp=FUSED_GATED, **_ATTENTION_BIAS),
+}
+
+# Wrappers around a text model: their `text_config` is what is fine-tuned as a language model.
+TEXT_FAMILY = {
+    "qwen3_vl_text": "qwen3",
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "gemma3": "gemma3_text",
+    "llama4": "llama4_text",
+    "mllama_text_model": "",
+}
+
+# A dense decoder that no family names but that has these keys is read as Llama-like.
+LLAMA_KEYS = (
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "rms_norm_eps",
+    "vocab_size",
+)

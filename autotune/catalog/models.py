@@ -1,0 +1,164 @@
+"""Models: the catalogue's, any folder or file with a config.json, or one attempt at the hub.
+
+`data/models.json` holds the keys of each model's config.json that the description needs; they pass
+through the same reader as a user's file, so there is one path.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.catalog.hf_config import (
+    MAX_CONFIG_BYTES,
+    model_from_config,
+    parse_config,
+    read_config_file,
+)
+from autotune.catalog.tables import DATA, CatalogDataError
+from autotune.domain.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.domain.model import Model
+
+HUB_URL = "https://huggingface.co/{name}/resolve/main/config.json"
+HUB_TIMEOUT_S = 3.0
+OFFLINE = "AUTOTUNE_OFFLINE"
+HOW_TO_ADD = "pass a folder or file with config.json, or see the catalogue with `autotune models`"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+
+
+@lru_cache(maxsize=1)
+def _entries() -> tuple[dict[str, Any], ...]:
+    document = json.loads((DATA / "models.json").read_text(encoding="utf-8"))
+    if document.get("schema_version") != 1:
+        msg = f"models.json has schema_version {document.get('schema_version')!r}, not 1"
+        raise CatalogDataError(msg)
+    return tuple(document["models"])
+
+
+@lru_cache(maxsize=1)
+def load_models() -> dict[str, Model]:
+    """Every model of the catalogue by its name on the hub (or in its source)."""
+    return {entry["name"]: _model(entry) for entry in _entries()}
+
+
+@lru_cache(maxsize=1)
+def expected_parameters() -> dict[str, int]:
+    """[elements] published parameter counts, for the models where one is known."""
+    return {
+        entry["name"]: int(entry["n_parameters"]) for entry in _entries() if "n_parameters" in entry
+    }
+
+
+def _model(entry: Mapping[str, Any]) -> Model:
+    source = f"{entry['source']}; entered {entry['as_of']}"
+    try:
+        return model_from_config(entry["config"], entry["name"], source)
+    except InputError as error:
+        msg = f"models.json: {error.message}"
+        raise CatalogDataError(msg) from error
+
+
+@lru_cache(maxsize=1)
+def _by_text() -> dict[str, tuple[dict[str, Any], str]]:
+    """Entry and hub name by every way to write it; a full name wins over another's short one."""
+    table: dict[str, tuple[dict[str, Any], str]] = {}
+    full = [(name, e) for e in _entries() for name in (e["name"], *e["aliases"])]
+    for name, entry in full:
+        # A short alias is no id of the hub: the model keeps the name that can be downloaded.
+        table.setdefault(name.casefold(), (entry, name if "/" in name else entry["name"]))
+    for name, entry in full:
+        table.setdefault(name.rpartition("/")[2].casefold(), (entry, name))
+    return table
+
+
+def find_model(text: str, base_dir: Path | None = None) -> Model:
+    """The model a person means. Raises InputError with the closest names and how to add one.
+
+    In this order: a path (./dir, /dir, ~/dir, file.json; relative to `base_dir`), a name of the
+    catalogue in any case and with or without its organisation, a folder that exists, a hub id.
+    The hub is asked once, for at most three seconds, and not at all when AUTOTUNE_OFFLINE is set.
+    """
+    wanted = text.strip()
+    if not wanted or "\0" in wanted:
+        msg = f"model {text!r} is not a name"
+        raise InputError(msg, HOW_TO_ADD)
+    path = (base_dir or Path()) / Path(wanted).expanduser()
+    if wanted.startswith((".", "/", "~")) or wanted.casefold().endswith(".json"):
+        return _from_path(path, wanted)
+    found = _by_text().get(wanted.casefold())
+    if found is not None:
+        entry, name = found
+        model = load_models()[entry["name"]]
+        return model if name == model.name else replace(model, name=name)
+    if _is_dir(path):
+        return _from_path(path, wanted)
+    reason = "it is not in the catalogue"
+    if _HUB_ID.fullmatch(wanted) and ".." not in wanted:
+        outcome = _from_hub(wanted)
+        if not isinstance(outcome, str):
+            return outcome
+        reason = outcome
+    raise unknown(kind="model", value=text[:200], known=_names(), hint=f"{reason}; {HOW_TO_ADD}")
+
+
+def _names() -> list[str]:
+    return [name for entry in _entries() for name in (entry["name"], *entry["aliases"])]
+
+
+def _is_dir(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a name too long for the file system
+        return False
+
+
+def _from_path(path: Path, text: str) -> Model:
+    file = path / "config.json" if _is_dir(path) else path
+    return model_from_config(read_config_file(file), text, str(file))
+
+
+def _from_hub(name: str) -> Model | str:
+    """The hub's model, or the reason why there is none."""
+    if os.environ.get(OFFLINE):
+        return f"it is not in the catalogue and {OFFLINE} is set, so the hub was not asked"
+    data = fetch_config(name)
+    if isinstance(data, str):
+        return data
+    url = HUB_URL.format(name=name)
+    return model_from_config(parse_config(data, url), name, url)
+
+
+def fetch_config(name: str) -> bytes | str:
+    """The config.json of a hub id, or the reason why there is none, within three seconds.
+
+    Name resolution ignores socket timeouts, so the request runs in a thread that is left behind.
+    """
+    answer: list[bytes | str] = []
+    thread = threading.Thread(target=lambda: answer.append(_request(name)), daemon=True)
+    thread.start()
+    thread.join(HUB_TIMEOUT_S)
+    return answer[0] if answer else f"the hub did not answer within {HUB_TIMEOUT_S:.0f} s"
+
+
+def _request(name: str) -> bytes | str:
+    import urllib.error  # a quarter of the start-up time, and seldom needed
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(HUB_URL.format(name=name), timeout=HUB_TIMEOUT_S) as reply:  # noqa: S310 - https only
+            data: bytes = reply.read(MAX_CONFIG_BYTES + 1)
+    except urllib.error.HTTPError as error:
+        return f"the hub answered {error.code} for it"
+    except (OSError, ValueError) as error:
+        return f"the hub could not be asked ({getattr(error, 'reason', error)})"
+    return data if len(data) <= MAX_CONFIG_BYTES else "its config.json on the hub is too large"

@@ -1,0 +1,152 @@
+"""Software profiles: which versions run together, and what loss they compute.
+
+Source of the loss rules: modelling and trainer code of the versions named; byte counts are those of
+published peak memory (fms-acceleration A100 tables: transformers 4.45 peaks at 12 bytes a logit,
+4.48 at 14).
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, get_args
+
+from autotune.catalog.tables import DATA, CatalogDataError
+from autotune.domain.errors import InputError, unknown
+from autotune.domain.software import LossKind, Software
+
+DEFAULT = "default"
+REQUIRED = ("torch", "transformers", "peft", "accelerate")
+OPTIONAL = ("trl", "flash_attn", "bitsandbytes")
+KERNELS = ("eager", "liger", "unsloth")
+TRAINERS = ("transformers", "trl")
+SHIFTED_COPY_FROM, SHIFTED_COPY_BEFORE = (4, 46), (4, 50)
+TRL_CHUNKS_FROM = (1, 9)
+_VERSION = re.compile(r"\d{1,5}(\.\d{1,5}){0,3}")
+_HINT = (
+    "software takes the name of a profile, or versions such as {transformers: 5.23.0, "
+    "flash_attn: 2.8.0}; none means not installed"
+)
+
+
+@lru_cache(maxsize=1)
+def _document() -> dict[str, dict[str, str]]:
+    document = tomllib.loads((DATA / "software.toml").read_text(encoding="utf-8"))
+    if document.pop("schema_version", None) != 1:
+        msg = "software.toml must have schema_version 1"
+        raise CatalogDataError(msg)
+    return document
+
+
+@lru_cache(maxsize=1)
+def load_software() -> dict[str, Software]:
+    """Every dated profile by name."""
+    return {name: _profile(name, table) for name, table in _document().items()}
+
+
+def _profile(name: str, table: Mapping[str, str]) -> Software:
+    found: dict[str, Any] = {key: _version(key, table[key]) for key in REQUIRED}
+    found |= {key: _version(key, table[key]) if key in table else None for key in OPTIONAL}
+    profile = Software(name=name, as_of=table["as_of"], **found)
+    return replace(profile, loss=loss_kind(profile))
+
+
+def loss_kind(software: Software, trainer: str = "transformers") -> LossKind:
+    """What the loss materialises with these versions.
+
+    `fused` with Liger or Unsloth kernels; `chunked` under TRL's trainer from 1.9 on; `upcast_copy`
+    in transformers 4.46 to 4.49, whose loss function keeps a shifted copy beside the caller's
+    16-bit logits; `upcast` otherwise (before 4.46 the 16-bit logits are dropped at the upcast,
+    from 4.50 on the labels are shifted instead of the logits).
+    """
+    if software.kernels != "eager":
+        return "fused"
+    if trainer == "trl" and software.trl is not None and software.trl >= TRL_CHUNKS_FROM:
+        return "chunked"
+    if SHIFTED_COPY_FROM <= software.transformers < SHIFTED_COPY_BEFORE:
+        return "upcast_copy"
+    return "upcast"
+
+
+def find_software(spec: object) -> Software:
+    """A profile by name, or a profile with some versions changed. None: the default profile.
+
+    A mapping may hold `profile` (the one to start from), versions by package (`none`: not
+    installed), `kernels` (eager, liger, unsloth), `trainer` (transformers, trl: decides the loss),
+    `loss`, which overrides what follows from the versions, and `autocast` (false for a trainer that
+    computes in 16 bits without it). Raises InputError.
+    """
+    if spec is None:
+        return load_software()[DEFAULT]
+    if isinstance(spec, str):
+        return _named(spec)
+    if not isinstance(spec, Mapping):
+        msg = f"software {spec!r} must be a profile's name or versions by package"
+        raise InputError(msg, _HINT)
+    return _changed(spec)
+
+
+def _named(text: str) -> Software:
+    profiles = load_software()
+    found = profiles.get(text.strip())
+    if found is None:
+        raise unknown(
+            kind="software profile",
+            value=text,
+            known=profiles,
+            hint=f"profiles: {', '.join(profiles)}; {_HINT}",
+        )
+    return found
+
+
+def _changed(spec: Mapping[str, Any]) -> Software:
+    known = (*REQUIRED, *OPTIONAL, "profile", "kernels", "trainer", "loss", "autocast")
+    stated = {str(key).replace("-", "_"): value for key, value in spec.items()}
+    for key in stated:
+        if key not in known:
+            raise unknown(kind="software key", value=key, known=known, hint=_HINT)
+    software = _named(str(stated.get("profile", DEFAULT)))
+    versions = {
+        key: _stated_version(key, stated[key]) for key in (*REQUIRED, *OPTIONAL) if key in stated
+    }
+    kernels = _choice("kernels", stated.get("kernels", software.kernels), KERNELS)
+    trainer = _choice("trainer", stated.get("trainer", "transformers"), TRAINERS)
+    if versions or kernels != software.kernels:
+        name = f"{software.name}, changed"
+        changes: dict[str, Any] = {**versions, "kernels": kernels, "name": name}
+        software = replace(software, **changes)
+    loss: Any = loss_kind(software, trainer)
+    if "loss" in stated:
+        loss = _choice("loss", stated["loss"], get_args(LossKind))
+    autocast = stated.get("autocast", software.autocast)
+    if not isinstance(autocast, bool):
+        msg = f"software autocast {autocast!r} must be true or false"
+        raise InputError(msg, _HINT)
+    return replace(software, loss=loss, autocast=autocast)
+
+
+def _choice(key: str, value: object, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        hint = f"{key} takes one of: {', '.join(choices)}"
+        raise unknown(kind=f"software {key}", value=str(value), known=choices, hint=hint)
+    return str(value)
+
+
+def _stated_version(key: str, value: object) -> tuple[int, ...] | None:
+    """A version from YAML, where 2.8 is a number and null means not installed."""
+    absent = value is None or value is False or str(value).strip().casefold() in {"none", "off"}
+    if absent and key in OPTIONAL:
+        return None
+    return _version(key, str(value))
+
+
+def _version(key: str, text: str) -> tuple[int, ...]:
+    plain = re.split(r"[+]|\.?(?:dev|post|rc)|(?<=\d)[ab](?=\d)", text.strip())[0]
+    if not _VERSION.fullmatch(plain):
+        msg = f"version {text!r} of {key} must be numbers with dots, such as 5.23.0"
+        raise InputError(msg, _HINT)
+    parts = tuple(int(part) for part in plain.split("."))
+    return parts + (0,) * (3 - len(parts))

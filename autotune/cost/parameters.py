@@ -1,0 +1,149 @@
+"""Exact parameter counts of a decoder and of its LoRA adapters.
+
+Every count equals that of the model's class in transformers (checked on the meta device for every
+catalogue model whose class ships with transformers).
+
+Source: derived from the modules of each class; LoRA: Hu et al. 2021, section 4.1 (rank x (in + out)
+per adapted matrix, no biases).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.domain.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from autotune.domain.model import Linear, Model
+
+ALL_LINEAR = "all-linear"
+ATTENTION = "attention"
+
+
+def _count(linears: Iterable[Linear]) -> int:
+    return sum(
+        linear.count
+        * (linear.in_features * linear.out_features + linear.bias * linear.out_features)
+        for linear in linears
+    )
+
+
+def norm_parameters(model: Model) -> int:
+    """[elements] of one norm over the hidden size: its weight and bias, as the family has them."""
+    return model.hidden_size * (model.norm_weight + model.norm_bias)
+
+
+def _layer_norms(model: Model) -> int:
+    qk = 0
+    if model.norm_weight and model.qk_norm == "per_head":
+        qk = 2 * model.head_dim
+    elif model.norm_weight and model.qk_norm == "full":
+        qk = model.query_size + model.kv_size
+    return model.norms_per_layer * norm_parameters(model) + qk
+
+
+def layer_linear_parameters(model: Model, *, dense: bool = False) -> int:
+    """[elements] of one layer's matrices with their biases, router and all experts included.
+
+    dense: of a dense layer of a mixture instead.
+    """
+    if dense and model.num_dense_layers:
+        return _count(model.dense_linears)
+    listed = any(x.part == "router" and x.out_features == model.num_experts for x in model.linears)
+    router = 0 if listed else model.num_experts * (model.hidden_size + model.router_bias)
+    return _count(model.linears) + router
+
+
+def layer_parameters(model: Model, *, dense: bool = False) -> int:
+    """[elements] of one layer (of one mixture layer, where the model routes to experts)."""
+    linears = layer_linear_parameters(model, dense=dense)
+    return linears + _layer_norms(model) + model.extra_params_per_layer
+
+
+def embedding_parameters(model: Model) -> int:
+    """[elements] of the token embedding, and of the position embedding where one is learned."""
+    learned = model.max_position_embeddings if model.position == "learned" else 0
+    return (model.vocab_size + learned) * model.hidden_size
+
+
+def head_parameters(model: Model) -> int:
+    """[elements] of the output head; 0 where it shares the embedding's weights."""
+    matrix = 0 if model.tied_head else model.vocab_size * model.hidden_size
+    return matrix + model.head_bias * model.vocab_size
+
+
+def parameter_count(model: Model) -> int:
+    """[elements] of the whole model, shared weights counted once."""
+    mixtures = model.num_layers - model.num_dense_layers
+    layers = mixtures * layer_parameters(model)
+    if model.num_dense_layers:
+        layers += model.num_dense_layers * layer_parameters(model, dense=True)
+    norms = norm_parameters(model) * (model.final_norm + model.embedding_norm)
+    return (
+        embedding_parameters(model) + layers + norms + head_parameters(model) + model.extra_params
+    )
+
+
+def adaptable_linears(model: Model) -> tuple[Linear, ...]:
+    """The matrices of one layer that PEFT's "all-linear" adapts; never the output head.
+
+    Source: peft 0.21 `_maybe_include_all_linear_layers` (nn.Linear and Conv1D modules, the output
+    embedding left out) and `transformers_weight_conversion` (fused experts of some families).
+    """
+    return tuple(linear for linear in model.linears if linear.adaptable)
+
+
+def resolve_targets(model: Model, targets: str | Sequence[str]) -> tuple[str, ...]:
+    """Module names that carry adapters, in the layer's order.
+
+    targets: "all-linear", "attention", or names of modules. Raises InputError for a name that the
+    model does not have or that PEFT cannot wrap.
+    """
+    linears = (*model.linears, *model.dense_linears)
+    can = tuple(dict.fromkeys(linear.name for linear in linears if linear.adaptable))
+    wanted = (targets,) if isinstance(targets, str) else tuple(targets)
+    if not wanted:
+        msg = f"LoRA targets of {model.name} are empty; at least one module must carry an adapter"
+        raise InputError(msg, f'use "{ALL_LINEAR}", "{ATTENTION}" or names of: {", ".join(can)}')
+    chosen: set[str] = set()
+    for name in wanted:
+        chosen.update(_one_target(model, name, linears, can))
+    return tuple(name for name in can if name in chosen)
+
+
+def _one_target(
+    model: Model, name: str, linears: Sequence[Linear], can: Sequence[str]
+) -> tuple[str, ...]:
+    if name == ALL_LINEAR:
+        return tuple(can)
+    if name == ATTENTION:
+        return tuple(one.name for one in linears if one.part == "attention" and one.adaptable)
+    if name in can:
+        return (name,)
+    if any(linear.name == name for linear in linears):
+        msg = f"{name} of {model.name} is a fused parameter of all experts; LoRA cannot wrap it"
+        raise InputError(msg, f"choose among: {', '.join(can)}")
+    hint = f'{model.name} has: {", ".join(can)}; or "{ALL_LINEAR}" or "{ATTENTION}"'
+    raise unknown(kind="LoRA target", value=name, known=[*can, ALL_LINEAR, ATTENTION], hint=hint)
+
+
+def _adapter(linears: Iterable[Linear], rank: int, names: frozenset[str]) -> int:
+    return sum(
+        rank * (linear.in_features + (linear.adapter_out or linear.out_features)) * linear.count
+        for linear in linears
+        if linear.adaptable and linear.name in names
+    )
+
+
+def lora_parameters(model: Model, rank: int, targets: str | Sequence[str]) -> int:
+    """[elements] of all adapters: rank x (in + out) per adapted matrix.
+
+    targets: module names, or what `resolve_targets` accepts.
+    """
+    names = frozenset(resolve_targets(model, targets))
+    mixtures = model.num_layers - model.num_dense_layers
+    return mixtures * _adapter(model.linears, rank, names) + model.num_dense_layers * _adapter(
+        model.dense_linears, rank, names
+    )

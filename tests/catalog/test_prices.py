@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+from datetime import date
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.catalog.devices import load_devices
+from autotune.catalog.prices import COLUMNS, KINDS, LISTED, load_prices, price_for
+from autotune.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PRICES = load_prices()
+DEVICES = sorted({price.device_name for price in PRICES})
+
+
+def test_every_row_is_dated_sourced_and_of_a_known_device() -> None:
+    assert len(PRICES) == 220
+    for price in PRICES:
+        assert price.device_name in load_devices()
+        assert price.source
+        assert price.kind in KINDS
+        assert date(2025, 1, 1) <= date.fromisoformat(price.as_of) <= date(2026, 11, 21)
+        assert price.usd_per_hour > 0 or price.spot_usd_per_hour
+        assert price.count >= 1
+
+
+def test_spot_never_costs_more_than_on_demand() -> None:
+    for price in PRICES:
+        if price.spot_usd_per_hour and price.usd_per_hour:
+            assert price.spot_usd_per_hour < price.usd_per_hour
+
+
+def test_the_row_whose_on_demand_is_below_spot_is_distrusted() -> None:
+    distrusted = [price for price in PRICES if price.suspicious]
+    assert [(p.provider, p.device_name) for p in distrusted] == [("gcp", "h100-sxm")]
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_the_default_is_the_cheapest_fresh_published_row_where_there_is_one(name: str) -> None:
+    found = price_for(name)
+    newest = {}
+    for price in sorted(PRICES, key=lambda p: p.as_of):
+        newest[price.provider, price.instance, price.count, price.region, price.device_name] = price
+    fresh = [
+        price
+        for price in newest.values()
+        if price.device_name == name
+        and price.kind in LISTED
+        and price.usd_per_hour
+        and not price.suspicious
+        and (date(2026, 11, 9) - date.fromisoformat(price.as_of)).days <= 120
+    ]
+    single = [price for price in fresh if price.count == 1]
+    if not fresh:
+        return
+    assert found is not None
+    expected = min((p.usd_per_hour / p.count for p in single or fresh), default=None)
+    assert found.usd_per_hour == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "usd", "provider", "as_of"),
+    [
+        ("h100-sxm", 3.20, "hyperstack", "2026-08-26"),
+        ("a100-sxm4-80gb", 1.79, "runpod", "2026-11-09"),
+        ("a100-pcie-80gb", 1.79, "runpod", "2026-11-09"),
+        ("t4", 0.526, "aws", "2026-10-31"),
+        ("rtx-4090", 0.40, "vast", "2026-06-30"),  # only markets rent it: the median ask
+    ],
+)
+def test_default_prices_that_people_will_look_up(
+    name: str, usd: float, provider: str, as_of: str
+) -> None:
+    found = price_for(name)
+    assert found is not None
+    assert (found.usd_per_hour, found.provider, found.as_of) == (usd, provider, as_of)
+    assert found.source.startswith(provider)
+
+
+def test_an_offer_sold_only_in_another_size_says_so() -> None:
+    spot = price_for("h100-sxm", spot=True)
+    assert spot is not None
+    assert "sold only by 8" in spot.source
+    assert spot.usd_per_hour == pytest.approx(18.16 / 8)
+
+
+@given(st.sampled_from(DEVICES), st.integers(1, 64))
+def test_a_price_is_of_the_whole_offer(name: str, count: int) -> None:
+    found = price_for(name, count)
+    assert found is not None
+    assert found.count == count
+    assert found.per_gpu() == pytest.approx(found.usd_per_hour / count)
+
+
+@given(st.sampled_from(DEVICES))
+def test_spot_undercuts_on_demand(name: str) -> None:
+    spot, on_demand = price_for(name, spot=True), price_for(name)
+    assert on_demand is not None
+    assert spot is None or spot.usd_per_hour < on_demand.usd_per_hour
+
+
+def test_a_limit_is_kept_and_unknown_devices_have_no_price() -> None:
+    assert price_for("h100-sxm", max_usd_per_hour=0.5) is None
+    assert price_for("gb300") is None
+    assert price_for("nonsense") is None
+
+
+HEADER = ",".join(COLUMNS)
+GOOD = "me,box,h100-sxm,1,2.0,,any,2026-11-01,stated,list,my invoice,"
+
+
+def test_a_users_table_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "prices.csv"
+    path.write_text(f"{HEADER}\n{GOOD}\n")
+    (price,) = load_prices(path)
+    assert (price.usd_per_hour, price.device_name) == (2.0, "h100-sxm")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a,b\n1,2\n",
+        f"{HEADER}\n{GOOD},extra\n",
+        f"{HEADER}\n{GOOD.replace('2.0', '-1')}\n",
+        f"{HEADER}\n{GOOD.replace('2.0', 'nan')}\n",
+        f"{HEADER}\n{GOOD.replace('2.0', '')}\n",
+        f"{HEADER}\n{GOOD.replace('2.0', '5000')}\n",
+        f"{HEADER}\n{GOOD.replace('h100-sxm', 'h101')}\n",
+        f"{HEADER}\n{GOOD.replace('2026-11-01', 'yesterday')}\n",
+        f"{HEADER}\n{GOOD.replace('my invoice', '')}\n",
+        f"{HEADER}\n{GOOD.replace(',1,', ',0,')}\n",
+    ],
+)
+def test_a_users_broken_table_is_an_input_error(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "prices.csv"
+    path.write_text(text)
+    with pytest.raises(InputError):
+        load_prices(path)
+
+
+def test_a_missing_or_binary_table_is_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot read"):
+        load_prices(tmp_path / "none.csv")
+    (tmp_path / "b.csv").write_bytes(b"\xff\xfe\x00\x01")
+    with pytest.raises(InputError):
+        load_prices(tmp_path / "b.csv")

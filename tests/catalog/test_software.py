@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from autotune.catalog.software import find_software, load_software
+from autotune.domain.errors import InputError
+
+
+def test_the_default_profile_is_current_and_has_no_flash_attention() -> None:
+    found = find_software(None)
+    assert (found.name, found.as_of) == ("default", "2026-11-21")
+    assert found.transformers == (5, 23, 0)
+    assert found.trl == (1, 16, 0)
+    assert not found.has_flash_attention
+    assert found.bitsandbytes is not None
+    assert found.loss == "upcast"
+    assert find_software("default") == found
+
+
+@pytest.mark.parametrize(
+    ("spec", "loss"),
+    [
+        ("2025-02", "upcast_copy"),  # transformers 4.48
+        ("2024-05", "upcast"),
+        ({"transformers": "4.45.2"}, "upcast"),
+        ({"transformers": "4.48.1"}, "upcast_copy"),
+        ({"transformers": "4.50.0"}, "upcast"),
+        ({"trainer": "trl"}, "chunked"),
+        ({"trainer": "trl", "trl": "1.8.0"}, "upcast"),
+        ({"trainer": "trl", "trl": None}, "upcast"),
+        ({"kernels": "liger"}, "fused"),
+        ({"kernels": "unsloth", "trainer": "trl"}, "fused"),
+        ({"loss": "chunked"}, "chunked"),
+    ],
+)
+def test_the_loss_follows_from_versions_trainer_and_kernels(spec: Any, loss: str) -> None:
+    assert find_software(spec).loss == loss
+
+
+def test_versions_change_a_profile_and_its_name_says_so() -> None:
+    found = find_software({"transformers": "5.10.0", "flash-attn": 2.8, "bitsandbytes": "none"})
+    assert found.transformers == (5, 10, 0)
+    assert found.flash_attn == (2, 8, 0)
+    assert found.bitsandbytes is None
+    assert found.torch == find_software(None).torch
+    assert found.name != "default"
+    assert find_software({"torch": "2.8.0+cu128"}).torch == (2, 8, 0)
+    assert find_software({"profile": "2025-02"}) == load_software()["2025-02"]
+    assert find_software({"autocast": False}).autocast is False
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "newest",
+        {"tranformers": "5.0.0"},
+        {"torch": "new"},
+        {"torch": None},
+        {"torch": -1},
+        {"torch": [2, 8]},
+        {"torch": True},
+        {"profile": "2031"},
+        {"kernels": "magic"},
+        {"kernels": []},
+        {"trainer": "me"},
+        {"loss": "none"},
+        {"autocast": "maybe"},
+        42,
+        ["torch"],
+    ],
+)
+def test_nonsense_is_an_input_error(spec: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        find_software(spec)
+    assert caught.value.hint
