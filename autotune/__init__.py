@@ -4,8 +4,8 @@
     answer = autotune.tune("jobs/h100_38h.yaml")
     answer.best.config, answer.best.cost_usd.p50
 
-`tune` and `estimate` take a job file's path or a `Job`; the nouns are those of the design. Names load
-on first use, so importing the package is cheap.
+`tune` and `estimate` take a job file's path or a `Job`. Names load on first use, so importing the
+package is cheap.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ _HOMES = {
     "Recommendation": "recommendation", "SearchSpace": "space",
 }  # fmt: skip
 
+
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
     """A noun, or the version, loaded on first use."""
     if name == "__version__":
@@ -69,7 +70,12 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
     raise AttributeError(msg)
 
 
-def tune(job: Job | str | Path, *, gpus: Sequence[str] = (), **options: Any) -> Recommendation:  # noqa: ANN401
+def tune(
+    job: Job | str | Path,
+    *,
+    gpus: Sequence[str] = (),
+    **options: Any,  # noqa: ANN401 - the fields of Options
+) -> Recommendation:
     """The recommendation for a job. Nothing is written unless `run_dir` is given.
 
     Args:
@@ -90,7 +96,12 @@ def tune(job: Job | str | Path, *, gpus: Sequence[str] = (), **options: Any) -> 
     return find(_job(job, gpus), Options(**options))
 
 
-def estimate(job: Job | str | Path, *, gpus: Sequence[str] = (), **knobs: Any) -> Estimated:  # noqa: ANN401
+def estimate(
+    job: Job | str | Path,
+    *,
+    gpus: Sequence[str] = (),
+    **knobs: Any,  # noqa: ANN401 - a knob's value is int, bool or str
+) -> Estimated:
     """Exactly the config the job states, with `knobs` changed; no search.
 
     Raises:

@@ -36,7 +36,8 @@ def output_of(arguments: list[str]) -> str:
     with tempfile.TemporaryDirectory() as folder:
         environment = {
             **os.environ, "COLUMNS": COLUMNS, "NO_COLOR": "1", "AUTOTUNE_OFFLINE": "1",
-            "AUTOTUNE_RUNS": str(Path(folder) / "runs"), "AUTOTUNE_HOME": str(Path(folder) / "home"),
+            "AUTOTUNE_RUNS": str(Path(folder) / "runs"),
+            "AUTOTUNE_HOME": str(Path(folder) / "home"),
         }  # fmt: skip
         done = subprocess.run(
             [sys.executable, "-m", "autotune", *arguments],

@@ -128,7 +128,7 @@ def _quality_changes(job: Job) -> list[tuple[str, Job]]:
 
 
 def relaxations_of_contract(job: Job, space: SearchSpace) -> tuple[Relaxation, ...]:
-    """Changes of the contract under which a job without a single valid candidate has one that fits."""
+    """Changes of the contract that give a job without any valid candidate one that fits."""
     from autotune.space.enumerate import enumerate_candidates
 
     changes = _quality_changes(job)

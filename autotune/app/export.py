@@ -37,7 +37,7 @@ def export_pick(
     return paths, notes
 
 
-def export_run(run_dir: Path, to: str) -> list[Path]:
+def export_run(run_dir: Path, to: str) -> tuple[Path, ...]:
     """Write a finished run's pick in another format. Raises InputError when nothing was picked."""
     job = load_run_job(run_dir)
     row = load_recommendation_payload(run_dir).get("best")

@@ -62,9 +62,7 @@ def new_run_dir(job: Job, now: datetime | None = None) -> Path:
     return path
 
 
-def open_run(
-    job: Job, run_dir: Path, *, resume: bool, question: tuple[str, ...] = ()
-) -> None:
+def open_run(job: Job, run_dir: Path, *, resume: bool, question: tuple[str, ...] = ()) -> None:
     """Create the folder, or check that it holds this job and question (space, objective).
 
     Raises InputError when the folder holds another job, or holds this one without `resume`.

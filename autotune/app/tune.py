@@ -111,7 +111,7 @@ def _notes(job: Job, options: Options, found: Enumeration) -> list[str]:
     notes = []
     if options.space is not None:
         notes += [
-            f"{name} {', '.join(map(str, values))} is in the space but not allowed: add --allow {name}"
+            f"{name} {', '.join(map(str, values))} is in the space, but needs --allow {name}"
             for name, values in found.opt_in_ignored.items()
         ]
     if options.fidelity == "trace":
@@ -244,7 +244,7 @@ def _rejected(priced: _Priced, pick: int | None, objective: Objective) -> Reject
     )
 
 
-def _finish(  # noqa: PLR0913, PLR0917 - the parts of one answer
+def _finish(
     answer: Recommendation, priced: _Priced, options: Options, explored: Exploration,
     run_dir: Path | None, begun: float,
 ) -> Recommendation:  # fmt: skip

@@ -39,7 +39,7 @@ def expected_longest(lengths: Lengths, rows: float) -> float:
 
 
 def padded_length(job: Job, columns: Columns) -> FloatArray:
-    """[rows] mean sequence length of a micro-batch, padding included. [tokens]
+    """[rows, tokens] mean sequence length of a micro-batch, padding included.
 
     Source: derived: order statistics; length grouping pads as if a batch were drawn from a slice
     of the sorted rows, so the waste falls by the number of batches in a grouping chunk.
@@ -57,7 +57,7 @@ def padded_length(job: Job, columns: Columns) -> FloatArray:
 
 
 def longest_length(job: Job, columns: Columns) -> FloatArray:
-    """[rows] sequence length of the longest micro-batch of the run: it decides memory. [tokens]"""
+    """[rows, tokens] sequence length of the longest micro-batch of the run: it decides memory."""
     full = columns.equals("packing", "on") | (job.padding == "max_length")
     return np.where(full, float(job.max_length), float(job.lengths.maximum))
 

@@ -74,7 +74,7 @@ class Columns:
         return np.asarray([float(getattr(h, field)) for h in self.hosts()], np.float64)
 
     def peak_flop_per_s(self) -> FloatArray:
-        """[rows] dense peak of the device in the row's precision. [FLOP/s]"""
+        """[rows, FLOP/s] dense peak of the device in the row's precision."""
         pairs = zip(self.devices(), self._column("precision"), strict=True)
         return np.asarray([d.peak_flop_per_s(p) for d, p in pairs], np.float64)
 
@@ -112,6 +112,13 @@ class Table:
         return self.outputs[name][self.row_of]
 
 
+class _NoRows(dict[str, FloatArray]):
+    """Outputs of a component when there is no candidate: whatever is asked for is empty."""
+
+    def __missing__(self, name: str) -> FloatArray:
+        return np.zeros(0)
+
+
 def _offer_field(offer: Offer, field: str) -> Any:  # noqa: ANN401 - device, host, count or price
     return {
         "device": offer.device,
@@ -131,6 +138,8 @@ def _distinct(values: Sequence[Any]) -> tuple[list[Any], NDArray[np.intp]]:
 
 def tabulate(component: Component, job: Job, candidates: Candidates) -> Table:
     """Price a component once per distinct combination of the columns it reads."""
+    if not len(candidates):
+        return Table(_NoRows(), np.zeros(0, np.intp))
     names, levels, codes = [], [], []
     for name in component.reads:
         if name.startswith("offer."):
@@ -138,7 +147,8 @@ def tabulate(component: Component, job: Job, candidates: Candidates) -> Table:
             values, of_offer = _distinct([_offer_field(o, name[6:]) for o in offers])
             column = of_offer[candidates.codes[OFFER]]
         else:
-            values, column = list(candidates.levels[name]), candidates.codes[name]
+            values = list(candidates.levels[name])
+            column = candidates.codes[name].astype(np.intp)
         names.append(name)
         levels.append(values)
         codes.append(column)

@@ -48,7 +48,9 @@ class Candidates:
 
     def take(self, indices: NDArray[np.intp]) -> Candidates:
         """The candidates at `indices`, in that order."""
-        return Candidates(self.levels, {axis: column[indices] for axis, column in self.codes.items()})
+        return Candidates(
+            self.levels, {axis: column[indices] for axis, column in self.codes.items()}
+        )
 
     @classmethod
     def of(cls, pairs: list[tuple[Offer, Config]]) -> Candidates:

@@ -36,7 +36,8 @@ class Knob:
             return self._parse_switch(value, place)
         text = _as_word(value)
         if text not in self.choices:
-            raise unknown(f"{self.name} value", text, self.choices, self._hint(), where)
+            kind = f"{self.name} value"
+            raise unknown(kind, text, self.choices, self._hint(), where)
         return text
 
     def _hint(self) -> str:
@@ -151,7 +152,8 @@ def knob(name: str, where: str = "") -> Knob:
     """The knob of that exact name. Raises InputError with close matches."""
     found = KNOBS.get(name)
     if found is None:
-        raise unknown("knob", name, KNOBS, f"knobs: {', '.join(KNOBS)}", where)
+        kind = "knob"
+        raise unknown(kind, name, KNOBS, f"knobs: {', '.join(KNOBS)}", where)
     return found
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from autotune.domain.job import Assumption, Job
+    from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated, Infeasible
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-LossKind = Literal["upcast", "upcast_copy", "chunked", "fused"]
+LossKind = Literal["upcast", "upcast_copy", "native", "chunked", "fused"]
 KbitUpcast = Literal["none", "norms", "all"]  # all: peft prepare_model_for_kbit_training
 
 
@@ -14,8 +14,9 @@ class Software:
     """A dated profile. Versions are tuples such as (5, 23, 0); None means not installed.
 
     `loss` says what the training loop's loss materialises: `upcast` (fp32 logits, 12 bytes a logit
-    at the peak), `upcast_copy` (older code that also keeps shifted or 16-bit logits, 14), `chunked`
-    (never all logits at once), `fused` (no logits at all).
+    at the peak), `upcast_copy` (older code that also keeps shifted or 16-bit logits, 14),
+    `native` (in the logits' own dtype: GPT-2-like classes of transformers before 4.50, 8 in 16
+    bit), `chunked` (never all logits at once), `fused` (no logits at all).
     """
 
     name: str

@@ -134,7 +134,7 @@ class Tracer:
             return TraceFailed("missing", "torch, transformers and peft are not installed")
         self.close()
         environment = {**os.environ, "TRANSFORMERS_VERBOSITY": "error", "HF_HUB_OFFLINE": "1"}
-        self._process = subprocess.Popen(  # noqa: S603 - our own module, our own interpreter
+        self._process = subprocess.Popen(
             [sys.executable, "-m", "autotune.trace.worker"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env=environment,

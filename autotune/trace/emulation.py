@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-def _flash(query: Any, key: Any, value: Any, dropout: float, *, causal: bool) -> Any:  # noqa: ANN401
+def _flash(query: Any, key: Any, value: Any, dropout: float, *, causal: bool) -> Any:
     return aten._scaled_dot_product_flash_attention(  # noqa: SLF001 - the op's name
         query, key, value, dropout, causal
     )[0]
 
 
-def _efficient(query: Any, key: Any, value: Any, dropout: float, mask: Any, *, causal: bool) -> Any:  # noqa: ANN401
+def _efficient(query: Any, key: Any, value: Any, dropout: float, mask: Any, *, causal: bool) -> Any:
     repeat = query.shape[1] // key.shape[1]
     if repeat > 1:
         key, value = (x.repeat_interleave(repeat, dim=1) for x in (key, value))
@@ -36,20 +36,32 @@ def _efficient(query: Any, key: Any, value: Any, dropout: float, mask: Any, *, c
             mask = torch.zeros_like(mask, dtype=query.dtype)
         mask = mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     return aten._scaled_dot_product_efficient_attention(  # noqa: SLF001 - the op's name
-        query, key, value, mask, True, dropout, causal
+        query,
+        key,
+        value,
+        mask,
+        True,
+        dropout,
+        causal,
     )[0]
 
 
-def _attention(
-    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,  # noqa: ANN401
-    is_causal: bool = False, scale: Any = None, enable_gqa: bool = False,  # noqa: FBT001, FBT002, ANN401, ARG001
-) -> Any:  # noqa: ANN401
+def _attention(  # noqa: PLR0913, PLR0917 - torch's own signature
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: Any = None,
+    enable_gqa: bool = False,
+) -> Any:
     if attn_mask is None and query.dtype in {torch.float16, torch.bfloat16}:
         return _flash(query, key, value, dropout_p, causal=is_causal)
     return _efficient(query, key, value, dropout_p, attn_mask, causal=is_causal)
 
 
-def _dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002, ARG001
+def _dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     return aten.native_dropout(x, p, training)[0] if training and p > 0 else x
 
 
@@ -58,7 +70,7 @@ def cuda_like() -> Iterator[None]:
     """Patch the composites that would branch differently on CUDA; restore them on leaving."""
     sdpa, dropout = functional.scaled_dot_product_attention, functional.dropout
     functional.scaled_dot_product_attention = _attention
-    functional.dropout = _dropout
+    functional.dropout = _dropout  # type: ignore[assignment]  # as torch names its arguments
     try:
         yield
     finally:
@@ -94,7 +106,7 @@ class Autocast(TorchFunctionMode):
         """Drop the cached casts, as leaving the autocast region does."""
         self._cache.clear()
 
-    def _low(self, value: Any) -> Any:  # noqa: ANN401 - any argument of a torch function
+    def _low(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value
         if value.dtype == self.dtype:
@@ -106,13 +118,17 @@ class Autocast(TorchFunctionMode):
         return value.to(self.dtype)
 
     @staticmethod
-    def _full(value: Any) -> Any:  # noqa: ANN401 - any argument of a torch function
+    def _full(value: Any) -> Any:
         low = isinstance(value, torch.Tensor) and value.dtype in {torch.float16, torch.bfloat16}
         return value.float() if low else value
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None  # noqa: ANN401, ARG002
-    ) -> Any:  # noqa: ANN401 - torch's own signature
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
         """Cast the arguments as the policy says, then run the function."""
         kwargs = kwargs or {}
         if func in _LOW or func is _attention:

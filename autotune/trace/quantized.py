@@ -21,7 +21,7 @@ class _Quantized(torch.autograd.Function):
     """y = x W^T with W dequantised on the fly, forward and backward; W is frozen."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, packed: torch.Tensor, layer: Any) -> torch.Tensor:  # noqa: ANN401
+    def forward(ctx: Any, x: torch.Tensor, packed: torch.Tensor, layer: Any) -> torch.Tensor:
         ctx.layer = layer
         ctx.save_for_backward(*((packed, x) if layer.keeps_input else (packed,)))
         weight = layer.dequantized(x.dtype)
@@ -30,7 +30,7 @@ class _Quantized(torch.autograd.Function):
         )
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # noqa: ANN401 - torch's own signature
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
         layer = ctx.layer
         weight = layer.dequantized(grad.dtype)
         flat = torch.mm(grad.reshape(-1, layer.out_features), weight)

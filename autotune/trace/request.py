@@ -36,8 +36,6 @@ class StepRequest:
     padded: bool = False  # the batch carries a padding mask
     evaluation_rows: int = 0
 
-
-
     def as_json(self) -> str:
         """Canonical JSON: equal for equal requests."""
         return json.dumps(asdict(self), sort_keys=True)

@@ -56,10 +56,10 @@ def build(request: StepRequest) -> torch.nn.Module:
         if checkpointing:
             model.enable_input_require_grads()
         model = _with_adapters(model, request)
-    return model  # type: ignore[no-any-return]  # transformers is untyped here
+    return model
 
 
-def _set_depth(config: Any, num_layers: int) -> None:  # noqa: ANN401 - a transformers config
+def _set_depth(config: Any, num_layers: int) -> None:
     for name in ("num_hidden_layers", "n_layer", "n_layers", "num_layers"):
         if name in config.__dict__ or name in getattr(config, "attribute_map", {}):
             setattr(config, name, num_layers)
@@ -74,7 +74,7 @@ def _upcast_norms(model: torch.nn.Module) -> None:
             parameter.data = parameter.data.float()
 
 
-def _with_adapters(model: Any, request: StepRequest) -> Any:  # noqa: ANN401 - transformers, peft
+def _with_adapters(model: Any, request: StepRequest) -> Any:
     from peft import LoraConfig, get_peft_model
 
     with torch.device("meta"):
@@ -104,9 +104,7 @@ def trace_step(request: StepRequest, *, record_events: bool = False) -> Tracker:
         tracker.events = []
     _count_static(model, tracker)
     states = _optimizer_states(model, request, tracker)
-    ids = torch.zeros(
-        request.micro_batch_size, request.seq_len, dtype=torch.long, device="meta"
-    )
+    ids = torch.zeros(request.micro_batch_size, request.seq_len, dtype=torch.long, device="meta")
     with cuda_like(), tracker:
         hooks = _gradient_hooks(model, tracker)
         loss = _forward(model, ids, request, tracker)
@@ -138,7 +136,7 @@ def _trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
 def _optimizer_states(
     model: torch.nn.Module, request: StepRequest, tracker: Tracker
 ) -> list[torch.Tensor]:
-    """AdamW's two moments: in the parameter's dtype, or 8-bit in blocks; paged ones live elsewhere."""
+    """AdamW's two moments: in the parameter's dtype, or 8-bit in blocks; paged live elsewhere."""
     if request.optimizer == "paged_adamw_8bit":
         return []
     states = []
@@ -162,7 +160,10 @@ def _gradient_hooks(model: torch.nn.Module, tracker: Tracker) -> list[Any]:
 
 
 def _forward(
-    model: Any, ids: torch.Tensor, request: StepRequest, tracker: Tracker  # noqa: ANN401
+    model: Any,
+    ids: torch.Tensor,
+    request: StepRequest,
+    tracker: Tracker,
 ) -> torch.Tensor:
     """Forward, loss and backward, under emulated autocast when the trainer would use it."""
     low = DTYPES[request.precision]
@@ -177,14 +178,20 @@ def _forward(
         # The engine itself: `loss.backward()` under a function mode would leave the mode off
         # during the recompute of activation checkpointing.
         torch.autograd.Variable._execution_engine.run_backward(  # noqa: SLF001
-            (loss,), (torch.ones_like(loss),), False, False, (), True, accumulate_grad=True  # noqa: FBT003
+            (loss,),
+            (torch.ones_like(loss),),
+            False,
+            False,
+            (),
+            True,
+            accumulate_grad=True,
         )
         if mode is not None:
             mode.forget()
     return loss
 
 
-def _loss(model: Any, ids: torch.Tensor, mask: Any, kind: str) -> torch.Tensor:  # noqa: ANN401
+def _loss(model: Any, ids: torch.Tensor, mask: Any, kind: str) -> torch.Tensor:
     if kind in {"chunked", "fused"}:
         return _chunked_loss(model, ids, mask)
     if kind == "upcast_copy":
@@ -195,7 +202,7 @@ def _loss(model: Any, ids: torch.Tensor, mask: Any, kind: str) -> torch.Tensor: 
         loss = functional.cross_entropy(
             shifted.view(-1, shifted.shape[-1]), ids[..., 1:].reshape(-1)
         )
-        loss.kept = (hidden, logits)  # type: ignore[attr-defined]  # older code keeps both alive
+        loss.kept = (hidden, logits)
         return loss
     found: torch.Tensor = model(
         input_ids=ids, attention_mask=mask, labels=ids, use_cache=False
@@ -203,7 +210,7 @@ def _loss(model: Any, ids: torch.Tensor, mask: Any, kind: str) -> torch.Tensor: 
     return found
 
 
-def _hidden_and_head(model: Any, ids: torch.Tensor, mask: Any) -> tuple[Any, Any]:  # noqa: ANN401
+def _hidden_and_head(model: Any, ids: torch.Tensor, mask: Any) -> tuple[Any, Any]:
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     hidden = inner.base_model(input_ids=ids, attention_mask=mask, use_cache=False)[0]
     return hidden, inner.get_output_embeddings()
@@ -212,7 +219,7 @@ def _hidden_and_head(model: Any, ids: torch.Tensor, mask: Any) -> tuple[Any, Any
 CHUNK_TOKENS = 1024  # tokens whose logits exist at once; TRL and liger choose about as many
 
 
-def _chunked_loss(model: Any, ids: torch.Tensor, mask: Any) -> torch.Tensor:  # noqa: ANN401
+def _chunked_loss(model: Any, ids: torch.Tensor, mask: Any) -> torch.Tensor:
     from torch.utils.checkpoint import checkpoint
 
     hidden, head = _hidden_and_head(model, ids, mask)
@@ -226,7 +233,7 @@ def _chunked_loss(model: Any, ids: torch.Tensor, mask: Any) -> torch.Tensor:  # 
         rows, wanted = flat[start : start + CHUNK_TOKENS], labels[start : start + CHUNK_TOKENS]
         one = checkpoint(part, rows, wanted, use_reentrant=False)
         total = one if total is None else total + one
-    return total  # type: ignore[no-any-return]  # checkpoint is untyped
+    return total
 
 
 def _optimizer_step(model: torch.nn.Module, request: StepRequest, tracker: Tracker) -> None:
@@ -240,7 +247,7 @@ def _optimizer_step(model: torch.nn.Module, request: StepRequest, tracker: Track
         tracker._note("adamw", None, ())  # noqa: SLF001 - same package
 
 
-def _evaluate(model: Any, request: StepRequest, tracker: Tracker) -> None:  # noqa: ANN401
+def _evaluate(model: Any, request: StepRequest, tracker: Tracker) -> None:
     low = DTYPES[request.precision]
     ids = torch.zeros(request.evaluation_rows, request.seq_len, dtype=torch.long, device="meta")
     mode = Autocast(low) if request.autocast and low != torch.float32 else contextlib.nullcontext()

@@ -1,8 +1,8 @@
 """Live bytes of every tensor storage during a traced step, by what they hold.
 
 A dispatch mode sees the outputs of every op; each new storage counts once, rounded up as the CUDA
-caching allocator rounds, and leaves when Python drops it. Autograd's saved tensors are kept alive by
-the graph itself, so lifetimes are those of a real run.
+caching allocator rounds, and leaves when Python drops it. The graph itself keeps autograd's saved
+tensors alive, so lifetimes are those of a real run.
 
 Covers: everything that allocates through the dispatcher.
 Does not cover: workspaces inside kernels (added per op by `workspace_bytes`), memory outside torch.
@@ -29,7 +29,7 @@ def rounded(size: int) -> int:
 
 @dataclass(slots=True)
 class Peak:
-    """The largest live count seen at one (phase, op), and what it held. [bytes]"""
+    """The largest live count seen at one (phase, op), and what it held. [bytes]."""
 
     total: int = -1
     parts: dict[str, int] = field(default_factory=dict)
@@ -51,11 +51,11 @@ class Tracker(TorchDispatchMode):
 
     def __torch_dispatch__(
         self,
-        func: Any,  # noqa: ANN401 - torch's own signature
-        types: Any,  # noqa: ANN401, ARG002 - torch's own signature
-        args: Any = (),  # noqa: ANN401 - torch's own signature
-        kwargs: Any = None,  # noqa: ANN401 - torch's own signature
-    ) -> Any:  # noqa: ANN401 - torch's own signature
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
         """Run the op, count its new storages, and note the live bytes while it ran."""
         if func is torch.ops.aten._local_scalar_dense.default:  # noqa: SLF001 - the op's name
             return not self.padded  # a meta tensor's value: mask code asks "is nothing padded?"
@@ -66,7 +66,7 @@ class Tracker(TorchDispatchMode):
         self._note(str(func).removeprefix("aten.").removesuffix(".default"), func, args)
         return result
 
-    def _note(self, name: str, func: Any, args: Any) -> None:  # noqa: ANN401 - an op and arguments
+    def _note(self, name: str, func: Any, args: Any) -> None:
         extra = workspace_bytes(func, args)
         total = sum(self.live.values()) + extra
         peak = self.peaks.setdefault((self.phase, name), Peak())
@@ -102,7 +102,7 @@ class Tracker(TorchDispatchMode):
             self.events.append((key, -size))
 
 
-def workspace_bytes(func: Any, args: Any) -> int:  # noqa: ANN401 - an op overload and its arguments
+def workspace_bytes(func: Any, args: Any) -> int:
     """[bytes] memory an op uses inside its kernel, invisible to the dispatcher.
 
     Flash attention's backward accumulates dQ in fp32 over 128-row blocks and, with grouped heads,

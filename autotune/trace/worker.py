@@ -20,7 +20,7 @@ DEPTHS_OF_PERIOD = (1, 2)  # depths traced, in units of the model's layer patter
 
 
 def layer_period(model: dict[str, Any]) -> int:
-    """Layers after which the model's pattern of layer kinds repeats: 2 for Gemma-2, 6 for Gemma-3."""
+    """Layers after which the pattern of layer kinds repeats: 2 for Gemma-2, 6 for Gemma-3."""
     types = model.get("layer_types")
     if types:
         for period in range(1, len(types)):
@@ -86,7 +86,7 @@ def main() -> None:
     sys.stdout = sys.stderr  # libraries that print must not break the protocol
     from autotune.trace.request import StepRequest
 
-    print(json.dumps({"versions": versions()}), file=out, flush=True)  # noqa: T201 - the protocol
+    print(json.dumps({"versions": versions()}), file=out, flush=True)
     for line in sys.stdin:
         begun = time.perf_counter()
         try:
@@ -96,7 +96,7 @@ def main() -> None:
             answer["seconds"] = time.perf_counter() - begun
         except Exception as error:  # noqa: BLE001 - any failure of foreign model code is an answer
             answer = {"failed": f"{type(error).__name__}: {error}"[:2000]}
-        print(json.dumps(answer), file=out, flush=True)  # noqa: T201 - the protocol
+        print(json.dumps(answer), file=out, flush=True)
 
 
 if __name__ == "__main__":

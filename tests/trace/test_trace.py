@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from autotune.trace.client import Traced, TraceFailed, Tracer
 from autotune.trace.request import StepRequest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = [
     pytest.mark.slow,

@@ -1,0 +1,131 @@
+"""One candidate of a bill as a full `Estimated`: parts, intervals, what bounds it, verdict."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.cost.columns import Table
+from autotune.cost.work import StepWork, evaluations, saves
+from autotune.domain.outcome import Bound, Estimated, MemoryParts, Spread, TimeParts
+
+if TYPE_CHECKING:
+    from autotune.cost.model import Bill
+    from autotune.domain.outcome import Verdict
+
+Z90 = 1.2815515655446004  # 90th percentile of the standard normal distribution
+
+
+def time_parts(bill: Bill, i: int) -> TimeParts:
+    """[s] the parts of candidate `i`; they sum to its duration."""
+    one = bill.candidates.take(np.asarray([i]))
+    tables = {name: Table(t.outputs, t.row_of[[i]]) for name, t in bill.tables.items()}
+    work = StepWork.of(bill.job, tables, one)
+    steps = float(bill.steps[i])
+    first = bill.at("data", "first_batch_s", i)
+    parts = {
+        "load": bill.at("startup", "load_s", i),
+        "prepare": bill.at("data", "prepare_s", i),
+        "compile": bill.at("startup", "compile_s", i),
+        "train": steps * float(work.step_s[0] - work.wait_s[0]),
+        "data_wait": steps * float(work.wait_s[0]) + first,
+        "evaluation": float(evaluations(bill.job, bill.steps[[i]])[0])
+        * bill.at("evaluation", "once_s", i),
+        "checkpoint": float(saves(bill.steps[[i]], bill.interval_steps[[i]])[0])
+        * bill.at("checkpoint", "save_s", i),
+        "final_save": bill.at("checkpoint", "final_save_s", i) * (bill.job.steps > 0),
+    }
+    return TimeParts(**parts, lost_work=max(float(bill.duration_s[i]) - sum(parts.values()), 0.0))
+
+
+_SPREAD_OF = {
+    "train": "compute", "data_wait": "data", "prepare": "data", "checkpoint": "checkpoint",
+    "final_save": "checkpoint", "lost_work": "checkpoint", "evaluation": "evaluation",
+    "load": "startup", "compile": "startup",
+}  # fmt: skip
+
+
+def _spread(bill: Bill, i: int, parts: TimeParts) -> float:
+    """Log standard deviation of the duration: parts that share a component err together.
+
+    Source: derived: first-order error propagation over independent components.
+    """
+    by_component: dict[str, float] = {}
+    for part, seconds in parts.as_dict().items():
+        component = _SPREAD_OF[part]
+        by_component[component] = by_component.get(component, 0.0) + seconds
+    variance = sum((s * bill.at(c, "log_sd", i)) ** 2 for c, s in by_component.items())
+    return math.sqrt(variance) / max(parts.total, 1e-9)
+
+
+def _bound(bill: Bill, i: int, parts: TimeParts) -> Bound:
+    """The largest share of the bill; inside training, the largest of the step's own terms."""
+    shares: dict[Bound, float] = {
+        "data": parts.data_wait + parts.prepare,
+        "checkpoint": parts.checkpoint + parts.lost_work + parts.final_save,
+        "evaluation": parts.evaluation,
+        "startup": parts.load + parts.compile,
+    }
+    terms: dict[Bound, float] = {
+        "compute": bill.at("compute", "compute_s", i),
+        "bandwidth": bill.at("compute", "bandwidth_s", i),
+        "launch": bill.at("compute", "launch_s", i),
+        "communication": bill.at("collectives", "per_micro_s", i),
+    }
+    inside = max(terms, key=lambda name: terms[name])
+    return max({**shares, inside: parts.train}.items(), key=lambda item: item[1])[0]
+
+
+def estimate(bill: Bill, i: int) -> Estimated:
+    """Candidate `i` with its breakdowns and its 80 % intervals."""
+    offer = bill.candidates.offer(i)
+    parts = time_parts(bill, i)
+    steps = round(float(bill.steps[i]))
+    count = offer.count
+    micro = int(bill.candidates.value("micro_batch_size", i))
+    interval = max(int(bill.interval_steps[i]), 1)
+    config = bill.candidates.config(
+        i,
+        gradient_accumulation_steps=max(bill.job.global_batch_size // (micro * count), 1),
+        checkpoint_every_steps=interval,
+        save_total_limit=max(int(bill.save_total_limit[i]), 1),
+    )
+    step_s = float(bill.step_s[i])
+    real_tokens = bill.at("compute", "real_tokens_per_step", i)
+    peak = offer.device.peak_flop_per_s(config.precision) * count
+    useful = bill.at("compute", "useful_flop_per_step", i)
+    grow = math.exp(Z90 * _spread(bill, i, parts))
+    duration = parts.total
+    usd_per_s = offer.usd_per_hour / 3600.0
+    memory_parts = MemoryParts(
+        **{name: bill.at("memory", name, i) for name in MemoryParts.__dataclass_fields__}
+    )
+    return Estimated(
+        offer=offer,
+        config=config,
+        basis=bill.basis,
+        steps=steps,
+        duration_s=Spread(duration / grow, duration, duration * grow),
+        cost_usd=Spread(
+            duration / grow * usd_per_s, duration * usd_per_s, duration * grow * usd_per_s
+        ),
+        step_time_s=step_s if steps else 0.0,
+        tokens_per_s=real_tokens / step_s if steps and step_s > 0 else 0.0,
+        mfu=useful / (step_s * peak) if steps and peak > 0 and step_s > 0 else 0.0,
+        bound_by=_bound(bill, i, parts),
+        time_s=parts,
+        memory_bytes=memory_parts,
+        usable_bytes=float(bill.usable_bytes[i]),
+        fits_probability=float(bill.fits_probability[i]),
+        verdict=_verdict(bill, i),
+        checkpoints=math.ceil(steps / interval) if steps else 0,
+        checkpoint_bytes=bill.at("checkpoint", "bytes", i),
+    )
+
+
+def _verdict(bill: Bill, i: int) -> Verdict:
+    if bill.at("memory", "certain_oom", i) > 0:
+        return "certain_oom"
+    return "fits" if bill.memory_violation[i] <= 0 else "at_risk"
