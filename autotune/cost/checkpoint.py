@@ -1,0 +1,116 @@
+"""Seconds and bytes of checkpoints, how often to save, and the work that interruptions cost.
+
+Covers: the Trainer's checkpoints (trained weights, optimizer states, random and scheduler state),
+adapters alone for LoRA; several devices writing through one host.
+Does not cover: asynchronous and sharded checkpoints.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.cost.columns import Columns, Component, FloatArray, Outputs
+from autotune.cost.optimizer import trainable_dtype_bytes, trainable_parameters
+
+if TYPE_CHECKING:
+    from autotune.domain.job import Job
+
+READS = ("offer.device", "offer.count", "offer.host", "optimizer", "adapter_dtype", "sharding")
+SMALL_FILES_BYTES = 20e6  # tokenizer, trainer state, scheduler, random states: 5 to 20 MB
+SAVE_OVERHEAD_S = 1.0  # walking the modules, opening files, deleting the oldest: assumption
+SERIALISE_BYTES_PER_S = 1.5e9  # torch.save and safetensors on one core: assumption
+STATE_BYTES_8BIT = 2 * (1 + 4 / 256)  # two 8-bit moments, one fp32 scale per block of 256
+DEFAULT_LIMIT = 2.0  # keep the last and the one before: a save that was cut short loses nothing
+LOG_SD = 0.35  # disks behind one name differ by factors: assumption until one save is measured
+HIGHEST_LOSS = 0.95  # share of the time lost at which a run practically never ends
+
+
+def price_checkpoint(job: Job, columns: Columns) -> Outputs:
+    """[s] to save a checkpoint and the final model; [bytes] of a checkpoint and of the disk."""
+    size = trainable_dtype_bytes(job, columns)
+    count = trainable_parameters(job)
+    eight = columns.equals("optimizer", "adamw_bnb_8bit", "paged_adamw_8bit")
+    state = np.where(eight, STATE_BYTES_8BIT, 2.0 * size)
+    weights = size * count
+    total = weights + state * count + SMALL_FILES_BYTES
+    return {
+        "save_s": _write_seconds(columns, total),
+        "final_save_s": _write_seconds(columns, weights + SMALL_FILES_BYTES),
+        "bytes": total,
+        "disk_bytes": columns.host("disk_bytes"),
+        "log_sd": np.full(columns.rows, LOG_SD),
+    }
+
+
+def _write_seconds(columns: Columns, size: FloatArray) -> FloatArray:
+    """[s] copy to the host, serialise and write; sharded states are first gathered on one device.
+
+    Source: derived: the stages follow one another in `Trainer._save_checkpoint`.
+    """
+    several = columns.number("offer.count") > 1
+    sharded = several & columns.equals("sharding", "fsdp", "zero2", "zero3")
+    gather = np.where(sharded, size / columns.device("link_bytes_per_s"), 0.0)
+    copy = size / columns.device("pcie_bytes_per_s")
+    write = size / columns.host("checkpoint_write_bytes_per_s")
+    return SAVE_OVERHEAD_S + gather + copy + size / SERIALISE_BYTES_PER_S + write
+
+
+COMPONENT = Component("checkpoint", READS, price_checkpoint)
+
+
+def interval_steps(
+    *,
+    step_s: FloatArray,
+    save_s: FloatArray,
+    steps: FloatArray,
+    interruptions_per_s: FloatArray,
+    max_lost_work_s: float,
+) -> FloatArray:
+    """[n] whole optimizer steps between saves that cost least, within the work one may lose.
+
+    Formula: spot sqrt(2 C M) seconds, C save seconds, M mean seconds between interruptions; on
+    demand the interval is as long as the loss the user accepts. At least 1, at most all steps.
+    Source: Young, "A first order approximation to the optimum checkpoint interval" (1974).
+    """
+    rate = np.asarray(interruptions_per_s, np.float64)
+    interrupted = rate > 0
+    best_s = np.sqrt(2.0 * save_s / np.where(interrupted, rate, 1.0))
+    seconds = np.where(interrupted, np.minimum(best_s, max_lost_work_s), max_lost_work_s)
+    wanted = np.floor(seconds / np.maximum(step_s, 1e-9))
+    return np.clip(wanted, 1.0, np.maximum(steps, 1.0))
+
+
+def lost_work_s(
+    *,
+    running_s: FloatArray,
+    interval_s: FloatArray,
+    interruptions_per_s: FloatArray,
+    restart_s: FloatArray,
+) -> FloatArray:
+    """[s] expected time redone or spent starting again.
+
+    Formula: running x / (1 - x) with x = rate (interval / 2 + restart): each interruption loses
+    half an interval and a start, and the time this takes is interrupted in its turn.
+    Source: derived: geometric series over interruptions at a constant rate; Daly (2006), eq. 8.
+    """
+    redone = np.minimum(interval_s, running_s) / 2.0 + restart_s
+    share = np.minimum(np.asarray(interruptions_per_s, np.float64) * redone, HIGHEST_LOSS)
+    lost: FloatArray = running_s * share / (1.0 - share)
+    return lost
+
+
+def kept_on_disk(
+    locked_limit: FloatArray, size_bytes: FloatArray, disk_bytes: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Checkpoints to keep, and [bytes] by which they miss the disk (at most 0: they fit).
+
+    locked_limit: the user's limit; 0 takes two, or one where two do not fit. The Trainer writes a
+    new checkpoint before it deletes the oldest, so one more than the limit must fit.
+    Source: transformers `Trainer._save_checkpoint` (rotation follows saving).
+    """
+    locked = np.asarray(locked_limit, np.float64)
+    roomy = (DEFAULT_LIMIT + 1.0) * size_bytes <= disk_bytes
+    limit = np.where(locked > 0, locked, np.where(roomy, DEFAULT_LIMIT, 1.0))
+    return limit, (limit + 1.0) * size_bytes - disk_bytes

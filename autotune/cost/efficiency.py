@@ -1,0 +1,250 @@
+"""How much of its peak a device reaches in matrix products and attention, by their shape.
+
+Measured operator times where the device has them, read off a grid in log m, n, k. A device without
+borrows the curve of the nearest relative, scaled to its own best matrix product: what a curve says
+about small products (waves, launch, memory) then comes from the relative.
+
+Efficiencies stay in (0, 1): a step never beats the device's dense peak.
+Does not cover: bf16 on devices without it (emulated: a fixed share of fp32).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.catalog.operators import attention_times, gemm_times
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from autotune.catalog.operators import AttentionTimes, GemmTimes
+    from autotune.cost.columns import Columns, FloatArray
+    from autotune.domain.device import Device
+
+HIGHEST = 0.98
+LARGE = 3000  # products with every size above are on the plateau
+# Share of the fp32 rate of a dtype that the device has no units for. Best bf16 products: T4 2.3 of
+# 8.1, V100 10.3 of 15.7, 2080 Ti 7.3 of 13.4 TFLOP/s (zzc0721/torch-performance-test-data).
+EMULATED = 0.28
+SMALL_SIDE_POWER = 0.5  # below the grid, time falls with the square root of n or k: derived
+HEAD_DIMS = (64, 128, 256)
+UNMEASURED_HEAD_DIM = 0.85  # of the efficiency at dim 128: assumption
+FLAT_ATTENTION = 0.5  # of a processor's matrix-product ceiling: assumption
+
+# Relatives, by architecture: same tensor-core generation, else the oldest measured one.
+_RELATIVES = {
+    "hopper": "h100-sxm", "ada": "l40s", "blackwell": "b200", "ampere": "a100-sxm4-80gb",
+    "cdna3": "h100-sxm", "cdna4": "b200",
+}  # fmt: skip
+_OLDEST = "a100-sxm4-80gb"
+_CONSUMER_BLACKWELL = ("rtx-pro-6000-bw-server", 12.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curves:
+    """Efficiency of one device on the common grid.
+
+    gemm: [m, n, k] share of the dense peak; attention: [head_dim, seq, batch x heads] likewise.
+    """
+
+    gemm: FloatArray
+    attention: FloatArray
+
+
+SIDE = np.array(
+    [512, 768, 1024, 1536, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192, 10240, 12288,
+     16384, 51200, 65536], np.float64,
+)  # fmt: skip
+ROWS = 2.0 ** np.arange(6, 16)
+SEQUENCE = 2.0 ** np.arange(7, 15)
+HEADS = 2.0 ** np.arange(3, 12)
+_LOG_SIDE, _LOG_ROWS = np.log(SIDE), np.log(ROWS)
+_LOG_SEQUENCE, _LOG_HEADS = np.log(SEQUENCE), np.log(HEADS)
+
+
+def _rising(times: FloatArray) -> FloatArray:
+    """Times made non-decreasing along every axis: a larger product never takes less time."""
+    for axis in range(times.ndim):
+        times = np.maximum.accumulate(times, axis=axis)
+    return times
+
+
+def _gemm_grid(times: GemmTimes, peak: float) -> FloatArray:
+    """[m, n, k] efficiency; the few missing corners take the efficiency of the next smaller n."""
+    where = (
+        np.searchsorted(ROWS, times.m),
+        np.searchsorted(SIDE, times.n),
+        np.searchsorted(SIDE, times.k),
+    )
+    flop = 2.0 * ROWS[:, None, None] * SIDE[None, :, None] * SIDE[None, None, :]
+    seconds = np.full(flop.shape, np.nan)
+    seconds[where] = times.seconds
+    missing = np.isnan(seconds)
+    smaller = np.roll(seconds / flop, 1, axis=1) * flop
+    seconds = np.where(missing, smaller, seconds)
+    return flop / (_rising(seconds) * peak)
+
+
+def _attention_grid(times: AttentionTimes, peak: float) -> FloatArray:
+    """[head_dim, seq, batch x heads] efficiency, medians over ways to reach batch x heads."""
+    heads = times.batch_size * times.num_heads
+    rate = times.flop_per_s / peak
+    grid = np.empty((len(HEAD_DIMS), len(SEQUENCE), len(HEADS)))
+    reference = HEAD_DIMS.index(128)
+    for d, dim in enumerate(HEAD_DIMS):
+        for s, seq in enumerate(SEQUENCE):
+            own = (times.head_dim == dim) & (times.seq_len == seq)
+            if not own.any():
+                grid[d, s] = np.nan
+                continue
+            sizes = np.unique(heads[own])
+            median = [np.median(rate[own & (heads == size)]) for size in sizes]
+            grid[d, s] = np.interp(_LOG_HEADS, np.log(sizes), median)
+    absent = np.isnan(grid)
+    grid = np.where(absent, UNMEASURED_HEAD_DIM * grid[reference][None], grid)
+    flop = SEQUENCE[None, :, None] ** 2 * HEADS[None, None, :]
+    for d in range(len(HEAD_DIMS)):
+        grid[d] = flop[0] / _rising(flop[0] / grid[d])
+    return grid
+
+
+@lru_cache(maxsize=64)
+def _measured(name: str, peak: float) -> Curves | None:
+    gemm, attention = gemm_times(name), attention_times(name)
+    if gemm is None or attention is None or peak <= 0:
+        return None
+    return Curves(
+        np.minimum(_gemm_grid(gemm, peak), HIGHEST),
+        np.minimum(_attention_grid(attention, peak), HIGHEST),
+    )
+
+
+def _relative(device: Device) -> str:
+    name, capability = _CONSUMER_BLACKWELL
+    if device.architecture == "blackwell" and device.compute_capability >= capability:
+        return name
+    return _RELATIVES.get(device.architecture, _OLDEST)
+
+
+@lru_cache(maxsize=8)
+def _relative_curves(name: str) -> tuple[Curves, float]:
+    """Curves of a measured device and its plateau in large products."""
+    from autotune.catalog.devices import find_device
+
+    peak = find_device(name).bf16_flop_per_s
+    curves = _measured(name, peak)
+    if curves is None:
+        msg = f"operator times of {name} are missing from the catalogue"
+        raise LookupError(msg)
+    large_side, large_rows = SIDE >= LARGE, ROWS >= LARGE
+    plateau = float(np.median(curves.gemm[large_rows][:, large_side][:, :, large_side]))
+    return curves, plateau
+
+
+@lru_cache(maxsize=512)
+def curves_of(device: Device) -> Curves:
+    """The device's own measured curves, or its relative's scaled to the device's ceiling."""
+    ceiling = min(device.matmul_ceiling_fraction, HIGHEST)
+    if device.is_cpu:
+        gemm = np.full((len(ROWS), len(SIDE), len(SIDE)), ceiling)
+        attention = np.full((len(HEAD_DIMS), len(SEQUENCE), len(HEADS)), ceiling * FLAT_ATTENTION)
+        return Curves(gemm, attention)
+    own = _measured(device.name, device.bf16_flop_per_s)
+    if own is not None:
+        return own
+    relative, plateau = _relative_curves(_relative(device))
+    scale = ceiling / plateau
+    return Curves(
+        np.minimum(relative.gemm * scale, ceiling),
+        np.minimum(relative.attention * scale, ceiling),
+    )
+
+
+def distinct_devices(columns: Columns) -> tuple[list[Device], NDArray[np.intp]]:
+    """The different devices of the rows, and which one each row has."""
+    keys = np.fromiter(map(id, columns.devices()), np.int64, columns.rows)
+    _, first, index = np.unique(keys, return_index=True, return_inverse=True)
+    return [columns.devices()[i] for i in first], index
+
+
+def peak_of(columns: Columns) -> FloatArray:
+    """[rows] dense peak; where the dtype is emulated, the share of fp32 that emulation reaches."""
+    native = columns.peak_flop_per_s()
+    if (native > 0).all():
+        return native
+    return np.where(native > 0, native, EMULATED * columns.device("fp32_flop_per_s"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Efficiency:
+    """Efficiencies of several devices, looked up for many rows at once.
+
+    Legend: `device` in the look-ups is an index into the devices given to `of`. Shapes: [rows].
+    """
+
+    gemm_log: FloatArray
+    attention_log: FloatArray
+
+    @classmethod
+    def of(cls, devices: Sequence[Device]) -> Efficiency:
+        """Stack the curves of the devices."""
+        curves = [curves_of(device) for device in devices]
+        return cls(
+            np.log(np.stack([c.gemm for c in curves])),
+            np.log(np.stack([c.attention for c in curves])),
+        )
+
+    def gemm(self, device: np.ndarray, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
+        """[rows] share of the peak that C[m, n] = A[m, k] B[k, n] reaches.
+
+        Below the grid a product takes the time of the smallest measured number of rows, and the
+        square root of the ratio in the other sides.
+        """
+        axes = (
+            (m, _LOG_ROWS, 1.0),
+            (n, _LOG_SIDE, SMALL_SIDE_POWER),
+            (k, _LOG_SIDE, SMALL_SIDE_POWER),
+        )
+        return _look_up(self.gemm_log, device, axes)
+
+    def attention(
+        self, device: np.ndarray, seq: FloatArray, heads: FloatArray, head_dim: int
+    ) -> FloatArray:
+        """[rows] share of the peak of a causal flash forward over `heads` = batch x heads."""
+        dim = int(np.argmin(np.abs(np.log(head_dim) - np.log(HEAD_DIMS))))
+        axes = ((seq, _LOG_SEQUENCE, 1.0), (heads, _LOG_HEADS, 1.0))
+        small = min(head_dim / HEAD_DIMS[0], 1.0)
+        return small * _look_up(self.attention_log[:, dim], device, axes)
+
+
+def _look_up(
+    table: FloatArray,
+    device: np.ndarray,
+    axes: tuple[tuple[FloatArray, FloatArray, float], ...],
+) -> FloatArray:
+    """[rows] exp of the multilinear interpolation of `table` [device, axis...] in log sizes."""
+    floors, weights = [], []
+    outside = np.zeros(len(device))
+    for sizes, axis, power in axes:
+        log_size = np.log(np.maximum(np.asarray(sizes, np.float64), 1e-9))
+        outside = outside + power * np.minimum(log_size - axis[0], 0.0)
+        place = np.interp(log_size, axis, np.arange(len(axis), dtype=np.float64))
+        floor = np.minimum(place.astype(np.intp), len(axis) - 2)
+        floors.append(np.broadcast_to(floor, device.shape))
+        weights.append(place - floor)
+    total = np.zeros(len(device))
+    for corner in range(1 << len(axes)):
+        index, weight = [device], np.ones(len(device))
+        for a in range(len(axes)):
+            up = corner >> a & 1
+            index.append(floors[a] + up)
+            weight = weight * (weights[a] if up else 1.0 - weights[a])
+        total += weight * table[tuple(index)]
+    result: FloatArray = np.exp(total + outside)
+    return result

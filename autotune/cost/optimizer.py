@@ -1,0 +1,82 @@
+"""Seconds of an optimizer step: clipping, AdamW, and the Trainer's own work.
+
+Covers: fused and multi-tensor AdamW, bitsandbytes 8-bit and paged 8-bit, shards of FSDP and ZeRO.
+Does not cover: offloaded optimizers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from autotune.cost import flops
+from autotune.cost.issuing import host_factor
+from autotune.cost.parameters import lora_parameters, parameter_count
+
+if TYPE_CHECKING:
+    from autotune.cost.columns import Columns, FloatArray
+    from autotune.cost.constants import Constants
+    from autotune.domain.job import Job
+
+
+class OptimizerWork(NamedTuple):
+    """Traffic per trainable parameter and processor work per trainable tensor."""
+
+    passes: float  # reads and writes of a value in the parameter's dtype
+    state_bytes: float  # further bytes, independent of the dtype
+    tensor_s: float  # processor seconds per tensor
+
+
+# Clipping reads every gradient twice and writes it once. Fused AdamW reads p, g, m, v and writes
+# p, m, v in one kernel; the multi-tensor form runs a dozen kernels over whole lists; 8-bit AdamW
+# reads and writes one-byte moments, one kernel for each tensor. Paged states cross PCIe only when
+# evicted. Source: torch.optim.adamw, torch.nn.utils.clip_grad, bitsandbytes.optim; derived.
+OPTIMIZERS = {
+    "adamw_torch_fused": OptimizerWork(3 + 7, 0.0, 3e-6),
+    "adamw_torch": OptimizerWork(3 + 22, 0.0, 9e-6),
+    "adamw_bnb_8bit": OptimizerWork(3 + 3, 4.2, 30e-6),
+    "paged_adamw_8bit": OptimizerWork(3 + 3, 4.2, 40e-6),
+}
+_SHARDED = ("fsdp", "zero2", "zero3")
+
+
+def trainable_parameters(job: Job) -> float:
+    """[elements] what the optimizer updates: all weights, or the adapters of all matrices."""
+    if job.method.is_lora:
+        return float(lora_parameters(job.model, job.method.rank, job.method.targets))
+    return float(parameter_count(job.model))
+
+
+def trainable_tensors(job: Job) -> float:
+    """Number of tensors the optimizer walks over."""
+    if job.method.is_lora:
+        return 2.0 * sum(
+            p.matrices * p.adapted / p.active for p in flops.products(job.model, job.method)
+        )
+    layer = len(job.model.linears) + job.model.norms_per_layer
+    return float(job.model.num_layers * layer + 2)
+
+
+def trainable_dtype_bytes(job: Job, columns: Columns) -> FloatArray:
+    """[rows] bytes of one trainable value: adapters in their dtype, weights as stored."""
+    if job.method.is_lora:
+        return np.where(columns.equals("adapter_dtype", "fp32"), 4.0, 2.0)
+    return np.full(columns.rows, 4.0 if job.method.base == "32bit" else 2.0)
+
+
+def optimizer_seconds(job: Job, columns: Columns, c: Constants) -> FloatArray:
+    """[s] one optimizer step on one device.
+
+    Formula: trainable bytes x passes / bandwidth / shards + tensors x processor time + overhead.
+    """
+    work = {name: OPTIMIZERS[name] for name in OPTIMIZERS}
+    passes = columns.choose("optimizer", {n: w.passes for n, w in work.items()})
+    state = columns.choose("optimizer", {n: w.state_bytes for n, w in work.items()})
+    tensor_s = columns.choose("optimizer", {n: w.tensor_s for n, w in work.items()})
+    size = trainable_dtype_bytes(job, columns)
+    shards = np.where(columns.equals("sharding", *_SHARDED), columns.number("offer.count"), 1.0)
+    traffic = trainable_parameters(job) * (passes * size + state) / shards
+    bandwidth = columns.device("memory_bandwidth_bytes_per_s") * c.bandwidth_share
+    issue_s = trainable_tensors(job) * tensor_s + c.optimizer_overhead_s
+    return traffic / bandwidth + issue_s * host_factor(columns)

@@ -1,0 +1,223 @@
+"""What the instants of a step are made of, for every row: batch, dtypes, states, saved tensors.
+
+Does not cover: which of them are alive when; that is `instants`.
+
+Legend: T tokens of a micro-batch, L layers, h hidden, V vocabulary, e bytes of the compute dtype,
+s bytes of the residual stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.cost import device_memory
+from autotune.cost.activations import Attention, Mode, layer_kept, norm_kept
+from autotune.cost.batches import longest_length
+from autotune.cost.static_memory import Sizes, Static, fp32_stream, sizes, static_bytes
+from autotune.cost.transients import layer_transients, norm_transient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from autotune.cost.columns import BoolArray, Columns, FloatArray
+    from autotune.domain.job import Job
+
+COMPILE_KEEPS = 0.8  # prior: share of saved activations left when torch.compile fuses pointwise ops
+_KINDS: tuple[Attention, ...] = ("eager", "sdpa", "flash_attention_2", "math")
+_COMPUTE_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0}
+_ADAPTER_BYTES = {"fp32": 4.0, "bf16": 2.0}
+
+
+@dataclass(frozen=True, slots=True)
+class LayerBytes:
+    """[bytes] of one layer for the whole micro-batch. Shapes [rows]."""
+
+    kept: FloatArray
+    mlp: FloatArray  # with the temporaries of the MLP's backward: all that is alive then
+    norm: FloatArray
+    attention: FloatArray
+
+    @property
+    def backward(self) -> FloatArray:
+        """[bytes] the most that is alive of one layer during its backward."""
+        return np.maximum(np.maximum(self.mlp, self.norm), self.attention)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What every instant is made of. Shapes [rows]; bytes on one device."""
+
+    job: Job
+    size: Sizes
+    static: Static
+    tokens: FloatArray  # T
+    length: FloatArray
+    compute: FloatArray  # e
+    stream: FloatArray  # s
+    element: FloatArray  # bytes of an element of a gradient
+    checkpointing: BoolArray
+    accumulates: BoolArray  # gradients of earlier micro-steps are alive during the forward
+    layer: LayerBytes
+    saved: FloatArray  # what all layers keep when the forward is done
+    final_norm: FloatArray  # kept
+    final_norm_backward: FloatArray  # temporaries
+    gathered_root: FloatArray  # weights outside the layers, gathered from other devices
+    gathered_layer: FloatArray  # weights of one layer, gathered from other devices
+    kept_logit: FloatArray  # bytes of a logit that the caller keeps where the loss copies
+    cached_casts: FloatArray  # 16-bit copies of trained weights that autocast holds in the forward
+    frozen_casts: FloatArray  # 16-bit copies of frozen fp32 weights that the graph holds
+    head_cast: FloatArray
+    foreach: FloatArray
+    eager: BoolArray
+
+    @property
+    def hidden(self) -> FloatArray:
+        """[bytes] of one residual stream: s h T."""
+        return self.stream * self.job.model.hidden_size * self.tokens
+
+    @classmethod
+    def of(cls, job: Job, columns: Columns) -> Step:
+        """Everything that the instants share."""
+        model, size = job.model, sizes(job.model)
+        static = static_bytes(job, columns, size)
+        rows, length = columns.number("micro_batch_size"), longest_length(job, columns)
+        tokens = rows * length
+        modes = _Modes.of(job, columns, rows, length)
+        layer = _layer(job, columns, modes, tokens, length)
+        compute, stream = (
+            modes.each(lambda mode: mode.compute),
+            modes.each(lambda mode: mode.stream),
+        )
+        checkpointing = columns.equals("activation_checkpointing", "full")
+        inputs = stream * model.hidden_size * tokens
+        fp32_base = (job.method.base == "32bit") & (stream == 4.0)
+        casts = modes.each(lambda mode: float(mode.autocast)).astype(bool) & fp32_base
+        autocast = modes.each(lambda mode: float(mode.autocast)).astype(bool)
+        adapter = columns.choose("adapter_dtype", _ADAPTER_BYTES) * job.method.is_lora
+        fp32_adapters = autocast & (adapter > compute)
+        trained = casts & (not job.method.is_lora)
+        frozen = casts & job.method.is_lora
+        head = float(model.vocab_size * model.hidden_size)
+        root, layer_weights = _gathered(job, static, size, compute)
+        return cls(
+            job=job,
+            size=size,
+            static=static,
+            tokens=tokens,
+            length=length,
+            compute=compute,
+            stream=stream,
+            element=static.element,
+            checkpointing=checkpointing,
+            accumulates=columns.accumulation(job) > 1,
+            layer=layer,
+            saved=model.num_layers * np.where(checkpointing, inputs, layer.kept),
+            final_norm=tokens * modes.each(lambda mode: norm_kept(model, mode)),
+            final_norm_backward=tokens * modes.each(lambda mode: norm_transient(model, mode)),
+            gathered_root=root,
+            gathered_layer=layer_weights,
+            kept_logit=np.where(static.weight_shards > 1, 4.0, compute),
+            cached_casts=2.0 * (trained * size.linear + fp32_adapters * static.trainable),
+            frozen_casts=2.0 * frozen * size.linear,
+            head_cast=2.0 * casts * head,
+            foreach=np.where(columns.equals("optimizer", "adamw_torch"), static.gradients, 0.0),
+            eager=modes.each(lambda mode: float(mode.attention in {"eager", "math"})).astype(bool),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Modes:
+    """The distinct modes among the rows, and the mode of each row."""
+
+    modes: list[Mode]
+    of_row: NDArray[np.intp]
+
+    def each(self, number: Callable[[Mode], float]) -> FloatArray:
+        """[rows] a number of each row's mode."""
+        return np.asarray([number(mode) for mode in self.modes], np.float64)[self.of_row]
+
+    @classmethod
+    def of(cls, job: Job, columns: Columns, rows: FloatArray, length: FloatArray) -> _Modes:
+        method = job.method
+        compute = columns.choose("precision", _COMPUTE_BYTES)
+        attention = columns.choose("attention", {kind: i for i, kind in enumerate(_KINDS)})
+        adapter = columns.choose("adapter_dtype", _ADAPTER_BYTES) * method.is_lora
+        shared = (columns.number("offer.count") > 1) & columns.equals("sharding", "fsdp", "zero3")
+        stream = np.where(fp32_stream(job) & ~shared, 4.0, compute)
+        ragged = job.lengths.quantiles[0] < length
+        masked = ragged & ((rows > 1) | (job.padding == "max_length"))
+        masked &= ~columns.equals("packing", "on")
+        attention = np.where(_falls_to_math(job, columns, compute, masked), 3.0, attention)
+        key = compute + 10.0 * attention + 100.0 * adapter + 1000.0 * stream + 10000.0 * masked
+        _, first, of_row = np.unique(key, return_index=True, return_inverse=True)
+        modes = [
+            Mode(
+                compute=float(compute[i]),
+                stream=float(stream[i]),
+                train_base=not method.is_lora,
+                adapter=float(adapter[i]),
+                autocast=bool(compute[i] < 4.0) and job.software.autocast,
+                attention=_KINDS[int(attention[i])],
+                masked=bool(masked[i]),
+            )
+            for i in first
+        ]
+        return cls(modes, of_row.reshape(-1))
+
+
+def _falls_to_math(job: Job, columns: Columns, compute: FloatArray, masked: BoolArray) -> BoolArray:
+    """Where sdpa has no fused kernel: grouped heads without a mask, and flash cannot run.
+
+    transformers then asks for grouped heads (use_gqa_in_sdpa); flash needs 16 bit and compute
+    capability 8.0, the efficient kernel and the CPU's kernel take no grouped heads.
+    Source: PyTorch aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and sdp_utils_cpp.cpp;
+    pytorch/pytorch#181528.
+    """
+    if job.model.kv_size == job.model.query_size:
+        return np.zeros(columns.rows, np.bool_)
+    flash = (compute < 4.0) & (device_memory.compute_capability(columns) >= 8.0)
+    return columns.equals("attention", "sdpa") & ~masked & ~flash
+
+
+def _layer(
+    job: Job, columns: Columns, modes: _Modes, tokens: FloatArray, length: FloatArray
+) -> LayerBytes:
+    kept = {mode: layer_kept(job.model, job.method, mode) for mode in modes.modes}
+    extra = {mode: layer_transients(job.model, job.method, mode) for mode in modes.modes}
+    share = np.where(columns.equals("compile", "off"), 1.0, COMPILE_KEEPS)
+    whole = modes.each(lambda m: kept[m].per_token) + length * modes.each(lambda m: kept[m].per_key)
+    whole = share * tokens * whole
+    rest = whole - share * tokens * modes.each(lambda m: kept[m].mlp)
+    scores = modes.each(lambda m: extra[m].attention)
+    scores = scores + length * modes.each(lambda m: extra[m].per_key)
+    return LayerBytes(
+        kept=whole,
+        mlp=whole + tokens * modes.each(lambda m: extra[m].mlp),
+        norm=rest + tokens * modes.each(lambda m: extra[m].norm),
+        attention=rest + tokens * scores,
+    )
+
+
+def _gathered(job: Job, static: Static, size: Sizes, compute: FloatArray) -> tuple[FloatArray, ...]:
+    """[bytes] of gathered weights: what stays outside the layers, and one layer, as they travel.
+
+    The root unit holds embeddings and head and stays gathered; layers come and go, the next one
+    while one runs. Weights travel in the compute dtype, quantised ones as they are stored.
+    Source: Zhao 2023 (PyTorch FSDP) section 3; fits fms-acceleration's Mistral-7B rows on two GPUs
+    (16-bit and nf4 LoRA) within 0.3 GB.
+    """
+    missing = np.where(static.weight_shards > 1, 1.0, 0.0)
+    stored = 4.0 if job.method.base == "32bit" else 2.0
+    travels = np.minimum(stored, compute)
+    root = travels * (size.embedding + size.head)
+    inner = static.weights * static.weight_shards - stored * (size.embedding + size.head)
+    share = inner / (size.layer * job.model.num_layers)  # bytes an element of a layer, stored
+    if job.method.base in {"16bit", "32bit"}:
+        share = travels
+    layer = size.largest_layer * share
+    return missing * root, missing * layer

@@ -1,0 +1,270 @@
+"""Physical terms of a micro-step: seconds at measured rates, before the fitted constants.
+
+Covers and does not cover: see `compute`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.cost import flops, issuing, kernels, matmul
+from autotune.cost.batches import expected_longest, padded_length
+from autotune.cost.efficiency import Efficiency, distinct_devices, peak_of
+
+if TYPE_CHECKING:
+    from autotune.cost.columns import Columns, FloatArray, Outputs
+    from autotune.cost.constants import Constants
+    from autotune.domain.device import Device
+    from autotune.domain.job import Job
+
+MASKED_ATTENTION = 0.75  # sdpa's memory-efficient kernel against flash: assumption
+NO_FLASH = 0.6  # devices before Ampere run the memory-efficient kernel: assumption
+FLASH_SINCE = 8.0  # compute capability with flash attention
+# [bytes] second-level cache by compute capability: data sheets (A100 40 MB, GA102 6, Ada 48 to 96,
+# H100 50, B200 126, GB202 96). Kernels on tensors that fit in it run faster than memory.
+CACHE_BYTES = {8.0: 40e6, 8.6: 6e6, 8.9: 72e6, 9.0: 50e6, 10.0: 126e6, 10.3: 126e6, 12.0: 96e6}
+SMALL_CACHE_BYTES = 5e6
+CACHE_GAIN = 3.0  # cache bandwidth over memory bandwidth: assumption
+# Elementwise traffic against 16-bit activations: 4-byte values need no casts; autocast on fp32
+# weights keeps the residual stream and the norms in fp32. Derived.
+FP32_TRAFFIC, AUTOCAST_TRAFFIC = 1.6, 1.3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepTerms:
+    """Physical terms of a micro-step before the fitted constants. Shapes: [rows]."""
+
+    gemm_s: FloatArray  # at the measured efficiency
+    attention_forward_s: FloatArray  # flash, at the measured efficiency
+    attention_backward_s: FloatArray  # at the forward's efficiency, 2.5 x the FLOP
+    traffic_s: FloatArray  # at the data sheet's bandwidth
+    dequantise_s: FloatArray  # at the data sheet's bandwidth
+    launches_forward: FloatArray
+    launches_backward: FloatArray
+    fsdp_visits: FloatArray  # FSDP units gathered and freed
+    host: FloatArray  # seconds of the host's work against the fitted host's
+    synchronised: FloatArray  # 1 where every layer waits for the device, else 0
+    flop: FloatArray  # executed, recomputation and padding included
+    peak: FloatArray
+
+    def seconds(self, c: Constants) -> Outputs:
+        """[s] the micro-step and its terms under the constants."""
+        attention = (
+            self.attention_forward_s + self.attention_backward_s / c.attention_backward_share
+        ) / c.attention_share
+        compute_s = self.gemm_s / c.gemm_share + attention
+        bandwidth_s = self.traffic_s / c.bandwidth_share + self.dequantise_s / c.dequantise_share
+        kernels_s = (
+            self.launches_forward * c.launch_forward_s
+            + self.launches_backward * c.launch_backward_s
+        )
+        launch_s = kernels_s + self.host * (
+            self.fsdp_visits * c.fsdp_unit_s + c.micro_step_overhead_s
+        )
+        busy_s = compute_s + bandwidth_s
+        waited_s = np.where(self.synchronised > 0, kernels_s, 0.0)
+        hidden_s = launch_s - waited_s
+        p = c.overlap_power
+        return {
+            "micro_step_s": ((busy_s + waited_s) ** p + hidden_s**p) ** (1.0 / p),
+            "compute_s": compute_s,
+            "bandwidth_s": bandwidth_s,
+            "launch_s": launch_s,
+            "roofline_s": self.flop / self.peak,
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepRows:
+    """What the terms share. Shapes: [rows]."""
+
+    micro: FloatArray
+    length: FloatArray
+    tokens: FloatArray  # padded, in one micro-batch
+    recomputed: FloatArray  # 1 under activation checkpointing, else 0
+    peak: FloatArray
+    bandwidth: FloatArray
+    device: np.ndarray  # index into `devices`
+    devices: list[Device]
+
+
+def _rows(job: Job, columns: Columns) -> StepRows:
+    micro = columns.number("micro_batch_size")
+    length = _waited_length(job, columns)
+    devices, index = distinct_devices(columns)
+    bandwidth = np.asarray([d.memory_bandwidth_bytes_per_s for d in devices])[index]
+    return StepRows(
+        micro=micro,
+        length=length,
+        tokens=micro * length,
+        recomputed=columns.equals("activation_checkpointing", "full").astype(np.float64),
+        peak=peak_of(columns),
+        bandwidth=bandwidth,
+        device=index,
+        devices=devices,
+    )
+
+
+def _waited_length(job: Job, columns: Columns) -> FloatArray:
+    """[rows] padded length in tokens of the micro-batch that the others wait for.
+
+    FSDP and ZeRO meet in every layer, so the device with the longest rows sets the pace: the
+    longest of micro x devices rows. DDP meets once an optimizer step: halfway between.
+    Source: derived: order statistics.
+    """
+    own = padded_length(job, columns)
+    count = columns.number("offer.count")
+    waits = np.where(columns.equals("sharding", "fsdp", "zero2", "zero3"), 1.0, 0.0)
+    waits = np.where(columns.equals("sharding", "ddp"), 0.5, waits) * (count > 1)
+    waits = np.where(columns.equals("packing", "on"), 0.0, waits)
+    if job.padding == "max_length" or not waits.any():
+        return own
+    waits = np.where(columns.equals("length_grouping", "on"), 0.0, waits)
+    together, back = np.unique(columns.number("micro_batch_size") * count, return_inverse=True)
+    longest = np.asarray([expected_longest(job.lengths, float(b)) for b in together])[back]
+    waited: FloatArray = own + waits * np.maximum(longest - own, 0.0)
+    return waited
+
+
+def step_terms(job: Job, columns: Columns) -> StepTerms:
+    """Every physical term of a micro-step, for each row."""
+    rows = _rows(job, columns)
+    efficiency = Efficiency.of(rows.devices)
+    gemm_s, gemm_flop = _products(job, rows, efficiency)
+    forward_s, backward_s, attention_flop = _attention(job, columns, rows, efficiency)
+    fp32 = columns.equals("adapter_dtype", "fp32")
+    passes, dequantise = _traffic(job, columns, rows, fp32)
+    launch_forward, launch_backward = issuing.issued_kernels(job, columns, rows.recomputed)
+    return StepTerms(
+        gemm_s=gemm_s,
+        attention_forward_s=forward_s,
+        attention_backward_s=backward_s,
+        traffic_s=passes / rows.bandwidth,
+        dequantise_s=dequantise / rows.bandwidth,
+        launches_forward=launch_forward,
+        launches_backward=launch_backward,
+        fsdp_visits=issuing.fsdp_visits(job, columns, rows.recomputed),
+        host=issuing.host_factor(columns),
+        synchronised=issuing.synchronised(job, columns),
+        flop=gemm_flop + attention_flop,
+        peak=rows.peak,
+    )
+
+
+def _products(job: Job, rows: StepRows, efficiency: Efficiency) -> tuple[FloatArray, FloatArray]:
+    """[s] at measured efficiencies and [FLOP] of all projections, the head and the adapters.
+
+    Evaluated once per distinct (device, tokens).
+    """
+    key, back = np.unique(rows.device * 2.0**32 + rows.tokens, return_inverse=True)
+    device = (key // 2.0**32).astype(np.intp)
+    work = matmul.effective_flop(job.model, job.method, efficiency, device, key % 2.0**32)
+    effective = (work.forward + work.backward)[back] + rows.recomputed * work.repeated[back]
+    flop = rows.tokens * (
+        flops.useful_flop_per_token(job.model, job.method)
+        + rows.recomputed * flops.recomputed_flop_per_token(job.model, job.method)
+    )
+    return effective / rows.peak, flop
+
+
+def _attention(
+    job: Job, columns: Columns, rows: StepRows, efficiency: Efficiency
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """[s] forward and [s] backward at the forward's rate, [FLOP] of both.
+
+    Flash kernels skip the masked half; with a padding mask sdpa's memory-efficient kernel computes
+    all of it, and so does eager attention, whose scores also travel (`_traffic`).
+    """
+    eager = columns.equals("attention", "eager")
+    packed = columns.equals("packing", "on")
+    own = flops.mean_square_length(job.lengths) / max(job.lengths.mean, 1e-9)
+    separate = packed & columns.equals("attention", "flash_attention_2")
+    length = np.where(separate, np.minimum(own, rows.length), rows.length)
+    sequences = rows.tokens / np.maximum(length, 1.0)
+    causal = flops.attention_flop(job.model, 1.0) * sequences * length**2 / 2.0
+    passes = 1.0 + rows.recomputed
+    ragged = job.lengths.maximum > job.lengths.quantiles[0]
+    padded = ((rows.micro > 1) | (job.padding == "max_length")) & ragged & ~packed
+    whole = eager | (columns.equals("attention", "sdpa") & padded)
+    work = causal * np.where(whole, 2.0 / MASKED_ATTENTION, 1.0)
+    capability = np.asarray([d.compute_capability for d in rows.devices])[rows.device]
+    old = (capability > 0) & (capability < FLASH_SINCE)
+    share = efficiency.attention(
+        rows.device, length, sequences * job.model.num_attention_heads, job.model.head_dim
+    ) * np.where(old, NO_FLASH, 1.0)
+    once = work / (rows.peak * share)
+    return once * passes, once * flops.FLASH_BACKWARD, causal * (passes + flops.EAGER_BACKWARD)
+
+
+def _compiled(job: Job, columns: Columns, left: float) -> FloatArray:
+    """[rows] share of the eager traffic that torch.compile leaves."""
+    if job.method.is_lora and job.method.base in ("int8", "nf4"):
+        left = 1.0 - kernels.BROKEN_GRAPH * (1.0 - left)
+    return np.where(columns.equals("compile", "off"), 1.0, left)
+
+
+def _traffic(
+    job: Job, columns: Columns, rows: StepRows, fp32: np.ndarray
+) -> tuple[FloatArray, FloatArray]:
+    """[bytes] of elementwise kernels and [bytes] of dequantisation, in a micro-step."""
+    model, again = job.model, rows.recomputed
+    fused = kernels.kernel_set(job.software, model)
+    upcast = job.software.kbit_upcast != "none"
+    plain = kernels.elementwise_bytes(model, job.method, fp32_norms=upcast)
+    layer = plain.total(again) * np.minimum(
+        fused.elementwise, _compiled(job, columns, kernels.COMPILED_ELEMENTWISE)
+    )
+    loss = kernels.LOSS_BYTES[job.software.loss] * model.vocab_size
+    loss_bytes = loss * _compiled(job, columns, kernels.COMPILED_LOSS)
+    wide = kernels.adapter_bytes(job, fp32=True)
+    narrow = kernels.adapter_bytes(job, fp32=False)
+    adapters = np.where(
+        fp32,
+        wide.total(again),
+        narrow.total(again),
+    ) * np.minimum(fused.adapters, _compiled(job, columns, kernels.COMPILED_ADAPTERS))
+    int8 = kernels.int8_bytes(job) * (1.0 + again)
+    layer = layer * _value_size(job, columns)
+    total = rows.tokens * ((layer + adapters + int8) * _uncached(job, rows) + loss_bytes)
+    cast = kernels.cast_bytes(model, job.method)
+    half = columns.equals("precision", "bf16", "fp16")
+    total += np.where(half, cast.total(again), 0.0)
+    score = kernels.EAGER_SCORE_BYTES
+    pairs = rows.tokens * rows.length * model.num_attention_heads * model.num_layers
+    eager = columns.equals("attention", "eager")
+    total += np.where(eager, pairs * score.total(again), 0.0)
+    return total, kernels.dequantised_bytes(job) * _dequantisations(job, again)
+
+
+def _value_size(job: Job, columns: Columns) -> FloatArray:
+    """[rows] elementwise traffic against that of 16-bit activations."""
+    half = columns.equals("precision", "bf16", "fp16")
+    autocast = AUTOCAST_TRAFFIC if job.method.base == "32bit" else 1.0
+    return np.where(half, autocast, FP32_TRAFFIC)
+
+
+def _uncached(job: Job, rows: StepRows) -> FloatArray:
+    """[rows] share of the time that traffic between kernels takes when the cache holds some of it.
+
+    Formula: 1 - (1 - 1/gain) exp(-working set / cache), working set two tensors of the mean of the
+    hidden and the ffn width in 16 bit.
+    Source: derived.
+    """
+    caches = [CACHE_BYTES.get(d.compute_capability, SMALL_CACHE_BYTES) for d in rows.devices]
+    width = (job.model.hidden_size + kernels.activated_width(job.model)) / 2.0
+    working_set = 2.0 * 2.0 * rows.tokens * width
+    held = np.exp(-working_set / np.asarray(caches)[rows.device])
+    uncached: FloatArray = 1.0 - (1.0 - 1.0 / CACHE_GAIN) * held
+    return uncached
+
+
+def _dequantisations(job: Job, again: FloatArray) -> FloatArray:
+    """[rows] how often a micro-step dequantises every frozen matrix.
+
+    nf4 does so in the forward, in the recomputed forward and in the backward; int8 multiplies
+    codes in the forward and dequantises in the backward only.
+    """
+    return 2.0 + again if job.method.base == "nf4" else np.ones_like(again)

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.cost import checkpoint
+from autotune.cost.checkpoint import interval_steps, kept_on_disk, lost_work_s
+
+LLAMA8, COMPONENT = "meta-llama/Llama-3.1-8B", checkpoint.COMPONENT
+HOUR = 3600.0
+
+
+def interval(step: float, save: float, steps: float, per_hour: float, most: float) -> float:
+    found = interval_steps(
+        step_s=np.array([step]), save_s=np.array([save]), steps=np.array([steps]),
+        interruptions_per_s=np.array([per_hour / HOUR]), max_lost_work_s=most,
+    )  # fmt: skip
+    return float(found[0])
+
+
+def lost(running: float, every: float, per_hour: float, restart: float) -> float:
+    found = lost_work_s(
+        running_s=np.array([running]), interval_s=np.array([every]),
+        interruptions_per_s=np.array([per_hour / HOUR]), restart_s=np.array([restart]),
+    )  # fmt: skip
+    return float(found[0])
+
+
+@given(
+    st.floats(1e-3, 100), st.floats(0, 1000), st.integers(0, 10**7), st.floats(0, 2),
+    st.floats(1, 1e5),
+)  # fmt: skip
+def test_an_interval_is_a_whole_number_of_steps_of_the_run(
+    step: float, save: float, steps: int, per_hour: float, most: float
+) -> None:
+    found = interval(step, save, steps, per_hour, most)
+    assert found == int(found)
+    assert 1 <= found <= max(steps, 1)
+    assert found == 1 or found * step <= most * (1 + 1e-9)
+
+
+def test_on_demand_an_interval_is_the_loss_the_user_accepts() -> None:
+    assert interval(2.0, 60.0, 10**6, 0.0, 1800.0) == 900
+
+
+@pytest.mark.parametrize("per_hour", [0.02, 0.1, 0.5])
+def test_the_interval_on_spot_is_the_cheapest_of_all(per_hour: float) -> None:
+    step, save, steps = 1.5, 40.0, 60_000
+
+    def cost(every: float) -> float:
+        saves = np.ceil(steps / every) * save
+        return float(saves + lost(steps * step + saves, every * step, per_hour, 300.0))
+
+    found = interval(step, save, steps, per_hour, 1e9)
+    best = min(cost(every) for every in range(50, 20_000, 10))
+    assert cost(found) <= best * 1.02
+
+
+def test_nothing_is_lost_where_nothing_interrupts() -> None:
+    assert lost(1e6, 1800.0, 0.0, 600.0) == 0
+
+
+def test_each_interruption_loses_half_an_interval_and_a_start() -> None:
+    # 100 hours, one interruption in 100 hours: about one loss of 15 minutes and 5 minutes.
+    assert lost(100 * HOUR, 1800.0, 0.01, 300.0) == pytest.approx(1200.0, rel=0.01)
+
+
+def test_a_run_that_is_always_interrupted_still_has_a_finite_bill() -> None:
+    assert np.isfinite(lost(1e6, 1e6, 50.0, 600.0))
+
+
+def test_two_checkpoints_are_kept_and_a_third_must_fit() -> None:
+    size, disk = np.array([30.0, 40.0, 60.0]), np.full(3, 100.0)
+    limit, short = kept_on_disk(np.zeros(3), size, disk)
+    assert limit.tolist() == [2, 1, 1]
+    assert short.tolist() == [-10, -20, 20]
+
+
+def test_a_limit_of_the_user_stands_even_when_it_does_not_fit() -> None:
+    limit, short = kept_on_disk(np.array([10.0]), np.array([20.0]), np.array([100.0]))
+    assert limit[0] == 10
+    assert short[0] == 120
+
+
+def test_a_lora_checkpoint_holds_adapters_and_two_moments(lab: Any) -> None:
+    job = lab.job(LLAMA8, lab.lora(64))
+    out = lab.price(COMPONENT, job, lab.offer("h100"), lab.config())
+    adapters = 167_772_160  # rank 64 on all seven projections of 32 layers
+    assert out["bytes"] == pytest.approx(3 * 4 * adapters, rel=0.02)
+    narrow = lab.price(COMPONENT, job, lab.offer("h100"), lab.config(adapter_dtype="bf16"))
+    assert narrow["bytes"] == pytest.approx(out["bytes"] / 2, rel=0.02)
+
+
+def test_a_full_checkpoint_holds_weights_and_states_in_their_dtype(lab: Any) -> None:
+    weights = 8_030_261_248
+    for base, value in (("16bit", 2), ("32bit", 4)):
+        job = lab.job(LLAMA8, lab.full(base))
+        out = lab.price(COMPONENT, job, lab.offer("h100"), lab.config())
+        assert out["bytes"] == pytest.approx(3 * value * weights, rel=0.01)
+    eight = lab.price(
+        COMPONENT, lab.job(LLAMA8, lab.full()), lab.offer("h100"),
+        lab.config(optimizer="adamw_bnb_8bit"),
+    )  # fmt: skip
+    assert eight["bytes"] == pytest.approx((2 + 2.03) * weights, rel=0.01)
+
+
+def test_a_slow_disk_is_what_makes_two_gigabytes_take_minutes(lab: Any) -> None:
+    job = lab.job(LLAMA8, lab.lora(64))
+    slow, fast = (
+        lab.price(
+            COMPONENT, job, lab.offer("h100", checkpoint_write_bytes_per_s=rate), lab.config()
+        )["save_s"]
+        for rate in (25e6, 2e9)
+    )
+    assert 60 < slow < 120
+    assert fast < 5
+
+
+def test_the_final_save_leaves_the_optimizer_out(lab: Any) -> None:
+    job = lab.job(LLAMA8, lab.full())
+    out = lab.price(COMPONENT, job, lab.offer("h100"), lab.config())
+    assert out["final_save_s"] < out["save_s"] / 2.5

@@ -1,0 +1,131 @@
+"""The formula of peak memory against the storage-counting trace of the installed classes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from autotune.catalog.devices import find_device
+from autotune.catalog.hf_config import model_from_config
+from autotune.catalog.software import find_software
+from autotune.cost.columns import Columns
+from autotune.cost.memory import COMPONENT
+from autotune.cost.parameters import resolve_targets
+from autotune.domain.job import Job, Lengths, Limits, Method
+from autotune.trace.client import Traced, Tracer
+from autotune.trace.request import StepRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+pytest.importorskip("torch")
+pytest.importorskip("peft")
+
+SIZES = {
+    "hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 8,
+    "num_key_value_heads": 2, "num_hidden_layers": 6, "vocab_size": 8192, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 2, "head_dim": 64, "tie_word_embeddings": False,
+}  # fmt: skip
+CLASSES = {
+    "llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
+    "gemma2": "Gemma2ForCausalLM", "phi3": "Phi3ForCausalLM", "olmo2": "Olmo2ForCausalLM",
+    "granite": "GraniteForCausalLM", "starcoder2": "Starcoder2ForCausalLM",
+    "stablelm": "StableLmForCausalLM",
+}  # fmt: skip
+EXTRA = {
+    "starcoder2": {"residual_dropout": 0.0, "embedding_dropout": 0.0},
+    "gemma2": {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+}
+BLAS_A100 = 2 * 8.125 * 2**20  # the trace does not see library workspaces
+MODES: dict[str, dict[str, Any]] = {
+    "full": {"kind": "full"},
+    "full-fp32": {"kind": "full", "base": "32bit", "precision": "fp32"},
+    "lora": {"kind": "lora"},
+    "lora-bf16": {"kind": "lora", "adapter_dtype": "bf16"},
+    "lora-dropout": {"kind": "lora", "dropout": 0.05},
+}
+ROWS, LENGTH = 4, 512
+
+
+@pytest.fixture(scope="module")
+def tracer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracer]:
+    with Tracer(cache=tmp_path_factory.mktemp("traces")) as found:
+        yield found
+
+
+def config_of(family: str) -> dict[str, Any]:
+    extra = EXTRA.get(family, {})
+    return {"model_type": family, "architectures": [CLASSES[family]], **SIZES, **extra}
+
+
+def formula(family: str, mode: dict[str, Any], attention: str, checkpointing: str) -> float:
+    model = model_from_config(config_of(family), family, "a test")
+    method = Method("full", mode.get("base", "16bit"))
+    if mode["kind"] == "lora":
+        targets = resolve_targets(model, "all-linear")
+        method = Method("lora", "16bit", 16, 16.0, mode.get("dropout", 0.0), targets)
+    lengths = Lengths((float(LENGTH), float(LENGTH)), float(LENGTH), LENGTH, known=True)
+    job = Job(
+        name="traced", model=model, method=method, rows=100, max_length=LENGTH, lengths=lengths,
+        padding="longest", pretokenized=True, storage="local", epochs=1.0, steps=25,
+        global_batch_size=ROWS, evaluation=None, limits=Limits(0.0, 1800.0),
+        software=replace(find_software(None), loss="upcast"), offers=(),
+    )  # fmt: skip
+    row = {
+        "offer.device": find_device("a100-sxm4-80gb"), "offer.count": 1, "sharding": "none",
+        "micro_batch_size": ROWS, "precision": mode.get("precision", "bf16"),
+        "activation_checkpointing": checkpointing, "attention": attention,
+        "optimizer": "adamw_torch_fused", "adapter_dtype": mode.get("adapter_dtype", "fp32"),
+        "packing": "off", "compile": "off",
+    }  # fmt: skip
+    found = COMPONENT.price(job, Columns({name: [value] for name, value in row.items()}, 1))
+    return float(found["allocated"][0]) - BLAS_A100
+
+
+def traced(
+    tracer: Tracer, family: str, mode: dict[str, Any], attention: str, checkpointing: str
+) -> float:
+    config = config_of(family)
+    model = model_from_config(config, family, "a test")
+    lora = mode["kind"] == "lora"
+    request = StepRequest(
+        model=json.loads(json.dumps(config)), num_layers=model.num_layers,
+        micro_batch_size=ROWS, seq_len=LENGTH, precision=mode.get("precision", "bf16"),
+        base=mode.get("base", "16bit"), attention=attention,
+        activation_checkpointing=checkpointing, optimizer="adamw_torch_fused",
+        rank=16 if lora else 0, targets=resolve_targets(model, "all-linear") if lora else (),
+        dropout=mode.get("dropout", 0.0), adapter_dtype=mode.get("adapter_dtype", "fp32"),
+        autocast=mode.get("precision", "bf16") != "fp32",
+    )  # fmt: skip
+    found = tracer.trace(request, full=True)
+    assert isinstance(found, Traced), found
+    return found.peak_bytes
+
+
+CASES = [
+    (family, mode, attention, checkpointing)
+    for family in CLASSES
+    for mode in MODES
+    for attention in ("sdpa", "eager")
+    for checkpointing in ("none", "full")
+    if attention == "eager"
+    or (family != "gemma2" and mode != "full-fp32")  # refused; the trace takes another fp32 kernel
+]
+
+
+@pytest.mark.parametrize(("family", "mode", "attention", "checkpointing"), CASES)
+def test_formula_agrees_with_the_trace(
+    tracer: Tracer, family: str, mode: str, attention: str, checkpointing: str
+) -> None:
+    expected = traced(tracer, family, MODES[mode], attention, checkpointing)
+    assert formula(family, MODES[mode], attention, checkpointing) == pytest.approx(
+        expected, rel=0.03
+    )
