@@ -14,7 +14,7 @@ from autotune.app import lengths as length_rules
 from autotune.app.dataset import BYTES, count_rows
 from autotune.cost.parameters import resolve_targets
 from autotune.domain.errors import InputError
-from autotune.domain.job import Assumption, Evaluation, Limits, Method
+from autotune.domain.job import EVALUATION_ROWS, Assumption, Evaluation, Limits, Method
 from autotune.domain.jobfile import TrainSection
 from autotune.domain.units import parse_seconds, parse_usd
 
@@ -41,7 +41,6 @@ EPOCHS = 1.0
 GLOBAL_BATCH = 16
 VRAM_HEADROOM = 0.08
 MAX_LOST_WORK = "30min"
-EVALUATION_BATCH = 8  # TrainingArguments.per_device_eval_batch_size
 BYTES_PER_TOKEN = 4.0  # English text under vocabularies of 32k to 256k: 3.5 to 4.8
 
 
@@ -209,7 +208,7 @@ def training_of(jobfile: JobFile, rows: int, assumed: Assumed) -> tuple[float, i
     train = jobfile.train
     if not isinstance(train, TrainSection):
         batch = jobfile.evaluation.batch_size if jobfile.evaluation else None
-        return 0.0, 0, batch or EVALUATION_BATCH
+        return 0.0, 0, batch or EVALUATION_ROWS
     batch = train.global_batch_size or _default_batch(jobfile, assumed)
     per_epoch = math.ceil(rows / batch)
     if train.steps is not None:
@@ -238,13 +237,13 @@ def evaluation_of(section: EvaluationSection | None, assumed: Assumed) -> Evalua
     if section.every_steps is None:
         _assume(assumed, "evaluation.every_steps", "once, at the end", "not stated")
     if section.batch_size is None:
-        why = "not stated; per_device_eval_batch_size of transformers' Trainer"
-        _assume(assumed, "evaluation.batch_size", EVALUATION_BATCH, why)
+        value = f"the micro-batch, at most {EVALUATION_ROWS}"
+        _assume(assumed, "evaluation.batch_size", value, "not stated; never decides what fits")
     return Evaluation(
         rows=section.rows,
         every_steps=section.every_steps or 0,
         generate_tokens=section.generate_tokens or 0,
-        batch_size=section.batch_size or EVALUATION_BATCH,
+        batch_size=section.batch_size or 0,
     )
 
 

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.domain.job import EVALUATION_ROWS
+
 if TYPE_CHECKING:
     from autotune.cost.columns import Columns, FloatArray
-    from autotune.domain.job import Job, Lengths
+    from autotune.domain.job import Evaluation, Job, Lengths
 
 PACKING_FILL = 0.97  # share of a packed sequence that best-fit-decreasing packing fills
 GROUP_SPREAD = 50  # transformers groups rows by length inside chunks of 50 batches
@@ -66,6 +68,13 @@ def real_tokens_per_row(job: Job, columns: Columns) -> FloatArray:
     """[rows] real tokens in one sequence of a batch (a packed sequence holds several rows)."""
     packed = columns.equals("packing", "on")
     return np.where(packed, job.max_length * PACKING_FILL, job.lengths.mean)
+
+
+def evaluation_rows(plan: Evaluation, columns: Columns) -> FloatArray:
+    """[rows] rows of one evaluation batch on one device."""
+    stated = float(plan.batch_size)
+    own = np.minimum(columns.number("micro_batch_size"), EVALUATION_ROWS)
+    return np.where(stated > 0, stated, own)
 
 
 def optimizer_steps(job: Job, columns: Columns) -> FloatArray:

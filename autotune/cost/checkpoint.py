@@ -24,6 +24,7 @@ SERIALISE_BYTES_PER_S = 1.5e9  # torch.save and safetensors on one core: assumpt
 STATE_BYTES_8BIT = 2 * (1 + 4 / 256)  # two 8-bit moments, one fp32 scale per block of 256
 DEFAULT_LIMIT = 2.0  # keep the last and the one before: a save that was cut short loses nothing
 LOG_SD = 0.35  # disks behind one name differ by factors: assumption until one save is measured
+NEVER_PER_S = 1e-12  # rarer than once in thirty thousand years
 HIGHEST_LOSS = 0.95  # share of the time lost at which a run practically never ends
 
 
@@ -75,7 +76,7 @@ def interval_steps(
     Source: Young, "A first order approximation to the optimum checkpoint interval" (1974).
     """
     rate = np.asarray(interruptions_per_s, np.float64)
-    interrupted = rate > 0
+    interrupted = rate > NEVER_PER_S
     best_s = np.sqrt(2.0 * save_s / np.where(interrupted, rate, 1.0))
     seconds = np.where(interrupted, np.minimum(best_s, max_lost_work_s), max_lost_work_s)
     wanted = np.floor(seconds / np.maximum(step_s, 1e-9))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost import flops, kernels, matmul
-from autotune.cost.batches import expected_longest
+from autotune.cost.batches import evaluation_rows, expected_longest
 from autotune.cost.columns import Columns, Component, FloatArray, Outputs
 from autotune.cost.constants import constants
 from autotune.cost.efficiency import Efficiency, distinct_devices, peak_of
@@ -24,7 +24,7 @@ from autotune.cost.static_memory import sizes, weight_bytes
 if TYPE_CHECKING:
     from autotune.domain.job import Job
 
-READS = ("offer.device", "offer.count", "precision")
+READS = ("offer.device", "offer.count", "precision", "micro_batch_size")
 ONCE_S = 2.0  # switching modes, gathering metrics, logging: assumption
 GENERATE_TOKEN_S = 2e-3  # sampling, stopping rules and cache bookkeeping of `generate`: assumption
 LOG_SD = 0.35
@@ -38,10 +38,12 @@ def price_evaluation(job: Job, columns: Columns) -> Outputs:
     if plan is None or plan.rows <= 0:
         return {"once_s": once, "log_sd": log_sd}
     count = np.maximum(columns.number("offer.count"), 1.0)
-    size = float(min(max(plan.batch_size, 1), plan.rows))
+    size = np.minimum(evaluation_rows(plan, columns), float(plan.rows))
     batches = np.ceil(plan.rows / (size * count))
-    length = job.max_length if job.padding == "max_length" else expected_longest(job.lengths, size)
-    forward = _forward_seconds(job, columns, size, float(length))
+    length = np.full(columns.rows, float(job.max_length))
+    if job.padding == "longest":
+        length = np.asarray([expected_longest(job.lengths, float(rows)) for rows in size])
+    forward = _forward_seconds(job, columns, size, length)
     once = ONCE_S + batches * forward
     if plan.generate_tokens > 0:
         token = _token_seconds(job, columns, size, length + plan.generate_tokens / 2.0)
@@ -52,17 +54,19 @@ def price_evaluation(job: Job, columns: Columns) -> Outputs:
 COMPONENT = Component("evaluation", READS, price_evaluation)
 
 
-def _forward_seconds(job: Job, columns: Columns, rows: float, length: float) -> FloatArray:
+def _forward_seconds(
+    job: Job, columns: Columns, rows: FloatArray, length: FloatArray
+) -> FloatArray:
     """[s] forward of one batch with its loss; the larger of device and issuing in quadrature."""
     c = constants()
     devices, index = distinct_devices(columns)
     efficiency = Efficiency.of(devices)
     peak = peak_of(columns)
-    tokens = np.full(columns.rows, rows * length)
+    tokens = rows * length
     work = matmul.effective_flop(job.model, job.method, efficiency, index, tokens)
-    heads = np.full(columns.rows, rows * job.model.num_attention_heads)
-    share = efficiency.attention(index, np.full(columns.rows, length), heads, job.model.head_dim)
-    attention = flops.attention_flop(job.model, rows * length**2 / 2.0) / share
+    heads = rows * job.model.num_attention_heads
+    share = efficiency.attention(index, length, heads, job.model.head_dim)
+    attention = flops.attention_flop(job.model, 1.0) * rows * length**2 / 2.0 / share
     products = (work.forward / c.gemm_share + attention / c.attention_share) / peak
     bandwidth = columns.device("memory_bandwidth_bytes_per_s")
     per_token = (
@@ -89,7 +93,7 @@ def _dequantised(job: Job, share: float) -> float:
     return kernels.dequantised_bytes(job) / share if job.method.base == "nf4" else 0.0
 
 
-def _token_seconds(job: Job, columns: Columns, rows: float, length: float) -> FloatArray:
+def _token_seconds(job: Job, columns: Columns, rows: FloatArray, length: FloatArray) -> FloatArray:
     """[s] one generated token of a batch.
 
     Formula: hypot((weights + cache) / bandwidth, kernels x issue) + bookkeeping.

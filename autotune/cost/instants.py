@@ -206,8 +206,9 @@ def _evaluation(step: Step) -> Instant:
     if plan is None:
         return resident
     model, e = step.job.model, step.compute
-    tokens = plan.batch_size * step.length
-    token_cache = 2.0 * model.kv_size * model.num_layers * e * plan.batch_size
+    rows = step.evaluation_rows
+    tokens = rows * step.length
+    token_cache = 2.0 * model.kv_size * model.num_layers * e * rows
     cache = token_cache * (step.length + plan.generate_tokens)
     scores = np.where(step.eager, 6.0 * tokens * step.length * model.num_attention_heads, 0.0)
     inside = e * tokens * (4.0 * model.hidden_size + 3.0 * model.intermediate_size) + scores

@@ -15,7 +15,7 @@ import numpy as np
 
 from autotune.cost import device_memory
 from autotune.cost.activations import Attention, Mode, layer_kept, norm_kept
-from autotune.cost.batches import longest_length
+from autotune.cost.batches import evaluation_rows, longest_length
 from autotune.cost.static_memory import Sizes, Static, fp32_stream, sizes, static_bytes
 from autotune.cost.transients import layer_transients, norm_transient
 
@@ -57,6 +57,7 @@ class Step:
     static: Static
     tokens: FloatArray  # T
     length: FloatArray
+    evaluation_rows: FloatArray  # of one evaluation batch; 0 without evaluations
     compute: FloatArray  # e
     stream: FloatArray  # s
     element: FloatArray  # bytes of an element of a gradient
@@ -108,6 +109,11 @@ class Step:
             job=job,
             size=size,
             static=static,
+            evaluation_rows=(
+                evaluation_rows(job.evaluation, columns)
+                if job.evaluation
+                else np.zeros(columns.rows)
+            ),
             tokens=tokens,
             length=length,
             compute=compute,

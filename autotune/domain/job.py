@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from autotune.domain.observation import Observation
     from autotune.domain.software import Software
 
+EVALUATION_ROWS = 8  # per_device_eval_batch_size of transformers' Trainer
 Base = Literal["16bit", "32bit", "int8", "nf4"]
 
 
@@ -49,12 +50,20 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Evaluations during (or instead of) training. every_steps 0: once, at the end."""
+    """Evaluations during (or instead of) training. every_steps 0: once, at the end.
+
+    batch_size 0: as many rows as the micro-batch, at most `EVALUATION_ROWS`, so that an evaluation
+    nobody sized never decides what fits.
+    """
 
     rows: int
     every_steps: int
     generate_tokens: int = 0
-    batch_size: int = 8
+    batch_size: int = 0
+
+    def rows_at_once(self, micro_batch_size: int) -> int:
+        """Rows of one evaluation batch on one device."""
+        return self.batch_size or min(micro_batch_size, EVALUATION_ROWS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,9 +120,13 @@ def best_index(
 
 
 def _excess(bill: Bill, limits: Limits) -> FloatArray:
-    """[n] by how much, relatively, the worse of deadline and budget is missed; 0 within both."""
+    """[n] by how much, relatively, the worst of the limits is missed; 0 within all."""
     excess = np.zeros(len(bill))
-    for limit, values in ((limits.deadline_s, bill.duration_s), (limits.budget_usd, bill.cost_usd)):
+    for limit, values in (
+        (limits.deadline_s, bill.duration_s),
+        (limits.max_session_s, bill.duration_s),
+        (limits.budget_usd, bill.cost_usd),
+    ):
         if limit is not None:
             over = values - limit
             excess = np.maximum(excess, over / limit if limit > 0 else np.maximum(over, 0.0))
@@ -133,6 +137,9 @@ def _misses(bill: Bill, limits: Limits, index: int) -> tuple[Miss, ...]:
     found = []
     if limits.deadline_s is not None and bill.duration_s[index] > limits.deadline_s:
         found.append(Miss("deadline", float(bill.duration_s[index] - limits.deadline_s)))
+    session = limits.max_session_s
+    if session is not None and bill.duration_s[index] > session:
+        found.append(Miss("max_session", float(bill.duration_s[index] - session)))
     if limits.budget_usd is not None and bill.cost_usd[index] > limits.budget_usd:
         found.append(Miss("budget", float(bill.cost_usd[index] - limits.budget_usd)))
     return tuple(found)

@@ -129,7 +129,7 @@ def _evaluation(plan: Plan) -> dict[str, object]:
         return {"eval_strategy": "no"}
     arguments: dict[str, object] = {
         "eval_strategy": "steps" if plan.trains and evaluation.every_steps > 0 else "no",
-        "per_device_eval_batch_size": evaluation.batch_size,
+        "per_device_eval_batch_size": evaluation.rows_at_once(plan.config.micro_batch_size),
         "prediction_loss_only": True,  # otherwise every logit of the set is kept
     }
     if arguments["eval_strategy"] == "steps":
