@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autotune.app.tracing import Tracing
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import CLOSED_FORM, Candidates
 from autotune.domain.config import KNOBS
@@ -28,8 +29,9 @@ class Estimate:
 def estimate(job: Job, *, fidelity: str = "auto") -> Estimate:
     """Price the config the job states (its `today` with locks applied) on its first offer.
 
-    Without a stated config: the trainer's defaults, completed by the locks. Raises InputError when
-    a locked value is impossible on the offer.
+    `fidelity` "trace" reads memory from the installed training code. Without a stated config: the
+    trainer's defaults, completed by the locks. Raises InputError when a locked value is impossible
+    on the offer.
     """
     from autotune.evidence.calibrate import calibration_from_evidence
 
@@ -38,11 +40,16 @@ def estimate(job: Job, *, fidelity: str = "auto") -> Estimate:
     calibration, warnings, _ = calibration_from_evidence(job, CostModel(job).price)
     bill = CostModel(job, calibration).price(Candidates.of([(offer, config)]))
     notes = list(warnings)
+    tracing = Tracing(bill)
     if fidelity == "trace":
-        notes.append("the trace is not available in this version: the formula was used")
+        from autotune.trace.client import Tracer
+
+        with Tracer() as tracer:
+            tracing.trace(tracer, [0])
+        notes += tracing.notes
     if len(job.offers) > 1:
         notes.append(f"{len(job.offers)} offers given: this is {offer.label}, the first")
-    return Estimate(job, bill.estimate(0), tuple(notes))
+    return Estimate(job, tracing.row(0), tuple(notes))
 
 
 def stated_config(job: Job) -> Config:

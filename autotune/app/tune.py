@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.app import explain, runs
+from autotune.app.tracing import Tracing, choose_traced
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import Candidates
 from autotune.domain.recommendation import Recommendation, Rejected, SearchRecord
 from autotune.domain.units import format_count
 from autotune.search import selection
-from autotune.search.samplers import check_sampler
+from autotune.search.samplers import CALIBRATED, check_sampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -85,8 +86,15 @@ def tune(
         question = (options.space or "", options.objective)
         runs.open_run(job, run_dir, resume=options.resume, question=question)
     explored = _explore(priced, options, run_dir, progress)
-    chosen = _choose(priced, options, explored)
-    answer = _answer(priced, options, explored, chosen)
+    chosen, tracing = choose_traced(
+        priced.bill,
+        _choose(priced, options, explored),
+        options.objective,
+        options.fidelity,
+        None if options.sampler == CALIBRATED else explored.tried,
+        progress,
+    )
+    answer = _answer(priced, options, explored, chosen, tracing)
     answer = _finish(answer, priced, options, explored, run_dir, begun)
     if run_dir is not None:
         _persist(answer, run_dir)
@@ -114,8 +122,6 @@ def _notes(job: Job, options: Options, found: Enumeration) -> list[str]:
             f"{name} {', '.join(map(str, values))} is in the space, but needs --allow {name}"
             for name, values in found.opt_in_ignored.items()
         ]
-    if options.fidelity == "trace":
-        notes.append("tracing is not part of this version's answer: the formula decided")
     if not job.lengths.known:
         notes.append(
             "no row lengths are known: every row is counted at max_length, an upper bound for time"
@@ -177,40 +183,40 @@ def _explore(
 def _choose(priced: _Priced, options: Options, explored: Exploration) -> Selection:
     """The exact choice over all candidates; with a stock sampler, over what it tried."""
     limits = priced.job.limits
-    if options.sampler == "calibrated":
+    if options.sampler == CALIBRATED:
         return selection.best_index(priced.bill, options.objective, limits)
     return selection.best_index(priced.bill, options.objective, limits, among=explored.tried)
 
 
 def _answer(
-    priced: _Priced, options: Options, explored: Exploration, chosen: Selection
+    priced: _Priced, options: Options, explored: Exploration, chosen: Selection, tracing: Tracing
 ) -> Recommendation:
     bill, pick = priced.bill, chosen.index
     front = selection.pareto_front(bill)[:FRONT_SHOWN]
     others = selection.alternatives(bill, pick, options.objective) if pick is not None else []
     return Recommendation(
         job=priced.job,
-        best=bill.estimate(pick) if pick is not None else None,
+        best=tracing.row(pick) if pick is not None else None,
         today=_today(priced),
-        alternatives=tuple(bill.estimate(i) for i in others),
-        pareto=tuple(bill.estimate(i) for i in front),
+        alternatives=tuple(tracing.row(i) for i in others),
+        pareto=tuple(tracing.row(i) for i in front),
         misses=chosen.misses,
         tie=chosen.tie,
         rejected=_rejected(priced, pick, options.objective),
         search=SearchRecord(
             score=options.score,
             sampler=options.sampler,
-            fidelity="formula",
+            fidelity="trace" if tracing.rows else "formula",
             space_size=priced.found.space_size,
             priced=len(bill),
-            traced=0,
+            traced=len(tracing.rows),
             probes=0,
             probe_seconds=0.0,
             wall_seconds=0.0,
             stopped_because=explored.stopped_because,
         ),
         reasons=explain.reasons(bill, pick) if pick is not None else {},
-        warnings=priced.warnings,
+        warnings=(*priced.warnings, *tracing.notes),
     )
 
 

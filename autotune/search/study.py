@@ -142,7 +142,7 @@ class _Search:
         failed = sum(record.kind == "failed" for record in records)
         next_sampler = self._sampler_maker(distributions)
         most_asks = self._most_asks(trials)
-        why = "trials"
+        why = f"all {trials} trials were made"
         while len(tried) < trials:
             if len(tried) + failed >= len(self.bill):
                 why = "every candidate was tried"
