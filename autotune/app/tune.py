@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.app import explain, runs
+from autotune.app.relaxing import relaxations
 from autotune.app.tracing import Tracing, choose_traced
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import Candidates
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from autotune.domain.calibration import Calibration
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
-    from autotune.domain.recommendation import Relaxation
     from autotune.domain.space import SearchSpace
     from autotune.search.selection import Objective, Selection
     from autotune.search.study import Exploration
@@ -237,11 +237,7 @@ def _rejected(priced: _Priced, pick: int | None, objective: Objective) -> Reject
     by_reason = dict(priced.found.rejected)
     if infeasible:
         by_reason["does not fit in memory or on the disk"] = infeasible
-    relaxed: tuple[Relaxation, ...] = ()
-    if pick is None and near:
-        relaxed = explain.relaxations(bill, near[0])
-    elif pick is None:
-        relaxed = explain.relaxations_of_contract(priced.job, priced.space)
+    relaxed = relaxations(priced.job, priced.space) if pick is None else ()
     return Rejected(
         count=sum(by_reason.values()),
         by_reason=by_reason,

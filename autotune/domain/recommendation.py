@@ -26,6 +26,8 @@ class Relaxation:
     required_bytes: float
     available_bytes: float
     quality: bool
+    duration_s: float = 0.0
+    cost_usd: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,11 +208,14 @@ def _relaxations(rejected: RejectedPayload) -> Table:
             change["change"],
             format_bytes(change["required_bytes"]),
             format_bytes(change["available_bytes"]),
+            format_seconds(change["duration_s"]),
+            format_usd(change["cost_usd"]),
             "changes the result: your decision" if change["quality"] else "same training",
         )
         for change in rejected["relaxations"]
     )
-    return Table(("change", "needs", "usable", ""), rows, frozenset({1, 2}))
+    heads = ("change", "needs", "usable", "duration", "cost", "")
+    return Table(heads, rows, frozenset({1, 2, 3, 4}))
 
 
 def _job_section(job: JobPayload, row: Row | None) -> Section:

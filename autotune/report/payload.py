@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from autotune.domain.config import Config
     from autotune.domain.job import Assumption, Job, Method
-    from autotune.domain.outcome import Estimated, Infeasible, Spread
+    from autotune.domain.outcome import Estimated, Infeasible, Measured, Spread
     from autotune.domain.recommendation import Recommendation, SearchRecord
 
 
@@ -57,6 +57,8 @@ def recommendation_payload(rec: Recommendation) -> RecommendationPayload:
                     "required_bytes": _real(change.required_bytes, "required_bytes"),
                     "available_bytes": _real(change.available_bytes, "available_bytes"),
                     "quality": bool(change.quality),
+                    "duration_s": _real(change.duration_s, "duration_s"),
+                    "cost_usd": _real(change.cost_usd, "cost_usd"),
                 }
                 for change in rec.rejected.relaxations
             ],
@@ -144,8 +146,17 @@ def row_payload(row: Estimated) -> Row:
         "memory_bytes": memory,
         "fits_probability": _real(row.fits_probability, "fits_probability"),
         "verdict": row.verdict,
-        "measured": None,
+        "measured": _measured(row.measured),
     }
+
+
+def _measured(measured: Measured | None) -> dict[str, Any] | None:
+    """What a probe or a run measured of the row; None when nothing was."""
+    if measured is None:
+        return None
+    names = ("step_time_s", "peak_allocated_bytes", "peak_reserved_bytes")
+    figures = {name: _real(getattr(measured, name), f"measured.{name}") for name in names}
+    return {**figures, "provenance": measured.provenance}
 
 
 def _memory(row: Estimated) -> dict[str, float]:

@@ -106,6 +106,8 @@ class RelaxationPayload(TypedDict):
     required_bytes: float
     available_bytes: float
     quality: bool
+    duration_s: float
+    cost_usd: float
 
 
 class RejectedPayload(TypedDict):
