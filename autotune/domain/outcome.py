@@ -97,6 +97,7 @@ class Estimated:
     verdict: Verdict
     checkpoints: int
     checkpoint_bytes: float
+    measured: Measured | None = None  # what the row rests on, when its basis is measured
 
     @property
     def feasible(self) -> bool:
