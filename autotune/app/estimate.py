@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autotune.app.feasible_locks import check_config
 from autotune.app.tracing import Tracing
+from autotune.cost.claims import check_claim
 from autotune.cost.model import CostModel
+from autotune.cost.narrowest import never_measured_note
 from autotune.domain.candidates import CLOSED_FORM, Candidates
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
+    from autotune.cost.claims import Claim
     from autotune.domain.config import Config
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
@@ -24,22 +28,27 @@ class Estimate:
     job: Job
     row: Estimated
     warnings: tuple[str, ...]
+    claim: Claim | None = None
 
 
-def estimate(job: Job, *, fidelity: str = "auto") -> Estimate:
+def estimate(job: Job, *, fidelity: str = "auto", claim: str | None = None) -> Estimate:
     """Price the config the job states (its `today` with locks applied) on its first offer.
 
     `fidelity` "trace" reads memory from the installed training code. Without a stated config: the
-    trainer's defaults, completed by the locks. Raises InputError when a locked value is impossible
-    on the offer.
+    trainer's defaults, completed by the locks. claim: a stated speed to check against it. Raises
+    InputError when a locked value is impossible on the offer, or the claim cannot be read.
     """
     from autotune.evidence.calibrate import calibration_from_evidence
 
     offer = job.offers[0]
     config = stated_config(job)
+    doubts = check_config(job, offer, config)
     calibration, warnings, _ = calibration_from_evidence(job, CostModel(job).price)
     bill = CostModel(job, calibration).price(Candidates.of([(offer, config)]))
-    notes = list(warnings)
+    notes = [*doubts, *warnings]
+    unseen = never_measured_note(offer.device.name)
+    if unseen and "compute" not in calibration.factors:
+        notes.append(unseen)
     tracing = Tracing(bill)
     if fidelity == "trace":
         from autotune.trace.client import Tracer
@@ -49,7 +58,8 @@ def estimate(job: Job, *, fidelity: str = "auto") -> Estimate:
         notes += tracing.notes
     if len(job.offers) > 1:
         notes.append(f"{len(job.offers)} offers given: this is {offer.label}, the first")
-    return Estimate(job, tracing.row(0), tuple(notes))
+    row = tracing.row(0)
+    return Estimate(job, row, tuple(notes), check_claim(job, row, claim) if claim else None)
 
 
 def stated_config(job: Job) -> Config:

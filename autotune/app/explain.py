@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+from autotune.cost.break_even import break_even_steps
 from autotune.domain.config import KNOBS
-from autotune.domain.units import format_bytes, format_seconds
+from autotune.domain.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,8 +34,27 @@ def reasons(bill: Bill, pick: int) -> dict[str, str]:
             found[name] = "locked by the job"
         else:
             found[name] = "the only value that is valid here"
+    found["compile"] += _break_even(bill, pick)
     found |= _derived_reasons(bill, pick)
     return found
+
+
+def _break_even(bill: Bill, pick: int) -> str:
+    """After how many steps compiling has paid for itself, where the pick compiles."""
+    mode = bill.candidates.value("compile", pick)
+    eager = [
+        int(other)
+        for other in _one_knob_away(bill, pick, "compile")
+        if bill.candidates.value("compile", int(other)) == "off"
+    ]
+    if mode == "off" or not eager:
+        return ""
+    steps = break_even_steps(bill, pick, eager[0])
+    if not math.isfinite(steps):
+        return ""
+    once = format_seconds(bill.at("startup", "compile_s", pick))
+    paid = f"{once} of compiling are paid back after {format_count(steps)} steps"
+    return f"; {paid}, if it gains what is expected: no public run measured that"
 
 
 def _one_knob_away(bill: Bill, pick: int, name: str) -> np.ndarray:
@@ -76,8 +97,13 @@ def _derived_reasons(bill: Bill, pick: int) -> dict[str, str]:
     micro = bill.candidates.value("micro_batch_size", pick)
     interval_s = float(bill.interval_steps[pick] * bill.step_s[pick])
     split = f"{micro} x accumulation x {offer.count} device(s) = {job.global_batch_size}"
-    if "checkpoint_every_steps" in job.lock:
+    kept = "what the disk holds, two at most"
+    if not job.steps:
+        checkpoints = kept = "nothing is saved: there are no training steps"
+    elif "checkpoint_every_steps" in job.lock:
         checkpoints = "locked by the job"
+    elif bill.interval_steps[pick] >= job.steps:
+        checkpoints = f"one save, at the end: all steps take {format_seconds(interval_s)}"
     elif offer.spot:
         checkpoints = f"every {format_seconds(interval_s)}: saves against work lost (Young/Daly)"
     else:
@@ -85,5 +111,5 @@ def _derived_reasons(bill: Bill, pick: int) -> dict[str, str]:
     return {
         "gradient_accumulation_steps": f"makes the global batch exactly: {split}",
         "checkpoint_every_steps": checkpoints,
-        "save_total_limit": "what the disk holds, two at most",
+        "save_total_limit": "locked by the job" if "save_total_limit" in job.lock else kept,
     }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from autotune.app.runs import load_recommendation_payload, load_run_job
 from autotune.domain.config import KNOBS, Config
 from autotune.domain.errors import InputError
-from autotune.trainers.export import export, write_export
+from autotune.trainers.export import check_target, export, write_export
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,6 +18,23 @@ if TYPE_CHECKING:
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
+
+DEFAULT_EXPORT = "hf"
+
+
+def check_exports(job: Job, targets: Sequence[str]) -> None:
+    """Raise InputError for a target that cannot be written, before anything is."""
+    for target in targets:
+        check_target(target, job)
+
+
+def default_exports(job: Job) -> tuple[tuple[str, ...], list[str]]:
+    """What is written when nobody asked for a trainer; nothing, and why, if it cannot be."""
+    try:
+        check_target(DEFAULT_EXPORT, job)
+    except InputError as error:
+        return (), [f"nothing to run was written: {error.message}"]
+    return (DEFAULT_EXPORT,), []
 
 
 def export_pick(
@@ -55,8 +72,14 @@ def export_run(run_dir: Path, to: str) -> tuple[Path, ...]:
 
 
 def _offer_of(job: Job, row: Mapping[str, Any]) -> Offer:
-    for offer in job.offers:
-        if (offer.device.name, offer.count) == (row["device"], row["device_count"]):
-            return offer
+    same = [
+        offer
+        for offer in job.offers
+        if (offer.device.name, offer.count) == (row["device"], row["device_count"])
+    ]
+    paid = (row.get("usd_per_hour"), row.get("spot", False))
+    same.sort(key=lambda offer: (offer.usd_per_hour, offer.spot) != paid)  # prices may move
+    if same:
+        return same[0]
     msg = f"the recorded offer {json.dumps(row['device'])} is no longer in the run's job"
     raise InputError(msg, "tune again")

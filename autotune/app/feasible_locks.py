@@ -6,11 +6,14 @@ them by reason.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.domain.errors import InputError
+from autotune.space.rules import RULES, violations
 
 if TYPE_CHECKING:
+    from autotune.domain.config import Config
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
 
@@ -71,3 +74,21 @@ def reasons_against(job: Job, offer: Offer) -> list[str]:
                 f"attention flash_attention_2 is not in the software profile {job.software.name}"
             )
     return found
+
+
+def check_config(job: Job, offer: Offer, config: Config) -> list[str]:
+    """What is not valid in a stated configuration, beside its locked knobs.
+
+    Raises InputError for a locked value that cannot run on the offer. A value that the search
+    would only pass over, such as fp16 beside bf16, is the user's to state.
+    """
+    stated = replace(job, lock=config.as_dict())
+    broken = violations(stated, offer, config)
+    reads = {rule.reason: rule.reads for rule in RULES}
+    locked = [reason for reason in broken if set(reads.get(reason, ())) & set(job.lock)]
+    if locked:
+        names = {name for reason in locked for name in reads[reason] if name in job.lock}
+        values = ", ".join(f"{name} {job.lock[name]}" for name in job.lock if name in names)
+        msg = f"{values} is not possible on {offer.label}: {'; '.join(locked)}"
+        raise InputError(msg, "change the value, or the hardware or software of the job")
+    return [f"this configuration cannot run as it stands: {reason}" for reason in broken]

@@ -10,7 +10,7 @@ from autotune.catalog.prices import price_for
 from autotune.domain.device import Host, Offer
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption
-from autotune.domain.jobvalues import parse_offer_price, parse_usd_per_kwh
+from autotune.domain.jobvalues import MAX_USD, parse_offer_price, parse_usd_per_kwh
 from autotune.domain.units import (
     format_bytes,
     format_usd,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 # month; GPU types are the ones in demand, so this errs on the careful side.
 SPOT_INTERRUPTIONS_PER_DAY = 0.10
 HOURS_PER_DAY = 24.0
+SLOWEST_BYTES_PER_S = 1.0
 
 # job-file key -> (Host field, parser)
 _HOST_KEYS: dict[str, tuple[str, Callable[[str], float] | None]] = {
@@ -79,6 +80,9 @@ def _host(
         value = getattr(stated, key, None)
         if value is not None:
             values[field] = parse(value) if parse else value
+            if field.endswith("_per_s") and values[field] < SLOWEST_BYTES_PER_S:
+                msg = f"{label}.host.{key}: {value!r} must be at least 1 B/s"
+                raise InputError(msg)
     if "ram_bytes" in values and "shm_bytes" not in values and "shm_bytes" in host.assumed:
         values["shm_bytes"] = values["ram_bytes"] / 2  # Linux gives /dev/shm half of the RAM
     left = tuple(
@@ -117,6 +121,9 @@ def _priced(offer: Offer, section: HardwareSection, label: str, assumed: list[As
         return replace(offer, usd_per_hour=total, price_source=source)
     if price is not None:
         total = parse_usd(price.per_month) / price.hours
+        if total > MAX_USD:
+            msg = f"{label}.price: {price.per_month} for {price.hours:g} h is no sensible price"
+            raise InputError(msg, "hours: how many hours of use a month's payment buys")
         source = f"job file: {price.per_month} a month for {price.hours:g} h of use"
         return replace(offer, usd_per_hour=total, price_source=source)
     if offer.device.is_cpu:

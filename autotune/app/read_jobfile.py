@@ -8,6 +8,8 @@ code), keys stated twice, nesting and lists that no job needs.
 from __future__ import annotations
 
 import json
+import os
+import select
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,19 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = 5_000_000
 MAX_NODES = 20_000  # values in one file; the longest real job files hold a few hundred
 MAX_DEPTH = 20
+SILENT_PIPE_S = 3.0
 SAMPLE = "the README shows a job file; `jobs/` holds six that run"
+
+_WORDS = {  # what must hold, by pydantic's kind of error
+    "model_type": "must be a mapping of keys",
+    "model_attributes_type": "must be a mapping of keys",
+    "dict_type": "must be a mapping of keys",
+    "tuple_type": "must be a list",
+    "list_type": "must be a list",
+    "string_type": "must be text",
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+}
 
 KeyPath = tuple[str | int, ...]
 
@@ -45,8 +59,7 @@ def read_text(path: Path) -> str:
         if path.is_dir():
             msg = f"{path} is a folder, and a file is needed"
             raise InputError(msg, "name the job file inside it")
-        with path.open("rb") as stream:
-            content = stream.read(MAX_FILE_BYTES + 1)
+        content = _first_bytes(path)
     except FileNotFoundError:
         near = _files_like(path)
         msg = f"{path} does not exist{near}"
@@ -67,6 +80,27 @@ def read_text(path: Path) -> str:
         msg = f"{path} is empty"
         raise InputError(msg, SAMPLE)
     return text
+
+
+def _first_bytes(path: Path) -> bytes:
+    """At most one byte more than allowed. A pipe that stays silent is not waited for."""
+    if not path.is_fifo():
+        with path.open("rb") as stream:
+            return stream.read(MAX_FILE_BYTES + 1)
+    content = b""
+    pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        while len(content) <= MAX_FILE_BYTES:
+            if not select.select([pipe], [], [], SILENT_PIPE_S)[0]:
+                msg = f"{path} is a pipe, and nothing came from it in {SILENT_PIPE_S:.0f} s"
+                raise InputError(msg, SAMPLE)
+            chunk = os.read(pipe, 65_536)
+            if not chunk:
+                break
+            content += chunk
+    finally:
+        os.close(pipe)
+    return content
 
 
 def _files_like(path: Path) -> str:
@@ -255,7 +289,13 @@ def _problem(item: Mapping[str, Any], path: KeyPath, values: object) -> str:
             values = values[part]  # type: ignore[index]  # whatever the file holds; guarded
         except (TypeError, KeyError, IndexError):
             return message
-    return f"{shown(values)}: {message.replace('Input should be', 'must be')}"
+    return f"{shown(values)}: {_WORDS.get(item['type']) or _plain(message)}"
+
+
+def _plain(message: str) -> str:
+    """A pydantic message without the names that only Python has."""
+    plain = message.replace("Input should be", "must be")
+    return plain.replace("Value should have", "must have").replace(" after validation", "")
 
 
 def keys_at(path: KeyPath, root: type[BaseModel]) -> list[str]:

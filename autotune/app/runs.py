@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
+from autotune.domain.jobvalues import shown
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
@@ -62,11 +64,22 @@ def new_run_dir(job: Job, now: datetime | None = None) -> Path:
     return path
 
 
-def open_run(job: Job, run_dir: Path, *, resume: bool, question: tuple[str, ...] = ()) -> None:
+def open_run(job: Job, run_dir: Path, *, resume: bool, question: tuple[str, ...] = ()) -> bool:
     """Create the folder, or check that it holds this job and question (space, objective).
 
-    Raises InputError when the folder holds another job, or holds this one without `resume`.
+    True if the run is new.
+
+    Raises InputError when the folder holds another job, holds this one without `resume`, or cannot
+    be read or written.
     """
+    try:
+        return _open_run(job, run_dir, resume=resume, question=question)
+    except OSError as error:
+        msg = f"cannot use the run folder {shown(str(run_dir))}: {error.strerror}"
+        raise InputError(msg, "choose another folder with --run") from None
+
+
+def _open_run(job: Job, run_dir: Path, *, resume: bool, question: tuple[str, ...]) -> bool:
     recorded = run_dir / JOB_FILE
     if recorded.exists():
         key = _read_json(recorded).get("job_key")
@@ -76,26 +89,32 @@ def open_run(job: Job, run_dir: Path, *, resume: bool, question: tuple[str, ...]
         if not resume and (run_dir / ANSWER_FILE).exists():
             msg = f"{run_dir} already holds an answer for this job"
             raise InputError(msg, "add --resume to go on in it, or choose another --run")
-        return
+        return False
     if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
         msg = f"{run_dir} exists and is not a run folder"
         raise InputError(msg, "choose a new or empty folder with --run")
     if resume:
         msg = f"{run_dir} holds no run to resume"
         raise InputError(msg, "leave --resume out, or name the run's folder with --run")
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        record = {
-            "schema_version": 1,
-            "job_key": job_key(job, question),
-            "name": job.name,
-            "base_dir": str(Path(job.base_dir).resolve()),
-            "spec": json.loads(job.spec) if job.spec else None,
-        }
-        write_text(recorded, json.dumps(record, indent=1) + "\n")
-    except OSError as error:
-        msg = f"cannot write the run folder {run_dir}: {error.strerror}"
-        raise InputError(msg, "choose another folder with --run") from None
+    run_dir.mkdir(parents=True, exist_ok=True)
+    record = {
+        "schema_version": 1,
+        "job_key": job_key(job, question),
+        "name": job.name,
+        "base_dir": str(Path(job.base_dir).resolve()),
+        "spec": json.loads(job.spec) if job.spec else None,
+    }
+    write_text(recorded, json.dumps(record, indent=1) + "\n")
+    return True
+
+
+def discard_untried(run_dir: Path) -> None:
+    """Take away a run folder that was just made and in which nothing was tried."""
+    from autotune.search.record import TRIALS_FILE
+
+    trials = run_dir / TRIALS_FILE
+    if not trials.exists() or trials.stat().st_size == 0:
+        shutil.rmtree(run_dir, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:

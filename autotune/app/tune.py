@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.app import explain, runs
+from autotune.app.export import check_exports, default_exports, export_pick
 from autotune.app.relaxing import relaxations
 from autotune.app.tracing import Tracing, choose_traced
 from autotune.cost.model import CostModel
+from autotune.cost.narrowest import narrowest_input, never_measured_note
 from autotune.domain.candidates import Candidates
+from autotune.domain.errors import InputError
 from autotune.domain.recommendation import Recommendation, Rejected, SearchRecord
 from autotune.domain.units import format_count
 from autotune.search import selection
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from autotune.app.probe import ProbeOptions
     from autotune.cost.model import Bill
     from autotune.domain.calibration import Calibration
     from autotune.domain.job import Job
@@ -33,7 +37,6 @@ if TYPE_CHECKING:
     from autotune.search.study import Exploration
     from autotune.space.enumerate import Enumeration
 
-DEFAULT_EXPORT = "hf"
 MISSES_SHOWN = 3
 FRONT_SHOWN = 25
 OLD_PRICE_DAYS = 60  # beyond this the ranking of offers may be another one by now
@@ -55,6 +58,7 @@ class Options:
     fidelity: str = "auto"
     score: str = "model"
     dry_run: bool = False
+    probing: ProbeOptions | None = None  # with score probe: how much may be probed, and where
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +83,14 @@ def tune(
     options = options or Options()
     begun = time.perf_counter()
     check_sampler(options.sampler)
+    check_exports(job, options.exports)
+    if options.score == "probe":
+        from autotune.app.probed_tune import tune_by_probes
+
+        return tune_by_probes(job, options, progress, begun)
     priced = _price(job, options, progress)
-    run_dir = None
-    if not options.dry_run:
-        run_dir = _run_dir(job, options)
-        question = (options.space or "", options.objective)
-        runs.open_run(job, run_dir, resume=options.resume, question=question)
-    explored = _explore(priced, options, run_dir, progress)
+    run_dir = None if options.dry_run else _run_dir(job, options)
+    explored = _explore_in(priced, options, run_dir, progress)
     chosen, tracing = choose_traced(
         priced.bill,
         _choose(priced, options, explored),
@@ -152,6 +157,22 @@ def _run_dir(job: Job, options: Options) -> Path:
     return runs.new_run_dir(job)
 
 
+def _explore_in(
+    priced: _Priced, options: Options, run_dir: Path | None, progress: Callable[[str], None]
+) -> Exploration:
+    """Explore in the run folder. A new one is taken away again when the storage is refused."""
+    if run_dir is None:
+        return _explore(priced, options, None, progress)
+    question = (options.space or "", options.objective)
+    made = runs.open_run(priced.job, run_dir, resume=options.resume, question=question)
+    try:
+        return _explore(priced, options, run_dir, progress)
+    except InputError:
+        if made:
+            runs.discard_untried(run_dir)
+        raise
+
+
 def _explore(
     priced: _Priced, options: Options, run_dir: Path | None, progress: Callable[[str], None]
 ) -> Exploration:
@@ -216,8 +237,17 @@ def _answer(
             stopped_because=explored.stopped_because,
         ),
         reasons=explain.reasons(bill, pick) if pick is not None else {},
-        warnings=(*priced.warnings, *tracing.notes),
+        narrowest=narrowest_input(bill, pick) if pick is not None else "",
+        warnings=(*priced.warnings, *_unseen(bill, pick), *tracing.notes),
     )
+
+
+def _unseen(bill: Bill, pick: int | None) -> tuple[str, ...]:
+    """What to say when no measured training step speaks of the pick's device."""
+    if pick is None or bill.basis != "modelled":
+        return ()
+    note = never_measured_note(bill.candidates.offer(pick).device.name)
+    return (note,) if note else ()
 
 
 def _today(priced: _Priced) -> Estimated | None:
@@ -254,11 +284,13 @@ def _finish(
     from dataclasses import replace
 
     notes: list[str] = []
+    targets: Sequence[str]
     if answer.best is not None and run_dir is not None:
-        from autotune.app.export import export_pick
-
-        targets: Sequence[str] = options.exports or (DEFAULT_EXPORT,)
-        _, notes = export_pick(priced.job, answer.best, targets, run_dir)
+        targets, notes = options.exports, []
+        if not targets:
+            targets, notes = default_exports(priced.job)
+        _, said = export_pick(priced.job, answer.best, targets, run_dir)
+        notes += said
     search = replace(answer.search, wall_seconds=time.perf_counter() - begun)
     if explored.resumed:
         notes.append(f"{explored.resumed} finished trials were taken over from the run's record")

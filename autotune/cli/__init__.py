@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
-    from autotune.cli.application import run
+    try:
+        from autotune.cli.application import run
 
-    sys.exit(run(argv))
+        code = run(argv)
+    except KeyboardInterrupt:  # while modules are still being imported
+        code = 130
+    sys.exit(code)

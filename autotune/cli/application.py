@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -11,12 +12,16 @@ import typer
 from typer.core import TyperGroup
 
 from autotune.cli import data, lists, records
+from autotune.cli.doctor import doctor
 from autotune.cli.estimate import estimate
 from autotune.cli.output import give_up_on_stdout, prepare_streams
 from autotune.cli.tune import tune
-from autotune.domain.errors import AutotuneError, Interrupted
+from autotune.domain.errors import AutotuneError, InputError, Interrupted
 
 BUG = 1
+_OF_THE_MACHINE = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE}
+)  # errors that no code can prevent
 
 
 class Commands(TyperGroup):
@@ -77,9 +82,11 @@ app.command()(lists.models)
 app.command()(lists.prices)
 app.command()(data.dataset)
 app.command()(data.validate)
+app.command()(data.calibrate)
 app.command()(records.runs)
 app.command()(records.report)
 app.command()(records.export)
+app.command()(doctor)
 
 
 def run(argv: Sequence[str] | None = None) -> int:
@@ -96,6 +103,11 @@ def run(argv: Sequence[str] | None = None) -> int:
         give_up_on_stdout()
         return 0
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
+            give_up_on_stdout()
+            where = f" ({error.filename})" if error.filename else ""
+            _tell(f"this machine refused: {error.strerror}{where}", "make room, or grant access")
+            return InputError.exit_code
         if os.environ.get("AUTOTUNE_DEBUG"):
             raise
         _tell(

@@ -1,4 +1,4 @@
-"""`autotune dataset` and `autotune validate`: what was measured."""
+"""`autotune dataset`, `validate` and `calibrate`: what was measured."""
 
 from __future__ import annotations
 
@@ -93,5 +93,41 @@ def validate(
             Format.json: lambda: dumps(payload),
             Format.csv: lambda: validation_csv(payload),
             Format.md: lambda: validation_markdown(payload),
+        },
+    )
+
+
+def calibrate(
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Write the calibration file that was fitted."),
+    ] = None,
+    format_: FormatOption = Format.text,
+    quiet: QuietOption = False,
+) -> None:
+    """Fit the time model again on the shipped measurements.
+
+    Efficiencies, overheads, offsets of devices and stacks, and how far groups left out scatter.
+    """
+    from autotune.app.calibrate import run_calibration
+    from autotune.report.calibration import (
+        calibration_csv,
+        calibration_markdown,
+        calibration_payload,
+        calibration_text,
+    )
+    from autotune.report.payload import dumps
+
+    with Progress(quiet=quiet) as progress:
+        progress("fitting the time model, and once more without each group")
+        found = run_calibration(out)
+    payload = calibration_payload(found.refit, found.written, found.seconds)
+    emit_as(
+        format_,
+        {
+            Format.text: lambda: calibration_text(payload, **look()),
+            Format.json: lambda: dumps(payload),
+            Format.csv: lambda: calibration_csv(payload),
+            Format.md: lambda: calibration_markdown(payload),
         },
     )

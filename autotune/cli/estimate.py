@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from autotune.cli.jobs import (
     AllowOption,
     GpuOption,
@@ -14,12 +18,21 @@ from autotune.cli.jobs import (
 from autotune.cli.output import Format, FormatOption, QuietOption, emit_as, look, warn
 
 
-def estimate(
+def estimate(  # noqa: PLR0917 - typer passes by name
     job: JobArgument,
     set_: SetOption = None,
     allow: AllowOption = None,
     gpu: GpuOption = None,
     price: PriceOption = None,
+    claim: Annotated[
+        str | None,
+        typer.Option(
+            "--claim",
+            metavar="TEXT",
+            help='Check a stated speed: "1.0 s/step", "5000 tokens/s" or "38 h".',
+            show_default=False,
+        ),
+    ] = None,
     format_: FormatOption = Format.text,
     quiet: QuietOption = False,
 ) -> None:
@@ -42,8 +55,8 @@ def estimate(
         set_values=set_values(set_),
         allow=split_names(allow),
     )
-    found = price_config(loaded)
-    payload = estimate_payload(found.row, found.job, found.warnings)
+    found = price_config(loaded, claim=claim)
+    payload = estimate_payload(found.row, found.job, found.warnings, found.claim)
     if format_ in {Format.json, Format.csv}:
         warn(payload["warnings"], quiet=quiet)
     emit_as(

@@ -93,14 +93,15 @@ def _shows_blocks(stream: TextIO) -> bool:
 class Progress:
     """What is being done, on stderr: on a terminal one line, rewritten; else line by line.
 
-    Off a terminal nothing is said in the first second: what is quick needs no log.
+    Off a terminal nothing is said in the first second, and then one line a second at most: what is
+    quick needs no log, and a log needs no thousand lines.
     """
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
         self._rewrites = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._last = ""
-        self._begun = time.monotonic()
+        self._said = time.monotonic()
 
     def __call__(self, message: str) -> None:
         """Say what goes on now."""
@@ -110,9 +111,16 @@ class Progress:
         if self._rewrites:
             width = shutil.get_terminal_size((LINE_WIDTH, 24)).columns - 1
             sys.stderr.write(_CLEAR_LINE + message[:width])
-        elif time.monotonic() - self._begun >= SILENT_S:
+        elif time.monotonic() - self._said >= SILENT_S:
+            self._said = time.monotonic()
             sys.stderr.write(message + "\n")
         sys.stderr.flush()
+
+    def line(self, message: str) -> None:
+        """Say something that stays on the screen: a probe that finished."""
+        if not self._quiet:
+            sys.stderr.write((_CLEAR_LINE if self._rewrites else "") + message + "\n")
+            sys.stderr.flush()
 
     def __enter__(self) -> Self:
         return self

@@ -26,9 +26,10 @@ from autotune.cli.output import (
     look,
     warn,
 )
-from autotune.domain.errors import InputError, NoLocalDevice
+from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
+    from autotune.app.probe import ProbeOptions
     from autotune.domain.job import Job
     from autotune.report.schema import RecommendationPayload
 
@@ -154,6 +155,17 @@ def tune(  # noqa: PLR0917 - typer passes options by name
     sampler: Annotated[
         Sampler, typer.Option("--sampler", help="Who proposes the trials of the study.")
     ] = Sampler.calibrated,
+    probes: Annotated[
+        int | None, typer.Option("--probes", min=1, help="Configurations to probe at most.")
+    ] = None,
+    probe_budget: Annotated[
+        str | None,
+        typer.Option("--probe-budget", metavar="10m", help="No probe starts after that long."),
+    ] = None,
+    probe_on: Annotated[
+        str | None,
+        typer.Option("--probe-on", metavar="NAME", help="Probe on this device of this machine."),
+    ] = None,
     trials: Annotated[
         int, typer.Option("--trials", min=1, help="Trials of the study at most.")
     ] = TRIALS,
@@ -184,9 +196,6 @@ def tune(  # noqa: PLR0917 - typer passes options by name
     For example: autotune tune jobs/h100_38h.yaml, or in one line:
     autotune tune --model Qwen/Qwen2.5-7B --method lora --rows 20000 --gpu h100,a100-80gb
     """
-    if score is Score.probe:
-        msg = "--score probe needs a local device to probe on, and this version has no probes"
-        raise NoLocalDevice(msg, "leave --score out: the cost model needs no device")
     one_line = OneLine(model, method, rows, max_length, epochs, global_batch)
     changes: Changes = {
         "gpus": split_names(gpu),
@@ -217,11 +226,30 @@ def tune(  # noqa: PLR0917 - typer passes options by name
             fidelity=fidelity.value,
             score=score.value,
             dry_run=dry_run,
+            probing=_probing(score, probes, probe_budget, probe_on),
         )
-        recommendation = find(loaded, options, progress)
+        told = progress.line if score is Score.probe else progress
+        recommendation = find(loaded, options, told)
     payload = recommendation_payload(recommendation)
     print_recommendation(payload, format_, quiet=quiet)
     raise typer.Exit(exit_code(payload))
+
+
+def _probing(
+    score: Score, probes: int | None, budget: str | None, on: str | None
+) -> ProbeOptions | None:
+    """How much may be probed. Raises InputError for options of a search without probes."""
+    if score is not Score.probe:
+        given = {"--probes": probes, "--probe-budget": budget, "--probe-on": on}
+        named = [name for name, value in given.items() if value is not None]
+        if named:
+            msg = f"{', '.join(named)} without --score probe: nothing would be probed"
+            raise InputError(msg, "add --score probe")
+        return None
+    from autotune.app.probe import ProbeOptions
+    from autotune.domain.units import parse_seconds
+
+    return ProbeOptions(probes=probes, budget_s=parse_seconds(budget) if budget else None, on=on)
 
 
 def _load(job: Path | None, one_line: OneLine, changes: Changes) -> Job:

@@ -15,10 +15,10 @@ the compute dtype, s bytes of the residual stream, a bytes of an adapter.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from autotune.cost.static_memory import layer_linears
+from autotune.cost.static_memory import PLAIN_LAYERNORM, layer_linears
 
 if TYPE_CHECKING:
     from autotune.domain.job import Method
@@ -37,7 +37,7 @@ _KEPT_BY_ACTIVATION = {
     "relu": (0.0, 0.0, True),
     "relu2": (1.0, 2.0, False),
     PYTHON_GELU: (4.0, 14.0, False),
-    "gelu_fast": (5.0, 10.0, False),
+    "gelu_fast": (7.0, 14.0, False),
     "quick_gelu": (2.0, 4.0, False),
 }
 _KEPT_BY_OTHERS = (1.0, 2.0, False)
@@ -45,9 +45,9 @@ _KEPT_BY_OTHERS = (1.0, 2.0, False)
 # What the classes of some families do differently. Source: derived: modelling code of
 # transformers 5.23.
 _FP32_NORM = frozenset({"gemma", "gemma2", "gemma3_text", "olmo2"})  # scales before casting back
-_PLAIN_LAYERNORM = frozenset({"cohere", "cohere2"})  # LayerNorm written out in fp32
 _CONCATENATED_ROPE = frozenset({"phi3", "phi", "stablelm", "nemotron"})  # flash copies the output
 _SOFTMAX_AS_IS = frozenset({"gpt2", "gpt_bigcode", "falcon"})  # eager softmax without fp32
+_SOFTMAX_IN_SCORES_DTYPE = frozenset({"gpt_oss"})  # stated, so autocast leaves it
 _DROPOUT = frozenset({"gpt2", "gpt_bigcode", "opt"})  # published configs train with 0.1
 _SCORE_DROPOUT = frozenset({"gpt2", "gpt_bigcode"})
 
@@ -57,7 +57,10 @@ class Mode:
     """How a layer is run: all that decides which tensors stay.
 
     compute: bytes of the compute dtype. stream: bytes of the residual stream. adapter: bytes of an
-    adapter element, 0 without adapters. masked: a padding mask reaches the attention.
+    adapter element, 0 without adapters. masked: a padding mask reaches the attention. looped:
+    experts run one after the other, each on its own tokens. quantised: linears answer in the dtype
+    of their input (bitsandbytes), so what a norm hands over in fp32 stays fp32 through the MLP.
+    keeps_inputs: those linears hold on to what they read.
     """
 
     compute: float
@@ -67,6 +70,9 @@ class Mode:
     autocast: bool
     attention: Attention
     masked: bool
+    looped: bool = False
+    quantised: bool = False
+    keeps_inputs: bool = False
 
     @property
     def biased(self) -> bool:
@@ -119,7 +125,7 @@ def norm_kept(model: Model, mode: Mode) -> float:
     it reads an fp32 copy.
     """
     h = model.hidden_size
-    if model.family in _PLAIN_LAYERNORM:
+    if model.family in PLAIN_LAYERNORM:
         return (12.0 if mode.train_base else 8.0) * h + 4.0
     if model.norm == "layernorm":
         return (4.0 if mode.autocast else mode.stream) * h + 8.0
@@ -135,8 +141,13 @@ def _scaled(model: Model, mode: Mode, element: float) -> float:
 
 def _norm_output(model: Model, mode: Mode) -> float:
     """[bytes] of an element that a norm hands to the linears."""
-    fused = model.norm == "layernorm" and model.family not in _PLAIN_LAYERNORM
+    fused = model.norm == "layernorm" and model.family not in PLAIN_LAYERNORM
     return 4.0 if fused and mode.autocast else mode.stream
+
+
+def inner_bytes(model: Model, mode: Mode) -> float:
+    """[bytes] of an element between the matrices of the MLP."""
+    return _norm_output(model, mode) if mode.quantised else mode.compute
 
 
 def _norms(model: Model, mode: Mode) -> float:
@@ -194,6 +205,8 @@ def _scores_kept(model: Model, mode: Mode) -> float:
     Source: derived; memory of the fp32 softmax and the copy agree with traces of nine families.
     """
     e = mode.compute
+    if model.family in _SOFTMAX_IN_SCORES_DTYPE:
+        return e
     upcast = mode.autocast or model.family not in _SOFTMAX_AS_IS
     kept = e if not upcast or e == 4.0 else 4.0 + e
     if model.attention_softcap:
@@ -223,14 +236,14 @@ def _mlp_block(model: Model, method: Method, mode: Mode, own: tuple[Linear, ...]
         inputs = ()
     token = _group(method, mode, _Group(inputs, _norm_output(model, mode), kept=False))
     units, cast, holds_output = _KEPT_BY_ACTIVATION.get(model.activation, _KEPT_BY_OTHERS)
-    width = float(output[0].in_features)
-    token += width * (cast if mode.autocast else units * mode.compute)
+    width, inner = float(output[0].in_features), inner_bytes(model, mode)
+    token += width * (cast if mode.autocast and inner == mode.compute else units * inner)
     if model.mlp == "gated":
-        token += 2.0 * mode.compute * width
+        token += 2.0 * inner * width
     elif holds_output:
-        token += mode.compute * width
+        token += inner * width
     kept = holds_output and model.mlp == "plain"
-    return token + _group(method, mode, _Group(output, mode.compute, kept=kept))
+    return token + _group(method, mode, _Group(output, inner, kept=kept))
 
 
 def _experts(model: Model, method: Method, mode: Mode, own: tuple[Linear, ...]) -> float:
@@ -239,6 +252,8 @@ def _experts(model: Model, method: Method, mode: Mode, own: tuple[Linear, ...]) 
     The weighting keeps every expert's output, because the routing weights need gradients.
     """
     output = own[-1]
+    if not mode.looped:  # one parameter, never quantised
+        mode = replace(mode, keeps_inputs=False)
     copies = output.active
     h, e = float(model.hidden_size), mode.compute
     token = 8.0 * model.num_experts + 32.0 * copies  # probabilities, and the chosen ones' indices
@@ -248,6 +263,24 @@ def _experts(model: Model, method: Method, mode: Mode, own: tuple[Linear, ...]) 
     inputs = _Group(own[:-1], e, kept=False, tokens=copies)
     token += _group(method, mode, inputs)
     return token + _group(method, mode, _Group((output,), e, kept=False, tokens=copies))
+
+
+def read_bytes(model: Model, mode: Mode) -> float:
+    """[bytes/token] that the quantised linears of one layer read, each tensor once; a mean.
+
+    bitsandbytes hangs them on the autograd context, where activation checkpointing does not see
+    them: a layer that is to be recomputed keeps them all the same.
+    """
+    token = 0.0
+    for count, linears in layer_linears(model):
+        own = [item for item in linears if item.part == "attention"]
+        inner = [item for item in linears if item.part in {"mlp", "shared_expert"}]
+        normed = _norm_output(model, mode)
+        token += count * (normed * own[0].in_features + mode.compute * own[-1].in_features)
+        if inner:
+            token += count * inner_bytes(model, mode) * inner[-1].in_features
+            token += 0.0 if _one_input(model) else count * normed * inner[0].in_features
+    return token / model.num_layers
 
 
 def _group(method: Method, mode: Mode, group: _Group) -> float:
@@ -262,7 +295,7 @@ def _group(method: Method, mode: Mode, group: _Group) -> float:
             shared |= not own
             token += mode.compute * width if own else 0.0
             continue
-        shared |= method.base == "int8"  # MatMul8bitLt keeps its input (bitsandbytes 0.50)
+        shared |= mode.keeps_inputs
         if mode.adapter and item.adaptable and item.name in method.targets:
             copy, whole = _adapted(method, mode, group, width)
             token += copy

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost.columns import Table
+from autotune.cost.uncertainty import Z90
 from autotune.cost.work import StepWork, evaluations, saves
 from autotune.domain.outcome import Bound, Estimated, MemoryParts, Spread, TimeParts
 
 if TYPE_CHECKING:
     from autotune.cost.model import Bill
     from autotune.domain.outcome import Verdict
-
-Z90 = 1.2815515655446004  # 90th percentile of the standard normal distribution
 
 
 def time_parts(bill: Bill, i: int) -> TimeParts:
@@ -47,15 +46,27 @@ _SPREAD_OF = {
 }  # fmt: skip
 
 
+def component_seconds(bill: Bill, i: int, parts: TimeParts) -> dict[str, float]:
+    """[s] of the bill by the component that errs: communication apart from the rest of a step."""
+    found: dict[str, float] = {}
+    for part, seconds in parts.as_dict().items():
+        component = _SPREAD_OF[part]
+        found[component] = found.get(component, 0.0) + seconds
+    micro = float(bill.candidates.value("micro_batch_size", i))
+    micro_steps = bill.job.global_batch_size / (micro * bill.candidates.offer(i).count)
+    per_step = bill.at("collectives", "per_step_s", i)
+    links = micro_steps * bill.at("collectives", "per_micro_s", i) + per_step
+    found["collectives"] = min(float(bill.steps[i]) * links, found["compute"])
+    found["compute"] -= found["collectives"]
+    return found
+
+
 def _spread(bill: Bill, i: int, parts: TimeParts) -> float:
     """Log standard deviation of the duration: parts that share a component err together.
 
     Source: derived: first-order error propagation over independent components.
     """
-    by_component: dict[str, float] = {}
-    for part, seconds in parts.as_dict().items():
-        component = _SPREAD_OF[part]
-        by_component[component] = by_component.get(component, 0.0) + seconds
+    by_component = component_seconds(bill, i, parts)
     variance = sum((s * bill.at(c, "log_sd", i)) ** 2 for c, s in by_component.items())
     return math.sqrt(variance) / max(parts.total, 1e-9)
 

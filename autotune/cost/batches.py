@@ -51,7 +51,8 @@ def padded_length(job: Job, columns: Columns) -> FloatArray:
     if job.padding == "max_length":
         length = np.full(columns.rows, float(job.max_length))
     else:
-        length = np.asarray([expected_longest(job.lengths, float(b)) for b in micro])
+        sizes, back = np.unique(micro, return_inverse=True)
+        length = np.asarray([expected_longest(job.lengths, float(b)) for b in sizes])[back]
         grouped = columns.equals("length_grouping", "on")
         waste = length - job.lengths.mean
         length = np.where(grouped, job.lengths.mean + waste / GROUP_SPREAD, length)

@@ -13,6 +13,7 @@ import numpy as np
 
 from autotune.cost.columns import Columns, Component, FloatArray, Outputs
 from autotune.cost.optimizer import trainable_dtype_bytes, trainable_parameters
+from autotune.cost.uncertainty import host_spread
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
@@ -23,7 +24,9 @@ SAVE_OVERHEAD_S = 1.0  # walking the modules, opening files, deleting the oldest
 SERIALISE_BYTES_PER_S = 1.5e9  # torch.save and safetensors on one core: assumption
 STATE_BYTES_8BIT = 2 * (1 + 4 / 256)  # two 8-bit moments, one fp32 scale per block of 256
 DEFAULT_LIMIT = 2.0  # keep the last and the one before: a save that was cut short loses nothing
-LOG_SD = 0.35  # disks behind one name differ by factors: assumption until one save is measured
+# Disks behind one name differ by factors, more so where nobody stated the speed: assumptions until
+# one save is measured.
+LOG_SD, ASSUMED_LOG_SD = 0.35, 0.60
 NEVER_PER_S = 1e-12  # rarer than once in thirty thousand years
 HIGHEST_LOSS = 0.95  # share of the time lost at which a run practically never ends
 
@@ -41,7 +44,9 @@ def price_checkpoint(job: Job, columns: Columns) -> Outputs:
         "final_save_s": _write_seconds(columns, weights + SMALL_FILES_BYTES),
         "bytes": total,
         "disk_bytes": columns.host("disk_bytes"),
-        "log_sd": np.full(columns.rows, LOG_SD),
+        "log_sd": host_spread(
+            columns, "checkpoint_write_bytes_per_s", stated=LOG_SD, assumed=ASSUMED_LOG_SD
+        ),
     }
 
 

@@ -11,6 +11,7 @@ Legend: N devices, W bytes of the stored weights, G bytes of the trained gradien
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -20,10 +21,13 @@ from autotune.catalog.operators import collective_times
 from autotune.cost import flops
 from autotune.cost.batches import padded_length
 from autotune.cost.columns import Columns, Component, FloatArray, Outputs
+from autotune.cost.constants import constants
+from autotune.cost.offsets import offset_factor
 from autotune.cost.optimizer import trainable_dtype_bytes, trainable_parameters
 from autotune.cost.static_memory import sizes, weight_bytes
 
 if TYPE_CHECKING:
+    from autotune.cost.constants import Constants
     from autotune.domain.device import Device
     from autotune.domain.job import Job
 
@@ -35,26 +39,43 @@ LATENCY_S = 15e-6
 # Share of the link that a collective's bus bandwidth reaches on two devices and on more: A100 0.50
 # and 0.68, H100 0.57 and 0.75 (switched); RTX PRO 6000 0.62 and 0.45, L40S 0.75 and 0.18 (PCIe).
 SWITCHED_SHARE, PCIE_SHARE = (0.53, 0.70), (0.65, 0.30)
-HIDDEN_SHARE = 0.35  # of the computing time hides communication: fitted with the time model
-NEVER_HIDDEN = 0.5  # of the communication: FSDP hides little of it behind small steps; fitted
 BUSY_EFFICIENCY = 0.5  # of the peak, for the computing time that hides communication
 LOG_SD = 0.4
 MEASURED_COUNTS = (2, 4, 8)
 
 
-def price_collectives(job: Job, columns: Columns) -> Outputs:
-    """[s] exposed per micro-step and per optimizer step; zero on one device.
+@dataclass(frozen=True, slots=True, eq=False)
+class Communication:
+    """Seconds of all communication and of the computing that may hide it. Shapes: [rows]."""
+
+    micro_s: FloatArray  # of a micro-step
+    step_s: FloatArray  # of an optimizer step
+    busy_s: FloatArray  # computing in a micro-step, at `BUSY_EFFICIENCY`
+
+    def exposed(self, c: Constants) -> tuple[FloatArray, FloatArray]:
+        """[s] per micro-step and per optimizer step that computing does not hide.
+
+        The step's reduction overlaps with the last backward only, two thirds of a micro-step.
+        """
+        hidden = c.hidden_share * self.busy_s
+        return (
+            np.maximum(self.micro_s - hidden, c.never_hidden * self.micro_s),
+            np.maximum(self.step_s - hidden * 2.0 / 3.0, c.never_hidden * self.step_s),
+        )
+
+
+def communication(job: Job, columns: Columns) -> Communication:
+    """Communication between devices before the fitted constants; zero on one device.
 
     Formula: FSDP and ZeRO-3 gather W twice a micro-step; ZeRO-2 and ZeRO-3 reduce-scatter G every
     micro-step, FSDP once a step; DDP all-reduces G once a step.
     Source: Rajbhandari et al., "ZeRO" (2020), section 7; Zhao et al., "PyTorch FSDP" (2023).
     """
-    zero = np.zeros(columns.rows)
-    outputs = {"per_micro_s": zero, "per_step_s": zero.copy(), "log_sd": np.full_like(zero, LOG_SD)}
     counts = columns.number("offer.count")
     several = (counts > 1) & ~columns.equals("sharding", "none")
     if not several.any():
-        return outputs
+        zero = np.zeros(columns.rows)
+        return Communication(zero, zero.copy(), zero.copy())
     weights = np.full(columns.rows, weight_bytes(job, sizes(job.model)))
     gradients = trainable_dtype_bytes(job, columns) * trainable_parameters(job)
     # Mixed precision of FSDP and ZeRO moves 16-bit copies of fp32 weights and gradients.
@@ -63,23 +84,28 @@ def price_collectives(job: Job, columns: Columns) -> Outputs:
     gather = _collective(job, columns, "all_gather", weights * moved)
     scatter = _collective(job, columns, "reduce_scatter", gradients * moved)
     reduce = _collective(job, columns, "all_reduce", gradients)
-    busy = HIDDEN_SHARE * _busy_seconds(job, columns)
     full = columns.equals("sharding", "fsdp", "zero3")
     every = columns.equals("sharding", "zero2", "zero3")
     micro = np.where(full, 2.0 * gather, 0.0) + np.where(every, scatter, 0.0)
     step = np.where(columns.equals("sharding", "ddp"), reduce, 0.0)
     step = step + np.where(columns.equals("sharding", "fsdp"), scatter, 0.0)
-    outputs["per_micro_s"] = np.where(several, _exposed(micro, busy), 0.0)
-    # The step's reduction overlaps with the last backward only, two thirds of a micro-step.
-    outputs["per_step_s"] = np.where(several, _exposed(step, busy * 2.0 / 3.0), 0.0)
-    return outputs
+    return Communication(
+        np.where(several, micro, 0.0), np.where(several, step, 0.0), _busy_seconds(job, columns)
+    )
+
+
+def price_collectives(job: Job, columns: Columns) -> Outputs:
+    """[s] exposed per micro-step and per optimizer step; zero on one device."""
+    per_micro, per_step = communication(job, columns).exposed(constants())
+    factor = offset_factor(job, columns)
+    return {
+        "per_micro_s": per_micro * factor,
+        "per_step_s": per_step * factor,
+        "log_sd": np.full(columns.rows, LOG_SD),
+    }
 
 
 COMPONENT = Component("collectives", READS, price_collectives)
-
-
-def _exposed(seconds: FloatArray, hidden_s: FloatArray) -> FloatArray:
-    return np.maximum(seconds - hidden_s, NEVER_HIDDEN * seconds)
 
 
 def _busy_seconds(job: Job, columns: Columns) -> FloatArray:

@@ -31,15 +31,38 @@ OFFER_FIELDS = ("device", "count", "host", "price", "spot")
 MAX_TABLE_ROWS = 1 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """A column as its distinct values and the index of each row's value among them."""
+
+    levels: Sequence[Any]
+    codes: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, values: Sequence[Any]) -> Coded:
+        """One level a row: what a column of plain values is."""
+        return cls(values, np.arange(len(values)))
+
+    def numbers(self, number: Callable[[Any], float]) -> FloatArray:
+        """[rows] a number of each row's value, computed once for each level."""
+        return np.asarray([number(value) for value in self.levels], np.float64)[self.codes]
+
+    def values(self) -> list[Any]:
+        """The value of each row."""
+        return [self.levels[code] for code in self.codes]
+
+
 class Columns:
     """Values of declared columns, one row per distinct combination. Arrays have shape [rows]."""
 
-    def __init__(self, values: Mapping[str, Sequence[Any]], rows: int) -> None:
+    def __init__(self, values: Mapping[str, Sequence[Any] | Coded], rows: int) -> None:
         """`values[name]` holds one value per row; offer fields are named `offer.<field>`."""
-        self._values = values
+        self._values = {
+            name: own if isinstance(own, Coded) else Coded.of(own) for name, own in values.items()
+        }
         self.rows = rows
 
-    def _column(self, name: str) -> Sequence[Any]:
+    def _column(self, name: str) -> Coded:
         if name not in self._values:
             msg = f"column {name!r} is read but not declared (declared: {sorted(self._values)})"
             raise LookupError(msg)
@@ -47,36 +70,49 @@ class Columns:
 
     def number(self, name: str) -> FloatArray:
         """[rows] a numeric knob, `offer.count` or `offer.price` as float64."""
-        return np.asarray(self._column(name), np.float64)
+        return self._column(name).numbers(float)
 
     def equals(self, name: str, *words: str) -> BoolArray:
         """[rows] where a categorical knob has one of the words."""
-        return np.asarray([value in words for value in self._column(name)], np.bool_)
+        own = self._column(name)
+        return np.asarray([value in words for value in own.levels], np.bool_)[own.codes]
 
     def choose(self, name: str, table: Mapping[str, float]) -> FloatArray:
         """[rows] a number looked up by a categorical knob's word."""
-        return np.asarray([table[value] for value in self._column(name)], np.float64)
+        return self._column(name).numbers(lambda value: table[value])
 
     def device(self, field: str) -> FloatArray:
         """[rows] a numeric field of the offer's device."""
-        return np.asarray([float(getattr(d, field)) for d in self.devices()], np.float64)
+        return self.of_device(lambda device: float(getattr(device, field)))
+
+    def of_device(self, number: Callable[[Device], float]) -> FloatArray:
+        """[rows] a number of each row's device, computed once for each device."""
+        return self._column("offer.device").numbers(number)
 
     def devices(self) -> Sequence[Device]:
         """The device of each row."""
-        return self._column("offer.device")
+        return self._column("offer.device").values()
 
     def hosts(self) -> Sequence[Host]:
         """The host of each row."""
-        return self._column("offer.host")
+        return self._column("offer.host").values()
 
     def host(self, field: str) -> FloatArray:
         """[rows] a numeric field of the offer's host."""
-        return np.asarray([float(getattr(h, field)) for h in self.hosts()], np.float64)
+        return self._column("offer.host").numbers(lambda host: float(getattr(host, field)))
 
     def peak_flop_per_s(self) -> FloatArray:
         """[rows, FLOP/s] dense peak of the device in the row's precision."""
-        pairs = zip(self.devices(), self._column("precision"), strict=True)
-        return np.asarray([d.peak_flop_per_s(p) for d, p in pairs], np.float64)
+        device, precision = self._column("offer.device"), self._column("precision")
+        pair = device.codes * len(precision.levels) + precision.codes
+        kept, row_of = np.unique(pair, return_inverse=True)
+        found = [
+            device.levels[code // len(precision.levels)].peak_flop_per_s(
+                precision.levels[code % len(precision.levels)]
+            )
+            for code in kept
+        ]
+        return np.asarray(found, np.float64)[row_of]
 
     def data_parallel(self) -> FloatArray:
         """[rows] data-parallel degree: every sharding here spreads the batch over all devices."""
@@ -171,16 +207,13 @@ def tabulate(component: Component, job: Job, candidates: Candidates) -> Table:
     return Table(component.price(job, columns), row_of.astype(np.intp, copy=False))
 
 
-def _decode(
-    keys: NDArray[np.intp], names: list[str], levels: list[list[Any]]
-) -> dict[str, list[Any]]:
-    """The value of every column for each mixed-radix key."""
+def _decode(keys: NDArray[np.intp], names: list[str], levels: list[list[Any]]) -> dict[str, Coded]:
+    """The column of every name for each mixed-radix key."""
     rest = keys.copy()
-    values: dict[str, list[Any]] = {}
+    values: dict[str, Coded] = {}
     for name, own in zip(reversed(names), reversed(levels), strict=True):
+        digit = np.zeros(len(keys), np.intp)
         if len(own) > 1:
             rest, digit = np.divmod(rest, len(own))
-            values[name] = [own[i] for i in digit]
-        else:
-            values[name] = [own[0]] * len(keys)
+        values[name] = Coded(own, digit)
     return values

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.catalog.operators import gemm_times
 from autotune.cost import flops
 from autotune.cost.batches import optimizer_steps, real_tokens_per_row
-from autotune.cost.columns import Columns, Component, FloatArray, Outputs
-from autotune.cost.constants import Spreads, constants, spreads
-from autotune.cost.efficiency import distinct_devices
-from autotune.cost.optimizer import optimizer_seconds
+from autotune.cost.columns import Columns, Component, Outputs
+from autotune.cost.constants import constants
+from autotune.cost.offsets import offset_factor
+from autotune.cost.optimizer import optimizer_terms
 from autotune.cost.step_terms import step_terms
+from autotune.cost.uncertainty import compile_variance, log_sd
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
@@ -38,10 +38,18 @@ READS = (
 
 
 def price_compute(job: Job, columns: Columns) -> Outputs:
-    """[s] micro-step, optimizer and their terms; tokens and FLOP of a step over all devices."""
+    """[s] micro-step, optimizer and their terms; tokens and FLOP of a step over all devices.
+
+    Measured offsets of device, stack and kernels scale every term, never below the roofline.
+    """
     c = constants()
-    outputs = step_terms(job, columns).seconds(c)
-    outputs["optimizer_s"] = optimizer_seconds(job, columns, c)
+    terms = step_terms(job, columns)
+    outputs = terms.seconds(c)
+    factor = offset_factor(job, columns)
+    for name in ("micro_step_s", "compute_s", "bandwidth_s", "launch_s"):
+        outputs[name] = outputs[name] * factor
+    outputs["micro_step_s"] = np.maximum(outputs["micro_step_s"], outputs["roofline_s"])
+    outputs["optimizer_s"] = optimizer_terms(job, columns).seconds(c) * factor
     outputs["steps"] = optimizer_steps(job, columns)
     rows = float(job.global_batch_size)
     tokens = real_tokens_per_row(job, columns) * rows
@@ -49,33 +57,9 @@ def price_compute(job: Job, columns: Columns) -> Outputs:
     outputs["useful_flop_per_step"] = (
         flops.useful_flop_per_row(job) * tokens / max(job.lengths.mean, 1e-9)
     )
-    outputs["log_sd"] = _log_sd(job, columns, outputs)
+    outputs["log_sd"] = log_sd(job, columns, terms)
+    outputs["knob_log_sd"] = np.sqrt(compile_variance(columns))  # measured steps do not settle it
     return outputs
 
 
 COMPONENT = Component("compute", READS, price_compute)
-
-
-def _log_sd(job: Job, columns: Columns, outputs: Outputs) -> FloatArray:
-    """[rows] relative spread of the micro-step: variances of what is uncertain add.
-
-    Issuing kernels varies with hosts and software by factors, so its share of the step counts.
-    Source: derived: independent errors; sizes from groups left out of the fit.
-    """
-    s: Spreads = spreads()
-    devices, index = distinct_devices(columns)
-    measured = np.asarray([gemm_times(d.name) is not None for d in devices])[index]
-    variance = np.where(measured, s.measured_device, s.other_device) ** 2
-    issuing = outputs["launch_s"] / (
-        outputs["launch_s"] + outputs["compute_s"] + outputs["bandwidth_s"]
-    )
-    variance = variance + (s.issuing * issuing) ** 2
-    if job.method.is_lora and job.method.base in ("int8", "nf4"):
-        variance = variance + s.quantised**2
-    if job.model.is_moe:
-        variance = variance + s.mixture**2
-    if job.software.kernels != "eager":
-        variance = variance + s.fused_kernels**2
-    variance = variance + np.where(columns.equals("compile", "off"), 0.0, s.compiled) ** 2
-    spread: FloatArray = np.sqrt(variance)
-    return spread

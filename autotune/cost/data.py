@@ -16,6 +16,7 @@ import numpy as np
 
 from autotune.cost.batches import padded_length
 from autotune.cost.columns import Columns, Component, FloatArray, Outputs
+from autotune.cost.uncertainty import host_spread
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
@@ -37,7 +38,7 @@ READ_AHEAD_BYTES = 128 * 1024  # Linux's default for mapped files
 NETWORK_LATENCY_S = 2.3e-3  # opening and reading on Lustre; ml-engineering storage notes, 2026-08
 WORKER_START_S = 0.1  # fork of a process with torch loaded, and its first touches
 WORKER_RAM_BYTES = 400e6  # private pages of one worker
-LOG_SD = 0.5
+LOG_SD, ASSUMED_LOG_SD = 0.5, 0.7  # on stated cores, and on assumed ones
 
 
 def price_data(job: Job, columns: Columns) -> Outputs:
@@ -55,7 +56,7 @@ def price_data(job: Job, columns: Columns) -> Outputs:
         "prepare_s": _prepare_seconds(job, columns),
         "first_batch_s": starts + batch * (job.steps > 0),
         "ram_bytes": count * (workers * WORKER_RAM_BYTES + held),
-        "log_sd": np.full(columns.rows, LOG_SD),
+        "log_sd": host_spread(columns, "cores", stated=LOG_SD, assumed=ASSUMED_LOG_SD),
     }
 
 
@@ -80,7 +81,8 @@ def _prepare_seconds(job: Job, columns: Columns) -> FloatArray:
     """[s] of tokenising the rows once before training, over the host's cores.
 
     Formula: rows x tokens / (rate x processes) + bytes / storage rate. `Dataset.map` is taken to
-    run one process a core, as the exported files ask for.
+    run one process a core, as exported TRL files ask for (`dataset_num_proc`); left to itself TRL
+    runs one.
     Source: derived; rate: 80k tokens/s a core, templates and Python included.
     """
     if job.pretokenized or job.steps == 0:

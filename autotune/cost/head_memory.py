@@ -22,20 +22,45 @@ CHUNK_TOKENS = 4096.0  # trl 1.16 kernels/chunked_logprob.py: tokens of a projec
 CHUNK_VOCABULARY = 8192.0  # prior: vocabulary width of a tile
 
 
-def _materialised(job: Job) -> bool:
-    return job.software.loss in {"upcast", "upcast_copy"}
+# Releases of transformers whose loss shifts (and so copies) the upcast logits.
+COPIES_FROM, COPIES_UNTIL = (4, 46), (4, 50)
+# Families whose loss takes the logits in their own dtype, before COPIES_UNTIL.
+NATIVE = frozenset({"gpt2", "gpt_bigcode"})
+
+
+def _forward_each(job: Job, compute: FloatArray) -> FloatArray | None:
+    """[bytes per logit] at the end of the loss's forward; None for a loss that tiles."""
+    loss = job.software.loss
+    upcast = np.where(compute < 4.0, compute + 8.0, 8.0) + _softcap(job, compute)
+    if loss == "upcast":
+        return upcast
+    if loss == "upcast_copy":
+        return upcast + 4.0
+    if loss == "native":  # logits, their shifted copy, log-softmax; autocast makes it take fp32
+        return 2.0 * compute + (8.0 if job.software.autocast else compute)
+    if loss == "inplace":
+        return _inplace(job, compute)
+    return None
+
+
+def _inplace(job: Job, compute: FloatArray) -> FloatArray:
+    """[bytes per logit] of a kernel that overwrites the shifted logits with their gradient.
+
+    The shifted copy, and in the backward the gradient of the logits before the shift beside it.
+    Source: fms-acceleration's and unsloth's cross-entropy kernel; rows of fms-acceleration on one
+    A100 under transformers 4.45 and 4.48.
+    """
+    old = job.software.transformers < COPIES_UNTIL
+    if old and job.model.family in NATIVE:
+        return 2.0 * compute + (8.0 if job.software.autocast else compute)
+    copies = old and job.software.transformers >= COPIES_FROM
+    return 8.0 + (compute if copies else 0.0) + _softcap(job, compute)
 
 
 def forward_bytes(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
     """[bytes] logits, their fp32 copy where they are 16-bit, and the log-softmax."""
-    if job.software.loss == "native":
-        return 3.0 * compute * tokens * job.model.vocab_size
-    if not _materialised(job):
-        return _tiled(job, tokens, compute)
-    each = np.where(compute < 4.0, compute + 8.0, 8.0) + _softcap(job, compute)
-    if job.software.loss == "upcast_copy":
-        each = each + 4.0
-    return each * tokens * job.model.vocab_size
+    each = _forward_each(job, compute)
+    return _tiled(job, tokens, compute) if each is None else each * tokens * job.model.vocab_size
 
 
 def backward_bytes(
@@ -44,15 +69,19 @@ def backward_bytes(
     """[bytes] log-softmax and the gradients of loss and log-softmax, all fp32: 12 a logit.
 
     kept: bytes of a logit that the caller holds on to (fp32 under FSDP) where the loss copies. A
-    loss in the logits' dtype has the same three tensors, and the caller keeps the logits.
+    loss in the logits' dtype has the same three tensors, and the caller keeps the logits; under
+    autocast the three are fp32 and the shifted copy stays too.
     """
-    if job.software.loss == "native":
-        return 4.0 * compute * tokens * job.model.vocab_size
-    if not _materialised(job):
+    loss = job.software.loss
+    if loss == "native":
+        each = 12.0 + 2.0 * compute if job.software.autocast else 4.0 * compute
+    elif loss == "inplace":
+        each = _inplace(job, compute)
+    elif loss in {"upcast", "upcast_copy"}:
+        each = 12.0 + _softcap(job, compute)
+        each = each + (kept if loss == "upcast_copy" else 0.0)
+    else:
         return _tiled(job, tokens, compute)
-    each = 12.0 + _softcap(job, compute)
-    if job.software.loss == "upcast_copy":
-        each = each + kept
     return each * tokens * job.model.vocab_size
 
 

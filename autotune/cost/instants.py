@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost import head_memory
+from autotune.cost.static_memory import dequantised_bytes
 
 if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
@@ -90,11 +91,6 @@ def _layer_casts(step: Step) -> FloatArray:
     return (step.cached_casts + step.frozen_casts) / step.job.model.num_layers
 
 
-def _dequantised(step: Step) -> float:
-    """[bytes] of the one weight that a quantised base unpacks for a matrix product."""
-    return 2.0 * step.size.largest_linear if step.job.method.base in {"nf4", "int8"} else 0.0
-
-
 def _output(step: Step) -> FloatArray:
     """[bytes] of the hidden states that the head reads."""
     return step.compute * step.job.model.hidden_size * step.tokens
@@ -164,7 +160,7 @@ def _first_layer(step: Step) -> Instant:
     return replace(
         resident,
         activations=below + step.layer.backward,
-        workspace=resident.workspace + step.gathered_layer + casts + _dequantised(step),
+        workspace=resident.workspace + step.gathered_layer + casts,
     )
 
 
@@ -174,14 +170,11 @@ def _last_layer(step: Step) -> Instant:
     later = np.where(step.job.model.tied_head, later + _share(step, step.size.embedding), later)
     resident = _resident(step, np.maximum(_held(step), later))
     new = np.where(step.accumulates, _share(step, step.size.largest_linear), 0.0)
+    others = step.saved + (step.job.model.num_layers - 1.0) * step.hidden
     return replace(
         resident,
-        activations=step.layer.backward + step.hidden,
-        workspace=resident.workspace
-        + step.gathered_layer
-        + _layer_casts(step)
-        + _dequantised(step)
-        + new,
+        activations=step.layer.backward + np.where(step.retains, others, step.hidden),
+        workspace=resident.workspace + step.gathered_layer + _layer_casts(step) + new,
     )
 
 
@@ -219,5 +212,5 @@ def _evaluation(step: Step) -> Instant:
         resident,
         activations=cache + np.where(deeper, inside, hidden),
         logits=np.where(deeper, 0.0, logits),
-        workspace=resident.workspace + _dequantised(step),
+        workspace=resident.workspace + dequantised_bytes(step.job, step.size),
     )

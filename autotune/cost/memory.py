@@ -9,7 +9,6 @@ Legend: B rows, S longest length, T = B S tokens, L layers, h hidden, V vocabula
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from autotune.cost import device_memory
 from autotune.cost.columns import Component, Outputs
 from autotune.cost.instants import PARTS, instants
+from autotune.cost.memory_spread import SLACK_LOG_SD, reserved_spread, uncertainty
 from autotune.cost.step_memory import Step
 
 if TYPE_CHECKING:
@@ -53,43 +53,36 @@ def price_memory(job: Job, columns: Columns) -> Outputs:
     context, capacity = device_memory.context(columns), device_memory.capacity(columns)
     usable = capacity - job.limits.vram_headroom * device_memory.driver_total(columns)
     parts["context"] = context
-    parts["fragmentation"] = device_memory.fragmentation(
-        job, columns, allocated, usable - context, capacity - context
-    )
-    log_sd = _log_sd(job, columns)
-    needed = device_memory.needed(allocated, context)
+    parts["fragmentation"] = device_memory.fragmentation(allocated)
+    total: FloatArray = np.sum(list(parts.values()), axis=0)
+    moving = allocated - parts["weights"] - parts["adapters"] - parts["optimizer"]
+    room = capacity - context - allocated
+    reserved = allocated + device_memory.cached(job, columns, allocated, moving, room)
+    log_sd = uncertainty(job, columns)
     return {
         **parts,
-        "total": np.sum(list(parts.values()), axis=0),
+        "total": total,
         "usable": usable,
         "capacity": capacity,
         "allocated": allocated,
-        "reserved": allocated + parts["fragmentation"],
-        "fits_probability": _normal_cdf(np.log(capacity / needed) / log_sd),
+        "reserved": reserved,
+        "driver": reserved + context,
+        "fits_probability": _normal_cdf(np.log(capacity / total) / np.hypot(log_sd, SLACK_LOG_SD)),
         "certain_oom": (allocated + context > capacity).astype(np.float64),
         "log_sd": log_sd,
+        "reserved_log_sd": np.hypot(log_sd, reserved_spread(job, columns)),
     }
 
 
 def _normal_cdf(z: FloatArray) -> FloatArray:
-    return np.asarray([0.5 * (1.0 + math.erf(value / math.sqrt(2.0))) for value in z])
-
-
-def _log_sd(job: Job, columns: Columns) -> FloatArray:
-    """Relative spread of the predicted need, as a standard deviation of its logarithm.
-
-    One device and plain kernels: the 5 % that the allocator adds to an allocated peak known to
-    about 1 %. Elsewhere what published runs show: sharded LoRA and nf4 runs of fms-acceleration
-    took 11 to 17 % more than predicted (medians), fused kernels as much less or more. Experts,
-    int8 and torch.compile: priors.
-    """
-    spread = np.where(columns.equals("compile", "off"), 0.05, 0.10)
-    if job.model.is_moe or job.method.base == "int8":
-        spread = np.maximum(spread, 0.12)
-    if job.software.kernels != "eager":
-        spread = np.maximum(spread, 0.15)
-    alone = columns.equals("sharding", "none", "ddp") | (columns.number("offer.count") == 1)
-    return np.where(alone, spread, np.maximum(spread, 0.15))
+    """Source: Abramowitz and Stegun 1964, formula 7.1.26: within 1.5e-7 of the error function."""
+    x = np.abs(z) / np.sqrt(2.0)
+    t = 1.0 / (1.0 + 0.3275911 * x)
+    tail = np.zeros_like(t)
+    for coefficient in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        tail = t * (tail + coefficient)
+    upper: FloatArray = 0.5 * tail * np.exp(-(x**2))
+    return np.where(z < 0, upper, 1.0 - upper)
 
 
 COMPONENT = Component("memory", READS, price_memory)

@@ -159,6 +159,7 @@ class CostModel:
                 if name.endswith("_s"):
                     table.outputs[name] = array * factor
         if component.name in self.calibration.log_sds:
-            log_sd = self.calibration.log_sds[component.name]
-            table.outputs["log_sd"] = np.full_like(table.outputs["log_sd"], log_sd)
+            log_sd = np.full_like(table.outputs["log_sd"], self.calibration.log_sds[component.name])
+            kept = table.outputs.get("knob_log_sd", np.zeros_like(log_sd))
+            table.outputs["log_sd"] = np.hypot(log_sd, kept)
         return table

@@ -6,6 +6,7 @@ Does not cover: offloaded optimizers.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -65,18 +66,34 @@ def trainable_dtype_bytes(job: Job, columns: Columns) -> FloatArray:
     return np.full(columns.rows, 4.0 if job.method.base == "32bit" else 2.0)
 
 
-def optimizer_seconds(job: Job, columns: Columns, c: Constants) -> FloatArray:
-    """[s] one optimizer step on one device.
+@dataclass(frozen=True, slots=True, eq=False)
+class OptimizerTerms:
+    """Terms of an optimizer step before the fitted constants. Shapes: [rows]."""
+
+    traffic_s: FloatArray  # at the data sheet's bandwidth
+    issue_s: FloatArray  # on the fitted host
+    host: FloatArray  # seconds of the host's work against the fitted host's
+
+    def seconds(self, c: Constants) -> FloatArray:
+        """[s] one optimizer step on one device."""
+        issued = (self.issue_s + c.optimizer_overhead_s) * self.host
+        total: FloatArray = self.traffic_s / c.bandwidth_share + issued
+        return total
+
+
+def optimizer_terms(job: Job, columns: Columns) -> OptimizerTerms:
+    """Terms of one optimizer step on one device.
 
     Formula: trainable bytes x passes / bandwidth / shards + tensors x processor time + overhead.
     """
-    work = {name: OPTIMIZERS[name] for name in OPTIMIZERS}
-    passes = columns.choose("optimizer", {n: w.passes for n, w in work.items()})
-    state = columns.choose("optimizer", {n: w.state_bytes for n, w in work.items()})
-    tensor_s = columns.choose("optimizer", {n: w.tensor_s for n, w in work.items()})
+    passes = columns.choose("optimizer", {n: w.passes for n, w in OPTIMIZERS.items()})
+    state = columns.choose("optimizer", {n: w.state_bytes for n, w in OPTIMIZERS.items()})
+    tensor_s = columns.choose("optimizer", {n: w.tensor_s for n, w in OPTIMIZERS.items()})
     size = trainable_dtype_bytes(job, columns)
     shards = np.where(columns.equals("sharding", *_SHARDED), columns.number("offer.count"), 1.0)
     traffic = trainable_parameters(job) * (passes * size + state) / shards
-    bandwidth = columns.device("memory_bandwidth_bytes_per_s") * c.bandwidth_share
-    issue_s = trainable_tensors(job) * tensor_s + c.optimizer_overhead_s
-    return traffic / bandwidth + issue_s * host_factor(columns)
+    return OptimizerTerms(
+        traffic_s=traffic / columns.device("memory_bandwidth_bytes_per_s"),
+        issue_s=trainable_tensors(job) * tensor_s,
+        host=host_factor(columns),
+    )

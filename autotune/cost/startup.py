@@ -15,6 +15,7 @@ from autotune.cost.issuing import unchanging_lengths
 from autotune.cost.optimizer import trainable_parameters
 from autotune.cost.parameters import parameter_count
 from autotune.cost.static_memory import sizes, weight_bytes
+from autotune.cost.uncertainty import host_spread
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
@@ -33,7 +34,7 @@ INITIALISED_PER_S = 5e7  # adapter weights drawn on the processor: assumption
 COMPILE_FIXED_S = {"off": 0.0, "default": 15.0, "reduce-overhead": 20.0, "max-autotune": 120.0}
 COMPILE_LAYER_S = {"off": 0.0, "default": 1.5, "reduce-overhead": 1.7, "max-autotune": 6.0}
 SECOND_GRAPH = 2.0  # batches of changing length are compiled once more, with symbolic sizes
-LOG_SD = 0.4
+LOG_SD, ASSUMED_LOG_SD = 0.4, 0.6  # downloads at a stated speed, and at an assumed one
 
 
 def price_startup(job: Job, columns: Columns) -> Outputs:
@@ -45,7 +46,9 @@ def price_startup(job: Job, columns: Columns) -> Outputs:
     return {
         "load_s": _load_seconds(job, columns),
         "compile_s": compile_s,
-        "log_sd": np.full(columns.rows, LOG_SD),
+        "log_sd": host_spread(
+            columns, "download_bytes_per_s", stated=LOG_SD, assumed=ASSUMED_LOG_SD
+        ),
     }
 
 

@@ -34,6 +34,17 @@ NF4_DOUBLE_QUANT = (
 STATE_BYTES_8BIT = 1 + 4 / 256  # one 8-bit moment and its share of an fp32 scale per block of 256
 
 
+ROUTED = frozenset({"expert", "router"})
+# Source: transformers 4.48 modeling_mixtral.py loops over experts of nn.Linear; 5.23 has one 3-D
+# parameter and one grouped product for all, which integrations/bitsandbytes.py does not replace.
+EXPERTS_FUSED_FROM = (5, 0)
+# Families whose matrices derive from nn.Linear: the same file of 5.23 replaces nn.Linear itself.
+OWN_LINEAR = frozenset({"falcon"})
+QUANTISED = frozenset({"nf4", "int8"})
+# LayerNorm written out in fp32 and cast back. Source: modeling code of transformers 5.23.
+PLAIN_LAYERNORM = frozenset({"cohere", "cohere2"})
+
+
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """Element counts of a model that memory depends on."""
@@ -41,18 +52,16 @@ class Sizes:
     layer: float  # mean over layers
     largest_layer: float
     layer_linear: float  # matrices of one layer, mean over layers
-    linear: float  # matrices of all layers: what a quantised base quantises
+    linear: float  # matrices of all layers
     linear_rows: float  # output features of those
+    fused: float  # those of routed experts and their routers, which may be one parameter a layer
+    fused_rows: float
     largest_linear: float  # one matrix
+    largest_plain: float  # one matrix outside the experts
     embedding: float  # input embeddings, with the head's weights when those are tied
     head: float  # a head of its own; 0 when tied
     norms: float  # over the hidden size
     total: float
-
-    @property
-    def unquantised(self) -> float:
-        """[elements] embeddings, head, norms and biases: quantised bases keep them in 16 bit."""
-        return self.total - self.linear
 
 
 def layer_linears(model: Model) -> tuple[tuple[float, tuple[Linear, ...]], ...]:
@@ -64,11 +73,16 @@ def layer_linears(model: Model) -> tuple[tuple[float, tuple[Linear, ...]], ...]:
 
 def sizes(model: Model) -> Sizes:
     """Element counts of a model. Source: derived: shapes of the decoder's modules."""
-    linear = rows = largest = 0.0
+    linear = rows = largest = fused = fused_rows = plain = 0.0
     for count, linears in layer_linears(model):
         linear += count * sum(x.in_features * x.out_features * x.count for x in linears)
         rows += count * sum(x.out_features * x.count for x in linears)
         largest = max(largest, *(float(x.in_features * x.out_features) for x in linears))
+        routed = [x for x in linears if x.part in ROUTED]
+        fused += count * sum(x.in_features * x.out_features * x.count for x in routed)
+        fused_rows += count * sum(x.out_features * x.count for x in routed)
+        others = [float(x.in_features * x.out_features) for x in linears if x.part not in ROUTED]
+        plain = max(plain, *others)
     layers = [layer_parameters(model)]
     dense = layer_parameters(model, dense=True) if model.num_dense_layers else 0
     mixtures = model.num_layers - model.num_dense_layers
@@ -78,6 +92,9 @@ def sizes(model: Model) -> Sizes:
         layer_linear=linear / model.num_layers,
         linear=linear,
         linear_rows=rows,
+        fused=fused,
+        fused_rows=fused_rows,
+        largest_plain=plain,
         largest_linear=largest,
         embedding=float(embedding_parameters(model)),
         head=float(head_parameters(model)),
@@ -91,18 +108,55 @@ def weight_bytes(job: Job, size: Sizes) -> float:
 
     Source: QLoRA (Dettmers 2023) section 3: 4-bit codes in blocks of 64 with double quantisation in
     blocks of 256; LLM.int8 (Dettmers 2022) section 3: int8 codes and one fp32 scale a row.
-    Embeddings, head, norms and biases stay 16-bit, unless the trainer casts them to fp32.
+    Embeddings, head, norms and biases stay 16-bit, unless the trainer casts them to fp32, and so
+    do experts that are one parameter.
     """
     base = job.method.base
     if base == "32bit":
         return 4.0 * size.total
-    if base == "16bit":
+    if base == "16bit" or not quantised(job):
         return 2.0 * size.total
-    upcast = {"none": 0.0, "norms": size.norms, "all": size.unquantised}[job.software.kbit_upcast]
-    rest = 2.0 * size.unquantised + 2.0 * upcast
+    fused = experts_fused(job)
+    linear = size.linear - fused * size.fused
+    rest = size.total - linear
+    wide = {"none": 0.0, "norms": size.norms, "all": rest}[job.software.kbit_upcast]
+    kept = 2.0 * rest + 2.0 * wide
     if base == "nf4":
-        return NF4_DOUBLE_QUANT * size.linear + rest
-    return size.linear + 4.0 * size.linear_rows + rest
+        return NF4_DOUBLE_QUANT * linear + kept
+    return linear + 4.0 * (size.linear_rows - fused * size.fused_rows) + kept
+
+
+def quantised(job: Job) -> bool:
+    """Whether the base's matrices really are quantised."""
+    ignored = job.model.family in OWN_LINEAR and job.software.transformers >= EXPERTS_FUSED_FROM
+    return job.method.base in QUANTISED and not ignored
+
+
+def experts_fused(job: Job) -> bool:
+    """Whether routed experts are one parameter, which a quantised base leaves in 16 bit."""
+    return job.model.is_moe and job.software.transformers >= EXPERTS_FUSED_FROM
+
+
+def dequantised_bytes(job: Job, size: Sizes) -> float:
+    """[bytes] of the one weight that a quantised base unpacks for a matrix product."""
+    if not quantised(job):
+        return 0.0
+    return 2.0 * (size.largest_plain if experts_fused(job) else size.largest_linear)
+
+
+def merged_experts_bytes(job: Job) -> float:
+    """[bytes] of the weights with adapters added that a layer keeps, where experts are adapted.
+
+    PEFT cannot run an adapter beside one parameter of all experts: it adds the product of the
+    adapter's matrices to the weights and multiplies with the sum. Source: peft 0.21
+    tuners/lora/layer.py, ParamWrapper; a trace of Mixtral keeps one 16-bit copy a layer.
+    """
+    if not (job.method.is_lora and experts_fused(job)):
+        return 0.0
+    adapted = [x for x in job.model.linears if x.part == "expert" and x.name in job.method.targets]
+    elements = sum(x.in_features * x.out_features * x.count for x in adapted if x.adaptable)
+    mixtures = job.model.num_layers - job.model.num_dense_layers
+    return 2.0 * elements * mixtures / job.model.num_layers
 
 
 def fp32_stream(job: Job) -> bool:
@@ -111,8 +165,18 @@ def fp32_stream(job: Job) -> bool:
     fp32 embeddings make it so, and so do fp32 norms over a quantised base, because its linears
     answer in the dtype of their input.
     """
-    quantised = job.method.base in {"nf4", "int8"}
-    return job.method.base == "32bit" or (quantised and job.software.kbit_upcast != "none")
+    wide = quantised(job) and job.software.kbit_upcast != "none"
+    return job.method.base == "32bit" or wide
+
+
+def fp32_norms(job: Job) -> bool:
+    """Whether autocast makes norms over a quantised base answer in fp32, and so all that follows.
+
+    Source: torch's list of ops that autocast to fp32 has layer_norm; bitsandbytes 0.50
+    nn/modules.py: a linear's output is cast to the dtype of its input.
+    """
+    fused = job.model.norm == "layernorm" and job.model.family not in PLAIN_LAYERNORM
+    return job.software.autocast and fused and quantised(job)
 
 
 @dataclass(frozen=True, slots=True)

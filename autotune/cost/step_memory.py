@@ -14,9 +14,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost import device_memory
-from autotune.cost.activations import Attention, Mode, layer_kept, norm_kept
+from autotune.cost.activations import Attention, Mode, layer_kept, norm_kept, read_bytes
 from autotune.cost.batches import evaluation_rows, longest_length
-from autotune.cost.static_memory import Sizes, Static, fp32_stream, sizes, static_bytes
+from autotune.cost.static_memory import (
+    Sizes,
+    Static,
+    dequantised_bytes,
+    experts_fused,
+    fp32_norms,
+    fp32_stream,
+    merged_experts_bytes,
+    quantised,
+    sizes,
+    static_bytes,
+)
 from autotune.cost.transients import layer_transients, norm_transient
 
 if TYPE_CHECKING:
@@ -28,6 +39,10 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
 
 COMPILE_KEEPS = 0.8  # prior: share of saved activations left when torch.compile fuses pointwise ops
+# Source: transformers 5.23 modeling_layers.py and its default use_reentrant=False; 4.48 checkpoints
+# a layer's call, FSDP's hooks included, with use_reentrant=True.
+REENTRANT_UNTIL = (5, 0)
+FORGETS_INPUTS_FROM = (0, 43)  # bitsandbytes
 _KINDS: tuple[Attention, ...] = ("eager", "sdpa", "flash_attention_2", "math")
 _COMPUTE_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0}
 _ADAPTER_BYTES = {"fp32": 4.0, "bf16": 2.0}
@@ -62,6 +77,7 @@ class Step:
     stream: FloatArray  # s
     element: FloatArray  # bytes of an element of a gradient
     checkpointing: BoolArray
+    retains: BoolArray  # inputs and input gradients of checkpointed layers outlive their backward
     accumulates: BoolArray  # gradients of earlier micro-steps are alive during the forward
     layer: LayerBytes
     saved: FloatArray  # what all layers keep when the forward is done
@@ -96,6 +112,7 @@ class Step:
         )
         checkpointing = columns.equals("activation_checkpointing", "full")
         inputs = stream * model.hidden_size * tokens
+        outside = tokens * modes.each(lambda mode: _beside_checkpoints(job, mode))
         fp32_base = (job.method.base == "32bit") & (stream == 4.0)
         casts = modes.each(lambda mode: float(mode.autocast)).astype(bool) & fp32_base
         autocast = modes.each(lambda mode: float(mode.autocast)).astype(bool)
@@ -120,9 +137,10 @@ class Step:
             stream=stream,
             element=static.element,
             checkpointing=checkpointing,
+            retains=checkpointing & _retains(job, columns),
             accumulates=columns.accumulation(job) > 1,
             layer=layer,
-            saved=model.num_layers * np.where(checkpointing, inputs, layer.kept),
+            saved=model.num_layers * np.where(checkpointing, inputs + outside, layer.kept),
             final_norm=tokens * modes.each(lambda mode: norm_kept(model, mode)),
             final_norm_backward=tokens * modes.each(lambda mode: norm_transient(model, mode)),
             gathered_root=root,
@@ -154,7 +172,7 @@ class _Modes:
         attention = columns.choose("attention", {kind: i for i, kind in enumerate(_KINDS)})
         adapter = columns.choose("adapter_dtype", _ADAPTER_BYTES) * method.is_lora
         shared = (columns.number("offer.count") > 1) & columns.equals("sharding", "fsdp", "zero3")
-        stream = np.where(fp32_stream(job) & ~shared, 4.0, compute)
+        stream = np.where((fp32_stream(job) & ~shared) | fp32_norms(job), 4.0, compute)
         ragged = job.lengths.quantiles[0] < length
         masked = ragged & ((rows > 1) | (job.padding == "max_length"))
         masked &= ~columns.equals("packing", "on")
@@ -170,10 +188,34 @@ class _Modes:
                 autocast=bool(compute[i] < 4.0) and job.software.autocast,
                 attention=_KINDS[int(attention[i])],
                 masked=bool(masked[i]),
+                quantised=quantised(job),
+                keeps_inputs=_keeps_inputs(job),
+                looped=job.model.is_moe and not experts_fused(job),
             )
             for i in first
         ]
         return cls(modes, of_row.reshape(-1))
+
+
+def _keeps_inputs(job: Job) -> bool:
+    """Whether quantised linears keep what they read.
+
+    Source: bitsandbytes autograd/_functions.py: MatMul8bitLt always does, MatMul4Bit did in 0.41
+    and does not in 0.43.
+    """
+    version = job.software.bitsandbytes
+    old = version is not None and version < FORGETS_INPUTS_FROM
+    return quantised(job) and (job.method.base == "int8" or old)
+
+
+def _beside_checkpoints(job: Job, mode: Mode) -> float:
+    """[bytes/token] of a checkpointed layer that the checkpoint cannot drop.
+
+    A reentrant checkpoint runs the forward without gradients, so nothing is kept.
+    """
+    if not mode.keeps_inputs or job.software.transformers < REENTRANT_UNTIL:
+        return 0.0
+    return read_bytes(job.model, mode)
 
 
 def _falls_to_math(job: Job, columns: Columns, compute: FloatArray, masked: BoolArray) -> BoolArray:
@@ -190,6 +232,20 @@ def _falls_to_math(job: Job, columns: Columns, compute: FloatArray, masked: Bool
     return columns.equals("attention", "sdpa") & ~masked & ~flash
 
 
+def _retains(job: Job, columns: Columns) -> BoolArray:
+    """Where a layer's input and its gradient stay until the whole backward is done.
+
+    FSDP's hooks on a frozen layer sit inside a reentrant checkpoint and keep its detached input;
+    transformers 5 checkpoints inside those hooks. Source: a run of torch 2.13's FSDP on two CPU
+    processes, live bytes counted at every layer: with adapters they grow by one residual stream a
+    layer through the backward; with all weights trained, or without reentrance, they fall.
+    """
+    reentrant = job.software.transformers < REENTRANT_UNTIL
+    if not (reentrant and job.method.is_lora):
+        return np.zeros(columns.rows, np.bool_)
+    return columns.equals("sharding", "fsdp") & (columns.number("offer.count") > 1)
+
+
 def _layer(
     job: Job, columns: Columns, modes: _Modes, tokens: FloatArray, length: FloatArray
 ) -> LayerBytes:
@@ -201,9 +257,12 @@ def _layer(
     rest = whole - share * tokens * modes.each(lambda m: kept[m].mlp)
     scores = modes.each(lambda m: extra[m].attention)
     scores = scores + length * modes.each(lambda m: extra[m].per_key)
+    merged = merged_experts_bytes(job)
+    mlp = merged + whole + tokens * modes.each(lambda m: extra[m].mlp)
+    unpacked = dequantised_bytes(job, sizes(job.model))
     return LayerBytes(
-        kept=whole,
-        mlp=whole + tokens * modes.each(lambda m: extra[m].mlp),
+        kept=whole + merged,
+        mlp=mlp + np.maximum(0.0, unpacked - tokens * modes.each(lambda m: extra[m].product)),
         norm=rest + tokens * modes.each(lambda m: extra[m].norm),
         attention=rest + tokens * scores,
     )

@@ -65,7 +65,9 @@ class StepTerms:
             self.fsdp_visits * c.fsdp_unit_s + c.micro_step_overhead_s
         )
         busy_s = compute_s + bandwidth_s
-        waited_s = np.where(self.synchronised > 0, kernels_s, 0.0)
+        # Waiting adds to the longer of both queues: it never makes a step shorter.
+        waits = (self.synchronised > 0) & (busy_s >= launch_s - kernels_s)
+        waited_s = np.where(waits, kernels_s, 0.0)
         hidden_s = launch_s - waited_s
         p = c.overlap_power
         return {

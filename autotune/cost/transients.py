@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.cost.activations import PYTHON_GELU
+from autotune.cost.activations import PYTHON_GELU, inner_bytes
 
 if TYPE_CHECKING:
     from autotune.cost.activations import Mode
@@ -24,9 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Transients:
-    """[bytes/token] extra while the backward runs through a part; `per_key` a key more."""
+    """[bytes/token] extra while the backward runs through a part; `per_key` a key more.
+
+    product: how far below `mlp` it is while a matrix of the MLP is multiplied, which is when a
+    quantised base has that matrix unpacked.
+    """
 
     mlp: float
+    product: float
     norm: float
     attention: float
     per_key: float
@@ -44,6 +49,7 @@ def layer_transients(model: Model, method: Method, mode: Mode) -> Transients:
         scores = mode.compute
     return Transients(
         mlp=_mlp(model, method, mode),
+        product=_below_peak(model, method, mode),
         norm=20.0 * model.hidden_size,
         attention=_attention(model, mode),
         per_key=scores,
@@ -55,27 +61,56 @@ def norm_transient(model: Model, mode: Mode) -> float:
     return (18.0 if mode.train_base and mode.stream < 4.0 else 16.0) * model.hidden_size
 
 
-def _width(model: Model) -> float:
-    """Elements of the MLP's inner width that one token passes, over all its experts."""
+def _width(model: Model, mode: Mode) -> float:
+    """Elements of the MLP's inner width that one token passes, over all experts that run at once.
+
+    Experts in a loop run one at a time, each on its share of the tokens.
+    """
     inner = [item for item in model.linears if item.part in {"mlp", "expert", "shared_expert"}]
     names = {item.part: item for item in inner}  # the last of each part: its output projection
-    return sum(item.in_features * min(item.active, item.count) for item in names.values())
+    width = 0.0
+    for item in names.values():
+        alone = mode.looped and item.part == "expert"
+        width += item.in_features * min(item.active, item.count) / (item.count if alone else 1)
+    return width
 
 
 def _mlp(model: Model, method: Method, mode: Mode) -> float:
-    f, h, e = _width(model), float(model.hidden_size), mode.compute
+    f, h, e = _width(model, mode), float(model.hidden_size), mode.compute
     if model.activation == PYTHON_GELU and mode.autocast:
         return 10.0 * f + 10.0 * h  # fp32 gradients of an expression that autocast widened
-    if mode.train_base or not mode.adapter:
-        return e * (2.0 * f + h) + (4.0 * h if mode.stream > e else 0.0)
+    wide = 4.0 * h if mode.stream > e else 0.0
+    if mode.looped and model.is_moe:
+        wide += 2.0 * e * h  # an expert's gradient of all tokens, and their sum so far
+    if mode.train_base:
+        return e * (2.0 * f + h) + wide
+    inner = inner_bytes(model, mode)
+    if not _adapted(model, method):
+        return inner * _factors(model) * f + e * h + wide
     extra = mode.adapter * f if method.dropout > 0 else 0.0
-    if method.base == "int8":
-        extra += 4.0 * f  # the int32 product of quantised inputs
     if mode.adapter == e:
         return 2.0 * e * f + e * h + extra
     if mode.autocast:
         return 6.0 * f + 10.0 * h + extra
     return 4.0 * f + 12.0 * h + extra
+
+
+def _adapted(model: Model, method: Method) -> bool:
+    """Whether a matrix of the MLP carries an adapter."""
+    inner = {item.name for item in model.linears if item.part not in {"attention", "router"}}
+    return bool(inner & set(method.targets))
+
+
+def _factors(model: Model) -> float:
+    """Gradients as wide as the MLP at once: of its product and, if gated, of both factors."""
+    return 3.0 if model.mlp == "gated" else 2.0
+
+
+def _below_peak(model: Model, method: Method, mode: Mode) -> float:
+    f, e = _width(model, mode), mode.compute
+    if not _adapted(model, method):
+        return (inner_bytes(model, mode) * _factors(model) - e) * f
+    return (5.0 if method.dropout > 0 else 2.0) * f if mode.autocast and mode.adapter > e else 0.0
 
 
 def _attention(model: Model, mode: Mode) -> float:

@@ -19,5 +19,5 @@ class Calibration:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was learned."""
-        return not self.factors and not self.log_sds
+        """Whether nothing is scaled; evidence that explains nothing only widens intervals."""
+        return not self.factors

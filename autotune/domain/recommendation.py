@@ -70,5 +70,6 @@ class Recommendation:
     rejected: Rejected
     search: SearchRecord
     reasons: dict[str, str] = field(default_factory=dict)  # knob -> one clause why
+    narrowest: str = ""  # the input that would narrow the pick's range most
     warnings: tuple[str, ...] = ()
     run_dir: str | None = None

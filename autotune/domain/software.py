@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-LossKind = Literal["upcast", "upcast_copy", "native", "chunked", "fused"]
+LossKind = Literal["upcast", "upcast_copy", "native", "inplace", "chunked", "fused"]
 KbitUpcast = Literal["none", "norms", "all"]  # all: peft prepare_model_for_kbit_training
 
 
@@ -16,7 +16,7 @@ class Software:
     `loss` says what the training loop's loss materialises: `upcast` (fp32 logits, 12 bytes a logit
     at the peak), `upcast_copy` (older code that also keeps shifted or 16-bit logits, 14),
     `native` (in the logits' own dtype: GPT-2-like classes of transformers before 4.50, 8 in 16
-    bit), `chunked` (never all logits at once), `fused` (no logits at all).
+    bit), `inplace` (a kernel that overwrites the logits it is given with their gradient), `chunked` (never all logits at once), `fused` (no logits at all).
     """
 
     name: str
@@ -31,7 +31,10 @@ class Software:
     kernels: Literal["eager", "liger", "unsloth"] = "eager"
     loss: LossKind = "upcast"
     autocast: bool = True  # False: a trainer that runs 16-bit compute without autocast
+    own_model: bool = False  # the trainer has model code of its own, not the class of transformers
+    empties_cache: bool = False  # cached blocks are given back every few steps
     kbit_upcast: KbitUpcast = "none"  # what a quantised base keeps in fp32: trl 1.x nothing
+    stack: str = "hf"  # training code: transformers' Trainer (and TRL), or another's name
 
     @property
     def has_flash_attention(self) -> bool:

@@ -13,6 +13,7 @@ import math
 from typing import TYPE_CHECKING
 
 from autotune.cost.model import CostModel
+from autotune.cost.uncertainty import NEVER_MEASURED
 from autotune.domain.calibration import Calibration
 from autotune.domain.units import MB, format_bytes, format_seconds
 from autotune.evidence.explanations import (
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 
 LARGEST_FACTOR = 2.0  # what efficiency alone can explain, each way
 UNEXPLAINED_LOG_SD = 0.54  # ln 2 / 1.28: the 80 % interval reaches a factor of two
-HERE_LOG_SD, ELSEWHERE_LOG_SD = 0.08, 0.20  # assumptions: same machine; efficiency transferred
+HERE_LOG_SD = 0.08  # assumption: the same machine
+# Efficiency transferred between devices leaves this one unmeasured.
+ELSEWHERE_LOG_SD = NEVER_MEASURED
 CHECKPOINT_LOG_SD, MEMORY_LOG_SD = 0.15, 0.03
 SHOWN = 4  # explanations in a warning
 TIMES = ("duration_s", "step_time_s", "tokens_per_s")

@@ -38,6 +38,7 @@ class MeasuredCase:
     longest_known: bool = True  # the longest row is stated, so the peak of memory can be predicted
     older: bool = False  # an earlier snapshot of a run that the table also has in a newer one
     assumed: tuple[str, ...] = ()
+    sweep_key: str = ""  # equal where only knobs of a search differ
     partial: tuple[str, ...] = ()  # measured values of the row that cannot be compared, and why
 
     @property

@@ -153,6 +153,7 @@ def _measured(row: Row, described: Described) -> MeasuredCase:
         peak_kind=kind,
         oom=oom if oom or step_time is not None or peak is not None else None,
         replicate_key=replicate_key(row),
+        sweep_key=sweep_key(row),
         driver_bytes=driver,
         longest_known=described.longest_known,
         older=_OLDER in row.notes,
@@ -172,6 +173,20 @@ def replicate_key(row: Row) -> str:
     """Equal for rows that measure the same configuration in the same source, at whatever date."""
     numbers = (str(row.number(c) or row.word(c)) for c in _IDENTITY)
     return "|".join((*numbers, _variant(row)))
+
+
+# Columns of `_IDENTITY` that a search turns, or that follow from what it turns.
+_TURNED = (
+    "parallelism", "optimizer", "micro_batch", "grad_accum", "global_batch", "grad_ckpt", "attn",
+    "compile",
+)  # fmt: skip
+
+
+def sweep_key(row: Row) -> str:
+    """Equal for rows of one source and snapshot that differ only in knobs of a search."""
+    fixed = [row.word(column) for column in _IDENTITY if column not in _TURNED]
+    year, month = row.date
+    return "|".join((*fixed, _variant(row), row.word("source_commit_or_date"), f"{year}-{month}"))
 
 
 def _variant(row: Row) -> str:

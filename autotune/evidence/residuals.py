@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Price = Callable[[Job, Candidates], Bill]
 
 Kind = Literal["allocated", "reserved", "nvidia-smi", "time"]
-_OUTPUT = {"allocated": "allocated", "reserved": "reserved", "nvidia-smi": "total"}
+_OUTPUT = {"allocated": "allocated", "reserved": "reserved", "nvidia-smi": "driver"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ class Prediction:
     step_s: float
     step_log_sd: float
     memory: dict[str, float]
-    memory_log_sd: float
+    memory_log_sd: float  # of allocated bytes
+    reserved_log_sd: float  # of reserved bytes and of the driver's reading
     usable_bytes: float
     fits_probability: float
     certain_oom: bool
@@ -82,8 +83,9 @@ def predict(cases: Iterable[MeasuredCase], price: Price) -> dict[str, Prediction
 
 def _predictions(cases: Sequence[MeasuredCase], bill: Bill) -> dict[str, Prediction]:
     memory = bill.tables["memory"]
-    outputs = {name: memory.gather(name) for name in _OUTPUT.values()}
+    outputs = {name: memory.gather(name) for name in (*_OUTPUT.values(), "total")}
     spread, memory_spread = _step_spread(bill), memory.gather("log_sd")
+    reserved_spread = memory.gather("reserved_log_sd")
     certain = memory.gather("certain_oom")
     accepted = bill.memory_violation <= 0
     return {
@@ -92,6 +94,7 @@ def _predictions(cases: Sequence[MeasuredCase], bill: Bill) -> dict[str, Predict
             step_log_sd=float(spread[i]),
             memory={name: float(values[i]) for name, values in outputs.items()},
             memory_log_sd=float(memory_spread[i]),
+            reserved_log_sd=float(reserved_spread[i]),
             usable_bytes=float(bill.usable_bytes[i]),
             fits_probability=float(bill.fits_probability[i]),
             certain_oom=bool(certain[i] > 0),
@@ -141,7 +144,7 @@ def residuals(cases: Iterable[MeasuredCase], predictions: dict[str, Prediction])
                 kind,  # type: ignore[arg-type]  # a key of _OUTPUT
                 predicted.memory[_OUTPUT[kind]],
                 actual,
-                predicted.memory_log_sd,
+                predicted.memory_log_sd if kind == "allocated" else predicted.reserved_log_sd,
             )
             for kind, actual in readings
             if kind in _OUTPUT and actual is not None

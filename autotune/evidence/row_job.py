@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from autotune.evidence.case import Refused
 from autotune.evidence.row_device import device_named, sharding_of
 from autotune.evidence.row_lengths import lengths_of, stated_mean
 from autotune.evidence.row_method import method_of, optimizer_of, precision_of
-from autotune.evidence.row_software import software_of
+from autotune.evidence.row_software import LITGPT, software_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,11 +56,13 @@ def describe(row: Row, find_model: Callable[[str], Model]) -> Described:
     device = device_named(row.text("gpu"))
     if model is None or device is None:
         raise Refused(UNKNOWN_MODEL if model is None else UNKNOWN_GPU)
+    if LITGPT in row.word("source_repo") and model.activation.startswith("gelu"):
+        model = replace(model, activation="gelu")  # its GptNeoxMLP: torch's fused kernel
     gpus = row.count("n_gpus") or 1
     sharding = sharding_of(row.text("parallelism"), gpus, row.notes)
     split = batch_split(row, gpus)
     method, assumed = method_of(row, model)
-    attention, more = _attention(row)
+    attention, more = _attention(row, model)
     knobs = {
         "precision": precision_of(row, device),
         "optimizer": optimizer_of(row),
@@ -101,6 +103,7 @@ def _described(row: Row, parts: _Parts) -> Described:
         compile="default" if row.word("compile") in {"yes", "true"} else "off",
         sharding=parts.sharding,
         length_grouping="on" if "sorted by length" in row.notes else "off",
+        adapter_dtype="bf16" if _low_adapters(row) else "fp32",
         **parts.knobs,  # type: ignore[arg-type]  # words of precision, attention and optimizer
     )
     return Described(
@@ -114,6 +117,13 @@ def _described(row: Row, parts: _Parts) -> Described:
 
 
 _FULL = {"full", "yes", "true"}
+# fms-acceleration's plugin keeps adapters in the compute dtype: no cast around their products.
+SIXTEEN_BIT_ADAPTERS = "framework_config=accelerated-peft"
+
+
+def _low_adapters(row: Row) -> bool:
+    """Whether adapters are stored in 16 bit."""
+    return SIXTEEN_BIT_ADAPTERS in row.notes or LITGPT in row.word("source_repo")
 
 
 def _job(row: Row, parts: _Parts, lengths: Lengths, longest: int | None, global_batch: int) -> Job:
@@ -177,8 +187,10 @@ def batch_split(row: Row, gpus: int) -> tuple[int, int]:
     return micro, total // (micro * gpus)
 
 
-def _attention(row: Row) -> tuple[str, tuple[str, ...]]:
+def _attention(row: Row, model: Model) -> tuple[str, tuple[str, ...]]:
     word = row.word("attn")
+    if model.position == "alibi":  # a bias on every score: flash attention 2 as called has none
+        return "eager", ("eager attention under ALiBi",)
     if word.startswith(("fa", "flash", "xformers")):
         return "flash_attention_2", ()
     if word.startswith("eager"):

@@ -71,6 +71,8 @@ def _wide_weights(row: Row) -> bool:
         return row.word("precision") in {"fp32", "tf32", "fp32/tf32", "float32"}
     if row.word("precision") in {"mixed", "amp", "fp32", "tf32", "fp32/tf32", "float32"}:
         return True
+    if FMS_TASKS in row.word("source_repo") and "fsdp" in row.word("parallelism"):
+        return "autocast" in row.notes  # accelerate keeps trained weights in fp32 then
     own_stack = any(name in row.word("source_repo") for name in KEEP_FP32_MASTER)
     return own_stack or "mixed precision" in row.notes.casefold()
 

@@ -41,6 +41,11 @@ PINNED = (
     ("a100_80gb.csv", (2024, 1), (4, 43, 3), (2, 4, 0)),
 )
 FMS = "fms-acceleration"
+# Its plain way to train a quantised base: peft's prepare_model_for_kbit_training, fp32 norms.
+BASELINE_PEFT = "framework_config=baseline-peft"
+
+# Sources whose tables were measured through transformers' Trainer; others run their own loops.
+HF_TRAINER = (FMS, "fms-hf-tuning", "ms-swift", "LLaMA-Factory", "huggingface/trl", "axolotl")
 
 # The loss of transformers: until 4.45 the model upcasts its logits in place; 4.46 to 4.49 shift the
 # upcast logits and so copy them; from 4.50 the labels are shifted instead.
@@ -49,6 +54,7 @@ COPIES_FROM, COPIES_UNTIL = (4, 46), (4, 50)
 
 # What a source's own training code does instead: litgpt's chunked_cross_entropy (128 rows at once);
 # MPT's default loss_fn fused_crossentropy, which overwrites the logits with their gradient.
+OWN_MODEL = ("litgpt", "llm-foundry", "torchtitan")  # model code that is not transformers'
 SOURCE_LOSS: dict[str, LossKind] = {"litgpt": "chunked", "llm-foundry": "fused"}
 
 
@@ -67,9 +73,13 @@ def _pinned(row: Row) -> tuple[Version, Version] | None:
     return None
 
 
-def _stated_torch(notes: str) -> Version | None:
-    found = re.search(r"\btorch (\d+)\.(\d+)(?:\.(\d+))?", notes)
+def _stated(package: str, notes: str) -> Version | None:
+    found = re.search(rf"\b{package} (\d+)\.(\d+)(?:\.(\d+))?", notes)
     return tuple(int(part) for part in found.groups() if part) if found else None
+
+
+# GPT-2-like classes hand their logits to the loss as they are. Source: modeling_gpt_bigcode.py.
+NATIVE_LOSS = ("gpt_bigcode", "starcoderbase", "gpt2")
 
 
 def kernels_of(row: Row, transformers: Version) -> Kernels:
@@ -78,14 +88,40 @@ def kernels_of(row: Row, transformers: Version) -> Kernels:
     for source, own in SOURCE_LOSS.items():
         if source in row.word("source_repo"):
             return "eager", own
-    if "linear-ce" in kernels or ("liger" in kernels and "foak" not in kernels):
+    if "foak" in kernels:
+        return "unsloth", "fused" if "liger" in kernels else "inplace"
+    if "linear-ce" in kernels or "liger" in kernels:
         return "liger", "fused"
     if "unsloth" in kernels:
         return "unsloth", "chunked"
-    if "foak" in kernels:  # its cross-entropy kernel works in place on 16-bit logits
-        return "unsloth", "fused"
+    if transformers < COPIES_UNTIL and any(n in row.word("model_id") for n in NATIVE_LOSS):
+        return "eager", "native"
     copies = COPIES_FROM <= transformers < COPIES_UNTIL
     return "eager", "upcast_copy" if copies else "upcast"
+
+
+LITGPT = "litgpt"  # finetune/lora.py: bf16-true, all parameters in 16 bit, adapters too
+
+
+def autocast_of(row: Row) -> bool:
+    """Whether 16-bit compute ran under autocast.
+
+    litgpt's bf16-true has none. fms-acceleration's benchmark loads full and LoRA runs in 16 bit and
+    sets bf16 or fp16 only for quantised bases, and elsewhere where its log says so
+    (scenarios.yaml).
+    """
+    if LITGPT in row.word("source_repo"):
+        return False
+    if FMS not in row.word("source_repo"):
+        return True
+    return row.word("quant") not in {"", "none"} or "autocast" in row.notes
+
+
+def stack_of(repo: str) -> str:
+    """The training code behind a source: "hf" where it drives transformers' Trainer."""
+    if any(name in repo for name in HF_TRAINER):
+        return "hf"
+    return repo.split(" ", maxsplit=1)[0].rpartition("/")[2]
 
 
 def software_of(row: Row) -> Software:
@@ -93,7 +129,7 @@ def software_of(row: Row) -> Software:
     pinned = _pinned(row)
     transformers = pinned[0] if pinned else _at(TRANSFORMERS, row.date)
     by_date = pinned[1] if pinned else _at(TORCH, row.date)
-    torch = _stated_torch(row.notes) or by_date
+    torch = _stated("torch", row.notes) or by_date
     kernels, loss = kernels_of(row, transformers)
     flash = (2, 5, 0) if row.word("attn").startswith(("fa", "flash")) else None
     year, month = row.date
@@ -106,7 +142,12 @@ def software_of(row: Row) -> Software:
         peft=(0, 12, 0) if year < 2025 else (0, 15, 0),  # noqa: PLR2004 - a release by year
         accelerate=(1, 0, 0),
         flash_attn=flash,
-        bitsandbytes=(0, 43, 0),
+        bitsandbytes=_stated("bnb", row.notes) or (0, 43, 0),
         kernels=kernels,  # type: ignore[arg-type]  # one of the three words above
         loss=loss,
+        autocast=autocast_of(row),
+        own_model=any(name in row.word("source_repo") for name in OWN_MODEL),
+        empties_cache="cache emptied every" in row.notes,
+        kbit_upcast="norms" if BASELINE_PEFT in row.notes else "none",
+        stack=stack_of(row.text("source_repo")),
     )

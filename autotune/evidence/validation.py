@@ -19,13 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.evidence.accuracy import ALL_ROWS, accuracy_of
 from autotune.evidence.residuals import predict, residuals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
+    from autotune.evidence.accuracy import Scope
     from autotune.evidence.case import MeasuredCase, Skipped
     from autotune.evidence.residuals import Prediction, Price, Residual
+    from autotune.evidence.sweeps import Sweeps
 
 Z90 = 1.2815515655446004  # 90th percentile of the standard normal distribution
 SHIPPED = "shipped calibration, no refit"
@@ -83,6 +86,10 @@ class Validation:
     partial: dict[str, int] = field(default_factory=dict)
     assumed: dict[str, int] = field(default_factory=dict)
     basis: str = SHIPPED
+    time_scopes: dict[str, Scope] = field(default_factory=dict)
+    time_devices: dict[str, Scope] = field(default_factory=dict)
+    time_median_over_devices: float | None = None
+    sweeps: Sweeps | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Numbers and names only, ready for JSON."""
@@ -94,12 +101,17 @@ def validate(
     skipped: Sequence[Skipped],
     price: Price,
     basis: str = SHIPPED,
+    steps: Sequence[Residual] | None = None,
 ) -> Validation:
-    """Price every case and compare. price: (job, candidates) -> bill."""
+    """Price every case and compare. price: (job, candidates) -> bill.
+
+    steps: predictions of the steps that replace the bill's own, such as those of left-out groups.
+    """
     predictions = predict(cases, price)
     counted = _once(residuals(cases, predictions), lambda r: (r.case.replicate_key, r.kind))
     memory = [r for r in counted if r.kind == r.case.peak_kind]
-    time = [r for r in counted if r.kind == "time"]
+    time = [r for r in counted if r.kind == "time"] if steps is None else list(steps)
+    accuracy = accuracy_of(time)
     kinds = ("allocated", "reserved", "nvidia-smi")
     return Validation(
         rows=len(cases) + len(skipped),
@@ -109,12 +121,20 @@ def validate(
         memory_allocated=errors_of([r for r in memory if r.kind == "allocated"]),
         time=errors_of(time),
         oom=_oom(cases, predictions),
-        coverage={"p10_p90": _coverage(time), "memory_p10_p90": _coverage(memory)},
+        coverage={
+            "p10_p90": _coverage(time),
+            "p10_p90_rows": accuracy.scopes[ALL_ROWS].coverage if time else None,
+            "memory_p10_p90": _coverage(memory),
+        },
         groups=_groups(memory, time),
         memory_by_kind={k: errors_of([r for r in counted if r.kind == k]) for k in kinds},
         partial=_tally(reason for case in cases for reason in case.partial),
         assumed=_tally(reason for case in cases for reason in case.assumed),
         basis=basis,
+        time_scopes=accuracy.scopes,
+        time_devices=accuracy.devices,
+        time_median_over_devices=accuracy.median_over_devices,
+        sweeps=accuracy.sweeps,
     )
 
 

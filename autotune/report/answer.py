@@ -8,6 +8,7 @@ from autotune.domain.config import KNOBS
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 from autotune.report.bars import memory_bars, time_bars
 from autotune.report.blocks import Bullets, Commands, Paragraph, Section, Table
+from autotune.report.claim import claim_section
 from autotune.report.comparison import (
     alternatives_section,
     front_section,
@@ -91,6 +92,7 @@ def estimate_sections(payload: EstimatePayload) -> list[Section]:
     late = [Paragraph(_sentence(miss) + ".", "bad") for miss in _missed(payload["job"], row)]
     sections = [
         Section("", (lead, *late, fits)),
+        claim_section(payload.get("claim")),
         _job_section(payload["job"], row),
         assumed_section(payload["assumed"]),
         _settings_section(row, {}),
@@ -173,12 +175,16 @@ def _missed(job: JobPayload, row: Row) -> list[str]:
 
 
 def _saving(today: Row, pick: Row) -> str:
+    if today["verdict"] == "certain_oom":
+        return "By this model today's config runs out of memory."
     time_s = today["duration_s"]["p50"] - pick["duration_s"]["p50"]
     usd = today["cost_usd"]["p50"] - pick["cost_usd"]["p50"]
     if today["config"] == pick["config"] and offer_name(today) == offer_name(pick):
         return "This is what you run today: nothing in the space is better."
     time_words = f"{format_seconds(abs(time_s))} {'sooner' if time_s >= 0 else 'later'}"
     usd_words = f"{format_usd(abs(usd))} {'cheaper' if usd >= 0 else 'dearer'}"
+    if format_usd(abs(usd)) == format_usd(0):
+        usd_words = "costs the same"
     return f"Against today's config that is {time_words} and {usd_words}."
 
 
@@ -320,12 +326,17 @@ def _unlike(miss: NearestPayload, best: Row | None) -> str:
 
 def _over(miss: NearestPayload) -> str:
     over = miss["required_bytes"] - miss["available_bytes"]
-    return format_bytes(over) if over > 0 else miss["reason"]
+    if over > 0:
+        return format_bytes(over)
+    return "too close" if miss["reason"] == "memory" else miss["reason"]
 
 
 def _changes_section(payload: RecommendationPayload) -> Section:
     items = price_changes(payload)
     job = payload["job"]
+    narrowest = payload.get("narrowest", "")
+    if narrowest:
+        items.insert(0, narrowest)
     if not job["lengths_known"]:
         items.append(
             "real row lengths (data.lengths, or `autotune dataset FILE`): shorter rows make "

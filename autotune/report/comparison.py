@@ -73,9 +73,8 @@ def alternatives_section(payload: RecommendationPayload) -> Section:
     several = len({offer_name(row) for row in [pick, *others]}) > 1
     rows = [_alternative("the pick", pick, pick, several=several)]
     rows += [_alternative(_label(row, pick), row, pick, several=several) for row in others]
-    titles = ("machine",) * several + ("config", "duration", "cost", "", "memory", "fits")
-    numbers = frozenset(range(len(titles) - 5, len(titles)))
-    table = Table(titles, tuple(rows), numbers, strong_rows=frozenset({0}))
+    titles = ("config", "duration", "cost", "", "memory", "fits")
+    table = Table(titles, tuple(rows), frozenset(range(1, 6)), strong_rows=frozenset({0}))
     return Section("Alternatives", (table,))
 
 
@@ -86,11 +85,9 @@ def _label(row: Row, pick: Row) -> str:
 
 
 def _alternative(label: str, row: Row, pick: Row, *, several: bool) -> tuple[str, ...]:
-    machine = (offer_name(row),) if several else ()
     usd, least = row["cost_usd"]["p50"], pick["cost_usd"]["p50"]
     return (
-        *machine,
-        label,
+        f"{offer_name(row)}: {label}" if several else label,
         format_seconds(row["duration_s"]["p50"]),
         format_usd(usd),
         _against(usd, least) if row is not pick else "",
@@ -146,9 +143,9 @@ def price_changes(payload: RecommendationPayload) -> list[str]:
     seen = {offer_name(pick)}
     for row in [*payload["alternatives"], *payload["pareto"]]:
         name, hours = offer_name(row), row["duration_s"]["p50"] / 3600
-        dearer = row["cost_usd"]["p50"] > pick["cost_usd"]["p50"]
+        dearer = row["cost_usd"]["p50"] > pick["cost_usd"]["p50"] > 0
         if name in seen or hours <= 0 or not dearer:
-            continue
+            continue  # nothing is cheaper than a pick that is free
         seen.add(name)
         items.append(
             f"{name} below {format_usd(pick['cost_usd']['p50'] / hours)}/h "

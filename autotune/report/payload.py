@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.config import KNOBS
@@ -23,6 +24,7 @@ from autotune.report.schema import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autotune.cost.claims import Claim
     from autotune.domain.config import Config
     from autotune.domain.job import Assumption, Job, Method
     from autotune.domain.outcome import Estimated, Infeasible, Measured, Spread
@@ -46,6 +48,7 @@ def recommendation_payload(rec: Recommendation) -> RecommendationPayload:
         "pareto": [row_payload(row) for row in rec.pareto],
         "misses": [{"limit": miss.limit, "by": _real(miss.by, "misses.by")} for miss in rec.misses],
         "tie": bool(rec.tie),
+        "narrowest": rec.narrowest,
         "reasons": {name: rec.reasons[name] for name in KNOBS if name in rec.reasons},
         "rejected": {
             "count": _whole(rec.rejected.count),
@@ -69,15 +72,20 @@ def recommendation_payload(rec: Recommendation) -> RecommendationPayload:
     }
 
 
-def estimate_payload(row: Estimated, job: Job, warnings: Sequence[str] = ()) -> EstimatePayload:
-    """One priced configuration and the job it is for."""
-    return {
+def estimate_payload(
+    row: Estimated, job: Job, warnings: Sequence[str] = (), claim: Claim | None = None
+) -> EstimatePayload:
+    """One priced configuration and the job it is for; a checked claim where one was stated."""
+    payload: EstimatePayload = {
         "schema_version": SCHEMA_VERSION,
         "row": row_payload(row),
         "job": job_payload(job),
         "assumed": assumed_payload(job.assumed),
         "warnings": list(warnings),
     }
+    if claim is not None:
+        payload["claim"] = asdict(claim)
+    return payload
 
 
 def job_payload(job: Job) -> JobPayload:

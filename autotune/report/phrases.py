@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from autotune.report.schema import JobPayload, Row, SpreadPayload
 
 BASIS = {
-    "modelled": "Modelled: nothing of this job was measured",
+    "modelled": "Modelled: no measurement went into it",
     "traced": "Traced: memory through the installed training code, time from formulas",
     "calibrated": "Calibrated: modelled, then scaled by what was measured before",
     "measured": "Measured on the device",
@@ -122,6 +122,8 @@ def step_arithmetic(job: JobPayload) -> str:
 
 def token_arithmetic(job: JobPayload) -> str:
     """Tokens of the run, and what one row holds."""
+    if not job["steps"]:
+        return f"rows of at most {format_count(job['max_length'])} tokens"
     if not job["lengths_known"]:
         return (
             f"{format_count(job['tokens'])} tokens at most: no row lengths were stated, "

@@ -6,7 +6,7 @@ suffix of the name. Keys are only ever added; a change of meaning raises `SCHEMA
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 SCHEMA_VERSION = 1
 
@@ -147,6 +147,7 @@ class RecommendationPayload(TypedDict):
     misses: list[MissPayload]
     tie: bool
     reasons: dict[str, str]
+    narrowest: str
     rejected: RejectedPayload
     search: SearchPayload
     warnings: list[str]
@@ -161,3 +162,4 @@ class EstimatePayload(TypedDict):
     job: JobPayload
     assumed: list[AssumedPayload]
     warnings: list[str]
+    claim: NotRequired[dict[str, Any]]

@@ -64,6 +64,8 @@ def validation_sections(payload: Mapping[str, Any]) -> list[Section]:
         Section("", (lead, _errors_table(payload), note)),
         Section("Out of memory", _oom_blocks(payload["oom"])),
         Section("Intervals", (Paragraph(_coverage(payload["coverage"])),)),
+        _scopes_section(payload),
+        _sweeps_section(payload["sweeps"]),
         _groups_section(payload["groups"]),
         _counts_section("Rows left out", payload["skipped"]),
         _counts_section("Compared only in part", payload["partial"]),
@@ -119,6 +121,44 @@ def _coverage(coverage: Mapping[str, float | None]) -> str:
     if not words:
         return "Nothing to compare the 80 % intervals with."
     return f"Actual values inside the 80 % interval: {', '.join(words)} (80 % is right)."
+
+
+def _scopes_section(payload: Mapping[str, Any]) -> Section:
+    scopes = {**payload["time_scopes"], **payload["time_devices"]}
+    if not scopes:
+        return Section("Steps by scope and by device", ())
+    rows = tuple(
+        (
+            name,
+            format_count(own["n"]),
+            format_count(own["groups"]),
+            _share(own["median_ape"]),
+            _share(own["p90_ape"]),
+            _share(own["coverage"]),
+        )
+        for name, own in scopes.items()
+    )
+    titles = ("", "rows", "groups", "median error", "90 % below", "in interval")
+    blocks: tuple[Block, ...] = (Table(titles, rows, frozenset(range(1, 6))),)
+    over = payload["time_median_over_devices"]
+    if over is not None:
+        blocks += (Paragraph(f"Median over devices with 8 rows or more: {_share(over)}."),)
+    blocks += (Paragraph("Here every row weighs the same.", "quiet"),)
+    return Section("Steps by scope and by device", blocks)
+
+
+def _sweeps_section(sweeps: Mapping[str, Any] | None) -> Section:
+    if sweeps is None or not sweeps["sweeps"]:
+        return Section("Order inside sweeps", ())
+    order = "no pair is 5 % apart"
+    if sweeps["right_order"] is not None:
+        order = f"{sweeps['pairs']} pairs 5 % apart, {_share(sweeps['right_order'])} in order"
+    text = (
+        f"{sweeps['sweeps']} sweeps of {sweeps['points']} runs over knobs of one job: {order}; "
+        f"the predicted best is {_share(sweeps['mean_regret'])} slower than the measured best "
+        f"on average, {_share(sweeps['worst_regret'])} at worst."
+    )
+    return Section("Order inside sweeps", (Paragraph(text),))
 
 
 def _groups_section(groups: list[Mapping[str, Any]]) -> Section:

@@ -33,6 +33,7 @@ class TrialRecord:
     kind: trial, a candidate seen for the first time; repeat, answered from what is known; invalid,
     a combination that is no candidate; failed, a candidate without finite figures.
     value: what is minimised; None only when failed. constraints: at most 0 where feasible.
+    measured, oom: what a probe saw, for samplers that learn from it (`measurements`).
     """
 
     number: int
@@ -46,6 +47,8 @@ class TrialRecord:
     config: str = ""
     sampler: str = ""
     sampler_state: dict[str, int] = field(default_factory=dict)
+    measured: dict[str, float] = field(default_factory=dict)
+    oom: bool = False
 
     def line(self) -> bytes:
         """The record as a line of JSON. NaN and infinity are refused."""

@@ -200,9 +200,11 @@ class _Search:
     ) -> Callable[[int], BaseSampler]:
         if self.sampler != CALIBRATED:
             return sampler_maker(self.sampler, self.seed)
+        from autotune.search.billed import BilledCandidates
         from autotune.search.calibrated import CalibratedSampler
 
-        calibrated = CalibratedSampler(self.bill, self.space, distributions, self.objective)
+        priced = BilledCandidates(self.bill, self.space, self.objective)
+        calibrated = CalibratedSampler(priced, distributions)
         return lambda _number: calibrated
 
     def _candidate(self, record: TrialRecord) -> int:
@@ -281,7 +283,10 @@ def _with_state(record: TrialRecord, study: Study, trial: Trial) -> TrialRecord:
 
 def _attrs(record: TrialRecord) -> dict[str, Any]:
     """What Optuna's own tools show; some of them do not know constraints yet."""
-    return {"fits": record.fits, "reason": record.reason, "record": asdict(record)}
+    learned: dict[str, Any] = {"measured": record.measured} if record.measured else {}
+    if record.oom:
+        learned["oom"] = True
+    return {"fits": record.fits, "reason": record.reason, "record": asdict(record), **learned}
 
 
 def _tell(study: Study, trial: Trial, record: TrialRecord) -> None:

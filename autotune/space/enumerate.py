@@ -87,7 +87,7 @@ def knob_levels(job: Job, space: SearchSpace, offer: Offer, name: str) -> tuple[
     if values:
         return values
     if name == "micro_batch_size":
-        return _divisors(job.global_batch_size)
+        return _micro_batches(job, offer)
     if name == "pin_memory":
         return (has_cuda(offer.device),)
     return (CLOSED_FORM,)
@@ -99,6 +99,14 @@ def _with_consent(job: Job, name: str, values: tuple[KnobValue, ...]) -> tuple[K
     if name in job.allow:
         return values if len(values) > 1 else KNOBS[name].choices
     return (plain,) if plain in values else values
+
+
+def _micro_batches(job: Job, offer: Offer) -> tuple[int, ...]:
+    """Every split of the global batch; an evaluation-only run accumulates nothing."""
+    batch = job.global_batch_size
+    if not job.steps and batch % offer.count == 0:
+        return (batch // offer.count,)
+    return _divisors(batch)
 
 
 def _divisors(number: int) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 START_LIMIT_S = 120.0  # importing torch, transformers and peft on a busy machine
 TRACE_LIMIT_S = 60.0
-SCHEMA = 1  # part of the cache key: raise it when the tracker counts differently
+SCHEMA = 4  # part of the cache key: raise it when the tracker counts differently
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,14 @@
 
 - sdpa takes the math path on meta; here it is the flash (or efficient) op CUDA would choose.
 - dropout keeps noise in the input's dtype on meta; CUDA keeps a one-byte mask.
-- autocast refuses meta; a function mode casts as CUDA's policy lists do, with the cache of cast
-  trainable leaves.
+- autocast refuses meta, switched off as well as on; a function mode casts as CUDA's policy lists
+  do, with the cache of cast trainable leaves.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch.nn import functional
@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import TracebackType
 
 aten = torch.ops.aten
 
@@ -56,6 +57,8 @@ def _attention(  # noqa: PLR0913, PLR0917 - torch's own signature
     scale: Any = None,
     enable_gqa: bool = False,
 ) -> Any:
+    for mode in _policies():  # autocast runs this kernel in the low dtype
+        query, key, value, attn_mask = (mode.low(x) for x in (query, key, value, attn_mask))
     if attn_mask is None and query.dtype in {torch.float16, torch.bfloat16}:
         return _flash(query, key, value, dropout_p, causal=is_causal)
     return _efficient(query, key, value, dropout_p, attn_mask, causal=is_causal)
@@ -69,11 +72,20 @@ def _dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = Fals
 def cuda_like() -> Iterator[None]:
     """Patch the composites that would branch differently on CUDA; restore them on leaving."""
     sdpa, dropout = functional.scaled_dot_product_attention, functional.dropout
+    autocast = torch.autocast
+
+    def region(device_type: str, *args: Any, enabled: bool = True, **kwargs: Any) -> Any:
+        if device_type != "meta":
+            return autocast(device_type, *args, enabled=enabled, **kwargs)
+        return contextlib.nullcontext() if enabled else _suspended()
+
     functional.scaled_dot_product_attention = _attention
     functional.dropout = _dropout  # type: ignore[assignment]  # as torch names its arguments
+    torch.autocast = region  # type: ignore[assignment,misc]  # a factory of the same contexts
     try:
         yield
     finally:
+        torch.autocast = autocast  # type: ignore[misc]
         functional.scaled_dot_product_attention = sdpa
         functional.dropout = dropout
 
@@ -90,7 +102,22 @@ _FULL = {
     functional.cross_entropy, torch.Tensor.sum, torch.sum, torch.cumsum, torch.Tensor.cumsum,
     torch.logsumexp, functional.softplus,
 }  # fmt: skip
+_active: list[Autocast | None] = []  # the policies that are on, innermost last; None: switched off
 _SOFTMAX = {functional.softmax, functional.log_softmax, torch.softmax, torch.Tensor.softmax}
+
+
+def _policies() -> list[Autocast]:
+    return [mode for mode in _active[-1:] if mode is not None]
+
+
+@contextlib.contextmanager
+def _suspended() -> Iterator[None]:
+    """What `torch.autocast(..., enabled=False)` does: ops take their inputs as they are."""
+    _active.append(None)
+    try:
+        yield
+    finally:
+        _active.pop()
 
 
 class Autocast(TorchFunctionMode):
@@ -100,18 +127,37 @@ class Autocast(TorchFunctionMode):
         """Cast matrix products to `dtype`."""
         super().__init__()
         self.dtype = dtype
+        self.caching = True
         self._cache: dict[int, torch.Tensor] = {}
+
+    def __enter__(self) -> Self:
+        """Turn the policy on, for patched composites too."""
+        _active.append(self)
+        super().__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Turn the policy off."""
+        super().__exit__(kind, error, trace)
+        _active.pop()
 
     def forget(self) -> None:
         """Drop the cached casts, as leaving the autocast region does."""
         self._cache.clear()
 
-    def _low(self, value: Any) -> Any:
+    def low(self, value: Any) -> Any:
+        """A floating tensor in the low dtype; anything else as it is."""
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value
         if value.dtype == self.dtype:
             return value
-        if value.is_leaf and value.requires_grad and value.dtype == torch.float32:
+        trained = value.is_leaf and value.requires_grad and value.dtype == torch.float32
+        if self.caching and trained:
             if id(value) not in self._cache:
                 self._cache[id(value)] = value.to(self.dtype)
             return self._cache[id(value)]
@@ -131,9 +177,11 @@ class Autocast(TorchFunctionMode):
     ) -> Any:
         """Cast the arguments as the policy says, then run the function."""
         kwargs = kwargs or {}
-        if func in _LOW or func is _attention:
-            args = tuple(self._low(a) for a in args)
-            kwargs = {k: self._low(v) for k, v in kwargs.items()}
+        if not _policies():
+            return func(*args, **kwargs)
+        if func in _LOW:
+            args = tuple(self.low(a) for a in args)
+            kwargs = {k: self.low(v) for k, v in kwargs.items()}
         elif func in _FULL or (func in _SOFTMAX and kwargs.get("dtype") is None):
             args = tuple(self._full(a) for a in args)
         return func(*args, **kwargs)

@@ -3,7 +3,7 @@
 bitsandbytes needs CUDA to build its layers; on the meta device only byte counts matter. The layout
 is bitsandbytes': nf4 keeps two weights a byte plus block statistics, int8 one byte a weight plus a
 row scale. Both dequantise the whole weight in forward and in backward; int8 also keeps its input.
-Source: bitsandbytes 0.45 `autograd/_functions.py` (MatMul4Bit, MatMul8bitLt) and `functional.py`.
+Source: bitsandbytes 0.50 `autograd/_functions.py` (MatMul4Bit, MatMul8bitLt) and `functional.py`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,21 @@ NF4_NESTED_BLOCK = 256  # absmax values per nested absmax (double quantisation)
 
 
 class _Quantized(torch.autograd.Function):
-    """y = x W^T with W dequantised on the fly, forward and backward; W is frozen."""
+    """y = x W^T with W dequantised on the fly, forward and backward; W is frozen.
+
+    As bitsandbytes does, what the backward needs hangs on the context and not among the saved
+    tensors, so activation checkpointing neither drops it nor waits for it.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, packed: torch.Tensor, layer: Any) -> torch.Tensor:
-        ctx.layer = layer
-        ctx.save_for_backward(*((packed, x) if layer.keeps_input else (packed,)))
+        ctx.layer, ctx.packed = layer, packed
+        flat = x.reshape(-1, layer.in_features)
+        if layer.kind == "int8":
+            ctx.x = x
+            return _int8_product(flat, layer).view(*x.shape[:-1], layer.out_features)
         weight = layer.dequantized(x.dtype)
-        return torch.mm(x.reshape(-1, layer.in_features), weight.t()).view(
-            *x.shape[:-1], layer.out_features
-        )
+        return torch.mm(flat, weight.t()).view(*x.shape[:-1], layer.out_features)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
@@ -37,15 +42,28 @@ class _Quantized(torch.autograd.Function):
         return flat.view(*grad.shape[:-1], layer.in_features), None, None
 
 
+def _int8_product(flat: torch.Tensor, layer: Any) -> torch.Tensor:
+    """The input's 8-bit copy, the 32-bit product, and the product in the input's dtype."""
+    rows = flat.shape[0]
+    codes = torch.empty_like(flat, dtype=torch.int8)
+    product = torch.empty((rows, layer.out_features), dtype=torch.int32, device="meta")
+    out = torch.empty((rows, layer.out_features), dtype=flat.dtype, device="meta")
+    del codes, product
+    return out
+
+
 class QuantizedLinear(nn.Linear):
     """A frozen linear layer whose weight is stored as bitsandbytes stores it."""
 
-    def __init__(self, layer: nn.Linear, kind: str, compute: torch.dtype) -> None:
+    def __init__(self, layer: nn.Module, kind: str, compute: torch.dtype) -> None:
         """Take the shape of `layer`; kind is "nf4" (double quantisation) or "int8"."""
         nn.Module.__init__(self)
         self.compute = compute
-        self.in_features, self.out_features = layer.in_features, layer.out_features
-        self.keeps_input = kind == "int8"
+        if isinstance(layer, nn.Linear):
+            self.in_features, self.out_features = layer.in_features, layer.out_features
+        else:  # transformers' Conv1D stores the transpose
+            self.in_features, self.out_features = layer.weight.shape
+        self.kind = kind
         count = self.in_features * self.out_features
         if kind == "nf4":
             blocks = -(-count // NF4_BLOCK)
@@ -64,20 +82,31 @@ class QuantizedLinear(nn.Linear):
         return torch.empty((self.out_features, self.in_features), dtype=dtype, device="meta")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[..., in_features] -> [..., out_features]: computed in 16 bits, returned as it came."""
-        y = _Quantized.apply(x.to(self.compute), self.weight, self)
+        """[..., in_features] -> [..., out_features]: computed in 16 bits, returned as it came.
+
+        LLM.int8 quantises its input whatever its dtype; nf4 casts it first.
+        """
+        cast = x if self.kind == "int8" else x.to(self.compute)
+        y = _Quantized.apply(cast, self.weight, self)
         out: torch.Tensor = y if self.bias is None else y + self.bias.to(y.dtype)
         out = out.to(x.dtype)
         # PEFT clones the result of 4-bit layers before adding the adapter's.
-        return out if self.keeps_input else out.clone()
+        return out if self.kind == "int8" else out.clone()
 
 
 def quantize_linears(
     model: nn.Module, kind: str, compute: torch.dtype, skip: tuple[str, ...] = ("lm_head",)
 ) -> None:
-    """Replace every linear layer but the head by its quantised stand-in."""
+    """Replace every linear layer but the head by its quantised stand-in.
+
+    Source: transformers 5.23 integrations/bitsandbytes.py: nn.Linear itself, not what derives from
+    it, and Conv1D.
+    """
+    from transformers.pytorch_utils import Conv1D
+
     for name, module in list(model.named_modules()):
         for child_name, child in list(module.named_children()):
             full = f"{name}.{child_name}" if name else child_name
-            if type(child) is nn.Linear and not any(full.endswith(s) for s in skip):
+            linear = type(child) is nn.Linear or isinstance(child, Conv1D)
+            if linear and not any(full.endswith(s) for s in skip):
                 setattr(module, child_name, QuantizedLinear(child, kind, compute))

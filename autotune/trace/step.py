@@ -174,6 +174,7 @@ def _forward(
         loss = _loss(model, ids, mask, request.loss)
         if mode is not None:
             mode.forget()
+            mode.caching = False  # each recompute is an autocast region of its own, with its cache
         tracker.phase = "backward"
         # The engine itself: `loss.backward()` under a function mode would leave the mode off
         # during the recompute of activation checkpointing.

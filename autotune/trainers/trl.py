@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from autotune.cost.data import MOST_PROCESSES
 from autotune.domain.errors import InputError
 from autotune.trainers.arguments import training_arguments
 from autotune.trainers.format import Export
@@ -76,8 +77,9 @@ def _sft(plan: Plan) -> dict[str, object]:
     elif job.padding == "max_length":
         # rows are cut at max_length, so its first multiple is the only length a batch can have
         arguments["pad_to_multiple_of"] = job.max_length
-    if plan.config.num_dataloader_workers > 1:
-        arguments["dataset_num_proc"] = plan.config.num_dataloader_workers
+    processes = min(plan.offer.host.cores, MOST_PROCESSES)
+    if processes > 1:  # TRL tokenises in one process unless told; the bill counts on the cores
+        arguments["dataset_num_proc"] = processes
     return arguments
 
 

@@ -51,10 +51,24 @@ def test_bad_input_leaves_with_2_and_says_what_to_do(answer_with: Install, capsy
     assert captured.err.endswith("error: wrong thing\nhint: right thing\n")
 
 
-def test_probe_scoring_leaves_with_5_and_says_why(calls: dict[str, Any], capsys: Capture) -> None:
+@pytest.mark.usefixtures("calls")
+def test_probe_scoring_without_the_jobs_machine_leaves_with_5_and_says_why(
+    capsys: Capture,
+) -> None:
     assert run(["tune", "job.yaml", "--score", "probe"]) == 5
-    assert "no probes" in capsys.readouterr().err
-    assert calls == {}
+    assert "--score probe" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("calls")
+def test_probe_options_without_probe_scoring_are_bad_input(capsys: Capture) -> None:
+    assert run(["tune", "job.yaml", "--probes", "3", "--probe-on", "cpu"]) == 2
+    assert "--probes, --probe-on" in capsys.readouterr().err
+
+
+def test_probe_options_reach_the_search(answer_with: Install, recommendation: Any) -> None:
+    seen = answer_with(recommendation)
+    run(["tune", "job.yaml", "--score", "probe", "--probes", "3", "--probe-budget", "10m"])
+    assert (seen["probing"]["probes"], seen["probing"]["budget_s"]) == (3, 600.0)
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), Interrupted("stopped")])

@@ -14,17 +14,20 @@ FLAGS = {
         "--model", "--method", "--rows", "--max-length", "--epochs", "--global-batch", "--gpu",
         "--price", "--max-price", "--set", "--allow", "--space", "--minimize", "--deadline",
         "--budget", "--score", "--fidelity", "--sampler", "--trials", "--seed", "--storage",
-        "--run", "--resume", "--export", "--dry-run", *FORMAT, *QUIET,
+        "--run", "--resume", "--export", "--dry-run", "--probes", "--probe-budget", "--probe-on",
+        *FORMAT, *QUIET,
     },
-    "estimate": {"--set", "--allow", "--gpu", "--price", *FORMAT, *QUIET},
+    "estimate": {"--set", "--allow", "--gpu", "--price", "--claim", *FORMAT, *QUIET},
     "devices": FORMAT,
     "models": FORMAT,
     "prices": FORMAT,
     "dataset": {"--tokenizer", "--max-length", "--out", *FORMAT, *QUIET},
     "validate": {"--data", *FORMAT, *QUIET},
+    "calibrate": {"--out", *FORMAT, *QUIET},
     "runs": FORMAT,
     "report": {*FORMAT, *QUIET},
     "export": {"--to"},
+    "doctor": {"--folder", "--out", *FORMAT},
 }  # fmt: skip
 
 

@@ -101,3 +101,34 @@ def test_errors_come_in_two_lines_without_a_traceback() -> None:
 def test_completion_can_be_shown() -> None:
     done = _run("--show-completion", "bash")
     assert b"_AUTOTUNE_COMPLETE" in done.stdout
+
+
+def test_a_full_disk_is_no_bug() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "autotune", "devices"],
+            cwd=ROOT, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"error: this machine refused: No space left on device")
+    assert b"bug" not in done.stderr
+
+
+def test_an_interruption_while_modules_are_imported_leaves_with_130() -> None:
+    code = (
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'autotune.cli.application':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from autotune.cli import main\n"
+        "main(['devices'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 130
+    assert done.stderr == b""

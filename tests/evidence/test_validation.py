@@ -41,7 +41,13 @@ def price(job: Job, candidates: Candidates) -> Any:
         return Table({name: np.full(n, value) for name, value in outputs.items()}, rows)
 
     memory = constant(
-        allocated=20 * GB, reserved=30 * GB, total=40 * GB, log_sd=0.1, certain_oom=0.0
+        allocated=20 * GB,
+        reserved=30 * GB,
+        driver=40 * GB,
+        total=40 * GB,
+        log_sd=0.1,
+        reserved_log_sd=0.1,
+        certain_oom=0.0,
     )
     return SimpleNamespace(
         job=job,

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from autotune.domain.outcome import Spread
 from autotune.report.csv_rows import estimate_csv, recommendation_csv
 from autotune.report.markdown import estimate_markdown, recommendation_markdown
 from autotune.report.payload import estimate_payload, recommendation_payload
-from autotune.report.phrases import step_arithmetic
+from autotune.report.phrases import step_arithmetic, token_arithmetic
 from autotune.report.text import estimate_text, recommendation_text, to_ascii
 
 if TYPE_CHECKING:
@@ -109,6 +110,41 @@ def test_another_machine_gets_its_break_even_price(samples: Samples) -> None:
     assert pick is not None
     price = pick.cost_usd.p50 / (other.duration_s.p50 / 3600)
     assert f"4x a100-sxm4-40gb, spot below ${price:.2f}/h" in _flat(_text(samples.full))
+
+
+def test_no_machine_is_cheaper_than_a_free_one(samples: Samples) -> None:
+    best = samples.full.best
+    assert best is not None
+    free = replace(best, offer=replace(best.offer, usd_per_hour=0.0), cost_usd=Spread(0, 0, 0))
+    assert "would be cheaper" not in _flat(_text(replace(samples.full, best=free)))
+
+
+def test_equal_costs_are_not_called_cheaper(samples: Samples) -> None:
+    best, today = samples.full.best, samples.full.today
+    assert best is not None
+    assert today is not None
+    equal = replace(today, cost_usd=best.cost_usd)
+    assert "costs the same." in _flat(_text(replace(samples.full, today=equal)))
+
+
+def test_a_config_of_today_that_does_not_fit_is_no_saving(samples: Samples) -> None:
+    today = samples.full.today
+    assert today is not None
+    lost = replace(samples.full, today=replace(today, verdict="certain_oom"))
+    shown = _flat(_text(lost))
+    assert "Against today's config" not in shown
+    assert "today's config runs out of memory." in shown
+
+
+def test_words_are_not_broken_in_the_alternatives(samples: Samples) -> None:
+    shown = _text(samples.full, 80).split("\nAlternatives\n")[1].split("\n\n")[0]
+    assert "4x a100-sxm4-40gb, spot:" in shown
+
+
+def test_an_evaluation_counts_no_training_tokens(samples: Samples) -> None:
+    job = replace(samples.full.job, steps=0, epochs=0.0)
+    payload = recommendation_payload(replace(samples.full, job=job))["job"]
+    assert token_arithmetic(payload) == "rows of at most 1,024 tokens"
 
 
 def test_nothing_feasible_names_three_misses_and_the_changes_that_fit(samples: Samples) -> None:

@@ -1,0 +1,204 @@
+"""`autotune doctor`: what this machine is, what each part of it means here, and blocks for a job.
+
+Everything is read or measured now; the only thing written is a test file, which is removed.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from autotune.catalog.devices import local_host
+from autotune.domain.errors import InputError
+from autotune.domain.units import GB, GIB, MB, format_bytes
+from autotune.probe import device as devices
+from autotune.probe.memo import installed_versions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.probe.device import LocalDevice
+
+Level = Literal["fine", "note", "missing"]
+WRITTEN_BYTES = 128 * 2**20
+CHUNK_BYTES = 4 * 2**20
+LONGEST_WRITE_S = 5.0
+PACKAGES = (
+    "torch", "transformers", "peft", "accelerate", "trl", "datasets", "bitsandbytes",
+    "flash_attn", "deepspeed",
+)  # fmt: skip
+NEEDED = ("torch", "transformers", "peft", "accelerate")
+SMALL_SHM_BYTES = 1 * GIB
+SLOW_WRITE_BYTES_PER_S = 100 * MB
+BUSY_BYTES = 1 * GIB
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at: what it is, and what that means for training here."""
+
+    name: str
+    value: str
+    meaning: str
+    level: Level = "fine"
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """All findings, and the blocks that a job file can take over."""
+
+    findings: tuple[Finding, ...]
+    job_blocks: str
+
+    @property
+    def can_probe(self) -> bool:
+        """Whether `tune --score probe` could run here."""
+        return not any(f.level == "missing" and f.name in NEEDED for f in self.findings)
+
+
+def examine(folder: Path) -> Examination:
+    """Look at this machine; checkpoints would be written to `folder`. Raises InputError."""
+    gpus, versions = devices.gpus(), installed_versions(PACKAGES)
+    write = write_speed(folder)
+    findings = [
+        *_devices(gpus, versions), *_host(), _disk(folder, write), *_versions(versions),
+    ]  # fmt: skip
+    return Examination(tuple(findings), job_blocks(gpus, versions, write))
+
+
+def write_speed(folder: Path) -> float:
+    """[bytes/s] of writing a file until the disk has it, in the folder of the checkpoints."""
+    block = os.urandom(CHUNK_BYTES)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as stream:
+            begun, written = time.perf_counter(), 0
+            while written < WRITTEN_BYTES and time.perf_counter() - begun < LONGEST_WRITE_S:
+                stream.write(block)
+                written += len(block)
+            stream.flush()
+            os.fsync(stream.fileno())
+            return written / (time.perf_counter() - begun)
+    except OSError as error:
+        msg = f"{folder} cannot be written: {error.strerror or error}"
+        raise InputError(msg, "name the folder that checkpoints go to with --folder") from None
+
+
+def _devices(gpus: list[LocalDevice], versions: dict[str, str]) -> list[Finding]:
+    if not gpus:
+        text = "no NVIDIA driver or device: jobs are answered by the cost model, and probes run "
+        return [Finding("GPU", "none", text + "on the processor only", "note")]
+    found = [_gpu(gpu) for gpu in gpus]
+    if "+cpu" in versions.get("torch", ""):
+        text = "this build of torch cannot use the GPU: install one for CUDA"
+        found.append(Finding("torch", versions["torch"], text, "missing"))
+    return found
+
+
+def _gpu(gpu: LocalDevice) -> Finding:
+    free = gpu.total_bytes - gpu.used_bytes
+    value = f"{gpu.name}, {format_bytes(free)} of {format_bytes(gpu.total_bytes)} free, "
+    value += f"driver {gpu.driver}"
+    if gpu.device is None:
+        return Finding(
+            f"GPU {gpu.index}", value, "not in the catalogue: probes cannot match it to an offer; "
+            "CONTRIBUTING.md says how to add a GPU", "note",
+        )  # fmt: skip
+    if gpu.used_bytes > BUSY_BYTES:
+        held = f"{format_bytes(gpu.used_bytes)} are held by {len(gpu.processes)} process(es)"
+        return Finding(
+            f"GPU {gpu.index}", value, f"{held}: end them before probing, or less will fit", "note"
+        )
+    return Finding(f"GPU {gpu.index}", value, f"is {gpu.device.name} in job files and --gpu")
+
+
+def _host() -> list[Finding]:
+    host = local_host()
+    workers = max(host.cores - 1, 0)
+    found = [
+        Finding("cores", str(host.cores), f"up to {workers} data loader workers beside training"),
+        Finding("RAM", format_bytes(host.ram_bytes),
+                "holds the model while it loads, and every data loader worker"),
+    ]  # fmt: skip
+    small = host.shm_bytes < SMALL_SHM_BYTES
+    meaning = (
+        "too small for several workers: batches pass through it (docker run --shm-size=16g)"
+        if small
+        else "enough for batches on their way from the workers"
+    )
+    found.append(
+        Finding("/dev/shm", format_bytes(host.shm_bytes), meaning, "note" if small else "fine")  # noqa: S108 - its size only
+    )
+    if host.wsl:
+        text = "the driver may move GPU memory to the host instead of failing: slow, not out of it"
+        found.append(Finding("WSL", "yes", text, "note"))
+    return found
+
+
+def _disk(folder: Path, write: float) -> Finding:
+    import shutil
+
+    free = shutil.disk_usage(folder).free
+    value = f"{format_bytes(free)} free, writes {write / MB:.0f} MB/s"
+    example = 10 * GB / write
+    meaning = f"a checkpoint of 10 GB would take about {example:.0f} s, synced"
+    slow = write < SLOW_WRITE_BYTES_PER_S
+    return Finding(f"disk of {folder}", value, meaning, "note" if slow else "fine")
+
+
+def _versions(versions: dict[str, str]) -> list[Finding]:
+    found = []
+    for name in PACKAGES:
+        if name in versions:
+            found.append(Finding(name, versions[name], _about(name)))
+        elif name in NEEDED:
+            text = "probes and traces need it: pip install 'autotune[probe]'"
+            found.append(Finding(name, "not installed", text, "missing"))
+    absent = [name for name in PACKAGES if name not in versions and name not in NEEDED]
+    if absent:
+        text = "what needs them is left out of the search or cannot be run here"
+        found.append(Finding(", ".join(absent), "not installed", text, "note"))
+    return found
+
+
+def _about(name: str) -> str:
+    return {
+        "torch": "runs the training", "transformers": "its Trainer is what a probe times",
+        "peft": "LoRA adapters", "accelerate": "devices and mixed precision",
+        "trl": "`--export trl` can run here", "datasets": "reads the rows of exported scripts",
+        "bitsandbytes": "int8 and nf4 bases, 8-bit optimizers",
+        "flash_attn": "flash_attention_2 can be searched", "deepspeed": "zero2 and zero3 can run",
+    }[name]  # fmt: skip
+
+
+def job_blocks(gpus: list[LocalDevice], versions: dict[str, str], write: float) -> str:
+    """`hardware` and `software` of this machine, as YAML that a job file takes."""
+    host = local_host()
+    known = [gpu for gpu in gpus if gpu.device is not None]
+    name = known[0].device.name if known and known[0].device else "cpu"
+    count = sum(1 for gpu in known if gpu.device and gpu.device.name == name) or 1
+    price = "" if name == "cpu" else "    price: free    # or what an hour of this machine costs\n"
+    lines = (
+        "hardware:\n"
+        f"  - gpu: {name}\n"
+        f"    count: {count}\n"
+        f"{price}"
+        "    host:\n"
+        f"      cores: {host.cores}\n"
+        f"      ram: {host.ram_bytes / GIB:.1f} GiB\n"
+        f"      shm: {host.shm_bytes / GIB:.2f} GiB\n"
+        f"      disk: {host.disk_bytes / GB:.0f} GB\n"
+        f"      checkpoint_write: {write / MB:.0f} MB/s\n"
+    )
+    stated = {name: versions[name] for name in (*NEEDED, "trl", "bitsandbytes", "flash_attn")
+              if name in versions}  # fmt: skip
+    if not stated:
+        return lines
+    return (
+        lines
+        + "software:\n"
+        + "".join(f'  {name}: "{value.partition("+")[0]}"\n' for name, value in stated.items())
+    )

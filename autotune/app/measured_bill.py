@@ -1,0 +1,149 @@
+"""The bill of the finished run with measured parts in the place of predicted ones."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.cost import checkpoint
+from autotune.domain.outcome import Measured, MemoryParts, Spread, TimeParts
+
+if TYPE_CHECKING:
+    from autotune.domain.job import Job
+    from autotune.domain.outcome import Estimated
+    from autotune.probe.memo import Memo
+    from autotune.probe.record import ProbeRecord
+
+Z90 = 1.2815515655446004
+BETWEEN_PROBES_SD = 0.03  # clocks, temperature, placement: what repeating a probe leaves over
+MODELLED_SD = 0.3  # of the parts that no probe of a minute can measure: load, prepare, lost work
+EVALUATION_OVERHEAD_S = 2.0  # of the cost model: modes, gathering, logging
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRow:
+    """A candidate whose bill rests on a probe."""
+
+    index: int
+    record: ProbeRecord
+    row: Estimated
+
+    @property
+    def fits(self) -> bool:
+        """Whether what the device had in use stays within the limit."""
+        return self.row.memory_bytes.total <= self.row.usable_bytes
+
+
+def measured_row(job: Job, predicted: Estimated, record: ProbeRecord, memo: Memo) -> Estimated:
+    """The estimate with what the probe measured; `record` is of a probe that ran.
+
+    Saves and evaluation batches may come from other probes whose components read the same. The
+    checkpoint interval is worked out again from the measured step and save.
+    """
+    config, offer = predicted.config, predicted.offer
+    step_s = record.step_s(config.gradient_accumulation_steps)
+    wait_s = min(record.data_s(config.gradient_accumulation_steps), step_s)
+    steps = predicted.steps
+    save_s = memo.part("checkpoint", "checkpoint", config, offer)
+    modelled_save = predicted.time_s.checkpoint / max(predicted.checkpoints, 1)
+    interval = config.checkpoint_every_steps
+    if "checkpoint_every_steps" not in job.lock:
+        interval = _interval(job, predicted, step_s, modelled_save if save_s is None else save_s)
+    checkpoints = math.ceil(steps / interval) if steps else 0
+    each = modelled_save if save_s is None else save_s
+    startup = float((record.result.get("compile") or {}).get("extra_s", 0.0))
+    old = predicted.time_s
+    train = steps * (step_s - wait_s)
+    parts = TimeParts(
+        load=old.load,
+        prepare=old.prepare,
+        compile=startup if config.compile != "off" else old.compile,
+        train=train,
+        data_wait=steps * wait_s,
+        evaluation=_evaluation(job, predicted, memo),
+        checkpoint=checkpoints * each,
+        final_save=old.final_save if save_s is None else min(old.final_save, save_s),
+        lost_work=old.lost_work * _ratio(interval * step_s, predicted),
+    )
+    duration = parts.total
+    measured = parts.train + parts.data_wait + parts.compile + parts.checkpoint
+    spread = math.hypot(_step_sd(record) * measured, MODELLED_SD * (duration - measured))
+    grow = math.exp(Z90 * spread / max(duration, 1e-9))
+    usd = offer.usd_per_hour / 3600.0
+    memory = _memory(predicted, record)
+    return replace(
+        predicted,
+        config=config.with_knobs(checkpoint_every_steps=interval),
+        basis="measured",
+        duration_s=Spread(duration / grow, duration, duration * grow),
+        cost_usd=Spread(duration / grow * usd, duration * usd, duration * grow * usd),
+        step_time_s=step_s if steps else 0.0,
+        tokens_per_s=predicted.tokens_per_s * predicted.step_time_s / step_s if steps else 0.0,
+        mfu=predicted.mfu * predicted.step_time_s / step_s if steps else 0.0,
+        time_s=parts,
+        memory_bytes=memory,
+        fits_probability=1.0 if memory.total <= predicted.usable_bytes else 0.0,
+        verdict="fits" if memory.total <= predicted.usable_bytes else "at_risk",
+        checkpoints=checkpoints,
+        measured=_measured(predicted, record),
+    )  # fmt: skip
+
+
+def _measured(predicted: Estimated, record: ProbeRecord) -> Measured:
+    memory = record.result["memory"]
+    return Measured(
+        predicted.offer, predicted.config,
+        record.step_s(predicted.config.gradient_accumulation_steps),
+        float(memory["allocated_bytes"]), float(memory["reserved_bytes"]),
+        f"probe {record.key} on {record.device}, {record.when}",
+    )  # fmt: skip
+
+
+def _step_sd(record: ProbeRecord) -> float:
+    """Relative: of the median of the steps, and between probes."""
+    return math.hypot(float(record.result["step"].get("relative_error", 0.0)), BETWEEN_PROBES_SD)
+
+
+def _interval(job: Job, predicted: Estimated, step_s: float, save_s: float) -> int:
+    offer = predicted.offer
+    rate = offer.interruptions_per_hour / 3600.0 if offer.spot else 0.0
+    found = checkpoint.interval_steps(
+        step_s=np.asarray([step_s]), save_s=np.asarray([save_s]),
+        steps=np.asarray([float(predicted.steps)]), interruptions_per_s=np.asarray([rate]),
+        max_lost_work_s=job.limits.max_lost_work_s,
+    )  # fmt: skip
+    return max(int(found[0]), 1)
+
+
+def _ratio(interval_s: float, predicted: Estimated) -> float:
+    """How the work at risk changes: with the seconds between saves."""
+    before = predicted.config.checkpoint_every_steps * predicted.step_time_s
+    return interval_s / before if before > 0 else 1.0
+
+
+def _evaluation(job: Job, predicted: Estimated, memo: Memo) -> float:
+    """[s] all evaluations: batches of the measured kind, and the model's overhead around them."""
+    batch_s = memo.part("evaluation", "evaluation", predicted.config, predicted.offer)
+    if batch_s is None or job.evaluation is None or job.evaluation.generate_tokens:
+        return predicted.time_s.evaluation
+    every = job.evaluation.every_steps
+    times = predicted.steps // every if every > 0 else 1
+    rows = job.evaluation.rows_at_once(predicted.config.micro_batch_size) * predicted.offer.count
+    return times * (math.ceil(job.evaluation.rows / rows) * batch_s + EVALUATION_OVERHEAD_S)
+
+
+def _memory(predicted: Estimated, record: ProbeRecord) -> MemoryParts:
+    """Measured totals; the shares of the parts inside what tensors take stay the model's."""
+    memory, old = record.result["memory"], predicted.memory_bytes.as_dict()
+    tensors = {n: v for n, v in old.items() if n not in {"context", "fragmentation"}}
+    scale = float(memory["allocated_bytes"]) / max(sum(tensors.values()), 1.0)
+    context = float(memory["context_bytes"])
+    rest = float(memory["driver_bytes"]) - float(memory["allocated_bytes"]) - context
+    return MemoryParts(
+        **{name: value * scale for name, value in tensors.items()},
+        context=context,
+        fragmentation=max(rest, 0.0),
+    )

@@ -1,0 +1,261 @@
+"""The main job scored by probes: price, probe, choose among what ran, answer as `tune` does."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.app import explain, runs
+from autotune.app import tune as model_tune
+from autotune.app.probe import ProbeOptions, expected_seconds, probe_candidates
+from autotune.app.probe_device import local_for
+from autotune.app.tracing import Tracing
+from autotune.cost.model import CostModel
+from autotune.domain.calibration import Calibration
+from autotune.domain.candidates import OFFER
+from autotune.domain.config import KNOBS
+from autotune.domain.recommendation import Miss
+from autotune.domain.units import format_seconds, format_usd
+from autotune.search import selection
+from autotune.search.proposal import proposal_order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from autotune.app.measured_bill import MeasuredRow
+    from autotune.app.probe import Probed
+    from autotune.app.tune import Options
+    from autotune.cost.model import Bill
+    from autotune.domain.device import Offer
+    from autotune.domain.job import Job, Limits
+    from autotune.domain.outcome import Estimated
+    from autotune.domain.recommendation import Recommendation
+    from autotune.space.enumerate import Enumeration
+
+TRANSFERRED_LOG_SD = 0.20  # an efficiency measured on one device, applied to another: assumption
+TIE = 0.01
+ALTERNATIVES = 5
+
+
+def tune_by_probes(
+    job: Job, options: Options, progress: Callable[[str], None], begun: float
+) -> Recommendation:
+    """The recommendation for a job, by running its candidates.
+
+    Raises NoLocalDevice (exit 5) when no device here is one of the job's, or nothing could run;
+    Interrupted (130) on Ctrl-C, with every finished probe kept.
+    """
+    probing = options.probing or ProbeOptions()
+    local, offer = local_for(job, probing.on)
+    priced = model_tune._price(job, options, progress)  # noqa: SLF001 - the same job, other scores
+    exact = offer in job.offers
+    probed_job = job if exact else replace(job, offers=(offer,))
+    bill = _local_bill(priced, probed_job, offer, exact=exact)
+    if options.dry_run:
+        return _planned(priced, options, probing, bill, offer)
+    run_dir = model_tune._run_dir(job, options)  # noqa: SLF001 - as above
+    question = (options.space or "", options.objective, "probe", probing.on or "")
+    runs.open_run(job, run_dir, resume=options.resume, question=question)
+    found = probe_candidates(
+        probed_job, bill, local, probing, objective=options.objective, sampler=options.sampler,
+        seed=options.seed, run_dir=run_dir, storage=options.storage,
+        job_key=runs.job_key(job, question), resume=options.resume, announce=progress,
+    )  # fmt: skip
+    answer = (
+        _measured_answer(priced, options, found)
+        if exact
+        else _transferred_answer(priced, options, found, bill, offer)
+    )
+    return _finish(answer, priced, options, found, run_dir, begun)
+
+
+def _local_bill(
+    priced: model_tune._Priced, job: Job, offer: Offer, *, exact: bool
+) -> Bill:  # fmt: skip
+    """Every candidate that can run on the local device, priced."""
+    if exact:
+        candidates = priced.found.candidates
+        level = candidates.levels[OFFER].index(offer)
+        at = np.flatnonzero(candidates.codes[OFFER] == level)
+        return CostModel(job, priced.calibration).price(candidates.take(at))
+    from autotune.space.enumerate import enumerate_candidates
+
+    found: Enumeration = enumerate_candidates(job, priced.space)
+    return CostModel(job, priced.calibration).price(found.candidates)
+
+
+def _planned(
+    priced: model_tune._Priced, options: Options, probing: ProbeOptions, bill: Bill, offer: Offer
+) -> Recommendation:
+    """--dry-run: what would be probed, for how long and how much, beside the model's answer."""
+    chosen = selection.best_index(priced.bill, options.objective, priced.job.limits)
+    answer = model_tune._answer(  # noqa: SLF001 - the model's answer, unmeasured
+        priced, options, _nothing(options), chosen, Tracing(priced.bill)
+    )
+    seconds, count = 0.0, 0
+    for index in proposal_order(bill, options.objective):
+        expected = expected_seconds(bill.estimate(index), probing.effort)
+        if count == probing.most or seconds + expected > probing.seconds:
+            break
+        seconds, count = seconds + expected, count + 1
+    usd = seconds / 3600.0 * offer.usd_per_hour
+    note = (
+        f"dry run: {count} configurations would be probed on {offer.label}, in about "
+        f"{format_seconds(seconds)} and for {format_usd(usd)}; nothing was run"
+    )
+    search = replace(answer.search, stopped_because="dry run")
+    return replace(answer, search=search, warnings=(*answer.warnings, note))
+
+
+def _nothing(options: Options):  # type: ignore[no-untyped-def]  # noqa: ANN202 - search's own type
+    from autotune.search.study import Exploration
+
+    return Exploration(None, (), (), 0, options.objective, options.sampler, "dry run")
+
+
+def _measured_answer(priced: model_tune._Priced, options: Options, found: Probed) -> Recommendation:
+    """The best that ran, within the limits; the model fills in what was not measured."""
+    rows = list(found.rows)
+    best, misses = _within_limits(rows, priced.job.limits)
+    chosen = selection.best_index(priced.bill, options.objective, priced.job.limits)
+    base = model_tune._answer(  # noqa: SLF001 - what surrounds the pick
+        priced, options, found.explored, chosen, Tracing(priced.bill)
+    )
+    if best is None:
+        return replace(base, best=None, misses=(), tie=False, reasons={}, alternatives=())
+    others = [item for item in rows if item is not best]
+    close = [item for item in others if _near(item, best)]
+    return replace(
+        base,
+        best=best.row,
+        alternatives=tuple(item.row for item in others[:ALTERNATIVES]),
+        pareto=_front(rows),
+        misses=misses,
+        tie=bool(close),
+        reasons=_reasons(found.bill, best, others),
+    )
+
+
+def _near(item: MeasuredRow, best: MeasuredRow) -> bool:
+    """Whether measurements cannot tell two rows apart."""
+    error = float(best.record.result["step"].get("relative_error", 0.0))
+    limit = 1 + max(TIE, 2 * error)
+    return item.row.duration_s.p50 <= best.row.duration_s.p50 * limit
+
+
+def _front(rows: list[MeasuredRow]) -> tuple[Estimated, ...]:
+    """Measured rows that no other beats in both time and cost."""
+    kept: list[Estimated] = []
+    for item in sorted(rows, key=lambda r: (r.row.duration_s.p50, r.row.cost_usd.p50)):
+        if not kept or item.row.cost_usd.p50 < kept[-1].cost_usd.p50:
+            kept.append(item.row)
+    return tuple(kept)
+
+
+def _within_limits(
+    rows: list[MeasuredRow], limits: Limits
+) -> tuple[MeasuredRow | None, tuple[Miss, ...]]:
+    """The best row that respects deadline and budget, else the nearest and by how much it misses.
+
+    `rows` are in order of what is minimised.
+    """
+
+    def misses(item: MeasuredRow) -> list[Miss]:
+        pairs = (
+            ("deadline", limits.deadline_s, item.row.duration_s.p50),
+            ("budget", limits.budget_usd, item.row.cost_usd.p50),
+        )
+        return [
+            Miss(name, value - limit)
+            for name, limit, value in pairs
+            if limit is not None and value > limit
+        ]
+
+    def excess(item: MeasuredRow) -> float:
+        limit_of = {"deadline": limits.deadline_s, "budget": limits.budget_usd}
+        return max((m.by / max(limit_of[m.limit] or 0.0, 1e-9) for m in misses(item)), default=0.0)
+
+    if not rows:
+        return None, ()
+    best = min(rows, key=excess)
+    return best, tuple(misses(best))
+
+
+def _reasons(bill: Bill, best: MeasuredRow, others: list[MeasuredRow]) -> dict[str, str]:
+    """For each knob that was varied: what the best run with another value took longer.
+
+    For the others what the cost model says, marked as such.
+    """
+    modelled = explain.reasons(bill, best.index)
+    found = {
+        name: f"{text} (modelled)" if "would take" in text else text
+        for name, text in modelled.items()
+    }
+    for name in KNOBS:
+        own = getattr(best.row.config, name)
+        rivals = [o for o in others if getattr(o.row.config, name) != own]
+        if name in {"checkpoint_every_steps", "gradient_accumulation_steps"} or not rivals:
+            continue
+        rival = min(rivals, key=lambda r: r.row.duration_s.p50)
+        gap = rival.row.duration_s.p50 - best.row.duration_s.p50
+        value = getattr(rival.row.config, name)
+        longer = "longer" if gap >= 0 else "less"
+        found[name] = f"best run with {value}: {format_seconds(abs(gap))} {longer}, measured"
+    return found
+
+
+def _transferred_answer(
+    priced: model_tune._Priced, options: Options, found: Probed, bill: Bill, offer: Offer
+) -> Recommendation:
+    """The job's own offers under the efficiency that probes on another device showed."""
+    ratios = [
+        math.log(item.row.step_time_s / bill.estimate(item.index).step_time_s)
+        for item in found.rows
+        if item.row.step_time_s > 0
+    ]
+    factor = math.exp(float(np.mean(ratios))) if ratios else 1.0
+    calibration = Calibration(
+        {**priced.calibration.factors, "compute": factor},
+        {**priced.calibration.log_sds, "compute": TRANSFERRED_LOG_SD},
+        (*priced.calibration.provenance, f"{len(ratios)} probes on {offer.label}"),
+    )
+    whole = CostModel(priced.job, calibration).price(priced.found.candidates)
+    again = replace(priced, bill=whole, calibration=calibration)
+    chosen = selection.best_index(whole, options.objective, priced.job.limits)
+    answer = model_tune._answer(  # noqa: SLF001 - the calibrated answer
+        again, options, found.explored, chosen, Tracing(whole)
+    )
+    note = (
+        f"probed on {offer.label}, which is none of the job's machines: {len(ratios)} probes took "
+        f"{factor:.2f} times what was predicted there, and that was applied to the job's machines"
+    )
+    return replace(answer, warnings=(*answer.warnings, note))
+
+
+def _finish(
+    answer: Recommendation, priced: model_tune._Priced, options: Options, found: Probed,
+    run_dir: Path, begun: float,
+) -> Recommendation:  # fmt: skip
+    run = [record for record in found.records if not record.reused]
+    search = replace(
+        answer.search,
+        score="probe",
+        fidelity="probe",
+        probes=len(run),
+        probe_seconds=sum(record.wall_s for record in run),
+        stopped_because=found.explored.stopped_because,
+    )
+    answer = replace(answer, search=search, warnings=(*answer.warnings, *found.notes))
+    answer = model_tune._finish(  # noqa: SLF001 - exports and the run folder
+        answer, priced, options, found.explored, run_dir, begun
+    )
+    answer = replace(
+        answer, search=replace(answer.search, wall_seconds=time.perf_counter() - begun)
+    )
+    model_tune._persist(answer, run_dir)  # noqa: SLF001 - as above
+    return answer

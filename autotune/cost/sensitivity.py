@@ -1,0 +1,68 @@
+"""How the micro-step answers to each fitted constant: what their covariance makes of it.
+
+Legend: A device seconds and waits, H hidden launch seconds, p overlap power, t = (A^p + H^p)^(1/p).
+Constants in (0, 1) are fitted as logits, the others as logarithms.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from autotune.cost.columns import FloatArray
+    from autotune.cost.constants import Constants, Fitted
+    from autotune.cost.step_terms import StepTerms
+
+
+def log_gradient(terms: StepTerms, c: Constants) -> dict[str, FloatArray]:
+    """[rows] derivative of log(micro-step) by every constant on its fitting scale.
+
+    Formula: d log t = w dA/A + (1 - w) dH/H with w = A^p / (A^p + H^p); a rate's share s moves its
+    seconds T by -(1 - s) T, an overhead by its own seconds.
+    Source: derived; checked against differences.
+    """
+    backward = terms.attention_backward_s / c.attention_backward_share / c.attention_share
+    attention = terms.attention_forward_s / c.attention_share + backward
+    gemm, traffic = terms.gemm_s / c.gemm_share, terms.traffic_s / c.bandwidth_share
+    codes = terms.dequantise_s / c.dequantise_share
+    forward = terms.launches_forward * c.launch_forward_s
+    backwards = terms.launches_backward * c.launch_backward_s
+    visits = terms.host * terms.fsdp_visits * c.fsdp_unit_s
+    trainer = terms.host * c.micro_step_overhead_s
+    busy = gemm + attention + traffic + codes
+    waits = (terms.synchronised > 0) & (busy >= visits + trainer)
+    device = busy + np.where(waits, forward + backwards, 0.0)
+    hidden = visits + trainer + np.where(waits, 0.0, forward + backwards)
+    p = c.overlap_power
+    a, h = device**p, hidden**p
+    of_device, of_hidden = a / (a + h) / device, h / (a + h) / hidden
+    of_launch = np.where(waits, of_device, of_hidden)
+    by_power = (a * np.log(device) + h * np.log(hidden)) / (a + h) - np.log(a + h) / p
+    return {
+        "gemm_share": -(1.0 - c.gemm_share) * gemm * of_device,
+        "attention_share": -(1.0 - c.attention_share) * attention * of_device,
+        "attention_backward_share": -(1.0 - c.attention_backward_share) * backward * of_device,
+        "bandwidth_share": -(1.0 - c.bandwidth_share) * traffic * of_device,
+        "dequantise_share": -(1.0 - c.dequantise_share) * codes * of_device,
+        "launch_forward_s": forward * of_launch,
+        "launch_backward_s": backwards * of_launch,
+        "micro_step_overhead_s": trainer * of_hidden,
+        "fsdp_unit_s": visits * of_hidden,
+        "overlap_power": by_power,
+    }
+
+
+def parameter_variance(terms: StepTerms, fitted: Fitted) -> FloatArray:
+    """[rows] variance of log(micro-step) that the constants' covariance leaves.
+
+    Source: first-order error propagation.
+    """
+    gradient = log_gradient(terms, fitted.constants)
+    names = [name for name in fitted.names if name in gradient]
+    places = [fitted.names.index(name) for name in names]
+    slopes = np.stack([gradient[name] for name in names])
+    own = fitted.covariance[np.ix_(places, places)]
+    variance: FloatArray = np.maximum((slopes * (own @ slopes)).sum(axis=0), 0.0)
+    return variance

@@ -1,0 +1,116 @@
+"""What earlier probes answer: whole configurations, and parts of others that read the same.
+
+A record answers again where the request, the device and the versions are the same. A part of it (a
+save, an evaluation batch) answers for every candidate that agrees in the columns that the cost
+component of that part declares to read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from autotune.cost.model import COMPONENTS
+from autotune.probe.record import ProbeLog, read_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from autotune.domain.config import Config
+    from autotune.domain.device import Offer
+    from autotune.probe.record import ProbeRecord
+
+PACKAGES = ("torch", "transformers", "peft", "accelerate")
+READS = {component.name: component.reads for component in COMPONENTS}
+FREE_OF_HARDWARE = ("offer.price", "offer.spot")  # they price a measurement, they do not change it
+
+Signature = tuple[tuple[str, Any], ...]
+
+
+def installed_versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
+    """Versions that a worker started now would import; absent ones are left out."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for name in packages:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def signature(component: str, config: dict[str, Any], offer: Offer) -> Signature:
+    """The values of the columns that a component reads."""
+    host = offer.host
+    fields = {
+        "offer.device": offer.device.name, "offer.count": offer.count,
+        "offer.host": (host.cores, round(host.ram_bytes / 2**30)),
+    }  # fmt: skip
+    return tuple(
+        (name, fields.get(name, config.get(name)))
+        for name in READS[component]
+        if name not in FREE_OF_HARDWARE
+    )
+
+
+class Memo:
+    """Records of this and earlier studies on one device with one set of versions."""
+
+    def __init__(self, own: Path | None, shared: Path | None, fingerprint: str) -> None:
+        """own: this run's record; shared: of all runs of this user. None: kept in memory only."""
+        self.fingerprint = fingerprint
+        self.versions = installed_versions()
+        self._own = ProbeLog(own) if own else None
+        self._shared = ProbeLog(shared) if shared else None
+        self.records: list[ProbeRecord] = list(self._own.records) if self._own else []
+        mine = {(r.key, r.when) for r in self.records}
+        others = self._shared.records if self._shared else []
+        self.earlier = [r for r in others if (r.key, r.when) not in mine and self._current(r)]
+        self.stale = sum(not self._current(r) for r in others)
+
+    def _current(self, record: ProbeRecord) -> bool:
+        """Same device, same versions of what was measured."""
+        measured = record.result.get("versions", {})
+        same = all(measured.get(name, value) == value for name, value in self.versions.items())
+        return record.fingerprint == self.fingerprint and same
+
+    def add(self, record: ProbeRecord) -> None:
+        """Keep a finished probe: on the disk, if there is a place for it, before returning."""
+        if self._own:
+            self._own.append(record)
+        if self._shared and not record.reused and record.fits is not None:
+            self._shared.append(record)
+        self.records.append(record)
+
+    def of_this_run(self, key: str) -> list[ProbeRecord]:
+        """This study's records of a request, the oldest first."""
+        return [record for record in self.records if record.key == key]
+
+    def find(self, key: str) -> ProbeRecord | None:
+        """An earlier study's answer to a request, marked as reused."""
+        found = [r for r in self.earlier if r.key == key and r.fits is not None]
+        return replace(found[-1], reused=True, role="search") if found else None
+
+    def part(self, component: str, name: str, config: Config, offer: Offer) -> float | None:
+        """[s] median of a part's measurements over records whose component reads the same.
+
+        component: of the cost model; name: where the worker puts the part, such as checkpoint.
+        """
+        wanted = signature(component, config.as_dict(), offer)
+        field = {"checkpoint": "save_s", "evaluation": "batch_s"}[name]
+        values = [
+            float(found[field])
+            for record in (*self.earlier, *self.records)
+            if record.ok
+            and (found := record.result.get(name) or {}).get(field)
+            and signature(component, record.config, offer) == wanted
+        ]
+        return median(values) if values else None
+
+
+def records_of(paths: Iterable[Path]) -> list[ProbeRecord]:
+    """The records of several files, oldest file first."""
+    return [record for path in paths for record in read_records(path)]

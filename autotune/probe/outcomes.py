@@ -1,0 +1,140 @@
+"""How a probe can end, and how the end of a process is read.
+
+The worker names what Python sees. The parent names the rest from exit codes, the kernel's counts
+and the last words on stderr, and checks that a result is what it claims to be.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OK = "ok"
+INFEASIBLE = frozenset({"oom_device", "oom_host", "thrash", "spill"})
+BROKEN = frozenset(
+    {"cuda_error", "nccl_error", "unsupported", "timeout", "crash", "invalid_result", "bad_data"}
+)
+INTERRUPTED = "interrupted"
+OUTCOMES = frozenset({OK, INTERRUPTED}) | INFEASIBLE | BROKEN
+RETRIED = frozenset({"cuda_error", "nccl_error", "crash", "invalid_result"})
+
+THRASH_SHARE = 0.1  # of steps in which the allocator had to give memory back
+SPILL_RATIO = 3.0  # times the prediction, on a device that is full
+MAX_RESULT_BYTES = 10_000_000
+KEPT_CHARACTERS = 2000
+ALLOCATION_FAILED = (
+    "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "cudaErrorMemoryAllocation",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a worker process ended."""
+
+    code: int | None  # None: still running when its time was over
+    stderr: str
+    oom_kills: int = 0  # of the cgroup, while it ran
+    device_was_full: bool = False
+    interrupted: bool = False
+    rank_failures: tuple[dict[str, Any], ...] = ()
+
+
+def read_result(path: Path, key: str) -> dict[str, Any] | str:  # noqa: PLR0911 - a reason each
+    """The worker's result, or why what lies there is none."""
+    try:
+        if path.stat().st_size > MAX_RESULT_BYTES:
+            return "the result is too large"
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_not_finite)
+    except FileNotFoundError:
+        return "the worker left no result"
+    except (OSError, ValueError, RecursionError) as error:
+        return f"the result cannot be read: {error}"
+    if not isinstance(content, dict) or content.get("schema_version") != 1:
+        return "the result is not a probe's"
+    if content.get("key") != key:
+        return f"the result answers another request ({str(content.get('key'))[:40]!r})"
+    if content.get("status") not in OUTCOMES:
+        return f"the result has the unknown status {str(content.get('status'))[:40]!r}"
+    return _implausible(content) or content
+
+
+def _not_finite(name: str) -> float:
+    msg = f"{name} is no number"
+    raise ValueError(msg)
+
+
+def _implausible(content: dict[str, Any]) -> str | None:
+    if content["status"] != OK:
+        return None
+    step, memory = content.get("step"), content.get("memory")
+    if not isinstance(step, dict) or not isinstance(memory, dict):
+        return "the result lacks step or memory"
+    needed = [(step, n) for n in ("step_s", "micro_s", "optimizer_s", "accumulation", "tokens")]
+    needed += [(memory, n) for n in ("allocated_bytes", "reserved_bytes", "driver_bytes")]
+    for part, name in needed:
+        value = part.get(name)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is None or not number or not math.isfinite(value) or value < 0:
+            return f"{name} is {str(value)[:40]!r}, not a number of at least 0"
+    if step["step_s"] <= 0:
+        return "a step of no time at all"
+    return None
+
+
+def judged(result: dict[str, Any], predicted_step_s: float | None) -> tuple[str, str]:
+    """Status and message of a readable result: what ran may still be thrashing or spilling."""
+    if result["status"] != OK:
+        return str(result["status"]), str(result.get("message", ""))[:KEPT_CHARACTERS]
+    step, memory = result["step"], result["memory"]
+    retries = float(step.get("retries", 0))
+    if retries >= 2 and retries >= THRASH_SHARE * float(step.get("steps", 1)):  # noqa: PLR2004 - one may be chance
+        return "thrash", f"the allocator gave memory back {retries:.0f} times in steady steps"
+    slow = predicted_step_s is not None and step["step_s"] > SPILL_RATIO * predicted_step_s
+    if memory.get("near_full") and slow and result.get("device", {}).get("kind") == "cuda":
+        return "spill", "the device is full and steps are far slower than predicted"
+    return OK, ""
+
+
+def unexplained(ending: Ending, why: str) -> tuple[str, str]:  # noqa: PLR0911 - an ending each
+    """Status and message of a process that left no readable result."""
+    text = ending.stderr
+    tail = text.strip()[-KEPT_CHARACTERS:]
+    if ending.interrupted:
+        return INTERRUPTED, "stopped by the user"
+    for failure in ending.rank_failures:
+        return str(failure["status"]), str(failure.get("message", ""))[:KEPT_CHARACTERS]
+    if ending.code is None:
+        return "timeout", "no result within its time"
+    found = _by_text(text, device_was_full=ending.device_was_full)
+    if found:
+        return found, tail
+    if ending.code == -int(signal.SIGKILL):
+        if ending.oom_kills > 0:
+            return "oom_host", "the kernel ended it: the host had no memory left"
+        return "crash", "killed by signal 9"
+    if ending.code < 0:
+        name = signal.Signals(-ending.code).name if -ending.code in set(signal.Signals) else "?"
+        return "crash", f"ended by signal {-ending.code} ({name}): {tail}"
+    if ending.code != 0:
+        return "crash", f"exit code {ending.code}: {tail}"
+    return "invalid_result", why
+
+
+def _by_text(text: str, *, device_was_full: bool) -> str | None:
+    if "OutOfMemoryError" in text or "CUDA out of memory" in text:
+        return "oom_device"
+    if "DefaultCPUAllocator: can't allocate memory" in text or "MemoryError" in text:
+        return "oom_host"
+    if any(word in text for word in ALLOCATION_FAILED):
+        return "oom_device" if device_was_full else "cuda_error"
+    if "NCCL error" in text or "ncclInternalError" in text or "ncclUnhandled" in text:
+        return "nccl_error"
+    if "CUDA error" in text or "device-side assert" in text:
+        return "cuda_error"
+    return None

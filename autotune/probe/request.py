@@ -1,0 +1,172 @@
+"""What a probe is asked: job, offer and config as plain JSON that the worker understands.
+
+Two requests that would measure the same thing have the same key: checkpoint interval and limit are
+not in it, and accumulation is cut to what a measurement needs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from autotune.domain.config import Config
+    from autotune.domain.device import Offer
+    from autotune.domain.job import Job
+
+SCHEMA_VERSION = 1
+MOST_ACCUMULATION = 4  # micro-steps measured per optimizer step; more add no information
+SAMPLED_ROWS = 512  # synthetic rows, one from each of as many strata of the length distribution
+NO_KEY = ("key", "work_dir", "checkpoint_max_bytes", "loader_workers")  # parts of their own
+BYTES = "bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long a probe may look.
+
+    longest: steps at the longest rows, for memory: optimizer states appear in the first, so two.
+    most: steps until steady; measured: steps after that; least: of them when `seconds` are over.
+    patience_s: after which steps that never became steady are taken as they are.
+    """
+
+    longest: int = 2
+    most: int = 60
+    measured: int = 20
+    least: int = 8
+    seconds: float = 15.0
+    patience_s: float = 60.0
+    checkpoint_max_bytes: float = 8e9
+    loader: bool = True
+    evaluation: bool = True
+
+
+def request_for(
+    job: Job, offer: Offer, config: Config, *, effort: Effort | None = None,
+    num_layers: int | None = None, memory_limit_bytes: int | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The request of a candidate; `num_layers` measures a shallower copy of the model."""
+    effort = effort or Effort()
+    knobs = config.as_dict()
+    knobs.pop("checkpoint_every_steps")
+    knobs.pop("save_total_limit")
+    full = job.global_batch_size // (config.micro_batch_size * offer.count)
+    knobs["gradient_accumulation_steps"] = max(min(full, MOST_ACCUMULATION), 1)
+    method = job.method
+    body: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "model": json.loads(job.model.hf_config),
+        "num_layers": num_layers or job.model.num_layers,
+        "method": {
+            "kind": method.kind, "base": method.base, "rank": method.rank, "alpha": method.alpha,
+            "dropout": method.dropout, "targets": list(method.targets),
+        },
+        **knobs,
+        "device": "cpu" if offer.device.is_cpu else "cuda",
+        "count": offer.count,
+        "seed": 0,
+        **_data(job, config),
+        "evaluation": _evaluation(job, config) if effort.evaluation else None,
+        "steps": {
+            "longest": effort.longest, "most": effort.most, "measured": effort.measured,
+            "least": effort.least, "seconds": effort.seconds,
+        },
+        "checkpoint_max_bytes": effort.checkpoint_max_bytes,
+        "loader_workers": _worker_counts(offer, config) if effort.loader else [],
+        "memory_limit_bytes": memory_limit_bytes,
+    }  # fmt: skip
+    if config.sharding == "fsdp":
+        body["fsdp_config"] = _fsdp(config)
+    return body | {"key": key_of(body)}
+
+
+def key_of(body: dict[str, Any]) -> str:
+    """A digest of everything that is measured."""
+    kept = {name: value for name, value in body.items() if name not in NO_KEY}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def two_depths(job: Job, period: int = 1) -> tuple[int, int] | None:
+    """Two small depths, in whole periods of the layer pattern; None when the model is shallow."""
+    low, high = max(2, period), 2 * max(2, period)
+    return (low, high) if job.model.num_layers > high else None
+
+
+def layer_period(job: Job) -> int:
+    """Layers after which kinds of layers repeat."""
+    fields = json.loads(job.model.hf_config)
+    types = fields.get("layer_types") or []
+    for period in range(1, len(types)):
+        if all(types[i] == types[i % period] for i in range(len(types))):
+            return period
+    return len(types) or int(fields.get("sliding_window_pattern") or 1)
+
+
+def sampled_lengths(job: Job, rows: int = SAMPLED_ROWS, seed: int = 0) -> list[int]:
+    """[tokens] one row from each stratum of the length distribution, in a fixed random order."""
+    rng = np.random.default_rng(seed)
+    places = (rng.permutation(rows) + rng.random(rows)) / rows
+    grid = np.linspace(0.0, 1.0, len(job.lengths.quantiles))
+    found = np.interp(places, grid, job.lengths.quantiles)
+    return [max(round(float(n)), 1) for n in found]
+
+
+def _data(job: Job, config: Config) -> dict[str, Any]:
+    packed = config.packing == "on"
+    full = [job.max_length] * SAMPLED_ROWS
+    dataset = None if packed else _dataset(job)
+    return {
+        "max_length": job.max_length,
+        "padding": "max_length" if packed else job.padding,
+        "lengths": full if packed else ([] if dataset else sampled_lengths(job)),
+        "longest": job.max_length if packed else job.lengths.maximum,
+        "dataset": dataset,
+    }
+
+
+def _dataset(job: Job) -> dict[str, str] | None:
+    """The data set and its tokenizer, where the job names both."""
+    if not job.dataset_path:
+        return None
+    stated = json.loads(job.spec or "{}")
+    name = (stated.get("data") or {}).get("tokenizer")
+    if name is None and (Path(job.base_dir) / str(stated.get("model")) / "tokenizer.json").exists():
+        name = stated["model"]
+    if name is None:
+        return None
+    tokenizer = name if name == BYTES else str((Path(job.base_dir) / name).resolve())
+    path = Path(job.dataset_path)
+    if not path.is_file():
+        msg = f"the data set {path} is gone"
+        raise InputError(msg, "probes read the job's own rows; put the file back")
+    return {"path": str(path.resolve()), "tokenizer": tokenizer}
+
+
+def _evaluation(job: Job, config: Config) -> dict[str, int] | None:
+    if job.evaluation is None:
+        return None
+    batch = job.evaluation.rows_at_once(config.micro_batch_size)
+    return {"rows": job.evaluation.rows, "batch_size": batch}
+
+
+def _worker_counts(offer: Offer, config: Config) -> list[int]:
+    """The config's own count, and none: what a batch costs in one process."""
+    most = max(offer.host.cores // offer.count, 1)
+    return sorted({0, min(config.num_dataloader_workers, most)})
+
+
+def _fsdp(config: Config) -> dict[str, Any]:
+    return {
+        "version": 2,
+        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "reshard_after_forward": True,
+        "state_dict_type": "SHARDED_STATE_DICT",
+        "activation_checkpointing": config.activation_checkpointing == "full",
+    }

@@ -1,0 +1,287 @@
+"""Running one worker so that nothing it does reaches us, and nothing of it stays behind.
+
+Own session, own folder, a time limit, the whole group killed in the end (also after success),
+strays found by a mark in their environment, killed by the kernel should this process die.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.probe import device as devices
+from autotune.probe.outcomes import RETRIED, Ending, judged, read_result, unexplained
+from autotune.probe.record import ProbeRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.probe.device import LocalDevice
+
+GUARD = Path(__file__).with_name("guard.py")
+WORKER = ("-m", "autotune.probe.worker")
+MARK = "AUTOTUNE_PROBE"
+POLL_S, READING_S = 0.05, 0.5
+BASELINE_WAIT_S = 20.0
+BASELINE_SLACK_BYTES = 256 * 2**20
+STDERR_TAIL = 20_000
+DEFAULT_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where probes run: the device, a folder on the disk that checkpoints go to, a time limit."""
+
+    local: LocalDevice
+    folder: Path
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    worker: tuple[str, ...] = WORKER  # arguments of python; tests put a fake one here
+    python: str = sys.executable
+
+
+class Runner:
+    """Runs requests one after another, each in a process of its own."""
+
+    def __init__(self, place: Place) -> None:
+        """Remember what the device holds now: that is what it must come back to."""
+        self.place = place
+        place.folder.mkdir(parents=True, exist_ok=True)
+        self.baseline = self._used()
+
+    def run(
+        self, request: dict[str, Any], config: dict[str, Any], *,
+        predicted: dict[str, float] | None = None, role: str = "search",
+        timeout_s: float | None = None,
+    ) -> ProbeRecord:  # fmt: skip
+        """One probe, with one more attempt where another could end differently."""
+        begun = time.monotonic()
+        record = self._once(request, config, predicted or {}, timeout_s)
+        if record.status in RETRIED:
+            first, record = record, self._once(request, config, predicted or {}, timeout_s)
+            if not record.ok and record.message != first.message:
+                both = f"{record.message} (before that: {first.status}, {first.message})"
+                record = replace(record, message=both[:4000])
+            record = replace(record, attempts=2)
+        return replace(record, role=role, wall_s=time.monotonic() - begun)
+
+    def _once(
+        self, request: dict[str, Any], config: dict[str, Any], predicted: dict[str, float],
+        timeout_s: float | None,
+    ) -> ProbeRecord:  # fmt: skip
+        held = self._wait_for_baseline()
+        folder = Path(tempfile.mkdtemp(prefix="probe-", dir=self.place.folder))
+        begun = time.monotonic()
+        try:
+            result_path = folder / "result.json"
+            asked = {**request, "work_dir": str(folder)}
+            (folder / "request.json").write_text(json.dumps(asked), encoding="utf-8")
+            ending, readings = self._process(
+                folder, result_path, int(request.get("count", 1)),
+                timeout_s or self.place.timeout_s,
+            )  # fmt: skip
+            found = read_result(result_path, request["key"])
+            if isinstance(found, str):
+                status, message = unexplained(ending, found)
+                found = {}
+            else:
+                status, message = judged(found, predicted.get("step_s"))
+                if status == "cuda_error" and _failed_to_allocate(found) and ending.device_was_full:
+                    status = "oom_device"
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        if held:
+            readings["held_by_others_bytes"] = held
+        record = self.record(request, config, status, message, found)
+        return replace(
+            record, wall_s=time.monotonic() - begun, readings=readings, predicted=predicted
+        )
+
+    def record(
+        self, request: dict[str, Any], config: dict[str, Any], status: str, message: str,
+        result: dict[str, Any],
+    ) -> ProbeRecord:  # fmt: skip
+        """A record of a request on this runner's device, made now."""
+        return ProbeRecord(
+            key=request["key"], status=status, message=message, wall_s=0.0, config=config,
+            device=self.place.local.name, fingerprint=devices.fingerprint(self.place.local),
+            request={k: v for k, v in request.items() if k not in {"lengths", "model"}},
+            result=result, when=datetime.now(UTC).isoformat(timespec="seconds"),
+        )  # fmt: skip
+
+    def _process(
+        self, folder: Path, result_path: Path, count: int, timeout_s: float
+    ) -> tuple[Ending, dict[str, Any]]:
+        mark = secrets.token_hex(8)
+        kills = _oom_kills()
+        watch = _Watch(self.place.local)
+        with (folder / "stderr").open("wb") as errors:
+            process = subprocess.Popen(  # noqa: S603 - our own interpreter and worker
+                self.command(str(folder / "request.json"), str(result_path), count=count),
+                stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, cwd=folder,
+                start_new_session=True, env=worker_environment(self.place, mark),
+            )  # fmt: skip
+            interrupted = False
+            try:
+                _wait(process, timeout_s, watch)
+            except KeyboardInterrupt:
+                interrupted = True
+            finally:
+                code = process.poll()
+                kill_all(process, mark)
+        ending = Ending(
+            code=code,
+            stderr=_tail(folder / "stderr"),
+            oom_kills=_oom_kills() - kills,
+            device_was_full=watch.was_full,
+            interrupted=interrupted,
+            rank_failures=_rank_failures(folder),
+        )
+        return ending, watch.summary()
+
+    def command(self, *arguments: str, count: int = 1) -> Sequence[str]:
+        """The worker's command line under its guard; on several devices under torchrun."""
+        python, worker = self.place.python, self.place.worker
+        if count > 1:
+            worker = (
+                "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count),
+                *worker,
+            )  # fmt: skip
+        guard = (python, "-S", "-E", str(GUARD), str(os.getpid()))
+        return [*guard, python, *worker, *arguments]
+
+    def _used(self) -> float | None:
+        return None if self.place.local.is_cpu else devices.used_bytes(self.place.local.index)
+
+    def _wait_for_baseline(self) -> float:
+        """[bytes] that are still held beyond the baseline after waiting: somebody else's."""
+        if self.baseline is None:
+            return 0.0
+        deadline = time.monotonic() + BASELINE_WAIT_S
+        while (used := self._used()) is not None:
+            beyond = used - self.baseline
+            if beyond <= BASELINE_SLACK_BYTES:
+                return 0.0
+            if time.monotonic() > deadline:
+                return beyond
+            time.sleep(0.2)
+        return 0.0
+
+
+class _Watch:
+    """The device's own readings while a worker runs."""
+
+    def __init__(self, local: LocalDevice) -> None:
+        self.local = local
+        self.samples: list[dict[str, float]] = []
+        self._next = 0.0
+
+    def look(self) -> None:
+        if self.local.is_cpu or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + READING_S
+        found = devices.reading(self.local.index)
+        if found:
+            self.samples.append(found)
+
+    @property
+    def was_full(self) -> bool:
+        share = [s["used_bytes"] / s["total_bytes"] for s in self.samples if "total_bytes" in s]
+        return max(share, default=0.0) > 0.95  # noqa: PLR2004 - what an allocator leaves over
+
+    def summary(self) -> dict[str, Any]:
+        """Means of what was read while busy, extremes of temperature and clock, throttling."""
+        busy = [s for s in self.samples if s.get("busy", 0.0) > 0.5] or self.samples  # noqa: PLR2004
+        found: dict[str, Any] = {}
+        for name in ("power_w", "sm_mhz", "celsius", "busy"):
+            values = [s[name] for s in busy if name in s]
+            if values:
+                found[name] = sum(values) / len(values)
+                found[f"{name}_min"], found[f"{name}_max"] = min(values), max(values)
+        bits = 0
+        for sample in busy:
+            bits |= int(sample.get("reasons", 0))
+        if busy:
+            found["throttled_by"] = devices.throttle_words(bits)
+            found["samples"] = len(busy)
+        return found
+
+
+def worker_environment(place: Place, mark: str) -> dict[str, str]:
+    """Our own, with the mark by which strays are found, and nothing fetched over a network."""
+    found = {**os.environ, MARK: mark, "HF_HUB_OFFLINE": "1", "PYTHONFAULTHANDLER": "1"}
+    root = str(Path(__file__).resolve().parents[2])
+    found["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    if place.local.is_cpu:
+        found["CUDA_VISIBLE_DEVICES"] = ""
+    return found
+
+
+def _wait(process: subprocess.Popen[bytes], timeout_s: float, watch: _Watch) -> None:
+    deadline = time.monotonic() + timeout_s
+    while process.poll() is None and time.monotonic() < deadline:
+        watch.look()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(POLL_S)
+
+
+def kill_all(process: subprocess.Popen[bytes], mark: str) -> None:
+    """End the group, and whatever left the group but carries the mark."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for pid in _marked(mark):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _marked(mark: str) -> list[int]:
+    """Processes whose environment carries the mark (Linux)."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if wanted in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
+
+
+def _failed_to_allocate(result: dict[str, Any]) -> bool:
+    return "ALLOC_FAILED" in str(result.get("message", ""))
+
+
+def _rank_failures(folder: Path) -> tuple[dict[str, Any], ...]:
+    found = []
+    for path in sorted(folder.glob("result.rank*.json")):
+        with contextlib.suppress(OSError, ValueError):
+            found.append(json.loads(path.read_text(encoding="utf-8")))
+    return tuple(found)
+
+
+def _oom_kills() -> int:
+    """How often the kernel ended a process of this cgroup for memory."""
+    for name in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            for line in Path(name).read_text(encoding="ascii").splitlines():
+                if line.startswith("oom_kill "):
+                    return int(line.split()[1])
+    return 0
+
+
+def _tail(path: Path) -> str:
+    with contextlib.suppress(OSError), path.open("rb") as stream:
+        stream.seek(0, os.SEEK_END)
+        stream.seek(max(stream.tell() - STDERR_TAIL, 0))
+        return stream.read().decode(errors="replace")
+    return ""

@@ -1,0 +1,132 @@
+"""A worker that stays: many configurations without importing torch again for each.
+
+For sweeps. The process cleans up between configurations and is started anew after a sticky error,
+a time-out or a crash; a configuration that such a process spoiled is run once more on its own.
+Isolation is weaker than the runner's: what one configuration leaves behind may slow the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from autotune.probe.outcomes import judged, read_result
+from autotune.probe.runner import Runner, kill_all, worker_environment
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from autotune.probe.record import ProbeRecord
+    from autotune.probe.runner import Place
+
+POLL_S = 0.05
+SPOILING = ("oom_device", "oom_host", "cuda_error", "nccl_error")
+
+
+class Session:
+    """Answers requests through one worker process for as long as that is usable."""
+
+    def __init__(self, place: Place) -> None:
+        """The worker starts with the first request."""
+        self.place = place
+        self.runner = Runner(place)
+        self.starts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._mark = ""
+        self._folder = Path(tempfile.mkdtemp(prefix="session-", dir=place.folder))
+
+    def __enter__(self) -> Self:
+        """Use as a context manager: the process ends with the block."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the process and remove its folder."""
+        self.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """End the process, whatever it is doing."""
+        if self._process is not None:
+            kill_all(self._process, self._mark)
+            if self._process.stdin:
+                with contextlib.suppress(OSError):
+                    self._process.stdin.close()
+            self._process = None
+
+    def run(
+        self, request: dict[str, Any], config: dict[str, Any], *, timeout_s: float | None = None
+    ) -> ProbeRecord:
+        """One configuration. What the kept process could not answer runs once on its own."""
+        if int(request.get("count", 1)) > 1:
+            return self.runner.run(request, config, timeout_s=timeout_s)
+        begun = time.monotonic()
+        limit = timeout_s or self.place.timeout_s
+        found = self._ask(request, limit)
+        if found is None:
+            self.close()
+            left = limit - (time.monotonic() - begun)
+            if left <= 0:
+                return self._record(request, config, begun, "timeout", "no result within its time")
+            return self.runner.run(request, config, timeout_s=left)
+        status, message = judged(found, None)
+        if status in SPOILING:
+            self.close()
+        return self._record(request, config, begun, status, message, found)
+
+    def _record(
+        self, request: dict[str, Any], config: dict[str, Any], begun: float, status: str,
+        message: str, found: dict[str, Any] | None = None,
+    ) -> ProbeRecord:  # fmt: skip
+        record = self.runner.record(request, config, status, message, found or {})
+        return replace(record, wall_s=time.monotonic() - begun)
+
+    def _ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any] | None:
+        name = secrets.token_hex(4)
+        asked, result = self._folder / f"{name}.json", self._folder / f"{name}.result.json"
+        asked.write_text(json.dumps({**request, "work_dir": str(self._folder)}), encoding="utf-8")
+        process = self._started()
+        deadline = time.monotonic() + limit_s
+        try:
+            if process.stdin is None:
+                return None
+            process.stdin.write(json.dumps([str(asked), str(result)]).encode() + b"\n")
+            process.stdin.flush()
+            while not result.exists() and time.monotonic() < deadline:
+                if process.poll() is not None and not result.exists():
+                    return None
+                time.sleep(POLL_S)
+            found = read_result(result, request["key"])
+        except OSError:
+            return None
+        finally:
+            asked.unlink(missing_ok=True)
+            result.unlink(missing_ok=True)
+        return None if isinstance(found, str) else found
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        self.close()
+        self._mark = secrets.token_hex(8)
+        self.starts += 1
+        errors = (self._folder / "stderr").open("ab")
+        with errors:
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and worker
+                self.runner.command("--serve"), stdin=subprocess.PIPE, stdout=errors,
+                stderr=errors, cwd=self._folder, start_new_session=True,
+                env=worker_environment(self.place, self._mark),
+            )  # fmt: skip
+        return self._process

@@ -1,0 +1,164 @@
+"""`python -m autotune.probe.worker REQUEST RESULT`, or `--serve` for one request after another.
+
+Whatever happens that Python can still see ends in a result with a status; the parent names the
+rest. Exit 0: a result was written. Exit 3 in --serve: the process is of no more use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+SCHEMA_VERSION = 1
+BEGUN_S = time.perf_counter()
+STUCK = 3
+KEPT_CHARACTERS = 2000
+PACKAGES = ("torch", "transformers", "peft", "accelerate", "bitsandbytes", "flash_attn")
+
+
+def write_atomic(path: Path, content: dict[str, Any]) -> None:
+    """The whole file or none of it. Raises ValueError for NaN and infinity."""
+    text = json.dumps(content, allow_nan=False)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise
+
+
+def status_of(error: BaseException, stage: str) -> str:  # noqa: PLR0911 - an outcome each
+    """The named outcome of an exception. Anything not recognised is a crash."""
+    import torch
+
+    text = f"{type(error).__name__}: {error}"
+    if type(error).__name__ == "BadData":
+        return "bad_data"
+    if isinstance(error, torch.OutOfMemoryError):
+        return "oom_device"
+    host = isinstance(error, MemoryError) or "DefaultCPUAllocator" in text
+    if host or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return "oom_host"
+    if "NCCL" in text or "Gloo" in text or type(error).__name__ == "DistBackendError":
+        return "nccl_error"
+    sticky = getattr(torch, "AcceleratorError", ())
+    if (sticky and isinstance(error, sticky)) or "CUDA error" in text or "CUBLAS_STATUS" in text:
+        return "cuda_error"
+    missing = isinstance(error, (ImportError, NotImplementedError))
+    compiler = type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
+    if missing or compiler or (stage == "build" and isinstance(error, (ValueError, KeyError))):
+        return "unsupported"
+    return "crash"
+
+
+def versions() -> dict[str, str]:
+    """Of what was measured."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for name in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def answer(request: dict[str, Any], begun_s: float) -> tuple[dict[str, Any], bool]:
+    """The result of a request, and whether this process can serve another one."""
+    from .run import Run, machine
+
+    work = Path(tempfile.mkdtemp(prefix="probe-", dir=request.get("work_dir")))
+    run = Run(request, work, begun_s)
+    usable = True
+    try:
+        found = {"status": "ok", **run.measure()}
+    except Exception as error:  # noqa: BLE001 - any failure of foreign code is a result
+        status = status_of(error, run.stage)
+        usable = status not in {"cuda_error", "nccl_error"}
+        found = {
+            "status": status,
+            "message": f"{type(error).__name__}: {error}"[:KEPT_CHARACTERS],
+            "trace": traceback.format_exc()[-KEPT_CHARACTERS:],
+            **run.result,
+        }
+        if status in {"oom_device", "oom_host"} and hasattr(run, "meter"):
+            found["memory"] = run.meter.report() | {"at_failure": run.meter.read()}
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    found |= {
+        "schema_version": SCHEMA_VERSION, "key": request["key"], "stage": run.stage,
+        "versions": versions(), "device": machine(run.device),
+    }  # fmt: skip
+    found["seconds"]["total"] = time.perf_counter() - begun_s
+    return found, usable
+
+
+def serve_file(request_path: Path, result_path: Path, begun_s: float) -> bool:
+    """Answer one request file; whether this process can go on."""
+    request = json.loads(request_path.read_text(encoding="utf-8"))
+    found, usable = answer(request, begun_s)
+    rank = int(os.environ.get("RANK", "0"))
+    if rank == 0 or found["status"] != "ok":
+        target = result_path if rank == 0 else result_path.with_suffix(f".rank{rank}.json")
+        write_atomic(target, found)
+    if found["status"] != "ok" and "RANK" in os.environ:
+        sys.exit(1)  # the launcher ends the other ranks
+    return usable
+
+
+def clean_up() -> None:
+    """Forget one configuration before the next."""
+    import gc
+
+    import torch
+
+    torch._dynamo.reset()  # noqa: SLF001 - the documented way to drop compiled code
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def serve(left_bytes: int = 1 << 28) -> int:
+    """Requests from stdin, one JSON list [request, result] a line, until one spoils the process."""
+    import torch
+
+    begun = BEGUN_S
+    for line in sys.stdin:
+        request, result = json.loads(line)
+        usable = serve_file(Path(request), Path(result), begun)
+        clean_up()
+        kept = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
+        if not usable or kept > left_bytes:
+            return STUCK
+        begun = time.perf_counter()
+    return 0
+
+
+def main() -> int:
+    """Run as a program."""
+    warnings.simplefilter("ignore")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if sys.argv[1:] == ["--serve"]:
+        return serve()
+    serve_file(Path(sys.argv[1]), Path(sys.argv[2]), BEGUN_S)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""Peak memory by phase: the allocator's own counters on CUDA, resident memory on a CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESET_PEAK = "5"  # man 5 proc: resets VmHWM, the peak of resident memory
+SPILL_SHARE = 0.98
+
+
+def resident_bytes(field: str = "VmRSS") -> int:
+    """[bytes] a field of this process's status: VmRSS now, VmHWM its peak, VmData its data."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+class Meter:
+    """Peaks of a device since the last reset, and what was there before the model."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Call before the model is built: what is in use now is the context."""
+        self.device = device
+        self.cuda = device.type == "cuda"
+        self.peaks: dict[str, dict[str, int]] = {}
+        if self.cuda:
+            torch.zeros(1, device=device)
+            self.context = self._driver_used() - torch.cuda.memory_reserved(device)
+        else:
+            self.context = resident_bytes()
+        self._retries = 0
+
+    def _driver_used(self) -> int:
+        free, total = torch.cuda.mem_get_info(self.device)
+        return int(total - free)
+
+    def reset(self) -> None:
+        """Peaks count from now."""
+        if self.cuda:
+            torch.cuda.reset_peak_memory_stats(self.device)
+            return
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text(RESET_PEAK, encoding="ascii")
+
+    def note(self, phase: str) -> None:
+        """The peak since the reset belongs to this phase; the next one starts."""
+        found = self.read()
+        known = self.peaks.get(phase, found)
+        self.peaks[phase] = {name: max(value, known[name]) for name, value in found.items()}
+        self.reset()
+
+    def read(self) -> dict[str, int]:
+        """[bytes] allocated: tensors; reserved: what the allocator holds; driver: the device."""
+        if self.cuda:
+            return {
+                "allocated": torch.cuda.max_memory_allocated(self.device),
+                "reserved": torch.cuda.max_memory_reserved(self.device),
+                "driver": self._driver_used(),
+            }
+        peak = resident_bytes("VmHWM")
+        own = max(peak - self.context, 0)
+        return {"allocated": own, "reserved": own, "driver": peak}
+
+    def retries(self) -> int:
+        """Times the allocator had to give blocks back before it could serve a request."""
+        if not self.cuda:
+            return 0
+        return int(torch.cuda.memory_stats(self.device).get("num_alloc_retries", 0))
+
+    def report(self) -> dict[str, Any]:
+        """All peaks, and the largest of each kind."""
+        total = self.total_bytes()
+        kinds = ("allocated", "reserved", "driver")
+        largest = {
+            f"{kind}_bytes": max((p[kind] for p in self.peaks.values()), default=0)
+            for kind in kinds
+        }
+        return {
+            **largest,
+            "context_bytes": self.context,
+            "total_bytes": total,
+            "retries": self.retries(),
+            "near_full": largest["driver_bytes"] > SPILL_SHARE * total,
+            "phases": self.peaks,
+        }
+
+    def total_bytes(self) -> int:
+        """[bytes] of the device."""
+        if self.cuda:
+            return int(torch.cuda.mem_get_info(self.device)[1])
+        return int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+
+def limit(device: torch.device, bytes_: int) -> None:
+    """Let this process have so much and no more: a smaller card, emulated. Speed is not."""
+    if device.type == "cuda":
+        total = torch.cuda.mem_get_info(device)[1]
+        torch.cuda.set_per_process_memory_fraction(min(bytes_ / total, 1.0), device)
+        return
+    import resource
+
+    allowed = resident_bytes("VmData") + bytes_
+    resource.setrlimit(resource.RLIMIT_DATA, (allowed, allowed))

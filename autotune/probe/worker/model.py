@@ -1,0 +1,98 @@
+"""The model that the job trains: real class, random weights, adapters, each in its dtype."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+DTYPES = {
+    "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32,
+}  # fmt: skip
+
+
+def weights_dtype(request: dict[str, Any]) -> torch.dtype:
+    """Weights are stored in the compute dtype, or in fp32 for a 32-bit base."""
+    if request["method"]["base"] == "32bit":
+        return torch.float32
+    return DTYPES[request["precision"]]
+
+
+def adapter_dtype(request: dict[str, Any]) -> torch.dtype:
+    """Adapters in fp32 unless bf16 is asked for; never 16 bits under fp16 (gradients unscale)."""
+    if request["adapter_dtype"] == "bf16" and request["precision"] != "fp16":
+        return torch.bfloat16
+    return torch.float32
+
+
+def build(request: dict[str, Any], device: torch.device) -> Any:  # noqa: ANN401 - a module
+    """The model on its device, ready for the Trainer."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    fields = dict(request["model"])
+    config = AutoConfig.for_model(fields.pop("model_type"), **fields)
+    set_depth(config, request["num_layers"])
+    config.use_cache = False
+    with device:
+        model = AutoModelForCausalLM.from_config(
+            config, attn_implementation=request["attention"], dtype=weights_dtype(request)
+        )
+    if request["method"]["base"] in {"nf4", "int8"}:
+        _quantize(model, request["method"]["base"], DTYPES[request["precision"]], device)
+    if request["method"]["kind"] == "lora":
+        model = _with_adapters(model, request)
+    return model
+
+
+def set_depth(config: Any, num_layers: int) -> None:  # noqa: ANN401 - a config of any family
+    """Another number of layers; patterns over layers repeat."""
+    for name in ("num_hidden_layers", "n_layer", "n_layers", "num_layers"):
+        if name in config.__dict__ or name in getattr(config, "attribute_map", {}):
+            setattr(config, name, num_layers)
+    types = getattr(config, "layer_types", None)
+    if types:
+        config.layer_types = (list(types) * num_layers)[:num_layers]
+
+
+def _with_adapters(model: Any, request: dict[str, Any]) -> Any:  # noqa: ANN401 - a module
+    from peft import LoraConfig, get_peft_model
+
+    if request["activation_checkpointing"] == "full":
+        model.enable_input_require_grads()  # frozen embeddings would cut the graph
+    method, dtype = request["method"], adapter_dtype(request)
+    lora = LoraConfig(
+        task_type="CAUSAL_LM", r=method["rank"], lora_alpha=method["alpha"],
+        lora_dropout=method["dropout"], target_modules=list(method["targets"]),
+    )  # fmt: skip
+    adapted = get_peft_model(model, lora, autocast_adapter_dtype=dtype == torch.float32)
+    for parameter in adapted.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.to(dtype)
+    return adapted
+
+
+def _quantize(model: Any, base: str, compute: torch.dtype, device: torch.device) -> None:  # noqa: ANN401
+    """Replace the layers' projections by bitsandbytes' own, quantised from random weights."""
+    import bitsandbytes as bnb  # type: ignore[import-not-found,unused-ignore]  # when asked for
+
+    head = model.get_output_embeddings()
+    for name, module in list(model.named_modules()):
+        if not isinstance(module, torch.nn.Linear) or module is head:
+            continue
+        shape = (module.in_features, module.out_features)
+        weight, bias = module.weight.data, module.bias
+        if base == "nf4":
+            new = bnb.nn.Linear4bit(
+                *shape, bias=bias is not None, compute_dtype=compute, quant_type="nf4"
+            )
+            new.weight = bnb.nn.Params4bit(weight.cpu(), requires_grad=False, quant_type="nf4")
+        else:
+            new = bnb.nn.Linear8bitLt(*shape, bias=bias is not None, has_fp16_weights=False)
+            new.weight = bnb.nn.Int8Params(
+                weight.cpu(), requires_grad=False, has_fp16_weights=False
+            )
+        new.bias = bias
+        parent, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(parent), leaf, new.to(device))
+    model.is_loaded_in_4bit = base == "nf4"
+    model.is_loaded_in_8bit = base == "int8"

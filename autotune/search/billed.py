@@ -1,0 +1,224 @@
+"""A bill as the calibrated sampler sees it: the parts that a probe measures, and what they make.
+
+compute   an optimizer step without waiting for data: micro-steps, communication, optimizer
+data      a micro-batch in one loader worker
+save      one checkpoint
+compile   torch.compile, once
+memory    the device's peak
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.cost import checkpoint, collectives, compute, data, memory, startup
+from autotune.cost.work import evaluations, knob_values, saves
+from autotune.domain.candidates import OFFER
+from autotune.domain.config import KNOBS
+from autotune.search.priced import MEMORY, Dimension, Part, part_of
+from autotune.search.proposal import proposal_order
+from autotune.search.selection import Objective, neighbours, score_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from autotune.cost.columns import FloatArray
+    from autotune.cost.model import Bill
+    from autotune.domain.device import Offer
+    from autotune.search.axes import ParameterSpace
+
+    Indices = NDArray[np.intp]
+
+# Declared by the components; what a step takes is computing and communication together.
+READS: dict[str, tuple[str, ...]] = {
+    "compute": tuple(dict.fromkeys((*compute.READS, *collectives.READS))),
+    "data": data.READS,
+    "save": checkpoint.READS,
+    "compile": startup.READS,
+    MEMORY: memory.READS,
+}
+TABLE = {"compute": "compute", "data": "data", "save": "checkpoint", "compile": "startup",
+         MEMORY: "memory"}  # fmt: skip
+# sd of the log of one measurement. Source: probe noise of the engine study's simulation.
+NOISE = {"compute": 0.03, "data": 0.06, "save": 0.08, "compile": 0.08, MEMORY: 0.005}
+MEMORY_STEP = 0.01
+
+
+class BilledCandidates:
+    """The candidates of a bill as a `Priced`. Built when the first measurement asks for it."""
+
+    grows = ("micro_batch_size",)
+
+    def __init__(self, bill: Bill, space: ParameterSpace, objective: Objective) -> None:
+        """Keep the bill and its parameters; objective: dollars or seconds."""
+        self.bill, self.space, self.objective = bill, space, objective
+        self.limit = bill.usable_bytes
+
+    def __len__(self) -> int:
+        return len(self.bill)
+
+    @cached_property
+    def identity(self) -> str:
+        """A digest of the job's contract and of the parameters."""
+        job = self.bill.job
+        axes = [(axis.name, [str(v) for v in axis.values]) for axis in self.space.axes]
+        facts = [
+            job.model.name, repr(job.model), repr(job.method), job.rows, job.max_length, job.steps,
+            job.global_batch_size, repr(job.lengths), job.padding, repr(job.software), axes,
+        ]  # fmt: skip
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """Compute, data, save, compile and memory."""
+        columns, dimensions = self._columns
+        return tuple(
+            part_of(
+                name, [dimensions[read] for read in reads], columns, self._predicted[name],
+                spread=float(np.median(self.bill.tables[TABLE[name]].outputs["log_sd"])),
+                noise=NOISE[name],
+            )
+            for name, reads in READS.items()
+        )  # fmt: skip
+
+    @cached_property
+    def _columns(self) -> tuple[dict[str, NDArray[np.int64]], dict[str, Dimension]]:
+        """Level codes, ascending for counts, and the dimensions, of every column that is read."""
+        candidates = self.bill.candidates
+        columns: dict[str, NDArray[np.int64]] = {}
+        dimensions: dict[str, Dimension] = {}
+        for name in dict.fromkeys(read for reads in READS.values() for read in reads):
+            if name.startswith("offer."):
+                offers = candidates.levels[OFFER]
+                of_level = [_offer_text(offer, name[6:]) for offer in offers]
+                codes, ordinal = candidates.codes[OFFER], name in {"offer.count", "offer.price"}
+            else:
+                of_level = [str(value) for value in candidates.levels[name]]
+                codes, ordinal = candidates.codes[name], KNOBS[name].kind == "count"
+            texts = sorted(set(of_level), key=float) if ordinal else list(dict.fromkeys(of_level))
+            rank = np.asarray([texts.index(text) for text in of_level], np.int64)
+            columns[name] = rank[codes]
+            dimensions[name] = Dimension(name, tuple(texts), ordinal)
+        return columns, dimensions
+
+    @cached_property
+    def _gathered(self) -> dict[str, FloatArray]:
+        """[n] what the objective is composed of."""
+        tables, candidates = self.bill.tables, self.bill.candidates
+        micro = knob_values(candidates, "micro_batch_size")
+        count = np.asarray([o.count for o in candidates.levels[OFFER]], np.float64)
+        busy = tables["compute"].gather("micro_step_s") + tables["collectives"].gather(
+            "per_micro_s"
+        )
+        late = tables["compute"].gather("optimizer_s") + tables["collectives"].gather("per_step_s")
+        steps = tables["compute"].gather("steps")
+        once = (
+            tables["startup"].gather("load_s")
+            + tables["data"].gather("prepare_s")
+            + tables["data"].gather("first_batch_s")
+            + evaluations(self.bill.job, steps) * tables["evaluation"].gather("once_s")
+        )
+        return {
+            "accumulation": self.bill.job.global_batch_size
+            / (micro * count[candidates.codes[OFFER]]),
+            "busy": busy,
+            "late": late,
+            "batch": tables["data"].gather("batch_s"),
+            "workers": knob_values(candidates, "num_dataloader_workers"),
+            "steps": steps,
+            "once": once,
+            "save": tables["checkpoint"].gather("save_s"),
+            "final": tables["checkpoint"].gather("final_save_s") * (self.bill.job.steps > 0),
+            "load": tables["startup"].gather("load_s"),
+            "compile": tables["startup"].gather("compile_s"),
+            "rate": tables["price"].gather("interruptions_per_s"),
+            "price": tables["price"].gather("usd_per_hour"),
+            "locked": knob_values(candidates, "checkpoint_every_steps"),
+        }
+
+    @cached_property
+    def _predicted(self) -> dict[str, FloatArray]:
+        g = self._gathered
+        return {
+            "compute": g["accumulation"] * g["busy"] + g["late"],
+            "data": g["batch"],
+            "save": g["save"],
+            "compile": g["compile"],
+            MEMORY: self.bill.memory_bytes,
+        }
+
+    def totals(self, factors: Mapping[str, FloatArray], at: Indices) -> FloatArray:
+        """[USD or s] the finished run with each part multiplied by its factor.
+
+        The composition of `cost.model`, with the checkpoint interval in closed form again.
+        """
+        g = {name: values[at] for name, values in self._gathered.items()}
+        busy = g["busy"] * factors["compute"]
+        wait = data.wait_s(busy_s=busy, batch_s=g["batch"] * factors["data"], workers=g["workers"])
+        step = g["accumulation"] * (busy + wait) + g["late"] * factors["compute"]
+        save, compiling = g["save"] * factors["save"], g["compile"] * factors["compile"]
+        interval = checkpoint.interval_steps(
+            step_s=step, save_s=save, steps=g["steps"], interruptions_per_s=g["rate"],
+            max_lost_work_s=self.bill.job.limits.max_lost_work_s,
+        )  # fmt: skip
+        interval = np.where(g["locked"] > 0, g["locked"], interval)
+        running = (
+            g["steps"] * step + saves(g["steps"], interval) * save + g["once"] + compiling
+            + g["final"] * factors["save"]
+        )  # fmt: skip
+        lost = checkpoint.lost_work_s(
+            running_s=running, interval_s=interval * step, interruptions_per_s=g["rate"],
+            restart_s=g["load"] + compiling,
+        )  # fmt: skip
+        duration: FloatArray = running + lost
+        if score_name(self.bill, self.objective) != "cost_usd":
+            return duration
+        return duration / 3600.0 * g["price"]
+
+    def params(self, index: int) -> dict[str, Any]:
+        """The parameters of a candidate."""
+        found: dict[str, Any] = self.space.params(index)
+        return found
+
+    def find(self, params: Mapping[str, Any]) -> int | None:
+        """The candidate with those parameters."""
+        return self.space.find(params)
+
+    def order(self) -> Iterator[int]:
+        """The order that the bill suggests."""
+        return proposal_order(self.bill, self.objective)
+
+    def neighbours(self, index: int) -> list[int]:
+        """One knob changed, on the same offer."""
+        return [near.index for near in neighbours(self.bill, index)]
+
+    def plainness(self, indices: Sequence[int]) -> list[tuple[float, ...]]:
+        """Less memory, no compile, fewer workers, a smaller micro-batch."""
+        bill, candidates = self.bill, self.bill.candidates
+        return [
+            (
+                float(np.floor(bill.memory_bytes[i] / bill.usable_bytes[i] / MEMORY_STEP)),
+                float(candidates.value("compile", i) != "off"),
+                float(candidates.value("num_dataloader_workers", i)),
+                float(candidates.value("micro_batch_size", i)),
+            )
+            for i in indices
+        ]
+
+
+def _offer_text(offer: Offer, field: str) -> str:
+    if field == "device":
+        return offer.device.name
+    if field == "host":
+        return hashlib.sha256(repr(offer.host).encode()).hexdigest()[:12]
+    value = {"count": offer.count, "price": offer.usd_per_hour}.get(field)
+    if value is None:
+        value = offer.interruptions_per_hour if offer.spot else 0.0
+    return str(value)

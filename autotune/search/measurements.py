@@ -1,0 +1,147 @@
+"""What a study's trials measured, as the sampler reads it.
+
+A probe's trial carries user attributes:
+
+    measured: {part: value}   seconds or bytes of each part, in the units of its prediction. A part
+                              may be missing or None: it was not measured.
+    oom: true                 the configuration ran out of memory.
+    basis: "modelled"         the trial was scored by the cost model; it is no probe, and its
+                              candidate may still be probed.
+
+Parts of a bill: `compute`, seconds of an optimizer step without waiting for data; `data`, seconds
+one worker needs for a micro-batch; `save`, seconds of one checkpoint; `compile`, seconds of
+torch.compile; `memory`, bytes of the device at the peak, as `total` of the prediction counts them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.domain.errors import InputError, unknown
+from autotune.search.priced import MEMORY
+from autotune.search.residuals import Observed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from optuna.trial import FrozenTrial
+
+    from autotune.search.priced import Priced
+
+MEASURED, OOM, BASIS, MODELLED = "measured", "oom", "basis", "modelled"
+OOM_AT = 1.04  # of the limit: what an out-of-memory is taken to have needed at least
+OOM_NOISE = 0.02
+
+
+@dataclass(slots=True)
+class History:
+    """The trials of a study as candidates.
+
+    tried: candidates of all probes, pending ones included. measured: candidate -> part -> value.
+    oom: candidates that ran out of memory. pending: candidates being probed now.
+    observed: part -> what its residual learns from. outside: trials that are of no candidate.
+    """
+
+    tried: set[int] = field(default_factory=set)
+    measured: dict[int, dict[str, float]] = field(default_factory=dict)
+    oom: list[int] = field(default_factory=list)
+    pending: list[int] = field(default_factory=list)
+    observed: dict[str, list[Observed]] = field(default_factory=dict)
+    outside: int = 0
+
+    @property
+    def probes(self) -> int:
+        """Finished probes that taught something."""
+        return len(self.measured) + len(self.oom)
+
+    def fitting(self, priced: Priced) -> list[int]:
+        """Measured candidates within their limit of memory, in the order of their probes."""
+        limit = priced.limit
+        return [
+            index for index, values in self.measured.items()
+            if values.get(MEMORY, 0.0) <= limit[index]
+        ]  # fmt: skip
+
+    def learn(self, priced: Priced, index: int, values: Mapping[str, float]) -> None:
+        """Add the measurements of one probe."""
+        self.tried.add(index)
+        self.measured[index] = dict(values)
+        for part in priced.parts:
+            row = int(part.row_of[index])
+            predicted = float(part.predicted[row])
+            if part.name in values and predicted > 0 and values[part.name] > 0:
+                ratio = math.log(values[part.name] / predicted)
+                self._add(part.name, part.codes[row], ratio, part.noise)
+
+    def learn_oom(self, priced: Priced, index: int) -> None:
+        """Add a probe that ran out of memory: it needed more than there is."""
+        self.tried.add(index)
+        self.oom.append(index)
+        for part in priced.parts:
+            if part.name == MEMORY:
+                row = int(part.row_of[index])
+                predicted = float(part.predicted[row])
+                needed = max(float(priced.limit[index]) * OOM_AT, predicted)
+                self._add(part.name, part.codes[row], math.log(needed / predicted), OOM_NOISE)
+
+    def _add(self, part: str, codes: Iterable[int], ratio: float, noise: float) -> None:
+        found = Observed(tuple(int(c) for c in codes), ratio, noise)
+        self.observed.setdefault(part, []).append(found)
+
+
+def checked(measured: Any, priced: Priced, where: str) -> dict[str, float]:  # noqa: ANN401 - JSON
+    """The measurements of a trial. Raises InputError for what no probe can have measured."""
+    if not isinstance(measured, dict):
+        msg = f"{where}: measured must map parts to values, not {type(measured).__name__}"
+        raise InputError(msg)
+    known = [part.name for part in priced.parts]
+    found = {}
+    for name, value in measured.items():
+        if name not in known:
+            what = "measured part"
+            raise unknown(what, name, known, f"parts: {', '.join(known)}", where)
+        if value is None:
+            continue
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not np.isfinite(value) or value < 0:
+            msg = f"{where}: measured {name} is {value!r}; it must be a finite number from 0 on"
+            raise InputError(msg, "leave a part out that was not measured")
+        found[name] = float(value)
+    return found
+
+
+def history_of(trials: Iterable[FrozenTrial], priced: Priced, names: set[str]) -> History:
+    """What finished and pending trials say. names: parameters that make a candidate."""
+    history = History()
+    for trial in trials:
+        if trial.user_attrs.get(BASIS) == MODELLED:
+            continue
+        index = _candidate(trial, priced, names)
+        if index is None:
+            history.outside += bool(trial.params)
+            continue
+        where = f"trial {trial.number}"
+        if not trial.state.is_finished():
+            history.tried.add(index)
+            history.pending.append(index)
+        elif trial.user_attrs.get(OOM):
+            history.learn_oom(priced, index)
+        elif MEASURED in trial.user_attrs:
+            values = checked(trial.user_attrs[MEASURED], priced, where)
+            history.learn(priced, index, values)
+        else:
+            history.tried.add(index)
+    return history
+
+
+def _candidate(trial: FrozenTrial, priced: Priced, names: set[str]) -> int | None:
+    if not names <= set(trial.params):
+        return None
+    try:
+        return priced.find(trial.params)
+    except (KeyError, ValueError):
+        return None

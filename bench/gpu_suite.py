@@ -1,0 +1,245 @@
+"""Measurements worth a GPU's time: `python -m bench.gpu_suite [--seconds 480] [--dry-run]`.
+
+One command, offline, resumable: work is ordered by priority, every finished probe is on the disk
+(runs/recorded/gpu-suite/probes.jsonl) before the next starts, and a call starts no new work when
+its seconds are over. Call it again until it says that nothing is left. --dry-run does the same on a
+processor with tiny models, in about two minutes.
+
+Items, by priority:
+  smoke     one small model: does anything run at all
+  repeat    one configuration four times: what repeating a probe leaves over
+  memory    context, and peaks that the memory model has to reproduce: full and LoRA, with and
+            without activation checkpointing, sdpa and eager, 16-bit and 32-bit base
+  depth     two small depths and the full depth of one model: does the line hold
+  lora      a grid of at least 40 configurations: LoRA of an 8B model by two depths
+  full      a grid of at least 40 configurations: full fine-tuning of a 0.5B model
+  compiled  the best of each grid with torch.compile; at most six a call
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.app.load_job import job_from_options
+from autotune.domain.config import Config
+from autotune.probe import device as devices
+from autotune.probe.record import ProbeLog
+from autotune.probe.request import Effort, key_of, request_for
+from autotune.probe.runner import Place
+from autotune.probe.session import Session
+from autotune.probe.two_depth import agreement, extrapolated, requests_at_depths
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autotune.domain.device import Offer
+    from autotune.domain.job import Job
+    from autotune.probe.device import LocalDevice
+    from autotune.probe.record import ProbeRecord
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "runs" / "recorded" / "gpu-suite"
+DRY_FOLDER = ROOT / "runs" / "gpu-suite-dry"
+CALL_S, DRY_CALL_S = 480.0, 110.0
+MOST_COMPILED = 6  # a call: compiling takes a minute and measures one thing
+EFFORT = Effort(measured=16, seconds=6.0, patience_s=20.0, loader=False)
+COMPILED = Effort(measured=12, seconds=6.0, patience_s=150.0, loader=False, evaluation=False,
+                  checkpoint_max_bytes=0.0)  # fmt: skip
+DRY = Effort(most=8, measured=4, least=2, seconds=0.5, patience_s=2.0, loader=False)
+REPEATS = 4
+SMALL, LARGE = "Qwen/Qwen2.5-0.5B", "meta-llama/Llama-3.1-8B"
+TINY = str(ROOT / "jobs" / "data" / "tiny_model")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One probe to make. name is unique: what is recorded under it is not made again."""
+
+    name: str
+    job: Job
+    config: Config
+    effort: Effort
+    depth: int | None = None
+
+    @property
+    def group(self) -> str:
+        """The item's priority class: the first word of its name."""
+        return self.name.partition("/")[0]
+
+
+def jobs(gpu: str, *, dry: bool) -> dict[str, Job]:
+    """The jobs of the suite on this device; tiny ones in a dry run."""
+    small, large = (TINY, TINY) if dry else (SMALL, LARGE)
+    length = 64 if dry else 1024
+    shared: dict[str, Any] = {"rows": 4096, "epochs": 1, "gpus": (gpu,), "price": "free"}
+    found = {
+        "full": job_from_options(model=small, method="full", max_length=length, global_batch=32,
+                                 **shared),
+        "lora": job_from_options(model=large, method="lora", max_length=length, global_batch=32,
+                                 **shared),
+    }  # fmt: skip
+    return {name: _shrunk(job) for name, job in found.items()} if dry else found
+
+
+def _shrunk(job: Job) -> Job:
+    """The dry run's model: weights in fp32, and deep enough for two depths."""
+    model = replace(job.model, num_layers=8)
+    return replace(job, model=model, method=replace(job.method, base="32bit"))
+
+
+def grid(job: Job, offer: Offer, *, dry: bool) -> list[Config]:
+    """Micro-batch x checkpointing x attention x precision, in a fixed order."""
+    micros = (1, 2) if dry else (1, 2, 4, 8, 16)
+    precisions = ("fp32",) if offer.device.is_cpu else ("bf16",)
+    optimizers = ("adamw_torch_fused", "adamw_torch")
+    axes = itertools.product(("none", "full"), ("sdpa", "eager"), precisions, optimizers, micros)
+    return [
+        Config(
+            micro_batch_size=micro, gradient_accumulation_steps=job.global_batch_size // micro,
+            checkpoint_every_steps=1000, precision=precision, attention=attention,
+            activation_checkpointing=kept, optimizer=optimizer,
+            pin_memory=not offer.device.is_cpu,
+        )
+        for kept, attention, precision, optimizer, micro in axes
+    ]  # fmt: skip
+
+
+def items(found: dict[str, Job], *, dry: bool) -> Iterator[Item]:
+    """Everything to measure, the most valuable first."""
+    full, lora = found["full"], found["lora"]
+    offer = full.offers[0]
+    effort = DRY if dry else EFFORT
+    grids = {name: grid(job, offer, dry=dry) for name, job in found.items()}
+    first = grids["full"][1]
+    yield Item("smoke/full", full, first, effort)
+    for number in range(2 if dry else REPEATS):
+        yield Item(f"repeat/{number}", full, first, effort)
+    for name, job in (("full", full), ("lora", lora)):
+        for config in grids[name][:: 8 if dry else 5]:
+            depth = 2 if name == "lora" else None
+            yield Item(f"memory/{name}/{config.key}", job, config, effort, depth)
+    pair = requests_at_depths(full, offer, first, effort)
+    for depth in (*((r["num_layers"] for r in pair) if pair else ()), None):
+        yield Item(f"depth/{depth or 'all'}", full, first, effort, depth)
+    for name, job in (("lora", lora), ("full", full)):
+        pair = requests_at_depths(job, offer, first, effort) if name == "lora" else None
+        depths = [r["num_layers"] for r in pair] if pair else [None]
+        for config, depth in itertools.product(grids[name], depths):
+            yield Item(f"{name}/{depth or 'all'}/{config.key}", job, config, effort, depth)
+    for name, job in (("lora", lora), ("full", full)):
+        for config in grids[name][1:4]:
+            compiled = config.with_knobs(compile="default")
+            depth = 2 if name == "lora" else None
+            yield Item(f"compiled/{name}/{config.micro_batch_size}", job, compiled,
+                       DRY if dry else COMPILED, depth)  # fmt: skip
+
+
+def run_suite(folder: Path, *, seconds: float, dry: bool) -> dict[str, Any]:
+    """Make as many probes as fit into the seconds; what was made and what is left."""
+    local = _device(dry=dry)
+    name = local.device.name if local.device else local.name
+    found = jobs(name, dry=dry)
+    log = ProbeLog(folder / "probes.jsonl")
+    done = {record.role for record in log.records}
+    begun, made, compiled = time.monotonic(), 0, 0
+    slowest = 0.0
+    every = [item for item in items(found, dry=dry) if not (dry and item.group == "compiled")]
+    with Session(Place(local, folder / "probing")) as session:
+        for item in every:
+            if item.name in done:
+                continue
+            if item.group == "compiled" and compiled >= MOST_COMPILED:
+                continue
+            left = seconds - (time.monotonic() - begun)
+            if left < min(1.5 * slowest, 60.0) or left <= 0:
+                break
+            record = _probe(session, item, timeout_s=max(left, 20.0))
+            log.append(replace(record, role=item.name))
+            done.add(item.name)
+            made, compiled = made + 1, compiled + (item.group == "compiled")
+            slowest = max(slowest, record.wall_s)
+            print(_line(item, record, left), flush=True)
+    left_over = [item.name for item in every if item.name not in done]
+    report = {"made": made, "left": len(left_over), "next": left_over[:1],
+              **summary(log.records, found)}  # fmt: skip
+    (folder / "summary.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return report
+
+
+def _device(*, dry: bool) -> LocalDevice:
+    gpus = [] if dry else [gpu for gpu in devices.gpus() if gpu.device is not None]
+    if not dry and not gpus:
+        msg = "no GPU of the catalogue is here; --dry-run tries the suite on the processor"
+        raise SystemExit(msg)
+    return gpus[0] if gpus else devices.cpu()
+
+
+def _probe(session: Session, item: Item, timeout_s: float) -> ProbeRecord:
+    request = request_for(
+        item.job, item.job.offers[0], item.config, effort=item.effort, num_layers=item.depth
+    )
+    if item.config.compile != "off":
+        request["checkpoint_max_bytes"] = 0
+    request["key"] = key_of(request)
+    return session.run(request, item.config.as_dict(), timeout_s=timeout_s)
+
+
+def _line(item: Item, record: ProbeRecord, left: float) -> str:
+    words = [item.name.partition("micro_batch_size")[0].rstrip("/"), record.status]
+    if record.ok:
+        step, memory = record.result["step"], record.result["memory"]
+        words += [f"{step['step_s'] * 1e3:.1f} ms", f"{memory['allocated_bytes'] / 2**30:.2f} GiB"]
+    return " | ".join([*words, f"{record.wall_s:.1f} s", f"{left:.0f} s left"])
+
+
+def summary(records: list[ProbeRecord], found: dict[str, Job]) -> dict[str, Any]:
+    """Repeat error, overhead of a probe, and how well two depths agree with the full one."""
+    groups: dict[str, list[ProbeRecord]] = {}
+    for record in records:
+        groups.setdefault(record.role.partition("/")[0], []).append(record)
+    answer: dict[str, Any] = {
+        "records": len(records),
+        "outcomes": {s: sum(r.status == s for r in records) for s in {r.status for r in records}},
+    }
+    steps = [r.result["step"]["step_s"] for r in groups.get("repeat", []) if r.ok]
+    if len(steps) > 1:
+        mean = sum(steps) / len(steps)
+        answer["repeat_error"] = (
+            sum((s - mean) ** 2 for s in steps) / (len(steps) - 1)
+        ) ** 0.5 / mean  # fmt: skip
+    ok = [r for r in records if r.ok]
+    if ok:
+        walls = sorted(r.wall_s for r in ok)
+        answer["probe_s_median"] = walls[len(walls) // 2]
+    depth = {r.role: r for r in groups.get("depth", []) if r.ok}
+    shallow = sorted((r for n, r in depth.items() if n != "depth/all"),
+                     key=lambda r: int(r.request["num_layers"]))  # fmt: skip
+    if "depth/all" in depth and len(shallow) > 1:
+        line = extrapolated(shallow[0], shallow[1], found["full"].model.num_layers)
+        answer["two_depth_over_full"] = agreement(line, depth["depth/all"])
+    return answer
+
+
+def main() -> None:
+    """Run as a program."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--seconds", type=float, default=None, help="of this call")
+    parser.add_argument("--dry-run", action="store_true", help="tiny models on the processor")
+    parser.add_argument("--folder", type=Path, default=None, help="where records are kept")
+    options = parser.parse_args()
+    dry = options.dry_run
+    folder = options.folder or (DRY_FOLDER if dry else FOLDER)
+    folder.mkdir(parents=True, exist_ok=True)
+    seconds = options.seconds or (DRY_CALL_S if dry else CALL_S)
+    report = run_suite(folder, seconds=seconds, dry=dry)
+    print(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()

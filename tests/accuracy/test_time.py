@@ -1,0 +1,83 @@
+"""The time model on groups that its fit has not seen, against `thresholds.toml`."""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.app.calibrate import SHIPPED_ROWS
+from autotune.evidence.refit import Refit, refit
+
+ONE = "one A100 80 GB, Hugging Face's Trainer"
+SEVERAL = "2 to 8 GPUs"
+
+
+@pytest.fixture(scope="module")
+def limits() -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_name("thresholds.toml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def timed() -> tuple[Refit, float]:
+    begun = time.perf_counter()
+    return refit(SHIPPED_ROWS), time.perf_counter() - begun
+
+
+@pytest.fixture(scope="module")
+def found(timed: tuple[Refit, float]) -> Refit:
+    return timed[0]
+
+
+def test_fitting_once_and_without_each_group_is_quick(
+    timed: tuple[Refit, float], limits: dict[str, Any]
+) -> None:
+    assert timed[1] < limits["fit"]["seconds"]
+
+
+def test_enough_of_the_public_record_is_covered(found: Refit, limits: dict[str, Any]) -> None:
+    everything = found.accuracy.scopes["all rows"]
+    assert everything.n >= limits["steps"]["rows"]
+    assert everything.groups >= limits["steps"]["groups"]
+
+
+@pytest.mark.parametrize(("scope", "limit"), [(ONE, "one_gpu"), (SEVERAL, "several_gpus")])
+def test_left_out_groups_are_predicted_this_well(
+    found: Refit, limits: dict[str, Any], scope: str, limit: str
+) -> None:
+    own, wanted = found.accuracy.scopes[scope], limits[limit]
+    assert own.median_ape <= wanted["median_ape"]
+    assert own.p90_ape <= wanted.get("p90_ape", 1.0)
+
+
+def test_the_median_over_devices_is_this_good(found: Refit, limits: dict[str, Any]) -> None:
+    enough = [d for d in found.accuracy.devices.values() if d.n >= limits["devices"]["rows"]]
+    assert len(enough) >= 3
+    assert found.accuracy.median_over_devices is not None
+    assert found.accuracy.median_over_devices <= limits["devices"]["median_of_medians"]
+
+
+def test_the_interval_holds_about_four_of_five_rows(found: Refit, limits: dict[str, Any]) -> None:
+    coverage = found.accuracy.scopes["all rows"].coverage
+    assert limits["coverage"]["least"] <= coverage <= limits["coverage"]["most"]
+
+
+def test_configurations_of_one_job_come_in_the_right_order(
+    found: Refit, limits: dict[str, Any]
+) -> None:
+    sweeps = found.accuracy.sweeps
+    assert sweeps.pairs >= 30
+    assert sweeps.right_order is not None
+    assert sweeps.right_order >= limits["sweeps"]["right_order"]
+    assert sweeps.mean_regret is not None
+    assert sweeps.mean_regret <= limits["sweeps"]["mean_regret"]
+
+
+def test_no_measured_step_beats_the_roofline_and_no_prediction_does(found: Refit) -> None:
+    steps = found.steps
+    roofline = steps.accumulation * steps.terms.flop / steps.terms.peak
+    assert (found.left_out.predicted_s >= roofline).all()
+    assert (steps.seconds > roofline).all()

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from dataclasses import fields, replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from autotune.app.calibrate import SHIPPED_ROWS, run_calibration
+from autotune.cost import constants as shipped
+from autotune.cost.constants import Constants, Spreads, constants, fitted
+from autotune.cost.model import CostModel
+from autotune.cost.offsets import levels_of
+from autotune.domain.candidates import Candidates
+from autotune.domain.errors import InputError
+from autotune.evidence.fitting import NAMES, SHARES, fit
+from autotune.evidence.least_squares import minimise
+from autotune.evidence.public_csv import read_cases
+from autotune.evidence.refit import refit_cases
+from autotune.evidence.steps import MeasuredSteps, measured_once, measured_steps
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@cache
+def steps() -> MeasuredSteps:
+    return measured_steps(measured_once(read_cases(SHIPPED_ROWS).cases))
+
+
+def test_the_shipped_calibration_is_what_the_command_writes(tmp_path: Path) -> None:
+    out = tmp_path / "calibration.toml"
+    run_calibration(out)
+    again = "run `autotune calibrate --out autotune/cost/calibration.toml` and commit the file"
+    assert out.read_text(encoding="utf-8") == shipped.PATH.read_text(encoding="utf-8"), again
+
+
+def test_the_calibration_file_says_what_it_was_fitted_on() -> None:
+    table = tomllib.loads(shipped.PATH.read_text(encoding="utf-8"))
+    assert sum(table["fit"]["rows"].values()) == len(steps())
+    assert len(table["fit"]["data_sha256"]) == 64
+    assert set(table["step"]) == {item.name for item in fields(Constants)}
+    assert set(table["log_sd"]) == {item.name for item in fields(Spreads)}
+    assert table["left_out"]["all rows"]["n"] == len(steps())
+
+
+def test_what_is_fitted_is_what_is_priced() -> None:
+    own = steps()
+    model = fitted()
+    for i in range(0, len(own), 29):
+        case = own.cases[i]
+        levels = levels_of(case.offer.device.name, case.job.software)
+        logs = [model.offset(e, level) for e, level in levels.items()]
+        factor = np.exp(sum(offset.log_factor for offset in logs if offset))
+        predicted = own.take(np.asarray([i])).predict(constants(), np.asarray([factor]))
+        bill = CostModel(case.job).price(Candidates.of([(case.offer, case.config)]))
+        assert predicted[0] == pytest.approx(float(bill.step_s[0]), rel=1e-9), case.id
+
+
+def test_shares_stay_fractions_and_the_covariance_is_one() -> None:
+    found = fit(steps())
+    assert all(0 < getattr(found.constants, name) < 1 for name in SHARES)
+    assert found.names[: len(NAMES)] == NAMES
+    assert np.allclose(found.covariance, found.covariance.T, atol=1e-9)
+    assert (np.linalg.eigvalsh(found.covariance) > 0).all()
+    shipped_one = fitted().covariance
+    assert shipped_one.shape == found.covariance.shape
+    assert np.abs(shipped_one - found.covariance).max() < 1e-4
+
+
+def test_a_wildly_wrong_row_hardly_moves_the_fit() -> None:
+    own = steps()
+    seconds = own.seconds.copy()
+    seconds[40] *= 20.0
+    plain, bent = fit(own), fit(replace(own, seconds=seconds))
+    sd = np.sqrt(np.diag(plain.covariance))[: len(NAMES)]
+    for name, spread in zip(NAMES, sd, strict=True):
+        before, after = getattr(plain.constants, name), getattr(bent.constants, name)
+        assert abs(np.log(after / before)) < 2.0 * spread, name
+
+
+def test_a_device_that_is_slower_than_its_terms_gets_an_offset_shrunk_towards_zero() -> None:
+    own = steps()
+    slow = np.asarray([case.offer.device.name == "a100-sxm4-40gb" for case in own.cases])
+    seconds = np.where(slow, own.seconds * 1.5, own.seconds)
+    before = fit(own).offsets["device"]["a100-sxm4-40gb"].log_factor
+    after = fit(replace(own, seconds=seconds)).offsets["device"]["a100-sxm4-40gb"].log_factor
+    assert 0.5 * np.log(1.5) < after - before < np.log(1.5)
+
+
+def test_a_table_without_a_step_time_cannot_be_fitted() -> None:
+    with pytest.raises(InputError, match="no step time"):
+        refit_cases([], "")
+
+
+def test_an_unwritable_file_is_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be written"):
+        run_calibration(tmp_path / "absent" / "file.toml")
+
+
+def test_fitting_imports_neither_scipy_nor_torch_nor_optuna() -> None:
+    code = (
+        "import sys; from autotune.app import calibrate;"
+        "from autotune.evidence import fitting, public_csv, steps;"
+        "cases = steps.measured_once(public_csv.read_cases(calibrate.SHIPPED_ROWS).cases);"
+        "fitting.fit(steps.measured_steps(cases));"
+        "print({m.split('.')[0] for m in sys.modules} & {'scipy', 'torch', 'optuna'})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_least_squares_finds_a_line_through_noise_and_an_outlier() -> None:
+    x = np.linspace(0.0, 1.0, 50)
+    y = 2.0 + 3.0 * x + 0.01 * np.sin(97.0 * x)
+    y[25] += 100.0
+
+    def residuals(p: np.ndarray) -> np.ndarray:
+        return (p[0] + p[1] * x - y) / 0.01
+
+    found = minimise(residuals, np.zeros(2), np.full(2, 100.0))
+    assert found.x == pytest.approx([2.0, 3.0], abs=0.01)
+
+
+def test_without_rows_least_squares_is_its_prior() -> None:
+    mean, sd = np.asarray([1.0, -2.0]), np.asarray([0.5, 2.0])
+    found = minimise(lambda _: np.zeros(1), mean, sd)
+    assert found.x == pytest.approx(mean)
+    assert np.sqrt(np.diag(found.covariance)) == pytest.approx(sd)

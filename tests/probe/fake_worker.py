@@ -1,0 +1,132 @@
+"""A worker that misbehaves on purpose: `fake_worker.py MODE REQUEST RESULT`. Free of torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+def good(request: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "schema_version": 1, "key": request["key"], "status": "ok", "stage": "done",
+        "versions": {}, "device": {"kind": "cpu", "name": "cpu"}, "warnings": [],
+        "seconds": {"total": 1.0},
+        "step": {"step_s": 0.5, "micro_s": 0.4, "optimizer_s": 0.05, "data_s": 0.02, "steps": 26,
+                 "accumulation": request["gradient_accumulation_steps"], "tokens": 512.0,
+                 "relative_error": 0.01, "retries": 0},
+        "memory": {"allocated_bytes": 1e9, "reserved_bytes": 1.1e9, "driver_bytes": 1.5e9,
+                   "context_bytes": 4e8, "total_bytes": 2e10, "near_full": False},
+        "checkpoint": {"save_s": 0.2, "bytes": 1000},
+        "evaluation": {"batch_s": 0.1, "rows": 8, "tokens": 800},
+        "loader": [{"workers": 0, "batch_s": 0.001, "start_s": 0.0, "batches": 3}],
+    }  # fmt: skip
+
+
+def machine(result: dict[str, Any], request: dict[str, Any]) -> None:
+    """A device on which larger micro-batches are better until they no longer fit."""
+    micro = request["micro_batch_size"]
+    if request["attention"] == "eager":
+        sys.exit("RuntimeError: this kernel is broken here")
+    if micro >= 8:
+        result |= {"status": "oom_device", "message": "torch.OutOfMemoryError: 8 GiB"}
+        result["memory"] |= {"driver_bytes": 2.1e10}
+    each = 0.1 + 0.02 * micro
+    accumulation = request["gradient_accumulation_steps"]
+    result["step"] |= {
+        "step_s": accumulation * each + 0.05, "micro_s": accumulation * each, "data_s": 0.0
+    }  # fmt: skip
+
+
+def write(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def main() -> None:
+    mode, request_path, result_path = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+    request = json.loads(request_path.read_text(encoding="utf-8"))
+    result = good(request)
+    if mode.startswith("once:"):  # fails the first time, is fine the second
+        flag = Path(mode.split(":")[1])
+        if not flag.exists():
+            flag.write_text("failed once")
+            sys.exit("something went wrong once")
+    elif mode.startswith("sleep-and-tell:"):
+        Path(mode.split(":")[1]).write_text(str(os.getpid()))
+        time.sleep(600)
+    elif mode.startswith("grandchildren:"):
+        code = "import time; time.sleep(600)"
+        children = [
+            subprocess.Popen([sys.executable, "-c", code]),
+            subprocess.Popen([sys.executable, "-c", code], start_new_session=True),
+        ]
+        Path(mode.split(":")[1]).write_text(" ".join(str(child.pid) for child in children))
+    elif mode == "machine":
+        machine(result, request)
+    elif mode in ENDINGS:
+        ENDINGS[mode]()
+    elif mode in RESULTS:
+        RESULTS[mode](result_path, result)
+        return
+    write(result_path, result)
+
+
+def full_disk() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+
+ENDINGS = {
+    "exit": lambda: sys.exit("an unexpected end"),
+    "exit-silently": lambda: os._exit(0),
+    "abort": os.abort,
+    "segfault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "hang": lambda: time.sleep(600),
+    "full-disk": full_disk,
+    "cuda-text": lambda: sys.exit("RuntimeError: CUDA error: an illegal memory access"),
+    "cublas-text": lambda: sys.exit("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
+    "cuda-oom-text": lambda: sys.exit("torch.OutOfMemoryError: CUDA out of memory."),
+    "host-oom-text": lambda: sys.exit("DefaultCPUAllocator: can't allocate memory"),
+    "nccl-text": lambda: sys.exit("NCCL error in: ProcessGroupNCCL.cpp"),
+    "harmless-text": lambda: sys.stderr.write("an error that is only a warning\n"),
+}
+
+
+def _changed(**parts: Any) -> Any:
+    def apply(path: Path, result: dict[str, Any]) -> None:
+        for name, value in parts.items():
+            outer, _, inner = name.partition("__")
+            if inner:
+                result[outer][inner] = value
+            else:
+                result[outer] = value
+        write(path, result)
+
+    return apply
+
+
+RESULTS: dict[str, Any] = {
+    "good": write,
+    "garbage": lambda path, _: path.write_bytes(b"\x00\xff{not json"),
+    "nan": _changed(step__step_s=float("nan")),
+    "negative": _changed(memory__driver_bytes=-1),
+    "word": _changed(step__step_s="fast"),
+    "other-key": _changed(key="another"),
+    "other-status": _changed(status="splendid"),
+    "list": lambda path, _: write(path, [1, 2]),
+    "oom": _changed(status="oom_device", message="torch.OutOfMemoryError"),
+    "unsupported": _changed(status="unsupported", message="ImportError: flash_attn"),
+    "bad-data": _changed(status="bad_data", message="rows.jsonl line 7 is not JSON"),
+    "thrash": _changed(step__retries=13),
+    "spill": _changed(memory__near_full=True, device={"kind": "cuda", "name": "x"}),
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""Every way a worker can end has a name, and nothing of it stays behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from autotune.probe.outcomes import Ending, unexplained
+from autotune.probe.runner import GUARD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.probe.record import ProbeRecord
+
+    Run = Callable[..., ProbeRecord]
+
+
+def alive(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_good_result_is_ok_at_the_first_attempt(run_fake: Run) -> None:
+    record = run_fake("good")
+    assert (record.status, record.attempts) == ("ok", 1)
+    assert record.step_s(8) > record.step_s(4)
+
+
+@pytest.mark.parametrize(
+    ("mode", "status", "attempts", "said"),
+    [
+        ("exit", "crash", 2, "an unexpected end"),
+        ("abort", "crash", 2, "SIGABRT"),
+        ("segfault", "crash", 2, "SIGSEGV"),
+        ("kill", "crash", 2, "signal 9"),
+        ("exit-silently", "invalid_result", 2, "left no result"),
+        ("garbage", "invalid_result", 2, "cannot be read"),
+        ("nan", "invalid_result", 2, "NaN"),
+        ("negative", "invalid_result", 2, "driver_bytes is '-1'"),
+        ("word", "invalid_result", 2, "'fast'"),
+        ("list", "invalid_result", 2, "not a probe's"),
+        ("other-key", "invalid_result", 2, "another request"),
+        ("other-status", "invalid_result", 2, "unknown status"),
+        ("full-disk", "crash", 2, "File too large"),
+        ("cuda-text", "cuda_error", 2, "illegal memory access"),
+        ("cublas-text", "cuda_error", 2, "CUBLAS_STATUS_ALLOC_FAILED"),
+        ("cuda-oom-text", "oom_device", 1, "out of memory"),
+        ("host-oom-text", "oom_host", 1, "can't allocate"),
+        ("nccl-text", "nccl_error", 2, "NCCL"),
+        ("oom", "oom_device", 1, "OutOfMemoryError"),
+        ("unsupported", "unsupported", 1, "flash_attn"),
+        ("bad-data", "bad_data", 1, "line 7"),
+        ("thrash", "thrash", 1, "13 times"),
+    ],
+)
+def test_each_ending_has_its_name(
+    run_fake: Run, mode: str, status: str, attempts: int, said: str
+) -> None:
+    record = run_fake(mode)
+    assert (record.status, record.attempts) == (status, attempts), record.message
+    assert said in record.message
+
+
+def test_a_word_on_stderr_is_no_failure(run_fake: Run) -> None:
+    assert run_fake("harmless-text").status == "ok"
+
+
+def test_a_full_and_slow_device_has_spilled_and_a_full_and_quick_one_has_not(run_fake: Run) -> None:
+    assert run_fake("spill", step_s=0.1).status == "spill"
+    assert run_fake("spill", step_s=0.4).status == "ok"
+
+
+def test_a_failure_that_does_not_repeat_is_forgiven(run_fake: Run, tmp_path: Path) -> None:
+    record = run_fake(f"once:{tmp_path / 'flag'}")
+    assert (record.status, record.attempts) == ("ok", 2)
+
+
+def test_a_hanging_worker_is_ended_at_its_time_limit(run_fake: Run) -> None:
+    begun = time.monotonic()
+    record = run_fake("hang", timeout_s=1.0)
+    assert record.status == "timeout"
+    assert record.attempts == 1
+    assert time.monotonic() - begun < 60
+
+
+def test_no_grandchild_outlives_its_probe_even_in_a_session_of_its_own(
+    run_fake: Run, tmp_path: Path
+) -> None:
+    told = tmp_path / "pids"
+    assert run_fake(f"grandchildren:{told}").status == "ok"
+    pids = [int(pid) for pid in told.read_text().split()]
+    deadline = time.monotonic() + 10
+    while any(map(alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(pids) == 2
+    assert not any(map(alive, pids))
+
+
+def test_nothing_is_left_in_the_folder(run_fake: Run, tmp_path: Path) -> None:
+    for mode in ("good", "exit", "garbage"):
+        run_fake(mode)
+    assert list((tmp_path / "probing").iterdir()) == []
+
+
+def test_a_worker_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    script = tmp_path / "sleeper.py"
+    script.write_text(
+        "import os, time\nfrom pathlib import Path\n"
+        f"Path({str(told)!r}).write_text(str(os.getpid()))\ntime.sleep(600)\n"
+    )
+    code = (
+        "import os, subprocess, sys, time\n"
+        f"subprocess.Popen([sys.executable, '-S', '-E', {str(GUARD)!r}, str(os.getpid()),"
+        f" sys.executable, {str(script)!r}], start_new_session=True)\n"
+        "time.sleep(600)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        deadline = time.monotonic() + 20
+        while not (told.exists() and told.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        pid = int(told.read_text())
+        assert alive(pid)
+    finally:
+        parent.kill()
+        parent.wait()
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(pid)
+
+
+def test_ctrl_c_ends_the_worker_and_is_an_outcome(tmp_path: Path, request_body: Any) -> None:
+    told = tmp_path / "pid"
+    fake = Path(__file__).with_name("fake_worker.py")
+    code = (
+        "import json, sys\n"
+        "from pathlib import Path\n"
+        "from autotune.probe.device import cpu\n"
+        "from autotune.probe.runner import Place, Runner\n"
+        f"place = Place(cpu(), Path({str(tmp_path)!r}) / 'p', 60.0,"
+        f" ({str(fake)!r}, 'sleep-and-tell:{told}'), sys.executable)\n"
+        "request = json.loads(sys.stdin.read())\n"
+        "print(Runner(place).run(request, {}).status)\n"
+    )
+    import json
+
+    root = Path(__file__).parents[2]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        cwd=root,
+    )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(request_body))
+    process.stdin.close()
+    deadline = time.monotonic() + 30
+    while not (told.exists() and told.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    pid = int(told.read_text())
+    process.send_signal(signal.SIGINT)
+    assert process.stdout is not None
+    assert process.stdout.read().strip() == "interrupted"
+    assert process.wait() == 0
+    assert not alive(pid)
+    process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [
+        (Ending(-9, "", oom_kills=1), "oom_host"),
+        (Ending(-9, "", oom_kills=0), "crash"),
+        (Ending(1, "CUBLAS_STATUS_ALLOC_FAILED", device_was_full=True), "oom_device"),
+        (Ending(None, "", rank_failures=({"status": "oom_device"},)), "oom_device"),
+        (Ending(None, "CUDA error"), "timeout"),
+        (Ending(None, "", interrupted=True), "interrupted"),
+        (Ending(0, ""), "invalid_result"),
+    ],
+)
+def test_what_the_parent_knows_decides_what_an_ending_is_called(
+    ending: Ending, status: str
+) -> None:
+    assert unexplained(ending, "no result")[0] == status
+
+
+def test_the_mark_is_not_left_in_our_own_environment() -> None:
+    assert "AUTOTUNE_PROBE" not in os.environ

@@ -1,0 +1,177 @@
+"""`tune --score probe`: the answer is a configuration that ran, and nothing that ran is lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from autotune.app.load_job import load_job
+from autotune.app.probe import ProbeOptions
+from autotune.app.tune import Options, tune
+from autotune.domain.errors import InputError, NoLocalDevice
+from autotune.probe.record import PROBES_FILE, read_records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.domain.job import Job
+    from autotune.domain.recommendation import Recommendation
+
+    Tune = Callable[..., Recommendation]
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("peft")
+ROOT = Path(__file__).parents[2]
+FAKE = Path(__file__).with_name("fake_worker.py")
+
+
+@pytest.fixture
+def tuned(job: Job, tmp_path: Path) -> Tune:
+    def run(mode: str = "machine", *, told: list[str] | None = None, **changes: Any) -> Any:
+        subject = changes.pop("job", job)
+        own = {name: changes.pop(name) for name in ("probes", "budget_s", "on") if name in changes}
+        probing = ProbeOptions(worker=(str(FAKE), mode), **own)
+        options = Options(
+            score="probe",
+            run_dir=changes.pop("run_dir", tmp_path / "run"),
+            probing=probing,
+            **changes,
+        )
+        lines: list[str] = [] if told is None else told
+        return tune(subject, options, lines.append)
+
+    return run
+
+
+def test_the_pick_ran_and_is_the_best_of_what_ran(tuned: Tune, tmp_path: Path) -> None:
+    answer = tuned(probes=6)
+    assert answer.best is not None
+    assert answer.best.basis == "measured"
+    assert answer.best.measured is not None
+    records = read_records(tmp_path / "run" / PROBES_FILE)
+    ran = [record for record in records if record.ok]
+    assert answer.best.config.as_dict()["micro_batch_size"] == max(
+        record.config["micro_batch_size"] for record in ran
+    )
+    assert {record.role for record in records} == {"search", "confirm"}
+    assert answer.search.probes == len(records)
+    assert sum(answer.best.time_s.as_dict().values()) == pytest.approx(answer.best.duration_s.p50)
+
+
+def test_out_of_memory_is_an_infeasible_trial_and_no_failure(tuned: Tune, tmp_path: Path) -> None:
+    tuned(probes=6)
+    lines = (tmp_path / "run" / "trials.jsonl").read_text().splitlines()
+    trials = [json.loads(line) for line in lines]
+    oom = [trial for trial in trials if trial["reason"] == "oom_device"]
+    assert oom
+    assert all(t["kind"] == "trial" and t["constraints"]["memory"] > 0 for t in oom)
+    assert not any(trial["fits"] for trial in oom)
+
+
+def test_a_broken_kernel_is_found_once_and_never_run_again(tuned: Tune, tmp_path: Path) -> None:
+    tuned(probes=8)
+    records = read_records(tmp_path / "run" / PROBES_FILE)
+    broken = [record for record in records if record.config["attention"] == "eager"]
+    assert len(broken) <= 2
+    assert all(record.status == "crash" for record in broken)
+
+
+def test_one_line_a_probe_says_what_was_measured_and_what_is_left(tuned: Tune) -> None:
+    told: list[str] = []
+    tuned(probes=2, told=told)
+    lines = [line for line in told if line.startswith("probe ")]
+    assert len(lines) >= 2
+    assert any("/step" in line and "best" in line for line in lines)
+    assert all("left" in line for line in lines)
+
+
+def test_a_second_study_reuses_what_the_first_measured(tuned: Tune, tmp_path: Path) -> None:
+    first = tuned(probes=3)
+    again = tuned(probes=3, run_dir=tmp_path / "other")
+    assert again.best is not None
+    assert first.best is not None
+    assert again.best.config == first.best.config
+    assert again.search.probes < first.search.probes
+
+
+def test_resuming_goes_on_after_what_is_recorded(tuned: Tune, tmp_path: Path) -> None:
+    tuned(probes=2)
+    before = read_records(tmp_path / "run" / PROBES_FILE)
+    tuned(probes=4, resume=True)
+    after = read_records(tmp_path / "run" / PROBES_FILE)
+    assert after[: len(before)] == before
+    assert len(after) > len(before)
+
+
+def test_the_budget_ends_the_search_and_the_first_probe_always_runs(tuned: Tune) -> None:
+    answer = tuned(probes=50, budget_s=0.0, mode="good")
+    assert answer.search.stopped_because == "probe budget"
+    assert answer.best is not None
+
+
+def test_nothing_is_run_in_a_dry_run(tuned: Tune, tmp_path: Path) -> None:
+    answer = tuned(probes=3, dry_run=True)
+    assert any("3 configurations would be probed" in note for note in answer.warnings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_a_matching_device_the_exit_code_is_five(tuned: Tune) -> None:
+    elsewhere = load_job(ROOT / "jobs" / "h100_38h.yaml")
+    with pytest.raises(NoLocalDevice, match="h100") as caught:
+        tuned(job=elsewhere)
+    assert caught.value.exit_code == 5
+    with pytest.raises(NoLocalDevice, match="not here"):
+        tuned(on="a100")
+
+
+def test_a_worker_that_always_crashes_is_told_with_its_own_words(tuned: Tune) -> None:
+    with pytest.raises(NoLocalDevice, match="an unexpected end"):
+        tuned("exit", probes=2)
+
+
+def test_a_bad_row_is_bad_input(tuned: Tune) -> None:
+    with pytest.raises(InputError, match="line 7"):
+        tuned("bad-data", probes=2)
+
+
+def test_when_nothing_fits_there_is_no_pick(tuned: Tune) -> None:
+    answer = tuned("oom", probes=2)
+    assert answer.best is None
+
+
+def test_probing_another_device_calibrates_the_jobs_own(tuned: Tune) -> None:
+    elsewhere = load_job(ROOT / "jobs" / "tiny_cpu.yaml", gpus=("t4",), price="1 USD/h")
+    answer = tuned("good", probes=2, on="cpu", job=elsewhere)
+    assert answer.best is not None
+    assert answer.best.basis == "calibrated"
+    assert answer.best.offer.device.name.startswith("t4")
+
+
+@pytest.mark.slow
+def test_the_tiny_job_is_tuned_by_real_probes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from autotune.cli.application import run
+
+    arguments = ["tune", str(ROOT / "jobs" / "tiny_cpu.yaml"), "--score", "probe", "--probes", "3"]
+    locks = ["--set", "precision=fp32", "--set", "compile=off"]
+    code = run([*arguments, *locks, "--run", str(tmp_path / "run"), "--format", "json"])
+    assert code == 0
+    out = capsys.readouterr().out
+    answer = json.loads(out)
+    assert answer["best"]["basis"] == "measured"
+    records = read_records(tmp_path / "run" / PROBES_FILE)
+    assert sum(record.ok for record in records) >= 2
+    configs = [
+        {k: v for k, v in record.config.items() if k != "checkpoint_every_steps"}
+        for record in records
+        if record.ok
+    ]
+    best = {k: v for k, v in answer["best"]["config"].items() if k != "checkpoint_every_steps"}
+    assert best in configs
+    assert answer["search"]["probes"] == len(records)
+    assert (tmp_path / "run" / "train.py").exists()

@@ -1,0 +1,189 @@
+"""The real worker on the processor: tiny models, every outcome that can be brought about here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from autotune.probe.device import cpu
+from autotune.probe.request import Effort, key_of, request_for
+from autotune.probe.runner import Place, Runner
+
+if TYPE_CHECKING:
+    from autotune.domain.config import Config
+    from autotune.domain.device import Offer
+    from autotune.domain.job import Job
+    from autotune.probe.record import ProbeRecord
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("peft")
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+QUICK = Effort(most=10, measured=4, least=2, seconds=2.0, patience_s=6.0, loader=False)
+
+
+def probe(tmp_path: Path, request: dict[str, Any], config: Config) -> ProbeRecord:
+    request = {**request, "key": key_of(request)}
+    return Runner(Place(cpu(), tmp_path / "probing", 120.0)).run(request, config.as_dict())
+
+
+@pytest.fixture
+def body(job: Job, offer: Offer, config: Config) -> dict[str, Any]:
+    return request_for(job, offer, config, effort=QUICK)
+
+
+def test_a_probe_measures_steps_memory_evaluation_checkpoint_and_loader(
+    tmp_path: Path, job: Job, offer: Offer, config: Config
+) -> None:
+    effort = Effort(most=12, measured=6, least=2, seconds=3.0, patience_s=6.0)
+    request = request_for(job, offer, config.with_knobs(num_dataloader_workers=1), effort=effort)
+    record = probe(tmp_path, request, config)
+    assert record.status == "ok", record.message
+    found = record.result
+    assert found["step"]["step_s"] > found["step"]["micro_s"] > 0
+    assert (
+        found["step"]["step_s"] == pytest.approx(found["step"]["block_s"], rel=0.5)
+        or not found["step"]["steady"]
+    )
+    assert found["memory"]["driver_bytes"] > found["memory"]["context_bytes"] > 1e8
+    assert set(found["memory"]["phases"]) >= {"micro", "optimizer", "evaluation"}
+    assert found["evaluation"]["batch_s"] > 0
+    assert found["checkpoint"]["bytes"] > 10_000
+    assert found["checkpoint"]["save_s"] > 0
+    assert [entry["workers"] for entry in found["loader"]] == [0, 1]
+    assert found["versions"]["torch"]
+    assert list((tmp_path / "probing").iterdir()) == []
+
+
+def test_compile_is_charged_once_and_counted(
+    tmp_path: Path, body: dict[str, Any], config: Config
+) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("torch.compile needs a C++ compiler")
+    body |= {"compile": "default", "evaluation": None, "checkpoint_max_bytes": 0}
+    body |= {"padding": "max_length", "num_layers": 1, "gradient_accumulation_steps": 1}
+    body["method"] = {**body["method"], "kind": "full"}
+    record = probe(tmp_path, body, config)
+    assert record.status == "ok", record.message
+    assert record.result["compile"]["graphs"] >= 1
+    assert record.result["compile"]["extra_s"] > record.result["step"]["step_s"]
+
+
+def test_more_memory_than_there_is_ends_as_out_of_memory(
+    tmp_path: Path, body: dict[str, Any], config: Config
+) -> None:
+    body |= {"memory_limit_bytes": 48 * 2**20, "micro_batch_size": 512}
+    record = probe(tmp_path, body, config)
+    assert record.status == "oom_host", record.message
+    assert record.fits is False
+    assert record.attempts == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [(b'{"text": "half', "line 7 is not JSON"), (b'{"label": 3}', "line 7 has no text"),
+     (b'{"text": ""}', "line 7 has no text"), (b"[1, 2]", "line 7 is not a JSON object")],
+)  # fmt: skip
+def test_a_row_that_nobody_can_read_is_named_by_its_line(
+    tmp_path: Path, line: bytes, said: str
+) -> None:
+    from autotune.probe.worker.rows import BadData, _read
+
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"text": "fine"}\n' * 6 + line + b"\n")
+    with pytest.raises(BadData, match=said):
+        _read(path)
+
+
+def test_two_processes_share_a_step_and_the_slowest_counts(
+    tmp_path: Path, body: dict[str, Any], config: Config
+) -> None:
+    body |= {"sharding": "ddp", "count": 2, "evaluation": None, "gradient_accumulation_steps": 1}
+    record = probe(tmp_path, body, config)
+    assert record.status == "ok", record.message
+    assert record.result["step"]["step_s"] > 0
+    assert record.result["step"]["world"] == 2
+
+
+def test_an_error_of_one_rank_ends_all_and_is_what_is_told(
+    tmp_path: Path, body: dict[str, Any], config: Config
+) -> None:
+    body |= {"sharding": "ddp", "count": 2, "attention": "flash_attention_2"}
+    record = probe(tmp_path, body, config)
+    assert record.status == "unsupported", record.message
+
+
+def test_one_process_serves_request_after_request_and_names_what_broke(
+    tmp_path: Path, body: dict[str, Any]
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_bytes(b'{"text": "fine"}\n' * 6 + b'{"text": "half\n')
+    quick = {**body, "evaluation": None, "checkpoint_max_bytes": 0}
+    requests = (
+        quick,
+        {**quick, "attention": "flash_attention_2"},
+        {**quick, "dataset": {"path": str(rows), "tokenizer": "bytes"}},
+        {**quick, "micro_batch_size": 2},
+    )
+    lines = ""
+    for number, request in enumerate(requests):
+        path = tmp_path / f"request{number}.json"
+        path.write_text(json.dumps({**request, "key": key_of(request), "work_dir": str(tmp_path)}))
+        lines += json.dumps([str(path), str(tmp_path / f"result{number}.json")]) + "\n"
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune.probe.worker", "--serve"],
+        input=lines, text=True, capture_output=True, timeout=240, cwd=ROOT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = [json.loads((tmp_path / f"result{n}.json").read_text()) for n in range(4)]
+    assert [result["status"] for result in found] == ["ok", "unsupported", "bad_data", "ok"]
+    assert "line 7" in found[2]["message"]
+    assert found[3]["seconds"]["import"] < found[0]["seconds"]["import"]
+
+
+def test_the_worker_runs_as_a_folder_of_its_own(tmp_path: Path, body: dict[str, Any]) -> None:
+    shutil.copytree(ROOT / "autotune" / "probe" / "worker", tmp_path / "probe_worker")
+    quick = {**body, "evaluation": None, "checkpoint_max_bytes": 0}
+    request = tmp_path / "request.json"
+    request.write_text(json.dumps({**quick, "key": key_of(quick)}))
+    code = (
+        "import runpy, sys\n"
+        "sys.modules['autotune'] = None\n"
+        f"sys.argv = ['worker', {str(request)!r}, {str(tmp_path / 'result.json')!r}]\n"
+        "runpy.run_module('probe_worker', run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=240,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads((tmp_path / "result.json").read_text())["status"] == "ok"
+
+
+def test_the_arguments_are_those_that_are_exported(
+    job: Job, offer: Offer, config: Config, body: dict[str, Any]
+) -> None:
+    from autotune.probe.worker.arguments import training_arguments as probed
+    from autotune.trainers.arguments import training_arguments as exported
+    from autotune.trainers.format import Plan
+
+    own = probed(body, output_dir="out", max_steps=9, on_cpu=True)
+    plan = Plan(
+        job=job, offer=offer, config=config, torch=(2, 13, 0), transformers=(5, 23, 0), trl=None,
+        checkpoint_bytes=1.0, at_risk=False, out_dir="out",
+    )  # fmt: skip
+    theirs = exported(plan, 5e-5)
+    compared = (
+        "per_device_train_batch_size", "gradient_accumulation_steps", "optim", "bf16", "fp16",
+        "average_tokens_across_devices", "dataloader_num_workers", "dataloader_pin_memory",
+        "activation_checkpointing", "use_cpu", "prediction_loss_only", "logging_steps",
+        "per_device_eval_batch_size",
+    )  # fmt: skip
+    assert {n: own.get(n) for n in compared} == {n: theirs.get(n) for n in compared}

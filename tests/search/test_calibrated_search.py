@@ -1,0 +1,430 @@
+"""The calibrated sampler against simulated machines, seeded."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import optuna
+import pytest
+
+from autotune.domain.errors import InputError
+from autotune.search.acquisition import Outlook, dominated, expected_improvement, normal_cdf
+from autotune.search.calibrated import CalibratedSampler, OutsideSpaceWarning
+from autotune.search.measurements import History, checked
+from autotune.search.past import PastKey, recall, remember
+from autotune.search.priced import MEMORY, Dimension, part_of
+from autotune.search.residuals import Observed, Residual
+from autotune.search.samplers import sampler_maker
+from autotune.search.simulated import SCENARIOS, Grid, Machine
+from autotune.search.stopping import Purse, remaining, verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MACHINES, PROBES = 12, 12
+WARM = 8
+
+
+@pytest.fixture(scope="module")
+def grid() -> Grid:
+    return Grid.of(1)
+
+
+@pytest.fixture(scope="module")
+def machines(grid: Grid) -> list[Machine]:
+    bias = SCENARIOS["one_card_b10"].bias
+    return [Machine(grid, seed, bias) for seed in range(MACHINES)]
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        yield
+
+
+def space_of(machine: Machine) -> dict[str, Any]:
+    return {
+        name: optuna.distributions.IntDistribution(0, len(d.levels) - 1)
+        if d.ordinal
+        else optuna.distributions.CategoricalDistribution(d.levels)
+        for name, d in machine.grid.dimensions.items()
+    }
+
+
+def probe(study: optuna.Study, machine: Machine) -> tuple[int, bool]:
+    """Ask, measure and tell; the candidate and whether it fitted."""
+    trial = study.ask(space_of(machine))
+    index = machine.find(trial.params)
+    assert index is not None
+    measured = machine.probe(index)
+    if measured is None:
+        trial.set_user_attr("oom", True)
+        trial.set_constraint("memory", 0.1)
+        study.tell(trial, float(machine.predicted_cost.max()))
+        return index, False
+    trial.set_user_attr("measured", measured)
+    trial.set_constraint("memory", measured[MEMORY] / float(machine.limit[index]) - 1.0)
+    study.tell(trial, machine.measured_cost(index, measured))
+    return index, True
+
+
+def regrets(machine: Machine) -> list[float]:
+    sampler = CalibratedSampler(machine, space_of(machine))
+    study = optuna.create_study(sampler=sampler)
+    found = []
+    for _ in range(PROBES):
+        probe(study, machine)
+        found.append(machine.regret(sampler.outlook(study).pick()))
+    return found
+
+
+def warm_tpe_regret(machine: Machine, seed: int) -> float:
+    make = sampler_maker("tpe", seed)
+    study = optuna.create_study(sampler=make(0))
+    order = machine.order()
+    for _ in range(WARM):
+        study.enqueue_trial(machine.params(next(order)))
+    best = (math.inf, None)
+    for number in range(PROBES):
+        study.sampler = make(number)
+        index, fits = probe(study, machine)
+        if fits:
+            measured = machine.probe(index)
+            assert measured is not None
+            best = min(best, (machine.measured_cost(index, measured), index), key=lambda b: b[0])
+    return machine.regret(best[1])
+
+
+def to_within(curve: list[float], fraction: float) -> float:
+    return next((k for k, regret in enumerate(curve, 1) if regret <= fraction), math.inf)
+
+
+def test_a_handful_of_probes_finds_the_optimum_and_beats_warm_started_tpe(
+    machines: list[Machine],
+) -> None:
+    curves = [regrets(machine) for machine in machines]
+    assert np.median([to_within(curve, 0.03) for curve in curves]) <= 10
+    assert np.median([curve[-1] for curve in curves]) <= 0.03
+    tpe = [warm_tpe_regret(machine, seed) for seed, machine in enumerate(machines)]
+    ours = [curve[-1] for curve in curves]
+    assert np.median(ours) < np.median(tpe) / 4
+    wins = sum(a < b for a, b in zip(ours, tpe, strict=True))
+    assert wins >= 0.75 * len(machines)
+
+
+def test_no_probe_is_made_twice_and_none_that_a_known_oom_dominates(
+    machines: list[Machine],
+) -> None:
+    ooms = 0
+    for machine in machines[:5]:
+        memory = machine.parts[-1]
+        study = optuna.create_study(sampler=CalibratedSampler(machine, space_of(machine)))
+        history = History()
+        for _ in range(PROBES):
+            before, _ = dominated(machine, history)
+            index, fits = probe(study, machine)
+            assert index not in history.tried
+            assert not before[memory.row_of[index]]
+            if fits:
+                history.learn(machine, index, machine.probe(index) or {})
+            else:
+                history.learn_oom(machine, index)
+                ooms += 1
+    assert ooms > 0, "the machines never ran out of memory, so nothing was tested"
+
+
+def test_an_oom_excludes_its_signature_at_every_larger_micro_batch_only(grid: Grid) -> None:
+    machine = Machine(grid, 0, 0.1)
+    memory = machine.parts[-1]
+    micro = [d.name for d in memory.reads].index("micro_batch")
+    history = History()
+    index = int(np.flatnonzero(memory.codes[memory.row_of][:, micro] == 3)[0])
+    history.learn_oom(machine, index)
+    excluded, _ = dominated(machine, history)
+    own = memory.codes[memory.row_of[index]]
+    assert excluded.sum() == 3
+    for row in np.flatnonzero(excluded):
+        assert memory.codes[row][micro] >= 3
+        assert (np.delete(memory.codes[row], micro) == np.delete(own, micro)).all()
+
+
+def test_resuming_at_any_probe_boundary_makes_the_same_next_proposal(
+    machines: list[Machine], tmp_path: Path
+) -> None:
+    machine = machines[1]
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    study = optuna.create_study(
+        storage=storage, study_name="s", sampler=CalibratedSampler(machine, space_of(machine))
+    )
+    straight = [probe(study, machine)[0] for _ in range(8)]
+    resumed: list[int] = []
+    other = f"sqlite:///{tmp_path / 'other.db'}"
+    for _ in range(8):
+        again = optuna.create_study(
+            storage=other, study_name="s", load_if_exists=True,
+            sampler=CalibratedSampler(machine, space_of(machine)),
+        )  # fmt: skip
+        resumed.append(probe(again, machine)[0])
+    assert resumed == straight
+
+
+def test_pending_probes_are_believed_and_not_proposed_again(machines: list[Machine]) -> None:
+    machine = machines[2]
+    space = space_of(machine)
+    study = optuna.create_study(sampler=CalibratedSampler(machine, space))
+    for _ in range(3):
+        probe(study, machine)
+    pending = [machine.find(study.ask(space).params) for _ in range(4)]
+    assert len(set(pending)) == 4
+    rows = [machine.parts[0].row_of[index] for index in pending if index is not None]
+    assert len(set(rows)) > 1
+
+
+def test_trials_of_other_samplers_teach_the_residuals(machines: list[Machine]) -> None:
+    machine = machines[3]
+    sampler = CalibratedSampler(machine, space_of(machine))
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+    for _ in range(6):
+        probe(study, machine)
+    study.sampler = sampler
+    index, _ = probe(study, machine)
+    assert sampler.last is not None
+    assert sampler.last.index == index
+    assert len(sampler.outlook(study).history.tried) == 7
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, "quick", True])
+def test_a_measurement_that_no_probe_can_make_is_refused(grid: Grid, value: object) -> None:
+    machine = Machine(grid, 0, 0.1)
+    with pytest.raises(InputError, match="trial 3: measured compute"):
+        checked({"compute": value}, machine, "trial 3")
+
+
+def test_an_unknown_part_is_refused_with_close_matches(grid: Grid) -> None:
+    with pytest.raises(InputError, match="comput"):
+        checked({"comput": 1.0}, Machine(grid, 0, 0.1), "trial 3")
+
+
+def test_a_bad_measurement_in_a_study_stops_the_search_by_name(machines: list[Machine]) -> None:
+    machine = machines[0]
+    study = optuna.create_study(sampler=CalibratedSampler(machine, space_of(machine)))
+    trial = study.ask(space_of(machine))
+    trial.set_user_attr("measured", {"compute": -2.0})
+    study.tell(trial, 1.0)
+    with pytest.raises(InputError, match="trial 0: measured compute is -2"):
+        study.ask(space_of(machine))
+
+
+def test_a_study_of_another_job_is_refused(machines: list[Machine]) -> None:
+    first, second = machines[:2]
+    study = optuna.create_study(sampler=CalibratedSampler(first, space_of(first)))
+    probe(study, first)
+    study.sampler = CalibratedSampler(second, space_of(second))
+    with pytest.raises(InputError, match="another job or space"):
+        study.ask(space_of(second))
+
+
+def test_trials_outside_the_space_are_named_in_a_warning(machines: list[Machine]) -> None:
+    machine = machines[0]
+    study = optuna.create_study(sampler=CalibratedSampler(machine, space_of(machine)))
+    study.add_trial(
+        optuna.trial.create_trial(
+            value=1.0, params={"x": 1}, distributions={"x": optuna.distributions.IntDistribution(0, 3)}
+        )
+    )
+    with pytest.warns(OutsideSpaceWarning, match="1 trials"):
+        study.ask(space_of(machine))
+
+
+def test_trials_scored_by_the_model_are_no_probes(machines: list[Machine]) -> None:
+    machine = machines[0]
+    space = space_of(machine)
+    study = optuna.create_study(sampler=CalibratedSampler(machine, space))
+    trial = study.ask(space)
+    trial.set_user_attr("basis", "modelled")
+    study.tell(trial, 1.0)
+    assert study.ask(space).params == trial.params
+
+
+def test_a_twin_of_a_measured_candidate_is_never_probed_and_may_be_the_pick(grid: Grid) -> None:
+    machine = Machine(grid, 4, 0.1)
+    history = History()
+    order = machine.order()
+    index = next(i for i in order if machine.probe(i) is not None)
+    history.learn(machine, index, machine.probe(index) or {})
+    outlook = Outlook(machine, history)
+    twins = outlook.twins(index)
+    assert len(twins) == 5, "configurations that differ in the checkpoint interval alone"
+    assert not outlook.allowed[twins].any()
+    pick = outlook.pick()
+    assert pick in twins
+    assert outlook.log_cost[pick] == outlook.log_cost[twins].min()
+
+
+def test_twins_of_the_incumbent_promise_nothing(grid: Grid) -> None:
+    machine = Machine(grid, 4, 0.1)
+    history = History()
+    index = next(i for i in machine.order() if machine.probe(i) is not None)
+    history.learn(machine, index, machine.probe(index) or {})
+    outlook = Outlook(machine, history)
+    assert outlook.incumbent == index
+    mean, sd = outlook.difference(outlook.twins(index), index)
+    assert sd.max() < 0.02
+    assert abs(mean).max() < 0.2
+
+
+def test_a_residual_follows_measurements_and_keeps_to_the_columns_it_reads() -> None:
+    rng = np.random.default_rng(0)
+    codes = {"a": rng.integers(0, 3, 60), "b": rng.integers(0, 4, 60)}
+    reads = [Dimension("a", ("x", "y", "z")), Dimension("b", ("1", "2", "3", "4"), ordinal=True)]
+    part = part_of("compute", reads, codes, np.ones(60))
+    assert len(part.predicted) <= 12
+    effect = {0: 0.3, 1: 0.0, 2: -0.2}
+    seen = [row for row in range(len(part.predicted)) if part.codes[row, 1] < 3]
+    observed = [
+        Observed(tuple(part.codes[row].tolist()), effect[int(part.codes[row, 0])], 0.01)
+        for row in seen
+    ]
+    residual = Residual(part, observed)
+    for row in range(len(part.predicted)):
+        assert residual.mean[row] == pytest.approx(effect[int(part.codes[row, 0])], abs=0.08)
+    unseen = [row for row in range(len(part.predicted)) if row not in seen]
+    assert residual.variance[unseen].min() > residual.variance[seen].max()
+
+
+def test_the_fast_posterior_equals_the_textbook_one(grid: Grid) -> None:
+    part = grid.parts[0]
+    rng = np.random.default_rng(1)
+    rows = rng.choice(len(part.predicted), 20, replace=False)
+    observed = [
+        Observed(tuple(part.codes[row].tolist()), float(rng.normal(0, 0.2)), 0.03) for row in rows
+    ]
+    residual = Residual(part, observed)
+    shape, amplitudes = residual._shape, residual.amplitudes
+    test = rng.choice(len(part.predicted), 50, replace=False)
+    k = shape.kernel(part.codes[rows], part.codes[rows], amplitudes) + np.eye(20) * 0.03**2
+    cross = shape.kernel(part.codes[test], part.codes[rows], amplitudes)
+    mean = cross @ np.linalg.solve(k, [o.log_ratio for o in observed])
+    prior = shape.kernel(part.codes[test], part.codes[test], amplitudes)
+    covariance = prior - cross @ np.linalg.solve(k, cross.T)
+    assert residual.mean[test] == pytest.approx(mean, abs=1e-4)
+    assert residual.variance[test] == pytest.approx(np.diag(covariance), abs=1e-4)
+    assert residual.covariance(int(test[0]))[test] == pytest.approx(covariance[0], abs=1e-4)
+
+
+def test_a_component_that_varies_with_more_than_it_declares_is_refused() -> None:
+    columns = {"a": np.asarray([0, 0, 1])}
+    with pytest.raises(InputError, match="more than it declares"):
+        part_of("compute", [Dimension("a", ("x", "y"))], columns, np.asarray([1.0, 2.0, 3.0]))
+
+
+def test_normal_distribution_and_expected_improvement_are_right() -> None:
+    z = np.linspace(-5, 5, 101)
+    exact = np.asarray([0.5 * math.erfc(-v / math.sqrt(2)) for v in z])
+    assert normal_cdf(z) == pytest.approx(exact, abs=2e-7)
+    draws = np.random.default_rng(0).normal(0.1, 0.3, 400_000)
+    found = expected_improvement(np.asarray([0.1]), np.asarray([0.3]))[0]
+    assert found == pytest.approx(np.maximum(-draws, 0).mean(), rel=0.02)
+
+
+def test_stopping_names_its_reason_and_what_stays_uncertain(machines: list[Machine]) -> None:
+    machine = machines[4]
+    sampler = CalibratedSampler(machine, space_of(machine))
+    study = optuna.create_study(sampler=sampler)
+    while not probe(study, machine)[1]:
+        pass
+    outlook = sampler.outlook(study)
+    proposal = outlook.propose()
+    left = remaining(outlook)
+    value = math.exp(float(outlook.log_cost[outlook.incumbent or 0]))
+    assert left.saving == pytest.approx(left.fraction * value)
+    assert verdict(outlook, proposal, Purse(next_cost=left.saving / 2)) is None
+    dear = verdict(outlook, proposal, Purse(next_cost=left.saving * 2))
+    assert dear is not None
+    assert dear.rule == "saving"
+    spent = verdict(outlook, proposal, Purse(next_cost=0.02, spent=0.99, budget=1.0))
+    assert spent is not None
+    assert spent.rule == "budget"
+    assert 0 < spent.remaining.bound < 1
+    for stop in (dear, spent):
+        assert "optimal" not in stop.reason
+        assert "$" in stop.reason
+    with pytest.raises(InputError, match="smaller than one probe"):
+        verdict(outlook, proposal, Purse(next_cost=0.02, budget=0.01))
+
+
+def test_the_remaining_uncertainty_shrinks_until_the_search_ends_by_itself(
+    machines: list[Machine],
+) -> None:
+    machine = machines[4]
+    sampler = CalibratedSampler(machine, space_of(machine))
+    study = optuna.create_study(sampler=sampler)
+    ended, first = None, None
+    for _ in range(60):
+        index, _ = probe(study, machine)
+        outlook = sampler.outlook(study)
+        if outlook.incumbent is not None and first is None:
+            first = remaining(outlook).fraction
+        ended = verdict(outlook, outlook.propose(), Purse(next_cost=0.0))
+        if ended is not None:
+            break
+    assert ended is not None
+    assert ended.rule == "regret"
+    assert first is not None
+    assert ended.remaining.fraction < min(0.003, first)
+
+
+def test_what_one_run_learned_saves_probes_in_the_next(grid: Grid, tmp_path: Path) -> None:
+    key = PastKey("24gb", "llama", "shape", "software")
+    saved = 0.0
+    for seed in (1, 5, 6):
+        machine = Machine(grid, seed, 0.1)
+        cold = regrets(machine)
+        sampler = CalibratedSampler(machine, space_of(machine))
+        study = optuna.create_study(sampler=sampler)
+        for _ in range(PROBES):
+            probe(study, machine)
+        home = tmp_path / str(seed)
+        remember(machine, sampler.outlook(study).history, key, home)
+        past = recall(machine, key, home)
+        assert past.count > 0
+        assert not past.warnings
+        history = History()
+        warm: list[float] = []
+        for _ in range(4):
+            proposal = Outlook(machine, history, past.observed).propose()
+            assert proposal is not None
+            measured = machine.probe(proposal.index)
+            if measured is None:
+                history.learn_oom(machine, proposal.index)
+            else:
+                history.learn(machine, proposal.index, measured)
+            warm.append(machine.regret(Outlook(machine, history, past.observed).pick()))
+        saved += min(to_within(cold, 0.1), PROBES) - min(to_within(warm, 0.1), PROBES)
+    assert saved > 0
+
+
+def test_a_prior_of_another_shape_or_a_damaged_one_is_named(grid: Grid, tmp_path: Path) -> None:
+    machine = Machine(grid, 0, 0.1)
+    history = History()
+    index = next(i for i in machine.order() if machine.probe(i) is not None)
+    history.learn(machine, index, machine.probe(index) or {})
+    key = PastKey("24gb", "llama", "1b", "software")
+    path = remember(machine, history, key, tmp_path)
+    other = recall(machine, PastKey("24gb", "llama", "8b", "software"), tmp_path)
+    assert other.count > 0
+    assert "weak prior" in other.warnings[0]
+    own = recall(machine, key, tmp_path)
+    assert other.observed["compute"][0].noise > own.observed["compute"][0].noise
+    assert recall(machine, PastKey("80gb", "llama", "1b", "software"), tmp_path).count == 0
+    data = json.loads(path.read_text())
+    data["observed"][0]["log_ratio"] = math.nan
+    path.write_text(json.dumps(data))
+    assert "damaged" in recall(machine, key, tmp_path).warnings[0]
