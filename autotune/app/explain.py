@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from autotune.cost.break_even import break_even_steps
 from autotune.domain.config import KNOBS
 from autotune.domain.units import format_bytes, format_count, format_seconds
+from autotune.search.selection import TIE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,7 +89,10 @@ def _clause(bill: Bill, pick: int, name: str, others: np.ndarray) -> str:
             return f"as fast as {value}, and {format_bytes(saved)} smaller"
         return f"no difference to {value}"
     if extra < 0:
-        return f"{value} would be {format_seconds(-extra)} faster, within the tie: simpler wins"
+        tie = -extra <= TIE * float(bill.duration_s[pick])
+        untried = " by the formula; it was not tried, or did not fit when traced"
+        why = ", within the tie: simpler wins" if tie else untried
+        return f"{value} would be {format_seconds(-extra)} faster{why}"
     return f"{value} would take {format_seconds(extra)} longer"
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from autotune.app.runs import load_recommendation_payload, load_run_job
 from autotune.domain.config import KNOBS, Config
 from autotune.domain.errors import InputError
+from autotune.report.recorded import recorded_payload
 from autotune.trainers.export import check_target, export, write_export
 
 if TYPE_CHECKING:
@@ -57,7 +58,9 @@ def export_pick(
 def export_run(run_dir: Path, to: str) -> tuple[Path, ...]:
     """Write a finished run's pick in another format. Raises InputError when nothing was picked."""
     job = load_run_job(run_dir)
-    row = load_recommendation_payload(run_dir).get("best")
+    payload = load_recommendation_payload(run_dir)
+    recorded_payload(payload, str(run_dir))  # refuses a damaged one
+    row = payload["best"]
     if not row:
         msg = f"the run {run_dir} found nothing that fits: there is nothing to export"
         raise InputError(msg, "see its report for the smallest changes that would fit")

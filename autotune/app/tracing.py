@@ -11,9 +11,11 @@ candidates keep the formula.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
+from math import hypot, log
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
+from autotune.cost.memory_spread import SLACK_LOG_SD
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import Candidates
 from autotune.domain.outcome import MemoryParts
@@ -99,8 +101,8 @@ def with_trace(bill: Bill, index: int, row: Estimated, traced: Traced) -> Estima
     probability = _moved(
         row.fits_probability,
         formula.total / parts.total,
-        bill.at("memory", "log_sd", index),
-        _spread(bill.job, traced),
+        hypot(bill.at("memory", "log_sd", index), SLACK_LOG_SD),
+        hypot(_spread(bill.job, traced), SLACK_LOG_SD),
     )
     changed = replace(
         row,
@@ -130,8 +132,6 @@ _PARTS = [
 
 def _moved(probability: float, shrunk: float, before_sd: float, after_sd: float) -> float:
     """P(fits) after the total changed by a factor and its log spread from one value to another."""
-    from math import log
-
     certain = 1e-12
     z = _NORMAL.inv_cdf(min(max(probability, certain), 1.0 - certain))
     return _NORMAL.cdf((z * before_sd + log(shrunk)) / after_sd)

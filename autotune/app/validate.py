@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.cost.model import CostModel
+from autotune.domain.errors import InputError
 from autotune.evidence.public_csv import read_cases
 from autotune.evidence.refit import refit_cases, residuals_of
 from autotune.evidence.validation import Validation, validate
@@ -29,6 +30,9 @@ def run_validation(data: Path | None = None) -> Validation:
     With a CSV the shipped calibration predicts; without one, whole groups are left out, refitted
     and predicted. Raises InputError when the file cannot be read as a table of measurements.
     """
+    if data and data.exists() and not data.is_file():
+        msg = f"{data} is no regular file"
+        raise InputError(msg, "--data takes a CSV file")
     table = read_cases(data or SHIPPED_ROWS)
     if data:
         return validate(table.cases, table.skipped, _price, BASIS_FILE)

@@ -15,7 +15,7 @@ from autotune.cli.jobs import (
     set_values,
     split_names,
 )
-from autotune.cli.output import Format, FormatOption, QuietOption, emit_as, look, warn
+from autotune.cli.output import Fidelity, Format, FormatOption, QuietOption, emit_as, look, warn
 
 
 def estimate(  # noqa: PLR0917 - typer passes by name
@@ -33,6 +33,9 @@ def estimate(  # noqa: PLR0917 - typer passes by name
             show_default=False,
         ),
     ] = None,
+    fidelity: Annotated[
+        Fidelity, typer.Option("--fidelity", help="What the memory rests on.")
+    ] = Fidelity.auto,
     format_: FormatOption = Format.text,
     quiet: QuietOption = False,
 ) -> None:
@@ -55,7 +58,7 @@ def estimate(  # noqa: PLR0917 - typer passes by name
         set_values=set_values(set_),
         allow=split_names(allow),
     )
-    found = price_config(loaded, claim=claim)
+    found = price_config(loaded, fidelity=fidelity.value, claim=claim)
     payload = estimate_payload(found.row, found.job, found.warnings, found.claim)
     if format_ in {Format.json, Format.csv}:
         warn(payload["warnings"], quiet=quiet)

@@ -18,6 +18,14 @@ LINE_WIDTH = 80  # where no terminal says its width
 _CLEAR_LINE = "\r\x1b[K"
 
 
+class Fidelity(StrEnum):
+    """What the cost model's memory rests on."""
+
+    auto = "auto"
+    formula = "formula"
+    trace = "trace"
+
+
 class Format(StrEnum):
     """How a result is printed."""
 

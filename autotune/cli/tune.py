@@ -18,6 +18,7 @@ from autotune.cli.jobs import (
     split_names,
 )
 from autotune.cli.output import (
+    Fidelity,
     Format,
     FormatOption,
     Progress,
@@ -42,14 +43,6 @@ class Score(StrEnum):
 
     model = "model"
     probe = "probe"
-
-
-class Fidelity(StrEnum):
-    """What the scores rest on."""
-
-    auto = "auto"
-    formula = "formula"
-    trace = "trace"
 
 
 class Goal(StrEnum):

@@ -88,7 +88,16 @@ def head_weights(model: Model) -> float:
 
 def adapter_weights(model: Model, method: Method) -> float:
     """[elements] P: adapter parameters that a token passes through; 0 for full fine-tuning."""
-    return sum(method.rank * (p.inputs + p.outputs) * p.adapted for p in products(model, method))
+    groups = (
+        (model.linears, model.num_layers - model.num_dense_layers),
+        (model.dense_linears, model.num_dense_layers),
+    )
+    return sum(
+        method.rank * (one.in_features + (one.adapter_out or one.out_features)) * one.active * count
+        for linears, count in groups
+        for one in linears
+        if _adapted(one, method)
+    )
 
 
 def attention_flop(model: Model, pairs: float) -> float:

@@ -26,7 +26,7 @@ class StepWork:
 
     @classmethod
     def of(cls, job: Job, tables: dict[str, Table], candidates: Candidates) -> StepWork:
-        """Compose the step of every candidate from the components\' tables. Shapes [n]."""
+        """Compose the step of every candidate from the components' tables. Shapes [n]."""
         micro = knob_values(candidates, "micro_batch_size")
         count = np.asarray([o.count for o in candidates.levels["offer"]], np.float64)
         accumulation = job.global_batch_size / (micro * count[candidates.codes["offer"]])

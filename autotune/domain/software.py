@@ -16,7 +16,8 @@ class Software:
     `loss` says what the training loop's loss materialises: `upcast` (fp32 logits, 12 bytes a logit
     at the peak), `upcast_copy` (older code that also keeps shifted or 16-bit logits, 14),
     `native` (in the logits' own dtype: GPT-2-like classes of transformers before 4.50, 8 in 16
-    bit), `inplace` (a kernel that overwrites the logits it is given with their gradient), `chunked` (never all logits at once), `fused` (no logits at all).
+    bit), `inplace` (a kernel that overwrites the logits it is given with their gradient),
+    `chunked` (never all logits at once), `fused` (no logits at all).
     """
 
     name: str

@@ -117,9 +117,12 @@ def cut(lengths: Lengths, cap: int, scale: float = 1.0) -> Lengths:
 def _config(
     job: Job, observation: Observation, offer: Offer, today: Config | None
 ) -> Config | None:
-    """Stated knobs over today's, over locks, over the trainer's defaults; None if no split fits."""
+    """Stated knobs over today's, over the trainer's defaults; None if no split fits.
+
+    Locks say what is asked, not what was run, so they change nothing of what was measured.
+    """
     stated = {k: v for k, v in observation.knobs.items() if k in KNOBS}
-    known = {**(today.as_dict() if today else {}), **job.lock, **stated}
+    known = {**(today.as_dict() if today else {}), **stated}
     per_device, rest = divmod(job.global_batch_size, offer.count)
     if rest:
         return None

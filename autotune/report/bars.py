@@ -43,7 +43,7 @@ def rounded_parts(parts: Sequence[float], total: float, decimals: int) -> list[f
     """Parts rounded so that they add up to the rounded total (largest remainders get the rest)."""
     scale = 10**decimals
     floors = [math.floor(part * scale) for part in parts]
-    missing = round(total * scale) - sum(floors)
+    missing = round(round(total, decimals) * scale) - sum(floors)
     by_remainder = sorted(
         range(len(parts)), key=lambda i: parts[i] * scale - floors[i], reverse=True
     )

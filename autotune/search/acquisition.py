@@ -36,8 +36,8 @@ CONFIRM_FROM, CONFIRM_EVERY = 6, 3  # probes before neighbours are confirmed, an
 INFLATED = 3.0  # times the sd, for a neighbour's sake
 PLATEAU = 0.003  # relative; candidates closer than this are not told apart by a choice
 TIE = 0.01
-CAUTION = 1.0
-BOLD = 1.2  # times the sd when a probe is chosen: a gain now also informs the probes after it
+CAUTION = 2.0  # power of P(fits) when a probe is chosen: one out of memory teaches no times
+BOLD = 1.3  # times the sd when a probe is chosen: a gain now also informs the probes after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,16 +201,16 @@ class Outlook:
             index = int(at[np.argmin(self.log_cost[at] - np.log(fits[at]))])
             return Proposal(index, math.inf, math.inf, float(fits[index]), "first")
         mean, sd = self.difference(at, self.incumbent)
-        most = float(np.max(expected_improvement(mean, sd) * fits[at]))
-        best = int(np.argmax(expected_improvement(mean, BOLD * sd) * fits[at] ** CAUTION))
+        gains = expected_improvement(mean, sd) * fits[at]
+        most = float(np.max(gains))
         probes = self.history.probes + len(self.history.pending)
         if probes >= CONFIRM_FROM and (probes - CONFIRM_FROM) % CONFIRM_EVERY == 0:
             near = self.neighbour()
             if near is not None:
-                gain = self._gain(near)
-                return Proposal(near, gain, most, float(fits[near]), "confirm")
+                return Proposal(near, self._gain(near), most, float(fits[near]), "confirm")
+        best = int(np.argmax(expected_improvement(mean, BOLD * sd) * fits[at] ** CAUTION))
         index = int(at[best])
-        return Proposal(index, self._gain(index), most, float(fits[index]), "improve")
+        return Proposal(index, float(gains[best]), most, float(fits[index]), "improve")
 
     def _gain(self, index: int) -> float:
         mean, sd = self.difference(np.asarray([index]), self.incumbent or 0)

@@ -60,6 +60,7 @@ class BilledCandidates:
         """Keep the bill and its parameters; objective: dollars or seconds."""
         self.bill, self.space, self.objective = bill, space, objective
         self.limit = bill.usable_bytes
+        self._last: tuple[Indices, dict[str, FloatArray]] | None = None
 
     def __len__(self) -> int:
         return len(self.bill)
@@ -159,7 +160,7 @@ class BilledCandidates:
 
         The composition of `cost.model`, with the checkpoint interval in closed form again.
         """
-        g = {name: values[at] for name, values in self._gathered.items()}
+        g = self._at(at)
         busy = g["busy"] * factors["compute"]
         wait = data.wait_s(busy_s=busy, batch_s=g["batch"] * factors["data"], workers=g["workers"])
         step = g["accumulation"] * (busy + wait) + g["late"] * factors["compute"]
@@ -181,6 +182,12 @@ class BilledCandidates:
         if score_name(self.bill, self.objective) != "cost_usd":
             return duration
         return duration / 3600.0 * g["price"]
+
+    def _at(self, at: Indices) -> dict[str, FloatArray]:
+        """`_gathered` of some candidates; the last ones are kept: they are asked for again."""
+        if self._last is None or self._last[0] is not at:
+            self._last = (at, {name: values[at] for name, values in self._gathered.items()})
+        return self._last[1]
 
     def params(self, index: int) -> dict[str, Any]:
         """The parameters of a candidate."""

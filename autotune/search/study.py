@@ -163,6 +163,9 @@ class _Search:
             failed += record.kind == "failed"
             if on_trial is not None:
                 on_trial(record)
+            if record.kind == "repeat" and self.sampler == CALIBRATED:
+                why = "everything worth trying was tried"
+                break
         return self._result(tried, records, resumed, why)
 
     def _result(

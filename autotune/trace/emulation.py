@@ -81,11 +81,11 @@ def cuda_like() -> Iterator[None]:
 
     functional.scaled_dot_product_attention = _attention
     functional.dropout = _dropout  # type: ignore[assignment]  # as torch names its arguments
-    torch.autocast = region  # type: ignore[assignment,misc]  # a factory of the same contexts
+    torch.autocast = region  # a factory of the same contexts
     try:
         yield
     finally:
-        torch.autocast = autocast  # type: ignore[misc]
+        torch.autocast = autocast
         functional.scaled_dot_product_attention = sdpa
         functional.dropout = dropout
 
@@ -94,6 +94,7 @@ def cuda_like() -> Iterator[None]:
 _LOW = {
     functional.linear, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bmm,
     torch.Tensor.bmm, torch.mm, torch.Tensor.mm, torch.addmm, torch.Tensor.addmm, torch.baddbmm,
+    torch.Tensor.baddbmm,
     torch.einsum, functional.conv1d,
 }  # fmt: skip
 _FULL = {

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from autotune.app import read_jobfile
+from autotune.app.export import _offer_of, export_run
 from autotune.app.load_job import load_job
 from autotune.app.tune import Options, tune
+from autotune.app.validate import run_validation
 from autotune.domain.errors import InputError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 JOB = """\
 model: Qwen/Qwen2-0.5B
@@ -124,6 +124,33 @@ def test_a_job_may_come_through_a_pipe(tmp_path: Path) -> None:
     job = load_job(pipe)
     writer.join()
     assert job.steps == 8
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/"])
+def test_measurements_that_are_no_regular_file_are_refused(path: str) -> None:
+    with pytest.raises(InputError, match="is no regular file"):
+        run_validation(Path(path))
+
+
+@pytest.mark.parametrize("answer", ['{"best": 5}', '{"schema_version": 1, "best": 5}', "[]"])
+def test_a_damaged_answer_is_not_exported(tmp_path: Path, answer: str) -> None:
+    run_dir = tmp_path / "run"
+    tune(load_job(stated(tmp_path)), Options(run_dir=run_dir, fidelity="formula", trials=3))
+    (run_dir / "recommendation.json").write_text(answer)
+    with pytest.raises(InputError):
+        export_run(run_dir, "hf")
+
+
+def test_the_offer_that_was_picked_is_exported(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "model: Qwen/Qwen2-0.5B\nmethod: lora\ndata: {rows: 64, max_length: 64}\n"
+        "hardware:\n  - {gpu: l4, price: 9 USD/h, host: {cores: 1}}\n"
+        "  - {gpu: l4, price: 1 USD/h, host: {cores: 8}}\n"
+    )
+    job = load_job(path)
+    row = {"device": "l4", "device_count": 1, "usd_per_hour": 1.0, "spot": False}
+    assert _offer_of(job, row).host.cores == 8
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,8 +13,6 @@ from autotune.app.load_job import load_job
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from autotune.domain.job import Job
 
 JOB = """\
@@ -89,3 +88,11 @@ def test_reasons_of_saves_say_what_decided(tmp_path: Path) -> None:
     assert short.reasons["checkpoint_every_steps"].startswith("one save, at the end")
     locked = autotune.tune(job_of(tmp_path, rest="lock: {save_total_limit: 1}"), fidelity="formula")
     assert locked.reasons["save_total_limit"] == "locked by the job"
+
+
+def test_a_stock_samplers_pick_is_not_called_a_tie_with_what_it_never_tried() -> None:
+    job = load_job(Path(__file__).parents[2] / "jobs" / "h100_38h.yaml")
+    answer = autotune.tune(job, fidelity="formula", sampler="random", trials=3, seed=1)
+    assert answer.best is not None
+    assert answer.best.config.compile == "off"
+    assert "faster by the formula; it was not tried" in answer.reasons["compile"]

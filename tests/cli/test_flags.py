@@ -17,7 +17,7 @@ FLAGS = {
         "--run", "--resume", "--export", "--dry-run", "--probes", "--probe-budget", "--probe-on",
         *FORMAT, *QUIET,
     },
-    "estimate": {"--set", "--allow", "--gpu", "--price", "--claim", *FORMAT, *QUIET},
+    "estimate": {"--set", "--allow", "--gpu", "--price", "--claim", "--fidelity", *FORMAT, *QUIET},
     "devices": FORMAT,
     "models": FORMAT,
     "prices": FORMAT,

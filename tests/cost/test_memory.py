@@ -113,8 +113,7 @@ def test_allocated_bytes_are_those_published(
     found = golden_case(published, row)["allocated"]
     if "cuBLAS" in published["source"]:
         found -= BLAS_A100
-    tolerance = 0.05 if "70b" in row["id"] else 0.03
-    assert found / published["unit"] == pytest.approx(row["peak"], rel=tolerance)
+    assert found / published["unit"] == pytest.approx(row["peak"], rel=0.03)
 
 
 def test_median_error_over_published_gpu_rows_is_below_one_percent() -> None:

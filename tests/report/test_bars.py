@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autotune.domain.units import GIB, HOUR_S
@@ -20,6 +20,7 @@ def _number(bar: Bar) -> float:
 
 
 @given(parts_of_a_whole, st.integers(0, 2))
+@example([0.005], 2)  # times 100 it is a half, printed it is 0.01
 def test_rounded_parts_add_up_to_the_rounded_total(parts: list[float], decimals: int) -> None:
     total = sum(parts)
     shown = rounded_parts(parts, total, decimals)

@@ -1,0 +1,271 @@
+"""Search on machines that exist: `python -m bench.replay [--quick] --format text|json`.
+
+Public sweeps over our knobs, answered from the record. A configuration that was never run is no
+candidate. Runs whose global batches or device counts differ are compared by device seconds per row,
+which is what is paid for.
+
+public_sweeps  rows of one source, snapshot, job and kernels that differ only in knobs, at least 3
+public_jobs    rows of one source and job, at least 8, on whatever machines and counts it was run
+
+Methods: random (mean over orders), model (the cost model's order) and calibrated. Each figure is
+over the sweeps: mean regret after 1, 2 and 3 probes against the best that was recorded, and the
+median probes to it. --quick: public_sweeps only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import autotune
+from autotune.cost.model import CostModel
+from autotune.domain.candidates import Candidates
+from autotune.domain.outcome import Infeasible, Measured
+from autotune.evidence.public_csv import read_cases
+from autotune.probe.replay import Replay, replay_of_cases, sweeps
+from autotune.search.acquisition import Outlook
+from autotune.search.measurements import History
+from autotune.search.priced import MEMORY, Dimension, Part, part_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from autotune.cost.columns import FloatArray
+    from autotune.domain.config import Config
+    from autotune.domain.device import Offer
+    from autotune.evidence.case import MeasuredCase
+
+DATA = Path(autotune.__file__).parent / "evidence" / "data" / "measured.csv"
+LEAST, LEAST_OF_JOB = 3, 8
+ORDERS = 200  # random orders averaged over
+AFTER = (1, 2, 3)
+IGNORED = {"gradient_accumulation_steps", "checkpoint_every_steps", "save_total_limit"}
+Figures = dict[str, float | int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A recorded configuration. pace_s: device seconds per row; None when it ran out of memory."""
+
+    offer: Offer
+    config: Config
+    pace_s: float | None
+    predicted_pace_s: float
+    predicted_bytes: float
+    usable_bytes: float
+
+
+class Recorded:
+    """A sweep as a `Priced`: device seconds per row, and memory as far as it decides what ran."""
+
+    grows = ("micro_batch_size",)
+
+    def __init__(self, points: Sequence[Point], name: str) -> None:
+        """Columns from what the points differ in."""
+        self.points, self.identity = points, name
+        self.limit: FloatArray = np.asarray([p.usable_bytes for p in points])
+        columns, dimensions = _columns(points)
+        reads = list(dimensions.values())
+        pace = np.asarray([p.predicted_pace_s for p in points])
+        size = np.asarray([p.predicted_bytes for p in points])
+        self.parts: tuple[Part, ...] = (
+            part_of("compute", reads, columns, pace, spread=0.2, noise=0.03),
+            part_of(MEMORY, reads, columns, size, spread=0.1, noise=0.02),
+        )
+        self._pace = pace
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def totals(self, factors: Mapping[str, FloatArray], at: NDArray[np.intp]) -> FloatArray:
+        """[s] of a device per row."""
+        found: FloatArray = self._pace[at] * factors["compute"]
+        return found
+
+    def params(self, index: int) -> dict[str, Any]:
+        """The point's number."""
+        return {"point": index}
+
+    def find(self, params: Mapping[str, Any]) -> int | None:
+        """The point of that number."""
+        return int(params["point"])
+
+    def order(self) -> Iterator[int]:
+        """Predicted pace, points that should fit first."""
+        over = self.parts[1].predicted[self.parts[1].row_of] > self.limit
+        for index in np.lexsort((self._pace, over)):
+            yield int(index)
+
+    def neighbours(self, index: int) -> list[int]:
+        """Points that differ in one column."""
+        codes = self.parts[0].codes[self.parts[0].row_of]
+        return [int(i) for i in np.flatnonzero((codes != codes[index]).sum(axis=1) == 1)]
+
+    def plainness(self, indices: Sequence[int]) -> list[tuple[float, ...]]:
+        """Less predicted memory."""
+        return [(self.points[i].predicted_bytes,) for i in indices]
+
+
+def _columns(
+    points: Sequence[Point],
+) -> tuple[dict[str, NDArray[np.int64]], dict[str, Dimension]]:
+    values: dict[str, list[str]] = defaultdict(list)
+    counts = {"micro_batch_size", "offer.count", "num_dataloader_workers"}
+    for point in points:
+        for knob, value in point.config.as_dict().items():
+            if knob not in IGNORED:
+                values[knob].append(str(value))
+        values["offer.device"].append(point.offer.device.name)
+        values["offer.count"].append(str(point.offer.count))
+        rows = point.config.micro_batch_size * point.config.gradient_accumulation_steps
+        values["rows"].append(str(rows))
+    columns, dimensions = {}, {}
+    for name, texts in values.items():
+        ordinal = name in counts or name == "rows"
+        levels = sorted(set(texts), key=float) if ordinal else sorted(set(texts))
+        if len(levels) > 1:
+            columns[name] = np.asarray([levels.index(text) for text in texts], np.int64)
+            dimensions[name] = Dimension(name, tuple(levels), ordinal)
+    return columns, dimensions
+
+
+def points_of(recorded: Replay) -> list[Point]:
+    """A replay's outcomes beside their predictions; what neither ran nor ran out is left out."""
+    found = []
+    for outcome in recorded:
+        if not isinstance(outcome, Measured | Infeasible):
+            continue
+        offer, config = outcome.offer, outcome.config
+        rows = config.micro_batch_size * config.gradient_accumulation_steps * offer.count
+        job = replace(recorded.job, global_batch_size=rows, offers=(offer,))
+        bill = CostModel(job).price(Candidates.of([(offer, config)]))
+        each = rows / offer.count
+        pace = outcome.step_time_s / each if isinstance(outcome, Measured) else None
+        found.append(
+            Point(
+                offer, config, pace,
+                float(bill.step_s[0]) / each, float(bill.memory_bytes[0]),
+                float(bill.usable_bytes[0]),
+            )
+        )  # fmt: skip
+    return found
+
+
+def public_sweeps(cases: Sequence[MeasuredCase]) -> list[list[Point]]:
+    """Sweeps over knobs alone."""
+    grouped: dict[str, list[MeasuredCase]] = defaultdict(list)
+    for case in cases:
+        if not case.older:
+            grouped[case.sweep_key].append(case)
+    return _worth([points_of(replay_of_cases(g)) for g in grouped.values()], LEAST)
+
+
+def public_jobs(cases: Sequence[MeasuredCase]) -> list[list[Point]]:
+    """Jobs run in many configurations, machines and counts included."""
+    return _worth([points_of(found) for found in sweeps(cases, LEAST_OF_JOB)], LEAST_OF_JOB)
+
+
+def _worth(found: list[list[Point]], least: int) -> list[list[Point]]:
+    """Sweeps with a choice: enough points, at least two that ran."""
+    return [
+        points
+        for points in found
+        if len(points) >= least and sum(p.pace_s is not None for p in points) > 1
+    ]
+
+
+def in_order(points: Sequence[Point], order: Sequence[int]) -> list[float]:
+    """The regret of the best seen after every probe of an order."""
+    paces = [points[i].pace_s for i in order]
+    best = min(p.pace_s for p in points if p.pace_s is not None)
+    seen, curve = float("inf"), []
+    for pace in paces:
+        seen = min(seen, pace if pace is not None else float("inf"))
+        curve.append(seen / best - 1.0)
+    return curve
+
+
+def calibrated_order(points: Sequence[Point]) -> list[int]:
+    """The points in the order that the calibrated sampler probes them."""
+    priced, history = Recorded(points, "recorded"), History()
+    tried: list[int] = []
+    for _ in points:
+        proposal = Outlook(priced, history).propose() if history.probes else None
+        fallback = (i for i in priced.order() if i not in history.tried)
+        index = proposal.index if proposal is not None else next(fallback)
+        tried.append(index)
+        pace = points[index].pace_s
+        if pace is None:
+            history.learn_oom(priced, index)
+        else:
+            history.learn(priced, index, {"compute": pace})
+    return tried
+
+
+def figures(curves: Sequence[Sequence[float]]) -> Figures:
+    """Means over sweeps; a sweep where nothing has run yet counts as its worst recorded regret."""
+    found: Figures = {"sweeps": len(curves)}
+    for after in AFTER:
+        values = [_at(curve, after) for curve in curves]
+        found[f"regret_{after}"] = round(float(np.mean(values)), 5)
+    found["regret_3_p90"] = round(float(np.percentile([_at(c, AFTER[-1]) for c in curves], 90)), 5)
+    for name, within in (("probes_to_3pct", 0.03), ("probes_to_1pct", 0.01)):
+        first = [next(k for k, r in enumerate(c, start=1) if r <= within) for c in curves]
+        found[name] = float(np.median(first))
+    return found
+
+
+def _at(curve: Sequence[float], after: int) -> float:
+    value = curve[min(after, len(curve)) - 1]
+    return value if np.isfinite(value) else max((r for r in curve if np.isfinite(r)), default=0.0)
+
+
+def measure(found: Sequence[list[Point]]) -> dict[str, Figures]:
+    """Every method on every sweep."""
+    rng = np.random.default_rng(0)
+    random, model, calibrated = [], [], []
+    for points in found:
+        orders = [rng.permutation(len(points)).tolist() for _ in range(ORDERS)]
+        random += [in_order(points, order) for order in orders]
+        model.append(in_order(points, list(Recorded(points, "recorded").order())))
+        calibrated.append(in_order(points, calibrated_order(points)))
+    by_chance = {**figures(random), "sweeps": len(found)}
+    return {"random": by_chance, "model": figures(model), "calibrated": figures(calibrated)}
+
+
+def answer(*, quick: bool) -> dict[str, dict[str, Figures]]:
+    """The figures by scenario and method."""
+    cases = read_cases(DATA).cases
+    found = {"public_sweeps": measure(public_sweeps(cases))}
+    if not quick:
+        found["public_jobs"] = measure(public_jobs(cases))
+    return found
+
+
+def main() -> None:
+    """Replay and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="sweeps over knobs alone")
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+    options = parser.parse_args()
+    result = answer(quick=options.quick)
+    if options.format == "json":
+        print(json.dumps(result, indent=1, allow_nan=False))
+        return
+    for scenario, by_method in result.items():
+        print(scenario)
+        for method, values in by_method.items():
+            shown = "  ".join(f"{name} {value:.3g}" for name, value in values.items())
+            print(f"  {method:11} {shown}")
+
+
+if __name__ == "__main__":
+    main()

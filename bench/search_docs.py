@@ -1,0 +1,131 @@
+"""The generated parts of docs/search.md: the table, and the curves as SVG drawn by hand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE, PLOT = ROOT / "docs" / "search.md", ROOT / "docs" / "search.svg"
+BEGIN, END = "<!-- begin search -->", "<!-- end search -->"
+HEADS = {
+    "probes_to_3pct": "probes to 3 %", "probes_to_1pct": "to 1 %",
+    "regret_10": "regret after 10", "regret_20": "after 20", "regret_20_p90": "after 20, p90",
+    "oom_probes": "out of memory",
+}  # fmt: skip
+COLOURS = {
+    "random": "#9a9a9a", "tpe": "#c58b2a", "tpe_warm": "#a3431f", "gp_warm": "#7a4fa3",
+    "nsga2": "#5b8c3a", "ladder": "#2a7f8e", "calibrated": "#14399a",
+}  # fmt: skip
+WIDTH, HEIGHT, LEFT, TOP, GAP = 300, 190, 52, 44, 26
+DECADES = (0.001, 0.01, 0.1, 1.0, 10.0)
+LEGEND = 30
+
+
+def write(
+    figures: Mapping[str, Mapping[str, Mapping[str, Any] | None]],
+    curves: Mapping[str, Mapping[str, Sequence[Sequence[float]]]],
+) -> None:
+    """Write the table into the page, and the plot beside it."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN, 1)
+    _, after = rest.split(END, 1)
+    machines = max(len(c) for by in curves.values() for c in by.values())
+    body = f"{machines} machines a scenario, the same for every method.\n\n{table(figures)}"
+    PAGE.write_text(f"{before}{BEGIN}\n{body}\n{END}{after}", encoding="utf-8")
+    PLOT.write_text(plot(curves), encoding="utf-8")
+
+
+def table(figures: Mapping[str, Mapping[str, Mapping[str, Any] | None]]) -> str:
+    """Markdown: a row for each scenario and method."""
+    lines = [
+        "| scenario | method | " + " | ".join(HEADS.values()) + " |",
+        "|---|---|" + "---:|" * len(HEADS),
+    ]
+    for scenario, by_method in figures.items():
+        for method, values in by_method.items():
+            cells = [_cell(name, (values or {}).get(name)) for name in HEADS]
+            name = f"**{method}**" if method == "calibrated" else method
+            lines.append(f"| {scenario} | {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(name: str, value: float | None) -> str:
+    if value is None:
+        return "not reached" if name.startswith("probes") else "-"
+    return f"{value:.1%}" if name.startswith("regret") else f"{value:g}"
+
+
+def plot(curves: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> str:
+    """Median regret by probes, a panel for each scenario, logarithmic."""
+    columns = 2
+    rows = math.ceil(len(curves) / columns)
+    width = columns * (WIDTH + LEFT + GAP)
+    height = rows * (HEIGHT + TOP + GAP) + LEGEND
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"',
+        'font-family="sans-serif" font-size="11">',
+        "<title>Median regret of the recommendation after each probe</title>",
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+    ]
+    for k, (scenario, by_method) in enumerate(curves.items()):
+        x = (k % columns) * (WIDTH + LEFT + GAP) + LEFT
+        y = (k // columns) * (HEIGHT + TOP + GAP) + TOP
+        parts.append(_panel(scenario, by_method, x, y))
+    parts.append(_legend(curves, height))
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _panel(title: str, by_method: Mapping[str, Sequence[Sequence[float]]], x: int, y: int) -> str:
+    longest = max(len(curve) for found in by_method.values() for curve in found)
+    parts = [f'<text x="{x}" y="{y - 10}" font-weight="bold">{title}</text>']
+    for level in DECADES:
+        at = y + _height(level)
+        parts.append(
+            f'<line x1="{x}" x2="{x + WIDTH}" y1="{at:.1f}" y2="{at:.1f}" stroke="#dddddd"/>'
+            f'<text x="{x - 6}" y="{at + 4:.1f}" text-anchor="end" fill="#555555">'
+            f"{100 * level:g} %</text>"
+        )
+    parts += [
+        f'<text x="{x + WIDTH * k / longest:.1f}" y="{y + HEIGHT + 14}" text-anchor="middle" '
+        f'fill="#555555">{k}</text>'
+        for k in range(10, longest + 1, 10)
+    ]
+    for method, found in by_method.items():
+        points = []
+        for k in range(max(len(c) for c in found)):
+            median = float(np.median([c[min(k, len(c) - 1)] for c in found]))
+            if math.isfinite(median):
+                points.append(f"{x + WIDTH * (k + 1) / longest:.1f},{y + _height(median):.1f}")
+        wide = 2.6 if method == "calibrated" else 1.4
+        parts.append(
+            f'<polyline points="{" ".join(points)}" fill="none" stroke="{COLOURS[method]}" '
+            f'stroke-width="{wide}"/>'
+        )
+    return "\n".join(parts)
+
+
+def _height(value: float) -> float:
+    """Pixels below the panel's top; what is under the lowest line lies on it."""
+    low, high = math.log10(DECADES[0]), math.log10(DECADES[-1])
+    place = math.log10(min(max(value, DECADES[0]), DECADES[-1]))
+    return HEIGHT * (high - place) / (high - low)
+
+
+def _legend(curves: Mapping[str, Mapping[str, Any]], height: int) -> str:
+    methods = list(dict.fromkeys(m for by in curves.values() for m in by))
+    parts = []
+    for k, method in enumerate(methods):
+        x = LEFT + 88 * k
+        parts.append(
+            f'<line x1="{x}" x2="{x + 18}" y1="{height - 14}" y2="{height - 14}" '
+            f'stroke="{COLOURS[method]}" stroke-width="2.6"/>'
+            f'<text x="{x + 22}" y="{height - 10}">{method}</text>'
+        )
+    return "\n".join(parts)

@@ -1,0 +1,166 @@
+"""The bill as the calibrated sampler sees it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from autotune.cost.model import CostModel
+from autotune.domain.candidates import OFFER, Candidates
+from autotune.domain.errors import InputError
+from autotune.search.acquisition import Outlook
+from autotune.search.axes import ParameterSpace
+from autotune.search.billed import BilledCandidates
+from autotune.search.deciding import deciding_probe
+from autotune.search.measured import Enough, Scored, explore_measured
+from autotune.search.measurements import History
+from autotune.space.enumerate import enumerate_candidates
+from autotune.space.file import load_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.cost.model import Bill
+    from autotune.domain.job import Job
+
+COMPUTE = 1.4  # the machine is that much slower than predicted, and needs as much more memory
+MEMORY = 1.1
+
+
+def billed(bill: Bill, objective: Any = "cost") -> BilledCandidates:
+    return BilledCandidates(bill, ParameterSpace(bill.candidates), objective)
+
+
+def ones(priced: BilledCandidates) -> dict[str, Any]:
+    return {part.name: np.ones(len(priced)) for part in priced.parts}
+
+
+@pytest.mark.parametrize("objective", ["cost", "time"])
+def test_parts_make_the_bill_again(small_bill: Bill, tight_bill: Bill, objective: Any) -> None:
+    for bill in (small_bill, tight_bill):
+        priced = billed(bill, objective)
+        totals = priced.totals(ones(priced), np.arange(len(bill)))
+        expected = bill.cost_usd if objective == "cost" else bill.duration_s
+        assert totals == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_slower_part_makes_the_run_longer_and_the_others_leave_it(tight_bill: Bill) -> None:
+    priced = billed(tight_bill, "time")
+    at = np.arange(len(priced))
+    plain = priced.totals(ones(priced), at)
+    slower = priced.totals({**ones(priced), "compute": np.full(len(at), 2.0)}, at)
+    assert (slower > plain).all()
+    heavier = {**ones(priced), "memory": np.full(len(at), 2.0)}
+    assert priced.totals(heavier, at) == pytest.approx(plain)
+
+
+def test_every_part_is_a_function_of_what_its_component_declares(small_bill: Bill) -> None:
+    for part in billed(small_bill).parts:
+        assert len(part.predicted) < len(small_bill)
+        assert part.predicted[part.row_of].shape == (len(small_bill),)
+
+
+def truth(priced: BilledCandidates, index: int) -> Scored:
+    """A machine that computes slower than predicted and needs more memory."""
+    values = {p.name: float(p.predicted[p.row_of[index]]) for p in priced.parts}
+    factors = {**{name: np.ones(1) for name in values}, "compute": np.full(1, COMPUTE)}
+    values["compute"] *= COMPUTE
+    values["memory"] *= MEMORY
+    over = values["memory"] / float(priced.limit[index]) - 1.0
+    measured = {name: value for name, value in values.items() if value > 0}
+    cost = float(priced.totals(factors, np.asarray([index]))[0])
+    if over > 0:
+        return Scored(cost, {"memory": over}, fits=False, reason="memory", oom=True)
+    return Scored(cost, {"memory": over}, fits=True, reason="fits", measured=measured)
+
+
+def test_probes_of_a_bill_go_by_residuals_and_a_killed_search_goes_on_alike(
+    tight_bill: Bill, tmp_path: Path
+) -> None:
+    priced = billed(tight_bill)
+
+    def search(folder: Path, trials: int, *, resume: bool = False) -> list[int]:
+        asked: list[int] = []
+
+        def measure(index: int) -> Scored:
+            asked.append(index)
+            return truth(priced, index)
+
+        explore_measured(
+            tight_bill, measure, sampler="calibrated", trials=trials, run_dir=folder,
+            job_key="job", resume=resume,
+        )  # fmt: skip
+        return asked
+
+    straight = search(tmp_path / "straight", 7)
+    assert len(set(straight)) == 7
+    pieces = [i for n in range(1, 8) for i in search(tmp_path / "pieces", n, resume=n > 1)]
+    assert pieces == straight
+
+
+def test_the_search_learns_that_a_machine_is_slower_everywhere(tight_bill: Bill) -> None:
+    priced = billed(tight_bill)
+    history = History()
+
+    def measure(index: int) -> Scored:
+        if len(history.measured) == 4:
+            msg = "four are enough"
+            raise Enough(msg)
+        scored = truth(priced, index)
+        if scored.oom:
+            history.learn_oom(priced, index)
+        else:
+            history.learn(priced, index, scored.measured)
+        return scored
+
+    found = explore_measured(tight_bill, measure, sampler="calibrated", trials=20)
+    assert found.stopped_because == "four are enough"
+    outlook = Outlook(priced, history)
+    factors = np.exp(outlook.residuals["compute"].mean)
+    assert np.median(factors) == pytest.approx(COMPUTE, rel=0.08)
+    pick = outlook.pick()
+    assert pick in history.measured
+    assert priced.bill.memory_bytes[pick] * MEMORY <= priced.limit[pick]
+
+
+def test_the_identity_is_the_job_s_and_not_the_price_s(small_job: Job) -> None:
+    def identity(job: Job) -> str:
+        bill = CostModel(job).price(enumerate_candidates(job, load_space()).candidates)
+        return billed(bill).identity
+
+    own = identity(small_job)
+    dearer = tuple(replace(o, usd_per_hour=2 * o.usd_per_hour) for o in small_job.offers)
+    assert identity(replace(small_job, rows=small_job.rows * 2)) != own
+    assert identity(replace(small_job, offers=dearer)) == own
+
+
+def test_the_cheapest_probe_that_decides_between_explanations(tight_job: Job) -> None:
+    """A slow disk or slow computing: only a probe that measures both parts tells them apart."""
+    candidates = enumerate_candidates(tight_job, load_space()).candidates
+    offer = tight_job.offers[0]
+    host = replace(offer.host, checkpoint_write_bytes_per_s=1e6)
+    slow_disk = replace(tight_job, offers=(replace(offer, host=host),))
+    padded = replace(tight_job, padding="max_length")
+
+    def under(job: Job) -> BilledCandidates:
+        """The same configurations on the job's own offer."""
+        levels = {**candidates.levels, OFFER: job.offers}
+        return billed(CostModel(job).price(Candidates(levels, candidates.codes)))
+
+    stated = under(tight_job)
+    explanations = {"disk": under(slow_disk), "padding": under(padded), "as stated": stated}
+    cost = np.linspace(2.0, 1.0, len(candidates))
+    decided = deciding_probe(explanations, cost, explanations["as stated"].bill.feasible)
+    assert decided is not None
+    assert decided.decides
+    assert explanations["as stated"].bill.feasible[decided.index]
+    shows = decided.shows
+    assert shows["disk"]["save"] > 5 * shows["as stated"]["save"]
+    assert shows["padding"]["compute"] > 1.05 * shows["as stated"]["compute"]
+    same = {"one": under(tight_job), "two": under(tight_job)}
+    assert deciding_probe(same, cost) is None
+    with pytest.raises(InputError, match="at least two"):
+        deciding_probe({"one": same["one"]}, cost)
