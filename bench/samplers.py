@@ -45,12 +45,16 @@ def distributions(machine: Machine) -> dict[str, Any]:
 
 
 def tell(study: optuna.Study, trial: optuna.Trial, machine: Machine, index: int) -> Measured:
-    """Probe a candidate and tell the study, in the form that every sampler understands."""
+    """Probe a candidate and tell the study, in the form that every sampler understands.
+
+    Out of memory: infeasible, with the predicted cost as value, since a penalty far above the rest
+    would spoil the scale that a Gaussian process of the objective fits.
+    """
     measured = machine.probe(index)
     if measured is None:
         trial.set_user_attr("oom", value=True)
         trial.set_constraint("memory", OOM_VIOLATION)
-        study.tell(trial, float(machine.predicted_cost.max()))
+        study.tell(trial, float(machine.predicted_cost[index]))
         return None
     trial.set_user_attr("measured", measured)
     trial.set_constraint("memory", measured[MEMORY] / float(machine.limit[index]) - 1.0)
