@@ -204,9 +204,10 @@ def _gap_warning(
     noun = _NOUNS[reference.observation.quantity]
     factor = max(measured / expected, expected / measured)
     slower = "longer" if measured > expected else "shorter"
+    where = f" on {reference.offer.label}" if reference.elsewhere else ""
     head = (
-        f"{reference.observation.id}: a {noun} of {format_seconds(measured)} was measured and "
-        f"{format_seconds(expected)} is predicted, {factor:.1f} times {slower}. "
+        f"{reference.observation.id}: a {noun} of {format_seconds(measured)} was measured{where} "
+        f"and {format_seconds(expected)} is predicted, {factor:.1f} times {slower}. "
         "Efficiency does not explain that much, so it was not used to scale the prediction"
     )
     if not found:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 CLOSE = 1.33  # measured within a third of the alternative's prediction: it explains the gap
 SOLVE_STEPS = 24
+CREDIBLE_LENGTHS = 4.0  # assumption: nobody's stated lengths are wrong by more, each way
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +123,8 @@ def _data_alternatives(
         price,
         measured,
     )
-    if scaled is not None:
-        mean = scaled.job.lengths.mean
+    mean = scaled.job.lengths.mean if scaled else 0.0
+    if scaled and 1 / CREDIBLE_LENGTHS <= mean / job.lengths.mean <= CREDIBLE_LENGTHS:
         text = f"rows have {mean:.0f} tokens on average, not {job.lengths.mean:.0f}"
         yield "lengths", text, scaled
     slow = replace(reference.config, num_dataloader_workers=0)

@@ -93,6 +93,14 @@ def test_case_a_has_2375_steps_and_48_checkpoints_every_50() -> None:
     assert answer["row"]["checkpoints"] == 48
 
 
+def test_case_a_names_the_a10_and_offers_no_incredible_row_length(
+    answers: dict[str, dict[str, Any]],
+) -> None:
+    gap = next(w for w in answers["a100_llama7b_int8"]["warnings"] if "was measured" in w)
+    assert "on a10" in gap
+    assert "tokens on average" not in gap  # it would take rows of 8 tokens, not 252
+
+
 @pytest.mark.parametrize(
     ("rows", "steps", "tokens"),
     [(10_000, 3_750, 15.36e6), (50_000, 18_750, 76.8e6), (100_000, 37_500, 153.6e6)],
