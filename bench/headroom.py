@@ -1,9 +1,16 @@
-"""Which share of a card to keep free: `python -m bench.headroom`.
+"""Which share of a card to keep free by default: `python -m bench.headroom`.
 
-Published runs that ran out of memory or finished, each configuration once, judged at every share of
-the driver's total: a false fit is a run that ran out of memory and would have been offered; an
-alarm is one that finished although its predicted need is above what the share leaves. Then how far
-predicted peaks are from measured ones, with every (source, model, GPU) weighted equally.
+Published runs that ran out of memory or finished, each configuration once, predicted by fits that
+have not seen their group, and judged at every share of the driver's total kept free. By bytes: the
+predicted need against what the share leaves. Offered: that, and nine chances in ten that it fits.
+Expected: by bytes, each prediction off by its own spread, so that no single run decides by a hair.
+
+The default (`autotune.app.contract.VRAM_HEADROOM`, 3 %) is the smallest hundredth at which bytes
+alone are expected to call at most one in twenty of the failed runs a fit, and `MARGIN` more. The
+curve asks for 2 %. One configuration at the edge of the card decides it (a 70B model in nf4 on two
+of them, six times out of memory and twice finished), so an error of 1 % in its predicted need moves
+the answer by a hundredth: the margin. Larger shares refuse finished runs and no failed one, since
+the chance of fitting refuses those at any share.
 """
 
 from __future__ import annotations
@@ -11,47 +18,78 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.validate import SHIPPED_ROWS
 from autotune.cost.model import CostModel
 from autotune.domain.outcome import FEASIBLE_PROBABILITY
+from autotune.evidence.memory_refit import refit_memory
+from autotune.evidence.memory_rows import once
 from autotune.evidence.public_csv import read_cases
-from autotune.evidence.residuals import predict, residuals
+from autotune.evidence.residuals import predict, residuals, with_memory
 
 if TYPE_CHECKING:
     from autotune.evidence.case import MeasuredCase
     from autotune.evidence.residuals import Prediction, Residual
 
-SHARES = (0.0, 0.02, 0.04, 0.06, 0.08, 0.10, 0.12, 0.15, 0.20)
+SHARES = tuple(i / 100.0 for i in range(16))
+MOST_FALSE_FITS = 0.05  # of the runs that ran out of memory
+MARGIN = 0.01
 Judged = list[tuple["MeasuredCase", "Prediction"]]
 
 
-def curve(judged: Judged) -> list[dict[str, Any]]:
-    """False fits and alarms at every share kept free."""
+def judged() -> Judged:
+    """Every configuration with a known outcome, as predicted without its group."""
+    cases = read_cases(SHIPPED_ROWS).cases
+    predictions = predict(cases, lambda job, candidates: CostModel(job).price(candidates))
+    unseen = refit_memory(cases).left_out
+    return [(case, with_memory(predictions[case.id], unseen[case.id])) for case in once(cases)]
+
+
+def curve(runs: Judged) -> list[dict[str, Any]]:
+    """False fits and refused finished runs at every share kept free."""
     rows = []
     for share in SHARES:
-        fits = alarms = unsure = ooms = runs = 0
-        for case, found in judged:
+        fits_by_bytes = fits = refused_by_bytes = refused = 0
+        expected = 0.0
+        for case, found in runs:
             usable = found.usable_bytes - share * case.offer.device.memory_driver_bytes
-            over = found.certain_oom or found.memory["total"] > usable
-            offered = not over and found.fits_probability >= FEASIBLE_PROBABILITY
-            ooms, runs = ooms + bool(case.oom), runs + (not case.oom)
+            room = found.memory["total"] <= usable and not found.certain_oom
+            offered = room and found.fits_probability >= FEASIBLE_PROBABILITY
+            expected += _chance(found, usable) if case.oom else 0.0
+            fits_by_bytes += bool(case.oom) and room
             fits += bool(case.oom) and offered
-            alarms += not case.oom and over
-            unsure += not case.oom and not over and not offered
+            refused_by_bytes += not case.oom and not room
+            refused += not case.oom and not offered
         rows.append({
-            "headroom": share, "ooms": ooms, "false_fits": fits, "runs": runs, "alarms": alarms,
-            "not_offered": unsure,
+            "headroom": share,
+            "ooms": sum(bool(case.oom) for case, _ in runs),
+            "runs": sum(not case.oom for case, _ in runs),
+            "expected_by_bytes": expected, "false_fits_by_bytes": fits_by_bytes,
+            "false_fits": fits,
+            "refused_by_bytes": refused_by_bytes, "refused": refused,
         })  # fmt: skip
     return rows
+
+
+def _chance(found: Prediction, usable_bytes: float) -> float:
+    """That the predicted need, off by its spread, is at most this."""
+    spread = max(math.hypot(found.memory_log_sd, found.slack_log_sd), 1e-6)
+    return NormalDist().cdf(math.log(usable_bytes / found.memory["total"]) / spread)
+
+
+def chosen(rows: list[dict[str, Any]]) -> float:
+    """The smallest share at which few enough failed runs are expected to pass, and the margin."""
+    good = (r for r in rows if r["expected_by_bytes"] <= MOST_FALSE_FITS * r["ooms"])
+    return round(float(next(good, rows[-1])["headroom"]) + MARGIN, 2)
 
 
 def bands(found: list[Residual]) -> list[dict[str, Any]]:
     """Root mean square of log(predicted / measured) and coverage of the 80 % interval, by kind."""
     kinds: dict[str, dict[tuple[str, ...], list[Residual]]] = {}
     for item in found:
-        groups = kinds.setdefault(kind_of(item), {})
+        groups = kinds.setdefault(f"{item.kind}, {item.band}", {})
         groups.setdefault(item.case.group[:3], []).append(item)
     rows = []
     for kind, groups in sorted(kinds.items()):
@@ -67,48 +105,34 @@ def bands(found: list[Residual]) -> list[dict[str, Any]]:
     return rows
 
 
-def kind_of(item: Residual) -> str:
-    """The kind of configuration whose spread the cost model states."""
-    case, job = item.case, item.case.job
-    if item.kind != "allocated":
-        return f"{item.kind}, cache emptied" if job.software.empties_cache else item.kind
-    if job.software.own_model:
-        return "allocated, model code of its own"
-    if job.model.is_moe:
-        return "allocated, experts"
-    if job.model.norm == "layernorm" and job.method.base in {"nf4", "int8"}:
-        return "allocated, quantised with LayerNorm"
-    if job.software.kernels != "eager":
-        return "allocated, fused kernels"
-    return "allocated, sharded" if case.offer.count > 1 else "allocated, one GPU"
-
-
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
 def main() -> None:
-    """Print the curve and the bands."""
+    """Print the curve, the share that follows from it, and the bands."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--format", choices=("text", "json"), default="text")
     parser.add_argument("--quick", action="store_true", help="accepted for symmetry; no effect")
     arguments = parser.parse_args()
-    cases = read_cases(SHIPPED_ROWS).cases
-    newest = {case.replicate_key: case for case in sorted(cases, key=lambda c: not c.older)}
-    predictions = predict(cases, lambda job, candidates: CostModel(job).price(candidates))
-    known = [c for c in newest.values() if (c.oom or c.ran) and c.longest_known]
-    rows = curve([(case, predictions[case.id]) for case in known])
-    memory = [r for r in residuals(newest.values(), predictions) if r.kind != "time"]
-    spread = bands(memory)
+    runs = judged()
+    rows = curve(runs)
+    predictions = {case.id: found for case, found in runs}
+    readings = residuals([case for case, _ in runs], predictions)
+    spread = bands([r for r in readings if r.kind != "time"])
     if arguments.format == "json":
-        print(json.dumps({"curve": rows, "bands": spread}))
+        print(json.dumps({"curve": rows, "chosen": chosen(rows), "bands": spread}))
         return
+    first = rows[0]
+    print(f"{first['ooms']} runs ran out of memory, {first['runs']} finished.")
+    print("kept free   called a fit: expected, by bytes, offered   refused: by bytes, in all")
     for row in rows:
         print(
-            f"{row['headroom']:4.0%} kept free: {row['false_fits']} of {row['ooms']} out-of-memory "
-            f"runs called a fit, {row['alarms']} of {row['runs']} finished runs called too large, "
-            f"{row['not_offered']} more not sure enough"
+            f"{row['headroom']:9.0%}   {row['expected_by_bytes']:22.1f}, "
+            f"{row['false_fits_by_bytes']:8d}, {row['false_fits']:7d}"
+            f"   {row['refused_by_bytes']:17d}, {row['refused']:6d}"
         )
+    print(f"default: {chosen(rows):.0%}")
     for row in spread:
         print(
             f"{row['kind']:36s} {row['rows']:4d} rows, {row['groups']:2d} groups: "

@@ -6,16 +6,19 @@ which is what is paid for.
 
 public_sweeps  rows of one source, snapshot, job and kernels that differ only in knobs, at least 3
 public_jobs    rows of one source and job, at least 8, on whatever machines and counts it was run
+tiny_cpu       every configuration of the tiny job on a processor (`bench.probed`), judged by the
+               bill of the finished run; regret_0 is the cost model's pick, without a probe
 
 Methods: random (mean over orders), model (the cost model's order) and calibrated. Each figure is
-over the sweeps: mean regret after 1, 2 and 3 probes against the best that was recorded, and the
-median probes to it. --quick: public_sweeps only.
+over the sweeps (tiny_cpu: over ten seeds): mean regret after 1, 2 and 3 probes against the best
+that was recorded, and the median probes to it. --quick: public_sweeps only.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +35,7 @@ from autotune.probe.replay import Replay, replay_of_cases, sweeps
 from autotune.search.acquisition import Outlook
 from autotune.search.measurements import History
 from autotune.search.priced import MEMORY, Dimension, Part, part_of
+from bench.probed import replayed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -218,8 +222,9 @@ def figures(curves: Sequence[Sequence[float]]) -> Figures:
         found[f"regret_{after}"] = round(float(np.mean(values)), 5)
     found["regret_3_p90"] = round(float(np.percentile([_at(c, AFTER[-1]) for c in curves], 90)), 5)
     for name, within in (("probes_to_3pct", 0.03), ("probes_to_1pct", 0.01)):
-        first = [next(k for k, r in enumerate(c, start=1) if r <= within) for c in curves]
-        found[name] = float(np.median(first))
+        first = [next((k for k, r in enumerate(c, 1) if r <= within), math.inf) for c in curves]
+        median = float(np.median(first))
+        found[name] = median if math.isfinite(median) else None
     return found
 
 
@@ -247,7 +252,20 @@ def answer(*, quick: bool) -> dict[str, dict[str, Figures]]:
     found = {"public_sweeps": measure(public_sweeps(cases))}
     if not quick:
         found["public_jobs"] = measure(public_jobs(cases))
+        found["tiny_cpu"] = recorded_grid()
     return found
+
+
+def recorded_grid() -> dict[str, Figures]:
+    """The tiny job's recorded grid by method."""
+    grid = replayed()
+    return {
+        "random": figures(grid.random),
+        "model": {**figures([grid.model]), "regret_0": round(grid.without_probes, 5)},
+        "calibrated": {
+            **figures(grid.calibrated), "regret_0": round(grid.without_probes, 5),
+        },
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -263,7 +281,10 @@ def main() -> None:
     for scenario, by_method in result.items():
         print(scenario)
         for method, values in by_method.items():
-            shown = "  ".join(f"{name} {value:.3g}" for name, value in values.items())
+            shown = "  ".join(
+                f"{name} {'-' if value is None else f'{value:.3g}'}"
+                for name, value in values.items()
+            )
             print(f"  {method:11} {shown}")
 
 

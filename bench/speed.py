@@ -3,7 +3,8 @@
 help_s        `autotune --help` as a process
 tune_s        `autotune tune jobs/h100_38h.yaml --fidelity formula` as a process, end to end
 priced_per_s  candidates priced per second, out of more than a million
-trace_s       one memory trace of the installed training code; null while there is none to run
+trace_s       one memory trace of the installed training code, its process running; null where what
+              it traces is not installed
 proposal_s    the calibrated sampler's next proposal: 100,000 candidates, 50 measured trials
 
 Each is the median of several runs on this machine.
@@ -146,6 +147,28 @@ def proposal_s(job: Job, runs: int) -> float:
     return median_s(action, runs)
 
 
+def trace_s(job: Job, runs: int) -> float | None:
+    """[s] to trace a configuration that was not traced before, in a process that is warm."""
+    from autotune.app.trainer_defaults import default_config
+    from autotune.trace.client import TraceFailed, Tracer, installed_versions
+    from autotune.trace.request import request_for
+
+    if not installed_versions():
+        return None
+    config = default_config(job, job.offers[0])
+    with tempfile.TemporaryDirectory() as folder, Tracer(cache=Path(folder)) as tracer:
+        seconds = []
+        for run in range(runs + 1):
+            for checkpointing in ("none", "full"):
+                tried = config.with_knobs(activation_checkpointing=checkpointing)
+                found = tracer.trace(request_for(job, tried, job.max_length - run))
+                if isinstance(found, TraceFailed):
+                    return None
+                if run:  # the first loads the model's class
+                    seconds.append(found.seconds)
+    return statistics.median(seconds)
+
+
 def measure(*, quick: bool) -> dict[str, float | None]:
     """Every figure by name."""
     runs = QUICK_RUNS if quick else RUNS
@@ -154,7 +177,7 @@ def measure(*, quick: bool) -> dict[str, float | None]:
         "help_s": process_s(["--help"], runs),
         "tune_s": process_s(["tune", str(JOB), "--fidelity", "formula", "--quiet"], runs),
         "priced_per_s": priced_per_s(job, runs),
-        "trace_s": None,
+        "trace_s": trace_s(job, runs),
         "proposal_s": proposal_s(job, runs),
     }
 

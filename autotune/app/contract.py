@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from autotune.app import lengths as length_rules
 from autotune.app.dataset import BYTES, count_rows
+from autotune.app.stored_base import base_of
 from autotune.cost.parameters import resolve_targets
 from autotune.domain.errors import InputError
 from autotune.domain.job import EVALUATION_ROWS, Assumption, Evaluation, Limits, Method
@@ -39,19 +40,16 @@ ALPHA_OVER_RANK = 2.0
 MAX_LENGTH = 1024  # TRL SFTConfig's default
 EPOCHS = 1.0
 GLOBAL_BATCH = 16
-VRAM_HEADROOM = 0.08
+VRAM_HEADROOM = (
+    0.03  # from runs that failed and finished: `python -m bench.headroom` prints the curve
+)
 MAX_LOST_WORK = "30min"
 BYTES_PER_TOKEN = 4.0  # English text under vocabularies of 32k to 256k: 3.5 to 4.8
 
 
 def method_of(section: MethodSection, model: Model, assumed: Assumed) -> Method:
     """How to train; for LoRA also which modules carry adapters."""
-    base = section.base
-    if base is None and section.kind == "qlora":
-        base = "nf4"
-    if base is None:
-        base = "16bit"
-        _assume(assumed, "method.base", base, "not stated; weights in a 16-bit dtype")
+    base = base_of(section, model, assumed)
     if section.kind == "full":
         return Method("full", base)
     rank = section.rank

@@ -99,20 +99,34 @@ def _devices(gpus: list[LocalDevice], versions: dict[str, str]) -> list[Finding]
 
 
 def _gpu(gpu: LocalDevice) -> Finding:
-    free = gpu.total_bytes - gpu.used_bytes
-    value = f"{gpu.name}, {format_bytes(free)} of {format_bytes(gpu.total_bytes)} free, "
+    name, meaning = f"GPU {gpu.index}", _about_gpu(gpu)
+    if gpu.refused:
+        return Finding(name, f"{gpu.name}, driver {gpu.driver}", meaning, "note")
+    value = f"{gpu.name}, {format_bytes(gpu.free_bytes)} of {format_bytes(gpu.total_bytes)} free, "
     value += f"driver {gpu.driver}"
+    known = gpu.device is not None and gpu.used_bytes <= BUSY_BYTES
+    return Finding(name, value, meaning, "fine" if known else "note")
+
+
+def _about_gpu(gpu: LocalDevice) -> str:
+    if gpu.refused:
+        return f"its memory cannot be read: {gpu.refused}"
+    if gpu.part_of is not None:
+        return (
+            f"a slice of {gpu.part_of.name}: a job on {gpu.part_of.name} takes the slice's memory "
+            "here, and the times of the whole board"
+        )
+    if gpu.unified:
+        return "works in the host's memory; not in the catalogue: probes cannot match it"
     if gpu.device is None:
-        return Finding(
-            f"GPU {gpu.index}", value, "not in the catalogue: probes cannot match it to an offer; "
-            "CONTRIBUTING.md says how to add a GPU", "note",
-        )  # fmt: skip
+        return (
+            "not in the catalogue: probes cannot match it to an offer; "
+            "CONTRIBUTING.md says how to add a GPU"
+        )
     if gpu.used_bytes > BUSY_BYTES:
         held = f"{format_bytes(gpu.used_bytes)} are held by {len(gpu.processes)} process(es)"
-        return Finding(
-            f"GPU {gpu.index}", value, f"{held}: end them before probing, or less will fit", "note"
-        )
-    return Finding(f"GPU {gpu.index}", value, f"is {gpu.device.name} in job files and --gpu")
+        return f"{held}: end them before probing, or less will fit"
+    return f"is {gpu.device.name} in job files and --gpu, with the memory that is free on it"
 
 
 def _host() -> list[Finding]:

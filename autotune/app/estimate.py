@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.app.feasible_locks import check_config
+from autotune.app.relaxing import CLOSED_FORMS, relaxations_of
+from autotune.app.shortfall import shortfall_of
 from autotune.app.tracing import Tracing
 from autotune.cost.claims import check_claim
 from autotune.cost.model import CostModel
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
+    from autotune.domain.recommendation import Relaxation
+    from autotune.domain.shortfall import Shortfall
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +33,23 @@ class Estimate:
     row: Estimated
     warnings: tuple[str, ...]
     claim: Claim | None = None
+    shortfall: Shortfall | None = None  # why it does not fit, where it does not
+    relaxations: tuple[Relaxation, ...] = ()  # and after which changes it would
 
 
-def estimate(job: Job, *, fidelity: str = "auto", claim: str | None = None) -> Estimate:
+def estimate(
+    job: Job,
+    *,
+    fidelity: str = "auto",
+    claim: str | None = None,
+    full_trace: bool = False,
+    trust_remote_code: bool = False,
+) -> Estimate:
     """Price the config the job states (its `today` with locks applied) on its first offer.
 
-    `fidelity` "trace" reads memory from the installed training code. Without a stated config: the
+    `fidelity` "trace" reads memory from the installed training code; `full_trace` does so for every
+    layer and three steps, through a simulated caching allocator. `trust_remote_code` lets a model's
+    own code run for it. Without a stated config: the
     trainer's defaults, completed by the locks. claim: a stated speed to check against it. Raises
     InputError when a locked value is impossible on the offer, or the claim cannot be read.
     """
@@ -49,17 +64,22 @@ def estimate(job: Job, *, fidelity: str = "auto", claim: str | None = None) -> E
     unseen = never_measured_note(offer.device.name)
     if unseen and "compute" not in calibration.factors:
         notes.append(unseen)
-    tracing = Tracing(bill)
-    if fidelity == "trace":
+    tracing = Tracing(bill, trust_remote_code)
+    if fidelity == "trace" or full_trace:
         from autotune.trace.client import Tracer
 
         with Tracer() as tracer:
-            tracing.trace(tracer, [0])
+            tracing.trace(tracer, [0], full=full_trace)
         notes += tracing.notes
     if len(job.offers) > 1:
         notes.append(f"{len(job.offers)} offers given: this is {offer.label}, the first")
     row = tracing.row(0)
-    return Estimate(job, row, tuple(notes), check_claim(job, row, claim) if claim else None)
+    checked = check_claim(job, row, claim) if claim else None
+    missing = shortfall_of(bill, 0, row)
+    if missing is None:
+        return Estimate(job, row, tuple(notes), checked)
+    changes = relaxations_of(job, config, calibration, disk=missing.resource == "disk")
+    return Estimate(job, row, tuple(notes), checked, missing, changes)
 
 
 def stated_config(job: Job) -> Config:
@@ -94,6 +114,5 @@ def stated_config(job: Job) -> Config:
         raise InputError(
             msg, "the global batch is the job's contract: choose a split that makes it"
         )
-    if "checkpoint_every_steps" not in locked and job.today is None:
-        config = config.with_knobs(checkpoint_every_steps=CLOSED_FORM)
-    return config
+    closed = [name for name in CLOSED_FORMS if name not in locked and job.today is None]
+    return config.with_knobs(**dict.fromkeys(closed, CLOSED_FORM))

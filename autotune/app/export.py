@@ -47,7 +47,7 @@ def export_pick(
     for target in targets:
         made = export(
             target, job, best.offer, best.config,
-            checkpoint_bytes=best.checkpoint_bytes, at_risk=best.verdict != "fits",
+            checkpoint_bytes=best.checkpoint_bytes, risk=best.risk,
         )  # fmt: skip
         folder = run_dir if len(targets) == 1 else run_dir / target.replace("@", "-")
         paths += write_export(made, folder)
@@ -69,7 +69,7 @@ def export_run(run_dir: Path, to: str) -> tuple[Path, ...]:
     made = export(
         to, job, offer, config,
         checkpoint_bytes=float(row.get("checkpoint_bytes", 0.0)),
-        at_risk=row["verdict"] != "fits",
+        risk=str(row.get("risk", "")),
     )  # fmt: skip
     return write_export(made, run_dir)
 

@@ -7,17 +7,19 @@ what was not stated, and lists it in `Job.assumed`.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.app.at_hand import as_the_driver_leaves
 from autotune.app.contract import data_of, evaluation_of, limits_of, method_of, training_of
 from autotune.app.feasible_locks import check_batch, check_locks
-from autotune.app.observed import observations_of, todays_config
-from autotune.app.offers import offer_of
+from autotune.app.observed import observations_of, todays_config, todays_offer
+from autotune.app.offers import distinct, offer_of
 from autotune.app.overrides import Overrides, overridden, states_today
 from autotune.app.read_jobfile import Document, checked, read_document
 from autotune.app.trainer_defaults import default_config
+from autotune.app.variants import Variant, chosen, variants_of
 from autotune.catalog.models import find_model
 from autotune.catalog.software import find_software
 from autotune.domain.errors import InputError
@@ -30,7 +32,15 @@ if TYPE_CHECKING:
 
     from autotune.domain.jobfile import JobFile
 
-__all__ = ["default_config", "job_from_options", "load_job", "resolve", "resolve_spec"]
+__all__ = [
+    "NamedJob",
+    "default_config",
+    "job_from_options",
+    "load_job",
+    "load_jobs",
+    "resolve",
+    "resolve_spec",
+]
 
 
 def load_job(  # noqa: PLR0913 - one argument a flag of the command line
@@ -43,28 +53,66 @@ def load_job(  # noqa: PLR0913 - one argument a flag of the command line
     allow: Sequence[str] = (),
     deadline: str | None = None,
     budget: str | None = None,
+    spot: bool = False,
+    variant: str | None = None,
 ) -> Job:
     """The job of a YAML or JSON file, with the command line's changes.
 
     Args:
         source: The job file; relative paths inside it start from its folder.
-        gpus: "NAME" or "NAME:N", instead of the file's hardware; "all" for every priced one.
+        gpus: "NAME", "NAME:N" or "NAME:N@PRICE", instead of the file's hardware; "all" for every
+            priced one.
         price: "2.50 USD/h" or "1.99 USD/gpu-h" for every offer.
         max_price: Offers that cost more are left out.
         set_values: Knobs to pin and keys of the job to change, by name.
         allow: Numeric knobs to open.
         deadline: Such as "24h".
         budget: Such as "60 USD".
+        spot: Also every machine on spot, where a spot price is known.
+        variant: The one to take of a file that holds several.
 
     Raises:
         InputError: The file or an argument is wrong; all problems of the file are listed.
+    """
+    overrides = Overrides(gpus, price, max_price, set_values or {}, allow, deadline, budget, spot)
+    found = load_jobs(source, overrides, variant=variant)
+    if len(found) > 1:
+        msg = f"{source} holds {len(found)} variants, and one is needed here"
+        names = ", ".join(named.variant for named in found[:8])
+        raise InputError(msg, f"add --variant with one of: {names}; compare takes them all")
+    return found[0].job
+
+
+@dataclass(frozen=True, slots=True)
+class NamedJob:
+    """A job and the variant of the file that it is; empty where there is just one."""
+
+    variant: str
+    job: Job
+
+
+def load_jobs(
+    source: Path | str, overrides: Overrides, *, variant: str | None = None
+) -> list[NamedJob]:
+    """The jobs of a file: one, or one a variant (`variants:`, or lists of sizes).
+
+    Raises:
+        InputError: The file or a change is wrong.
     """
     path = Path(source)
     document = read_document(path)
     if document.values.get("name") is None:
         document.values["name"] = path.stem
-    overrides = Overrides(gpus, price, max_price, set_values or {}, allow, deadline, budget)
-    return _job(document, overrides, path.parent)
+    return _jobs(document, overrides, path.parent, variant)
+
+
+def _jobs(
+    document: Document, overrides: Overrides, base_dir: Path, variant: str | None = None
+) -> list[NamedJob]:
+    variants = variants_of(overridden(document, overrides))
+    if variant is not None:
+        variants = [chosen(variants, variant)]
+    return [NamedJob(each.name, _job(document, each, overrides, base_dir)) for each in variants]
 
 
 def job_from_options(  # noqa: PLR0913 - one argument a flag of the command line
@@ -102,7 +150,11 @@ def job_from_options(  # noqa: PLR0913 - one argument a flag of the command line
         **{key: {k: v for k, v in part.items() if v is not None} for key, part in stated.items()},
     }
     overrides = Overrides(gpus, price, max_price, set_values or {}, allow, deadline, budget)
-    return _job(Document(values, "command line"), overrides, Path())
+    found = _jobs(Document(values, "command line"), overrides, Path())
+    if len(found) > 1:
+        msg = f"the one-line form is one job, and these options make {len(found)}"
+        raise InputError(msg, "write a job file: `autotune compare JOB` takes lists and variants")
+    return found[0].job
 
 
 def resolve_spec(spec: object, base_dir: Path) -> Job:
@@ -113,8 +165,8 @@ def resolve_spec(spec: object, base_dir: Path) -> Job:
     return resolve(checked(Document(spec, "recorded job")), base_dir)
 
 
-def _job(document: Document, overrides: Overrides, base_dir: Path) -> Job:
-    changed = overridden(document, overrides)
+def _job(document: Document, variant: Variant, overrides: Overrides, base_dir: Path) -> Job:
+    changed = variant.document
     jobfile = checked(changed)
     job = resolve(jobfile, base_dir)
     if overrides.max_price is not None:
@@ -122,13 +174,16 @@ def _job(document: Document, overrides: Overrides, base_dir: Path) -> Job:
     if states_today(document.values) and not states_today(changed.values):
         why = "the global batch was changed, so the config in use now is another job's"
         job = replace(job, assumed=(*job.assumed, Assumption("today", "left out", why)))
+    if variant.dropped_evidence:
+        why = "it speaks of another method than this variant's"
+        job = replace(job, assumed=(*job.assumed, Assumption("evidence", "left out", why)))
     return job
 
 
 def _within_price(job: Job, jobfile: JobFile, max_price: str, base_dir: Path) -> Job:
     """The job without the offers that cost more per hour."""
     limit, per_gpu = parse_offer_price(max_price)
-    pairs = list(zip(jobfile.hardware, job.offers, strict=True))
+    pairs = list(zip(distinct(jobfile.hardware), job.offers, strict=True))
     kept = [
         machine
         for machine, offer in pairs
@@ -163,6 +218,12 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
     """
     folder = Path(base_dir)
     assumed: list[Assumption] = []
+    machines = distinct(jobfile.hardware)
+    if len(machines) < len(jobfile.hardware):
+        more = len(jobfile.hardware) - len(machines)
+        why = "the same machine on the same terms is priced once"
+        assumed.append(Assumption("hardware", f"{more} of the entries left out", why))
+        jobfile = jobfile.model_copy(update={"hardware": machines})
     model = find_model(jobfile.model, folder)
     method = method_of(jobfile.method, model, assumed)
     data = data_of(jobfile, model, folder, assumed)
@@ -171,9 +232,12 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
     if jobfile.software == "default":
         why = f"not stated; the profile of {software.as_of}"
         assumed.append(Assumption("software", software.name, why))
-    offers = tuple(
-        offer_of(machine, index, data.storage, assumed)
-        for index, machine in enumerate(jobfile.hardware)
+    offers = as_the_driver_leaves(
+        [
+            offer_of(machine, index, data.storage, assumed)
+            for index, machine in enumerate(jobfile.hardware)
+        ],
+        assumed,
     )
     job = Job(
         name=jobfile.name or "job",
@@ -206,10 +270,13 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
 
 def _with_evidence(job: Job, jobfile: JobFile, assumed: list[Assumption]) -> Job:
     """The job with what was seen before, and today's config."""
-    today = None
+    today, offer = None, None
     seen = []
     for index, entry in enumerate(jobfile.evidence):
         seen += observations_of(entry, index, job, assumed)
         if entry.today:
             today = todays_config(entry, index, job, assumed)
-    return replace(job, today=today, evidence=tuple(seen), assumed=tuple(assumed))
+            offer = todays_offer(entry, job)
+    return replace(
+        job, today=today, today_offer=offer, evidence=tuple(seen), assumed=tuple(assumed)
+    )

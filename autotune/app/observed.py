@@ -135,7 +135,7 @@ def todays_config(
 
     Raises InputError when its split does not make the job's global batch.
     """
-    offer = _todays_offer(entry, job)
+    offer = todays_offer(entry, job)
     if offer is None:
         why = "today's hardware is not among the offers, so today's config has no row here"
         assumed.append(Assumption(f"evidence[{index}].today", "left out", why))
@@ -153,7 +153,8 @@ def todays_config(
     return config
 
 
-def _todays_offer(entry: EvidenceSection, job: Job) -> Offer | None:
+def todays_offer(entry: EvidenceSection, job: Job) -> Offer | None:
+    """The offer that today's config runs on; None where it is not among the offers."""
     if entry.hardware is None:
         return job.offers[0]
     name, count = named_machine(entry.hardware)

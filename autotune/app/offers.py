@@ -6,30 +6,35 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.devices import cpu_device, default_host, find_device
-from autotune.catalog.prices import price_for
+from autotune.catalog.prices import age_days, price_for
 from autotune.domain.device import Host, Offer
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption
 from autotune.domain.jobvalues import MAX_USD, parse_offer_price, parse_usd_per_kwh
 from autotune.domain.units import (
+    HOUR_S,
+    YEAR_S,
     format_bytes,
     format_usd,
     parse_bytes,
     parse_bytes_per_s,
+    parse_seconds,
     parse_usd,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from autotune.domain.device import Device
-    from autotune.domain.jobfile import HardwareSection, HostSection
+    from autotune.domain.jobfile import HardwareSection, HostSection, OwnedSection
 
 # Assumption where a spot offer states no rate: a tenth of such machines is taken back on a day.
 # Not measured. AWS's Spot Instance Advisor sorts types into bands from under 5 % to over 20 % a
 # month; GPU types are the ones in demand, so this errs on the careful side.
 SPOT_INTERRUPTIONS_PER_DAY = 0.10
 HOURS_PER_DAY = 24.0
+# Assumptions where a purchase is stated without them: four years, half of them in use.
+OWNED_LIFETIME_S, OWNED_UTILISATION = 4 * YEAR_S, 0.5
 SLOWEST_BYTES_PER_S = 1.0
 
 # job-file key -> (Host field, parser)
@@ -64,6 +69,16 @@ def offer_of(
     offer = Offer(device, section.count, 0.0, host, "", spot=section.spot)
     offer = _priced(offer, section, label, assumed)
     return _interrupted(offer, section, label, assumed)
+
+
+def distinct(sections: Sequence[HardwareSection]) -> tuple[HardwareSection, ...]:
+    """The machines without those that say the same as an earlier one, whatever the spelling."""
+    found: dict[str, HardwareSection] = {}
+    for section in sections:
+        device = find_device(section.gpu).name
+        same = section.model_copy(update={"gpu": device}).model_dump_json()
+        found.setdefault(same, section)
+    return tuple(found.values())
 
 
 def _host(
@@ -125,7 +140,13 @@ def _priced(offer: Offer, section: HardwareSection, label: str, assumed: list[As
             msg = f"{label}.price: {price.per_month} for {price.hours:g} h is no sensible price"
             raise InputError(msg, "hours: how many hours of use a month's payment buys")
         source = f"job file: {price.per_month} a month for {price.hours:g} h of use"
-        return replace(offer, usd_per_hour=total, price_source=source)
+        return replace(
+            offer,
+            usd_per_hour=total,
+            price_source=source,
+            month_usd=parse_usd(price.per_month),
+            month_hours=price.hours,
+        )
     if offer.device.is_cpu:
         assumed.append(Assumption(f"{label}.price", "free", "your own machine; electricity apart"))
         return replace(offer, price_source="own machine")
@@ -133,7 +154,10 @@ def _priced(offer: Offer, section: HardwareSection, label: str, assumed: list[As
 
 
 def _owned(offer: Offer, section: HardwareSection, label: str, assumed: list[Assumption]) -> Offer:
-    """[USD/h] watts x devices x price of a kilowatt-hour; the purchase is not counted."""
+    """[USD/h] watts x devices x price of a kilowatt-hour; in full, the purchase spread over use.
+
+    Formula: full = electricity + purchase / (lifetime x utilisation).
+    """
     owned = section.owned
     if owned is None:  # pragma: no cover - the caller asked
         return offer
@@ -143,13 +167,35 @@ def _owned(offer: Offer, section: HardwareSection, label: str, assumed: list[Ass
         why = "not stated; the device's rated power, its upper bound under load"
         assumed.append(Assumption(f"{label}.owned.watts", f"{watts:g}", why))
     usd_per_kwh = parse_usd_per_kwh(owned.electricity)
+    marginal = watts * offer.count / 1000 * usd_per_kwh
+    full = marginal + _purchase_per_hour(owned, label, assumed) if owned.purchase else None
+    counted_full = full is not None and owned.cost == "full"
     return replace(
         offer,
-        usd_per_hour=watts * offer.count / 1000 * usd_per_kwh,
-        price_source="owned, electricity",
+        usd_per_hour=full if full is not None and counted_full else marginal,
+        price_source="owned, electricity and purchase" if counted_full else "owned, electricity",
         watts=watts,
         usd_per_kwh=usd_per_kwh,
+        full_usd_per_hour=full,
     )
+
+
+def _purchase_per_hour(owned: OwnedSection, label: str, assumed: list[Assumption]) -> float:
+    """[USD/h] of use that the purchase comes to; what was not stated is assumed."""
+    lifetime_s = parse_seconds(owned.lifetime) if owned.lifetime else OWNED_LIFETIME_S
+    used = owned.utilisation or OWNED_UTILISATION
+    if owned.lifetime is None:
+        why = "not stated; how long a computer is commonly written off"
+        assumed.append(Assumption(f"{label}.owned.lifetime", "4 years", why))
+    if owned.utilisation is None:
+        why = "not stated; the share of its life in which it trains"
+        assumed.append(Assumption(f"{label}.owned.utilisation", f"{used:g}", why))
+    hours = lifetime_s / HOUR_S * used
+    total = parse_usd(owned.purchase or "0 USD") / hours
+    if total > MAX_USD:
+        msg = f"{label}.owned: {owned.purchase} over {hours:.3g} h of use is no sensible price"
+        raise InputError(msg, "lifetime x utilisation are the hours that the purchase buys")
+    return total
 
 
 def _catalog_priced(offer: Offer, label: str, assumed: list[Assumption]) -> Offer:
@@ -165,6 +211,7 @@ def _catalog_priced(offer: Offer, label: str, assumed: list[Assumption]) -> Offe
         usd_per_hour=found.usd_per_hour,
         price_source=found.source,
         price_as_of=found.as_of,
+        price_age_days=age_days(found.as_of),
     )
 
 

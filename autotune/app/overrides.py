@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 Values = dict[str, Any]
+_COUNTS = (1, 2, 4, 8)  # devices in one host that clouds sell
 
 SETTABLE = {
     "method": ("kind", "rank", "alpha", "dropout", "targets", "base"),
@@ -41,13 +42,14 @@ _ADAPTER_KEYS = ("rank", "alpha", "dropout", "targets")
 class Overrides:
     """What was given beside the job file. Empty: nothing."""
 
-    gpus: Sequence[str] = ()  # "NAME" or "NAME:N", commas allowed; "all"
+    gpus: Sequence[str] = ()  # "NAME", "NAME:N" or "NAME:N@PRICE", commas allowed; "all", "all:N"
     price: str | None = None
     max_price: str | None = None
     set_values: Mapping[str, str] = field(default_factory=dict)
     allow: Sequence[str] = ()
     deadline: str | None = None
     budget: str | None = None
+    spot: bool = False  # beside every machine without a stated kind, the same one on spot
 
 
 def settable_keys() -> list[str]:
@@ -61,13 +63,16 @@ def overridden(document: Document, overrides: Overrides) -> Document:
     values = copy.deepcopy(document.values)
     changed: set[str] = set()
     if overrides.gpus:
-        _replace_hardware(values, overrides.gpus)
+        _replace_hardware(values, overrides.gpus, _batch(values, overrides.set_values))
         changed.add("hardware")
     if overrides.price is not None:
         _set_prices(values, overrides.price)
         changed.add("hardware")
+    if overrides.spot:
+        _add_spot(values)
+        changed.add("hardware")
     for key, value in overrides.set_values.items():
-        _set(values, key, value)
+        set_key(values, key, value)
         changed.add(key.split(".")[0])
     if overrides.allow:
         changed.add("allow")
@@ -93,7 +98,16 @@ def _section(values: Values, dotted: str) -> Values:
     return values
 
 
-def _replace_hardware(values: Values, gpus: Sequence[str]) -> None:
+def _batch(values: Values, set_values: Mapping[str, str]) -> int:
+    """The global batch as far as it is stated in whole numbers; 0 where it is not."""
+    train = values.get("train")
+    stated = train.get("global_batch_size") if isinstance(train, dict) else None
+    text = str(set_values.get("train.global_batch_size", stated))
+    plain = text.replace(",", "").replace("_", "").strip()
+    return int(plain) if plain.isdecimal() and len(plain) < 10 else 0  # noqa: PLR2004 - no batch
+
+
+def _replace_hardware(values: Values, gpus: Sequence[str], batch: int) -> None:
     """New hardware; a machine that the job describes too keeps its price and host there.
 
     Evidence that names no hardware speaks of the job's first machine, and keeps saying so.
@@ -108,7 +122,7 @@ def _replace_hardware(values: Values, gpus: Sequence[str]) -> None:
         if first and isinstance(item, dict) and item.get("hardware") is None:
             item["hardware"] = f"{first.get('gpu')}:{first.get('count', 1)}"
     wanted = [part.strip() for text in gpus for part in text.split(",") if part.strip()]
-    values["hardware"] = [entry for text in wanted for entry in _machines(text, entries)]
+    values["hardware"] = [entry for text in wanted for entry in _machines(text, entries, batch)]
     if not values["hardware"]:
         msg = "--gpu names no device"
         raise InputError(msg, "`autotune devices` lists them")
@@ -121,10 +135,21 @@ def _as_entry(item: object) -> Values:
     return dict(item) if isinstance(item, dict) else {}
 
 
-def _machines(text: str, stated: list[Values]) -> list[Values]:
-    if text.casefold() == "all":
-        return [{"gpu": name, "count": 1} for name in priced_devices()]
+def _machines(text: str, stated: list[Values], batch: int) -> list[Values]:
+    text, at, price = text.partition("@")
+    if at:
+        found = [{**entry, "price": price.strip()} for entry in _machines(text, stated, batch)]
+        return [{key: entry[key] for key in entry if key != "owned"} for entry in found]
     name, count = named_machine(text)
+    if name.casefold() == "all":
+        counts = (count,) if ":" in text else _COUNTS
+        return [
+            entry
+            for name in priced_devices()
+            for count in counts
+            if count == counts[0] or batch % count == 0
+            for entry in _stated_or_plain(name, count, stated)
+        ]
     device = find_device(name).name
     same = [
         entry
@@ -134,6 +159,42 @@ def _machines(text: str, stated: list[Values]) -> list[Values]:
         and (":" not in text or entry.get("count", 1) == count)
     ]
     return same or [{"gpu": device, "count": count}]
+
+
+def _stated_or_plain(name: str, count: int, stated: list[Values]) -> list[Values]:
+    """The machine as the job describes it, where it does."""
+    same = [
+        entry
+        for entry in stated
+        if isinstance(entry.get("gpu"), str)
+        and _device_name(entry["gpu"]) == name
+        and entry.get("count", 1) == count
+    ]
+    return same or [{"gpu": name, "count": count}]
+
+
+def _add_spot(values: Values) -> None:
+    """Beside every machine on demand the same one on spot, where a spot price is known."""
+    stated = values.get("hardware")
+    items = [stated] if isinstance(stated, str | dict) else stated
+    entries = [_as_entry(item) for item in items] if isinstance(items, list) else []
+    more = [
+        {**{k: v for k, v in entry.items() if k not in {"price", "owned"}}, "spot": True}
+        for entry in entries
+        if not entry.get("spot") and _has_spot_price(entry)
+    ]
+    values["hardware"] = entries + [entry for entry in more if entry not in entries]
+
+
+def _has_spot_price(entry: Values) -> bool:
+    name = _device_name(str(entry.get("gpu")))
+    count = entry.get("count", 1)
+    return (
+        name is not None
+        and isinstance(count, int)
+        and count > 0
+        and price_for(name, count, spot=True) is not None
+    )
 
 
 def _device_name(text: str) -> str | None:
@@ -163,7 +224,8 @@ def _set_prices(values: Values, price: str) -> None:
     values["hardware"] = entries
 
 
-def _set(values: Values, key: str, value: str) -> None:
+def set_key(values: Values, key: str, value: str) -> None:
+    """Pin a knob or change a key of the job, as `--set` does. Raises InputError."""
     if key in KNOBS:
         lock = values.get("lock")
         values["lock"] = {**(lock if isinstance(lock, dict) else {}), key: value}

@@ -1,91 +1,77 @@
 """`tune --score probe`: candidates are run, one after another, and the best that ran is the answer.
 
-The study proposes in the calibrated sampler's order; every finished probe is on the disk before the
-next one starts. The winner is run once more in a fresh process.
+The study proposes in the calibrated sampler's order and stops when another probe is not worth its
+price; every finished probe is on the disk before the next one starts. The pick, the best by what
+all probes say together, is run once more in a fresh process, at full depth where it can be held.
 """
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+import statistics
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from autotune.app.measured_bill import MeasuredRow, measured_row
+from autotune.app.probe_figures import (
+    is_measurement,
+    late,
+    merged,
+    noise_of,
+    parts_of,
+    probe_step_s,
+)
+from autotune.app.probe_lines import probe_line
+from autotune.app.probe_plan import (
+    Plan,
+    ProbeOptions,
+    depths_of,
+    plan_probe,
+    without_checkpoint,
+)
 from autotune.catalog.home import home_dir
-from autotune.domain.errors import InputError, Interrupted, NoLocalDevice
-from autotune.domain.units import format_bytes, format_seconds, format_usd
+from autotune.domain.config import KNOBS
+from autotune.domain.errors import InputError, Interrupted
 from autotune.probe import device as devices
 from autotune.probe.memo import Memo
 from autotune.probe.outcomes import INFEASIBLE, INTERRUPTED
 from autotune.probe.record import PROBES_FILE
-from autotune.probe.request import Effort, request_for
 from autotune.probe.runner import Place, Runner
+from autotune.probe.two_depth import agreement, run_two
 from autotune.probe.unsupported import Unsupported
-from autotune.search.measured import Enough, Scored, explore_measured
+from autotune.search.measured import Enough, Scored
 from autotune.search.selection import score_name
+from autotune.search.stopping import Purse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-    from typing import Any
 
     from autotune.cost.model import Bill
-    from autotune.domain.config import Config
-    from autotune.domain.device import Offer
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
     from autotune.probe.device import LocalDevice
     from autotune.probe.record import ProbeRecord
+    from autotune.search.measured import MeasuredExploration
     from autotune.search.selection import Objective
-    from autotune.search.study import Exploration
 
-DEFAULT_PROBES, DEFAULT_BUDGET_S = 12, 600.0
-IMPORT_S, TRAINER_S = 10.0, 2.0  # importing torch, transformers and peft; what surrounds the steps
 MOST_BROKEN = 3  # probes in a row that end in neither a measurement nor an out-of-memory
-CLOSE = 0.03  # relative: a runner-up this near is run again as well
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeOptions:
-    """How much may be probed, and where."""
-
-    probes: int | None = None
-    budget_s: float | None = None
-    on: str | None = None
-    effort: Effort = field(default_factory=Effort)
-    timeout_s: float = 300.0
-    worker: tuple[str, ...] | None = None  # tests put a fake one here
-    reuse: bool = True
-
-    @property
-    def most(self) -> int:
-        """Configurations to probe at most."""
-        return self.probes or DEFAULT_PROBES
-
-    @property
-    def seconds(self) -> float:
-        """[s] of probing, after which no further probe starts."""
-        return DEFAULT_BUDGET_S if self.budget_s is None else self.budget_s
+CLOSED_FORMS = frozenset({"checkpoint_every_steps", "save_total_limit"})
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What probing found. rows: every candidate that ran and fits, best first."""
+    """What probing found. rows: every candidate that ran and fits, the pick first."""
 
     bill: Bill
-    explored: Exploration
+    explored: MeasuredExploration
     rows: tuple[MeasuredRow, ...]
     records: tuple[ProbeRecord, ...]
+    ties: tuple[int, ...]
     wall_s: float
+    stopped_because: str
     notes: tuple[str, ...]
-
-
-def expected_seconds(row: Estimated, effort: Effort) -> float:
-    """[s] a probe of that candidate is expected to take."""
-    steps = effort.longest + 6 + effort.measured
-    training = min(steps * row.step_time_s, effort.patience_s + effort.seconds)
-    once = row.time_s.compile + 2 * row.time_s.checkpoint / max(row.checkpoints, 1)
-    return IMPORT_S + TRAINER_S + training + once
 
 
 class Prober:
@@ -99,266 +85,251 @@ class Prober:
         self.job, self.bill, self.options, self.announce = job, bill, options, announce
         self.score = score_name(bill, objective)
         shared = home_dir() / PROBES_FILE if options.reuse else None
-        fingerprint = devices.fingerprint(local)
-        self.memo = Memo(folder / PROBES_FILE, shared, fingerprint)
+        self.fingerprint = devices.fingerprint(local)
+        self.memo = Memo(folder / PROBES_FILE, shared, self.fingerprint)
         place = Place(local, folder / "probing", options.timeout_s)
         if options.worker is not None:
             place = replace(place, worker=options.worker)
-        self.runner = Runner(place)
+        self.runner = (options.runner or Runner)(place)
         self.unsupported = Unsupported(self.memo.records)
-        self.spent_s = sum(record.wall_s for record in self.memo.records if not record.reused)
         self.rows: dict[int, MeasuredRow] = {}
-        self.probed = 0
         self.broken_in_a_row = 0
+        for index in {self._index(record) for record in self.memo.records}:
+            if index is not None:
+                self._refresh(index)
+
+    @property
+    def own(self) -> list[ProbeRecord]:
+        """Probes of this run, whenever they were made."""
+        return [record for record in self.memo.records if not record.reused]
+
+    @property
+    def spent_s(self) -> float:
+        """[s] of probing in this run."""
+        return sum(record.wall_s for record in self.own)
+
+    @property
+    def searched(self) -> int:
+        """Configurations that this run has probed."""
+        return len({r.key for r in self.own if r.role == "search" and r.status != INTERRUPTED})
 
     def measure(self, index: int) -> Scored:
         """Run a candidate, or answer from what was run before. Raises Enough and Interrupted."""
         predicted = self.bill.estimate(index)
-        config, offer = predicted.config, predicted.offer
-        reason = self.unsupported.reason(config)
+        reason = self.unsupported.reason(predicted.config)
         if reason:
             return Scored(None, {}, fits=False, reason=reason)
-        request = self._request(config, offer)
-        known = self.memo.of_this_run(request["key"])
-        record = known[-1] if known else None
+        plan = self._plan(predicted)
+        known = self._known(plan.key)
+        record = known[0] if known else self.memo.find(plan.key)
         if record is None:
-            record = self.memo.find(request["key"]) or self._run(request, predicted, "search")
-            if record.reused:
-                self.memo.add(record)
-                self._tell(record, predicted)
+            if self.searched >= self.options.most:
+                msg = f"{self.options.most} configurations were probed, which was the most allowed"
+                raise Enough(msg)
+            record = self._run(plan, predicted, "search")
+        elif not known:
+            self.memo.add(record)
         return self._scored(index, predicted, record)
 
-    def _request(self, config: Config, offer: Offer) -> dict[str, Any]:
-        """The request, without the parts that earlier probes answer."""
-        effort = self.options.effort
-        if self.memo.part("checkpoint", "checkpoint", config, offer) is not None:
-            effort = replace(effort, checkpoint_max_bytes=0.0)
-        return request_for(self.job, offer, config, effort=effort)
+    def again(self, index: int) -> Scored:
+        """Run a candidate once more, in a fresh process, at full depth where it can be held.
 
-    def _run(self, request: dict[str, Any], predicted: Estimated, role: str) -> ProbeRecord:
-        expected = expected_seconds(predicted, self.options.effort)
+        A second run that was recorded, and of which a killed search never heard, is the answer.
+        """
+        predicted = self.bill.estimate(index)
+        fits = index in self.rows and self._held(self.rows[index].row)
+        plan = self._plan(predicted, full=fits, known_to_fit=fits)
+        known = [record for record in self._known(plan.key) if record.role == "confirm"]
+        record = known[-1] if known else self._run(plan, predicted, "confirm")
+        return self._scored(index, predicted, record)
+
+    def purse(self, index: int) -> Purse:
+        """What probing a candidate costs, and what is left; the pick's second run is put aside."""
+        predicted = self.bill.estimate(index)
+        plan = self._plan(predicted)
+        free = bool(self.unsupported.reason(predicted.config)) or bool(
+            self._known(plan.key) or self.memo.find(plan.key)
+        )
+        next_s = 0.0 if free else plan.expected_s * self.pace
+        walls = [record.wall_s for record in self.own if record.ok]
+        aside = statistics.median(walls) if walls else 0.0
+        per_hour = predicted.offer.usd_per_hour
+        scale = per_hour / 3600.0 if self.score == "cost_usd" else 1.0
+        budget = max(self.options.seconds - aside, 0.0)
+        return Purse(
+            next_s * scale, self.spent_s * scale, budget * scale,
+            "usd" if self.score == "cost_usd" else "s", free=per_hour == 0,
+        )  # fmt: skip
+
+    @property
+    def pace(self) -> float:
+        """Seconds of a probe over what was expected, so far."""
+        ratios = [
+            record.wall_s / record.predicted["probe_s"]
+            for record in self.own
+            if record.ok and record.predicted.get("probe_s", 0.0) > 0
+        ]
+        return statistics.median(ratios) if ratios else 1.0
+
+    def _plan(
+        self, predicted: Estimated, *, full: bool = False, known_to_fit: bool = False
+    ) -> Plan:
+        row = replace(predicted, usable_bytes=self._limit(predicted))
+        plan = plan_probe(self.job, row, self.options.effort, full=full, known_to_fit=known_to_fit)
+        config, offer = predicted.config, predicted.offer
+        if self.memo.part("checkpoint", "checkpoint", config, offer) is not None:
+            return without_checkpoint(plan)
+        return plan
+
+    def _held(self, row: Estimated) -> bool:
+        """Whether the device can hold the model at full depth, by what was measured of it."""
+        return row.memory_bytes.total <= self._limit(row)
+
+    def _limit(self, row: Estimated) -> float:
+        """[bytes] that the device at hand can hold; the row's may be another machine's."""
+        held = self.options.held_bytes
+        return row.usable_bytes if held is None else held
+
+    def _known(self, key: str) -> list[ProbeRecord]:
+        """This run's records of a probe; one that was interrupted says nothing."""
+        return [r for r in self.memo.of_this_run(key) if r.status != INTERRUPTED]
+
+    def _run(self, plan: Plan, predicted: Estimated, role: str) -> ProbeRecord:
         if self.broken_in_a_row >= MOST_BROKEN:
             msg = f"the last {MOST_BROKEN} probes broke"
             raise Enough(msg)
-        if self.spent_s + (expected if self.probed else 0.0) > self.options.seconds:
-            msg = "probe budget"
+        if self.spent_s + (plan.expected_s * self.pace if self.own else 0.0) > self.options.seconds:
+            msg = "the probe budget was spent"
             raise Enough(msg)
         figures = {
-            "step_s": _probe_step(predicted, request), "memory_bytes": predicted.memory_bytes.total,
-            "probe_s": expected,
+            "step_s": probe_step_s(predicted, plan.requests[-1]),
+            "whole_step_s": predicted.step_time_s,
+            "memory_bytes": predicted.memory_bytes.total, "probe_s": plan.expected_s,
         }  # fmt: skip
         config = predicted.config.as_dict()
-        record = self.runner.run(request, config, predicted=figures, role=role)
-        self.spent_s += record.wall_s
-        self.probed += 1
+
+        def run(request: dict[str, Any]) -> ProbeRecord:
+            return self.runner.run(request, config, predicted=figures, role=role)
+
+        if plan.two_depths:
+            record = run_two(self.job, run, (plan.requests[0], plan.requests[1]))
+        else:
+            record = run(plan.requests[0])
+        record = replace(record, key=plan.key, role=role, predicted=figures)
         self.memo.add(record)
         self.unsupported.learn(record)
         self.broken_in_a_row = 0 if record.fits is not None else self.broken_in_a_row + 1
         if record.status == INTERRUPTED:
-            msg = f"interrupted; {self.probed - 1} finished probes are kept"
+            msg = f"interrupted; {len(self.own) - 1} finished probes are kept"
             raise Interrupted(msg, "--resume goes on where it stopped")
         if record.status == "bad_data":
             raise InputError(record.message, "no configuration could train on that row")
         return record
 
     def _scored(self, index: int, predicted: Estimated, record: ProbeRecord) -> Scored:
+        found = self._refresh(index)
+        self._tell(record, predicted)
         if record.status in INFEASIBLE:
             over = max(record.needed_bytes / predicted.usable_bytes - 1.0, 0.01)
             worst = float(max(predicted.duration_s.p50, predicted.cost_usd.p50))
-            if not record.reused:
-                self._tell(record, predicted)
             return Scored(worst, {"memory": over, "disk": 0.0}, fits=False, reason=record.status,
                           oom=True)  # fmt: skip
-        if not record.ok:
-            self._tell(record, predicted)
+        if not record.ok or not is_measurement(record):
             return Scored(None, {}, fits=False, reason=f"{record.status}: {record.message}"[:300])
         row = measured_row(self.job, predicted, record, self.memo)
-        found = MeasuredRow(index, record, row)
-        self.rows[index] = found
-        if not record.reused:
-            self._tell(record, predicted)
         over = row.memory_bytes.total / row.usable_bytes - 1.0
+        fits = found is not None and found.fits and over <= 0
         return Scored(
-            self.value(found), {"memory": over, "disk": 0.0}, fits=found.fits,
-            reason="fits" if found.fits else "memory", measured=_parts(record, row),
+            self._value(row), {"memory": over, "disk": 0.0, **late(self.job, row)}, fits=fits,
+            reason="fits" if fits else "memory", measured=parts_of(record, row),
+            noise=noise_of(record),
         )  # fmt: skip
 
-    def value(self, found: MeasuredRow) -> float:
+    def _refresh(self, index: int) -> MeasuredRow | None:
+        """The row of a candidate from all its runs: mean times, largest memory, how often it fit.
+
+        Runs at full depth count alone where there are any.
+        """
+        predicted = self.bill.estimate(index)
+        plans = (self._plan(predicted), self._plan(predicted, full=True, known_to_fit=True))
+        runs = [r for key in dict.fromkeys(p.key for p in plans) for r in self._known(key)]
+        ran = [r for r in runs if r.ok and is_measurement(r)]
+        whole = [r for r in ran if not depths_of(r)]
+        fits = [bool(r.fits) for r in runs if r.fits is not None]
+        broke = bool(runs) and runs[-1].fits is None
+        if not ran or broke:
+            self.rows.pop(index, None)
+            return None
+        mean = merged(whole or ran)
+        row = measured_row(self.job, predicted, mean, self.memo)
+        share = sum(fits) / len(fits)
+        if share < 1.0:
+            row = replace(row, fits_probability=min(share, row.fits_probability), verdict="at_risk")
+        self.rows[index] = MeasuredRow(index, mean, row)
+        return self.rows[index]
+
+    def _index(self, record: ProbeRecord) -> int | None:
+        """The candidate that a record is of."""
+        candidates = self.bill.candidates
+        same = np.ones(len(candidates), np.bool_)
+        for name in KNOBS:
+            if name in CLOSED_FORMS:
+                continue
+            levels, value = candidates.levels[name], record.config.get(name)
+            if value not in levels:
+                return None
+            same &= candidates.codes[name] == levels.index(value)
+        return int(np.argmax(same)) if same.any() else None
+
+    def _value(self, row: Estimated) -> float:
         """What is minimised: dollars or seconds."""
-        row = found.row
         return row.cost_usd.p50 if self.score == "cost_usd" else row.duration_s.p50
 
-    def ranked(self) -> list[MeasuredRow]:
-        """Candidates that ran and fit, best first; of equals the one that is plainer."""
+    def ranked(self, pick: int | None = None) -> list[MeasuredRow]:
+        """Candidates that ran and fit, the pick first and then by their bills."""
         fitting = [found for found in self.rows.values() if found.fits]
-        return sorted(fitting, key=self._rank)
-
-    def _rank(self, found: MeasuredRow) -> tuple[float, ...]:
-        config = found.row.config
-        return (
-            float(f"{self.value(found):.9g}"),
-            found.row.memory_bytes.total,
-            float(config.compile != "off"),
-            float(config.activation_checkpointing != "none"),
-            float(config.num_dataloader_workers),
-        )
-
-    def confirm(self) -> list[str]:
-        """Run the winner once more, and whatever is near it; narrow fits count how often they fit.
-
-        A confirmed row rests on the mean of its probes' steps.
-        """
-        notes: list[str] = []
-        done: set[int] = set()
-        while (ranked := self.ranked()) and ranked[0].index not in done:
-            best = ranked[0]
-            again = [best] + [
-                other for other in ranked[1:2]
-                if self.value(other) <= self.value(best) * (1 + CLOSE)
-            ]  # fmt: skip
-            for found in again:
-                if found.index in done:
-                    continue
-                done.add(found.index)
-                try:
-                    notes += self._repeat(found)
-                except Enough:
-                    notes.append("the probe budget ended before the winner could be confirmed")
-                    return notes
-        return notes
-
-    def _repeat(self, found: MeasuredRow) -> list[str]:
-        predicted = self.bill.estimate(found.index)
-        request = self._request(predicted.config, predicted.offer)
-        record = self._run(request, predicted, "confirm")
-        runs = self.memo.of_this_run(request["key"])
-        fits = [r.fits for r in runs if r.fits is not None]
-        if not record.ok:
-            self.rows.pop(found.index)
-            self._tell(record, predicted)
-            share = f"{sum(map(bool, fits))} of {len(fits)} runs fitted"
-            return [f"a second run of the best configuration ended in {record.status}: {share}"]
-        merged = _merged([r for r in runs if r.ok])
-        row = measured_row(self.job, predicted, merged, self.memo)
-        row = replace(row, fits_probability=sum(map(bool, fits)) / len(fits))
-        self.rows[found.index] = MeasuredRow(found.index, merged, row)
-        self._tell(record, predicted)
-        return []
+        return sorted(fitting, key=lambda f: (f.index != pick, self._value(f.row)))
 
     def _tell(self, record: ProbeRecord, predicted: Estimated) -> None:
-        """One line: what, predicted, measured, ratio, memory, best so far, budget left."""
-        parts = [f"probe {len(self.memo.records)}", short(predicted.config)]
-        expected = predicted.step_time_s
-        if record.ok:
-            step_s = record.step_s(predicted.config.gradient_accumulation_steps)
-            parts.append(
-                f"{format_seconds(step_s)}/step ({step_s / expected:.2f}x of "
-                f"{format_seconds(expected)})"
-            )
-            parts.append(format_bytes(record.needed_bytes))
-        else:
-            parts.append(record.status)
-        if record.role == "confirm":
-            parts.append("again")
-        if record.reused:
-            parts.append("known from an earlier study")
         ranked = self.ranked()
-        if ranked:
-            best = ranked[0].row
-            parts.append(f"best {format_seconds(best.duration_s.p50)}, "
-                         f"{format_usd(best.cost_usd.p50)}")  # fmt: skip
         left_s = max(self.options.seconds - self.spent_s, 0.0)
-        rate = predicted.offer.usd_per_hour / 3600.0
-        parts.append(f"left {format_seconds(left_s)}, {format_usd(left_s * rate)}")
-        self.announce(" | ".join(parts))
+        best = ranked[0].row if ranked else None
+        number = 1 + next(k for k, r in enumerate(self.memo.records) if r is record)
+        self.announce(probe_line(number, record, predicted, best, left_s))
 
+    def notes(self, pick: int | None) -> list[str]:
+        """What the reader must know of how the figures came about."""
+        found = []
+        if self.memo.stale:
+            found.append(
+                f"{self.memo.stale} earlier probes are of other versions or devices: not used"
+            )
+        small = [r for r in self.memo.records if r.ok and depths_of(r)]
+        if small:
+            low, high = depths_of(small[0])
+            text = (
+                f"{len(small)} probes ran the model with {low} and {high} of its "
+                f"{self.job.model.num_layers} layers; time and memory of all layers are "
+                "extrapolated"
+            )
+            found.append(text + self._agreement(pick))
+        for row in self.rows.values():
+            runs = [r for r in self._known(row.record.key) if r.fits is not None]
+            if runs and not all(r.fits for r in runs):
+                share = f"{sum(bool(r.fits) for r in runs)} of {len(runs)} runs"
+                found.append(f"{share} of a configuration that is near the limit fitted")
+        return found
 
-def _probe_step(predicted: Estimated, request: dict[str, Any]) -> float:
-    """[s] the predicted step at the accumulation that is probed."""
-    share: float = (
-        request["gradient_accumulation_steps"] / predicted.config.gradient_accumulation_steps
-    )
-    return predicted.step_time_s * min(share, 1.0)
-
-
-def short(config: Config) -> str:
-    """A configuration in a few words: what a person would change."""
-    words = [f"micro {config.micro_batch_size}", config.precision, config.attention]
-    if config.activation_checkpointing != "none":
-        words.append("checkpointing")
-    if config.compile != "off":
-        words.append(f"compile {config.compile}")
-    words.append(f"{config.num_dataloader_workers} workers")
-    return ", ".join(words)
-
-
-def _parts(record: ProbeRecord, row: Estimated) -> dict[str, float]:
-    """The measured parts by the names that samplers know."""
-    found = {
-        "compute": max(row.step_time_s - record.data_s(row.config.gradient_accumulation_steps),
-                       1e-9),
-        "memory": row.memory_bytes.total,
-    }  # fmt: skip
-    if row.config.compile != "off":
-        found["compile"] = row.time_s.compile
-    for entry in record.result.get("loader") or []:
-        if entry["workers"] == 0:
-            found["data"] = float(entry["batch_s"])
-    save_s = (record.result.get("checkpoint") or {}).get("save_s")
-    if save_s:
-        found["save"] = float(save_s)
-    return found
-
-
-def _merged(records: list[ProbeRecord]) -> ProbeRecord:
-    """The last record with the mean step and the largest memory of several of one request."""
-    last = records[-1]
-    names = ("step_s", "micro_s", "optimizer_s", "data_s")
-    step = dict(last.result["step"])
-    for name in names:
-        step[name] = sum(float(r.result["step"][name]) for r in records) / len(records)
-    largest = max(records, key=lambda r: r.needed_bytes).result["memory"]
-    return replace(last, result={**last.result, "step": step, "memory": largest})
-
-
-def probe_candidates(  # noqa: PLR0913 - what a probed search is, each named
-    job: Job, bill: Bill, local: LocalDevice, options: ProbeOptions, *, objective: Objective,
-    sampler: str, seed: int, run_dir: Path, storage: str | None, job_key: str, resume: bool,
-    announce: Callable[[str], None],
-) -> Probed:  # fmt: skip
-    """Probe candidates of a bill whose offers all are the local device."""
-    begun = time.perf_counter()
-    run_dir.mkdir(parents=True, exist_ok=True)
-    prober = Prober(job, bill, local, options, objective, run_dir, announce)
-    _check_free(prober, local)
-    explored = explore_measured(
-        bill, prober.measure, objective=objective, sampler=sampler, trials=options.most,
-        seed=seed, run_dir=run_dir, storage=storage, study_name=run_dir.name, job_key=job_key,
-        resume=resume,
-    )  # fmt: skip
-    for index in explored.tried:  # trials taken over from the record
-        if index not in prober.rows:
-            prober.measure(index)
-    notes = prober.confirm()
-    if prober.memo.stale:
-        notes.append(
-            f"{prober.memo.stale} earlier probes are of other versions or devices: not used"
+    def _agreement(self, pick: int | None) -> str:
+        """How extrapolation and full depth compare where both ran."""
+        if pick is None or pick not in self.rows or depths_of(self.rows[pick].record):
+            return ", and nothing was run at full depth"
+        key = self._plan(self.bill.estimate(pick)).key
+        lines = [r for r in self._known(key) if r.ok and depths_of(r)]
+        if not lines:
+            return ""
+        ratio = agreement(lines[-1], self.rows[pick].record)
+        return (
+            f"; where both ran, extrapolation over full depth was {ratio['step_s']:.3f} in time "
+            f"and {ratio.get('driver_bytes', 1.0):.3f} in memory"
         )
-    rows, records = prober.ranked(), prober.memo.records
-    if not rows and not any(record.fits is False for record in records):
-        last = f": {records[-1].status}, {records[-1].message[:300]}" if records else ""
-        msg = f"no probe could run{last}"
-        raise NoLocalDevice(msg, "`autotune doctor` checks this machine")
-    return Probed(
-        bill, explored, tuple(rows), tuple(records), time.perf_counter() - begun, tuple(notes)
-    )
-
-
-def _check_free(prober: Prober, local: LocalDevice) -> None:
-    """Memory that somebody else holds is said before it is mistaken for the job's own."""
-    if local.is_cpu or not local.processes:
-        return
-    prober.announce(
-        f"{format_bytes(local.used_bytes)} of {local.name} are held by {len(local.processes)} "
-        "other process(es); probes measure what is left"
-    )

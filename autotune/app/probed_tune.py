@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,15 +10,18 @@ import numpy as np
 
 from autotune.app import explain, runs
 from autotune.app import tune as model_tune
-from autotune.app.probe import ProbeOptions, expected_seconds, probe_candidates
 from autotune.app.probe_device import local_for
+from autotune.app.probe_plan import ProbeOptions, plan_probe
+from autotune.app.probe_study import check_affordable, probe_candidates
+from autotune.app.probe_transfer import transferred
 from autotune.app.tracing import Tracing
 from autotune.cost.model import CostModel
-from autotune.domain.calibration import Calibration
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
-from autotune.domain.recommendation import Miss
+from autotune.domain.errors import InputError, Interrupted
+from autotune.domain.recommendation import Miss, ProbedRun
 from autotune.domain.units import format_seconds, format_usd
+from autotune.probe.record import config_of
 from autotune.search import selection
 from autotune.search.proposal import proposal_order
 
@@ -37,9 +39,8 @@ if TYPE_CHECKING:
     from autotune.domain.recommendation import Recommendation
     from autotune.space.enumerate import Enumeration
 
-TRANSFERRED_LOG_SD = 0.20  # an efficiency measured on one device, applied to another: assumption
-TIE = 0.01
 ALTERNATIVES = 5
+ROOMY_BYTES = 1e18  # more than any model: nothing is refused for memory
 
 
 def tune_by_probes(
@@ -56,16 +57,28 @@ def tune_by_probes(
     exact = offer in job.offers
     probed_job = job if exact else replace(job, offers=(offer,))
     bill = _local_bill(priced, probed_job, offer, exact=exact)
+    if not exact:
+        held = float(bill.usable_bytes.min(initial=offer.device.memory_torch_bytes))
+        probing, bill = replace(probing, held_bytes=held), without_limits(bill)
+    check_affordable(probed_job, bill, probing, options.objective)
     if options.dry_run:
         return _planned(priced, options, probing, bill, offer)
     run_dir = model_tune._run_dir(job, options)  # noqa: SLF001 - as above
     question = (options.space or "", options.objective, "probe", probing.on or "")
-    runs.open_run(job, run_dir, resume=options.resume, question=question)
-    found = probe_candidates(
-        probed_job, bill, local, probing, objective=options.objective, sampler=options.sampler,
-        seed=options.seed, run_dir=run_dir, storage=options.storage,
-        job_key=runs.job_key(job, question), resume=options.resume, announce=progress,
-    )  # fmt: skip
+    made = runs.open_run(job, run_dir, resume=options.resume, question=question)
+    try:
+        found = probe_candidates(
+            probed_job, bill, local, probing, objective=options.objective, sampler=options.sampler,
+            seed=options.seed, run_dir=run_dir, storage=options.storage,
+            job_key=runs.job_key(job, question), resume=options.resume, announce=progress,
+        )  # fmt: skip
+    except InputError:
+        if made:
+            runs.discard_untried(run_dir)
+        raise
+    except KeyboardInterrupt:
+        msg = "interrupted between two probes; every finished one is kept"
+        raise Interrupted(msg, "--resume goes on where it stopped") from None
     answer = (
         _measured_answer(priced, options, found)
         if exact
@@ -89,6 +102,12 @@ def _local_bill(
     return CostModel(job, priced.calibration).price(found.candidates)
 
 
+def without_limits(bill: Bill) -> Bill:
+    """The bill for a device that only lends its speed: what fits it decides nothing."""
+    roomy = np.full(len(bill), ROOMY_BYTES)
+    return replace(bill, usable_bytes=roomy, fits_probability=np.ones(len(bill)))
+
+
 def _planned(
     priced: model_tune._Priced, options: Options, probing: ProbeOptions, bill: Bill, offer: Offer
 ) -> Recommendation:
@@ -97,16 +116,17 @@ def _planned(
     answer = model_tune._answer(  # noqa: SLF001 - the model's answer, unmeasured
         priced, options, _nothing(options), chosen, Tracing(priced.bill)
     )
-    seconds, count = 0.0, 0
+    seconds, count, probed = 0.0, 0, bill.job
     for index in proposal_order(bill, options.objective):
-        expected = expected_seconds(bill.estimate(index), probing.effort)
+        expected = plan_probe(probed, bill.estimate(index), probing.effort).expected_s
         if count == probing.most or seconds + expected > probing.seconds:
             break
         seconds, count = seconds + expected, count + 1
     usd = seconds / 3600.0 * offer.usd_per_hour
     note = (
-        f"dry run: {count} configurations would be probed on {offer.label}, in about "
-        f"{format_seconds(seconds)} and for {format_usd(usd)}; nothing was run"
+        f"dry run: at most {count} configurations would be probed on {offer.label}, in about "
+        f"{format_seconds(seconds)} and for {format_usd(usd)}, and the pick once more; nothing was "
+        "run"
     )
     search = replace(answer.search, stopped_because="dry run")
     return replace(answer, search=search, warnings=(*answer.warnings, note))
@@ -129,23 +149,17 @@ def _measured_answer(priced: model_tune._Priced, options: Options, found: Probed
     if best is None:
         return replace(base, best=None, misses=(), tie=False, reasons={}, alternatives=())
     others = [item for item in rows if item is not best]
-    close = [item for item in others if _near(item, best)]
+    pick = found.explored.pick
+    tied = set(found.ties) if best.index == pick else set()
     return replace(
         base,
         best=best.row,
         alternatives=tuple(item.row for item in others[:ALTERNATIVES]),
         pareto=_front(rows),
         misses=misses,
-        tie=bool(close),
+        tie=bool(tied),
         reasons=_reasons(found.bill, best, others),
     )
-
-
-def _near(item: MeasuredRow, best: MeasuredRow) -> bool:
-    """Whether measurements cannot tell two rows apart."""
-    error = float(best.record.result["step"].get("relative_error", 0.0))
-    limit = 1 + max(TIE, 2 * error)
-    return item.row.duration_s.p50 <= best.row.duration_s.p50 * limit
 
 
 def _front(rows: list[MeasuredRow]) -> tuple[Estimated, ...]:
@@ -162,12 +176,13 @@ def _within_limits(
 ) -> tuple[MeasuredRow | None, tuple[Miss, ...]]:
     """The best row that respects deadline and budget, else the nearest and by how much it misses.
 
-    `rows` are in order of what is minimised.
+    `rows` are in order of preference.
     """
 
     def misses(item: MeasuredRow) -> list[Miss]:
         pairs = (
             ("deadline", limits.deadline_s, item.row.duration_s.p50),
+            ("max_session", limits.max_session_s, item.row.duration_s.p50),
             ("budget", limits.budget_usd, item.row.cost_usd.p50),
         )
         return [
@@ -177,7 +192,10 @@ def _within_limits(
         ]
 
     def excess(item: MeasuredRow) -> float:
-        limit_of = {"deadline": limits.deadline_s, "budget": limits.budget_usd}
+        limit_of = {
+            "deadline": limits.deadline_s, "max_session": limits.max_session_s,
+            "budget": limits.budget_usd,
+        }  # fmt: skip
         return max((m.by / max(limit_of[m.limit] or 0.0, 1e-9) for m in misses(item)), default=0.0)
 
     if not rows:
@@ -212,29 +230,30 @@ def _reasons(bill: Bill, best: MeasuredRow, others: list[MeasuredRow]) -> dict[s
 def _transferred_answer(
     priced: model_tune._Priced, options: Options, found: Probed, bill: Bill, offer: Offer
 ) -> Recommendation:
-    """The job's own offers under the efficiency that probes on another device showed."""
-    ratios = [
-        math.log(item.row.step_time_s / bill.estimate(item.index).step_time_s)
-        for item in found.rows
-        if item.row.step_time_s > 0
-    ]
-    factor = math.exp(float(np.mean(ratios))) if ratios else 1.0
-    calibration = Calibration(
-        {**priced.calibration.factors, "compute": factor},
-        {**priced.calibration.log_sds, "compute": TRANSFERRED_LOG_SD},
-        (*priced.calibration.provenance, f"{len(ratios)} probes on {offer.label}"),
-    )
+    """The job's own offers under what probes on another device showed of each component."""
+    carried = transferred(found.rows, bill, offer, priced.bill, priced.calibration)
+    calibration = carried.calibration
     whole = CostModel(priced.job, calibration).price(priced.found.candidates)
     again = replace(priced, bill=whole, calibration=calibration)
     chosen = selection.best_index(whole, options.objective, priced.job.limits)
     answer = model_tune._answer(  # noqa: SLF001 - the calibrated answer
         again, options, found.explored, chosen, Tracing(whole)
     )
-    note = (
-        f"probed on {offer.label}, which is none of the job's machines: {len(ratios)} probes took "
-        f"{factor:.2f} times what was predicted there, and that was applied to the job's machines"
-    )
-    return replace(answer, warnings=(*answer.warnings, note))
+    return replace(answer, warnings=(*answer.warnings, carried.note))
+
+
+def _runs(found: Probed) -> tuple[ProbedRun, ...]:
+    """Every probe as the report shows it."""
+    return tuple(
+        ProbedRun(
+            config=config_of(record), status=record.status, role=record.role,
+            reused=record.reused, predicted_step_s=record.predicted.get("whole_step_s"),
+            step_time_s=record.step_s(accumulation) if record.ok else None,
+            memory_bytes=record.needed_bytes or None, wall_s=record.wall_s,
+        )
+        for record in found.records
+        for accumulation in [int(record.config["gradient_accumulation_steps"])]
+    )  # fmt: skip
 
 
 def _finish(
@@ -248,9 +267,11 @@ def _finish(
         fidelity="probe",
         probes=len(run),
         probe_seconds=sum(record.wall_s for record in run),
-        stopped_because=found.explored.stopped_because,
+        stopped_because=found.stopped_because,
     )
-    answer = replace(answer, search=search, warnings=(*answer.warnings, *found.notes))
+    answer = replace(
+        answer, probed=_runs(found), search=search, warnings=(*answer.warnings, *found.notes)
+    )
     answer = model_tune._finish(  # noqa: SLF001 - exports and the run folder
         answer, priced, options, found.explored, run_dir, begun
     )

@@ -11,7 +11,7 @@ import json
 import os
 import select
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune.domain.errors import InputError, close_matches
 from autotune.domain.jobvalues import MAPPING, TEXT, shown
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from autotune.domain.jobfile import JobFile
 
+File = TypeVar("File", bound="BaseModel")
 MAX_FILE_BYTES = 5_000_000
 MAX_NODES = 20_000  # values in one file; the longest real job files hold a few hundred
 MAX_DEPTH = 20
@@ -229,14 +230,19 @@ class _Level:
 
 def checked(document: Document) -> JobFile:
     """The document as a job file. Raises one InputError that lists every problem."""
-    from pydantic import ValidationError
-
     from autotune.domain.jobfile import JobFile
 
+    return checked_as(document, JobFile)
+
+
+def checked_as(document: Document, schema: type[File]) -> File:
+    """The document as a file of another schema. Raises one InputError that lists every problem."""
+    from pydantic import ValidationError
+
     try:
-        return JobFile.model_validate(document.values)
+        return schema.model_validate(document.values)
     except ValidationError as error:
-        raise _input_error(error, document, JobFile) from None
+        raise _input_error(error, document, schema) from None
     except RecursionError:
         msg = f"{document.name}: nested more deeply than any job is"
         raise InputError(msg) from None

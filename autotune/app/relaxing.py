@@ -1,170 +1,274 @@
 """What would make a job fit that does not: one change at a time, each answered by the cost model.
 
-Everything the space holds was tried already, so a change opens something that was closed: a lock, a
-numeric knob, another machine, or the contract itself (quality: the user's call, never applied).
+Everything the space holds was tried already, so a change opens something that was closed: a lock,
+a knob, another machine, or the contract itself (quality: the user's call, never applied). Where no
+single one suffices, two at a time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import combinations, zip_longest
 from typing import TYPE_CHECKING
 
-from autotune.catalog.devices import default_host, find_device
-from autotune.catalog.prices import price_for
+import numpy as np
+
+from autotune.app.changes import (
+    COUNTS,
+    SPLIT,
+    Change,
+    Question,
+    Rungs,
+    all_settings,
+    contract_changes,
+    more_devices,
+    other_machines,
+    setting_changes,
+)
 from autotune.cost.model import CostModel
-from autotune.domain.config import KNOBS
-from autotune.domain.device import Offer
+from autotune.domain.candidates import OFFER
+from autotune.domain.errors import InputError
 from autotune.domain.recommendation import Relaxation
+from autotune.search.selection import best_index
+from autotune.space.enumerate import PLAIN, enumerate_candidates
+from autotune.space.file import load_space
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Sequence
 
+    from autotune.cost.model import Bill
+    from autotune.domain.calibration import Calibration
+    from autotune.domain.config import Config, KnobValue
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
     from autotune.domain.space import SearchSpace
 
-SHOWN = 8
-COUNTS = (1, 2, 4, 8)
-SHORTEST = 64  # tokens; rows shorter than this train nothing useful
+SHOWN = {"setting": 6, "machine": 4, "quality": 5}
+PAIRS = 3  # shown of each sort
+PAIR_RUNGS = 3  # of a ladder that is climbed together with another
+MACHINES = 3
+# Knobs of no consequence for what fits: a stated configuration leaves them to the closed forms.
+CLOSED_FORMS = ("checkpoint_every_steps", "save_total_limit")
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
-    label: str
-    job: Job
-    quality: bool = False
+def relaxations(
+    job: Job, space: SearchSpace, calibration: Calibration | None = None
+) -> tuple[Relaxation, ...]:
+    """Changes after which some candidate of the job fits: the same training first, soonest first.
 
-
-def relaxations(job: Job, space: SearchSpace) -> tuple[Relaxation, ...]:
-    """Single changes after which the job fits: the same training first, soonest first.
-
-    When no change of the training's own knobs suffices alone, all of them together are one change.
+    When no change of the training's own settings suffices alone, pairs of them, then all of them
+    together; the same for changes of the contract.
     """
-    from autotune.space.file import load_space
-
-    wide = load_space("extended")
-    found = [_tried(change, space, wide) for change in _single_changes(job)]
-    if not any(found):
-        found.append(_tried(_all_knobs(job), space, wide))
-    found += [_tried(change, space, wide) for change in _contract_changes(job)]
-    found.append(_other_machine(job, space))
-    fitting = [each for each in found if each is not None]
-    return tuple(sorted(fitting, key=lambda each: (each.quality, each.duration_s)))[:SHOWN]
+    asked = _Asked((job, space), calibration, set(job.lock), dict(job.lock))
+    return asked.answers()
 
 
-def _single_changes(job: Job) -> Iterator[_Change]:
-    for name in job.lock:
-        kept = {knob: value for knob, value in job.lock.items() if knob != name}
-        yield _Change(f"{name} not locked to {job.lock[name]}", replace(job, lock=kept))
-    for name, values in _opt_in(job).items():
-        opened = replace(job, allow=(*job.allow, name))
-        yield _Change(f"{name} {' or '.join(values)} (--allow {name})", opened)
+def relaxations_of(
+    job: Job, config: Config, calibration: Calibration | None = None, *, disk: bool = False
+) -> tuple[Relaxation, ...]:
+    """Changes after which exactly this configuration fits on the job's first offer.
+
+    disk: it is the disk that does not hold its checkpoints, not the device its step.
+    """
+    kept = config.as_dict()
+    if not disk:
+        kept = {k: v for k, v in kept.items() if k not in CLOSED_FORMS or k in job.lock}
+    stated = replace(job, lock=kept, offers=job.offers[:1])
+    pinned = set(job.lock) | (set(CLOSED_FORMS) if disk else set())
+    asked = _Asked((stated, load_space()), calibration, pinned, config.as_dict())
+    return asked.of_the_disk() if disk else asked.answers()
 
 
-def _opt_in(job: Job) -> dict[str, tuple[str, ...]]:
-    """Numeric knobs that save memory and are closed, with what opening them adds."""
-    closed: dict[str, tuple[str, ...]] = {}
-    if job.method.is_lora and "adapter_dtype" not in job.allow:
-        closed["adapter_dtype"] = ("bf16",)
-    if job.software.bitsandbytes and "optimizer" not in job.allow:
-        closed["optimizer"] = ("adamw_bnb_8bit", "paged_adamw_8bit")
-    return {name: values for name, values in closed.items() if name not in job.lock}
+class _Asked:
+    """One question: the job and space that do not fit, and what is known of them."""
+
+    def __init__(
+        self,
+        question: Question,
+        calibration: Calibration | None,
+        pinned: set[str],
+        before: dict[str, KnobValue],
+    ) -> None:
+        self.question = question
+        self.calibration = calibration
+        self.before = before
+        self.pinned = pinned
+        self.wide = load_space("extended")
+        self.settings = setting_changes(question, self.wide, pinned)
+
+    def answers(self) -> tuple[Relaxation, ...]:
+        """All of them, in the order in which they are told."""
+        found = self._same_training() + self._machines() + self._contract()
+        distinct = {(each.change, each.duration_s): each for each in found}.values()
+        ordered = sorted(distinct, key=lambda each: (each.quality, each.duration_s))
+        left = dict(SHOWN)
+        kept = []
+        for each in ordered:
+            kind = "setting" if each.kind == "lock" else each.kind
+            left[kind] -= 1
+            if left[kind] >= 0:
+                kept.append(each)
+        return tuple(kept)
+
+    def of_the_disk(self) -> tuple[Relaxation, ...]:
+        """Those that keep fewer checkpoints: what trains is not what is in the way."""
+        found = [each for each in self._same_training() if "save_total_limit" in each.change]
+        return tuple(found)
+
+    def _same_training(self) -> list[Relaxation]:
+        found = self._first_of((change,) for change in self.settings)
+        if not found:
+            pairs = ((one.then(two),) for one, two in combinations(self.settings, 2))
+            found = _soonest_of(self._first_of(pairs))
+        if not found and len(self.settings) > 2:  # noqa: PLR2004 - more than a pair
+            found = self._fewest()
+        return found
+
+    def _fewest(self) -> list[Relaxation]:
+        """All settings opened at once, less those that it fits without."""
+        needed = list(self.settings)
+        best = self._tried(all_settings(needed))
+        for change in self.settings if best else ():
+            rest = [own for own in needed if own is not change]
+            without = self._tried(all_settings(rest)) if rest else None
+            if without is not None:
+                best, needed = without, rest
+        return [best] if best else []
+
+    def _machines(self) -> list[Relaxation]:
+        return self._first_of(more_devices(self.question)) + self._elsewhere()
+
+    def _contract(self) -> list[Relaxation]:
+        ladders = contract_changes(self.question[0])
+        found = self._first_of(ladders)
+        if found:
+            return found
+        others = [*more_devices(self.question), *((change,) for change in self.settings)]
+        pairs = [*combinations(ladders, 2), *((own, other) for own in ladders for other in others)]
+        found = self._first_of(_climbing(*pair) for pair in pairs)
+        if not found and self.settings:
+            together = (all_settings(self.settings),)
+            found = self._first_of(_climbing(own, together) for own in ladders)
+        return _soonest_of(found)
+
+    def _first_of(self, ladders: Iterable[Rungs]) -> list[Relaxation]:
+        """Of each ladder the mildest change that fits."""
+        found = []
+        for rungs in ladders:
+            tried = (self._tried(change) for change in rungs)
+            best = next((each for each in tried if each is not None), None)
+            if best is not None:
+                found.append(best)
+        return found
+
+    def _tried(self, change: Change) -> Relaxation | None:
+        bill = self._priced(change)
+        if bill is None:
+            return None
+        index = best_index(bill, "time", bill.job.limits).index
+        if index is None:
+            return None
+        told = self._told(change, bill.estimate(index))
+        return told if told.change else None
+
+    def _elsewhere(self) -> list[Relaxation]:
+        """The cheapest priced machines on which the same job fits, one a device."""
+        job = self.question[0]
+        own = {(offer.device.name, offer.count) for offer in job.offers}
+        rows: list[tuple[Change, Estimated]] = []
+        for count in COUNTS:
+            change = other_machines(count) if job.global_batch_size % count == 0 else None
+            bill = self._priced(change) if change else None
+            if change is None or bill is None:
+                continue
+            rows += [(change, row) for row in _cheapest(bill) if _machine(row) not in own]
+        rows.sort(key=lambda pair: (_late(job, pair[1]), pair[1].cost_usd.p50))
+        first = {row.offer.device.name: (change, row) for change, row in reversed(rows)}
+        chosen = sorted(first.values(), key=rows.index)[:MACHINES]
+        return [self._told(change, row) for change, row in chosen]
+
+    def _priced(self, change: Change) -> Bill | None:
+        """The bill of a changed question; None where nothing of it is valid."""
+        job, space = change.edit(self.question)
+        try:
+            candidates = enumerate_candidates(job, space).candidates
+        except InputError:  # the locks that remain are impossible there
+            return None
+        if not len(candidates):
+            return None
+        return CostModel(job, self.calibration).price(candidates)
+
+    def _told(self, change: Change, best: Estimated) -> Relaxation:
+        knobs = [name for name in change.frees if self._differs(name, best)]
+        elsewhere = change.kind == "machine" and not change.label
+        label = [f"on {best.offer.label}"] if elsewhere else []
+        label += [change.label] if change.label else []
+        label += [self._knob_words(name, best) for name in knobs if name != SPLIT[1]]
+        flags = [f"--gpu {best.offer.device.name}:{best.offer.count}"] if elsewhere else []
+        flags += [change.apply] if change.apply else []
+        for name in knobs:
+            if name != SPLIT[1] or name in self.before:
+                flags.append(f"--set {name}={best.config.as_dict()[name]}")
+        return Relaxation(
+            change=", ".join(label),
+            required_bytes=best.memory_bytes.total,
+            available_bytes=best.usable_bytes,
+            quality=change.kind == "quality",
+            duration_s=best.duration_s.p50,
+            cost_usd=best.cost_usd.p50,
+            kind=change.kind,
+            apply=" ".join(flags),
+            fits_probability=best.fits_probability,
+            offer=best.offer,
+            config=best.config,
+        )
+
+    def _differs(self, name: str, best: Estimated) -> bool:
+        value = best.config.as_dict()[name]
+        return value != self.before.get(name, PLAIN.get(name))
+
+    def _knob_words(self, name: str, best: Estimated) -> str:
+        value = best.config.as_dict()[name]
+        if name not in self.before:
+            return f"{name} {value}"
+        locked = "the locked " if name in self.pinned else ""
+        return f"{name} {value}, not {locked}{self.before[name]}"
 
 
-def _all_knobs(job: Job) -> _Change:
-    opened = tuple(_opt_in(job))
-    label = ", ".join(opened) or "all knobs"
-    return _Change(
-        f"every lock dropped and {label} opened", replace(job, lock={}, allow=(*job.allow, *opened))
-    )
+def _climbing(one: Rungs, two: Rungs) -> Rungs:
+    """Pairs of rungs, the mildest of both first; the shorter ladder stays on its last."""
+    one, two = one[:PAIR_RUNGS], two[:PAIR_RUNGS]
+    return tuple((a or one[-1]).then(b or two[-1]) for a, b in zip_longest(one, two))
 
 
-def _contract_changes(job: Job) -> Iterator[_Change]:
-    """Changes of the contract that save memory or make a native precision valid."""
-    method = job.method
-    if method.kind == "full":
-        targets = tuple(linear.name for linear in job.model.linears if linear.adaptable)
-        lora = replace(method, kind="lora", rank=16, alpha=32.0, targets=targets)
-        yield _Change("LoRA rank 16, not full fine-tuning", replace(job, method=lora), quality=True)
-        if method.base == "16bit":
-            fp32 = replace(job, method=replace(method, base="32bit"))
-            yield _Change("base 32bit: fp32 weights under autocast", fp32, quality=True)
-        method = lora
-    if method.base != "nf4":
-        nf4 = replace(job, method=replace(method, base="nf4"))
-        yield _Change("QLoRA: an nf4 base", nf4, quality=True)
-    half = job.max_length // 2
-    if half >= SHORTEST:
-        label = f"max_length {half}, not {job.max_length}"
-        yield _Change(label, _shorter(job, half), quality=True)
+def _soonest_of(found: Sequence[Relaxation]) -> list[Relaxation]:
+    return sorted(found, key=lambda each: each.duration_s)[:PAIRS]
 
 
-def _shorter(job: Job, max_length: int) -> Job:
-    cut = tuple(min(length, float(max_length)) for length in job.lengths.quantiles)
-    lengths = replace(
-        job.lengths,
-        quantiles=cut,
-        mean=sum(cut) / len(cut),
-        maximum=min(job.lengths.maximum, max_length),
-    )
-    return replace(job, max_length=max_length, lengths=lengths)
+def _machine(row: Estimated) -> tuple[str, int]:
+    return row.offer.device.name, row.offer.count
 
 
-def _tried(change: _Change, space: SearchSpace, wide: SearchSpace) -> Relaxation | None:
-    opened = set(change.job.allow) & {name for name, knob in KNOBS.items() if knob.opt_in}
-    opened |= set(change.job.allow) & {"optimizer"}
-    best = _soonest(change.job, wide if opened else space)
-    if best is None:
-        return None
-    return _relaxation(change.label, best, quality=change.quality)
+def _late(job: Job, row: Estimated) -> bool:
+    """Whether it misses the deadline, the longest session or the budget."""
+    limits, most = job.limits, (row.duration_s.p50, row.duration_s.p50, row.cost_usd.p50)
+    pairs = zip((limits.deadline_s, limits.max_session_s, limits.budget_usd), most, strict=True)
+    return any(limit is not None and value > limit for limit, value in pairs)
 
 
-def _relaxation(label: str, best: Estimated, *, quality: bool) -> Relaxation:
-    return Relaxation(
-        change=label,
-        required_bytes=best.memory_bytes.total,
-        available_bytes=best.usable_bytes,
-        quality=quality,
-        duration_s=best.duration_s.p50,
-        cost_usd=best.cost_usd.p50,
-    )
-
-
-def _soonest(job: Job, space: SearchSpace, *, by_cost: bool = False) -> Estimated | None:
-    """The soonest (or cheapest) candidate of a changed job that fits."""
-    from autotune.search.selection import best_index
-    from autotune.space.enumerate import enumerate_candidates
-
-    bill = CostModel(job).price(enumerate_candidates(job, space).candidates)
-    chosen = best_index(bill, "cost" if by_cost else "time", job.limits)
-    return bill.estimate(chosen.index) if chosen.index is not None else None
-
-
-def _other_machine(job: Job, space: SearchSpace) -> Relaxation | None:
-    """The cheapest priced machine on which the same job fits, with as few devices as will do."""
-    from autotune.app.overrides import priced_devices
-
-    for count in COUNTS:
-        if job.global_batch_size % count:
-            continue
-        offers = tuple(_offer(name, count) for name in priced_devices())
-        elsewhere = replace(job, offers=tuple(o for o in offers if o is not None))
-        best = _soonest(elsewhere, space, by_cost=True) if elsewhere.offers else None
-        if best is not None:
-            return _relaxation(f"another machine: {best.offer.label}", best, quality=False)
-    return None
-
-
-def _offer(name: str, count: int) -> Offer | None:
-    device = find_device(name)
-    price = price_for(name, count)
-    if price is None:
-        return None
-    return Offer(
-        device=device,
-        count=count,
-        usd_per_hour=price.usd_per_hour,
-        host=default_host(count, device),
-        price_source=price.source,
-        price_as_of=price.as_of,
-    )
+def _cheapest(bill: Bill) -> list[Estimated]:
+    """The cheapest fitting candidate of every offer: one within its limits, where there is one."""
+    limits = bill.job.limits
+    late = np.zeros(len(bill), np.bool_)
+    for limit, values in (
+        (limits.deadline_s, bill.duration_s), (limits.budget_usd, bill.cost_usd),
+        (limits.max_session_s, bill.duration_s),
+    ):  # fmt: skip
+        if limit is not None:
+            late |= values > limit
+    fits = np.flatnonzero(bill.feasible & np.isfinite(bill.cost_usd))
+    order = np.lexsort((bill.duration_s[fits], bill.cost_usd[fits], late[fits]))
+    first: dict[int, int] = {}
+    for index in fits[order]:
+        first.setdefault(int(bill.candidates.codes[OFFER][index]), int(index))
+    return [bill.estimate(index) for index in list(first.values())[: 2 * MACHINES]]

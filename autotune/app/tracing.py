@@ -1,6 +1,7 @@
 """Tracing candidates whose fit is in doubt: the installed training code instead of the formula.
 
-    auto     the pick and its runner-up, when the pick may not fit (probability under 0.95)
+    auto     the pick and its runner-up, when the pick may not fit (probability under 0.95) or its
+             family is not one that the formula describes
     trace    the pick, its runner-up and the alternatives
     formula  none
 
@@ -10,31 +11,29 @@ candidates keep the formula.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
-from math import hypot, log
-from statistics import NormalDist
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from autotune.cost.memory_spread import SLACK_LOG_SD
-from autotune.cost.model import CostModel
-from autotune.domain.candidates import Candidates
-from autotune.domain.outcome import MemoryParts
+from autotune.app.traced_row import FORMULA_TOLERANCE, OTHER_VERSIONS, with_trace
+from autotune.catalog.families import FAMILIES
+from autotune.cost.device_memory import blas_bytes
+from autotune.domain.units import format_bytes
 from autotune.search import selection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from autotune.cost.model import Bill
-    from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
+    from autotune.domain.traced import MemoryTrace
     from autotune.search.selection import Objective, Selection
-    from autotune.trace.client import Traced, Tracer
+    from autotune.trace.client import Traced, TraceFailed, Tracer
+
+__all__ = ["Tracing", "choose_traced", "with_trace"]
 
 DOUBTFUL_PROBABILITY = 0.95
 MOST_PICKS = 6  # picks that tracing may turn down before the formula's word is taken again
-TRACED_LOG_SD = 0.04  # allocator and context around exact allocated bytes; assumption
-OTHER_VERSIONS = 1.5  # a trace of other versions than the job's widens the spread by this factor
-_NORMAL = NormalDist()
+HOPELESS = frozenset({"missing", "timeout"})  # what fails once will fail for every candidate
 
 
 @dataclass
@@ -42,6 +41,7 @@ class Tracing:
     """Candidates traced so far, and what could not be."""
 
     bill: Bill
+    trust_remote_code: bool = False
     rows: dict[int, Estimated] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -49,10 +49,19 @@ class Tracing:
         """The candidate, with traced memory where there is a trace."""
         return self.rows.get(index) or self.bill.estimate(index)
 
-    def trace(self, tracer: Tracer, indices: Iterable[int]) -> None:
-        """Trace candidates that are not traced yet."""
-        from autotune.trace.client import TraceFailed
+    def trace(self, tracer: Tracer, indices: Iterable[int], *, full: bool = False) -> None:
+        """Trace candidates that are not traced yet.
 
+        full: every layer and three steps, through a simulated caching allocator.
+        """
+        from autotune.trace.client import TraceFailed
+        from autotune.trace.request import untraceable
+
+        job = self.bill.job
+        reason = untraceable(job, trust_remote_code=self.trust_remote_code)
+        if reason:
+            self._note(f"no trace of {job.model.name}: {reason}; its memory is the formula's")
+            return
         for index in indices:
             if index in self.rows:
                 continue
@@ -60,88 +69,68 @@ class Tracing:
             if row.offer.count > 1:
                 self._note("the trace covers one device: sharded candidates keep the formula")
                 continue
-            found = _traced(tracer, self.bill.job, row)
+            found = self._traced(tracer, row, full=full)
             if isinstance(found, TraceFailed):
-                why = f"{found.kind}: {found.message[:160]}"
-                name = self.bill.job.model.name
-                self._note(f"no trace of {name} ({why}): the formula decided")
-                if found.kind in {"missing", "timeout"}:
+                self._note(
+                    f"no trace of {job.model.name} ({found.kind}: {found.message[:240]}): "
+                    "its memory is the formula's"
+                )
+                if found.kind in HOPELESS:
                     return
                 continue
             self.rows[index] = with_trace(self.bill, index, row, found)
+            self._alarm(self.rows[index])
+
+    def _traced(self, tracer: Tracer, row: Estimated, *, full: bool) -> Traced | TraceFailed:
+        from autotune.trace.request import request_for
+
+        job = self.bill.job
+        whole = job.padding == "max_length" or row.config.packing == "on"
+        length = job.max_length if whole else job.lengths.maximum
+        request = request_for(job, row.config, length, trust_remote_code=self.trust_remote_code)
+        device = row.offer.device
+        if full and device.is_cpu:
+            self._note("a CPU has no caching allocator: only allocated bytes were traced")
+        if not full or device.is_cpu:
+            return tracer.trace(request)
+        capacity = device.memory_torch_bytes - row.memory_bytes.context
+        return tracer.run(request, capacity_bytes=int(capacity), blas_bytes=int(blas_bytes(device)))
+
+    def _alarm(self, row: Estimated) -> None:
+        """Say what a reader of a traced row must know."""
+        trace = row.traced
+        assert trace is not None  # noqa: S101 - `with_trace` made it
+        if not trace.same_software:
+            self._note(_other_software(self.bill, trace))
+        apart = trace.allocated_bytes / trace.formula_bytes - 1.0
+        if abs(apart) > FORMULA_TOLERANCE:
+            self._note(
+                f"trace and formula of {_what(row)} are {abs(apart):.0%} apart: "
+                f"{format_bytes(trace.allocated_bytes)} traced, "
+                f"{format_bytes(trace.formula_bytes)} by the formula, which should agree within "
+                f"{FORMULA_TOLERANCE:.0%}. The traced number was taken"
+            )
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
 
 
-def _traced(tracer: Tracer, job: Job, row: Estimated):  # type: ignore[no-untyped-def]  # noqa: ANN202
-    from autotune.trace.request import request_for
-
-    full = job.padding == "max_length" or row.config.packing == "on"
-    length = job.max_length if full else job.lengths.maximum
-    return tracer.trace(request_for(job, row.config, length))
+def _what(row: Estimated) -> str:
+    return f"micro-batch {row.config.micro_batch_size} on {row.offer.label}"
 
 
-def with_trace(bill: Bill, index: int, row: Estimated, traced: Traced) -> Estimated:
-    """The row with traced parts; workspaces, context and allocator overhead stay the formula's.
-
-    Source: derived: the fit probability moves by the log ratio of the totals, and its spread is
-    the trace's instead of the formula's.
-    """
-    formula = row.memory_bytes
-    inside = {name: traced.parts.get(name, 0.0) for name in _PARTS}
-    inside["workspace"] += formula.workspace
-    inside["activations"] *= _compiled_share(bill.job, row)
-    before = formula.total - formula.context - formula.fragmentation
-    grown = sum(inside.values()) / before if before > 0 else 1.0
-    parts = MemoryParts(
-        **inside, context=formula.context, fragmentation=formula.fragmentation * grown
+def _other_software(bill: Bill, trace: MemoryTrace) -> str:
+    software = bill.job.software
+    wanted = ", ".join(
+        f"{name} {'.'.join(map(str, version))}"
+        for name, version in (("transformers", software.transformers), ("peft", software.peft))
     )
-    probability = _moved(
-        row.fits_probability,
-        formula.total / parts.total,
-        hypot(bill.at("memory", "log_sd", index), SLACK_LOG_SD),
-        hypot(_spread(bill.job, traced), SLACK_LOG_SD),
+    ran = ", ".join(f"{name} {trace.versions.get(name, '?')}" for name in ("transformers", "peft"))
+    return (
+        f"the trace ran {ran}, the job runs {wanted}: the spread of its memory was widened by a "
+        f"factor of {OTHER_VERSIONS:g}"
     )
-    changed = replace(
-        row,
-        memory_bytes=parts,
-        fits_probability=probability,
-        basis="traced" if row.basis == "modelled" else row.basis,
-    )
-    if row.verdict == "certain_oom":
-        return changed
-    return replace(changed, verdict="fits" if changed.feasible else "at_risk")
-
-
-def _compiled_share(job: Job, row: Estimated) -> float:
-    """What compiling leaves of the saved activations: the trace runs the step eagerly."""
-    if row.config.compile == "off":
-        return 1.0
-    eager = row.config.with_knobs(compile="off")
-    uncompiled = CostModel(job).price(Candidates.of([(row.offer, eager)])).estimate(0)
-    before = uncompiled.memory_bytes.activations
-    return min(row.memory_bytes.activations / before, 1.0) if before > 0 else 1.0
-
-
-_PARTS = [
-    item.name for item in fields(MemoryParts) if item.name not in {"context", "fragmentation"}
-]
-
-
-def _moved(probability: float, shrunk: float, before_sd: float, after_sd: float) -> float:
-    """P(fits) after the total changed by a factor and its log spread from one value to another."""
-    certain = 1e-12
-    z = _NORMAL.inv_cdf(min(max(probability, certain), 1.0 - certain))
-    return _NORMAL.cdf((z * before_sd + log(shrunk)) / after_sd)
-
-
-def _spread(job: Job, traced: Traced) -> float:
-    installed = traced.versions.get("transformers", "")
-    wanted = ".".join(map(str, job.software.transformers[:2]))
-    same = installed.startswith(f"{wanted}.") or installed == wanted
-    return TRACED_LOG_SD * (1.0 if same else OTHER_VERSIONS)
 
 
 def choose_traced(
@@ -151,13 +140,16 @@ def choose_traced(
     fidelity: str,
     among: Iterable[int] | None,
     progress: Callable[[str], None],
+    *,
+    trust_remote_code: bool = False,
 ) -> tuple[Selection, Tracing]:
     """The choice after tracing what the fidelity asks for."""
-    tracing = Tracing(bill)
+    tracing = Tracing(bill, trust_remote_code)
     pick = chosen.index
     if pick is None or fidelity == "formula":
         return chosen, tracing
-    if fidelity == "auto" and bill.fits_probability[pick] >= DOUBTFUL_PROBABILITY:
+    known = bill.job.model.family in FAMILIES
+    if fidelity == "auto" and known and bill.fits_probability[pick] >= DOUBTFUL_PROBABILITY:
         return chosen, tracing
     from autotune.trace.client import Tracer
 
@@ -181,8 +173,5 @@ def choose_traced(
 
 
 def _turned_down(row: Estimated) -> str:
-    from autotune.domain.units import format_bytes
-
-    what = f"micro-batch {row.config.micro_batch_size} on {row.offer.label}"
     needs = f"{format_bytes(row.memory_bytes.total)} of {format_bytes(row.usable_bytes)}"
-    return f"{what} was the formula's pick, but traced it needs {needs}"
+    return f"{_what(row)} was the formula's pick, but traced it needs {needs}"

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from autotune.app import explain, runs
 from autotune.app.export import check_exports, default_exports, export_pick
+from autotune.app.price_notes import price_notes
 from autotune.app.relaxing import relaxations
+from autotune.app.shortfall import shortfall_of
 from autotune.app.tracing import Tracing, choose_traced
 from autotune.cost.model import CostModel
 from autotune.cost.narrowest import narrowest_input, never_measured_note
@@ -27,19 +29,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from autotune.app.probe import ProbeOptions
+    from autotune.app.probe_plan import ProbeOptions
     from autotune.cost.model import Bill
     from autotune.domain.calibration import Calibration
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
+    from autotune.domain.recommendation import Sensitivity
     from autotune.domain.space import SearchSpace
+    from autotune.domain.waterfall import Journey
     from autotune.search.selection import Objective, Selection
     from autotune.search.study import Exploration
     from autotune.space.enumerate import Enumeration
 
 MISSES_SHOWN = 3
 FRONT_SHOWN = 25
-OLD_PRICE_DAYS = 60  # beyond this the ranking of offers may be another one by now
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class Options:
     storage: str | None = None
     exports: tuple[str, ...] = ()
     fidelity: str = "auto"
+    trust_remote_code: bool = False
     score: str = "model"
     dry_run: bool = False
     probing: ProbeOptions | None = None  # with score probe: how much may be probed, and where
@@ -98,6 +102,7 @@ def tune(
         options.fidelity,
         None if options.sampler == CALIBRATED else explored.tried,
         progress,
+        trust_remote_code=options.trust_remote_code,
     )
     answer = _answer(priced, options, explored, chosen, tracing)
     answer = _finish(answer, priced, options, explored, run_dir, begun)
@@ -116,7 +121,7 @@ def _price(job: Job, options: Options, progress: Callable[[str], None]) -> _Pric
     progress(f"pricing {format_count(len(found.candidates))} candidates")
     calibration, warnings, _ = calibration_from_evidence(job, CostModel(job).price)
     bill = CostModel(job, calibration).price(found.candidates)
-    notes = [*found.warnings, *warnings, *_price_ages(job), *_notes(job, options, found)]
+    notes = [*found.warnings, *warnings, *price_notes(job), *_notes(job, options, found)]
     return _Priced(job, space, found, bill, calibration, tuple(notes))
 
 
@@ -131,21 +136,6 @@ def _notes(job: Job, options: Options, found: Enumeration) -> list[str]:
         notes.append(
             "no row lengths are known: every row is counted at max_length, an upper bound for time"
         )
-    return notes
-
-
-def _price_ages(job: Job) -> list[str]:
-    from datetime import UTC, date, datetime
-
-    notes = []
-    for offer in job.offers:
-        if offer.price_as_of:
-            age = (datetime.now(UTC).date() - date.fromisoformat(offer.price_as_of)).days
-            if age > OLD_PRICE_DAYS:
-                notes.append(
-                    f"the price of {offer.label} is {age} days old ({offer.price_source}): "
-                    "the ranking may have changed; state your own with --price"
-                )
     return notes
 
 
@@ -239,7 +229,17 @@ def _answer(
         reasons=explain.reasons(bill, pick) if pick is not None else {},
         narrowest=narrowest_input(bill, pick) if pick is not None else "",
         warnings=(*priced.warnings, *_unseen(bill, pick), *tracing.notes),
+        sensitivities=_sensitivities(priced, tracing, pick),
     )
+
+
+def _sensitivities(priced: _Priced, tracing: Tracing, pick: int | None) -> tuple[Sensitivity, ...]:
+    """What the user's own choices would be worth on the pick's machine."""
+    if pick is None:
+        return ()
+    from autotune.app.sensitivities import sensitivities
+
+    return sensitivities(priced.job, priced.space, priced.calibration, tracing.row(pick))
 
 
 def _unseen(bill: Bill, pick: int | None) -> tuple[str, ...]:
@@ -251,11 +251,11 @@ def _unseen(bill: Bill, pick: int | None) -> tuple[str, ...]:
 
 
 def _today(priced: _Priced) -> Estimated | None:
-    """The config the user runs now, on its first offer, under the same calibration."""
+    """The config the user runs now, on its own offer, under the same calibration."""
     job = priced.job
     if job.today is None:
         return None
-    offer = job.offers[0]
+    offer = job.today_offer or job.offers[0]
     model = CostModel(job, priced.calibration)
     return model.price(Candidates.of([(offer, job.today)])).estimate(0)
 
@@ -267,12 +267,14 @@ def _rejected(priced: _Priced, pick: int | None, objective: Objective) -> Reject
     by_reason = dict(priced.found.rejected)
     if infeasible:
         by_reason["does not fit in memory or on the disk"] = infeasible
-    relaxed = relaxations(priced.job, priced.space) if pick is None else ()
+    lost = pick is None
+    relaxed = relaxations(priced.job, priced.space, priced.calibration) if lost else ()
     return Rejected(
         count=sum(by_reason.values()),
         by_reason=by_reason,
         nearest=tuple(selection.as_infeasible(bill, i) for i in near),
         relaxations=relaxed,
+        shortfall=shortfall_of(bill, near[0]) if lost and near else None,
     )
 
 
@@ -296,10 +298,20 @@ def _finish(
         notes.append(f"{explored.resumed} finished trials were taken over from the run's record")
     return replace(
         answer,
+        journey=_journey(answer, priced),
         search=search,
         warnings=(*answer.warnings, *notes),
         run_dir=str(run_dir) if run_dir else None,
     )
+
+
+def _journey(answer: Recommendation, priced: _Priced) -> Journey | None:
+    """From today's config to the pick, change by change."""
+    if answer.today is None:
+        return None
+    from autotune.app.journey import journey_of
+
+    return journey_of(priced.job, priced.space, priced.calibration, answer.today, answer.best)
 
 
 def _persist(answer: Recommendation, run_dir: Path) -> None:

@@ -140,9 +140,35 @@ def model_from_config(config: Mapping[str, Any], name: str, source: str) -> Mode
         sliding_window=_window(text, family_name, name),
         extra_params_per_layer=sizes.heads if family_name == "gpt_oss" else 0,
         extra_params=2 * sizes.hidden if family_name == "opt" else 0,  # two unused positions
-        hf_config=json.dumps({**text, "model_type": family_name}, sort_keys=True),
+        hf_config=_plain_json(text, family_name),
         remote_code=family.remote,
+        stored_as=stored_as(config) or stored_as(text),
     )
+
+
+def _plain_json(text: Mapping[str, Any], family: str) -> str:
+    """The shape alone: how a checkpoint stores its weights is no part of it."""
+    shape = {key: value for key, value in text.items() if key != "quantization_config"}
+    return json.dumps({**shape, "model_type": family}, sort_keys=True)
+
+
+def stored_as(config: Mapping[str, Any]) -> str:
+    """How a checkpoint's weights are quantised: nf4, int8, or the method's name; empty: plain.
+
+    Source: transformers 5.23 quantizers/auto.py and utils/quantization_config.py: without
+    quant_method, load_in_4bit or load_in_8bit mean bitsandbytes, whose 4 bits are fp4 unless nf4
+    is named.
+    """
+    found = config.get("quantization_config")
+    if not isinstance(found, dict):
+        return ""
+    four, eight = (found.get(key) is True for key in ("load_in_4bit", "load_in_8bit"))
+    method = str(found.get("quant_method") or ("bitsandbytes" if four or eight else "unnamed"))
+    if method.casefold() != "bitsandbytes":
+        return method.casefold()[:40]
+    if four:
+        return "nf4" if found.get("bnb_4bit_quant_type") == "nf4" else "fp4"
+    return "int8" if eight else "bitsandbytes"
 
 
 def _text_part(config: Mapping[str, Any], source: str) -> tuple[Mapping[str, Any], str]:

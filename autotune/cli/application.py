@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from autotune.cli import data, lists, records
+from autotune.cli.compare import compare
 from autotune.cli.doctor import doctor
 from autotune.cli.estimate import estimate
 from autotune.cli.output import give_up_on_stdout, prepare_streams
@@ -77,6 +78,7 @@ def root(
 
 app.command()(tune)
 app.command()(estimate)
+app.command()(compare)
 app.command()(lists.devices)
 app.command()(lists.models)
 app.command()(lists.prices)

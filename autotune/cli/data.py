@@ -67,6 +67,14 @@ def validate(
         Path | None,
         typer.Option("--data", metavar="CSV", help="Measured rows instead of the shipped ones."),
     ] = None,
+    fidelity: Annotated[
+        str,
+        typer.Option(
+            "--fidelity",
+            metavar="formula|trace",
+            help="Where peaks of memory come from: the formula, or a trace where there can be one.",
+        ),
+    ] = "formula",
     format_: FormatOption = Format.text,
     quiet: QuietOption = False,
 ) -> None:
@@ -85,7 +93,7 @@ def validate(
 
     with Progress(quiet=quiet) as progress:
         progress("pricing the measured rows")
-        payload = validation_payload(run_validation(data))
+        payload = validation_payload(run_validation(data, fidelity))
     emit_as(
         format_,
         {

@@ -12,15 +12,27 @@ from autotune.cli.jobs import (
     JobArgument,
     PriceOption,
     SetOption,
+    VariantOption,
     set_values,
     split_names,
 )
-from autotune.cli.output import Fidelity, Format, FormatOption, QuietOption, emit_as, look, warn
+from autotune.cli.output import (
+    Fidelity,
+    Format,
+    FormatOption,
+    QuietOption,
+    TrustOption,
+    emit_as,
+    look,
+    warn,
+)
+from autotune.domain.errors import InputError
 
 
 def estimate(  # noqa: PLR0917 - typer passes by name
     job: JobArgument,
     set_: SetOption = None,
+    variant: VariantOption = None,
     allow: AllowOption = None,
     gpu: GpuOption = None,
     price: PriceOption = None,
@@ -36,6 +48,15 @@ def estimate(  # noqa: PLR0917 - typer passes by name
     fidelity: Annotated[
         Fidelity, typer.Option("--fidelity", help="What the memory rests on.")
     ] = Fidelity.auto,
+    full_trace: Annotated[
+        bool,
+        typer.Option(
+            "--full-trace",
+            help="Trace every layer for three steps, and simulate torch's caching allocator: "
+            "reserved bytes, and where it runs out. Seconds instead of a fraction of one.",
+        ),
+    ] = False,
+    trust_remote_code: TrustOption = False,
     format_: FormatOption = Format.text,
     quiet: QuietOption = False,
 ) -> None:
@@ -51,15 +72,32 @@ def estimate(  # noqa: PLR0917 - typer passes by name
     from autotune.report.payload import dumps, estimate_payload
     from autotune.report.text import estimate_text
 
+    if full_trace and fidelity is Fidelity.formula:
+        msg = "--full-trace and --fidelity formula contradict each other"
+        raise InputError(msg, "leave one of them out")
     loaded = load_job(
         job,
         gpus=split_names(gpu),
         price=price,
         set_values=set_values(set_),
         allow=split_names(allow),
+        variant=variant,
     )
-    found = price_config(loaded, fidelity=fidelity.value, claim=claim)
-    payload = estimate_payload(found.row, found.job, found.warnings, found.claim)
+    found = price_config(
+        loaded,
+        fidelity=fidelity.value,
+        claim=claim,
+        full_trace=full_trace,
+        trust_remote_code=trust_remote_code,
+    )
+    payload = estimate_payload(
+        found.row,
+        found.job,
+        found.warnings,
+        found.claim,
+        shortfall=found.shortfall,
+        relaxations=found.relaxations,
+    )
     if format_ in {Format.json, Format.csv}:
         warn(payload["warnings"], quiet=quiet)
     emit_as(

@@ -13,7 +13,9 @@ from autotune.domain.errors import InputError
 GpuOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--gpu", metavar="NAME[:N],...", help="Use these devices instead of the job's; or: all."
+        "--gpu",
+        metavar="NAME[:N][@PRICE],...",
+        help="Use these devices instead of the job's; or: all.",
     ),
 ]
 PriceOption = Annotated[
@@ -30,6 +32,12 @@ AllowOption = Annotated[
     list[str] | None,
     typer.Option("--allow", metavar="KNOB", help="Open a numeric knob to the search; repeatable."),
 ]
+VariantOption = Annotated[
+    str | None,
+    typer.Option(
+        "--variant", metavar="NAME", help="Only this variant of the job file, by name or number."
+    ),
+]
 JobArgument = Annotated[
     Path,
     typer.Argument(metavar="JOB", help="A job file (YAML).", show_default=False),
@@ -37,9 +45,14 @@ JobArgument = Annotated[
 
 
 def split_names(values: Sequence[str] | None) -> tuple[str, ...]:
-    """Names from repeated options that may hold commas."""
-    names = [part.strip() for value in values or () for part in value.split(",")]
-    return tuple(name for name in names if name)
+    """Names from repeated options that may hold commas. Raises InputError for none at all."""
+    parts = [part.strip() for value in values or () for part in value.split(",")]
+    names = tuple(part for part in parts if part)
+    if values and not names:
+        msg = f"{' '.join(repr(value) for value in values)} names nothing"
+        hint = "give --gpu, --allow or --export a name, or leave the option out"
+        raise InputError(msg, hint)
+    return names
 
 
 def set_values(pairs: Sequence[str] | None) -> dict[str, str]:

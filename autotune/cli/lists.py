@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from autotune.cli.output import Format, FormatOption, emit_as, look
+from autotune.cli.output import (
+    Format,
+    FormatOption,
+    Progress,
+    QuietOption,
+    emit_as,
+    look,
+    warn,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,6 +23,7 @@ if TYPE_CHECKING:
     from autotune.report.listing import Listing
 
 Item = TypeVar("Item")
+REFRESH = "refresh"
 NameArgument = Annotated[
     str,
     typer.Argument(metavar="NAME", help="Only names that contain this.", show_default=False),
@@ -49,13 +58,48 @@ def models(name: NameArgument = "", format_: FormatOption = Format.text) -> None
     print_listing(models_listing(found, parameters), format_)
 
 
-def prices(name: NameArgument = "", format_: FormatOption = Format.text) -> None:
-    """List prices by device, provider and date."""
-    from autotune.catalog.prices import load_prices
+def prices(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|refresh",
+            help="Only devices whose names contain this; or fetch today's prices.",
+            show_default=False,
+        ),
+    ] = "",
+    provider: Annotated[
+        list[str] | None,
+        typer.Option("--provider", metavar="NAME", help="Only this provider; repeatable."),
+    ] = None,
+    format_: FormatOption = Format.text,
+    quiet: QuietOption = False,
+) -> None:
+    """List prices by device, provider and date, or refresh them.
+
+    autotune prices refresh fetches today's from the providers and keeps them under AUTOTUNE_HOME.
+    """
+    if name == REFRESH:
+        _refresh(provider or [], format_, quiet=quiet)
+        return
+    from autotune.catalog.prices import load_prices, refused_prices
     from autotune.report.catalogs import prices_listing
 
-    found = _matching(load_prices(), name, lambda price: price.device_name)
+    warn(refused_prices(), quiet=quiet)
+    found = [
+        price
+        for price in _matching(load_prices(), name, lambda price: price.device_name)
+        if not provider or price.provider in provider
+    ]
     print_listing(prices_listing(found), format_)
+
+
+def _refresh(providers: list[str], chosen: Format, *, quiet: bool) -> None:
+    from autotune.app.refresh_prices import refresh_prices
+    from autotune.report.catalogs import refreshed_listing
+
+    with Progress(quiet=quiet) as progress:
+        found = refresh_prices(providers, progress)
+    print_listing(refreshed_listing(found), chosen)
 
 
 def print_listing(listing: Listing, chosen: Format) -> None:

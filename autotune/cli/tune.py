@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypedDict
 
 import typer
 
@@ -14,6 +14,7 @@ from autotune.cli.jobs import (
     GpuOption,
     PriceOption,
     SetOption,
+    VariantOption,
     set_values,
     split_names,
 )
@@ -23,6 +24,7 @@ from autotune.cli.output import (
     FormatOption,
     Progress,
     QuietOption,
+    TrustOption,
     emit_as,
     look,
     warn,
@@ -30,8 +32,11 @@ from autotune.cli.output import (
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
-    from autotune.app.probe import ProbeOptions
-    from autotune.domain.job import Job
+    from collections.abc import Sequence
+
+    from autotune.app.load_job import NamedJob
+    from autotune.app.probe_plan import ProbeOptions
+    from autotune.app.tune import Options
     from autotune.report.schema import RecommendationPayload
 
 NOTHING_FEASIBLE, LIMIT_MISSED = 3, 4
@@ -145,6 +150,7 @@ def tune(  # noqa: PLR0917 - typer passes options by name
     fidelity: Annotated[
         Fidelity, typer.Option("--fidelity", help="What the cost model rests on.")
     ] = Fidelity.auto,
+    trust_remote_code: TrustOption = False,
     sampler: Annotated[
         Sampler, typer.Option("--sampler", help="Who proposes the trials of the study.")
     ] = Sampler.calibrated,
@@ -169,6 +175,7 @@ def tune(  # noqa: PLR0917 - typer passes options by name
     run: Annotated[
         Path | None, typer.Option("--run", metavar="DIR", help="Folder of this run.")
     ] = None,
+    variant: VariantOption = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --run, or the last one.")
     ] = False,
@@ -201,7 +208,7 @@ def tune(  # noqa: PLR0917 - typer passes options by name
     }
     with Progress(quiet=quiet) as progress:
         progress("reading the job")
-        loaded = _load(job, one_line, changes)
+        several = _load(job, one_line, changes, variant)
         from autotune.app.tune import Options
         from autotune.app.tune import tune as find
         from autotune.report.payload import recommendation_payload
@@ -217,15 +224,33 @@ def tune(  # noqa: PLR0917 - typer passes options by name
             storage=storage,
             exports=split_names(export),
             fidelity=fidelity.value,
+            trust_remote_code=trust_remote_code,
             score=score.value,
             dry_run=dry_run,
             probing=_probing(score, probes, probe_budget, probe_on),
         )
         told = progress.line if score is Score.probe else progress
-        recommendation = find(loaded, options, told)
+        recommendation = find(several[0].job, options, told) if len(several) == 1 else None
+    if recommendation is None:
+        _table_of_variants(several, options, format_, quiet=quiet)
     payload = recommendation_payload(recommendation)
     print_recommendation(payload, format_, quiet=quiet)
     raise typer.Exit(exit_code(payload))
+
+
+def _table_of_variants(
+    several: Sequence[NamedJob], options: Options, chosen: Format, *, quiet: bool
+) -> NoReturn:
+    """Variants are the user's to choose among: one table, and no run folder. Leaves the program."""
+    from autotune.app.compare import CompareOptions
+    from autotune.cli.compare import print_comparison
+
+    if options.score == Score.probe or options.resume or options.run_dir or options.exports:
+        names = ", ".join(named.variant for named in several[:8])
+        msg = f"the job file holds {len(several)} variants; a run, a probe or an export is of one"
+        raise InputError(msg, f"add --variant with one of: {names}")
+    what = CompareOptions(options.space, options.objective, "formula")
+    print_comparison(several, what, chosen, quiet=quiet)
 
 
 def _probing(
@@ -239,28 +264,34 @@ def _probing(
             msg = f"{', '.join(named)} without --score probe: nothing would be probed"
             raise InputError(msg, "add --score probe")
         return None
-    from autotune.app.probe import ProbeOptions
+    from autotune.app.probe_plan import ProbeOptions
     from autotune.domain.units import parse_seconds
 
     return ProbeOptions(probes=probes, budget_s=parse_seconds(budget) if budget else None, on=on)
 
 
-def _load(job: Path | None, one_line: OneLine, changes: Changes) -> Job:
-    """The job of the file, or of the one-line form. Raises InputError for both or neither."""
-    from autotune.app.load_job import job_from_options, load_job
+def _load(
+    job: Path | None, one_line: OneLine, changes: Changes, variant: str | None
+) -> list[NamedJob]:
+    """The jobs of the file, or of the one-line form. Raises InputError for both or neither."""
+    from autotune.app.load_job import NamedJob, job_from_options, load_jobs
+    from autotune.app.overrides import Overrides
 
     if job is not None:
         if one_line.flags:
             msg = f"the job file {job} and {', '.join(one_line.flags)} are both given"
             raise InputError(msg, "change the file, or leave it out for the one-line form")
-        return load_job(job, **changes)
+        return load_jobs(job, Overrides(**changes), variant=variant)
+    if variant is not None:
+        msg = "--variant takes one of a job file's variants, and there is no job file"
+        raise InputError(msg, "name the job file")
     if one_line.model is None or one_line.method is None or one_line.rows is None:
         needed = ("--model", "--method", "--rows")
         missing = ", ".join(flag for flag in needed if flag not in one_line.flags)
         msg = f"no job file, and the one-line form lacks {missing}"
         hint = "autotune tune JOB, or autotune tune --model NAME --method lora --rows N --gpu NAME"
         raise InputError(msg, hint)
-    return job_from_options(
+    found = job_from_options(
         model=one_line.model,
         method=one_line.method,
         rows=one_line.rows,
@@ -269,6 +300,7 @@ def _load(job: Path | None, one_line: OneLine, changes: Changes) -> Job:
         global_batch=one_line.global_batch,
         **changes,
     )
+    return [NamedJob("", found)]
 
 
 def print_recommendation(payload: RecommendationPayload, chosen: Format, *, quiet: bool) -> None:

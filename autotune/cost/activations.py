@@ -18,7 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from autotune.cost.static_memory import PLAIN_LAYERNORM, layer_linears
+from autotune.cost.family_memory import family_memory
+from autotune.cost.static_memory import layer_linears
 
 if TYPE_CHECKING:
     from autotune.domain.job import Method
@@ -42,25 +43,18 @@ _KEPT_BY_ACTIVATION = {
 }
 _KEPT_BY_OTHERS = (1.0, 2.0, False)
 
-# What the classes of some families do differently. Source: derived: modelling code of
-# transformers 5.23.
-_FP32_NORM = frozenset({"gemma", "gemma2", "gemma3_text", "olmo2"})  # scales before casting back
-_CONCATENATED_ROPE = frozenset({"phi3", "phi", "stablelm", "nemotron"})  # flash copies the output
-_SOFTMAX_AS_IS = frozenset({"gpt2", "gpt_bigcode", "falcon"})  # eager softmax without fp32
-_SOFTMAX_IN_SCORES_DTYPE = frozenset({"gpt_oss"})  # stated, so autocast leaves it
-_DROPOUT = frozenset({"gpt2", "gpt_bigcode", "opt"})  # published configs train with 0.1
-_SCORE_DROPOUT = frozenset({"gpt2", "gpt_bigcode"})
-
 
 @dataclass(frozen=True, slots=True)
 class Mode:
     """How a layer is run: all that decides which tensors stay.
 
     compute: bytes of the compute dtype. stream: bytes of the residual stream. adapter: bytes of an
-    adapter element, 0 without adapters. masked: a padding mask reaches the attention. looped:
+    adapter element, 0 without adapters. masked: share of layers whose attention gets a mask, for
+    padding or for a window shorter than the rows. looped:
     experts run one after the other, each on its own tokens. quantised: linears answer in the dtype
     of their input (bitsandbytes), so what a norm hands over in fp32 stays fp32 through the MLP.
-    keeps_inputs: those linears hold on to what they read.
+    keeps_inputs: those linears hold on to what they read. fused_norms: one kernel for an RMSNorm,
+    which keeps its input as it is (Liger, Unsloth).
     """
 
     compute: float
@@ -69,15 +63,16 @@ class Mode:
     adapter: float
     autocast: bool
     attention: Attention
-    masked: bool
+    masked: float
     looped: bool = False
     quantised: bool = False
     keeps_inputs: bool = False
+    fused_norms: bool = False
 
     @property
     def biased(self) -> bool:
         """Whether sdpa runs with an additive mask: keys and values expand to all heads."""
-        return self.attention == "sdpa" and self.masked
+        return self.attention == "sdpa" and self.masked > 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +85,11 @@ class Kept:
     per_token: float
     per_key: float
     mlp: float = 0.0
+
+    def mixed(self, other: Kept, share: float) -> Kept:
+        """The mean of a share of layers like this and the rest like the other."""
+        pairs = ((getattr(self, name), getattr(other, name)) for name in self.__slots__)
+        return Kept(*(share * own + (1.0 - share) * rest for own, rest in pairs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,11 @@ class _Group:
 
 def layer_kept(model: Model, method: Method, mode: Mode) -> Kept:
     """Mean over the layers of what one layer keeps."""
+    if mode.biased and mode.masked < 1.0:
+        with_mask, without = (
+            layer_kept(model, method, replace(mode, masked=share)) for share in (1.0, 0.0)
+        )
+        return with_mask.mixed(without, mode.masked)
     token = key = mlp = 0.0
     for count, linears in layer_linears(model):
         attention = _attention(model, method, mode, linears)
@@ -111,10 +116,26 @@ def layer_kept(model: Model, method: Method, mode: Mode) -> Kept:
         token += count * (_norms(model, mode) + attention.per_token + own)
         key += count * attention.per_key
         mlp += count * own
-    if model.family in _DROPOUT:
+    if family_memory(model.family).dropout:
         token += 2.0 * model.hidden_size * model.num_layers
     layers = model.num_layers
     return Kept(token / layers, key / layers, mlp / layers)
+
+
+def unneeded_kept(model: Model, method: Method, mode: Mode) -> float:
+    """[bytes/token] that the layer next to the embedding does not keep, with adapters only.
+
+    What it reads needs no gradient, so its first norm keeps nothing, and in a parallel block
+    neither does the MLP without adapters. Activation checkpointing asks for that gradient.
+    """
+    if not method.is_lora or family_memory(model.family).post_norm:
+        return 0.0
+    if not model.parallel_block:
+        return norm_kept(model, mode)
+    own = tuple(item for item in model.linears if item.part != "attention")
+    if any(item.name in method.targets for item in own):
+        return 0.0
+    return model.norms_per_layer * norm_kept(model, mode) + _mlp(model, method, mode, model.linears)
 
 
 def norm_kept(model: Model, mode: Mode) -> float:
@@ -125,10 +146,12 @@ def norm_kept(model: Model, mode: Mode) -> float:
     it reads an fp32 copy.
     """
     h = model.hidden_size
-    if model.family in PLAIN_LAYERNORM:
+    if family_memory(model.family).plain_layernorm:
         return (12.0 if mode.train_base else 8.0) * h + 4.0
     if model.norm == "layernorm":
         return (4.0 if mode.autocast else mode.stream) * h + 8.0
+    if mode.fused_norms:  # rescales from its input; the reciprocal root stays
+        return mode.stream * h + 4.0
     return 4.0 * h + 4.0 + _scaled(model, mode, mode.stream) * h
 
 
@@ -136,22 +159,35 @@ def _scaled(model: Model, mode: Mode, element: float) -> float:
     """[bytes] of an element of the normalised value that a trained RMSNorm weight multiplies."""
     if not (mode.train_base and model.norm_weight):
         return 0.0
-    return 4.0 if model.family in _FP32_NORM else element
+    return 4.0 if family_memory(model.family).fp32_norm else element
 
 
-def _norm_output(model: Model, mode: Mode) -> float:
+def norm_output(model: Model, mode: Mode) -> float:
     """[bytes] of an element that a norm hands to the linears."""
-    fused = model.norm == "layernorm" and model.family not in PLAIN_LAYERNORM
+    plain = family_memory(model.family).plain_layernorm
+    fused = model.norm == "layernorm" and not plain
     return 4.0 if fused and mode.autocast else mode.stream
 
 
 def inner_bytes(model: Model, mode: Mode) -> float:
     """[bytes] of an element between the matrices of the MLP."""
-    return _norm_output(model, mode) if mode.quantised else mode.compute
+    return norm_output(model, mode) if mode.quantised else mode.compute
+
+
+def reads_stream(model: Model, mode: Mode) -> bool:
+    """Whether a norm keeps the residual stream itself, and not a copy of it in fp32."""
+    plain = family_memory(model.family).plain_layernorm
+    if model.norm == "layernorm" and not mode.autocast and not plain:
+        return True
+    if model.norm == "rmsnorm" and mode.fused_norms:
+        return True
+    return mode.stream == 4.0
 
 
 def _norms(model: Model, mode: Mode) -> float:
     token = model.norms_per_layer * norm_kept(model, mode)
+    if model.parallel_block and reads_stream(model, mode):  # all of them the same tensor
+        token -= (model.norms_per_layer - 1.0) * mode.stream * model.hidden_size
     if model.qk_norm != "none":
         width = model.query_size + model.kv_size
         heads = model.num_attention_heads + model.num_kv_heads
@@ -165,9 +201,9 @@ def _attention(model: Model, method: Method, mode: Mode, linears: tuple[Linear, 
     inputs, output = own[:-1], own[-1:]
     if _one_input(model):
         inputs += tuple(item for item in linears if item.part == "mlp")[:-1]
-    token = _group(method, mode, _Group(inputs, _norm_output(model, mode), kept=False))
+    token = _group(method, mode, _Group(inputs, norm_output(model, mode), kept=False))
     core = _core(model, mode, fused=len(own) == 2)
-    copied = model.family in _CONCATENATED_ROPE and not mode.biased
+    copied = family_memory(model.family).concatenated_rope and not mode.biased
     token += core.per_token
     kept = mode.attention in {"sdpa", "flash_attention_2"} and not copied
     token += _group(method, mode, _Group(output, mode.compute, kept=kept))
@@ -189,8 +225,8 @@ def _core(model: Model, mode: Mode, *, fused: bool) -> Kept:
         return Kept(12.0 * q, 4.0 * heads)  # fp32 queries, expanded keys and values, softmax
     if k != q and (mode.attention == "eager" or mode.biased):
         kept = float(3 * q)
-    elif fused and model.position != "rope":
-        kept = float(q + 2 * k)
+    elif (fused and model.position != "rope") or (mode.quantised and norm_output(model, mode) > e):
+        kept = float(q + 2 * k)  # one tensor, or copies in the compute dtype of wider ones
     else:
         view = fused and mode.attention != "eager"
         kept = float(q + k + (q + 2 * k if view else k))
@@ -204,14 +240,14 @@ def _scores_kept(model: Model, mode: Mode) -> float:
 
     Source: derived; memory of the fp32 softmax and the copy agree with traces of nine families.
     """
-    e = mode.compute
-    if model.family in _SOFTMAX_IN_SCORES_DTYPE:
+    e, facts = mode.compute, family_memory(model.family)
+    if facts.softmax == "stated":
         return e
-    upcast = mode.autocast or model.family not in _SOFTMAX_AS_IS
+    upcast = mode.autocast or facts.softmax == "fp32"
     kept = e if not upcast or e == 4.0 else 4.0 + e
     if model.attention_softcap:
         kept += e
-    if model.family in _SCORE_DROPOUT:
+    if facts.score_dropout:
         kept += 1.0 if upcast and e < 4.0 else 1.0 + e
     return kept
 
@@ -234,7 +270,7 @@ def _mlp_block(model: Model, method: Method, mode: Mode, own: tuple[Linear, ...]
     inputs, output = own[:-1], own[-1:]
     if _one_input(model) and own[0].part == "mlp":
         inputs = ()
-    token = _group(method, mode, _Group(inputs, _norm_output(model, mode), kept=False))
+    token = _group(method, mode, _Group(inputs, norm_output(model, mode), kept=False))
     units, cast, holds_output = _KEPT_BY_ACTIVATION.get(model.activation, _KEPT_BY_OTHERS)
     width, inner = float(output[0].in_features), inner_bytes(model, mode)
     token += width * (cast if mode.autocast and inner == mode.compute else units * inner)
@@ -252,13 +288,15 @@ def _experts(model: Model, method: Method, mode: Mode, own: tuple[Linear, ...]) 
     The weighting keeps every expert's output, because the routing weights need gradients.
     """
     output = own[-1]
-    if not mode.looped:  # one parameter, never quantised
-        mode = replace(mode, keeps_inputs=False)
+    if not mode.looped:  # one parameter, never quantised; trained, or the sum with adapters is
+        adapted = any(item.adaptable and item.name in method.targets for item in own)
+        mode = replace(mode, keeps_inputs=False, train_base=mode.train_base or adapted)
     copies = output.active
     h, e = float(model.hidden_size), mode.compute
     token = 8.0 * model.num_experts + 32.0 * copies  # probabilities, and the chosen ones' indices
-    token += e * h if mode.train_base else 0.0
-    token += copies * e * output.in_features * (3.0 if model.mlp == "gated" else 1.0)
+    token += e * h if mode.train_base and not method.is_lora else 0.0
+    products = family_memory(model.family).expert_products if model.mlp == "gated" else 1.0
+    token += copies * e * output.in_features * products
     token += copies * e * h
     inputs = _Group(own[:-1], e, kept=False, tokens=copies)
     token += _group(method, mode, inputs)
@@ -275,8 +313,10 @@ def read_bytes(model: Model, mode: Mode) -> float:
     for count, linears in layer_linears(model):
         own = [item for item in linears if item.part == "attention"]
         inner = [item for item in linears if item.part in {"mlp", "shared_expert"}]
-        normed = _norm_output(model, mode)
-        token += count * (normed * own[0].in_features + mode.compute * own[-1].in_features)
+        normed = norm_output(model, mode)
+        token += count * mode.compute * own[-1].in_features
+        if not family_memory(model.family).post_norm:  # else it reads what the checkpoint keeps
+            token += count * normed * own[0].in_features
         if inner:
             token += count * inner_bytes(model, mode) * inner[-1].in_features
             token += 0.0 if _one_input(model) else count * normed * inner[0].in_features

@@ -133,6 +133,7 @@ def estimate(bill: Bill, i: int) -> Estimated:
         verdict=_verdict(bill, i),
         checkpoints=math.ceil(steps / interval) if steps else 0,
         checkpoint_bytes=bill.at("checkpoint", "bytes", i),
+        reserved_bytes=bill.at("memory", "reserved", i),
     )
 
 

@@ -107,16 +107,37 @@ def lost_work_s(
     return lost
 
 
+def resumed_s(
+    *, running_s: FloatArray, session_s: float | None, save_s: FloatArray, restart_s: FloatArray
+) -> FloatArray:
+    """[s] of saving before each session ends and starting again, where one does not suffice.
+
+    Formula: sessions = ceil((running - e) / (session - e)) with e = save + restart, each but the
+    first costing e. A session that hardly outlasts its own start is counted as making a twentieth
+    of its length.
+    Source: derived: a session's useful time is what its start and its save leave of it.
+    Does not cover: skipping batches already seen, waiting for the next session.
+    """
+    if session_s is None:
+        return np.zeros_like(running_s)
+    each = save_s + restart_s
+    useful = np.maximum(session_s - each, (1.0 - HIGHEST_LOSS) * session_s)
+    again = np.ceil(np.maximum(running_s - session_s, 0.0) / useful)
+    extra: FloatArray = again * each
+    return extra
+
+
 def kept_on_disk(
-    locked_limit: FloatArray, size_bytes: FloatArray, disk_bytes: FloatArray
+    locked_limit: FloatArray, size_bytes: FloatArray, disk_bytes: FloatArray, saves: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Checkpoints to keep, and [bytes] by which they miss the disk (at most 0: they fit).
 
-    locked_limit: the user's limit; 0 takes two, or one where two do not fit. The Trainer writes a
-    new checkpoint before it deletes the oldest, so one more than the limit must fit.
+    locked_limit: the user's limit; 0 takes two, or one where two do not fit. saves: checkpoints
+    that the run writes in all. The Trainer writes a new checkpoint before it deletes the oldest, so
+    one more than the limit must fit, but never more than are written.
     Source: transformers `Trainer._save_checkpoint` (rotation follows saving).
     """
     locked = np.asarray(locked_limit, np.float64)
-    roomy = (DEFAULT_LIMIT + 1.0) * size_bytes <= disk_bytes
+    roomy = np.minimum(DEFAULT_LIMIT + 1.0, saves) * size_bytes <= disk_bytes
     limit = np.where(locked > 0, locked, np.where(roomy, DEFAULT_LIMIT, 1.0))
-    return limit, (limit + 1.0) * size_bytes - disk_bytes
+    return limit, np.minimum(limit + 1.0, saves) * size_bytes - disk_bytes

@@ -10,22 +10,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
     from autotune.cost.columns import Columns, FloatArray
+    from autotune.cost.memory_constants import MemoryConstants, Slack
     from autotune.domain.device import Device
     from autotune.domain.job import Job
 
 MIB = 2.0**20
-# Share of allocated bytes that the caching allocator cannot give back: median of 306 single steps
-# in a simulation of torch's allocator (21 % at p90).
-SLACK = 0.07
-# What the allocator holds beside the allocated peak when there is room, as a share of what comes
-# and goes in a step (the peak without weights, adapters and states).
-# Source: fms-acceleration benchmark tables, A100-80GB, runs that state both torch's peak and the
-# driver's reading, context taken off; medians: 0.28 for 11 fully trained on one GPU, 0.29 for 50
-# LoRA and nf4 on one, 0.31 for 71 sharded ones with adapters, 0.85 for 17 sharded and fully
-# trained. Ragged batches, whose blocks fit no other batch: ms-swift v2 benchmark, torch's reserved
-# peak, median of 29 runs over six models (1.4 to 3.5 by model).
-CACHED, CACHED_SHARDED_FULL, CACHED_RAGGED = 0.29, 0.85, 2.0
 # Communicators and their buffers, outside torch's allocator, on each of several GPUs.
 # Source: the same runs: what the driver reads beyond the above on two and four GPUs.
 NCCL_BYTES = 1.3e9
@@ -44,7 +38,7 @@ def _context(device: Device) -> float:
     return {"hopper": 600.0, "blackwell": 700.0}.get(device.architecture, 500.0) * MIB
 
 
-def _blas(device: Device) -> float:
+def blas_bytes(device: Device) -> float:
     """[bytes] of cuBLAS workspaces: one for the forward's thread, one for autograd's.
 
     Source: torch.cuda documentation of CUBLAS_WORKSPACE_CONFIG: ":4096:2:16:8" (8.125 MiB) by
@@ -63,7 +57,7 @@ def context(columns: Columns) -> FloatArray:
 
 def blas_workspace(columns: Columns) -> FloatArray:
     """[bytes] of library workspaces inside torch's allocator."""
-    return columns.of_device(_blas)
+    return columns.of_device(blas_bytes)
 
 
 def capacity(columns: Columns) -> FloatArray:
@@ -81,13 +75,14 @@ def driver_total(columns: Columns) -> FloatArray:
     return columns.device("memory_driver_bytes")
 
 
-def fragmentation(allocated: FloatArray) -> FloatArray:
-    """[bytes] that a run needs beside what is in use: split blocks that no request fits."""
-    return SLACK * allocated
+def fragmentation(columns: Columns, moving: FloatArray, slack: Slack) -> FloatArray:
+    """[bytes] that a run needs beside what is in use: pieces of segments that no request fits."""
+    several = columns.number("offer.count") > 1
+    return np.where(several, slack.several, slack.one_device) * moving
 
 
 def cached(
-    job: Job, columns: Columns, allocated: FloatArray, moving: FloatArray, room: FloatArray
+    job: Job, columns: Columns, moving: FloatArray, room: FloatArray, model: MemoryConstants
 ) -> FloatArray:
     """[bytes] that the caching allocator is expected to hold beside the allocated peak.
 
@@ -95,10 +90,21 @@ def cached(
     what is cached is given back before a run fails, so it decides nothing.
     """
     if job.software.empties_cache:
-        return np.minimum(fragmentation(allocated), room)
-    sharded = (columns.number("offer.count") > 1) & columns.equals("sharding", "fsdp", "zero3")
-    share = np.where(sharded & (not job.method.is_lora), CACHED_SHARDED_FULL, CACHED)
-    lengths = job.lengths.quantiles
-    if job.padding == "longest" and lengths[0] < lengths[-1]:
-        share = np.where(columns.equals("packing", "on"), share, CACHED_RAGGED)
+        return np.minimum(fragmentation(columns, moving, model.slack), room)
+    share = cached_share(job, columns, model.cached)
     return np.minimum(share * moving, np.maximum(room, 0.0))
+
+
+def cached_share(job: Job, columns: Columns, sizes: Mapping[str, float]) -> FloatArray:
+    """[rows] the size that belongs to how a configuration fills the cache."""
+    sharded = (columns.number("offer.count") > 1) & columns.equals("sharding", "fsdp", "zero3")
+    full = sharded & (not job.method.is_lora)
+    share = np.where(full, sizes["sharded_full"], sizes["even"])
+    return np.where(ragged(job, columns), sizes["ragged"], share)
+
+
+def ragged(job: Job, columns: Columns) -> NDArray[np.bool_]:
+    """[rows] whether batches differ in length, so that one's blocks fit no other."""
+    lengths = job.lengths.quantiles
+    differ = job.padding == "longest" and lengths[0] < lengths[-1]
+    return ~columns.equals("packing", "on") & differ

@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.cost.family_memory import family_memory
+from autotune.cost.own_code import CHUNK_TOKENS, LOGIT_BYTES, is_litgpt
+
 if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
     from autotune.domain.job import Job
 
-CHUNK_TOKENS = 4096.0  # trl 1.16 kernels/chunked_logprob.py: tokens of a projection tile
-CHUNK_VOCABULARY = 8192.0  # prior: vocabulary width of a tile
+TILE_TOKENS = 4096.0  # trl 1.16 kernels/chunked_logprob.py: tokens of a projection tile
+TILE_VOCABULARY = 8192.0  # prior: vocabulary width of a tile
 
 
 # Releases of transformers whose loss shifts (and so copies) the upcast logits.
 COPIES_FROM, COPIES_UNTIL = (4, 46), (4, 50)
-# Families whose loss takes the logits in their own dtype, before COPIES_UNTIL.
-NATIVE = frozenset({"gpt2", "gpt_bigcode"})
 
 
 def _forward_each(job: Job, compute: FloatArray) -> FloatArray | None:
@@ -33,7 +34,9 @@ def _forward_each(job: Job, compute: FloatArray) -> FloatArray | None:
     loss = job.software.loss
     upcast = np.where(compute < 4.0, compute + 8.0, 8.0) + _softcap(job, compute)
     if loss == "upcast":
-        return upcast
+        # before 4.46 the model replaces its logits by their fp32 copy and shifts that
+        shifted = job.software.transformers < COPIES_FROM
+        return upcast + (4.0 - np.where(compute < 4.0, compute, 0.0) if shifted else 0.0)
     if loss == "upcast_copy":
         return upcast + 4.0
     if loss == "native":  # logits, their shifted copy, log-softmax; autocast makes it take fp32
@@ -51,7 +54,7 @@ def _inplace(job: Job, compute: FloatArray) -> FloatArray:
     A100 under transformers 4.45 and 4.48.
     """
     old = job.software.transformers < COPIES_UNTIL
-    if old and job.model.family in NATIVE:
+    if old and family_memory(job.model.family).native_loss:
         return 2.0 * compute + (8.0 if job.software.autocast else compute)
     copies = old and job.software.transformers >= COPIES_FROM
     return 8.0 + (compute if copies else 0.0) + _softcap(job, compute)
@@ -59,6 +62,8 @@ def _inplace(job: Job, compute: FloatArray) -> FloatArray:
 
 def forward_bytes(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
     """[bytes] logits, their fp32 copy where they are 16-bit, and the log-softmax."""
+    if is_litgpt(job):
+        return _listed(job, tokens)
     each = _forward_each(job, compute)
     return _tiled(job, tokens, compute) if each is None else each * tokens * job.model.vocab_size
 
@@ -73,6 +78,8 @@ def backward_bytes(
     autocast the three are fp32 and the shifted copy stays too.
     """
     loss = job.software.loss
+    if is_litgpt(job):
+        return _listed(job, tokens)
     if loss == "native":
         each = 12.0 + 2.0 * compute if job.software.autocast else 4.0 * compute
     elif loss == "inplace":
@@ -93,13 +100,21 @@ def gradient_bytes(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatAr
 
 
 def evaluation_bytes(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
-    """[bytes] at the peak of scoring without gradients."""
-    return forward_bytes(job, tokens, compute)
+    """[bytes] at the peak of scoring without gradients: nothing stays for the backward of tanh."""
+    whole = _forward_each(job, compute)
+    capped = 0.0 if whole is None or is_litgpt(job) else _softcap(job, compute)
+    return forward_bytes(job, tokens, compute) - capped * tokens * job.model.vocab_size
 
 
 def _softcap(job: Job, compute: FloatArray) -> FloatArray:
     """[bytes] a soft-capped logit keeps for the backward of tanh."""
     return compute if job.model.final_softcap else np.zeros_like(compute)
+
+
+def _listed(job: Job, tokens: FloatArray) -> FloatArray:
+    """[bytes] of a loss over a list of chunks: all of them stay, and one has gradients."""
+    chunk = CHUNK_TOKENS / max(job.lengths.maximum, CHUNK_TOKENS)
+    return LOGIT_BYTES * (1.0 + chunk) * tokens * job.model.vocab_size
 
 
 def _tiled(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
@@ -112,5 +127,5 @@ def _tiled(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
     states = (4.0 + compute) * tokens * hidden + trained
     if job.software.loss == "fused":
         return states
-    tile = np.minimum(tokens, CHUNK_TOKENS) * min(CHUNK_VOCABULARY, vocabulary)
+    tile = np.minimum(tokens, TILE_TOKENS) * min(TILE_VOCABULARY, vocabulary)
     return states + compute * tile

@@ -9,6 +9,8 @@ Legend: B rows, S longest length, T = B S tokens, L layers, h hidden, V vocabula
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,11 +18,13 @@ import numpy as np
 from autotune.cost import device_memory
 from autotune.cost.columns import Component, Outputs
 from autotune.cost.instants import PARTS, instants
-from autotune.cost.memory_spread import SLACK_LOG_SD, reserved_spread, uncertainty
+from autotune.cost.memory_constants import KINDS, RESERVED_KINDS, memory_constants
+from autotune.cost.memory_spread import by_kind, by_reserved_kind, uncertainty
 from autotune.cost.step_memory import Step
 
 if TYPE_CHECKING:
     from autotune.cost.columns import Columns, FloatArray
+    from autotune.cost.memory_constants import MemoryConstants
     from autotune.domain.job import Job
 
 READS = (
@@ -37,45 +41,71 @@ READS = (
     "compile",
 )
 
+KIND_INDEX = {kind: float(i) for i, kind in enumerate(KINDS)}
+RESERVED_INDEX = {kind: float(i) for i, kind in enumerate(RESERVED_KINDS)}
+LEAST_LOG_SD = 1e-6  # keeps a certain verdict finite
 
-def price_memory(job: Job, columns: Columns) -> Outputs:
-    """[bytes] on one device at the instant of peak, by part, and whether it fits. Shapes [rows]."""
+
+def price_memory(job: Job, columns: Columns, model: MemoryConstants | None = None) -> Outputs:
+    """[bytes] on one device at the instant of peak, by part, and whether it fits. Shapes [rows].
+
+    model: other constants than the shipped ones.
+    """
+    model = model or memory_constants()
+    parts = _peak(job, columns, math.exp(model.offset(job.software, job.model.family).log_factor))
+    allocated: FloatArray = np.sum(list(parts.values()), axis=0)
+    moving = allocated - parts["weights"] - parts["adapters"] - parts["optimizer"]
+    live = (parts["activations"] + parts["logits"]) / allocated
+    context, capacity = device_memory.context(columns), device_memory.capacity(columns)
+    slack = device_memory.fragmentation(columns, moving, model.slack)
+    parts["context"], parts["fragmentation"] = context, slack
+    total: FloatArray = allocated + context + slack
+    room = capacity - context - allocated
+    reserved = allocated + device_memory.cached(job, columns, moving, room, model)
+    log_sd = uncertainty(job, columns, live, model)
+    slack_log_sd = model.slack.sd * moving / total
+    spread = np.maximum(np.hypot(log_sd, slack_log_sd), LEAST_LOG_SD)
+    return {
+        **parts,
+        "total": total,
+        "usable": capacity - job.limits.vram_headroom * device_memory.driver_total(columns),
+        "capacity": capacity,
+        "allocated": allocated,
+        "reserved": reserved,
+        "driver": reserved + context,
+        "slack_log_sd": slack_log_sd,
+        "fits_probability": normal_cdf(np.log(capacity / total) / spread),
+        "certain_oom": (allocated + context > capacity).astype(np.float64),
+        "log_sd": log_sd,
+        "reserved_log_sd": np.hypot(log_sd, by_reserved_kind(job, columns, model.reserved)),
+        "kind": by_kind(job, columns, KIND_INDEX),
+        "reserved_kind": by_reserved_kind(job, columns, RESERVED_INDEX),
+    }
+
+
+def _peak(job: Job, columns: Columns, own_code: float) -> dict[str, FloatArray]:
+    """[bytes] the parts at the instant of peak. own_code: on activations and logits."""
     step = Step.of(job, columns)
     candidates = list(instants(step).values())
-    totals = np.stack([item.total for item in candidates])
-    peak = np.argmax(totals, axis=0)
+    if own_code != 1.0:
+        candidates = [
+            replace(item, activations=item.activations * own_code, logits=item.logits * own_code)
+            for item in candidates
+        ]
+    peak = np.argmax(np.stack([item.total for item in candidates]), axis=0)
     rows = np.arange(columns.rows)
     parts = {
         name: np.stack([getattr(item, name) for item in candidates])[peak, rows] for name in PARTS
     }
     parts["workspace"] = parts["workspace"] + device_memory.blas_workspace(columns)
-    allocated: FloatArray = np.sum(list(parts.values()), axis=0)
-    context, capacity = device_memory.context(columns), device_memory.capacity(columns)
-    usable = capacity - job.limits.vram_headroom * device_memory.driver_total(columns)
-    parts["context"] = context
-    parts["fragmentation"] = device_memory.fragmentation(allocated)
-    total: FloatArray = np.sum(list(parts.values()), axis=0)
-    moving = allocated - parts["weights"] - parts["adapters"] - parts["optimizer"]
-    room = capacity - context - allocated
-    reserved = allocated + device_memory.cached(job, columns, allocated, moving, room)
-    log_sd = uncertainty(job, columns)
-    return {
-        **parts,
-        "total": total,
-        "usable": usable,
-        "capacity": capacity,
-        "allocated": allocated,
-        "reserved": reserved,
-        "driver": reserved + context,
-        "fits_probability": _normal_cdf(np.log(capacity / total) / np.hypot(log_sd, SLACK_LOG_SD)),
-        "certain_oom": (allocated + context > capacity).astype(np.float64),
-        "log_sd": log_sd,
-        "reserved_log_sd": np.hypot(log_sd, reserved_spread(job, columns)),
-    }
+    return parts
 
 
-def _normal_cdf(z: FloatArray) -> FloatArray:
-    """Source: Abramowitz and Stegun 1964, formula 7.1.26: within 1.5e-7 of the error function."""
+def normal_cdf(z: FloatArray) -> FloatArray:
+    """The normal distribution function.
+
+    Source: Abramowitz and Stegun 1964, formula 7.1.26: within 1.5e-7 of the error function.
+    """
     x = np.abs(z) / np.sqrt(2.0)
     t = 1.0 / (1.0 + 0.3275911 * x)
     tail = np.zeros_like(t)

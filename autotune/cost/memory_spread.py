@@ -3,8 +3,8 @@
 Covers: the allocated peak, the reserved one, and what a run needs at least.
 Does not cover: traced peaks, whose spread the app narrows.
 
-Each number is a standard deviation of log(predicted / measured) over published runs of that kind,
-bias included, rounded up; `python -m bench.headroom` prints the runs behind it.
+Sizes: `calibration.toml`, where published runs show the kind; assumptions with their reason below
+where none does.
 """
 
 from __future__ import annotations
@@ -13,49 +13,65 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.cost import device_memory
 from autotune.cost.static_memory import QUANTISED
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autotune.cost.columns import Columns, FloatArray
+    from autotune.cost.memory_constants import MemoryConstants
     from autotune.domain.job import Job
 
-PLAIN, SHARDED, FUSED, LAYERNORM_QUANTISED, MIXTURE = 0.008, 0.009, 0.016, 0.024, 0.033
-OWN_MODEL = 0.21  # litgpt's model code, predicted as the class of transformers
 # Priors, from how far formula and trace are apart: families and modes that no published run shows.
 SEEN = frozenset({"llama", "mistral", "mixtral", "gpt_bigcode", "granite"})
 UNSEEN, INT8, COMPILED = 0.02, 0.06, 0.10
-# Of what the allocator cannot give back, relative to the whole need. A simulated allocator that
-# never gives anything back has 0.096 (7 % of allocated bytes at the median, 21 % at p90).
-SLACK_LOG_SD = 0.06
-RESERVED_LOG_SD, RESERVED_RAGGED_LOG_SD, RESERVED_EMPTIED_LOG_SD = 0.10, 0.18, 0.03
 
 
-def uncertainty(job: Job, columns: Columns) -> FloatArray:
-    """[rows] spread of the predicted allocated peak."""
+def by_kind(job: Job, columns: Columns, sizes: Mapping[str, float]) -> FloatArray:
+    """[rows] the size that belongs to the kind of every configuration."""
+    whole = _kind_of_job(job)
+    if whole is not None:
+        return np.full(columns.rows, sizes[whole])
     several = columns.number("offer.count") > 1
-    spread = np.where(several & ~columns.equals("sharding", "none"), SHARDED, PLAIN)
-    if job.software.kernels != "eager":
-        spread = np.maximum(spread, FUSED)
-    if job.model.is_moe:
-        spread = np.maximum(spread, MIXTURE)
-    if job.method.base in QUANTISED and job.model.norm == "layernorm":
-        spread = np.maximum(spread, LAYERNORM_QUANTISED)
-    if job.method.base == "int8":
-        spread = np.maximum(spread, INT8)
-    if job.model.family not in SEEN:
-        spread = np.maximum(spread, UNSEEN)
+    sharded = several & ~columns.equals("sharding", "none")
+    rest = "quantised" if job.method.base in QUANTISED else "plain"
+    return np.where(sharded, sizes["sharded"], sizes[rest])
+
+
+def _kind_of_job(job: Job) -> str | None:
     if job.software.own_model:
-        spread = np.maximum(spread, OWN_MODEL)
+        return "own_model"
+    if job.model.is_moe:
+        return "experts"
+    return "fused" if job.software.kernels != "eager" else None
+
+
+def uncertainty(
+    job: Job, columns: Columns, live_share: FloatArray, model: MemoryConstants
+) -> FloatArray:
+    """[rows] spread of the predicted allocated peak.
+
+    live_share: of activations and logits in it.
+    """
+    spread = by_kind(job, columns, model.spreads)
+    if job.software.own_model:
+        offset = model.offset(job.software, job.model.family)
+        spread = live_share * np.hypot(spread, offset.log_sd)
+    spread = np.maximum(spread, _unseen(job))
     whole = columns.equals("activation_checkpointing", "none")
     spread = np.where(whole, np.maximum(spread, UNSEEN), spread)
     return np.where(columns.equals("compile", "off"), spread, np.maximum(spread, COMPILED))
 
 
-def reserved_spread(job: Job, columns: Columns) -> FloatArray:
-    """[rows] spread of what the allocator caches, relative to the reserved peak."""
+def _unseen(job: Job) -> float:
+    if job.method.base == "int8":
+        return INT8
+    return 0.0 if job.model.family in SEEN else UNSEEN
+
+
+def by_reserved_kind(job: Job, columns: Columns, sizes: Mapping[str, float]) -> FloatArray:
+    """[rows] the size that belongs to how batches vary, which decides what the allocator caches."""
     if job.software.empties_cache:
-        return np.full(columns.rows, RESERVED_EMPTIED_LOG_SD)
-    lengths = job.lengths.quantiles
-    if job.padding != "longest" or lengths[0] == lengths[-1]:
-        return np.full(columns.rows, RESERVED_LOG_SD)
-    return np.where(columns.equals("packing", "on"), RESERVED_LOG_SD, RESERVED_RAGGED_LOG_SD)
+        return np.full(columns.rows, sizes["emptied"])
+    return np.where(device_memory.ragged(job, columns), sizes["ragged"], sizes["even"])

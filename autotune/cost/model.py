@@ -3,7 +3,8 @@
     train       = steps x (accumulation x (micro-step + exposed gather) + optimizer + all-reduce)
     data_wait   = steps x accumulation x what the loader cannot hide behind the micro-step
     checkpoint  = saves x save seconds, at the interval of the closed form unless locked
-    lost_work   = expected work redone after interruptions (spot offers)
+    lost_work   = expected work redone after interruptions (spot offers), and starting again where
+                  a run outlasts the longest session
     evaluation, load, prepare, compile, final_save: once or by count
     cost        = duration x price
 
@@ -20,6 +21,7 @@ import numpy as np
 from autotune.cost import checkpoint, collectives, compute, data, evaluation, memory, startup
 from autotune.cost.assemble import estimate, time_parts
 from autotune.cost.columns import Component, FloatArray, Table, tabulate
+from autotune.cost.learned_memory import learned_memory
 from autotune.cost.price import price_component
 from autotune.cost.work import StepWork, evaluations, knob_values, saves
 from autotune.domain.calibration import Calibration
@@ -120,6 +122,7 @@ class CostModel:
             knob_values(candidates, "save_total_limit"),
             tables["checkpoint"].gather("bytes"),
             tables["checkpoint"].gather("disk_bytes"),
+            saves(work.steps, interval),
         )
         running = (
             work.steps * work.step_s
@@ -127,13 +130,20 @@ class CostModel:
             + work.once_s
             + evaluations(job, work.steps) * tables["evaluation"].gather("once_s")
         )
+        restart_s = tables["startup"].gather("load_s") + tables["startup"].gather("compile_s")
         lost = checkpoint.lost_work_s(
             running_s=running,
             interval_s=interval * work.step_s,
             interruptions_per_s=rate,
-            restart_s=tables["startup"].gather("load_s") + tables["startup"].gather("compile_s"),
+            restart_s=restart_s,
         )
-        duration = running + lost
+        again = checkpoint.resumed_s(
+            running_s=running + lost,
+            session_s=job.limits.max_session_s,
+            save_s=save_s,
+            restart_s=restart_s,
+        )
+        duration = running + lost + again
         return Bill(
             job=job,
             candidates=candidates,
@@ -154,7 +164,9 @@ class CostModel:
     def _calibrated(self, component: Component, candidates: Candidates) -> Table:
         table = tabulate(component, self.job, candidates)
         factor = self.calibration.factors.get(component.name, 1.0)
-        if factor != 1.0 and component.name != "memory":
+        if component.name == memory.COMPONENT.name:
+            return self._remembered(table, factor)
+        if factor != 1.0:
             for name, array in table.outputs.items():
                 if name.endswith("_s"):
                     table.outputs[name] = array * factor
@@ -163,3 +175,10 @@ class CostModel:
             kept = table.outputs.get("knob_log_sd", np.zeros_like(log_sd))
             table.outputs["log_sd"] = np.hypot(log_sd, kept)
         return table
+
+    def _remembered(self, table: Table, factor: float) -> Table:
+        """Memory under what was measured of it."""
+        log_sd = self.calibration.log_sds.get(memory.COMPONENT.name)
+        if not len(table.row_of) or (factor == 1.0 and log_sd is None):
+            return table
+        return Table(learned_memory(table.outputs, factor, log_sd), table.row_of)

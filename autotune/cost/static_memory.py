@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.cost.family_memory import family_memory
 from autotune.cost.parameters import (
     embedding_parameters,
     head_parameters,
@@ -38,11 +39,7 @@ ROUTED = frozenset({"expert", "router"})
 # Source: transformers 4.48 modeling_mixtral.py loops over experts of nn.Linear; 5.23 has one 3-D
 # parameter and one grouped product for all, which integrations/bitsandbytes.py does not replace.
 EXPERTS_FUSED_FROM = (5, 0)
-# Families whose matrices derive from nn.Linear: the same file of 5.23 replaces nn.Linear itself.
-OWN_LINEAR = frozenset({"falcon"})
 QUANTISED = frozenset({"nf4", "int8"})
-# LayerNorm written out in fp32 and cast back. Source: modeling code of transformers 5.23.
-PLAIN_LAYERNORM = frozenset({"cohere", "cohere2"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +125,8 @@ def weight_bytes(job: Job, size: Sizes) -> float:
 
 def quantised(job: Job) -> bool:
     """Whether the base's matrices really are quantised."""
-    ignored = job.model.family in OWN_LINEAR and job.software.transformers >= EXPERTS_FUSED_FROM
+    own = family_memory(job.model.family).own_linear  # the same file of 5.23 skips subclasses
+    ignored = own and job.software.transformers >= EXPERTS_FUSED_FROM
     return job.method.base in QUANTISED and not ignored
 
 
@@ -162,21 +160,26 @@ def merged_experts_bytes(job: Job) -> float:
 def fp32_stream(job: Job) -> bool:
     """Whether the residual stream of an unsharded 16-bit run is fp32.
 
-    fp32 embeddings make it so, and so do fp32 norms over a quantised base, because its linears
-    answer in the dtype of their input.
+    fp32 embeddings make it so. So do fp32 norms over a quantised base, whose linears answer in the
+    dtype of their input, where the norm multiplies by its weight last; others cast back.
     """
-    wide = quantised(job) and job.software.kbit_upcast != "none"
-    return job.method.base == "32bit" or wide
+    if job.method.base == "32bit":
+        return True
+    facts, kept = family_memory(job.model.family), job.software.kbit_upcast
+    widens = job.model.norm == "rmsnorm" and job.model.norm_weight and not facts.fp32_norm
+    return quantised(job) and (kept == "all" or (kept == "norms" and widens))
 
 
 def fp32_norms(job: Job) -> bool:
-    """Whether autocast makes norms over a quantised base answer in fp32, and so all that follows.
+    """Whether autocast makes norms answer in fp32 and all that follows stay so.
 
-    Source: torch's list of ops that autocast to fp32 has layer_norm; bitsandbytes 0.50
+    A norm right after the embedding makes the residual stream fp32; so does any over a quantised
+    base. Source: torch's list of ops that autocast to fp32 has layer_norm; bitsandbytes 0.50
     nn/modules.py: a linear's output is cast to the dtype of its input.
     """
-    fused = job.model.norm == "layernorm" and job.model.family not in PLAIN_LAYERNORM
-    return job.software.autocast and fused and quantised(job)
+    plain = family_memory(job.model.family).plain_layernorm
+    fused = job.model.norm == "layernorm" and not plain
+    return job.software.autocast and fused and (quantised(job) or job.model.embedding_norm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +234,8 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
         element = np.full(columns.rows, 4.0 if method.base == "32bit" else 2.0)
         trainable = np.full(columns.rows, size.total)
         adapters = np.zeros(columns.rows)
-    gradients = element * trainable / gradient_shards
+    trains = float(job.steps > 0)  # an evaluation-only run has no gradients and no optimizer
+    gradients = trains * element * trainable / gradient_shards
     embedding = 0.0 if method.is_lora else size.embedding
     several = columns.number("offer.count") > 1
     ddp = several & columns.equals("sharding", "ddp")
@@ -239,8 +243,8 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
         weights=weight_bytes(job, size) / sharded,
         adapters=adapters,
         gradients=gradients,
-        buckets=np.where(ddp, element * trainable, 0.0),
-        optimizer=_state_bytes(columns, element, trainable, embedding) / gradient_shards,
+        buckets=trains * np.where(ddp, element * trainable, 0.0),
+        optimizer=trains * _state_bytes(columns, element, trainable, embedding) / gradient_shards,
         element=element,
         trainable=trainable,
         weight_shards=sharded,

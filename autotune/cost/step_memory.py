@@ -14,8 +14,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost import device_memory
-from autotune.cost.activations import Attention, Mode, layer_kept, norm_kept, read_bytes
+from autotune.cost.activations import (
+    Attention,
+    Mode,
+    layer_kept,
+    norm_kept,
+    norm_output,
+    read_bytes,
+    reads_stream,
+    unneeded_kept,
+)
 from autotune.cost.batches import evaluation_rows, longest_length
+from autotune.cost.family_memory import family_memory, windowed_share
+from autotune.cost.own_code import as_run, padded_update
 from autotune.cost.static_memory import (
     Sizes,
     Static,
@@ -28,7 +39,7 @@ from autotune.cost.static_memory import (
     sizes,
     static_bytes,
 )
-from autotune.cost.transients import layer_transients, norm_transient
+from autotune.cost.transients import layer_transients, norm_transient, scores_forward
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,11 +88,15 @@ class Step:
     stream: FloatArray  # s
     element: FloatArray  # bytes of an element of a gradient
     checkpointing: BoolArray
+    reentrant: BoolArray  # a checkpoint that holds what it recomputed until its backward is done
     retains: BoolArray  # inputs and input gradients of checkpointed layers outlive their backward
     accumulates: BoolArray  # gradients of earlier micro-steps are alive during the forward
     layer: LayerBytes
+    forward: FloatArray  # of one layer in the forward, where scores outlive it; else 0
+    shared: FloatArray  # of a recomputed layer: its input, which a norm keeps as it is
     saved: FloatArray  # what all layers keep when the forward is done
     final_norm: FloatArray  # kept
+    normed: FloatArray  # what the final norm hands to the head
     final_norm_backward: FloatArray  # temporaries
     gathered_root: FloatArray  # weights outside the layers, gathered from other devices
     gathered_layer: FloatArray  # weights of one layer, gathered from other devices
@@ -137,11 +152,23 @@ class Step:
             stream=stream,
             element=static.element,
             checkpointing=checkpointing,
+            reentrant=checkpointing & (job.software.transformers < REENTRANT_UNTIL),
             retains=checkpointing & _retains(job, columns),
             accumulates=columns.accumulation(job) > 1,
             layer=layer,
-            saved=model.num_layers * np.where(checkpointing, inputs + outside, layer.kept),
+            forward=_scores_forward(job, modes, tokens, length),
+            shared=np.where(
+                checkpointing, inputs * modes.each(lambda mode: reads_stream(model, mode)), 0.0
+            ),
+            saved=np.where(
+                checkpointing,
+                model.num_layers * (inputs + outside)
+                - _narrow_embeddings(job) * (inputs - compute * model.hidden_size * tokens),
+                model.num_layers * layer.kept
+                - tokens * modes.each(lambda mode: unneeded_kept(*as_run(job), mode)),
+            ),
             final_norm=tokens * modes.each(lambda mode: norm_kept(model, mode)),
+            normed=tokens * model.hidden_size * modes.each(lambda mode: norm_output(model, mode)),
             final_norm_backward=tokens * modes.each(lambda mode: norm_transient(model, mode)),
             gathered_root=root,
             gathered_layer=layer_weights,
@@ -173,9 +200,7 @@ class _Modes:
         adapter = columns.choose("adapter_dtype", _ADAPTER_BYTES) * method.is_lora
         shared = (columns.number("offer.count") > 1) & columns.equals("sharding", "fsdp", "zero3")
         stream = np.where((fp32_stream(job) & ~shared) | fp32_norms(job), 4.0, compute)
-        ragged = job.lengths.quantiles[0] < length
-        masked = ragged & ((rows > 1) | (job.padding == "max_length"))
-        masked &= ~columns.equals("packing", "on")
+        masked = _masked(job, columns, rows, length)
         attention = np.where(_falls_to_math(job, columns, compute, masked), 3.0, attention)
         key = compute + 10.0 * attention + 100.0 * adapter + 1000.0 * stream + 10000.0 * masked
         _, first, of_row = np.unique(key, return_index=True, return_inverse=True)
@@ -187,9 +212,10 @@ class _Modes:
                 adapter=float(adapter[i]),
                 autocast=bool(compute[i] < 4.0) and job.software.autocast,
                 attention=_KINDS[int(attention[i])],
-                masked=bool(masked[i]),
+                masked=float(masked[i]),
                 quantised=quantised(job),
                 keeps_inputs=_keeps_inputs(job),
+                fused_norms=job.software.kernels != "eager" and job.model.norm == "rmsnorm",
                 looped=job.model.is_moe and not experts_fused(job),
             )
             for i in first
@@ -208,6 +234,12 @@ def _keeps_inputs(job: Job) -> bool:
     return quantised(job) and (job.method.base == "int8" or old)
 
 
+def _narrow_embeddings(job: Job) -> bool:
+    """Whether what the first layer reads is not fp32 yet, although the stream is from there on."""
+    wide = job.method.base == "32bit" or job.software.kbit_upcast == "all"
+    return not wide and not job.model.embedding_norm
+
+
 def _beside_checkpoints(job: Job, mode: Mode) -> float:
     """[bytes/token] of a checkpointed layer that the checkpoint cannot drop.
 
@@ -218,7 +250,23 @@ def _beside_checkpoints(job: Job, mode: Mode) -> float:
     return read_bytes(job.model, mode)
 
 
-def _falls_to_math(job: Job, columns: Columns, compute: FloatArray, masked: BoolArray) -> BoolArray:
+def _masked(job: Job, columns: Columns, rows: FloatArray, length: FloatArray) -> FloatArray:
+    """[rows] share of layers whose attention gets a mask.
+
+    Source: transformers 5.23 masking_utils.py, _ignore_causal_mask_sdpa: none is made for causal
+    attention alone, but one is for padding, and where rows are as long as a layer's window.
+    """
+    padded = (job.lengths.quantiles[0] < length) & ((rows > 1) | (job.padding == "max_length"))
+    whole = padded & ~columns.equals("packing", "on")
+    if family_memory(job.model.family).always_masked:
+        whole = np.ones(columns.rows, np.bool_)
+    window = job.model.sliding_window or np.inf
+    return np.where(whole, 1.0, np.where(length >= window, windowed_share(job.model), 0.0))
+
+
+def _falls_to_math(
+    job: Job, columns: Columns, compute: FloatArray, masked: FloatArray
+) -> BoolArray:
     """Where sdpa has no fused kernel: grouped heads without a mask, and flash cannot run.
 
     transformers then asks for grouped heads (use_gqa_in_sdpa); flash needs 16 bit and compute
@@ -228,8 +276,10 @@ def _falls_to_math(job: Job, columns: Columns, compute: FloatArray, masked: Bool
     """
     if job.model.kv_size == job.model.query_size:
         return np.zeros(columns.rows, np.bool_)
+    if family_memory(job.model.family).broadcasts_heads and job.model.num_kv_heads == 1:
+        return columns.equals("attention", "sdpa")
     flash = (compute < 4.0) & (device_memory.compute_capability(columns) >= 8.0)
-    return columns.equals("attention", "sdpa") & ~masked & ~flash
+    return columns.equals("attention", "sdpa") & (masked < 1.0) & ~flash
 
 
 def _retains(job: Job, columns: Columns) -> BoolArray:
@@ -249,11 +299,12 @@ def _retains(job: Job, columns: Columns) -> BoolArray:
 def _layer(
     job: Job, columns: Columns, modes: _Modes, tokens: FloatArray, length: FloatArray
 ) -> LayerBytes:
-    kept = {mode: layer_kept(job.model, job.method, mode) for mode in modes.modes}
-    extra = {mode: layer_transients(job.model, job.method, mode) for mode in modes.modes}
+    model, method = as_run(job)
+    kept = {mode: layer_kept(model, method, mode) for mode in modes.modes}
+    extra = {mode: layer_transients(model, method, mode) for mode in modes.modes}
     share = np.where(columns.equals("compile", "off"), 1.0, COMPILE_KEEPS)
     whole = modes.each(lambda m: kept[m].per_token) + length * modes.each(lambda m: kept[m].per_key)
-    whole = share * tokens * whole
+    whole = share * tokens * (whole + padded_update(job) * modes.each(lambda m: m.compute))
     rest = whole - share * tokens * modes.each(lambda m: kept[m].mlp)
     scores = modes.each(lambda m: extra[m].attention)
     scores = scores + length * modes.each(lambda m: extra[m].per_key)
@@ -268,13 +319,18 @@ def _layer(
     )
 
 
+def _scores_forward(job: Job, modes: _Modes, tokens: FloatArray, length: FloatArray) -> FloatArray:
+    found = {mode: scores_forward(job.model, mode) for mode in modes.modes}
+    each, key = modes.each(lambda mode: found[mode][0]), modes.each(lambda mode: found[mode][1])
+    return tokens * (each + length * key)
+
+
 def _gathered(job: Job, static: Static, size: Sizes, compute: FloatArray) -> tuple[FloatArray, ...]:
     """[bytes] of gathered weights: what stays outside the layers, and one layer, as they travel.
 
     The root unit holds embeddings and head and stays gathered; layers come and go, the next one
     while one runs. Weights travel in the compute dtype, quantised ones as they are stored.
-    Source: Zhao 2023 (PyTorch FSDP) section 3; fits fms-acceleration's Mistral-7B rows on two GPUs
-    (16-bit and nf4 LoRA) within 0.3 GB.
+    Source: Zhao 2023 (PyTorch FSDP) section 3.
     """
     missing = np.where(static.weight_shards > 1, 1.0, 0.0)
     stored = 4.0 if job.method.base == "32bit" else 2.0

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.cost.activations import PYTHON_GELU, inner_bytes
+from autotune.cost.family_memory import family_memory
 
 if TYPE_CHECKING:
     from autotune.cost.activations import Mode
@@ -56,6 +57,20 @@ def layer_transients(model: Model, method: Method, mode: Mode) -> Transients:
     )
 
 
+def scores_forward(model: Model, mode: Mode) -> tuple[float, float]:
+    """[bytes/token, bytes/token and key] of an eager forward that still holds earlier scores.
+
+    Products, their masked and widened copies, and softmax twice: this layer's and the last one's.
+    Nothing where the family hands no scores up. Checked with traces of Falcon and MPT.
+    """
+    facts = family_memory(model.family)
+    each = facts.forward_scores[0 if mode.autocast or mode.compute == 4.0 else 1]
+    if mode.attention != "eager" or not each:
+        return 0.0, 0.0
+    inputs = mode.compute * (2.0 * model.query_size + 3.0 * model.kv_size)
+    return mode.stream * model.hidden_size + inputs, each * model.num_attention_heads
+
+
 def norm_transient(model: Model, mode: Mode) -> float:
     """[bytes/token] of the final norm's backward."""
     return (18.0 if mode.train_base and mode.stream < 4.0 else 16.0) * model.hidden_size
@@ -85,14 +100,20 @@ def _mlp(model: Model, method: Method, mode: Mode) -> float:
     if mode.train_base:
         return e * (2.0 * f + h) + wide
     inner = inner_bytes(model, mode)
+    follows = bool(wide) and inner == mode.stream  # gradients are in the stream's dtype throughout
     if not _adapted(model, method):
-        return inner * _factors(model) * f + e * h + wide
-    extra = mode.adapter * f if method.dropout > 0 else 0.0
-    if mode.adapter == e:
-        return 2.0 * e * f + e * h + extra
-    if mode.autocast:
-        return 6.0 * f + 10.0 * h + extra
-    return 4.0 * f + 12.0 * h + extra
+        return inner * _factors(model) * f + (0.0 if follows else e * h) + wide
+    if follows and mode.autocast and mode.adapter > e:  # the narrow copy of its input is gone
+        own = (inner * _factors(model) - e) * f + wide
+    else:
+        own = _mlp_beside_adapters(mode, f, h)
+    return own + (mode.adapter * f if method.dropout > 0 else 0.0)
+
+
+def _mlp_beside_adapters(mode: Mode, f: float, h: float) -> float:
+    if mode.adapter == mode.compute:
+        return 2.0 * mode.compute * f + mode.compute * h
+    return 6.0 * f + 10.0 * h if mode.autocast else 4.0 * f + 12.0 * h
 
 
 def _adapted(model: Model, method: Method) -> bool:

@@ -85,6 +85,11 @@ class Offer:
     interruptions_per_hour: float = 0.0  # only spot offers are interrupted
     watts: float | None = None  # per device, where somebody stated it
     usd_per_kwh: float | None = None
+    full_usd_per_hour: float | None = None  # owned: with the purchase spread over its use
+    price_age_days: int | None = None  # when the job was read; None where there is no date
+    month_usd: float | None = None  # subscription: what a month costs, however little is used
+    month_hours: float | None = None
+    memory_source: str = ""  # where the device's memory was read; empty: the catalogue
 
     @property
     def label(self) -> str:

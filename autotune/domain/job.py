@@ -109,6 +109,7 @@ class Job:
     lock: dict[str, KnobValue] = field(default_factory=dict)
     allow: tuple[str, ...] = ()
     today: Config | None = None
+    today_offer: Offer | None = None  # the one that `today` runs on; None: the first
     evidence: tuple[Observation, ...] = ()
     assumed: tuple[Assumption, ...] = ()
     dataset_path: str | None = None

@@ -6,7 +6,7 @@ again unchanged. `autotune.app.load_job` turns it into a `Job` in base units.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -176,10 +176,26 @@ class PerMonth(Section):
 
 
 class OwnedSection(Section):
-    """A machine of one's own: what it costs is its electricity."""
+    """A machine of one's own: an hour more costs its electricity, in full also its purchase."""
 
     electricity: Electricity
     watts: Annotated[float, real(0.0, 1e5, open_low=True)] | None = None  # of one device
+    purchase: Money | None = None  # of the whole machine
+    lifetime: Duration | None = None
+    utilisation: Annotated[float, real(0.0, 1.0, open_low=True)] | None = None  # share in use
+    cost: Literal["marginal", "full"] | None = None  # what the answer counts; marginal
+
+    @model_validator(mode="after")
+    def _agrees(self) -> OwnedSection:
+        if self.purchase is None:
+            stated = [k for k in ("lifetime", "utilisation") if getattr(self, k) is not None]
+            if stated:
+                msg = f"{', '.join(stated)} spread the purchase, and none is stated"
+                raise wrong(msg)
+            if self.cost == "full":
+                msg = "cost: full counts the purchase; state purchase, such as 2000 USD"
+                raise wrong(msg)
+        return self
 
 
 class HostSection(Section):
@@ -290,6 +306,7 @@ class JobFile(Section):
 
     model: Text
     method: Annotated[MethodSection, BeforeValidator(method_word)]
+    variants: Annotated[tuple[dict[Text, Any], ...], BeforeValidator(empty_list)] = ()
     hardware: Annotated[
         tuple[Annotated[HardwareSection, BeforeValidator(machine_word)], ...],
         BeforeValidator(machine_list),
@@ -318,6 +335,9 @@ class JobFile(Section):
 
     @model_validator(mode="after")
     def _agrees(self) -> JobFile:
+        if self.variants:
+            msg = "variants is a list of several jobs, and one is needed here; choose one of them"
+            raise wrong(msg)
         if self.train == "none" and self.evaluation is None:
             msg = "train: none is an evaluation-only run, and evaluation is not stated"
             raise wrong(msg)

@@ -77,6 +77,7 @@ class Model:
     extra_params: int = 0  # small parameters outside the layers
     hf_config: str = "{}"  # the config.json it was read from (its text part), as JSON
     remote_code: bool = False  # the config asks for code that transformers does not ship
+    stored_as: str = ""  # how the checkpoint quantises its weights: nf4, int8, gptq, ...
 
     @property
     def query_size(self) -> int:

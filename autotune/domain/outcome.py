@@ -8,9 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal
 
+from autotune.domain.units import format_bytes
+
 if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
+    from autotune.domain.traced import MemoryTrace
 
 Basis = Literal["modelled", "traced", "calibrated", "measured"]
 Bound = Literal[
@@ -97,7 +100,9 @@ class Estimated:
     verdict: Verdict
     checkpoints: int
     checkpoint_bytes: float
+    reserved_bytes: float = 0.0  # by torch's allocator at the peak: allocated and cached
     measured: Measured | None = None  # what the row rests on, when its basis is measured
+    traced: MemoryTrace | None = None  # what its memory rests on, where it was traced
 
     @property
     def feasible(self) -> bool:
@@ -107,8 +112,36 @@ class Estimated:
             and self.fits_probability >= FEASIBLE_PROBABILITY
         )
 
+    @property
+    def risk(self) -> str:
+        """Why memory may run short though it fits, in a clause; empty outside the risk band.
+
+        In the band: what the allocator is expected to reserve (simulated, measured or modelled)
+        does not stay within usable memory though what it hands out does, or the probability of
+        fitting is under `SAFE_PROBABILITY`.
+        """
+        held, whose = self._reserved()
+        if held > self.usable_bytes:
+            return (
+                f"with what it caches, the allocator is {whose} to hold {format_bytes(held)}, "
+                f"where {format_bytes(self.usable_bytes)} are usable"
+            )
+        if self.fits_probability < SAFE_PROBABILITY:
+            return f"the probability that it fits is {self.fits_probability:.2f}"
+        return ""
+
+    def _reserved(self) -> tuple[float, str]:
+        """[bytes] reserved at most, with the context beside it, and how that is known."""
+        context = self.memory_bytes.context
+        if self.measured is not None:
+            return self.measured.peak_reserved_bytes + context, "measured"
+        if self.traced is not None and self.traced.allocator is not None:
+            return self.traced.allocator.reserved_bytes + context, "simulated"
+        return self.reserved_bytes + context, "expected"
+
 
 FEASIBLE_PROBABILITY = 0.9
+SAFE_PROBABILITY = 0.95  # from here on nothing is done about fragmentation
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from autotune.domain.config import Config
+    from autotune.domain.device import Offer
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated, Infeasible
+    from autotune.domain.shortfall import Shortfall
+    from autotune.domain.waterfall import Journey
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +24,11 @@ class Miss:
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
-    """The smallest change that would make an infeasible job fit. quality: the user's call."""
+    """The smallest change that would make an infeasible job fit. quality: the user's call.
+
+    kind: setting (a knob that the search may not touch), lock (one that was pinned), machine,
+    quality. apply: options of the command line that make the change.
+    """
 
     change: str
     required_bytes: float
@@ -28,6 +36,11 @@ class Relaxation:
     quality: bool
     duration_s: float = 0.0
     cost_usd: float = 0.0
+    kind: str = "setting"
+    apply: str = ""
+    fits_probability: float = 1.0
+    offer: Offer | None = None
+    config: Config | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +51,7 @@ class Rejected:
     by_reason: dict[str, int]
     nearest: tuple[Infeasible, ...] = ()
     relaxations: tuple[Relaxation, ...] = ()
+    shortfall: Shortfall | None = None  # of the nearest miss, where nothing fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +71,34 @@ class SearchRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbedRun:
+    """One probe, as it is told. role: search or confirm. None: not measured."""
+
+    config: Config
+    status: str
+    role: str
+    reused: bool
+    predicted_step_s: float | None
+    step_time_s: float | None
+    memory_bytes: float | None
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """What a choice of the user's is worth, never applied. saved: against the pick."""
+
+    key: str  # of the job file
+    value: str
+    duration_s: float
+    cost_usd: float
+    saved_s: float
+    saved_usd: float
+    memory_bytes: float
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Recommendation:
     """What `autotune tune` answers. `best` is None when nothing fits."""
 
@@ -73,3 +115,6 @@ class Recommendation:
     narrowest: str = ""  # the input that would narrow the pick's range most
     warnings: tuple[str, ...] = ()
     run_dir: str | None = None
+    sensitivities: tuple[Sensitivity, ...] = ()
+    probed: tuple[ProbedRun, ...] = ()
+    journey: Journey | None = None  # from today to the pick, where both are there

@@ -14,6 +14,7 @@ from autotune.domain.errors import InputError
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
+YEAR_S = 365.25 * DAY_S
 
 _BYTES = {
     "b": 1, "kb": KB, "mb": MB, "gb": GB, "tb": TB,
@@ -23,6 +24,7 @@ _SECONDS = {
     "ms": 1e-3, "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
     "m": MINUTE_S, "min": MINUTE_S, "minute": MINUTE_S, "minutes": MINUTE_S,
     "h": HOUR_S, "hour": HOUR_S, "hours": HOUR_S, "d": DAY_S, "day": DAY_S, "days": DAY_S,
+    "y": YEAR_S, "year": YEAR_S, "years": YEAR_S,
 }  # fmt: skip
 _NUMBER = r"([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
 _TERM = re.compile(rf"\s*{_NUMBER}\s*([A-Za-z]+)\s*")

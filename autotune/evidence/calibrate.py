@@ -38,6 +38,7 @@ HERE_LOG_SD = 0.08  # assumption: the same machine
 # Efficiency transferred between devices leaves this one unmeasured.
 ELSEWHERE_LOG_SD = NEVER_MEASURED
 CHECKPOINT_LOG_SD, MEMORY_LOG_SD = 0.15, 0.03
+CACHE_LOG_SD = 0.08  # assumption: a peak that may hold what the allocator caches
 SHOWN = 4  # explanations in a warning
 TIMES = ("duration_s", "step_time_s", "tokens_per_s")
 
@@ -146,7 +147,7 @@ def _times(known: Sequence[Reference], price: Price, learned: _Learned) -> None:
         if reference.observation.quantity not in TIMES:
             continue
         bill = reference.bill(price)
-        factor = _step_factor(reference, bill, learned.factors.get("checkpoint", 1.0))
+        factor = step_factor(reference, bill, learned.factors.get("checkpoint", 1.0))
         if factor is None:
             continue
         if _plausible(factor):
@@ -165,7 +166,7 @@ def _times(known: Sequence[Reference], price: Price, learned: _Learned) -> None:
         learned.learn(component, factor, max(spread, widest, unexplained), why)
 
 
-def _step_factor(reference: Reference, bill: Bill, saves: float) -> float | None:
+def step_factor(reference: Reference, bill: Bill, saves: float) -> float | None:
     """What multiplies the busy time of training to give the measured time.
 
     Formula: (measured - everything else) / (train - waiting for data); saves at their own factor.
@@ -222,35 +223,54 @@ def _gap_warning(
     return f"{head}. What could: {lines}{tail}"
 
 
+# What each kind of reading is compared with. A driver's reading holds the context, which no
+# measurement scales, and the allocator's cache; so does torch's reserved peak.
+_READ_AS = {"allocated": "allocated", "reserved": "reserved", "nvidia-smi": "driver"}
+
+
 def _memory(known: Sequence[Reference], price: Price, learned: _Learned) -> None:
-    """Measured bytes scale the memory of the same kind; an out-of-memory that fits is warned of."""
-    ratios: list[float] = []
+    """Measured bytes scale the memory of the same kind; an out-of-memory that fits is warned of.
+
+    A peak beyond a factor of two is not applied: it is told, and where more was measured than
+    predicted, nothing is taken to fit safely any more.
+    """
+    found: list[tuple[float, float]] = []  # ratio, spread
     for reference in known:
         quantity = reference.observation.quantity
         if quantity == "oom":
             _out_of_memory(reference, price, learned)
         if quantity != "memory_bytes" or reference.elsewhere:
             continue
-        table = reference.bill(price).tables["memory"]
-        output = {"allocated": "allocated", "reserved": "reserved"}
-        kind = output.get(reference.observation.kind or "", "total")
-        ratio = reference.observation.value / float(table.gather(kind)[0])
+        kind = _READ_AS.get(reference.observation.kind or "", "total")
+        ratio = _memory_ratio(reference, price, kind)
         if _plausible(ratio):
-            ratios.append(ratio)
-        else:
+            found.append((ratio, MEMORY_LOG_SD if kind == "allocated" else CACHE_LOG_SD))
+            continue
+        learned.warnings.append(_memory_warning(reference, ratio, kind))
+        if ratio > 1.0:
             learned.log_sds["memory"] = UNEXPLAINED_LOG_SD
-            learned.warnings.append(_memory_warning(reference, ratio, kind))
-    if ratios:
-        factor = _geometric_mean(ratios)
-        learned.learn("memory", factor, MEMORY_LOG_SD, f"measured memory: {factor:.2f}x")
+    if found:
+        factor = _geometric_mean([ratio for ratio, _ in found])
+        widest = max(abs(math.log(ratio / factor)) for ratio, _ in found)
+        spread = max(widest, min(sd for _, sd in found), learned.log_sds.get("memory", 0.0))
+        learned.learn("memory", factor, spread, f"measured memory: {factor:.2f}x")
+
+
+def _memory_ratio(reference: Reference, price: Price, kind: str) -> float:
+    """What multiplies allocated bytes to give the measured ones."""
+    table = reference.bill(price).tables["memory"]
+    beside = float(table.gather("context")[0]) if kind in {"total", "driver"} else 0.0
+    tensors = max(reference.observation.value - beside, 1.0)
+    return tensors / (float(table.gather(kind)[0]) - beside)
 
 
 def _memory_warning(reference: Reference, ratio: float, kind: str) -> str:
+    unsafe = "; until then the fit of every configuration is in doubt" if ratio > 1.0 else ""
     return (
         f"{reference.observation.id}: {format_bytes(reference.observation.value)} were measured, "
         f"{ratio:.2f} times the {kind} memory predicted for that configuration; "
         "not applied. Another model, base, length, micro-batch, or another process on the "
-        "device would explain it"
+        f"device would explain it{unsafe}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The one data file that `autotune calibrate` writes and `cost.constants` reads."""
+"""The one data file that `autotune calibrate` writes; `cost` reads it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 from autotune.cost.constants import Constants, Spreads
 
 if TYPE_CHECKING:
+    from autotune.cost.constants import Offset
     from autotune.evidence.accuracy import Scope
+    from autotune.evidence.memory_refit import MemoryRefit
     from autotune.evidence.refit import Refit
 
 _HEAD = """\
-# Written by `autotune calibrate`: what the time model learned, from what, and how sure it is.
+# Written by `autotune calibrate`: what the time and memory models learned, from what, and how sure
+# they are.
 # Do not edit: change the rows, the terms or the priors, and run the command again.
 #
 # {rows} step times of {sources} sources, {groups} groups of source, model and device.
@@ -22,15 +25,43 @@ _HEAD = """\
 # observed: highest executed FLOP over dense peak, by method and base. left_out: errors of groups
 # that the fit has not seen; forms, effects and priors were chosen with all groups in view, so a
 # source of another kind may be further off.
+#
+# memory: constants of `cost.memory_constants.MemoryConstants`, on {readings} peaks and verdicts;
+# slack on {outcomes} runs of sources that report both outcomes, {failures} of which ran out of
+# memory. log_sd: half-widths of 80 % intervals over 1.28; own_model and the reserved ones on groups
+# left out of the fit.
 """
 
 
 def calibration_text(found: Refit) -> str:
     """The file's text: the same fit gives the same text."""
+    own = found.memory
     head = _HEAD.format(
-        rows=len(found.steps), sources=len(found.rows), groups=len(set(found.left_out.groups))
+        rows=len(found.steps),
+        sources=len(found.rows),
+        groups=len(set(found.left_out.groups)),
+        readings=sum(own.sources.values()),
+        outcomes=own.fit.outcomes,
+        failures=own.fit.failures,
     )
-    return "\n".join([head, *_fit(found), *_learned(found), *_left_out(found), *_covariance(found)])
+    parts = (_fit(found), _learned(found), _left_out(found), _memory(own), _covariance(found))
+    return "\n".join([head, *(line for part in parts for line in part)])
+
+
+def _memory(found: MemoryRefit) -> list[str]:
+    own = found.fit.constants
+    slack = [f"{f.name} = {getattr(own.slack, f.name):.3g}" for f in fields(own.slack)]
+    lines = ["[memory.rows]", *(f'"{name}" = {n}' for name, n in found.sources.items()), ""]
+    lines += ["[memory.slack]", *slack, "", "[memory.offset]"]
+    lines += [f'"{level}" = {_pair(offset)}' for level, offset in sorted(own.offsets.items())]
+    tables = (("log_sd", own.spreads), ("cached", own.cached), ("reserved_log_sd", own.reserved))
+    for name, table in tables:
+        lines += ["", f"[memory.{name}]", *(f"{kind} = {v:.3g}" for kind, v in table.items())]
+    return [*lines, ""]
+
+
+def _pair(offset: Offset) -> str:
+    return f"[{_plain(offset.log_factor)}, {_plain(offset.log_sd)}]"
 
 
 def _fit(found: Refit) -> list[str]:
@@ -45,7 +76,7 @@ def _learned(found: Refit) -> list[str]:
     for effect, levels in found.fit.offsets.items():
         lines.append(f"[offset.{effect}]")
         for level, own in sorted(levels.items()):
-            lines.append(f'"{level}" = [{_plain(own.log_factor)}, {_plain(own.log_sd)}]')
+            lines.append(f'"{level}" = {_pair(own)}')
         lines.append("")
     observed = [f'"{kind}" = {share:.3f}' for kind, share in found.observed.items()]
     return [*lines, "[observed]", *observed, ""]

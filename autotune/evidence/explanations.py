@@ -80,7 +80,7 @@ def explanations_of(
         return ()
     slower = measured > expected
     found = []
-    for name, text, changed in _alternatives(reference, bill, price, measured):
+    for name, text, changed in alternatives(reference, bill, price, measured):
         if saves_known and name == "checkpoint_disk":
             continue
         seconds = predicted_seconds(changed, changed.bill(price))
@@ -95,9 +95,10 @@ def explanations_of(
 MOVES = 1.05  # an alternative that changes less than this explains nothing
 
 
-def _alternatives(
+def alternatives(
     reference: Reference, bill: Bill, price: Price, measured: float
 ) -> Iterator[tuple[str, str, Reference]]:
+    """Name, text and changed run of every belief that may be wrong, whichever way it moves."""
     yield from _data_alternatives(reference, price, measured)
     yield from _disk_alternative(reference, bill, price, measured)
     yield from _knob_alternatives(reference)

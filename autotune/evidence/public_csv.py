@@ -233,4 +233,11 @@ def _peak(
         return None, None, None
     reading = re.search(DRIVER_READING, row.notes)
     driver = float(reading[1]) * MIB if reading and kind != "nvidia-smi" else None
+    card = described.offer.device.memory_driver_bytes
+    if peak * GB > card:
+        partial.append("memory: more than the GPU has")
+        return None, None, None
+    if driver is not None and not peak * GB <= driver <= card:
+        partial.append("memory: the driver's reading contradicts the peak")
+        driver = None
     return peak * GB, kind, driver

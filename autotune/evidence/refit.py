@@ -1,4 +1,4 @@
-"""Everything that is learned from a table of measured steps, with what it was learned on."""
+"""Everything that is learned from a table of measured runs, with what it was learned on."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from autotune.domain.errors import InputError
 from autotune.evidence.accuracy import Accuracy, accuracy_of
 from autotune.evidence.fitting import Fit, LeftOut, fit, leave_groups_out
+from autotune.evidence.memory_refit import MemoryRefit, refit_memory
 from autotune.evidence.public_csv import read_cases
 from autotune.evidence.residuals import Residual
 from autotune.evidence.spread_fit import fit_spreads
@@ -36,6 +37,7 @@ class Refit:
     observed: dict[str, float]  # "lora nf4" -> highest share of the dense peak
     rows: dict[str, int]  # by source
     data_sha256: str
+    memory: MemoryRefit
 
     @property
     def steps(self) -> MeasuredSteps:
@@ -44,13 +46,13 @@ class Refit:
 
 
 def refit(path: Path) -> Refit:
-    """Fit the time model on the rows of a table. Raises InputError where it has no usable step."""
+    """Fit time and memory on the rows of a table. Raises InputError where it has no usable step."""
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return refit_cases(read_cases(path).cases, digest, str(path))
 
 
 def refit_cases(cases: Sequence[MeasuredCase], digest: str, name: str = "the table") -> Refit:
-    """Fit the time model on the cases' step times, every configuration once."""
+    """Fit time on the cases' steps and memory on their peaks and verdicts, each run once."""
     once = measured_once(cases)
     if not once:
         msg = f"{name} has no step time that the cost model covers, so there is nothing to fit"
@@ -69,6 +71,7 @@ def refit_cases(cases: Sequence[MeasuredCase], digest: str, name: str = "the tab
         highest_observed(steps),
         dict(sorted(rows.items())),
         digest,
+        refit_memory(cases),
     )
 
 

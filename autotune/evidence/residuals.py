@@ -7,15 +7,17 @@ no loading, no saves, no evaluation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from autotune.cost.memory_constants import KINDS, RESERVED_KINDS
 from autotune.domain.candidates import Candidates
+from autotune.domain.outcome import FEASIBLE_PROBABILITY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from autotune.cost.columns import FloatArray
     from autotune.cost.model import Bill
@@ -34,13 +36,16 @@ class Prediction:
 
     step_s: float
     step_log_sd: float
-    memory: dict[str, float]
-    memory_log_sd: float  # of allocated bytes
-    reserved_log_sd: float  # of reserved bytes and of the driver's reading
-    usable_bytes: float
-    fits_probability: float
-    certain_oom: bool
-    accepted: bool  # tune would offer this configuration
+    memory: dict[str, float] = field(default_factory=dict)
+    memory_log_sd: float = 0.0  # of allocated bytes
+    reserved_log_sd: float = 0.0  # of reserved bytes and of the driver's reading
+    slack_log_sd: float = 0.0  # of what a run needs beside its tensors
+    usable_bytes: float = 0.0
+    fits_probability: float = 0.0
+    certain_oom: bool = False
+    accepted: bool = False  # tune would offer this configuration
+    band: str = ""  # the kind of run whose spread the allocated peak has
+    reserved_band: str = ""  # the same of what the allocator holds
 
     @property
     def over(self) -> bool:
@@ -57,6 +62,7 @@ class Residual:
     predicted: float
     actual: float
     log_sd: float
+    band: str = ""  # the kind of run whose spread this is
 
     @property
     def ratio(self) -> float:
@@ -82,26 +88,42 @@ def predict(cases: Iterable[MeasuredCase], price: Price) -> dict[str, Prediction
 
 
 def _predictions(cases: Sequence[MeasuredCase], bill: Bill) -> dict[str, Prediction]:
-    memory = bill.tables["memory"]
-    outputs = {name: memory.gather(name) for name in (*_OUTPUT.values(), "total")}
-    spread, memory_spread = _step_spread(bill), memory.gather("log_sd")
-    reserved_spread = memory.gather("reserved_log_sd")
-    certain = memory.gather("certain_oom")
-    accepted = bill.memory_violation <= 0
-    return {
-        case.id: Prediction(
-            step_s=float(bill.step_s[i]),
-            step_log_sd=float(spread[i]),
-            memory={name: float(values[i]) for name, values in outputs.items()},
-            memory_log_sd=float(memory_spread[i]),
-            reserved_log_sd=float(reserved_spread[i]),
-            usable_bytes=float(bill.usable_bytes[i]),
-            fits_probability=float(bill.fits_probability[i]),
-            certain_oom=bool(certain[i] > 0),
-            accepted=bool(accepted[i]) and not certain[i] > 0,
+    table = bill.tables["memory"]
+    memory = {name: table.gather(name) for name in OUTPUTS}
+    memory["usable"], memory["fits_probability"] = bill.usable_bytes, bill.fits_probability
+    spread = _step_spread(bill)
+    found = {}
+    for i, case in enumerate(cases):
+        own = {name: float(values[i]) for name, values in memory.items()}
+        found[case.id] = with_memory(
+            Prediction(step_s=float(bill.step_s[i]), step_log_sd=float(spread[i])), own
         )
-        for i, case in enumerate(cases)
-    }
+    return found
+
+
+OUTPUTS = (
+    "allocated", "reserved", "driver", "total", "log_sd", "reserved_log_sd", "certain_oom", "kind",
+    "reserved_kind", "slack_log_sd",
+)  # fmt: skip
+
+
+def with_memory(found: Prediction, own: Mapping[str, float]) -> Prediction:
+    """The prediction with other outputs of the memory component."""
+    certain = own["certain_oom"] > 0
+    fits = own["total"] <= own["usable"] and own["fits_probability"] >= FEASIBLE_PROBABILITY
+    return replace(
+        found,
+        memory={name: own[name] for name in ("allocated", "reserved", "driver", "total")},
+        memory_log_sd=own["log_sd"],
+        reserved_log_sd=own["reserved_log_sd"],
+        slack_log_sd=own["slack_log_sd"],
+        usable_bytes=own["usable"],
+        fits_probability=own["fits_probability"],
+        certain_oom=certain,
+        accepted=fits and not certain,
+        band=KINDS[int(own["kind"])],
+        reserved_band=RESERVED_KINDS[int(own["reserved_kind"])],
+    )
 
 
 def _step_spread(bill: Bill) -> FloatArray:
@@ -145,6 +167,7 @@ def residuals(cases: Iterable[MeasuredCase], predictions: dict[str, Prediction])
                 predicted.memory[_OUTPUT[kind]],
                 actual,
                 predicted.memory_log_sd if kind == "allocated" else predicted.reserved_log_sd,
+                predicted.band if kind == "allocated" else predicted.reserved_band,
             )
             for kind, actual in readings
             if kind in _OUTPUT and actual is not None

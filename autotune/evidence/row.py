@@ -67,12 +67,25 @@ class Row:
         return int(value) if value is not None and value == int(value) else None
 
     def bad_cells(self) -> list[str]:
-        """Columns that should hold a positive number and hold something else."""
-        return [
-            column
-            for column in NUMERIC
-            if self.text(column).casefold() not in _BLANK and self.number(column) is None
+        """What is wrong with cells that should hold a positive number, or a known word."""
+        found = []
+        for column, (least, most) in NUMERIC.items():
+            value = self.number(column)
+            if value is None:
+                if self.text(column).casefold() not in _BLANK:
+                    found.append(f"{column} is not a number above zero")
+            elif not least <= value <= most:
+                found.append(f"{column} is outside {least:g} to {most:g}")
+        found += [
+            f"{column} is not a whole number"
+            for column in WHOLE
+            if self.number(column) is not None and self.count(column) is None
         ]
+        if self.word("oom") not in FAILED | FINISHED:
+            found.append("oom is not 1, 0, inferred or empty")
+        if SURPLUS in self.cells:
+            found.append("more cells than the header has columns")
+        return found
 
     @property
     def date(self) -> tuple[int, int]:
@@ -86,10 +99,17 @@ class Row:
         return int(found[1]), int(found[2] or 6)
 
 
-NUMERIC = (
-    "n_gpus", "seq_len", "micro_batch", "grad_accum", "global_batch", "tokens_per_s_per_gpu",
-    "samples_per_s", "step_time_s", "peak_mem_gb", "lora_r",
-)  # fmt: skip
+# What a cell may hold: anything outside is a slip of unit or of column, not a run.
+NUMERIC = {
+    "n_gpus": (1.0, 1e6), "seq_len": (1.0, 1e7), "micro_batch": (1.0, 1e5),
+    "grad_accum": (1.0, 1e6), "global_batch": (1.0, 1e8), "lora_r": (1.0, 1e5),
+    "tokens_per_s_per_gpu": (1e-3, 1e8), "samples_per_s": (1e-6, 1e8),
+    "step_time_s": (1e-6, 1e6), "peak_mem_gb": (1e-2, 1e4),
+}  # fmt: skip
+WHOLE = ("n_gpus", "seq_len", "micro_batch", "grad_accum", "global_batch", "lora_r")
+FAILED = frozenset({"1", "1.0", "true", "yes", "inferred"})
+FINISHED = frozenset({"", "0", "0.0", "false", "no", "-", "na", "n/a", "nan", "none", "null", "?"})
+SURPLUS = ""  # the column of cells that the header does not name
 UNDATED = (2024, 6)  # the middle of the shipped rows
 
 
@@ -121,11 +141,16 @@ def _rows(reader: csv.DictReader[str], path: Path) -> Iterator[Row]:
                 raise InputError(msg, hint)
             msg = f'{path} has no column "{column}"; it has {", ".join(header[:12])}'
             raise InputError(msg, hint)
+    seen: set[str] = set()
     for number, cells in enumerate(reader, start=1):
         if number > MAX_ROWS:
             msg = f"{path} has more than {MAX_ROWS:,} rows"
             raise InputError(msg)
         named = {key: value for key, value in cells.items() if isinstance(value, str) and key}
         if any(value.strip() for value in named.values()):
-            named["id"] = named.get("id", "").strip() or f"row {number}"
+            own = named.get("id", "").strip() or f"row {number}"
+            named["id"] = f"{own} (row {number})" if own in seen else own
+            seen.add(named["id"])
+            if any(isinstance(value, list) for value in cells.values()):
+                named[SURPLUS] = "1"
             yield Row(named)

@@ -31,6 +31,8 @@ UNKNOWN_MODEL = "model unknown to the catalogue"
 UNKNOWN_GPU = "GPU unknown to the catalogue"
 LENGTH_NOT_STATED = "sequence length not stated"
 BATCH_NOT_STATED = "batch size not stated"
+MOST_TOKENS = 2**31  # of a micro-batch: more than any row of any table by a factor of a thousand
+TOO_MANY_TOKENS = "micro_batch times seq_len is no batch that a GPU can hold"
 BATCH_CONTRADICTS = "batch sizes contradict each other"
 # Parts of a repackaged model's name that do not change its shape.
 _REPACKED = re.compile(
@@ -61,6 +63,8 @@ def describe(row: Row, find_model: Callable[[str], Model]) -> Described:
     gpus = row.count("n_gpus") or 1
     sharding = sharding_of(row.text("parallelism"), gpus, row.notes)
     split = batch_split(row, gpus)
+    if split[0] * (row.count("seq_len") or 1) > MOST_TOKENS:
+        raise Refused(TOO_MANY_TOKENS)
     method, assumed = method_of(row, model)
     attention, more = _attention(row, model)
     knobs = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.evidence.row import FAILED
 from autotune.evidence.row_method import FULL, LORA
 
 if TYPE_CHECKING:
@@ -20,12 +21,13 @@ FLAGS = (
 )
 ENCODERS = ("bert", "roberta", "electra", "deberta", "distilbert", "albert", "vit-", "whisper")
 SEQ2SEQ = ("t5", "mt0", "t0_", "bart", "pegasus", "nllb", "opus-mt", "m2m100")
+RAN = ("tokens_per_s_per_gpu", "samples_per_s", "step_time_s")
 MEASURED = ("tokens_per_s_per_gpu", "samples_per_s", "step_time_s", "peak_mem_gb")
 
 
 def is_oom(row: Row) -> bool:
     """Whether the source says, or its log shows, that the run ran out of memory."""
-    return row.word("oom") in {"1", "1.0", "true", "yes", "inferred"}
+    return row.word("oom") in FAILED
 
 
 def refusal_of(row: Row) -> str:
@@ -35,7 +37,9 @@ def refusal_of(row: Row) -> str:
             return reason
     bad = row.bad_cells()
     if bad:
-        return f"{bad[0]} is not a number above zero"
+        return bad[0]
+    if is_oom(row) and any(row.number(column) is not None for column in RAN):
+        return "says that it ran out of memory and how fast it ran"
     return _not_covered(row) or _not_stated(row)
 
 

@@ -5,11 +5,6 @@ a source with five hundred rows counts as much as one with five; inside a group 
 Replicates (the same configuration measured again by the same source) count once, by the newest.
 An absolute percentage error is |predicted / actual - 1|; bias is the median of predicted / actual
 minus 1, above zero when the model says too much. Time is the seconds of an optimizer step.
-
-Out of memory. A false fit is a run that ran out of memory although tune would have offered its
-configuration; a false alarm is a run that finished although the predicted total is more than the
-device has. Runs that finished and fit, but with less certainty than tune asks for, are counted
-apart as `at_risk_fits`.
 """
 
 from __future__ import annotations
@@ -21,6 +16,7 @@ import numpy as np
 
 from autotune.evidence.accuracy import ALL_ROWS, accuracy_of
 from autotune.evidence.residuals import predict, residuals
+from autotune.evidence.verdicts import OomCounts, verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -46,15 +42,12 @@ class Errors:
 
 
 @dataclass(frozen=True, slots=True)
-class OomCounts:
-    """Verdicts against runs that ran out of memory and runs that did not."""
+class Coverage:
+    """Share of readings inside their 80 % interval; groups weigh the same."""
 
-    oom_rows: int
-    false_fits: int
-    fit_rows: int
-    false_ooms: int
-    at_risk_fits: int
-    listed: tuple[str, ...]
+    n: int
+    groups: int
+    share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +83,11 @@ class Validation:
     time_devices: dict[str, Scope] = field(default_factory=dict)
     time_median_over_devices: float | None = None
     sweeps: Sweeps | None = None
+    memory_coverage: dict[str, Coverage] = field(default_factory=dict)
+    skipped_rows: dict[str, tuple[str, ...]] = field(default_factory=dict)  # ids, by reason
+    partial_rows: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    fidelity: str = "formula"
+    traced: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Numbers and names only, ready for JSON."""
@@ -102,12 +100,16 @@ def validate(
     price: Price,
     basis: str = SHIPPED,
     steps: Sequence[Residual] | None = None,
+    memory_of: Callable[[dict[str, Prediction]], dict[str, Prediction]] | None = None,
 ) -> Validation:
     """Price every case and compare. price: (job, candidates) -> bill.
 
     steps: predictions of the steps that replace the bill's own, such as those of left-out groups.
+    memory_of: the same for memory, as a function of the bill's predictions by id.
     """
     predictions = predict(cases, price)
+    if memory_of is not None:
+        predictions = memory_of(predictions)
     counted = _once(residuals(cases, predictions), lambda r: (r.case.replicate_key, r.kind))
     memory = [r for r in counted if r.kind == r.case.peak_kind]
     time = [r for r in counted if r.kind == "time"] if steps is None else list(steps)
@@ -120,7 +122,7 @@ def validate(
         memory=errors_of(memory),
         memory_allocated=errors_of([r for r in memory if r.kind == "allocated"]),
         time=errors_of(time),
-        oom=_oom(cases, predictions),
+        oom=verdicts(cases, predictions),
         coverage={
             "p10_p90": _coverage(time),
             "p10_p90_rows": accuracy.scopes[ALL_ROWS].coverage if time else None,
@@ -135,6 +137,9 @@ def validate(
         time_devices=accuracy.devices,
         time_median_over_devices=accuracy.median_over_devices,
         sweeps=accuracy.sweeps,
+        memory_coverage=_coverage_by_kind(counted),
+        skipped_rows=_named((item.reason, item.id) for item in skipped),
+        partial_rows=_named((reason, case.id) for case in cases for reason in case.partial),
     )
 
 
@@ -143,6 +148,14 @@ def _tally(reasons: Iterable[str]) -> dict[str, int]:
     for reason in reasons:
         counts[reason] = counts.get(reason, 0) + 1
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _named(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Rows by reason, in the order of the table."""
+    found: dict[str, tuple[str, ...]] = {}
+    for reason, name in pairs:
+        found[reason] = (*found.get(reason, ()), name)
+    return found
 
 
 def _once(items: list[Residual], key: Callable[[Residual], Hashable]) -> list[Residual]:
@@ -197,27 +210,16 @@ def _coverage(items: Sequence[Residual]) -> float | None:
     return float((np.asarray(inside, np.float64) * _weights(items)).sum())
 
 
-def _oom(cases: Sequence[MeasuredCase], predictions: dict[str, Prediction]) -> OomCounts:
-    newest: dict[str, MeasuredCase] = {}
-    for case in cases:
-        if not case.oom and not case.ran:
-            continue
-        own = newest.get(case.replicate_key)
-        if own is None or (own.older and not case.older):
-            newest[case.replicate_key] = case
-    ooms = [case for case in newest.values() if case.oom]
-    fits = [case for case in newest.values() if not case.oom and case.longest_known]
-    false_fits = [case.id for case in ooms if predictions[case.id].accepted]
-    false_ooms = [case.id for case in fits if predictions[case.id].over]
-    risky = [c for c in fits if not (predictions[c.id].over or predictions[c.id].accepted)]
-    return OomCounts(
-        oom_rows=len(ooms),
-        false_fits=len(false_fits),
-        fit_rows=len(fits),
-        false_ooms=len(false_ooms),
-        at_risk_fits=len(risky),
-        listed=(*false_fits, *false_ooms),
-    )
+def _coverage_by_kind(items: Sequence[Residual]) -> dict[str, Coverage]:
+    """Of every reading of memory: allocated peaks by kind of run, the rest by what was read."""
+    kinds: dict[str, list[Residual]] = {}
+    for item in items:
+        if item.kind != "time":
+            kinds.setdefault(f"{item.kind}, {item.band}", []).append(item)
+    return {
+        kind: Coverage(len(own), len({r.case.group[:3] for r in own}), _coverage(own) or 0.0)
+        for kind, own in sorted(kinds.items())
+    }
 
 
 def _groups(memory: Sequence[Residual], time: Sequence[Residual]) -> tuple[GroupErrors, ...]:

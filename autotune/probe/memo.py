@@ -72,7 +72,9 @@ class Memo:
         self.stale = sum(not self._current(r) for r in others)
 
     def _current(self, record: ProbeRecord) -> bool:
-        """Same device, same versions of what was measured."""
+        """Same device with as much room, same versions of what was measured."""
+        if record.fits is False and record.readings.get("held_by_others_bytes"):
+            return False  # a fuller device than the next study's: it may fit there
         measured = record.result.get("versions", {})
         same = all(measured.get(name, value) == value for name, value in self.versions.items())
         return record.fingerprint == self.fingerprint and same

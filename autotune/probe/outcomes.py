@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 OK = "ok"
@@ -43,6 +44,17 @@ class Ending:
     device_was_full: bool = False
     interrupted: bool = False
     rank_failures: tuple[dict[str, Any], ...] = ()
+    ended_for: str = ""  # why the parent ended it before its time was over
+
+
+def root_cause(failures: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Of several ranks' failures the one that came first: a lost connection follows from another.
+
+    A rank that stayed behind is told by its own broken collective, so what is not about
+    communication is the cause.
+    """
+    own = [found for found in failures if found.get("status") != "nccl_error"]
+    return next(iter(own or failures), None)
 
 
 def read_result(path: Path, key: str) -> dict[str, Any] | str:  # noqa: PLR0911 - a reason each
@@ -107,8 +119,11 @@ def unexplained(ending: Ending, why: str) -> tuple[str, str]:  # noqa: PLR0911 -
     tail = text.strip()[-KEPT_CHARACTERS:]
     if ending.interrupted:
         return INTERRUPTED, "stopped by the user"
-    for failure in ending.rank_failures:
+    failure = root_cause(ending.rank_failures)
+    if failure is not None:
         return str(failure["status"]), str(failure.get("message", ""))[:KEPT_CHARACTERS]
+    if ending.ended_for:
+        return "crash", ending.ended_for
     if ending.code is None:
         return "timeout", "no result within its time"
     found = _by_text(text, device_was_full=ending.device_was_full)

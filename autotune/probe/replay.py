@@ -7,21 +7,22 @@ told that it was never run.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from random import Random
+from typing import TYPE_CHECKING, Any
 
+from autotune.domain.config import Config
 from autotune.domain.outcome import Failed, Infeasible, Measured
-from autotune.probe.record import config_of
+from autotune.probe.record import ProbeRecord, config_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from autotune.domain.config import Config
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
     from autotune.evidence.case import MeasuredCase
-    from autotune.probe.record import ProbeRecord
 
+NOT_RECORDED = "this candidate was never run"
 CLOSED_FORMS = {"checkpoint_every_steps": 1, "save_total_limit": 1}  # no probe depends on them
 
 Result = Measured | Infeasible | Failed
@@ -55,7 +56,7 @@ class Replay:
         """What was measured; Failed of kind `not_recorded` where nothing was."""
         found = self.outcomes.get((offer.label, replay_key(config)))
         if found is None:
-            return Failed(offer, config, "replay", "not_recorded", "this candidate was never run")
+            return Failed(offer, config, "replay", "not_recorded", NOT_RECORDED)
         return found
 
     def best(self) -> Measured | None:
@@ -77,6 +78,42 @@ def pace_s(found: Measured) -> float:
     config = found.config
     rows = config.micro_batch_size * config.gradient_accumulation_steps * found.offer.count
     return found.step_time_s / rows
+
+
+class RecordedRunner:
+    """Stands in for a `Runner`: answers requests from records instead of running anything.
+
+    Where a configuration was run several times, the seed decides in which order its runs answer;
+    when all have, they answer again.
+    """
+
+    def __init__(self, records: Iterable[ProbeRecord], seed: int = 0) -> None:
+        """Keep the records; they are found by configuration, not by key."""
+        self._runs: dict[str, list[ProbeRecord]] = defaultdict(list)
+        for record in records:
+            self._runs[replay_key(config_of(record))].append(record)
+        chance = Random(seed)  # noqa: S311 - which of two equal runs answers
+        for key in sorted(self._runs):
+            chance.shuffle(self._runs[key])
+        self._asked: dict[str, int] = defaultdict(int)
+
+    def run(
+        self, request: dict[str, Any], config: dict[str, Any], *,
+        predicted: dict[str, float] | None = None, role: str = "search",
+        timeout_s: float | None = None,  # noqa: ARG002 - a runner's signature
+    ) -> ProbeRecord:  # fmt: skip
+        """The recorded probe of that configuration; `unsupported` where there is none."""
+        key = replay_key(Config(**config))
+        runs = self._runs.get(key)
+        if not runs:
+            return ProbeRecord(
+                request["key"], "unsupported", NOT_RECORDED, 0.0, config, "", "", {}, role=role
+            )
+        found = runs[self._asked[key] % len(runs)]
+        self._asked[key] += 1
+        return replace(
+            found, key=request["key"], config=config, role=role, predicted=predicted or {}
+        )
 
 
 def replay_of_probes(job: Job, offer: Offer, records: Iterable[ProbeRecord]) -> Replay:

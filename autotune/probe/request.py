@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 MOST_ACCUMULATION = 4  # micro-steps measured per optimizer step; more add no information
 SAMPLED_ROWS = 512  # synthetic rows, one from each of as many strata of the length distribution
-NO_KEY = ("key", "work_dir", "checkpoint_max_bytes", "loader_workers")  # parts of their own
+# Parts of their own, and what ends a probe that would not become steady.
+NO_KEY = ("key", "work_dir", "checkpoint_max_bytes", "loader_workers", "patience_s")
+DEEPER_LAYERS = 8
 BYTES = "bytes"
 
 
@@ -78,12 +80,13 @@ def request_for(
             "longest": effort.longest, "most": effort.most, "measured": effort.measured,
             "least": effort.least, "seconds": effort.seconds,
         },
+        "patience_s": effort.patience_s,
         "checkpoint_max_bytes": effort.checkpoint_max_bytes,
         "loader_workers": _worker_counts(offer, config) if effort.loader else [],
         "memory_limit_bytes": memory_limit_bytes,
     }  # fmt: skip
     if config.sharding == "fsdp":
-        body["fsdp_config"] = _fsdp(config)
+        body["fsdp_config"] = _fsdp(job, config)
     return body | {"key": key_of(body)}
 
 
@@ -94,8 +97,13 @@ def key_of(body: dict[str, Any]) -> str:
 
 
 def two_depths(job: Job, period: int = 1) -> tuple[int, int] | None:
-    """Two small depths, in whole periods of the layer pattern; None when the model is shallow."""
-    low, high = max(2, period), 2 * max(2, period)
+    """Two small depths, in whole periods of the layer pattern; None when the model is shallow.
+
+    The error of a line grows with the distance to full depth over that between the depths, so the
+    deeper one is a quarter of the model, within 4 and 8 layers.
+    """
+    low = -(-2 // period) * period
+    high = max(min(job.model.num_layers // 4, DEEPER_LAYERS) // period * period, 2 * low)
     return (low, high) if job.model.num_layers > high else None
 
 
@@ -162,11 +170,13 @@ def _worker_counts(offer: Offer, config: Config) -> list[int]:
     return sorted({0, min(config.num_dataloader_workers, most)})
 
 
-def _fsdp(config: Config) -> dict[str, Any]:
+def _fsdp(job: Job, config: Config) -> dict[str, Any]:
+    """By the names of TrainingArguments.fsdp_config, as the exported arguments have them."""
     return {
         "version": 2,
         "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         "reshard_after_forward": True,
         "state_dict_type": "SHARDED_STATE_DICT",
+        "cpu_ram_efficient_loading": job.method.base not in {"int8", "nf4"},
         "activation_checkpointing": config.activation_checkpointing == "full",
     }

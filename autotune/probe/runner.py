@@ -22,7 +22,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.probe import device as devices
-from autotune.probe.outcomes import RETRIED, Ending, judged, read_result, unexplained
+from autotune.probe.outcomes import (
+    OK,
+    RETRIED,
+    Ending,
+    judged,
+    read_result,
+    root_cause,
+    unexplained,
+)
 from autotune.probe.record import ProbeRecord
 
 if TYPE_CHECKING:
@@ -34,9 +42,13 @@ GUARD = Path(__file__).with_name("guard.py")
 WORKER = ("-m", "autotune.probe.worker")
 MARK = "AUTOTUNE_PROBE"
 POLL_S, READING_S = 0.05, 0.5
+SWEEPS = 5
 BASELINE_WAIT_S = 20.0
 BASELINE_SLACK_BYTES = 256 * 2**20
 STDERR_TAIL = 20_000
+MOST_PRINTED_BYTES = 64 * 2**20  # what a worker may print: a loop that prints would fill the disk
+LEAST_FREE_BYTES = 64 * 2**20  # on the disk of the probes: what is left for records
+IDLE_BYTES = 1024**3  # of a GPU: a driver and a desktop hold less
 DEFAULT_TIMEOUT_S = 300.0
 
 
@@ -92,21 +104,37 @@ class Runner:
                 timeout_s or self.place.timeout_s,
             )  # fmt: skip
             found = read_result(result_path, request["key"])
-            if isinstance(found, str):
-                status, message = unexplained(ending, found)
-                found = {}
-            else:
-                status, message = judged(found, predicted.get("step_s"))
-                if status == "cuda_error" and _failed_to_allocate(found) and ending.device_was_full:
-                    status = "oom_device"
+            status, message, found = self._judged(found, ending, request, predicted)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+        if status == "oom_device":
+            held = max(held, self._wait_for_baseline())
         if held:
             readings["held_by_others_bytes"] = held
+            if status == "oom_device" and held - (self.baseline or 0.0) > BASELINE_SLACK_BYTES:
+                status = "invalid_result"
+                message = f"out of memory while others held {held / 2**30:.1f} GiB: {message}"
         record = self.record(request, config, status, message, found)
         return replace(
             record, wall_s=time.monotonic() - begun, readings=readings, predicted=predicted
         )
+
+    def _judged(
+        self, found: dict[str, Any] | str, ending: Ending, request: dict[str, Any],
+        predicted: dict[str, float],
+    ) -> tuple[str, str, dict[str, Any]]:  # fmt: skip
+        """Status, message and what is kept of the result. A rank that failed fails the probe."""
+        if isinstance(found, str):
+            return *unexplained(ending, found), {}
+        first = found if found["status"] != OK else None
+        failure = root_cause([*ending.rank_failures, *([first] if first else [])])
+        if failure is not None:
+            found = {**found, **failure, "key": found["key"]}
+        status, message = judged(found, predicted.get("step_s"))
+        if status == "cuda_error" and _failed_to_allocate(found) and ending.device_was_full:
+            status = "oom_device"
+        other = _other_device(found, request, self.place.local)
+        return ("invalid_result", other, {}) if other else (status, message, found)
 
     def record(
         self, request: dict[str, Any], config: dict[str, Any], status: str, message: str,
@@ -125,16 +153,16 @@ class Runner:
     ) -> tuple[Ending, dict[str, Any]]:
         mark = secrets.token_hex(8)
         kills = _oom_kills()
-        watch = _Watch(self.place.local)
+        watch = Watch(self.place.local)
         with (folder / "stderr").open("wb") as errors:
             process = subprocess.Popen(  # noqa: S603 - our own interpreter and worker
                 self.command(str(folder / "request.json"), str(result_path), count=count),
                 stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, cwd=folder,
                 start_new_session=True, env=worker_environment(self.place, mark),
             )  # fmt: skip
-            interrupted = False
+            interrupted, ended_for = False, ""
             try:
-                _wait(process, timeout_s, watch)
+                ended_for = _wait(process, timeout_s, watch, folder)
             except KeyboardInterrupt:
                 interrupted = True
             finally:
@@ -147,6 +175,7 @@ class Runner:
             device_was_full=watch.was_full,
             interrupted=interrupted,
             rank_failures=_rank_failures(folder),
+            ended_for=ended_for,
         )
         return ending, watch.summary()
 
@@ -165,29 +194,33 @@ class Runner:
         return None if self.place.local.is_cpu else devices.used_bytes(self.place.local.index)
 
     def _wait_for_baseline(self) -> float:
-        """[bytes] that are still held beyond the baseline after waiting: somebody else's."""
+        """[bytes] of the device that somebody else holds, once our own are given back.
+
+        A killed context frees late, so what is beyond the baseline is waited for. What was held
+        before the first probe counts too: a record of it says nothing about an empty device.
+        """
         if self.baseline is None:
             return 0.0
         deadline = time.monotonic() + BASELINE_WAIT_S
         while (used := self._used()) is not None:
-            beyond = used - self.baseline
-            if beyond <= BASELINE_SLACK_BYTES:
-                return 0.0
-            if time.monotonic() > deadline:
-                return beyond
+            back = used - self.baseline <= BASELINE_SLACK_BYTES
+            if back or time.monotonic() > deadline:
+                return used if used > IDLE_BYTES else 0.0
             time.sleep(0.2)
         return 0.0
 
 
-class _Watch:
+class Watch:
     """The device's own readings while a worker runs."""
 
     def __init__(self, local: LocalDevice) -> None:
+        """Nothing is read yet."""
         self.local = local
         self.samples: list[dict[str, float]] = []
         self._next = 0.0
 
     def look(self) -> None:
+        """Read the device, unless it was read a moment ago."""
         if self.local.is_cpu or time.monotonic() < self._next:
             return
         self._next = time.monotonic() + READING_S
@@ -197,6 +230,7 @@ class _Watch:
 
     @property
     def was_full(self) -> bool:
+        """Whether nearly all of its memory was in use at some time."""
         share = [s["used_bytes"] / s["total_bytes"] for s in self.samples if "total_bytes" in s]
         return max(share, default=0.0) > 0.95  # noqa: PLR2004 - what an allocator leaves over
 
@@ -225,15 +259,42 @@ def worker_environment(place: Place, mark: str) -> dict[str, str]:
     found["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     if place.local.is_cpu:
         found["CUDA_VISIBLE_DEVICES"] = ""
+    elif "CUDA_VISIBLE_DEVICES" not in os.environ:
+        # The management library counts by bus; CUDA, left alone, by speed.
+        found["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(_visible(place.local))
     return found
 
 
-def _wait(process: subprocess.Popen[bytes], timeout_s: float, watch: _Watch) -> None:
+def _visible(local: LocalDevice) -> list[str]:
+    """The device, and then the others of its kind: what a worker may see."""
+    others = [gpu for gpu in devices.gpus() if gpu.name == local.name and gpu.uuid != local.uuid]
+    return [gpu.uuid or str(gpu.index) for gpu in (local, *others)]
+
+
+def _wait(process: subprocess.Popen[bytes], timeout_s: float, watch: Watch, folder: Path) -> str:
+    """Wait for the end or the deadline; why it may not go on, else an empty text."""
     deadline = time.monotonic() + timeout_s
     while process.poll() is None and time.monotonic() < deadline:
         watch.look()
+        why = excess(folder)
+        if why:
+            return why
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(POLL_S)
+    return ""
+
+
+def excess(folder: Path) -> str:
+    """What a worker has used too much of: output or disk. Empty while it is within bounds."""
+    with contextlib.suppress(OSError):
+        if (folder / "stderr").stat().st_size > MOST_PRINTED_BYTES:
+            return f"it printed more than {MOST_PRINTED_BYTES >> 20} MiB"
+    with contextlib.suppress(OSError):
+        free = shutil.disk_usage(folder).free
+        if free < LEAST_FREE_BYTES:
+            return f"the disk is full: {free >> 20} MiB are left in {folder.parent}"
+    return ""
 
 
 def kill_all(process: subprocess.Popen[bytes], mark: str) -> None:
@@ -241,13 +302,17 @@ def kill_all(process: subprocess.Popen[bytes], mark: str) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    for pid in _marked(mark):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
+    for _ in range(SWEEPS):  # a process may start another while we look
+        found = _marked(mark)
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if not found:
+            return
 
 
 def _marked(mark: str) -> list[int]:
-    """Processes whose environment carries the mark (Linux)."""
+    """Living processes whose environment carries the mark (Linux); a dead one has none."""
     wanted = f"{MARK}={mark}".encode()
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
@@ -255,6 +320,18 @@ def _marked(mark: str) -> list[int]:
             if wanted in path.read_bytes():
                 found.append(int(path.parent.name))
     return found
+
+
+def _other_device(
+    result: dict[str, Any], request: dict[str, Any], local: LocalDevice
+) -> str:  # fmt: skip
+    """Why a result is of another device than it should be; empty when it is not."""
+    told = result.get("device") or {}
+    if result["status"] != OK or request.get("device") != "cuda":
+        return ""
+    if told.get("kind") == "cuda" and told.get("name") == local.name:
+        return ""
+    return f"measured on {told.get('name')!r} instead of {local.name!r}"
 
 
 def _failed_to_allocate(result: dict[str, Any]) -> bool:

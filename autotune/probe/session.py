@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from autotune.probe.outcomes import judged, read_result
-from autotune.probe.runner import Runner, kill_all, worker_environment
+from autotune.probe.outcomes import INTERRUPTED, judged, read_result
+from autotune.probe.runner import Runner, Watch, excess, kill_all, worker_environment
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from autotune.probe.runner import Place
 
 POLL_S = 0.05
+STUCK = 3  # exit code of a worker that is of no more use
 SPOILING = ("oom_device", "oom_host", "cuda_error", "nccl_error")
 
 
@@ -67,33 +68,60 @@ class Session:
             self._process = None
 
     def run(
-        self, request: dict[str, Any], config: dict[str, Any], *, timeout_s: float | None = None
-    ) -> ProbeRecord:
-        """One configuration. What the kept process could not answer runs once on its own."""
-        if int(request.get("count", 1)) > 1:
-            return self.runner.run(request, config, timeout_s=timeout_s)
+        self, request: dict[str, Any], config: dict[str, Any], *,
+        predicted: dict[str, float] | None = None, role: str = "search",
+        timeout_s: float | None = None,
+    ) -> ProbeRecord:  # fmt: skip
+        """One configuration, as `Runner.run`.
+
+        What the kept process could not answer runs on its own, in what is left of its time.
+        """
+        predicted = predicted or {}
+        alone = int(request.get("count", 1)) > 1 or request.get("memory_limit_bytes")
+        if alone:  # a limit on a process cannot be lifted again
+            return self.runner.run(
+                request, config, predicted=predicted, role=role, timeout_s=timeout_s
+            )
         begun = time.monotonic()
-        limit = timeout_s or self.place.timeout_s
-        found = self._ask(request, limit)
+        record = self._run(request, config, predicted, timeout_s or self.place.timeout_s)
+        return replace(
+            record, wall_s=time.monotonic() - begun, role=role, predicted=predicted
+        )  # fmt: skip
+
+    def _run(
+        self, request: dict[str, Any], config: dict[str, Any], predicted: dict[str, float],
+        limit: float,
+    ) -> ProbeRecord:  # fmt: skip
+        begun = time.monotonic()
+        watch = Watch(self.place.local)
+        try:
+            found = self._ask(request, limit, watch)
+            if found is None and self._gave_up:  # after the last answer: it never saw this one
+                found = self._ask(request, limit, watch)
+        except KeyboardInterrupt:
+            self.close()
+            return self.runner.record(request, config, INTERRUPTED, "stopped by the user", {})
         if found is None:
             self.close()
             left = limit - (time.monotonic() - begun)
             if left <= 0:
-                return self._record(request, config, begun, "timeout", "no result within its time")
-            return self.runner.run(request, config, timeout_s=left)
-        status, message = judged(found, None)
+                message = "no result within its time"
+                return self.runner.record(request, config, "timeout", message, {})
+            return self.runner.run(request, config, predicted=predicted, timeout_s=left)
+        status, message = judged(found, predicted.get("step_s"))
         if status in SPOILING:
             self.close()
-        return self._record(request, config, begun, status, message, found)
+        record = self.runner.record(request, config, status, message, found)
+        return replace(record, readings=watch.summary())
 
-    def _record(
-        self, request: dict[str, Any], config: dict[str, Any], begun: float, status: str,
-        message: str, found: dict[str, Any] | None = None,
-    ) -> ProbeRecord:  # fmt: skip
-        record = self.runner.record(request, config, status, message, found or {})
-        return replace(record, wall_s=time.monotonic() - begun)
+    @property
+    def _gave_up(self) -> bool:
+        return self._process is not None and self._process.poll() == STUCK
 
-    def _ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any] | None:
+    def _ask(
+        self, request: dict[str, Any], limit_s: float, watch: Watch
+    ) -> dict[str, Any] | None:  # fmt: skip
+        """The kept process's answer; None when it gave none that can be believed."""
         name = secrets.token_hex(4)
         asked, result = self._folder / f"{name}.json", self._folder / f"{name}.result.json"
         asked.write_text(json.dumps({**request, "work_dir": str(self._folder)}), encoding="utf-8")
@@ -107,6 +135,9 @@ class Session:
             while not result.exists() and time.monotonic() < deadline:
                 if process.poll() is not None and not result.exists():
                     return None
+                if excess(self._folder):
+                    return None
+                watch.look()
                 time.sleep(POLL_S)
             found = read_result(result, request["key"])
         except OSError:
@@ -122,7 +153,7 @@ class Session:
         self.close()
         self._mark = secrets.token_hex(8)
         self.starts += 1
-        errors = (self._folder / "stderr").open("ab")
+        errors = (self._folder / "stderr").open("wb")
         with errors:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and worker
                 self.runner.command("--serve"), stdin=subprocess.PIPE, stdout=errors,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.probe.outcomes import OK
-from autotune.probe.request import layer_period, request_for, two_depths
+from autotune.probe.request import key_of, layer_period, request_for, two_depths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from autotune.probe.request import Effort
 
 KINDS = ("allocated", "reserved", "driver")
-STEP_TIMES = ("step_s", "micro_s", "optimizer_s", "median_s", "mean_s", "expected_s", "block_s")
+STEP_TIMES = ("step_s", "micro_s", "optimizer_s", "cpu_s", "median_s", "mean_s", "expected_s",
+              "block_s")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +62,33 @@ def requests_at_depths(
 
 def run_two(
     job: Job, run: Callable[[dict[str, Any]], ProbeRecord],
-    requests: tuple[dict[str, Any], dict[str, Any]],
+    requests: tuple[dict[str, Any], dict[str, Any]], full: ProbeRecord | None = None,
 ) -> ProbeRecord:  # fmt: skip
-    """Both probes and the model that they imply; a failure of either is the result."""
+    """Both probes and the model that they imply; a failure of either is the result.
+
+    full: a probe of the same at full depth, where there is one, to compare with.
+    """
     low = run(requests[0])
     if not low.ok:
         return low
     high = run(requests[1])
+    spent_s = 0.0
+    nearest = 2 * int(requests[0]["num_layers"])
+    if high.fits is False and requests[1]["num_layers"] > nearest:  # a shallower one may be held
+        nearer = {**requests[1], "num_layers": nearest}
+        spent_s, high = high.wall_s, run(nearer | {"key": key_of(nearer)})
     if not high.ok:
-        return replace(high, wall_s=high.wall_s + low.wall_s)
-    return extrapolated(low, high, job.model.num_layers)
+        return replace(high, wall_s=high.wall_s + low.wall_s + spent_s)
+    found = extrapolated(low, high, job.model.num_layers)
+    found = replace(found, wall_s=found.wall_s + spent_s)
+    return found if full is None else compared(found, full)
 
 
 def extrapolated(low: ProbeRecord, high: ProbeRecord, depth: int) -> ProbeRecord:
-    """The record of the full depth. The key is the deeper probe's, marked with the depth."""
+    """The record of the full depth. The key is the deeper probe's, marked with the depth.
+
+    Its result says so: `extrapolated` holds the depths that ran and the one that did not.
+    """
     line = Line(low.request["num_layers"], high.request["num_layers"], depth)
     a, b = low.result, high.result
     step = dict(b["step"])
@@ -109,17 +123,26 @@ def _grown(
 
 def _memory(low: dict[str, Any], high: dict[str, Any], line: Line) -> dict[str, Any]:
     phases = {
-        phase: {kind: line.at(low["phases"][phase][kind], peak[kind]) for kind in KINDS}
+        phase: _grown(low["phases"][phase], peak, KINDS, line)
         for phase, peak in high.get("phases", {}).items()
         if phase in low.get("phases", {})
     }
     largest = {
-        f"{kind}_bytes": max((p[kind] for p in phases.values()), default=0.0) for kind in KINDS
+        f"{kind}_bytes": max((p.get(kind, 0.0) for p in phases.values()), default=0.0)
+        for kind in KINDS
     }
     if not phases:
         names = tuple(f"{kind}_bytes" for kind in KINDS)
         largest = _grown(low, high, names, line)
     return {**high, **largest, "phases": phases}
+
+
+def compared(found: ProbeRecord, full: ProbeRecord) -> ProbeRecord:
+    """An extrapolated record that also says how it compares with a probe at full depth."""
+    if not full.ok or "extrapolated" not in found.result:
+        return found
+    told = {**found.result["extrapolated"], "over_full_depth": agreement(found, full)}
+    return replace(found, result={**found.result, "extrapolated": told})
 
 
 def agreement(extrapolated_record: ProbeRecord, full: ProbeRecord) -> dict[str, float]:

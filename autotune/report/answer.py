@@ -13,6 +13,7 @@ from autotune.report.comparison import (
     alternatives_section,
     front_section,
     price_changes,
+    sensitivities_section,
     today_section,
 )
 from autotune.report.phrases import (
@@ -32,6 +33,10 @@ from autotune.report.phrases import (
     token_arithmetic,
     usd_span,
 )
+from autotune.report.probes import probes_section
+from autotune.report.shortfall import nothing_fits, shortfall_sections
+from autotune.report.traced import traced_blocks
+from autotune.report.waterfall import journey_sections
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +54,12 @@ if TYPE_CHECKING:
 
 FOLD = 3  # knobs that share a reason are listed in one line from this many on
 NEAREST = 3
+MACHINES = 12  # assumptions about machines that are listed one by one
+_FOLDED = {
+    "host": "typical of each; --format json has them",
+    "price": "the catalogue's, dated: `autotune prices`; --format json has each source",
+    "interruptions_per_day": "of spot; --format json has them",
+}
 _CLASS_HEADINGS = {
     "neutral": "neutral: the training is the same",
     "numeric": "numeric: the same mathematics with other rounding or kernels",
@@ -59,17 +70,20 @@ def recommendation_sections(payload: RecommendationPayload) -> list[Section]:
     """The whole report, the answer first."""
     best = payload["best"]
     sections = [
-        _answer(payload) if best else _nothing_fits(payload),
+        *([_answer(payload)] if best else _nothing_fits(payload)),
         _job_section(payload["job"], best or payload["today"]),
         assumed_section(payload["assumed"]),
     ]
     if best:
         sections.append(_settings_section(best, payload["reasons"]))
         sections += bill_sections(best)
-        sections += [today_section(payload), alternatives_section(payload), front_section(payload)]
+        sections += [today_section(payload), *journey_sections(payload)]
+        sections += [alternatives_section(payload), front_section(payload)]
     sections += [
+        probes_section(payload),
         _rejected_section(payload["rejected"], best),
         _changes_section(payload),
+        sensitivities_section(payload),
         warnings_section(payload["warnings"]),
         _run_section(payload),
         _search_section(payload),
@@ -92,6 +106,7 @@ def estimate_sections(payload: EstimatePayload) -> list[Section]:
     late = [Paragraph(_sentence(miss) + ".", "bad") for miss in _missed(payload["job"], row)]
     sections = [
         Section("", (lead, *late, fits)),
+        *_missing(payload),
         claim_section(payload.get("claim")),
         _job_section(payload["job"], row),
         assumed_section(payload["assumed"]),
@@ -100,6 +115,13 @@ def estimate_sections(payload: EstimatePayload) -> list[Section]:
         warnings_section(payload["warnings"]),
     ]
     return [section for section in sections if section.blocks]
+
+
+def _missing(payload: EstimatePayload) -> list[Section]:
+    missing = payload.get("shortfall")
+    if missing is None:
+        return []
+    return shortfall_sections(missing, payload.get("relaxations", []), nearest=False)
 
 
 def bill_sections(row: Row) -> list[Section]:
@@ -113,16 +135,34 @@ def bill_sections(row: Row) -> list[Section]:
     time_blocks.append(Paragraph(f"Bound by {BOUND[row['bound_by']]}."))
     return [
         Section("Where the time goes", tuple(time_blocks)),
-        Section("Where the memory goes", (memory_bars(row["memory_bytes"]), _usable_note(row))),
+        Section("Where the memory goes", _memory_blocks(row)),
     ]
+
+
+def _memory_blocks(row: Row) -> tuple[Block, ...]:
+    bars = memory_bars(row["memory_bytes"])
+    return (bars, _usable_note(row), *traced_blocks(row.get("traced")))
 
 
 def assumed_section(assumed: Sequence[AssumedPayload]) -> Section:
     """What nobody stated."""
     if not assumed:
         return Section("Assumed", ())
-    items = tuple(f"{item['key']}: {item['value']} ({item['why']})" for item in assumed)
+    items = tuple(f"{item['key']}: {item['value']} ({item['why']})" for item in _folded(assumed))
     return Section("Assumed (state them in the job to replace them)", (Bullets(items),))
+
+
+def _folded(assumed: Sequence[AssumedPayload]) -> list[AssumedPayload]:
+    """Hosts and prices of many machines in one line each."""
+    of_machines = [item for item in assumed if item["key"].startswith("hardware[")]
+    if len(of_machines) <= MACHINES:
+        return list(assumed)
+    lines: list[AssumedPayload] = [item for item in assumed if item not in of_machines]
+    for key, why in _FOLDED.items():
+        count = sum(item["key"].endswith(f".{key}") for item in of_machines)
+        if count:
+            lines.append({"key": f"{key}s", "value": f"of {count} machines", "why": why})
+    return lines
 
 
 def warnings_section(warnings: Sequence[str]) -> Section:
@@ -159,6 +199,16 @@ def _answer(payload: RecommendationPayload) -> Section:
     return Section("", tuple(blocks))
 
 
+def _nothing_fits(payload: RecommendationPayload) -> list[Section]:
+    rejected = payload["rejected"]
+    lead = nothing_fits(payload["job"], payload["search"]["priced"], rejected["count"])
+    missing = rejected.get("shortfall")
+    return [
+        Section("", (lead,)),
+        *shortfall_sections(missing, rejected["relaxations"], nearest=True),
+    ]
+
+
 def _missed(job: JobPayload, row: Row) -> list[str]:
     """Limits that this row misses."""
     limits = job["limits"]
@@ -190,38 +240,6 @@ def _saving(today: Row, pick: Row) -> str:
 
 def _basis(row: Row) -> str:
     return f"{BASIS[row['basis']]}; ranges are 80 % intervals."
-
-
-def _nothing_fits(payload: RecommendationPayload) -> Section:
-    rejected = payload["rejected"]
-    priced = payload["search"]["priced"]
-    why = (
-        f"nothing fits. None of the {format_count(priced)} candidates that are valid here does."
-        if priced
-        else f"none of the {format_count(rejected['count'])} candidates is valid here."
-    )
-    lead = Paragraph(f"{payload['job']['name']}: {why}", "bad")
-    blocks: list[Block] = [lead]
-    if rejected["relaxations"]:
-        blocks.append(Paragraph("The smallest changes after which it fits:"))
-        blocks.append(_relaxations(rejected))
-    return Section("", tuple(blocks))
-
-
-def _relaxations(rejected: RejectedPayload) -> Table:
-    rows = tuple(
-        (
-            change["change"],
-            format_bytes(change["required_bytes"]),
-            format_bytes(change["available_bytes"]),
-            format_seconds(change["duration_s"]),
-            format_usd(change["cost_usd"]),
-            "changes the result: your decision" if change["quality"] else "same training",
-        )
-        for change in rejected["relaxations"]
-    )
-    heads = ("change", "needs", "usable", "duration", "cost", "")
-    return Table(heads, rows, frozenset({1, 2, 3, 4}))
 
 
 def _job_section(job: JobPayload, row: Row | None) -> Section:
@@ -281,10 +299,13 @@ def _settings_section(row: Row, reasons: dict[str, str]) -> Section:
 def _usable_note(row: Row) -> Paragraph:
     usable = format_bytes(row["memory_bytes"]["usable"])
     where = "each device" if row["device_count"] > 1 else row["device"]
+    source = row.get("usable_source")
+    after = f"{source}; and the headroom" if source else "after what the driver keeps and"
+    after += "" if source else " the headroom"
+    risk = row.get("risk") if row["verdict"] == "fits" and row["device"] != "cpu" else ""
+    narrow = f" run.sh lets the allocator's segments grow: {risk}." if risk else ""
     return Paragraph(
-        f"The peak, at the longest batch. Usable on {where}: {usable}, after what the driver "
-        "keeps and the headroom.",
-        "quiet",
+        f"The peak, at the longest batch. Usable on {where}: {usable}, {after}.{narrow}", "quiet"
     )
 
 

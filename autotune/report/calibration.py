@@ -38,6 +38,7 @@ def calibration_payload(found: Refit, written: Path | None, seconds: float) -> d
         "left_out": {name: asdict(own) for name, own in accuracy.scopes.items()},
         "left_out_devices": {name: asdict(own) for name, own in accuracy.devices.items()},
         "sweeps": asdict(accuracy.sweeps),
+        "memory": {**asdict(found.memory.fit.constants), "rows": found.memory.sources},
         "seconds": seconds,
         "written": None if written is None else str(written),
     }
@@ -50,11 +51,27 @@ def calibration_csv(payload: Mapping[str, Any]) -> str:
         {"name": f"log_sd.{n}", "value": v, "log_sd": None} for n, v in payload["log_sd"].items()
     ]
     rows += [
+        {"name": f"memory.{name}", "value": value, "log_sd": log_sd}
+        for name, value, log_sd in _memory(payload["memory"])
+    ]
+    rows += [
         {"name": f"offset.{effect}.{level}", "value": own["log_factor"], "log_sd": own["log_sd"]}
         for effect, levels in payload["offset"].items()
         for level, own in levels.items()
     ]
     return rows_csv(rows)
+
+
+def _memory(memory: Mapping[str, Any]) -> list[tuple[str, float, float | None]]:
+    """(name, value, spread) of every constant of memory."""
+    tables = ("slack", "spreads", "cached", "reserved")
+    found: list[tuple[str, float, float | None]] = [
+        (f"{table} {name}", value, None)
+        for table in tables
+        for name, value in memory[table].items()
+    ]
+    offsets = sorted(memory["offsets"].items())
+    return found + [(f"offset {n}", own["log_factor"], own["log_sd"]) for n, own in offsets]
 
 
 def calibration_text(payload: Mapping[str, Any], *, width: int = 80, colour: bool = False) -> str:
@@ -105,5 +122,20 @@ def calibration_sections(payload: Mapping[str, Any]) -> list[Section]:
             "Offsets of whole steps, against the Trainer on an A100 80 GB",
             (Table(("", "time", "log sd"), tuple(offsets), frozenset({1, 2})),),
         ),
+        Section(
+            "Memory: slack of what comes and goes, own model code, spreads, what is cached",
+            (
+                Table(
+                    ("name", "value", "log sd"), _memory_rows(payload["memory"]), frozenset({1, 2})
+                ),
+            ),
+        ),
         Section("Groups left out whole", (Table(titles, tuple(left_out), frozenset(range(1, 5))),)),
     ]
+
+
+def _memory_rows(memory: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    return tuple(
+        (name, f"{value:.3g}", "" if log_sd is None else f"{log_sd:.3f}")
+        for name, value, log_sd in _memory(memory)
+    )

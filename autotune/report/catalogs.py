@@ -160,6 +160,51 @@ def runs_listing(runs: Iterable[RunLike]) -> Listing:
     return Listing("runs", columns, rows, empty="no runs yet: autotune tune JOB makes one")
 
 
+class RefreshedLike(Protocol):
+    """What a line of `autotune prices refresh` needs."""
+
+    @property
+    def provider(self) -> str:
+        """The provider."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """Prices that are in place now; 0 when the old ones stayed."""
+        ...
+
+    @property
+    def problem(self) -> str:
+        """Why none came."""
+        ...
+
+    @property
+    def kept(self) -> str | None:
+        """The date of the last good copy, where it stayed."""
+        ...
+
+
+def refreshed_listing(found: Iterable[RefreshedLike]) -> Listing:
+    """Each provider: fetched, or what it kept and why."""
+    rows = tuple(
+        {
+            "provider": each.provider,
+            "prices": each.rows,
+            "kept": each.kept if not each.rows else None,
+            "problem": each.problem,
+        }
+        for each in found
+    )
+    columns = (
+        Column("provider", "provider"),
+        Column("prices", "fetched", str, right=True),
+        Column("kept", "kept from"),
+        Column("problem", "why none came"),
+    )
+    note = "A provider that could not be read keeps its last good copy, else the shipped snapshot."
+    return Listing("refreshed", columns, rows, note)
+
+
 def prices_listing(prices: Iterable[Price]) -> Listing:
     """Prices of the catalogue, each with where and when it was seen."""
     names = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.domain.units import format_bytes, format_seconds, format_usd
-from autotune.report.blocks import Paragraph, Section, Table
+from autotune.report.blocks import Bullets, Paragraph, Section, Table
 from autotune.report.phrases import (
     VERDICT,
     change_phrase,
@@ -18,6 +18,8 @@ from autotune.report.phrases import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autotune.report.blocks import Block
     from autotune.report.schema import RecommendationPayload, Row
 
@@ -132,6 +134,33 @@ def _price_of_an_hour(cheapest: Row, row: Row) -> str:
     hours = (cheapest["duration_s"]["p50"] - row["duration_s"]["p50"]) / 3600
     extra = row["cost_usd"]["p50"] - cheapest["cost_usd"]["p50"]
     return format_usd(extra / hours) if hours > 0 else ""
+
+
+def sensitivities_section(payload: RecommendationPayload) -> Section:
+    """What the user's own choices are worth on the pick's machine."""
+    pick, found = payload["best"], payload.get("sensitivities")
+    if not pick or not found:
+        return Section("Your choices", ())
+    rows = tuple(
+        (
+            f"{each['key']}={each['value']}",
+            format_seconds(each["duration_s"]),
+            _signed(-each["saved_s"], format_seconds),
+            format_usd(each["cost_usd"]),
+            _signed(-each["saved_usd"], format_usd),
+            format_bytes(each["memory_bytes"]),
+        )
+        for each in found
+    )
+    titles = ("--set", "duration", "", "cost", "", "memory")
+    notes = tuple(f"{each['key']}={each['value']} {each['note']}" for each in found if each["note"])
+    title = "What your own choices are worth (they change the result; none is applied)"
+    table = Table(titles, rows, frozenset(range(1, 6)))
+    return Section(title, (table, Bullets(notes)) if notes else (table,))
+
+
+def _signed(change: float, show: Callable[[float], str]) -> str:
+    return f"{'+' if change > 0 else '-' if change < 0 else ''}{show(abs(change))}"
 
 
 def price_changes(payload: RecommendationPayload) -> list[str]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from autotune.report.schema import EstimatePayload, RecommendationPayload
 
-SKIPPED = {"measured"}  # empty, or a record of its own
+SKIPPED = {"measured", "traced"}  # empty, or a record of its own
 
 
 def recommendation_csv(payload: RecommendationPayload) -> str:

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.config import KNOBS
+from autotune.report.probes import probed_payload
 from autotune.report.schema import (
     SCHEMA_VERSION,
     AssumedPayload,
@@ -18,8 +19,12 @@ from autotune.report.schema import (
     RecommendationPayload,
     Row,
     SearchPayload,
+    SensitivityPayload,
     SpreadPayload,
 )
+from autotune.report.shortfall import relaxation_payload, shortfall_payload
+from autotune.report.traced import traced_payload
+from autotune.report.waterfall import journey_payload, waterfall_payload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +33,13 @@ if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.domain.job import Assumption, Job, Method
     from autotune.domain.outcome import Estimated, Infeasible, Measured, Spread
-    from autotune.domain.recommendation import Recommendation, SearchRecord
+    from autotune.domain.recommendation import (
+        Recommendation,
+        Relaxation,
+        SearchRecord,
+        Sensitivity,
+    )
+    from autotune.domain.shortfall import Shortfall
 
 
 def dumps(payload: object) -> str:
@@ -38,7 +49,7 @@ def dumps(payload: object) -> str:
 
 def recommendation_payload(rec: Recommendation) -> RecommendationPayload:
     """The whole answer. Raises ValueError when a number in it is not finite."""
-    return {
+    payload: RecommendationPayload = {
         "schema_version": SCHEMA_VERSION,
         "job": job_payload(rec.job),
         "assumed": assumed_payload(rec.job.assumed),
@@ -54,28 +65,47 @@ def recommendation_payload(rec: Recommendation) -> RecommendationPayload:
             "count": _whole(rec.rejected.count),
             "by_reason": {why: _whole(n) for why, n in rec.rejected.by_reason.items()},
             "nearest": [_nearest(miss) for miss in rec.rejected.nearest],
-            "relaxations": [
-                {
-                    "change": change.change,
-                    "required_bytes": _real(change.required_bytes, "required_bytes"),
-                    "available_bytes": _real(change.available_bytes, "available_bytes"),
-                    "quality": bool(change.quality),
-                    "duration_s": _real(change.duration_s, "duration_s"),
-                    "cost_usd": _real(change.cost_usd, "cost_usd"),
-                }
-                for change in rec.rejected.relaxations
-            ],
+            "relaxations": [relaxation_payload(each) for each in rec.rejected.relaxations],
+            "shortfall": shortfall_payload(rec.rejected.shortfall),
         },
         "search": _search(rec.search),
+        "probed": probed_payload(rec.probed),
         "warnings": list(rec.warnings),
         "run_dir": rec.run_dir,
+        "sensitivities": [_sensitivity(each) for each in rec.sensitivities],
+    }
+    if rec.journey is not None:
+        payload["waterfall"] = waterfall_payload(rec.journey.waterfall)
+        payload["journey"] = journey_payload(rec.journey)
+    return payload
+
+
+def _sensitivity(each: Sensitivity) -> SensitivityPayload:
+    return {
+        "key": each.key,
+        "value": each.value,
+        "duration_s": _real(each.duration_s, "sensitivities.duration_s"),
+        "cost_usd": _real(each.cost_usd, "sensitivities.cost_usd"),
+        "saved_s": _real(each.saved_s, "sensitivities.saved_s"),
+        "saved_usd": _real(each.saved_usd, "sensitivities.saved_usd"),
+        "memory_bytes": _real(each.memory_bytes, "sensitivities.memory_bytes"),
+        "note": each.note,
     }
 
 
 def estimate_payload(
-    row: Estimated, job: Job, warnings: Sequence[str] = (), claim: Claim | None = None
+    row: Estimated,
+    job: Job,
+    warnings: Sequence[str] = (),
+    claim: Claim | None = None,
+    *,
+    shortfall: Shortfall | None = None,
+    relaxations: Sequence[Relaxation] = (),
 ) -> EstimatePayload:
-    """One priced configuration and the job it is for; a checked claim where one was stated."""
+    """One priced configuration and the job it is for.
+
+    A checked claim where one was stated; why it does not fit, and what would, where it does not.
+    """
     payload: EstimatePayload = {
         "schema_version": SCHEMA_VERSION,
         "row": row_payload(row),
@@ -85,6 +115,10 @@ def estimate_payload(
     }
     if claim is not None:
         payload["claim"] = asdict(claim)
+    missing = shortfall_payload(shortfall)
+    if missing is not None:
+        payload["shortfall"] = missing
+        payload["relaxations"] = [relaxation_payload(each) for each in relaxations]
     return payload
 
 
@@ -139,6 +173,7 @@ def row_payload(row: Estimated) -> Row:
         "usd_per_hour": _real(row.offer.usd_per_hour, "usd_per_hour"),
         "price_as_of": row.offer.price_as_of,
         "price_source": row.offer.price_source,
+        "price_age_days": row.offer.price_age_days,
         "spot": bool(row.offer.spot),
         "config": _config(row.config),
         "basis": row.basis,
@@ -154,7 +189,11 @@ def row_payload(row: Estimated) -> Row:
         "memory_bytes": memory,
         "fits_probability": _real(row.fits_probability, "fits_probability"),
         "verdict": row.verdict,
+        "reserved_bytes": _real(row.reserved_bytes, "reserved_bytes"),
+        "risk": row.risk,
+        "usable_source": row.offer.memory_source,
         "measured": _measured(row.measured),
+        "traced": traced_payload(row.traced),
     }
 
 

@@ -60,6 +60,8 @@ def price_phrase(row: Row) -> str:
     if row["usd_per_hour"] == 0:
         return f"free of charge ({row['price_source']})"
     dated = f", {row['price_as_of']}" if row["price_as_of"] else ""
+    age = row.get("price_age_days")
+    dated += f", {age} days ago" if dated and age is not None else ""
     return f"{format_usd(row['usd_per_hour'])}/h ({row['price_source']}{dated})"
 
 
@@ -152,7 +154,11 @@ def fit_phrase(row: Row) -> str:
 
 def probability(row: Row) -> str:
     """The probability of fitting; never rounded up to certainty."""
-    value = row["fits_probability"]
+    return chance(row["fits_probability"])
+
+
+def chance(value: float) -> str:
+    """A probability with two decimals, open at both ends."""
     if value > 0.99:  # noqa: PLR2004 - two decimals end here
         return "over 0.99"
     return "under 0.01" if value < 0.01 else f"{value:.2f}"  # noqa: PLR2004 - the same below

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    NotRequired,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from autotune.domain.errors import InputError
 from autotune.report.schema import SCHEMA_VERSION, RecommendationPayload
@@ -29,10 +38,9 @@ def _first_wrong(shape: Any, value: Any, path: str) -> str | None:  # noqa: ANN4
     if is_typeddict(shape):
         if not isinstance(value, dict):
             return path or "the top"
-        fields = get_type_hints(shape).items()
         found = (
-            f"{path}.{key}" if key not in value else _first_wrong(kind, value[key], f"{path}.{key}")
-            for key, kind in fields
+            _field(kind, value, path, key)
+            for key, kind in get_type_hints(shape, include_extras=True).items()
         )
         return next((place for place in found if place), None)
     origin, inner = get_origin(shape), get_args(shape)
@@ -46,3 +54,11 @@ def _first_wrong(shape: Any, value: Any, path: str) -> str | None:  # noqa: ANN4
         return None if value is None else _first_wrong(kind, value, path)
     expected = {float: (int, float)}.get(shape, origin or shape)
     return None if shape is Any or isinstance(value, expected) else path
+
+
+def _field(kind: Any, value: Mapping[str, Any], path: str, key: str) -> str | None:  # noqa: ANN401
+    """The same of one key of a mapping; one that need not be there may be absent."""
+    optional = get_origin(kind) is NotRequired
+    if key not in value:
+        return None if optional else f"{path}.{key}"
+    return _first_wrong(get_args(kind)[0] if optional else kind, value[key], f"{path}.{key}")

@@ -27,6 +27,7 @@ class Row(TypedDict):
     usd_per_hour: float
     price_as_of: str | None
     price_source: str
+    price_age_days: NotRequired[int | None]
     spot: bool
     config: dict[str, int | bool | str]
     basis: str
@@ -42,7 +43,11 @@ class Row(TypedDict):
     memory_bytes: dict[str, float]
     fits_probability: float
     verdict: str
+    reserved_bytes: NotRequired[float]  # by torch's allocator, what it caches included
+    risk: NotRequired[str]  # why it may run out of memory though it fits; empty: it is safe
+    usable_source: NotRequired[str]  # what usable memory was read from; empty: the catalogue
     measured: dict[str, Any] | None
+    traced: dict[str, Any] | None
 
 
 class LimitsPayload(TypedDict):
@@ -108,6 +113,47 @@ class RelaxationPayload(TypedDict):
     quality: bool
     duration_s: float
     cost_usd: float
+    kind: NotRequired[str]  # setting, lock, machine or quality
+    apply: NotRequired[str]  # options of the command line that make the change
+    fits_probability: NotRequired[float]
+    device: NotRequired[str | None]
+    device_count: NotRequired[int | None]
+    config: NotRequired[dict[str, int | bool | str] | None]
+
+
+class PartPayload(TypedDict):
+    """One part of the memory."""
+
+    name: str
+    bytes: float
+
+
+class LongestBatchPayload(TypedDict):
+    """The batch at which memory peaks, on one device."""
+
+    rows: int
+    tokens_per_row: int
+    tokens: int
+    origin: str
+
+
+class ShortfallPayload(TypedDict):
+    """Why a configuration does not fit."""
+
+    device: str
+    device_count: int
+    config: dict[str, int | bool | str]
+    resource: str
+    required_bytes: float
+    available_bytes: float
+    over_bytes: float
+    fits_probability: float
+    memory_bytes: dict[str, float]
+    largest: list[PartPayload]
+    phase: str
+    instant: str
+    longest_batch: LongestBatchPayload
+    memory_source: str
 
 
 class RejectedPayload(TypedDict):
@@ -117,6 +163,7 @@ class RejectedPayload(TypedDict):
     by_reason: dict[str, int]
     nearest: list[NearestPayload]
     relaxations: list[RelaxationPayload]
+    shortfall: NotRequired[ShortfallPayload | None]
 
 
 class SearchPayload(TypedDict):
@@ -132,6 +179,104 @@ class SearchPayload(TypedDict):
     probe_seconds: float
     wall_seconds: float
     stopped_because: str
+
+
+class SensitivityPayload(TypedDict):
+    """What a choice of the user's is worth against the pick; never applied."""
+
+    key: str
+    value: str
+    duration_s: float
+    cost_usd: float
+    saved_s: float
+    saved_usd: float
+    memory_bytes: float
+    note: str
+
+
+class ProbedPayload(TypedDict):
+    """One probe: role search or confirm; null where nothing was measured."""
+
+    config: dict[str, int | bool | str]
+    status: str
+    role: str
+    reused: bool
+    predicted_step_s: float | None
+    step_time_s: float | None
+    memory_bytes: float | None
+    wall_s: float
+
+
+# `from` is a word of the language, so these two shapes are written as calls.
+WaterfallStepPayload = TypedDict(
+    "WaterfallStepPayload",
+    {
+        "change": str,
+        "from": str,
+        "to": str,
+        "duration_s": float,  # what the change adds: negative saves
+        "cost_usd": float,
+        "touches": list[str],
+        "yours": bool,
+        "note": str,
+    },
+)
+SideOptionPayload = TypedDict(
+    "SideOptionPayload",
+    {
+        "change": str,
+        "from": str,
+        "to": str,
+        "duration_s": float,
+        "cost_usd": float,
+        "why": str,
+        "apply": str,
+        "yours": bool,
+    },
+)
+
+
+class ReadingPayload(TypedDict):
+    """One reading of a measured time; null where there is nothing to say."""
+
+    name: str
+    text: str
+    predicted_s: float
+    efficiency: float
+    peak_share: float
+    verdict: str
+    fixed_s: float | None
+    pick_s: float | None
+
+
+class CheckPayload(TypedDict):
+    """What would decide between readings, and what it costs."""
+
+    name: str
+    text: str
+    duration_s: float
+    cost_usd: float
+    decides: bool
+    shows: dict[str, str]
+    tells_apart: list[list[str]]
+    leaves: list[list[str]]
+
+
+class GapPayload(TypedDict):
+    """A measured time of today's run and what it may mean."""
+
+    observation: str
+    measured_s: float
+    readings: list[ReadingPayload]
+    open: list[str]
+    checks: list[CheckPayload]
+
+
+class JourneyPayload(TypedDict):
+    """What stands beside the waterfall."""
+
+    options: list[SideOptionPayload]
+    measured: list[GapPayload]
 
 
 class RecommendationPayload(TypedDict):
@@ -150,8 +295,12 @@ class RecommendationPayload(TypedDict):
     narrowest: str
     rejected: RejectedPayload
     search: SearchPayload
+    probed: list[ProbedPayload]
     warnings: list[str]
     run_dir: str | None
+    sensitivities: NotRequired[list[SensitivityPayload]]
+    waterfall: NotRequired[list[WaterfallStepPayload]]  # today + steps = best
+    journey: NotRequired[JourneyPayload]
 
 
 class EstimatePayload(TypedDict):
@@ -163,3 +312,5 @@ class EstimatePayload(TypedDict):
     assumed: list[AssumedPayload]
     warnings: list[str]
     claim: NotRequired[dict[str, Any]]
+    shortfall: NotRequired[ShortfallPayload]  # with relaxations: where it does not fit
+    relaxations: NotRequired[list[RelaxationPayload]]

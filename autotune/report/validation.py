@@ -12,11 +12,12 @@ from autotune.report.schema import SCHEMA_VERSION
 from autotune.report.text import sections_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from autotune.evidence.validation import Validation
 
 LISTED = 12
+NAMED = 2  # rows named beside a reason; JSON names all
 NAME_WIDTH = 20
 _FIGURES = (
     ("time", "seconds a step"),
@@ -28,7 +29,8 @@ _FIGURES = (
 def validation_payload(validation: Validation) -> dict[str, Any]:
     """The whole table; figures that compare nothing are null."""
     content = validation.as_dict()
-    content["oom"]["listed"] = list(content["oom"]["listed"])
+    for name in ("listed", "wrong"):
+        content["oom"][name] = list(content["oom"][name])
     content["groups"] = list(content["groups"])
     return {"schema_version": SCHEMA_VERSION, **content}
 
@@ -63,12 +65,19 @@ def validation_sections(payload: Mapping[str, Any]) -> list[Section]:
     sections = [
         Section("", (lead, _errors_table(payload), note)),
         Section("Out of memory", _oom_blocks(payload["oom"])),
-        Section("Intervals", (Paragraph(_coverage(payload["coverage"])),)),
+        Section(
+            "Intervals",
+            (
+                Paragraph(_coverage(payload["coverage"])),
+                *_memory_coverage(payload["memory_coverage"]),
+            ),
+        ),
+        _fidelity(payload),
         _scopes_section(payload),
         _sweeps_section(payload["sweeps"]),
         _groups_section(payload["groups"]),
-        _counts_section("Rows left out", payload["skipped"]),
-        _counts_section("Compared only in part", payload["partial"]),
+        _counts_section("Rows left out", payload["skipped"], payload["skipped_rows"]),
+        _counts_section("Compared only in part", payload["partial"], payload["partial_rows"]),
         _counts_section("Assumed for some rows", payload["assumed"]),
     ]
     return [section for section in sections if section.blocks]
@@ -96,19 +105,69 @@ def _share(value: float | None) -> str:
 
 
 def _oom_blocks(oom: Mapping[str, Any]) -> tuple[Block, ...]:
-    false_fits, false_ooms = oom["false_fits"], oom["false_ooms"]
-    risky = f", and {oom['at_risk_fits']} at risk" if oom["at_risk_fits"] else ""
-    items = (
-        f"of {oom['oom_rows']} runs that ran out of memory, {false_fits} were said to fit",
-        f"of {oom['fit_rows']} runs that fitted, {false_ooms} were said to run out{risky}",
+    failed = (
+        f"of {oom['oom_rows']} runs that ran out of memory, {_of(oom, 'false_fits', 'oom_rows')} "
+        f"were said to fit{_equally(oom['false_fit_share'])}"
     )
-    blocks: tuple[Block, ...] = (Bullets(items),)
-    if oom["listed"]:
-        shown = ", ".join(oom["listed"][:LISTED])
-        more = len(oom["listed"]) - LISTED
-        rest = f" and {more} more (--format json lists all)" if more > 0 else ""
-        blocks += (Paragraph(f"Wrong verdicts: {shown}{rest}."),)
+    finished = (
+        f"of {oom['fit_rows']} runs that fitted, {_of(oom, 'false_ooms', 'fit_rows')} were said to "
+        f"run out{_equally(oom['false_oom_share'])}, and {_of(oom, 'at_risk_fits', 'fit_rows')} "
+        f"at risk{_equally(oom['at_risk_share'])}"
+    )
+    blocks: tuple[Block, ...] = (Bullets((failed, finished)),)
+    told = _told(oom["wrong"])
+    if told:
+        blocks += (Paragraph("Wrong or unsure, and what we believe happened:"),)
+        blocks += (Bullets(tuple(told[:LISTED])),)
+    if len(told) > LISTED:
+        blocks += (Paragraph(f"{len(told) - LISTED} more: --format json lists all.", "quiet"),)
     return blocks
+
+
+def _told(wrong: list[Mapping[str, Any]]) -> list[str]:
+    """One line for all runs with the same verdict and the same probable cause."""
+    alike: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for item in wrong:
+        alike.setdefault((item["verdict"], item["believed"]), []).append(item)
+    lines = []
+    for (verdict, believed), own in alike.items():
+        least = min(item["fits_probability"] for item in own)
+        most = max(item["fits_probability"] for item in own)
+        chance = f"{least:.2f}" if most - least < SAME_CHANCE else f"{least:.2f} to {most:.2f}"
+        ids = ", ".join(item["id"] for item in own)
+        lines.append(f"{ids}: {_VERDICTS[verdict]}, P(fits) {chance}: {believed}.")
+    return lines
+
+
+SAME_CHANCE = 0.005
+_VERDICTS = {
+    "false_fit": "said to fit", "false_oom": "said to run out", "at_risk": "said to be at risk",
+}  # fmt: skip
+
+
+def _of(oom: Mapping[str, Any], what: str, rows: str) -> str:
+    count, total = oom[what], oom[rows]
+    return f"{count} ({_share(count / total)})" if total else str(count)
+
+
+def _equally(share: float | None) -> str:
+    return "" if share is None else f", {_share(share)} with groups weighted equally"
+
+
+def _memory_coverage(kinds: Mapping[str, Mapping[str, Any]]) -> tuple[Block, ...]:
+    if not kinds:
+        return ()
+    rows = tuple(
+        (name.replace("_", " "), format_count(own["n"]), format_count(own["groups"]),
+         _share(own["share"]))
+        for name, own in kinds.items()
+    )  # fmt: skip
+    titles = ("memory, by what was read and kind of run", "rows", "groups", "in interval")
+    return (Table(titles, rows, frozenset({1, 2, 3})),)
+
+
+def _fidelity(payload: Mapping[str, Any]) -> Section:
+    return _counts_section("Where peaks of memory come from", payload["traced"])
 
 
 def _coverage(coverage: Mapping[str, float | None]) -> str:
@@ -191,8 +250,18 @@ def _pair(errors: Mapping[str, Any]) -> tuple[str, str]:
     return format_count(errors["n"]), _share(errors["median_ape"])
 
 
-def _counts_section(title: str, counts: Mapping[str, int]) -> Section:
+def _counts_section(
+    title: str, counts: Mapping[str, int], names: Mapping[str, Sequence[str]] | None = None
+) -> Section:
     if not counts:
         return Section(title, ())
-    rows = tuple((format_count(count), why) for why, count in counts.items())
-    return Section(title, (Table(("rows", "why"), rows, frozenset({0})),))
+    if names is None:
+        rows = tuple((format_count(count), why) for why, count in counts.items())
+        return Section(title, (Table(("rows", "why"), rows, frozenset({0})),))
+    named = tuple((format_count(n), why, _first(names.get(why, ()))) for why, n in counts.items())
+    return Section(title, (Table(("rows", "why", "which"), named, frozenset({0})),))
+
+
+def _first(names: Sequence[str]) -> str:
+    """The first rows by name; JSON has them all."""
+    return ", ".join(names[:NAMED]) + (", .." if len(names) > NAMED else "")

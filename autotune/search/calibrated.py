@@ -1,6 +1,6 @@
 """The calibrated sampler: an Optuna sampler whose proposals come from a priced set of candidates.
 
-Without a measurement in the study it follows the order that the cost model suggests. With
+Without a measurement or a prior it follows the order that the cost model suggests. With
 measurements (`measurements` has their form) it fits one residual for each part of the cost and
 asks for the candidate of the largest expected saving x probability of fitting. It needs a `Priced`,
 no more: any cost model whose components declare what they read.
@@ -136,7 +136,7 @@ class CalibratedSampler(BaseSampler):
     def _propose(self, study: Study, trials: Sequence[FrozenTrial]) -> int | None:
         history = self.history(study, trials)
         self.last = None
-        if history.probes:
+        if history.probes or any(self._prior.values()):
             self.last = self._outlook(history).propose()
             if self.last is not None:
                 return self.last.index

@@ -4,7 +4,11 @@ A probe's trial carries user attributes:
 
     measured: {part: value}   seconds or bytes of each part, in the units of its prediction. A part
                               may be missing or None: it was not measured.
+    noise: {part: sd}         of the log of that measurement, where it is more than is usual of the
+                              part.
     oom: true                 the configuration ran out of memory.
+    withdrawn: true           measured before, it broke when it was run again: never the pick.
+    dropped: true             the trial ended before it was measured; its candidate is as before.
     basis: "modelled"         the trial was scored by the cost model; it is no probe, and its
                               candidate may still be probed.
 
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from autotune.search.priced import Priced
 
 MEASURED, OOM, BASIS, MODELLED = "measured", "oom", "basis", "modelled"
+NOISE, WITHDRAWN, DROPPED = "noise", "withdrawn", "dropped"
 OOM_AT = 1.04  # of the limit: what an out-of-memory is taken to have needed at least
 OOM_NOISE = 0.02
 
@@ -66,8 +71,11 @@ class History:
             if values.get(MEMORY, 0.0) <= limit[index]
         ]  # fmt: skip
 
-    def learn(self, priced: Priced, index: int, values: Mapping[str, float]) -> None:
-        """Add the measurements of one probe."""
+    def learn(
+        self, priced: Priced, index: int, values: Mapping[str, float],
+        noise: Mapping[str, float] | None = None,
+    ) -> None:  # fmt: skip
+        """Add the measurements of one probe; noise: of parts measured less well than usual."""
         self.tried.add(index)
         self.measured[index] = dict(values)
         for part in priced.parts:
@@ -75,11 +83,16 @@ class History:
             predicted = float(part.predicted[row])
             if part.name in values and predicted > 0 and values[part.name] > 0:
                 ratio = math.log(values[part.name] / predicted)
-                self._add(part.name, part.codes[row], ratio, part.noise)
+                sd = max(part.noise, (noise or {}).get(part.name, 0.0))
+                self._add(part.name, part.codes[row], ratio, sd)
 
     def learn_oom(self, priced: Priced, index: int) -> None:
-        """Add a probe that ran out of memory: it needed more than there is."""
+        """Add a probe that ran out of memory: it needed more than there is.
+
+        One that fitted before and did not again is no choice any more.
+        """
         self.tried.add(index)
+        self.measured.pop(index, None)
         self.oom.append(index)
         for part in priced.parts:
             if part.name == MEMORY:
@@ -118,7 +131,7 @@ def history_of(trials: Iterable[FrozenTrial], priced: Priced, names: set[str]) -
     """What finished and pending trials say. names: parameters that make a candidate."""
     history = History()
     for trial in trials:
-        if trial.user_attrs.get(BASIS) == MODELLED:
+        if trial.user_attrs.get(BASIS) == MODELLED or trial.user_attrs.get(DROPPED):
             continue
         index = _candidate(trial, priced, names)
         if index is None:
@@ -132,9 +145,12 @@ def history_of(trials: Iterable[FrozenTrial], priced: Priced, names: set[str]) -
             history.learn_oom(priced, index)
         elif MEASURED in trial.user_attrs:
             values = checked(trial.user_attrs[MEASURED], priced, where)
-            history.learn(priced, index, values)
+            noise = checked(trial.user_attrs.get(NOISE, {}), priced, f"{where}: noise of")
+            history.learn(priced, index, values, noise)
         else:
             history.tried.add(index)
+            if trial.user_attrs.get(WITHDRAWN):
+                history.measured.pop(index, None)
     return history
 
 

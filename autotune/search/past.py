@@ -1,8 +1,9 @@
 """What earlier runs taught, kept under `$AUTOTUNE_HOME` and loaded as a prior for the next one.
 
-One file per device, model shape and software. The same key is believed as it stands, but for the
-difference between two days; another shape of the same family on the same device and software is
-believed with a wide margin, and the reader is told.
+One file per device, model shape, work (method, row length) and software. The same key is believed
+as it stands, but for the difference between two days. Another shape of the same family on the same
+device and software is a weak prior, however much of it there is, and the reader is told. A run
+keeps the prior that it started with in its folder, so that it resumes with the same.
 """
 
 from __future__ import annotations
@@ -15,21 +16,23 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.home import home_dir
+from autotune.domain.errors import InputError
 from autotune.search.residuals import Observed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from autotune.domain.model import Model
-    from autotune.domain.software import Software
     from autotune.search.measurements import History
     from autotune.search.priced import Part, Priced
 
 FOLDER = "residuals"
+PRIOR_FILE = "prior.json"  # of a run folder
 SAME_NOISE = 0.03  # sd of the log between two runs of one configuration on two days
 OTHER_SHAPE_NOISE = 0.15  # between two sizes of a family: assumption
 MOST = 200  # observations kept of a part: the newest
+MOST_RUNS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +45,10 @@ class PastKey:
     software: str
 
     @classmethod
-    def of(cls, device: str, model: Model, software: Software) -> PastKey:
-        """The key of a job on a device."""
-        versions = repr((software.torch, software.transformers, software.kernels))
-        return cls(device, model.family, _digest(repr(replace(model, name=""))), _digest(versions))
+    def of(cls, device: str, model: Model, work: str, versions: Mapping[str, str]) -> PastKey:
+        """The key of a job on a device. work: what else changes the arithmetic, as text."""
+        shape = _digest(repr((replace(model, name="", hf_config=""), work)))
+        return cls(device, model.family, shape, _digest(repr(sorted(versions.items()))))
 
     @property
     def file(self) -> str:
@@ -57,10 +60,14 @@ class PastKey:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """Observations by part in the codes of a model, and what the user should know of them."""
+    """Observations by part in the codes of a model, and what the user should know of them.
+
+    runs: probes that each earlier run of the same key needed, the oldest first.
+    """
 
     observed: dict[str, list[Observed]]
     warnings: tuple[str, ...] = ()
+    runs: tuple[int, ...] = ()
 
     @property
     def count(self) -> int:
@@ -72,58 +79,124 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def remember(priced: Priced, history: History, key: PastKey, home: Path | None = None) -> Path:
-    """Add a study's observations to what is known; returns the file. Older ones give way."""
+def remember(
+    priced: Priced, history: History, key: PastKey, home: Path | None = None, probes: int = 0
+) -> Path:
+    """Add a study's observations to what is known; returns the file. Older ones give way.
+
+    probes: that the study needed; 0 for one that did not end by itself.
+    """
     folder = (home or home_dir()) / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / key.file
-    entries, _ = _read(path)
+    before, _ = _read(path)
+    entries = list(before.observed)
     seen = {json.dumps(entry, sort_keys=True) for entry in entries}
-    for part in priced.parts:
-        for observed in history.observed.get(part.name, ()):
-            levels = {
-                d.name: d.levels[code] for d, code in zip(part.reads, observed.codes, strict=True)
-            }
-            entry = {
-                "part": part.name, "levels": levels,
-                "log_ratio": round(observed.log_ratio, 6), "noise": observed.noise,
-            }  # fmt: skip
-            if json.dumps(entry, sort_keys=True) not in seen:
-                entries.append(entry)
+    entries += [
+        entry
+        for entry in _entries(priced, history.observed)
+        if json.dumps(entry, sort_keys=True) not in seen
+    ]
     kept = []
     for part in priced.parts:
         kept += [entry for entry in entries if entry["part"] == part.name][-MOST:]
+    runs = [*before.runs, probes][-MOST_RUNS:] if probes else list(before.runs)
     about = {"device": key.device, "family": key.family, "shape": key.shape,
              "software": key.software}  # fmt: skip
-    temporary = path.with_suffix(".tmp")
+    _write(path, {"key": about, "observed": kept, "runs": runs})
+    return path
+
+
+def _entries(priced: Priced, observed: Mapping[str, Sequence[Observed]]) -> list[dict[str, Any]]:
+    """Observations with their levels in words."""
+    return [
+        {
+            "part": part.name,
+            "levels": {
+                d.name: d.levels[code] for d, code in zip(part.reads, found.codes, strict=True)
+            },
+            "log_ratio": round(found.log_ratio, 6),
+            "noise": found.noise,
+        }
+        for part in priced.parts
+        for found in observed.get(part.name, ())
+    ]
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    """Whole or not at all."""
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
     with temporary.open("w", encoding="utf-8") as file:
-        json.dump({"key": about, "observed": kept}, file, allow_nan=False)
+        json.dump(content, file, allow_nan=False)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    return path
+
+
+def keep_prior(priced: Priced, past: Past, run_dir: Path) -> None:
+    """Write what a run starts with into its folder."""
+    content = {
+        "identity": priced.identity, "observed": _entries(priced, past.observed),
+        "warnings": list(past.warnings), "runs": list(past.runs),
+    }  # fmt: skip
+    _write(run_dir / PRIOR_FILE, content)
+
+
+def kept_prior(priced: Priced, run_dir: Path) -> Past:
+    """What a run started with. Nothing, for a run that kept nothing.
+
+    Raises InputError when the file is damaged or is of another job or space: going on without it
+    would be another search than the one that was begun.
+    """
+    path = run_dir / PRIOR_FILE
+    if not path.exists():
+        return Past({})
+    found, damaged = _read(path)
+    if damaged or found.about.get("identity") != priced.identity:
+        what = "is damaged" if damaged else "is the prior of another job or space"
+        msg = f"{path} {what}: the search cannot go on as it began"
+        raise InputError(msg, "start a new run with another --run")
+    warnings = tuple(str(text) for text in found.about.get("warnings", ()))
+    return Past(_coded(priced, found.observed, 0.0), warnings, found.runs)
 
 
 def recall(priced: Priced, key: PastKey, home: Path | None = None) -> Past:
     """What earlier runs observed, where this model has the same levels.
 
-    A damaged file and a prior from another model shape are named in `warnings`.
+    A damaged file, a prior from another model shape, and one of which nothing applies are named in
+    `warnings`.
     """
     folder = (home or home_dir()) / FOLDER
     notes: list[str] = []
     own, damaged = _read(folder / key.file)
     if damaged:
         notes.append(f"{folder / key.file} is damaged and was left out")
-    found = _coded(priced, own, SAME_NOISE)
-    if not any(found.values()):
-        near, count = _of_family(folder, key)
-        found = _coded(priced, near, OTHER_SHAPE_NOISE)
-        if any(found.values()):
-            notes.append(
-                f"residuals of {count} other {key.family} shape{'s' * (count != 1)} on "
-                f"{key.device} are taken as a weak prior (sd {OTHER_SHAPE_NOISE:g})"
-            )
+    found = _coded(priced, own.observed, SAME_NOISE)
+    if any(found.values()):
+        return Past(found, tuple(notes), own.runs)
+    near, count = _of_family(folder, key)
+    found = _weak(_coded(priced, near, 0.0))
+    shapes = f"{count} other {key.family} shape{'s' * (count != 1)} or methods on {key.device}"
+    if any(found.values()):
+        notes.append(f"residuals of {shapes} are taken as a weak prior (sd {OTHER_SHAPE_NOISE:g})")
+    elif near:
+        notes.append(f"residuals of {shapes} have no setting in common with this job: left out")
     return Past(found, tuple(notes))
+
+
+def _weak(found: dict[str, list[Observed]]) -> dict[str, list[Observed]]:
+    """Observations that together say no more than one of that sd.
+
+    Derived: what two shapes differ by is common to all observations, so that their number must not
+    average it away: sd x sqrt(n) for each of n.
+    """
+    return {
+        name: [
+            replace(o, noise=math.hypot(o.noise, OTHER_SHAPE_NOISE * math.sqrt(len(observed))))
+            for o in observed
+        ]
+        for name, observed in found.items()
+    }
 
 
 def _of_family(folder: Path, key: PastKey) -> tuple[list[dict[str, Any]], int]:
@@ -133,7 +206,7 @@ def _of_family(folder: Path, key: PastKey) -> tuple[list[dict[str, Any]], int]:
         about = _about(path)
         same = (about.get("device"), about.get("family"), about.get("software"))
         if same == (key.device, key.family, key.software) and about.get("shape") != key.shape:
-            entries += _read(path)[0]
+            entries += _read(path)[0].observed
             count += 1
     return entries, count
 
@@ -146,19 +219,33 @@ def _about(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _read(path: Path) -> tuple[list[dict[str, Any]], bool]:
-    """Entries of a file, and whether it is damaged. No file: nothing, undamaged."""
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What a file holds."""
+
+    observed: list[dict[str, Any]]
+    runs: tuple[int, ...]
+    about: dict[str, Any]
+
+
+_NOTHING = _Content([], (), {})
+
+
+def _read(path: Path) -> tuple[_Content, bool]:
+    """The content of a file, and whether it is damaged. No file: nothing, undamaged."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        return [], False
+        return _NOTHING, False
     except (OSError, UnicodeDecodeError):
-        return [], True
+        return _NOTHING, True
     try:
-        entries = json.loads(text)["observed"]
-        return [_entry(entry) for entry in entries], False
-    except (ValueError, KeyError, TypeError):
-        return [], True
+        data = json.loads(text)
+        observed = [_entry(entry) for entry in data["observed"]]
+        runs = tuple(int(probes) for probes in data.get("runs", ()))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return _NOTHING, True
+    return _Content(observed, runs, data), False
 
 
 def _entry(entry: Any) -> dict[str, Any]:  # noqa: ANN401 - parsed JSON

@@ -30,10 +30,12 @@ Kind = Literal["trial", "repeat", "invalid", "failed"]
 class TrialRecord:
     """One finished trial.
 
-    kind: trial, a candidate seen for the first time; repeat, answered from what is known; invalid,
-    a combination that is no candidate; failed, a candidate without finite figures.
+    kind: trial, a candidate seen for the first time; repeat, answered from what is known, or
+    measured once more; invalid, a combination that is no candidate; failed, a candidate without
+    finite figures.
     value: what is minimised; None only when failed. constraints: at most 0 where feasible.
-    measured, oom: what a probe saw, for samplers that learn from it (`measurements`).
+    measured, noise, oom, withdrawn: what a probe saw, for samplers that learn from it
+    (`measurements`).
     """
 
     number: int
@@ -49,6 +51,8 @@ class TrialRecord:
     sampler_state: dict[str, int] = field(default_factory=dict)
     measured: dict[str, float] = field(default_factory=dict)
     oom: bool = False
+    noise: dict[str, float] = field(default_factory=dict)
+    withdrawn: bool = False
 
     def line(self) -> bytes:
         """The record as a line of JSON. NaN and infinity are refused."""

@@ -24,6 +24,7 @@ Rule = Literal["budget", "regret", "saving", "exhausted"]
 Unit = Literal["usd", "s"]
 REGRET = 0.003  # of the objective: expected saving under which no probe is worth its name
 Z90 = 1.2816
+LEAST_SHOWN = 0.001  # bounds below this are not told apart
 LIKELY = 0.1  # probability of fitting from which a candidate counts for the bound
 
 
@@ -52,16 +53,31 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Purse:
-    """What probing may cost. next_cost and spent in `unit`; budget None: no limit."""
+    """What probing may cost. next_cost and spent in `unit`; budget None: no limit.
+
+    free: the device costs nothing, so that a probe is never dearer than what it saves.
+    """
 
     next_cost: float
     spent: float = 0.0
     budget: float | None = None
     unit: Unit = "usd"
+    free: bool = False
 
     def shown(self, value: float) -> str:
         """An amount for people."""
         return format_usd(value) if self.unit == "usd" else format_seconds(value)
+
+
+def described(left: Remaining, purse: Purse, *, saving: bool = True) -> str:
+    """What stays uncertain, for people. saving: whether what a probe may save is yet to be said."""
+    if not math.isfinite(left.saving):
+        return "nothing that fits has been measured"
+    bound = f"{left.bound:.1%}" if left.bound >= LEAST_SHOWN else f"{LEAST_SHOWN:.1%}"
+    text = f"with nine chances in ten no single configuration is more than {bound} better"
+    if not saving:
+        return text
+    return f"another probe is expected to save {purse.shown(left.saving)}; {text}"
 
 
 def check_budget(purse: Purse) -> None:
@@ -122,6 +138,13 @@ def verdict(
     Raises InputError for a budget smaller than one probe.
     """
     check_budget(purse)
+    return judged(outlook, proposal, purse, least=least)
+
+
+def judged(
+    outlook: Outlook, proposal: Proposal | None, purse: Purse, *, least: float = REGRET
+) -> Stop | None:
+    """`verdict` for a search under way: a budget that is used up ends it and is no error."""
     left = remaining(outlook)
     if proposal is None:
         return Stop("exhausted", "no candidate is left that could fit", left)
@@ -139,7 +162,7 @@ def verdict(
             "of the pick were looked at"
         )
         return Stop("regret", reason, left)
-    if left.saving < purse.next_cost:
+    if left.saving < purse.next_cost and not purse.free:
         reason = (
             f"another probe costs {purse.shown(purse.next_cost)} and is expected to save "
             f"{purse.shown(left.saving)}"

@@ -287,8 +287,12 @@ def _with_state(record: TrialRecord, study: Study, trial: Trial) -> TrialRecord:
 def _attrs(record: TrialRecord) -> dict[str, Any]:
     """What Optuna's own tools show; some of them do not know constraints yet."""
     learned: dict[str, Any] = {"measured": record.measured} if record.measured else {}
+    if record.noise:
+        learned["noise"] = record.noise
     if record.oom:
         learned["oom"] = True
+    if record.withdrawn:
+        learned["withdrawn"] = True
     return {"fits": record.fits, "reason": record.reason, "record": asdict(record), **learned}
 
 

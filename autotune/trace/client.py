@@ -1,6 +1,7 @@
-"""Asking the traced process: start it, wait with a limit, cache what it answered.
+"""Asking the traced process: start it, wait with a limit, check and cache what it answered.
 
-A trace that crashes, hangs or cannot be built kills nothing: it comes back as `TraceFailed`.
+A trace that crashes, hangs, answers nonsense or cannot be built kills nothing: it comes back as
+`TraceFailed`.
 """
 
 from __future__ import annotations
@@ -10,58 +11,52 @@ import hashlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from autotune.catalog.home import home_dir
+from autotune.trace.answers import Traced, TraceFailed, read_recorded, read_traced, recorded
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
     from autotune.trace.request import StepRequest
 
+__all__ = ["TraceFailed", "Traced", "Tracer", "installed_versions"]
+
 START_LIMIT_S = 120.0  # importing torch, transformers and peft on a busy machine
 TRACE_LIMIT_S = 60.0
-SCHEMA = 4  # part of the cache key: raise it when the tracker counts differently
-
-
-@dataclass(frozen=True, slots=True)
-class Traced:
-    """[bytes] the peak of one step, what it held, and the op and phase where it was reached."""
-
-    peak_bytes: float
-    parts: dict[str, float]
-    phases: dict[str, float]
-    phase: str
-    op: str
-    depths: tuple[int, ...]
-    seconds: float
-    versions: dict[str, str]
-    cached: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TraceFailed:
-    """Why there is no trace: kind is crash | timeout | unsupported | missing."""
-
-    kind: str
-    message: str
+RUN_LIMIT_S = 600.0  # three steps of a deep model: 0.1 ms an op, more on a busy machine
+LONGEST_ANSWER = 1 << 20  # [bytes] of one line
+SCHEMA = 5  # part of the cache key: raise it when the tracker counts differently
+WORKER = (sys.executable, "-m", "autotune.trace.worker")
 
 
 class Tracer:
     """One traced process, started on the first request that the cache cannot answer."""
 
-    def __init__(self, *, cache: Path | None = None, limit_s: float = TRACE_LIMIT_S) -> None:
-        """Keep the cache folder (default: below the user's state folder) and the time limit."""
+    def __init__(
+        self,
+        *,
+        cache: Path | None = None,
+        limit_s: float = TRACE_LIMIT_S,
+        run_limit_s: float = RUN_LIMIT_S,
+        command: Sequence[str] = WORKER,
+    ) -> None:
+        """Keep the cache folder (default: below the user's state folder) and the time limits."""
         self.cache = cache or home_dir() / "traces"
-        self.limit_s = limit_s
+        self.limit_s, self.run_limit_s = limit_s, run_limit_s
         self.versions: dict[str, str] = {}
+        self._command = tuple(command)
         self._process: subprocess.Popen[bytes] | None = None
+        self._said: IO[bytes] | None = None  # the process's stderr
+        self._online = False
         self._buffer = b""
 
     def __enter__(self) -> Self:
@@ -84,99 +79,144 @@ class Tracer:
             self._process.communicate()
             self._process = None
             self._buffer = b""
+        if self._said is not None:
+            self._said.close()
+            self._said = None
 
     def trace(self, request: StepRequest, *, full: bool = False) -> Traced | TraceFailed:
-        """The peak of one step: from the cache, else traced now."""
-        key = self._key(request, full=full)
-        recorded = self._recorded(key)
-        if recorded is not None:
-            return recorded
-        started = self._start()
-        if started is not None:
-            return started
-        answer = self._ask({"request": request.as_json(), "full": full})
+        """The peak of one step, from two small depths or at full depth."""
+        return self._answer(request, {"full": full}, self.limit_s)
+
+    def run(
+        self, request: StepRequest, *, capacity_bytes: int, blas_bytes: int = 0
+    ) -> Traced | TraceFailed:
+        """The first three steps at full depth, through a simulated caching allocator.
+
+        Args:
+            request: what is trained.
+            capacity_bytes: what the device can give to the allocator.
+            blas_bytes: workspaces of the matrix library inside the allocator, for both threads.
+        """
+        asked = {"capacity": capacity_bytes, "blas": blas_bytes}
+        return self._answer(request, asked, self.run_limit_s)
+
+    def _answer(
+        self, request: StepRequest, asked: dict[str, Any], limit_s: float
+    ) -> Traced | TraceFailed:
+        path = self.cache / f"{_key(request, asked)}.json"
+        kept = None if request.remote else read_recorded(path)  # foreign code may have changed
+        if kept is not None:
+            return kept
+        failed = self._start(online=bool(request.remote))
+        if failed is not None:
+            return failed
+        answer = self._ask({"request": request.as_json(), **asked}, limit_s)
         if isinstance(answer, TraceFailed):
+            self.close()
             return answer
         if "failed" in answer:
-            return TraceFailed("unsupported", answer["failed"])
-        found = Traced(
-            peak_bytes=answer["peak_bytes"], parts=answer["parts"], phases=answer["phases"],
-            phase=answer["phase"], op=answer["op"], depths=tuple(answer["depths"]),
-            seconds=answer["seconds"], versions=self.versions,
-        )  # fmt: skip
-        self._record(key, found)
+            return TraceFailed("unsupported", str(answer["failed"]))
+        found = read_traced(answer, self.versions)
+        if isinstance(found, TraceFailed):
+            self.close()
+        elif not request.remote:
+            self._record(path, found)
         return found
 
-    def _key(self, request: StepRequest, *, full: bool) -> str:
-        text = json.dumps([SCHEMA, installed_versions(), full, request.as_json()])
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-    def _recorded(self, key: str) -> Traced | None:
-        path = self.cache / f"{key}.json"
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-            fields = json.loads(path.read_text(encoding="utf-8"))
-            fields["depths"] = tuple(fields["depths"])
-            return Traced(**{**fields, "cached": True})
-        return None
-
-    def _record(self, key: str, found: Traced) -> None:
+    def _record(self, path: Path, found: Traced) -> None:
         with contextlib.suppress(OSError):  # a cache that cannot be written is only slower
             self.cache.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=self.cache)
             with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                json.dump(asdict(found), stream)
-            Path(name).replace(self.cache / f"{key}.json")
+                stream.write(recorded(found))
+            Path(name).replace(path)
 
-    def _start(self) -> TraceFailed | None:
-        if self._process is not None and self._process.poll() is None:
+    def _start(self, *, online: bool) -> TraceFailed | None:
+        """A running process. The hub is only within reach where a model's own code may run."""
+        running = self._process is not None and self._process.poll() is None
+        if running and online == self._online:
             return None
         if not installed_versions():
             return TraceFailed("missing", "torch, transformers and peft are not installed")
         self.close()
-        environment = {**os.environ, "TRANSFORMERS_VERBOSITY": "error", "HF_HUB_OFFLINE": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "autotune.trace.worker"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            env=environment,
-        )  # fmt: skip
-        hello = self._read(START_LIMIT_S)
-        if isinstance(hello, TraceFailed):
+        environment = {**os.environ, "TRANSFORMERS_VERBOSITY": "error"}
+        if not online:
+            environment["HF_HUB_OFFLINE"] = "1"
+        self._online = online
+        try:
+            self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+            self._process = subprocess.Popen(  # noqa: S603 - our own command
+                self._command,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
+                env=environment,
+            )  # fmt: skip
+        except OSError as error:
             self.close()
+            return TraceFailed("crash", f"the traced process did not start: {error}")
+        hello = self._read(START_LIMIT_S)
+        if not isinstance(hello, TraceFailed) and isinstance(hello.get("versions"), dict):
+            self.versions = {str(name): str(text) for name, text in hello["versions"].items()}
+            return None
+        self.close()
+        if isinstance(hello, TraceFailed):
             return hello
-        self.versions = hello["versions"]
-        return None
+        return TraceFailed("garbage", "the traced process did not say its versions")
 
-    def _ask(self, message: dict[str, Any]) -> dict[str, Any] | TraceFailed:
+    def _ask(self, message: dict[str, Any], limit_s: float) -> dict[str, Any] | TraceFailed:
         process = self._process
         if process is None or process.stdin is None:
             return TraceFailed("crash", "the traced process is not running")
         try:
             process.stdin.write(json.dumps(message).encode() + b"\n")
             process.stdin.flush()
-        except OSError as error:
-            self.close()
-            return TraceFailed("crash", f"the traced process ended: {error}")
-        answer = self._read(self.limit_s)
-        if isinstance(answer, TraceFailed):
-            self.close()
-        return answer
+        except OSError:
+            return TraceFailed("crash", self._end(process))
+        return self._read(limit_s)
 
     def _read(self, limit_s: float) -> dict[str, Any] | TraceFailed:
+        """The next line of the process, as a JSON object."""
         process = self._process
         if process is None or process.stdout is None:
             return TraceFailed("crash", "the traced process is not running")
         deadline = time.monotonic() + limit_s
         while b"\n" not in self._buffer:
-            ready, _, _ = select.select([process.stdout], [], [], deadline - time.monotonic())
+            left = max(deadline - time.monotonic(), 0.0)
+            ready, _, _ = select.select([process.stdout], [], [], left)
             if not ready:
-                return TraceFailed("timeout", f"no answer within {limit_s:.0f} s")
+                return TraceFailed("timeout", f"no answer within {limit_s:g} s")
             data = os.read(process.stdout.fileno(), 1 << 16)
             if not data:
-                return TraceFailed("crash", f"the traced process ended with {process.wait()}")
+                return TraceFailed("crash", self._end(process))
             self._buffer += data
+            if len(self._buffer) > LONGEST_ANSWER:
+                return TraceFailed("garbage", "the traced process does not stop talking")
         line, _, self._buffer = self._buffer.partition(b"\n")
-        found: dict[str, Any] = json.loads(line)
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            return TraceFailed("garbage", "the traced process answered something else than JSON")
         return found
+
+    def _end(self, process: subprocess.Popen[bytes]) -> str:
+        """How the process ended, and the last line it said."""
+        code = process.wait()
+        how = f"with exit code {code}"
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                how = f"by {signal.Signals(-code).name}"
+        last = ""
+        if self._said is not None:
+            self._said.seek(0)
+            lines = self._said.read()[-2000:].decode("utf-8", "replace").split("\n")
+            last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return f"the traced process ended {how}" + (f": {last[:160]}" if last else "")
+
+
+def _key(request: StepRequest, asked: dict[str, Any]) -> str:
+    text = json.dumps([SCHEMA, installed_versions(), asked, request.as_json()], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def installed_versions() -> dict[str, str]:

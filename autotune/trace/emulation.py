@@ -129,7 +129,8 @@ class Autocast(TorchFunctionMode):
         super().__init__()
         self.dtype = dtype
         self.caching = True
-        self._cache: dict[int, torch.Tensor] = {}
+        # By identity; the tensor is kept, so that no other takes its identity over.
+        self._cache: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __enter__(self) -> Self:
         """Turn the policy on, for patched composites too."""
@@ -157,12 +158,13 @@ class Autocast(TorchFunctionMode):
             return value
         if value.dtype == self.dtype:
             return value
+        # Source: PyTorch aten/src/ATen/autocast_mode.cpp, cached_cast.
         trained = value.is_leaf and value.requires_grad and value.dtype == torch.float32
-        if self.caching and trained:
-            if id(value) not in self._cache:
-                self._cache[id(value)] = value.to(self.dtype)
-            return self._cache[id(value)]
-        return value.to(self.dtype)
+        if not self.caching or not trained or value._is_view():  # noqa: SLF001 - as PyTorch asks
+            return value.to(self.dtype)
+        if id(value) not in self._cache:
+            self._cache[id(value)] = (value, value.to(self.dtype))
+        return self._cache[id(value)][1]
 
     @staticmethod
     def _full(value: Any) -> Any:

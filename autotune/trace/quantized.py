@@ -72,6 +72,7 @@ class QuantizedLinear(nn.Linear):
             stored, statistics = count, 4 * self.out_features
         empty = torch.empty((stored,), dtype=torch.uint8, device="meta")
         self.weight = nn.Parameter(empty, requires_grad=False)
+        self.weight.original_shape = (self.out_features, self.in_features)
         self.register_buffer(
             "statistics", torch.empty((statistics,), dtype=torch.uint8, device="meta")
         )

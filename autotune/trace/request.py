@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.domain.job import Job
+    from autotune.domain.model import Model
+    from autotune.domain.software import KbitUpcast
 
 LOW = ("bf16", "fp16")
+LOSSES = ("upcast", "upcast_copy", "chunked")  # those that the trace can run
+# Source: transformers 5.0 training_args.py: `use_cache` is off; before, the model's config decided.
+EVALUATES_WITHOUT_CACHE_FROM = (5, 0)
+STACKED_EXPERTS_FROM = (5, 0)  # transformers whose experts are one parameter of a layer
+TRUST = "--trust-remote-code"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +39,15 @@ class StepRequest:
     dropout: float = 0.0
     adapter_dtype: str = "fp32"
     autocast: bool = True
-    upcast_norms: bool = False  # nf4/int8 with PEFT's preparation: norms in fp32
+    kbit_upcast: KbitUpcast = "none"  # what a quantised base keeps in fp32
     loss: str = "upcast"
     padded: bool = False  # the batch carries a padding mask
-    evaluation_rows: int = 0
+    trains: bool = True  # False: a run that only evaluates
+    accumulates: bool = False  # gradients of earlier micro-steps are alive during the forward
+    evaluation_rows: int = 0  # of one evaluation batch; 0: no evaluation
+    evaluation_cache: bool = False  # scoring fills a key-value cache as well
+    generate_tokens: int = 0  # generated for each evaluation row
+    remote: str = ""  # folder or hub id whose own code runs; "": only classes of transformers
 
     def as_json(self) -> str:
         """Canonical JSON: equal for equal requests."""
@@ -52,9 +65,11 @@ class StepRequest:
         return replace(self, num_layers=num_layers)
 
 
-def request_for(job: Job, config: Config, seq_len: int) -> StepRequest:
+def request_for(
+    job: Job, config: Config, seq_len: int, *, trust_remote_code: bool = False
+) -> StepRequest:
     """The step of a job under a config at one sequence length (the longest decides memory)."""
-    method = job.method
+    method, plan = job.method, job.evaluation
     return StepRequest(
         model=json.loads(job.model.hf_config),
         num_layers=job.model.num_layers,
@@ -70,9 +85,48 @@ def request_for(job: Job, config: Config, seq_len: int) -> StepRequest:
         dropout=method.dropout,
         adapter_dtype=config.adapter_dtype,
         autocast=job.software.autocast and config.precision in LOW,
+        kbit_upcast=job.software.kbit_upcast,
         loss=job.software.loss,
         padded=_is_padded(job, config),
+        trains=job.steps > 0,
+        accumulates=config.gradient_accumulation_steps > 1,
+        evaluation_rows=plan.rows_at_once(config.micro_batch_size) if plan else 0,
+        evaluation_cache=job.software.transformers < EVALUATES_WITHOUT_CACHE_FROM,
+        generate_tokens=plan.generate_tokens if plan else 0,
+        remote=code_folder(job.model) if trust_remote_code and job.model.remote_code else "",
     )
+
+
+def code_folder(model: Model) -> str:
+    """The folder or hub id that a model's own code is read from."""
+    file = Path(model.source.partition(";")[0])
+    return str(file.parent.resolve()) if file.suffix == ".json" and file.exists() else model.name
+
+
+def untraceable(job: Job, *, trust_remote_code: bool) -> str:
+    """Why the installed classes cannot stand for this job's training code; "" when they can."""
+    software, model = job.software, job.model
+    reasons = (
+        (
+            model.remote_code and not trust_remote_code,
+            f"its code is not part of transformers and runs only with {TRUST}",
+        ),
+        (model.hf_config == "{}", "its config.json is not known"),
+        (software.own_model, f"{software.stack} has model code of its own"),
+        (
+            software.kernels != "eager",
+            f"{software.kernels} kernels keep other tensors than the classes of transformers",
+        ),
+        (
+            software.loss not in LOSSES,
+            f"the installed transformers has no loss of kind {software.loss!r}",
+        ),
+        (
+            model.is_moe and software.transformers < STACKED_EXPERTS_FROM,
+            "before transformers 5 every expert was a module of its own",
+        ),
+    )
+    return next((reason for applies, reason in reasons if applies), "")
 
 
 def _is_padded(job: Job, config: Config) -> bool:

@@ -1,7 +1,8 @@
-"""One training step of the real model class and PEFT on the meta device, op by op.
+"""A training run of the real model class and PEFT on the meta device, op by op.
 
-A traced step is: weights resident, AdamW states resident, forward, loss, backward, optimizer; then
-one evaluation batch. What it yields is the largest live count per (phase, op).
+`trace_step` is one optimizer step with every state in place, then one evaluation batch and a save:
+what the peak of a long run needs. `trace_run` is the start of a real run, in its order: the states
+appear in the first optimizer step, and every allocation and free is kept for the allocator.
 """
 
 from __future__ import annotations
@@ -10,127 +11,111 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn import functional
 
+from autotune.trace.build import DTYPES, build, trainable
 from autotune.trace.emulation import Autocast, cuda_like
-from autotune.trace.quantized import quantize_linears
+from autotune.trace.evaluation import evaluate, generate, save
+from autotune.trace.losses import loss_of
 from autotune.trace.tracker import Peak, Tracker
 
 if TYPE_CHECKING:
     from autotune.trace.request import StepRequest
 
-DTYPES = {
-    "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32,
-}  # fmt: skip
 BLOCK_8BIT = 256  # Source: bitsandbytes optim.optimizer, blocksize of 8-bit states
 MIN_8BIT_SIZE = 4096  # Source: bitsandbytes docs, min_8bit_size: smaller tensors keep fp32 states
+STEPS = 3  # the first allocates the optimizer's states; the third repeats the second
 
 
-def build(request: StepRequest) -> torch.nn.Module:
-    """The model class that transformers would train, on the meta device, adapters attached."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    fields = dict(request.model)
-    config = AutoConfig.for_model(fields.pop("model_type"), **fields)
-    _set_depth(config, request.num_layers)
-    config.use_cache = False
-    stored = torch.float32 if request.base == "32bit" else DTYPES[request.precision]
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(stored)
-    try:
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(
-                config, attn_implementation=request.attention, dtype=stored
-            )
-    finally:
-        torch.set_default_dtype(before)
-    model.train()
-    checkpointing = request.activation_checkpointing == "full"
-    if request.base in {"nf4", "int8"}:
-        quantize_linears(model, request.base, DTYPES[request.precision])
-        if request.upcast_norms:
-            _upcast_norms(model)
-    if checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    if request.rank:
-        if checkpointing:
-            model.enable_input_require_grads()
-        model = _with_adapters(model, request)
-    return model
-
-
-def _set_depth(config: Any, num_layers: int) -> None:
-    for name in ("num_hidden_layers", "n_layer", "n_layers", "num_layers"):
-        if name in config.__dict__ or name in getattr(config, "attribute_map", {}):
-            setattr(config, name, num_layers)
-    types = getattr(config, "layer_types", None)
-    if types:
-        config.layer_types = (list(types) * num_layers)[:num_layers]
-
-
-def _upcast_norms(model: torch.nn.Module) -> None:
-    for parameter in model.parameters():
-        if parameter.dim() == 1 and parameter.dtype in {torch.float16, torch.bfloat16}:
-            parameter.data = parameter.data.float()
-
-
-def _with_adapters(model: Any, request: StepRequest) -> Any:
-    from peft import LoraConfig, get_peft_model
-
-    with torch.device("meta"):
-        model = get_peft_model(
-            model,
-            LoraConfig(
-                r=request.rank,
-                lora_alpha=2 * request.rank,
-                lora_dropout=request.dropout,
-                target_modules=list(request.targets),
-                task_type="CAUSAL_LM",
-            ),
-        )
-    # PEFT moves adapters to the base's dtype when it moves devices; on meta that move is skipped.
-    dtype = torch.float32 if request.adapter_dtype == "fp32" else DTYPES[request.precision]
-    for name, parameter in model.named_parameters():
-        if "lora_" in name:
-            parameter.data = parameter.data.to(dtype)
-    return model
-
-
-def trace_step(request: StepRequest, *, record_events: bool = False) -> Tracker:
-    """Run one step and return the tracker with its peaks. Raises what the model's code raises."""
+def trace_step(request: StepRequest) -> Tracker:
+    """One step of a run that has long begun. Raises what the model's code raises."""
     model = build(request)
     tracker = Tracker(int(model.config.vocab_size), padded=request.padded)
-    if record_events:
-        tracker.events = []
-    _count_static(model, tracker)
-    states = _optimizer_states(model, request, tracker)
-    ids = torch.zeros(request.micro_batch_size, request.seq_len, dtype=torch.long, device="meta")
+    _load(model, request, tracker)
+    held = []
+    if request.trains:
+        held = _optimizer_states(model, request, tracker)
+        if request.accumulates:
+            _earlier_gradients(model, tracker)
     with cuda_like(), tracker:
-        hooks = _gradient_hooks(model, tracker)
-        loss = _forward(model, ids, request, tracker)
-        for hook in hooks:
-            hook.remove()
-        del loss
-        tracker.phase = "optimizer"
-        _optimizer_step(model, request, tracker)
-        model.zero_grad(set_to_none=True)
-        if request.evaluation_rows:
-            tracker.phase = "evaluation"
-            _evaluate(model, request, tracker)
-    del states
+        if request.trains:
+            hooks = _gradient_hooks(model, tracker)
+            _micro_step(model, request, tracker)
+            for hook in hooks:
+                hook.remove()
+            _optimizer_step(model, request, tracker)
+        _between_steps(model, request, tracker)
+    del held
     return tracker
 
 
-def _count_static(model: torch.nn.Module, tracker: Tracker) -> None:
+def trace_run(request: StepRequest, blas_bytes: int = 0) -> Tracker:
+    """The first steps of a run, evaluation and save after the second, with every event kept.
+
+    blas_bytes: [bytes] workspaces of the matrix library, half of them taken by the forward's thread
+    and half by autograd's; they stay. Raises what the model's code raises.
+    """
+    model = build(request)
+    tracker = Tracker(int(model.config.vocab_size), padded=request.padded)
+    tracker.events = []
+    _load(model, request, tracker)
+    states: list[torch.Tensor] = []
+    blas = _Workspaces(blas_bytes // 2, tracker)
+    micro_steps = 2 if request.accumulates else 1  # a third repeats the second
+    with cuda_like(), tracker:
+        hooks = _gradient_hooks(model, tracker)
+        for step in range(1, STEPS + 1 if request.trains else 1):
+            tracker.step = step
+            for _ in range(micro_steps):
+                _micro_step(model, request, tracker, blas)
+            if step == 1:
+                tracker.at("optimizer", "states")
+                states = _optimizer_states(model, request, tracker)
+            _optimizer_step(model, request, tracker)
+            if step == STEPS - 1:
+                _between_steps(model, request, tracker)
+        if not request.trains:
+            _between_steps(model, request, tracker)
+        for hook in hooks:
+            hook.remove()
+    del states, blas
+    return tracker
+
+
+class _Workspaces:
+    """The matrix library's workspaces, one for each thread that has used it."""
+
+    def __init__(self, size: int, tracker: Tracker) -> None:
+        self.size, self.tracker = size, tracker
+        self.of: dict[str, torch.Tensor] = {}
+
+    def take(self) -> None:
+        phase = self.tracker.phase
+        if self.size and phase not in self.of:
+            self.tracker.at(phase, "blas workspace")
+            self.of[phase] = torch.empty(self.size, dtype=torch.uint8, device="meta")
+            self.tracker.count(self.of[phase], "workspace")
+            self.tracker.at(phase, "")
+
+
+def _load(model: torch.nn.Module, request: StepRequest, tracker: Tracker) -> None:
+    """Weights and adapters, with the 16-bit original of a matrix while it is quantised.
+
+    Source: transformers 5.23 integrations/bitsandbytes.py: each weight is placed on the device and
+    quantised there, one after the other.
+    """
     for name, parameter in model.named_parameters():
         tracker.count(parameter, "adapters" if "lora_" in name else "weights")
+        original = getattr(parameter, "original_shape", None)
+        if original is not None:
+            copy = torch.empty(original, dtype=DTYPES[request.precision], device="meta")
+            tracker.op = "quantise"
+            tracker.count(copy, "workspace")
+            tracker.note()
+            del copy
     for buffer in model.buffers():
         tracker.count(buffer, "weights")
-    tracker.peaks[("load", "resident")] = Peak(sum(tracker.live.values()), dict(tracker.live))
-
-
-def _trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
-    return [p for p in model.parameters() if p.requires_grad]
+    tracker.op = "resident"
+    tracker.note()
 
 
 def _optimizer_states(
@@ -140,7 +125,7 @@ def _optimizer_states(
     if request.optimizer == "paged_adamw_8bit":
         return []
     states = []
-    for parameter in _trainable(model):
+    for parameter in trainable(model):
         if request.optimizer == "adamw_bnb_8bit" and parameter.numel() >= MIN_8BIT_SIZE:
             size = parameter.numel() + 4 * -(-parameter.numel() // BLOCK_8BIT)
             states += [torch.empty(size, dtype=torch.uint8, device="meta") for _ in range(2)]
@@ -151,31 +136,39 @@ def _optimizer_states(
     return states
 
 
+def _earlier_gradients(model: torch.nn.Module, tracker: Tracker) -> None:
+    """What an earlier micro-step of the same optimizer step has left."""
+    for parameter in trainable(model):
+        parameter.grad = torch.empty_like(parameter)
+        tracker.count(parameter.grad, "gradients")
+
+
 def _gradient_hooks(model: torch.nn.Module, tracker: Tracker) -> list[Any]:
     def rename(parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
             tracker.count(parameter.grad, "gradients")
 
-    return [p.register_post_accumulate_grad_hook(rename) for p in _trainable(model)]
+    return [p.register_post_accumulate_grad_hook(rename) for p in trainable(model)]
 
 
-def _forward(
-    model: Any,
-    ids: torch.Tensor,
-    request: StepRequest,
-    tracker: Tracker,
-) -> torch.Tensor:
+def _micro_step(
+    model: Any, request: StepRequest, tracker: Tracker, blas: _Workspaces | None = None
+) -> None:
     """Forward, loss and backward, under emulated autocast when the trainer would use it."""
-    low = DTYPES[request.precision]
-    mode = Autocast(low) if request.autocast and low != torch.float32 else None
+    ids = torch.zeros(request.micro_batch_size, request.seq_len, dtype=torch.long, device="meta")
     mask = torch.ones_like(ids) if request.padded else None
+    mode = _autocast(request)
     with mode or contextlib.nullcontext():
-        tracker.phase = "forward"
-        loss = _loss(model, ids, mask, request.loss)
+        tracker.at("forward", "")
+        if blas is not None:
+            blas.take()
+        loss = loss_of(model, ids, mask, request.loss)
         if mode is not None:
             mode.forget()
             mode.caching = False  # each recompute is an autocast region of its own, with its cache
-        tracker.phase = "backward"
+        tracker.at("backward", "")
+        if blas is not None:
+            blas.take()
         # The engine itself: `loss.backward()` under a function mode would leave the mode off
         # during the recompute of activation checkpointing.
         torch.autograd.Variable._execution_engine.run_backward(  # noqa: SLF001
@@ -189,71 +182,44 @@ def _forward(
         )
         if mode is not None:
             mode.forget()
-    return loss
 
 
-def _loss(model: Any, ids: torch.Tensor, mask: Any, kind: str) -> torch.Tensor:
-    if kind in {"chunked", "fused"}:
-        return _chunked_loss(model, ids, mask)
-    if kind == "upcast_copy":
-        hidden, head = _hidden_and_head(model, ids, mask)
-        logits = head(hidden)
-        upcast = logits.float()  # a local of the old loss: alive until the loss is known
-        shifted = upcast[..., :-1, :].contiguous()
-        loss = functional.cross_entropy(
-            shifted.view(-1, shifted.shape[-1]), ids[..., 1:].reshape(-1)
-        )
-        loss.kept = (hidden, logits)
-        return loss
-    found: torch.Tensor = model(
-        input_ids=ids, attention_mask=mask, labels=ids, use_cache=False
-    ).loss
-    return found
-
-
-def _hidden_and_head(model: Any, ids: torch.Tensor, mask: Any) -> tuple[Any, Any]:
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    hidden = inner.base_model(input_ids=ids, attention_mask=mask, use_cache=False)[0]
-    return hidden, inner.get_output_embeddings()
-
-
-CHUNK_TOKENS = 1024  # tokens whose logits exist at once; TRL and liger choose about as many
-
-
-def _chunked_loss(model: Any, ids: torch.Tensor, mask: Any) -> torch.Tensor:
-    from torch.utils.checkpoint import checkpoint
-
-    hidden, head = _hidden_and_head(model, ids, mask)
-    flat, labels = hidden.reshape(-1, hidden.shape[-1]), ids.reshape(-1)
-
-    def part(rows: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-        return functional.cross_entropy(head(rows).float(), wanted, reduction="sum")
-
-    total = None
-    for start in range(0, flat.shape[0], CHUNK_TOKENS):
-        rows, wanted = flat[start : start + CHUNK_TOKENS], labels[start : start + CHUNK_TOKENS]
-        one = checkpoint(part, rows, wanted, use_reentrant=False)
-        total = one if total is None else total + one
-    return total
+def _autocast(request: StepRequest) -> Autocast | None:
+    low = DTYPES[request.precision]
+    return Autocast(low) if request.autocast and low != torch.float32 else None
 
 
 def _optimizer_step(model: torch.nn.Module, request: StepRequest, tracker: Tracker) -> None:
-    """The optimizer's own temporaries: a foreach AdamW holds one more copy of what it updates."""
+    """The update, and then no gradients: a foreach AdamW holds one more copy of what it updates."""
     if request.optimizer == "adamw_torch":
-        copies = [torch.empty_like(p) for p in _trainable(model)]
+        tracker.at("optimizer", "foreach_adamw")
+        copies = [torch.empty_like(p) for p in trainable(model)]
         for copy in copies:
             tracker.count(copy, "optimizer")
-        tracker._note("foreach_adamw", None, ())  # noqa: SLF001 - same package
+        tracker.note()
+        del copy, copies
     else:
-        tracker._note("adamw", None, ())  # noqa: SLF001 - same package
+        tracker.at("optimizer", "adamw")
+        tracker.note()
+    model.zero_grad(set_to_none=True)
 
 
-def _evaluate(model: Any, request: StepRequest, tracker: Tracker) -> None:
-    low = DTYPES[request.precision]
-    ids = torch.zeros(request.evaluation_rows, request.seq_len, dtype=torch.long, device="meta")
-    mode = Autocast(low) if request.autocast and low != torch.float32 else contextlib.nullcontext()
-    with torch.no_grad(), mode:
-        model.eval()
-        _loss(model, ids, None, request.loss)
-        model.train()
-    tracker.phase = "optimizer"
+def _between_steps(model: Any, request: StepRequest, tracker: Tracker) -> None:
+    """Evaluation and generation, if the job has them, and a save."""
+    mode = _autocast(request)
+    if request.evaluation_rows:
+        with torch.no_grad(), mode or contextlib.nullcontext():
+            model.eval()
+            evaluate(model, request, tracker)
+            if mode is not None:
+                mode.forget()
+            if request.generate_tokens:
+                generate(model, request, tracker)
+            if mode is not None:
+                mode.forget()
+            model.train()
+    with torch.no_grad():
+        save(model, tracker)
+
+
+__all__ = ["STEPS", "Peak", "build", "trace_run", "trace_step"]

@@ -12,19 +12,32 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-ALLOCATION_ROUNDING = 512  # [bytes] Source: PyTorch c10/cuda/CUDACachingAllocator.h kMinBlockSize
+from autotune.trace.allocator import MIN_BLOCK
+from autotune.trace.shapes import Shapes
+
+WORKSPACE = -1  # key of memory that lives and dies inside one op
 HOLDS = ("weights", "adapters", "gradients", "optimizer", "logits", "activations", "workspace")
 
 
 def rounded(size: int) -> int:
     """[bytes] a tensor's size as the caching allocator hands it out."""
-    return -(-size // ALLOCATION_ROUNDING) * ALLOCATION_ROUNDING
+    return -(-size // MIN_BLOCK) * MIN_BLOCK
+
+
+class Event(NamedTuple):
+    """One allocation (+size) or free (-size) of a storage, in the order of the run. [bytes]."""
+
+    key: int
+    size: int
+    step: int
+    phase: str
+    op: str
 
 
 @dataclass(slots=True)
@@ -43,9 +56,10 @@ class Tracker(TorchDispatchMode):
         super().__init__()
         self.padded = padded
         self.live = dict.fromkeys(HOLDS, 0)
-        self.phase = "load"
+        self.phase, self.op, self.step = "load", "resident", 0
+        self._stated = ""
         self.peaks: dict[tuple[str, str], Peak] = {}
-        self.events: list[tuple[int, int]] | None = None  # (storage, +size or -size) if recorded
+        self.events: list[Event] | None = None  # None: not recorded
         self._vocab_size = vocab_size
         self._known: dict[int, tuple[int, str]] = {}
 
@@ -59,20 +73,32 @@ class Tracker(TorchDispatchMode):
         """Run the op, count its new storages, and note the live bytes while it ran."""
         if func is torch.ops.aten._local_scalar_dense.default:  # noqa: SLF001 - the op's name
             return not self.padded  # a meta tensor's value: mask code asks "is nothing padded?"
-        result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self.count(leaf)
-        self._note(str(func).removeprefix("aten.").removesuffix(".default"), func, args)
+        with torch._C.DisableTorchFunction():  # noqa: SLF001 - no policy inside an op
+            result = _shapes.run(func, args, kwargs or {})
+            self.op = self._stated or _name(func)
+            for leaf in _leaves(result):
+                if isinstance(leaf, torch.Tensor):
+                    self.count(leaf)
+            self.note(workspace_bytes(func, args))
         return result
 
-    def _note(self, name: str, func: Any, args: Any) -> None:
-        extra = workspace_bytes(func, args)
-        total = sum(self.live.values()) + extra
-        peak = self.peaks.setdefault((self.phase, name), Peak())
+    def note(self, workspace: int = 0) -> None:
+        """Remember the live bytes, and what the op uses inside, if they are the most so far."""
+        total = sum(self.live.values()) + workspace
+        peak = self.peaks.setdefault((self.phase, self.op), Peak())
         if total > peak.total:
             peak.total = total
-            peak.parts = {**self.live, "workspace": extra}
+            peak.parts = {**self.live, "workspace": self.live["workspace"] + workspace}
+        if workspace and self.events is not None:
+            self.events += [self._event(WORKSPACE, workspace), self._event(WORKSPACE, -workspace)]
+
+    def at(self, phase: str, op: str, step: int | None = None) -> None:
+        """Say what runs next. With an op, ops inside it are not named until the next call."""
+        self.phase, self.op, self._stated = phase, op, op
+        self.step = self.step if step is None else step
+
+    def _event(self, key: int, size: int) -> Event:
+        return Event(key, size, self.step, self.phase, self.op)
 
     def count(self, tensor: torch.Tensor, holds: str | None = None) -> None:
         """Count a tensor's storage unless it is known; `holds` also renames a known one."""
@@ -92,14 +118,29 @@ class Tracker(TorchDispatchMode):
         self._known[key] = (size, holds)
         self.live[holds] += size
         if self.events is not None:
-            self.events.append((key, size))
+            self.events.append(self._event(key, size))
         weakref.finalize(storage, self._release, key)
 
     def _release(self, key: int) -> None:
         size, holds = self._known.pop(key, (0, "activations"))
         self.live[holds] -= size
         if self.events is not None:
-            self.events.append((key, -size))
+            self.events.append(self._event(key, -size))
+
+
+def _leaves(result: Any) -> Any:
+    return (result,) if isinstance(result, torch.Tensor) else tree_leaves(result)
+
+
+def _name(func: Any) -> str:
+    name = _NAMES.get(func)
+    if name is None:
+        name = _NAMES[func] = str(func).removeprefix("aten.").removesuffix(".default")
+    return name
+
+
+_NAMES: dict[Any, str] = {}
+_shapes = Shapes()
 
 
 def workspace_bytes(func: Any, args: Any) -> int:

@@ -1,18 +1,22 @@
 """The traced process: one JSON request a line on stdin, one JSON result a line on stdout.
 
 Run as `python -m autotune.trace.worker`. It is a process of its own because an unsupported op on a
-build of torch without CUDA can abort the interpreter.
+build of torch without CUDA can abort the interpreter. Traced code sees an empty stdin, and what it
+prints goes to stderr, so that it cannot speak for this process.
 """
 
 from __future__ import annotations
 
 import json
-import sys
+import os
 import time
 import warnings
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from typing import TextIO
+
     from autotune.trace.request import StepRequest
     from autotune.trace.tracker import Peak
 
@@ -38,8 +42,7 @@ def traced(request: StepRequest, *, full: bool) -> dict[str, Any]:
     period = layer_period(request.model)
     low, high = (max(d * period, 2 * d) for d in DEPTHS_OF_PERIOD)
     if full or depth <= high:
-        peaks = trace_step(request).peaks
-        return _answer({key: (p.total, p.parts) for key, p in peaks.items()}, depths=[depth])
+        return _answer(_as_found(trace_step(request).peaks), depths=[depth])
     small = trace_step(request.at_depth(low)).peaks
     large = trace_step(request.at_depth(high)).peaks
     grown = {
@@ -50,6 +53,26 @@ def traced(request: StepRequest, *, full: bool) -> dict[str, Any]:
     return _answer(grown, depths=[low, high])
 
 
+def traced_run(request: StepRequest, *, capacity: int, blas: int) -> dict[str, Any]:
+    """The first steps of the run at full depth, and what the caching allocator makes of them."""
+    from autotune.trace.simulation import least_capacity, simulate
+    from autotune.trace.step import trace_run
+
+    tracker = trace_run(request, blas)
+    events = tracker.events or []
+    answer = _answer(_as_found(tracker.peaks), depths=[request.num_layers])
+    answer["allocator"] = {
+        "capacity": capacity,
+        "roomy": asdict(simulate(events)),
+        "limited": asdict(simulate(events, capacity=capacity)),
+        "expandable": asdict(simulate(events, capacity=capacity, expandable=True)),
+        "needed": least_capacity(events),
+        "expandable_needed": least_capacity(events, expandable=True),
+        "events": len(events),
+    }
+    return answer
+
+
 def _extrapolate(small: Peak, large: Peak, steps: float) -> tuple[float, dict[str, float]]:
     """Linear in layers, per part: a peak is a maximum of linear functions, each kept apart."""
     parts = {
@@ -57,6 +80,10 @@ def _extrapolate(small: Peak, large: Peak, steps: float) -> tuple[float, dict[st
         for name in large.parts
     }
     return sum(parts.values()), parts
+
+
+def _as_found(peaks: dict[tuple[str, str], Peak]) -> dict[tuple[str, str], tuple[float, Any]]:
+    return {key: (peak.total, peak.parts) for key, peak in peaks.items()}
 
 
 def _answer(
@@ -79,24 +106,42 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in ("torch", "transformers", "peft")}
 
 
+def _streams() -> tuple[TextIO, TextIO]:
+    """The protocol's own streams, out of reach of what is traced."""
+    asks, answers = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    return asks, answers
+
+
 def main() -> None:
     """Answer requests until stdin closes."""
     warnings.simplefilter("ignore")
-    out = sys.stdout
-    sys.stdout = sys.stderr  # libraries that print must not break the protocol
+    asks, out = _streams()
     from autotune.trace.request import StepRequest
 
     print(json.dumps({"versions": versions()}), file=out, flush=True)
-    for line in sys.stdin:
+    for line in asks:
         begun = time.perf_counter()
         try:
             asked = json.loads(line)
             request = StepRequest.from_json(asked["request"])
-            answer = traced(request, full=asked.get("full", False))
+            if "capacity" in asked:
+                answer = traced_run(request, capacity=asked["capacity"], blas=asked["blas"])
+            else:
+                answer = traced(request, full=asked.get("full", False))
             answer["seconds"] = time.perf_counter() - begun
         except Exception as error:  # noqa: BLE001 - any failure of foreign model code is an answer
-            answer = {"failed": f"{type(error).__name__}: {error}"[:2000]}
+            answer = {"failed": _reason(error)}
         print(json.dumps(answer), file=out, flush=True)
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, in one line."""
+    text = " ".join(str(error).split())[:300]
+    kind = type(error).__name__
+    return text if kind == "Unsupported" else f"{kind}: {text}" if text else kind
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def export(
     offer: Offer,
     config: Config,
     checkpoint_bytes: float = 0.0,
-    at_risk: bool = False,  # noqa: FBT001, FBT002 - a fact of the candidate, passed by name
+    risk: str = "",
     out_dir: str = "output",
 ) -> Export:
     """The files that run `config` of `job` on `offer` with one trainer.
@@ -55,7 +55,8 @@ def export(
         offer: where it runs.
         config: one value for every knob.
         checkpoint_bytes: [bytes] of one checkpoint; checked against the free disk when not 0.
-        at_risk: whether the candidate fits only narrowly; asks the allocator to fragment less.
+        risk: why the candidate fits only narrowly, empty where it does not; asks the allocator
+            to fragment less.
         out_dir: default of OUTPUT_DIR; relative to the folder that holds the files.
 
     Returns:
@@ -75,7 +76,7 @@ def export(
         transformers=transformers,
         trl=trl,
         checkpoint_bytes=checkpoint_bytes,
-        at_risk=at_risk,
+        risk=risk,
         out_dir=out_dir,
     )
     return trainer.write(plan)

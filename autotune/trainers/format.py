@@ -27,7 +27,7 @@ class Plan:
     transformers: Version
     trl: Version | None
     checkpoint_bytes: float  # [bytes] of one saved checkpoint; 0 when nobody knows
-    at_risk: bool  # whether the candidate fits only narrowly
+    risk: str  # why the candidate fits only narrowly; empty where it fits with room to spare
     out_dir: str  # where checkpoints go unless OUTPUT_DIR says otherwise
 
     @property

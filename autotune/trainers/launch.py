@@ -8,7 +8,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from autotune.trainers.precision import mixed_precision
-from autotune.trainers.versions import ALLOC_CONF
+from autotune.trainers.versions import ALLOC_CONF, EXPANDABLE_SEGMENTS, OLD_ALLOC_CONF
 
 if TYPE_CHECKING:
     from autotune.trainers.format import Plan
@@ -141,24 +141,43 @@ def _environment(plan: Plan) -> list[str]:
         lines.append(f'export CUDA_VISIBLE_DEVICES="${{CUDA_VISIBLE_DEVICES:-{devices}}}"')
     if plan.config.num_dataloader_workers > 0:
         lines.append("export TOKENIZERS_PARALLELISM=false  # tokenizer threads and forks deadlock")
-    if plan.at_risk and not plan.on_cpu:
-        name = "PYTORCH_ALLOC_CONF" if plan.torch >= ALLOC_CONF else "PYTORCH_CUDA_ALLOC_CONF"
-        lines.append(f"export {name}=expandable_segments:True  # it fits narrowly")
+    lines += _allocator(plan)
     if plan.offer.count > 1:
         threads = max(1, plan.offer.host.cores // plan.offer.count)
         lines.append(f'export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{threads}}}"')
     return lines
 
 
+def _allocator(plan: Plan) -> list[str]:
+    """Segments that grow instead of many that fragment, where the run fits narrowly.
+
+    Source: PyTorch, CUDA semantics, "Optimizing memory usage": expandable_segments; issues 192330
+    and 112957 for WSL2, where they fail. A variable that is set already stands.
+    """
+    if not plan.risk or plan.on_cpu or plan.torch < EXPANDABLE_SEGMENTS:
+        return []
+    if plan.offer.host.wsl:
+        return [f"# segments cannot grow under WSL2, though {_one_line(plan.risk)}"]
+    old = "PYTORCH_HIP_ALLOC_CONF" if plan.offer.device.vendor == "amd" else OLD_ALLOC_CONF
+    name = "PYTORCH_ALLOC_CONF" if plan.torch >= ALLOC_CONF else old
+    return [
+        f"# segments that grow leave fewer gaps: {_one_line(plan.risk)}",
+        f'export {name}="${{{name}:-expandable_segments:True}}"',
+    ]
+
+
 def _disk_check(plan: Plan) -> list[str]:
     lines = ["", 'mkdir -p "$OUTPUT_DIR"']
     if plan.checkpoint_bytes <= 0:
         return lines
+    saves = math.ceil(plan.job.steps / max(plan.config.checkpoint_every_steps, 1))
     limit = plan.config.save_total_limit
+    at_once = min(limit + 1, max(saves, 1))
+    kept = f"{limit} checkpoints are kept while one more is written"
     return [
         *lines,
-        f"# {limit} checkpoints are kept while one more is written",
-        f"need_bytes=$(( ({limit} + 1) * {math.ceil(plan.checkpoint_bytes)} ))",
+        f"# {kept if at_once > limit else f'all {at_once} checkpoints of the run are kept'}",
+        f"need_bytes=$(( {at_once} * {math.ceil(plan.checkpoint_bytes)} ))",
         """free_bytes=$(( $(df -Pk "$OUTPUT_DIR" | awk 'NR == 2 { print $4 }') * 1024 ))""",
         "if (( free_bytes < need_bytes )); then",
         (

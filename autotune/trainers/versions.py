@@ -29,8 +29,11 @@ OLDEST_TRL: Version = (1, 0)
 NEWEST_TRL: Version = (1, 16)
 TRL_CHUNKED_LOSS: Version = (1, 6)  # the loss never holds all logits unless asked to
 
-# torch 2.9 release notes: PYTORCH_ALLOC_CONF replaces PYTORCH_CUDA_ALLOC_CONF
-ALLOC_CONF: Version = (2, 9)
+# torch 2.9 names PYTORCH_ALLOC_CONF and deprecates PYTORCH_CUDA_ALLOC_CONF, but reads expandable
+# segments from the old name only; 2.11 was seen to read the new one (pytorch issue 183387).
+ALLOC_CONF: Version = (2, 11)
+OLD_ALLOC_CONF = "PYTORCH_CUDA_ALLOC_CONF"
+EXPANDABLE_SEGMENTS: Version = (2, 1)  # the first release whose documentation has them
 
 
 def parse_version(text: str, where: str) -> Version:

@@ -101,9 +101,19 @@ def test_gpu_all_is_every_priced_nvidia_device(tmp_path: Path) -> None:
     offers = load(tmp_path, WHOLE, gpus=["all"]).offers
     assert len(offers) >= 15
     assert {offer.device.vendor for offer in offers} == {"nvidia"}
-    assert len({offer.device.name for offer in offers}) == len(offers) or any(
-        offer.price_source == "job file" for offer in offers
-    )
+    assert len({(offer.device.name, offer.count) for offer in offers}) == len(offers)
+    batch = load(tmp_path, WHOLE).global_batch_size
+    assert {offer.count for offer in offers} == {n for n in (1, 2, 4, 8) if batch % n == 0}
+    alone = load(tmp_path, WHOLE, gpus=["all:1"]).offers
+    assert {offer.count for offer in alone} == {1}
+    assert {o.device.name for o in alone} == {o.device.name for o in offers}
+
+
+def test_a_price_may_be_given_with_each_machine(tmp_path: Path) -> None:
+    gpus = ["h100-sxm", "a100-40gb:4@4.80USD/h", "h100:2@2.50USD/gpu-h"]
+    offers = load(tmp_path, WHOLE, gpus=gpus).offers
+    assert [(o.count, o.usd_per_hour) for o in offers] == [(1, 2.5), (4, 4.8), (2, 5.0)]
+    assert "USD/h" in problem(tmp_path, WHOLE, gpus=["a100-40gb@4.80"])
 
 
 def test_max_price_leaves_out_what_costs_more_and_says_so(tmp_path: Path) -> None:

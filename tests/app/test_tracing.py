@@ -9,6 +9,7 @@ import pytest
 
 from autotune.app.load_job import load_job
 from autotune.app.tracing import choose_traced, with_trace
+from autotune.cost.device_memory import blas_bytes
 from autotune.cost.model import Bill, CostModel
 from autotune.search import selection
 from autotune.space.enumerate import enumerate_candidates
@@ -28,10 +29,10 @@ def trace_of(bill: Bill, index: int, factor: float) -> Traced:
     """A trace that found `factor` times the formula's bytes."""
     parts = bill.estimate(index).memory_bytes.as_dict()
     inside = {k: v * factor for k, v in parts.items() if k not in {"context", "fragmentation"}}
-    inside["workspace"] = 0.0
+    inside["workspace"] -= blas_bytes(bill.candidates.offer(index).device)  # no trace sees them
     return Traced(
         sum(inside.values()), inside, {}, "backward", "op", (2, 4), 0.1,
-        {"transformers": "5.23.0"},
+        {"transformers": "5.23.0", "peft": "0.21.2"},
     )  # fmt: skip
 
 

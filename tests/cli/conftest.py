@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from autotune.app.load_job import NamedJob
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
+    from autotune.app.overrides import Overrides
     from autotune.app.tune import Options
     from autotune.domain.recommendation import Recommendation
 
@@ -57,7 +60,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         seen.update(options)
         return SAMPLES.JOB
 
+    def load_jobs(source: Path, overrides: Overrides, variant: str | None = None) -> list[NamedJob]:
+        seen.update(source=source, **asdict(overrides))
+        return [NamedJob(variant or "", SAMPLES.JOB)]
+
     monkeypatch.setattr("autotune.app.load_job.load_job", load_job)
+    monkeypatch.setattr("autotune.app.load_job.load_jobs", load_jobs)
     monkeypatch.setattr("autotune.app.load_job.job_from_options", job_from_options)
     return seen
 

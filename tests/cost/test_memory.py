@@ -88,6 +88,7 @@ def golden_case(published: dict[str, Any], row: dict[str, Any]) -> dict[str, flo
         loss=row["loss"],
         autocast=row.get("autocast", True),
         kbit_upcast=row.get("kbit", "none"),
+        kernels=row.get("kernels", "eager"),
     )
     if "transformers" in row:
         software = replace(software, transformers=tuple(row["transformers"]))
@@ -188,7 +189,7 @@ def test_full_fine_tuning_of_seven_billion_does_not_fit_a_small_card() -> None:
 
 def test_fits_probability_is_one_half_where_the_need_equals_the_capacity() -> None:
     found = price(make_job(SEVEN, lora(SEVEN)))
-    need = 1.07 * found["allocated"] + found["context"]
+    need = found["allocated"] + found["context"] + found["fragmentation"]
     tight = replace(A100, memory_torch_bytes=need)
     assert price(make_job(SEVEN, lora(SEVEN)), offer__device=tight)[
         "fits_probability"
@@ -224,7 +225,7 @@ def test_adapters_under_a_reentrant_checkpoint_and_fsdp_keep_inputs_and_their_gr
     stream = 2 * model.hidden_size * rows * length
     grown = price(old, **fsdp)["activations"] - price(old, **knobs)["activations"]
     assert grown > (model.num_layers - 2) * stream
-    assert price(new, **fsdp)["activations"] <= price(old, **fsdp)["activations"] - grown / 2
+    assert price(new, **fsdp)["activations"] <= price(old, **fsdp)["activations"] - 0.4 * grown
     full = replace(old, method=Method("full"))
     assert price(full, **fsdp)["allocated"] < price(full, **knobs)["allocated"]
 
@@ -289,11 +290,19 @@ def test_evaluation_at_a_large_batch_can_be_the_peak() -> None:
 
 
 def test_generation_keeps_keys_and_values_of_every_layer() -> None:
-    plan = Evaluation(rows=100, every_steps=10, batch_size=4, generate_tokens=0)
+    plan = Evaluation(rows=100, every_steps=10, batch_size=4, generate_tokens=2000)
     job = make_job(SEVEN, lora(SEVEN), length=256, steps=0, evaluation=plan)
-    longer = replace(job, evaluation=replace(plan, generate_tokens=1000))
+    longer = replace(job, evaluation=replace(plan, generate_tokens=3000))
     cache = 2 * SEVEN.kv_size * SEVEN.num_layers * 2 * 4 * 1000
     assert price(longer)["allocated"] - price(job)["allocated"] == pytest.approx(cache)
+
+
+def test_scoring_fills_a_cache_only_before_transformers_5() -> None:
+    plan = Evaluation(rows=100, every_steps=10, batch_size=4)
+    new = make_job(SEVEN, lora(SEVEN), length=256, steps=0, evaluation=plan)
+    old = replace(new, software=replace(new.software, transformers=(4, 57, 0)))
+    cache = 2 * SEVEN.kv_size * SEVEN.num_layers * 2 * 4 * 256
+    assert price(old)["allocated"] - price(new)["allocated"] == pytest.approx(cache)
 
 
 def test_an_evaluation_only_job_needs_no_gradients() -> None:

@@ -1,9 +1,15 @@
-"""The formula of peak memory against the trace, for every family of the catalogue at full size."""
+"""The formula of peak memory against the trace: a fixed sample of families x methods x settings.
+
+Every family of the catalogue whose code ships with transformers appears under several methods,
+with batch, length, checkpointing, attention, padding, autocast and upcast norms drawn at random.
+Falcon's sdpa over one key head is left to the formula: torch has no fused kernel for it.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import random
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +21,7 @@ from autotune.catalog.software import find_software
 from autotune.cost.columns import Columns
 from autotune.cost.memory import COMPONENT
 from autotune.cost.parameters import resolve_targets
-from autotune.domain.job import Job, Lengths, Limits, Method
+from autotune.domain.job import Evaluation, Job, Lengths, Limits, Method
 from autotune.trace.client import Traced, Tracer
 from autotune.trace.request import StepRequest
 
@@ -29,16 +35,19 @@ pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 BLAS_A100 = 2 * 8.125 * 2**20  # the trace does not see library workspaces
-MODES: dict[str, dict[str, Any]] = {
+TOLERANCE = 0.03
+CASES_OF_A_FAMILY = 3
+METHODS: dict[str, dict[str, Any]] = {
     "full": {"kind": "full"},
     "full-fp32-weights": {"kind": "full", "base": "32bit"},
     "lora": {"kind": "lora", "targets": "all-linear"},
-    "nf4": {"kind": "lora", "targets": "attention", "base": "nf4", "dropout": 0.05},
+    "lora-bf16": {"kind": "lora", "targets": "all-linear", "adapter_dtype": "bf16"},
+    "lora-dropout": {"kind": "lora", "targets": "attention", "dropout": 0.05},
+    "nf4": {"kind": "lora", "targets": "all-linear", "base": "nf4"},
+    "nf4-dropout": {"kind": "lora", "targets": "attention", "base": "nf4", "dropout": 0.05},
     "int8": {"kind": "lora", "targets": "all-linear", "base": "int8"},
 }
-SETTINGS = (("sdpa", "none", 4, 1024), ("sdpa", "full", 8, 1024),
-            ("eager", "full", 4, 1024), ("eager", "none", 2, 512))  # fmt: skip
-SKIPPED = {
+NO_TRACE = {
     "baichuan": "code outside transformers",
     "chatglm": "code outside transformers",
     "qwen": "code outside transformers",
@@ -47,65 +56,115 @@ SKIPPED = {
 }
 EAGER_ONLY = {"gemma2", "gpt_oss", "bloom", "mpt"}  # transformers 5 has no sdpa for them
 FP32_EXPERTS = {"mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "gpt_oss"}  # not on meta
-TOLERANCE = 0.03
-# Families where formula and trace are further apart, by how much; what makes the gap is not known.
-WIDER = {
-    "falcon": 0.06, "gpt_neox": 0.055, "gpt_oss": 0.08, "nanochat": 0.08, "olmo2": 0.06,
-    "qwen3_moe": 0.035,
-}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    attention: str
+    checkpointing: str
+    rows: int
+    length: int
+    padded: bool = False
+    autocast: bool = True
+    kbit_upcast: str = "none"
+
+    @property
+    def id(self) -> str:
+        words = [self.attention, self.checkpointing, f"{self.rows}x{self.length}"]
+        flags = {"padded": self.padded, "no autocast": not self.autocast, self.kbit_upcast: True}
+        flags.pop("none", None)
+        return "-".join([*words, *(name for name, on in flags.items() if on)])
 
 
 @cache
-def smallest() -> dict[str, Model]:
-    found: dict[str, Model] = {}
+def models_of() -> dict[str, list[Model]]:
+    found: dict[str, list[Model]] = {}
     for model in load_models().values():
-        size = model.hidden_size * model.num_layers
-        best = found.get(model.family)
-        if model.hf_config != "{}" and (best is None or size < best.hidden_size * best.num_layers):
-            found[model.family] = model
+        if model.hf_config != "{}" and model.family not in NO_TRACE:
+            found.setdefault(model.family, []).append(model)
     return found
 
 
+def setting(draw: random.Random, model: Model, method: str) -> Setting:
+    attention = "eager" if model.family in EAGER_ONLY else draw.choice(["sdpa", "eager"])
+    if model.family == "falcon":
+        attention = "eager"
+    lengths = [128, 512, 1024, 2048] + ([4096] if attention == "sdpa" else [])
+    length = min(draw.choice(lengths), model.max_position_embeddings)
+    rows = draw.choice([1, 2, 4, 8])
+    wide = METHODS[method].get("base") == "32bit"
+    quantised = METHODS[method].get("base") == "nf4" and model.norm == "rmsnorm"
+    return Setting(
+        attention,
+        draw.choice(["none", "full"]),
+        rows,
+        length,
+        padded=rows > 1 and draw.random() < 0.4,
+        autocast=wide or draw.random() < 0.8,
+        kbit_upcast="norms" if quantised and draw.random() < 0.3 else "none",
+    )
+
+
 def cases() -> Iterator[Any]:
-    for i, family in enumerate(sorted(smallest())):
-        if family in SKIPPED:
-            continue
-        for j, mode in enumerate(MODES):
-            attention, checkpointing, rows, length = SETTINGS[(i + j) % len(SETTINGS)]
-            if family in EAGER_ONLY:
-                attention = "eager"
-            if mode == "full-fp32-weights" and family in FP32_EXPERTS:
-                continue
-            yield pytest.param(
-                family, mode, (attention, checkpointing, rows, length), id=f"{family}-{mode}"
-            )
+    draw, names = random.Random(20), list(METHODS)  # noqa: S311 - a fixed sample
+    for i, (family, models) in enumerate(sorted(models_of().items())):
+        for j in range(CASES_OF_A_FAMILY):
+            method = names[(i + 3 * j) % len(names)]
+            if family in FP32_EXPERTS and method == "full-fp32-weights":
+                method = "nf4"
+            model = draw.choice(models)
+            how = setting(draw, model, method)
+            yield pytest.param(model, method, how, id=f"{model.name}-{method}-{how.id}")
 
 
-def method_of(model: Model, mode: dict[str, Any]) -> Method:
-    if mode["kind"] == "full":
-        return Method("full", mode.get("base", "16bit"))
-    targets = resolve_targets(model, mode["targets"])
-    base, dropout = mode.get("base", "16bit"), mode.get("dropout", 0.0)
-    return Method("lora", base, 16, 16.0, dropout, targets)
+def method_of(model: Model, words: dict[str, Any]) -> Method:
+    base = words.get("base", "16bit")
+    if words["kind"] == "full":
+        return Method("full", base)
+    targets = resolve_targets(model, words["targets"])
+    return Method("lora", base, 16, 16.0, words.get("dropout", 0.0), targets)
 
 
-def formula(model: Model, method: Method, setting: tuple[str, str, int, int]) -> float:
-    attention, checkpointing, rows, length = setting
-    lengths = Lengths((float(length), float(length)), float(length), length, known=True)
+def formula(
+    model: Model,
+    method: Method,
+    how: Setting,
+    adapter_dtype: str,
+    evaluation: Evaluation | None = None,
+) -> float:
+    shortest = 10.0 if how.padded else float(how.length)
+    lengths = Lengths((shortest, float(how.length)), float(how.length), how.length, known=True)
+    software = replace(
+        find_software(None),
+        loss="upcast",
+        autocast=how.autocast,
+        kbit_upcast=how.kbit_upcast,  # type: ignore[arg-type]  # a word of the literal
+    )
     job = Job(
-        name="traced", model=model, method=method, rows=100, max_length=length, lengths=lengths,
+        name="traced", model=model, method=method, rows=100, max_length=how.length, lengths=lengths,
         padding="longest", pretokenized=True, storage="local", epochs=1.0, steps=25,
-        global_batch_size=rows, evaluation=None, limits=Limits(0.0, 1800.0),
-        software=replace(find_software(None), loss="upcast"), offers=(),
+        global_batch_size=how.rows, evaluation=evaluation, limits=Limits(0.0, 1800.0),
+        software=software, offers=(),
     )  # fmt: skip
     row = {
         "offer.device": find_device("a100-sxm4-80gb"), "offer.count": 1, "sharding": "none",
-        "micro_batch_size": rows, "precision": "bf16", "activation_checkpointing": checkpointing,
-        "attention": attention, "optimizer": "adamw_torch_fused", "adapter_dtype": "fp32",
-        "packing": "off", "compile": "off",
+        "micro_batch_size": how.rows, "precision": "bf16", "packing": "off", "compile": "off",
+        "activation_checkpointing": how.checkpointing, "attention": how.attention,
+        "optimizer": "adamw_torch_fused", "adapter_dtype": adapter_dtype,
     }  # fmt: skip
     found = COMPONENT.price(job, Columns({name: [value] for name, value in row.items()}, 1))
     return float(found["allocated"][0]) - BLAS_A100
+
+
+def request(model: Model, method: Method, how: Setting, adapter_dtype: str) -> StepRequest:
+    return StepRequest(
+        model=json.loads(model.hf_config), num_layers=model.num_layers,
+        micro_batch_size=how.rows, seq_len=how.length, precision="bf16", base=method.base,
+        attention=how.attention, activation_checkpointing=how.checkpointing,
+        optimizer="adamw_torch_fused", rank=method.rank, targets=method.targets,
+        dropout=method.dropout, adapter_dtype=adapter_dtype, padded=how.padded,
+        autocast=how.autocast, kbit_upcast=how.kbit_upcast,  # type: ignore[arg-type]
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -114,22 +173,40 @@ def tracer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracer]:
         yield found
 
 
-@pytest.mark.parametrize(("family", "mode", "setting"), list(cases()))
-def test_formula_agrees_with_the_trace_of_every_family(
-    tracer: Tracer, family: str, mode: str, setting: tuple[str, str, int, int]
+@pytest.mark.parametrize(("model", "words", "how"), list(cases()))
+def test_formula_is_within_three_percent_of_the_trace(
+    tracer: Tracer, model: Model, words: str, how: Setting
 ) -> None:
-    model = smallest()[family]
-    method = method_of(model, MODES[mode])
-    attention, checkpointing, rows, length = setting
-    traced = tracer.trace(
-        StepRequest(
-            model=json.loads(model.hf_config), num_layers=model.num_layers,
-            micro_batch_size=rows, seq_len=length, precision="bf16", base=method.base,
-            attention=attention, activation_checkpointing=checkpointing,
-            optimizer="adamw_torch_fused", rank=method.rank, targets=method.targets,
-            dropout=method.dropout,
-        )
-    )  # fmt: skip
+    method, adapter = (
+        method_of(model, METHODS[words]),
+        METHODS[words].get("adapter_dtype", "fp32"),
+    )
+    traced = tracer.trace(request(model, method, how, adapter))
     assert isinstance(traced, Traced), traced
-    allowed = WIDER.get(family, TOLERANCE)
-    assert formula(model, method, setting) == pytest.approx(traced.peak_bytes, rel=allowed)
+    found = formula(model, method, how, adapter)
+    assert found == pytest.approx(traced.peak_bytes, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen2-0.5B", "google/gemma-2-2b", "EleutherAI/pythia-410m"])
+@pytest.mark.parametrize("new_tokens", [0, 2000])
+def test_evaluation_is_within_three_percent_of_the_trace(
+    tracer: Tracer, name: str, new_tokens: int
+) -> None:
+    model, how = load_models()[name], Setting("eager", "full", 2, 512)
+    method = method_of(model, METHODS["lora"])
+    plan = Evaluation(rows=100, every_steps=1, generate_tokens=new_tokens, batch_size=8)
+    traced = tracer.trace(
+        replace(request(model, method, how, "fp32"), evaluation_rows=8, generate_tokens=new_tokens)
+    )
+    assert isinstance(traced, Traced), traced
+    found = formula(model, method, how, "fp32", plan)
+    assert found == pytest.approx(traced.peak_bytes, rel=TOLERANCE)
+
+
+def test_falcon_over_one_key_head_has_scores_under_sdpa_too() -> None:
+    model = next(m for m in models_of()["falcon"] if m.num_kv_heads == 1)
+    how = Setting("sdpa", "full", 1, 2048)
+    scores = 4.0 * model.num_attention_heads * how.length**2
+    lora = method_of(model, METHODS["lora"])
+    fused = formula(replace(model, num_kv_heads=model.num_attention_heads), lora, how, "fp32")
+    assert formula(model, lora, how, "fp32") - fused > scores

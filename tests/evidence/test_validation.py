@@ -48,6 +48,9 @@ def price(job: Job, candidates: Candidates) -> Any:
         log_sd=0.1,
         reserved_log_sd=0.1,
         certain_oom=0.0,
+        kind=0.0,
+        reserved_kind=0.0,
+        slack_log_sd=0.0,
     )
     return SimpleNamespace(
         job=job,
@@ -61,7 +64,6 @@ def price(job: Job, candidates: Candidates) -> Any:
         usable_bytes=np.full(n, 80 * GB),
         memory_bytes=np.full(n, 40 * GB),
         fits_probability=np.full(n, 0.99),
-        memory_violation=np.full(n, -0.09),
     )
 
 
@@ -123,7 +125,7 @@ def test_false_fits_and_false_alarms_are_counted_and_listed() -> None:
             candidates.codes["micro_batch_size"]
         ]
         bill.tables["memory"].outputs["total"] = np.where(micro > 4, 90 * GB, 40 * GB)
-        bill.memory_violation = np.select([micro > 4, micro == 2], [0.1, 0.05], -0.09)
+        bill.fits_probability = np.where(micro == 2, 0.85, 0.99)
         return bill
 
     base = case("base")
@@ -141,6 +143,14 @@ def test_false_fits_and_false_alarms_are_counted_and_listed() -> None:
     assert (found.oom_rows, found.false_fits, found.fit_rows) == (2, 1, 3)
     assert (found.false_ooms, found.at_risk_fits) == (1, 1)
     assert found.listed == ("missed", "alarm")
+    assert [(item.id, item.verdict) for item in found.wrong] == [
+        ("missed", "false_fit"),
+        ("alarm", "false_oom"),
+        ("risky", "at_risk"),
+    ]
+    assert all(item.believed for item in found.wrong)
+    assert found.false_fit_share == pytest.approx(1 / 2)
+    assert found.at_risk_share == pytest.approx(1 / 3)
 
 
 def test_skips_are_counted_by_reason_and_rows_add_up() -> None:

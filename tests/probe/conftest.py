@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.probe.record import ProbeRecord
 
+sys.path.insert(0, str(Path(__file__).parent))  # importlib mode does not: fakenvml lives here
 ROOT = Path(__file__).parents[2]
 FAKE = Path(__file__).with_name("fake_worker.py")
 QUICK = Effort(most=10, measured=4, least=2, seconds=2.0, patience_s=6.0)
@@ -60,9 +61,11 @@ def request_body(job: Job, offer: Offer, config: Config) -> dict[str, Any]:
 def run_fake(
     tmp_path: Path, request_body: dict[str, Any], config: Config
 ) -> Callable[..., ProbeRecord]:
-    def run(mode: str, *, timeout_s: float = 30.0, **predicted: float) -> ProbeRecord:
+    def run(
+        mode: str, *, timeout_s: float = 30.0, count: int = 1, **predicted: float
+    ) -> ProbeRecord:
         place = Place(cpu(), tmp_path / "probing", timeout_s, (str(FAKE), mode), sys.executable)
-        runner = Runner(place)
-        return runner.run(request_body, config.as_dict(), predicted=predicted)
+        request = {**request_body, "count": count}
+        return Runner(place).run(request, config.as_dict(), predicted=predicted)
 
     return run

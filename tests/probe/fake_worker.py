@@ -1,4 +1,8 @@
-"""A worker that misbehaves on purpose: `fake_worker.py MODE REQUEST RESULT`. Free of torch."""
+"""A worker that misbehaves on purpose: `fake_worker.py MODE REQUEST RESULT`. Free of torch.
+
+With --serve in the place of REQUEST and RESULT it stays and answers line after line; MODE then
+names what goes wrong with the request whose micro_batch_size is 13.
+"""
 
 from __future__ import annotations
 
@@ -48,10 +52,58 @@ def write(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
+def serve(mode: str) -> None:
+    """Answers until the mode's trouble is asked for; every start is noted in the folder."""
+    with Path("starts").open("a") as stream:
+        stream.write(f"{os.getpid()}\n")
+    for line in sys.stdin:
+        request_path, result_path = map(Path, json.loads(line))
+        request = json.loads(request_path.read_text(encoding="utf-8"))
+        result = good(request) | {"pid": os.getpid()}
+        unlucky = request["micro_batch_size"] == 13
+        if unlucky and mode == "sticky":
+            result |= {"status": "cuda_error", "message": "CUDA error: unspecified launch failure"}
+        elif unlucky and mode in ENDINGS:
+            ENDINGS[mode]()
+        write(result_path.with_suffix(".tmp"), result)
+        result_path.with_suffix(".tmp").replace(result_path)
+        if unlucky and mode == "gives-up":
+            sys.exit(3)
+
+
+def of_rank(mode: str, rank: int, result_path: Path, result: dict[str, Any]) -> None:
+    """What one of two processes does."""
+    own = result_path.with_suffix(f".rank{rank}.json")
+    failed = {**result, "status": "unsupported", "message": "ImportError: flash_attn on rank 1"}
+    if mode == "rank-fails" and rank == 1:
+        write(own, failed)
+        sys.exit(1)
+    if mode == "rank-fails":
+        time.sleep(600)
+    if mode == "rank-fails-late":
+        write(own if rank else result_path, failed if rank else result)
+        sys.exit(rank)
+    if mode == "connection-lost":
+        lost = {**result, "status": "nccl_error", "message": "Connection closed by peer"}
+        write(own if rank else result_path, failed if rank else lost)
+        sys.exit(1)
+    if mode.startswith("ranks-hang:"):
+        Path(mode.split(":")[1]).with_suffix(f".{rank}").write_text(str(os.getpid()))
+        time.sleep(600)
+    if rank == 0:
+        write(result_path, result)
+
+
 def main() -> None:
+    if sys.argv[2] == "--serve":
+        serve(sys.argv[1])
+        return
     mode, request_path, result_path = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     request = json.loads(request_path.read_text(encoding="utf-8"))
     result = good(request)
+    if "RANK" in os.environ:
+        of_rank(mode, int(os.environ["RANK"]), result_path, result)
+        return
     if mode.startswith("once:"):  # fails the first time, is fine the second
         flag = Path(mode.split(":")[1])
         if not flag.exists():
@@ -77,6 +129,11 @@ def main() -> None:
     write(result_path, result)
 
 
+def flood() -> None:
+    while True:
+        os.write(1, b"x" * 65536)
+
+
 def full_disk() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -90,6 +147,7 @@ ENDINGS = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "hang": lambda: time.sleep(600),
     "full-disk": full_disk,
+    "flood": flood,
     "cuda-text": lambda: sys.exit("RuntimeError: CUDA error: an illegal memory access"),
     "cublas-text": lambda: sys.exit("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
     "cuda-oom-text": lambda: sys.exit("torch.OutOfMemoryError: CUDA out of memory."),
@@ -125,6 +183,12 @@ RESULTS: dict[str, Any] = {
     "unsupported": _changed(status="unsupported", message="ImportError: flash_attn"),
     "bad-data": _changed(status="bad_data", message="rows.jsonl line 7 is not JSON"),
     "thrash": _changed(step__retries=13),
+    "oom-narrow": _changed(
+        status="oom_device",
+        message="CUDA out of memory. Tried to allocate 600.00 MiB. GPU 0 has a total capacity of "
+        "18.63 GiB of which 512.00 MiB is free.",
+    ),
+    "no-gpu": _changed(status="unsupported", message="Unsupported: no CUDA device can be used"),
     "spill": _changed(memory__near_full=True, device={"kind": "cuda", "name": "x"}),
 }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.app.load_job import load_job
-from autotune.app.probe import ProbeOptions
+from autotune.app.probe_plan import ProbeOptions
 from autotune.app.tune import Options, tune
 from autotune.domain.errors import InputError, NoLocalDevice
 from autotune.probe.record import PROBES_FILE, read_records
@@ -63,7 +63,8 @@ def test_the_pick_ran_and_is_the_best_of_what_ran(tuned: Tune, tmp_path: Path) -
 
 
 def test_out_of_memory_is_an_infeasible_trial_and_no_failure(tuned: Tune, tmp_path: Path) -> None:
-    tuned(probes=6)
+    locks = {"precision": "fp32", "compile": "off", "attention": "sdpa"}
+    tuned(probes=8, job=load_job(ROOT / "jobs" / "tiny_cpu.yaml", set_values=locks))
     lines = (tmp_path / "run" / "trials.jsonl").read_text().splitlines()
     trials = [json.loads(line) for line in lines]
     oom = [trial for trial in trials if trial["reason"] == "oom_device"]
@@ -107,10 +108,27 @@ def test_resuming_goes_on_after_what_is_recorded(tuned: Tune, tmp_path: Path) ->
     assert len(after) > len(before)
 
 
-def test_the_budget_ends_the_search_and_the_first_probe_always_runs(tuned: Tune) -> None:
-    answer = tuned(probes=50, budget_s=0.0, mode="good")
-    assert answer.search.stopped_because == "probe budget"
-    assert answer.best is not None
+def test_a_budget_smaller_than_one_probe_is_refused_and_leaves_nothing(
+    tuned: Tune, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="smaller than one probe"):
+        tuned(probes=50, budget_s=0.5, mode="good")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_storage_that_cannot_be_opened_leaves_nothing(tuned: Tune, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be opened"):
+        tuned(probes=2, mode="good", storage="sqlite:////nowhere/at/all.db")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_storage_with_the_study_of_another_job_is_refused(tuned: Tune, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    tuned(probes=1, mode="good", storage=url)
+    other = load_job(ROOT / "jobs" / "tiny_cpu.yaml", set_values={"compile": "off"})
+    folder = tmp_path / "elsewhere" / "run"
+    with pytest.raises(InputError, match="already holds a study"):
+        tuned(probes=1, mode="good", storage=url, job=other, run_dir=folder)
 
 
 def test_nothing_is_run_in_a_dry_run(tuned: Tune, tmp_path: Path) -> None:

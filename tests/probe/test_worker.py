@@ -110,6 +110,7 @@ def test_two_processes_share_a_step_and_the_slowest_counts(
     assert record.status == "ok", record.message
     assert record.result["step"]["step_s"] > 0
     assert record.result["step"]["world"] == 2
+    assert record.result["parameters"]["local_bytes"] == record.result["parameters"]["bytes"]
 
 
 def test_an_error_of_one_rank_ends_all_and_is_what_is_told(
@@ -130,6 +131,7 @@ def test_one_process_serves_request_after_request_and_names_what_broke(
         quick,
         {**quick, "attention": "flash_attention_2"},
         {**quick, "dataset": {"path": str(rows), "tokenizer": "bytes"}},
+        {**quick, "sharding": "zero3"},
         {**quick, "micro_batch_size": 2},
     )
     lines = ""
@@ -142,10 +144,12 @@ def test_one_process_serves_request_after_request_and_names_what_broke(
         input=lines, text=True, capture_output=True, timeout=240, cwd=ROOT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    found = [json.loads((tmp_path / f"result{n}.json").read_text()) for n in range(4)]
-    assert [result["status"] for result in found] == ["ok", "unsupported", "bad_data", "ok"]
+    found = [json.loads((tmp_path / f"result{n}.json").read_text()) for n in range(5)]
+    named = ["ok", "unsupported", "bad_data", "unsupported", "ok"]
+    assert [result["status"] for result in found] == named
     assert "line 7" in found[2]["message"]
-    assert found[3]["seconds"]["import"] < found[0]["seconds"]["import"]
+    assert "sharding zero3 needs deepspeed" in found[3]["message"]
+    assert found[4]["seconds"]["import"] < found[0]["seconds"]["import"]
 
 
 def test_the_worker_runs_as_a_folder_of_its_own(tmp_path: Path, body: dict[str, Any]) -> None:
@@ -177,7 +181,7 @@ def test_the_arguments_are_those_that_are_exported(
     own = probed(body, output_dir="out", max_steps=9, on_cpu=True)
     plan = Plan(
         job=job, offer=offer, config=config, torch=(2, 13, 0), transformers=(5, 23, 0), trl=None,
-        checkpoint_bytes=1.0, at_risk=False, out_dir="out",
+        checkpoint_bytes=1.0, risk="", out_dir="out",
     )  # fmt: skip
     theirs = exported(plan, 5e-5)
     compared = (

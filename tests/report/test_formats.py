@@ -153,7 +153,7 @@ def test_nothing_feasible_names_three_misses_and_the_changes_that_fit(samples: S
     for over in ("256.0 MiB", "1.2 GiB", "2.2 GiB"):
         assert over in shown
     assert "activation_checkpointing" in shown
-    assert "changes the result" in shown
+    assert "These change the result" in shown
 
 
 def test_candidates_that_are_not_valid_are_not_said_to_be_too_big(samples: Samples) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.evidence.validation import Errors, GroupErrors, OomCounts, Validation
+from autotune.evidence.validation import Coverage, Errors, GroupErrors, OomCounts, Validation
+from autotune.evidence.verdicts import WrongVerdict
 from autotune.report.catalogs import devices_listing, models_listing, runs_listing
 from autotune.report.dataset import dataset_csv, dataset_payload, dataset_text
 from autotune.report.listing import (
@@ -34,7 +35,17 @@ if TYPE_CHECKING:
 ERRORS = Errors(n=40, median_ape=0.061, mape=0.082, p90_ape=0.17, bias=-0.013)
 VALIDATION = Validation(
     rows=100, used=60, skipped={"an encoder": 40}, memory=ERRORS, memory_allocated=Errors(0),
-    time=ERRORS, oom=OomCounts(8, 1, 32, 0, 2, ("row-17",)), coverage={"p10_p90": 0.83},
+    time=ERRORS, coverage={"p10_p90": 0.83},
+    oom=OomCounts(
+        8, 1, 32, 0, 2, ("row-17",), 0.125, 0.0, 0.05,
+        (
+            WrongVerdict("row-17", "false_fit", 0.93, 70e9, 80e9, None, "longer rows"),
+            WrongVerdict("row-18", "at_risk", 0.81, 79e9, 80e9, None, "a full card"),
+            WrongVerdict("row-19", "at_risk", 0.85, 78e9, 80e9, None, "a full card"),
+        ),
+    ),
+    skipped_rows={"an encoder": ("row-1", "row-2", "row-3")},
+    memory_coverage={"allocated, own_model": Coverage(20, 3, 0.85)},
     groups=(GroupErrors("lab/bench", "llama", "A100", "lora", ERRORS, Errors(0)),),
 )  # fmt: skip
 
@@ -126,15 +137,19 @@ def test_the_validation_payload_has_the_promised_keys() -> None:
     assert set(payload["memory"]) == {"n", "median_ape", "mape", "p90_ape", "bias"}
     assert payload["memory_allocated"]["median_ape"] is None
     assert payload["oom"]["listed"] == ["row-17"]
+    assert payload["oom"]["wrong"][1]["believed"] == "a full card"
+    assert payload["skipped_rows"]["an encoder"] == ["row-1", "row-2", "row-3"]
 
 
 def test_the_validation_table_shows_errors_misses_and_skips() -> None:
     payload = validation_payload(VALIDATION)
     text = " ".join(validation_text(payload).split())
     assert "seconds a step 40 6.1% 8.2% 17.0% -1.3%" in text
-    assert "of 8 runs that ran out of memory, 1 were said to fit" in text
-    assert "row-17" in text
-    assert "40 an encoder" in text
+    assert "of 8 runs that ran out of memory, 1 (12.5%) were said to fit" in text
+    assert "row-17: said to fit, P(fits) 0.93: longer rows." in text
+    assert "row-18, row-19: said to be at risk, P(fits) 0.81 to 0.85: a full card." in text
+    assert "allocated, own model 20 3 85.0%" in text
+    assert "40 an encoder row-1, row-2, .." in text
     assert "83.0%" in validation_markdown(payload)
     (group,) = csv.DictReader(io.StringIO(validation_csv(payload)))
     assert (group["gpu"], group["memory.n"], group["time.mape"]) == ("A100", "40", "")

@@ -10,6 +10,7 @@ import pytest
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 from autotune.domain.outcome import Spread
+from autotune.domain.shortfall import LongestBatch, Shortfall
 from autotune.report.payload import (
     dumps,
     estimate_payload,
@@ -115,6 +116,27 @@ def test_a_recorded_answer_is_taken_as_it_was(samples: Samples) -> None:
     for rec in (samples.full, samples.infeasible):
         payload = recommendation_payload(rec)
         assert recorded_payload(json.loads(dumps(payload)), "here") == payload
+
+
+def test_why_nothing_fits_is_recorded_and_may_be_absent_in_older_records(samples: Samples) -> None:
+    best, rejected = samples.full.best, samples.infeasible.rejected
+    assert best is not None
+    batch = LongestBatch(8, 1024, "stated")
+    missing = Shortfall(
+        best.offer, best.config, "memory", 80e9, 70e9, 0.0, best.memory_bytes, "backward",
+        "the backward pass of the loss and its logits", batch,
+    )  # fmt: skip
+    rec = replace(samples.infeasible, rejected=replace(rejected, shortfall=missing))
+    payload = json.loads(dumps(recommendation_payload(rec)))
+    found = payload["rejected"]["shortfall"]
+    assert found["over_bytes"] == 10e9
+    assert found["longest_batch"]["tokens"] == 8192
+    assert recorded_payload(payload, "here") == payload
+    del payload["rejected"]["shortfall"]
+    assert recorded_payload(payload, "here") == payload
+    payload["rejected"]["shortfall"] = {"device": 3}
+    with pytest.raises(InputError, match="shortfall"):
+        recorded_payload(payload, "here")
 
 
 @pytest.mark.parametrize(

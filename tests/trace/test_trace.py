@@ -193,3 +193,36 @@ def test_a_trace_that_hangs_is_stopped_and_reported(tmp_path: Path) -> None:
 
 def test_padding_masks_cost_memory(tracer: Tracer) -> None:
     assert peak(tracer, replace(BASE, padded=True)) > peak(tracer, BASE)
+
+
+A100_BYTES = 85_097_971_712  # torch.cuda total_memory of an A100-SXM4-80GB
+CONTEXT_BYTES = 500 * 2**20
+
+
+# Source: as above; the driver's reading (nvidia-smi) of the same runs, MiB. Both ran.
+@pytest.mark.parametrize(
+    ("changes", "micro_batch_size", "driver_mib"),
+    [
+        ({"rank": 0, "autocast": False}, 8, 72_988),
+        ({"targets": ATTENTION, "autocast": False}, 8, 43_232),
+    ],
+)
+def test_runs_that_fit_an_a100_fit_its_simulated_allocator(
+    tracer: Tracer, changes: dict[str, object], micro_batch_size: int, driver_mib: int
+) -> None:
+    request = replace(
+        BASE, model=MISTRAL_7B, seq_len=4096, micro_batch_size=micro_batch_size,
+        activation_checkpointing="full", optimizer="adamw_torch", loss="upcast_copy", **changes,
+    )  # fmt: skip
+    found = tracer.run(
+        request, capacity_bytes=A100_BYTES - CONTEXT_BYTES, blas_bytes=int(CUBLAS_BYTES)
+    )
+    assert isinstance(found, Traced), found
+    allocator = found.allocator
+    assert allocator is not None
+    assert allocator.limited.out_of_memory is None
+    assert allocator.expandable.out_of_memory is None
+    assert found.peak_bytes <= allocator.needed <= allocator.roomy.reserved
+    # What it gets by with is a lower bound of what the driver saw, and what it holds is near it.
+    assert allocator.needed + CONTEXT_BYTES < driver_mib * 2**20 * 1.01
+    assert allocator.limited.reserved + CONTEXT_BYTES == pytest.approx(driver_mib * 2**20, rel=0.12)

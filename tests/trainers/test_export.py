@@ -221,13 +221,39 @@ def test_a_cpu_offer_uses_the_cpu_and_nothing_of_a_gpu(target: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("torch", "name"), [((2, 13, 0), "PYTORCH_ALLOC_CONF"), ((2, 8, 0), "PYTORCH_CUDA_ALLOC_CONF")]
+    ("torch", "name"),
+    [
+        ((2, 13, 0), "PYTORCH_ALLOC_CONF"),
+        ((2, 11), "PYTORCH_ALLOC_CONF"),
+        ((2, 9, 1), "PYTORCH_CUDA_ALLOC_CONF"),
+        ((2, 8, 0), "PYTORCH_CUDA_ALLOC_CONF"),
+    ],
 )
 def test_the_allocator_variable_follows_torch_and_the_risk(torch: Any, name: str) -> None:
     risky = job(software=replace(SOFTWARE, torch=torch))
-    text = export("hf", risky, offer(), config(), at_risk=True).files["run.sh"]
-    assert f"export {name}=expandable_segments:True" in text
+    text = export("hf", risky, offer(), config(), risk="too near").files["run.sh"]
+    assert f'export {name}="${{{name}:-expandable_segments:True}}"' in text
+    assert "# segments that grow leave fewer gaps: too near" in text
     assert "expandable" not in export("hf", risky, offer(), config()).files["run.sh"]
+
+
+def test_segments_do_not_grow_where_they_fail() -> None:
+    windows = offer()
+    windows = replace(windows, host=replace(windows.host, wsl=True))
+    text = export("hf", job(), windows, config(), risk="too near").files["run.sh"]
+    assert "expandable" not in text
+    assert "WSL2" in text
+    old = job(software=replace(SOFTWARE, torch=(2, 0, 1)))
+    assert "expandable" not in export("hf", old, offer(), config(), risk="near").files["run.sh"]
+
+
+def test_the_disk_check_asks_for_no_more_checkpoints_than_are_saved() -> None:
+    many = config(save_total_limit=1000, checkpoint_every_steps=40)
+    text = export("hf", job(steps=100), offer(), many, 1e9).files["run.sh"]
+    assert "need_bytes=$(( 3 * 1000000000 ))" in text
+    few = config(save_total_limit=1, checkpoint_every_steps=40)
+    text = export("hf", job(steps=100), offer(), few, 1e9).files["run.sh"]
+    assert "need_bytes=$(( 2 * 1000000000 ))" in text
 
 
 @pytest.mark.parametrize(

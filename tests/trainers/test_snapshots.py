@@ -49,6 +49,8 @@ def test_arguments_of_a_version_are_these(name: str) -> None:
 def test_launcher_of_a_sharding_is_this(sharding: str) -> None:
     count = 1 if sharding == "none" else 2
     chosen = config(sharding=sharding, gradient_accumulation_steps=2 // count)
-    exported = export("hf", job(), offer(count), chosen, 2.5e9, at_risk=True)
+    exported = export(
+        "hf", job(), offer(count), chosen, 2.5e9, risk="the probability that it fits is 0.93"
+    )
     check(f"accelerate-{sharding}.yaml", exported.files["accelerate.yaml"])
     check(f"run-{sharding}.sh", exported.files["run.sh"])

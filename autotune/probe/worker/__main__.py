@@ -54,12 +54,13 @@ def status_of(error: BaseException, stage: str) -> str:  # noqa: PLR0911 - an ou
     host = isinstance(error, MemoryError) or "DefaultCPUAllocator" in text
     if host or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return "oom_host"
-    if "NCCL" in text or "Gloo" in text or type(error).__name__ == "DistBackendError":
+    if "NCCL" in text or "gloo" in text.casefold() or type(error).__name__ == "DistBackendError":
         return "nccl_error"
     sticky = getattr(torch, "AcceleratorError", ())
     if (sticky and isinstance(error, sticky)) or "CUDA error" in text or "CUBLAS_STATUS" in text:
         return "cuda_error"
-    missing = isinstance(error, (ImportError, NotImplementedError))
+    named = type(error).__name__ == "Unsupported"
+    missing = named or isinstance(error, (ImportError, NotImplementedError))
     compiler = type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
     if missing or compiler or (stage == "build" and isinstance(error, (ValueError, KeyError))):
         return "unsupported"
@@ -79,9 +80,10 @@ def versions() -> dict[str, str]:
 
 def answer(request: dict[str, Any], begun_s: float) -> tuple[dict[str, Any], bool]:
     """The result of a request, and whether this process can serve another one."""
+    from .ranks import several, working_folder
     from .run import Run, machine
 
-    work = Path(tempfile.mkdtemp(prefix="probe-", dir=request.get("work_dir")))
+    work = working_folder(request.get("work_dir"))
     run = Run(request, work, begun_s)
     usable = True
     try:
@@ -98,7 +100,10 @@ def answer(request: dict[str, Any], begun_s: float) -> tuple[dict[str, Any], boo
         if status in {"oom_device", "oom_host"} and hasattr(run, "meter"):
             found["memory"] = run.meter.report() | {"at_failure": run.meter.read()}
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        if hasattr(run, "meter"):
+            run.meter.uncount()
+        if not several():  # else another rank may still read there; the parent removes it
+            shutil.rmtree(work, ignore_errors=True)
     found |= {
         "schema_version": SCHEMA_VERSION, "key": request["key"], "stage": run.stage,
         "versions": versions(), "device": machine(run.device),

@@ -6,6 +6,7 @@ import inspect
 from typing import Any
 
 HALF = ("bf16", "fp16")
+COLLECTIVE_S = 240  # a rank may write a checkpoint of gigabytes while the others wait
 
 
 def training_arguments(
@@ -72,7 +73,9 @@ def _memory_for_time(request: dict[str, Any]) -> dict[str, Any]:
     wanted = request["activation_checkpointing"] == "full" and request["sharding"] != "fsdp"
     found: dict[str, Any] = {name: wanted}
     if wanted:
-        found[f"{name}_kwargs"] = {"use_reentrant": False}
+        # ZeRO-3 with adapters works only with the reentrant kind (trl issue 2514)
+        adapters = request["method"]["kind"] == "lora"
+        found[f"{name}_kwargs"] = {"use_reentrant": adapters and request["sharding"] == "zero3"}
     return found
 
 
@@ -80,7 +83,7 @@ def _sharding(request: dict[str, Any], *, on_cpu: bool) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if request["sharding"] != "none":
         found["ddp_backend"] = "gloo" if on_cpu else "nccl"
-        found["ddp_timeout"] = 120
+        found["ddp_timeout"] = COLLECTIVE_S
     if request["sharding"] == "ddp":
         found["ddp_find_unused_parameters"] = False
     if request["sharding"] == "fsdp":

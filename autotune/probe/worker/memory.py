@@ -1,4 +1,7 @@
-"""Peak memory by phase: the allocator's own counters on CUDA, resident memory on a CPU."""
+"""Peak memory by phase: the allocator's counters on CUDA; live tensors and the process on a CPU.
+
+Resident memory also holds what the C library has not given back.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,13 @@ from typing import Any
 
 import torch
 
+from .tensors import LiveBytes
+
 RESET_PEAK = "5"  # man 5 proc: resets VmHWM, the peak of resident memory
 SPILL_SHARE = 0.98
+CGROUP_LIMITS = (
+    "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+)  # fmt: skip
 
 
 def resident_bytes(field: str = "VmRSS") -> int:
@@ -30,12 +38,27 @@ class Meter:
         self.device = device
         self.cuda = device.type == "cuda"
         self.peaks: dict[str, dict[str, int]] = {}
+        self.counter: LiveBytes | None = None
+        self._counting = False
         if self.cuda:
             torch.zeros(1, device=device)
             self.context = self._driver_used() - torch.cuda.memory_reserved(device)
         else:
             self.context = resident_bytes()
         self._retries = 0
+
+    def count(self) -> None:
+        """Count live tensors from now until `uncount`, for the phases noted meanwhile (CPU)."""
+        if not self.cuda and not self._counting:
+            self.counter = self.counter or LiveBytes()
+            self.counter.__enter__()
+            self._counting = True
+
+    def uncount(self) -> None:
+        """Stop counting: what follows is timed."""
+        if self._counting and self.counter is not None:
+            self.counter.__exit__(None, None, None)
+            self._counting = False
 
     def _driver_used(self) -> int:
         free, total = torch.cuda.mem_get_info(self.device)
@@ -46,18 +69,23 @@ class Meter:
         if self.cuda:
             torch.cuda.reset_peak_memory_stats(self.device)
             return
+        if self.counter is not None:
+            self.counter.reset()
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text(RESET_PEAK, encoding="ascii")
 
     def note(self, phase: str) -> None:
         """The peak since the reset belongs to this phase; the next one starts."""
         found = self.read()
-        known = self.peaks.get(phase, found)
-        self.peaks[phase] = {name: max(value, known[name]) for name, value in found.items()}
+        known = self.peaks.get(phase, {})
+        self.peaks[phase] = {n: max(value, known.get(n, 0)) for n, value in found.items()}
         self.reset()
 
     def read(self) -> dict[str, int]:
-        """[bytes] allocated: tensors; reserved: what the allocator holds; driver: the device."""
+        """[bytes] allocated: tensors; reserved: what the allocator holds; driver: the device.
+
+        Where tensors have to be counted, phases in which they were not have no `allocated`.
+        """
         if self.cuda:
             return {
                 "allocated": torch.cuda.max_memory_allocated(self.device),
@@ -66,7 +94,10 @@ class Meter:
             }
         peak = resident_bytes("VmHWM")
         own = max(peak - self.context, 0)
-        return {"allocated": own, "reserved": own, "driver": peak}
+        found = {"reserved": own, "driver": peak}
+        if self.counter is None:
+            return {"allocated": own, **found}
+        return {"allocated": self.counter.peak, **found} if self._counting else found
 
     def retries(self) -> int:
         """Times the allocator had to give blocks back before it could serve a request."""
@@ -79,7 +110,7 @@ class Meter:
         total = self.total_bytes()
         kinds = ("allocated", "reserved", "driver")
         largest = {
-            f"{kind}_bytes": max((p[kind] for p in self.peaks.values()), default=0)
+            f"{kind}_bytes": max((p.get(kind, 0) for p in self.peaks.values()), default=0)
             for kind in kinds
         }
         return {
@@ -95,7 +126,11 @@ class Meter:
         """[bytes] of the device."""
         if self.cuda:
             return int(torch.cuda.mem_get_info(self.device)[1])
-        return int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        total = int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        for name in CGROUP_LIMITS:
+            with contextlib.suppress(OSError, ValueError):
+                total = min(total, int(Path(name).read_text(encoding="ascii")))
+        return total
 
 
 def limit(device: torch.device, bytes_: int) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from .ranks import several, together
+
 EVALUATIONS = 3
 LOADER_BATCHES, LOADER_SECONDS = 24, 2.0
 
@@ -45,6 +47,7 @@ def checkpoint(trainer: Any, clock: Any, saves: int = 2) -> dict[str, Any]:  # n
             trainer.state.global_step += 1
             begun = clock.now()
             trainer._save_checkpoint(trainer.model, trial=None)  # noqa: SLF001 - the real save
+            together()
             written = time.perf_counter()
             target = folder / f"checkpoint-{trainer.state.global_step}"
             files = [path for path in target.rglob("*") if path.is_file()]
@@ -56,7 +59,11 @@ def checkpoint(trainer: Any, clock: Any, saves: int = 2) -> dict[str, Any]:  # n
             found["save_s"] = found["saves_s"][-1]
         target = folder / f"checkpoint-{trainer.state.global_step}"
         found["load_s"] = _load(trainer, clock, target)
-    except OSError as error:
+        together()
+    except Exception as error:
+        # A full disk shows as OSError, RuntimeError or safetensors' own, by who was writing.
+        if several() or isinstance(error, torch.OutOfMemoryError):
+            raise
         found["error"] = f"{type(error).__name__}: {error}"
     finally:
         for path in folder.glob("checkpoint-*"):

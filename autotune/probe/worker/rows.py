@@ -31,10 +31,11 @@ class Source:
         self.vocab_size = vocab_size
         data = request.get("dataset")
         self.texts: list[Any] = []
+        self.lines: list[int] = []  # of the file, by row: blank lines are no rows
         self.encode = None
         if data:
             self.encode = _encoder(data["tokenizer"], vocab_size)
-            self.texts = _read(Path(data["path"]))
+            self.lines, self.texts = _read(Path(data["path"]))
             self.sizes = [len(item) for item in self.texts]
         else:
             self.sizes = [int(n) for n in request["lengths"]]
@@ -49,7 +50,13 @@ class Source:
         if self.encode is not None:
             found = self.encode(self.texts[row])[: self.max_length]
             if not found:
-                msg = f"row {row + 1} of the data set has no tokens"
+                msg = f"line {self.lines[row]} of the data set has no tokens"
+                raise BadData(msg)
+            if max(found) >= self.vocab_size:
+                msg = (
+                    f"line {self.lines[row]} of the data set holds token {max(found)}, and the "
+                    f"model has {self.vocab_size}"
+                )
                 raise BadData(msg)
             return found
         count = self.stated_longest if stretch else min(self.sizes[row], self.max_length)
@@ -102,8 +109,9 @@ class Pad:
         return {name: torch.tensor(values) for name, values in batch.items()}
 
 
-def _read(path: Path) -> list[Any]:
-    """Texts, or lists of token numbers, of the first rows of a JSONL file."""
+def _read(path: Path) -> tuple[list[int], list[Any]]:
+    """Line numbers and texts, or lists of token numbers, of the first rows of a JSONL file."""
+    numbers: list[int] = []
     found: list[Any] = []
     seen = 0
     with path.open("rb") as stream:
@@ -111,12 +119,13 @@ def _read(path: Path) -> list[Any]:
             seen += len(line)
             if line.strip():
                 found.append(_content(line, f"{path} line {number}"))
+                numbers.append(number)
             if seen > SCAN_BYTES:
                 break
     if not found:
         msg = f"{path} holds no rows"
         raise BadData(msg)
-    return found
+    return numbers, found
 
 
 def _content(line: bytes, place: str) -> Any:  # noqa: ANN401 - text or token numbers
@@ -129,7 +138,11 @@ def _content(line: bytes, place: str) -> Any:  # noqa: ANN401 - text or token nu
         msg = f"{place} is not a JSON object"
         raise BadData(msg)
     if "input_ids" in row:
-        return row["input_ids"]
+        ids = row["input_ids"]
+        if not isinstance(ids, list) or not all(type(i) is int and i >= 0 for i in ids):
+            msg = f"{place}: input_ids is no list of token numbers"
+            raise BadData(msg)
+        return ids
     text = _text(row)
     if not text:
         msg = (
@@ -141,7 +154,7 @@ def _content(line: bytes, place: str) -> Any:  # noqa: ANN401 - text or token nu
 
 def _text(row: dict[str, Any]) -> str:
     chat = row.get("messages") or row.get("conversations")
-    if chat:
+    if isinstance(chat, list) and all(isinstance(m, dict) for m in chat) and chat:
         turns = (
             f"{m.get('role', m.get('from'))}\n{m.get('content', m.get('value'))}" for m in chat
         )

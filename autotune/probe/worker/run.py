@@ -12,13 +12,16 @@ from .arguments import training_arguments
 from .memory import Meter, limit, resident_bytes
 from .model import build
 from .parts import checkpoint, evaluation, loader
+from .ranks import StopSign, largest, local_bytes, several, slowest
 from .rows import Pad, Rows, Source
-from .steady import summary
+from .sharded import Unsupported, check, prepare
+from .steady import Step, summary
 from .timing import Clock, ProbeTrainer, Stopwatch
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+PATIENCE_S = 60.0
 MOST_STEPS = 10_000  # the stopwatch ends the training long before
 STATE_BYTES = 12  # of a trained parameter and its two moments in fp32, at most
 
@@ -33,22 +36,23 @@ class Run:
         self._entered = begun_s
         self.result: dict[str, Any] = {"warnings": [], "seconds": {}}
         self.device = torch.device("cpu")
-        if request["device"] == "cuda":
-            local = int(os.environ.get("LOCAL_RANK", "0"))
-            self.device = torch.device("cuda", local)
-            torch.cuda.set_device(self.device)
 
     def measure(self) -> dict[str, Any]:
         """Everything, in the order of what is worth most."""
         request = self.request
         torch.manual_seed(request["seed"])
-        torch.set_flush_denormal(True)
+        if request["device"] == "cuda":
+            self.device = _gpu()
         self.meter = Meter(self.device)
+        if request["compile"] == "off" and not several():
+            self.meter.count()
         if request.get("memory_limit_bytes"):
             limit(self.device, int(request["memory_limit_bytes"]))
         self._enter("build")
         source = Source(request, int(request["model"]["vocab_size"]))
-        model = build(request, self.device)
+        # FSDP divides a model that the host holds: one device may not hold all of it.
+        place = torch.device("cpu") if request["sharding"] == "fsdp" else self.device
+        model = build(request, place)
         self._count(model)
         self.meter.note("build")
         self._enter("prepare")
@@ -56,10 +60,12 @@ class Run:
         trainer = self._trainer(model, source)
         self._enter("train")
         trainer.train()
+        self.meter.uncount()
+        check(trainer, request)
         self._steps(trainer)
         self._rest(trainer, source)
         self._enter("done")
-        self.result["memory"] = self.meter.report()
+        self.result["memory"] = largest(self.meter.report()) if several() else self.meter.report()
         return self.result
 
     def _enter(self, stage: str) -> None:
@@ -82,7 +88,7 @@ class Run:
         from transformers import TrainingArguments
 
         request = self.request
-        plan = dict(request["steps"])
+        plan = {**request["steps"], "patience_s": request.get("patience_s", PATIENCE_S)}
         per_step = request["micro_batch_size"] * request["gradient_accumulation_steps"]
         chunk = 50 * request["micro_batch_size"] if request["length_grouping"] == "on" else 0
         world = int(request.get("count", 1))
@@ -94,7 +100,10 @@ class Run:
             request, output_dir=str(self.work), max_steps=MOST_STEPS,
             on_cpu=self.device.type == "cpu",
         )  # fmt: skip
-        self.watch = Stopwatch(plan, self.clock, self.meter)
+        prepare(request, on_cpu=self.device.type == "cpu")
+        self.watch = Stopwatch(
+            plan, self.clock, self.meter, StopSign(self.work if several() else None)
+        )
         trainer = ProbeTrainer(
             model=model, args=TrainingArguments(**arguments), train_dataset=self.rows,
             data_collator=self.collate, callbacks=[self.watch],
@@ -111,18 +120,31 @@ class Run:
         found["steady"] = watch.steady_from is not None
         found["warmup_steps"] = len(watch.steps) - len(measured)
         before = watch.steps[: len(watch.steps) - len(measured)]
+        self._spent(before, measured)
         typical = found["step_s"] / max(found["tokens"], 1)
         extra = sum(max(s.wall_s - typical * s.tokens, 0.0) for s in before)
         found["first_step_s"], found["warmup_extra_s"] = watch.first_step_s, extra
         found["retries"] = self.meter.retries() - watch.retries_before
         found["accumulation"] = request["gradient_accumulation_steps"]
-        if trainer.args.world_size > 1:
-            found |= _slowest(found) | {"world": trainer.args.world_size}
+        if several():
+            found |= slowest(found) | {"world": trainer.args.world_size}
+            self.result["parameters"]["local_bytes"] = local_bytes(trainer.model)
         self.result["step"] = found
         if request["compile"] != "off":
             self.result["compile"] = {"extra_s": extra, **_graphs()}
         if not found["steady"]:
             self.result["warnings"].append("the steps never became steady")
+
+    def _spent(self, before: list[Step], measured: list[Step]) -> None:
+        """[s] what training took, by purpose; `around` is the Trainer's start and end."""
+        longest = int(self.request["steps"]["longest"])
+        parts = {
+            "longest": sum(s.wall_s for s in before[:longest]),
+            "warmup": sum(s.wall_s for s in before[longest:]),
+            "window": sum(s.wall_s for s in measured),
+        }
+        around = time.perf_counter() - self._entered - sum(parts.values())
+        self.result["train_seconds"] = parts | {"around": max(around, 0.0)}
 
     def _rest(self, trainer: Any, source: Source) -> None:  # noqa: ANN401 - a Trainer
         """Evaluation, checkpoint and loader; on several devices only the first rank's."""
@@ -131,9 +153,12 @@ class Run:
             self._enter("evaluation")
             count = int(request["evaluation"]["batch_size"])
             self.meter.reset()
+            if request["compile"] == "off" and not several():
+                self.meter.count()
             longest = [self._row(source, i, longest=True) for i in range(count)]
             evaluation(trainer, self.clock, self.collate(longest))
             self.meter.note("evaluation")
+            self.meter.uncount()
             typical = [self._row(source, i, longest=False) for i in range(count)]
             self.result["evaluation"] = evaluation(trainer, self.clock, self.collate(typical))
         most = request.get("checkpoint_max_bytes", 0)
@@ -156,14 +181,18 @@ class Run:
         return {"input_ids": ids, "labels": ids}
 
 
-def _slowest(found: dict[str, Any]) -> dict[str, float]:
-    """Times of the slowest rank: the step of all is as long as its."""
-    import torch.distributed as dist
-
-    every: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, found)
-    names = ("step_s", "micro_s", "optimizer_s", "data_s", "block_s", "first_step_s")
-    return {name: max(rank[name] for rank in every) for name in names}
+def _gpu() -> torch.device:
+    """The GPU of this rank. Raises Unsupported."""
+    if not torch.cuda.is_available():
+        msg = f"no CUDA device can be used: torch {torch.__version__} sees none"
+        raise Unsupported(msg)
+    here, local = torch.cuda.device_count(), int(os.environ.get("LOCAL_RANK", "0"))
+    if local >= here:
+        msg = f"rank {local} has no CUDA device: {here} can be seen"
+        raise Unsupported(msg)
+    found = torch.device("cuda", local)
+    torch.cuda.set_device(found)
+    return found
 
 
 def _graphs() -> dict[str, int]:

@@ -29,6 +29,7 @@ class Step:
     data_s: float  # blocked in the data loader
     micro_s: float  # forward and backward of all micro-steps
     optimizer_s: float
+    cpu_s: float = 0.0  # of all threads of this process; far below wall_s: others had the processor
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ def summary(steps: Sequence[Step], tokens: Sequence[int] | None = None) -> dict[
     found["micro_s"] = _typical(counts, [s.micro_s for s in steps])
     found["optimizer_s"] = statistics.median(s.optimizer_s for s in steps)
     found["data_s"] = statistics.median(s.data_s for s in steps)
+    found["cpu_s"] = _typical(counts, [s.cpu_s for s in steps])
     found["median_s"] = statistics.median(walls)
     found["mean_s"] = statistics.fmean(walls)
     found["relative_error"] = 1.25 * spread / math.sqrt(len(steps))  # of a median

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import Trainer, TrainerCallback
 
-from .steady import WINDOW, Step, first_steady
+from .ranks import StopSign
+from .steady import WINDOW, Step, is_steady
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,9 +59,15 @@ class Stopwatch(TrainerCallback):
     The first `longest` steps run the longest rows and belong to memory, not to time.
     """
 
-    def __init__(self, plan: dict[str, Any], clock: Clock, meter: Meter) -> None:
-        """plan: longest, most, measured, least (steps) and seconds (of the steady block)."""
+    def __init__(
+        self, plan: dict[str, Any], clock: Clock, meter: Meter, sign: StopSign | None = None
+    ) -> None:
+        """plan: longest, most, measured, least (steps), seconds (of the steady block), patience_s.
+
+        sign: how several ranks agree on the last step.
+        """
         self.plan, self.clock, self.meter = plan, clock, meter
+        self.sign = sign or StopSign(None)
         self.steps: list[Step] = []
         self.steady_from: int | None = None
         self.block: tuple[float, int] | None = None  # host clock and step at the block's start
@@ -71,6 +78,8 @@ class Stopwatch(TrainerCallback):
         self._marks: list[dict[str, Any]] = []
         self._fetched = (0.0, 0)  # seconds in the loader and tokens of the step to come
         self._last_end: Any = None
+        self._last_cpu = 0.0
+        self._checked = 0  # steps that were looked at for the start of the steady block
 
     def fetched(self, seconds: float, tokens: int) -> None:
         """The loader gave the batches of one step."""
@@ -80,6 +89,7 @@ class Stopwatch(TrainerCallback):
         """Training starts."""
         self.begun_s = self.clock.now()
         self._last_end = self.clock.mark()
+        self._last_cpu = time.process_time()
         self.meter.reset()
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:  # noqa: ANN401 - Trainer's signature
@@ -100,14 +110,18 @@ class Stopwatch(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401, ARG002
         """A step is over; on CUDA the step before it is now known."""
         self._last_end = self._marks[-1][END] = self.clock.mark()
+        cpu = time.process_time()
+        self._marks[-1]["cpu"], self._last_cpu = cpu - self._last_cpu, cpu
         if self._in_longest:
             self.meter.note("optimizer")
+        if len(self._marks) >= int(self.plan["longest"]):
+            self.meter.uncount()
         if len(self._marks) == 1:
             self.first_step_s = self.clock.now() - self.begun_s
         lag = 1 if self.clock.cuda else 0
         while len(self.steps) < len(self._marks) - lag:
             self.steps.append(self._resolved(self._marks[len(self.steps)]))
-        if self._enough():
+        if self.sign.reached(len(self._marks), wanted=self._enough()):
             control.should_training_stop = True
 
     @property
@@ -123,14 +137,23 @@ class Stopwatch(TrainerCallback):
             data_s=data_s,
             micro_s=between(marks[BEGIN], marks[MICRO]),
             optimizer_s=between(marks[MICRO], marks[OPTIMIZER]),
+            cpu_s=marks["cpu"],
         )
+
+    def _first_steady(self) -> int | None:
+        """The step that a steady window starts at; each window is looked at once."""
+        first = max(int(self.plan["longest"]), self._checked)
+        for start in range(first, len(self.steps) - WINDOW + 1):
+            self._checked = start + 1
+            if is_steady(self.steps[start : start + WINDOW]):
+                return start
+        return None
 
     def _enough(self) -> bool:
         done = len(self.steps)
         if self.steady_from is None:
-            start = first_steady(self.steps[int(self.plan["longest"]) :])
-            if start is not None:
-                self.steady_from = start + int(self.plan["longest"])
+            self.steady_from = self._first_steady()
+            if self.steady_from is not None:
                 self.retries_before = self.meter.retries()
                 self.meter.reset()
                 self.block = (self.clock.now(), len(self._marks))

@@ -1,0 +1,257 @@
+"""What could be changed so that a job fits: settings, locks, machines, and the contract itself.
+
+A change is an edit of (job, space); two of them one after the other are a pair. Rungs are changes
+of which the first that fits is the one to name: the mildest comes first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from autotune.catalog.devices import default_host, find_device
+from autotune.catalog.prices import price_for
+from autotune.domain.config import KNOBS
+from autotune.domain.device import Offer
+from autotune.domain.space import SearchSpace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from autotune.domain.job import Job
+
+Question = tuple["Job", SearchSpace]
+Kind = Literal["setting", "lock", "machine", "quality"]
+Rungs = tuple["Change", ...]
+
+# Knobs that move memory, the usual first resort first. Packing and grouping only add to it.
+MEMORY_KNOBS = (
+    "micro_batch_size", "activation_checkpointing", "attention", "adapter_dtype", "optimizer",
+    "precision", "sharding", "compile",
+)  # fmt: skip
+SPLIT = ("micro_batch_size", "gradient_accumulation_steps")
+COUNTS = (1, 2, 4, 8)  # devices in one host that clouds sell
+SHORTEST = 64  # tokens; rows shorter than this train nothing useful
+LOWEST_RANK = 4
+MOST_RUNGS = 3
+MOST_DEVICES = 3  # of which more pieces are tried
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One edit. frees: knobs whose found value is what changes. label: what else changes."""
+
+    kind: Kind
+    edit: Callable[[Question], Question]
+    frees: tuple[str, ...] = ()
+    label: str = ""
+    apply: str = ""
+
+    def then(self, other: Change) -> Change:
+        """Both, one after the other."""
+        return Change(
+            "quality" if "quality" in {self.kind, other.kind} else self.kind,
+            lambda question: other.edit(self.edit(question)),
+            (*self.frees, *(name for name in other.frees if name not in self.frees)),
+            " and ".join(part for part in (self.label, other.label) if part),
+            " ".join(part for part in (self.apply, other.apply) if part),
+        )
+
+
+def setting_changes(question: Question, wide: SearchSpace, pinned: set[str]) -> list[Change]:
+    """Knobs that are locked, closed, or left out of the space, each opened alone.
+
+    pinned: knobs that the user locked, whatever else the question holds fixed.
+    """
+    job, space = question
+    names = dict.fromkeys((*MEMORY_KNOBS, *(name for name in job.lock if name in pinned)))
+    found = []
+    for name in names:
+        if name == SPLIT[1] and SPLIT[0] in names:
+            continue
+        together = SPLIT if name in SPLIT else (name,)
+        if _is_shut(job, space, wide, name, together):
+            kind: Kind = "lock" if pinned & set(together) else "setting"
+            found.append(Change(kind, _opener(together, wide), together))
+    return found
+
+
+def _is_shut(
+    job: Job, space: SearchSpace, wide: SearchSpace, name: str, together: tuple[str, ...]
+) -> bool:
+    """Whether opening the knob adds values that could run."""
+    if any(part in job.lock for part in together):
+        return True
+    if name == "adapter_dtype":
+        return job.method.is_lora and name not in job.allow
+    if name == "optimizer":
+        return job.software.bitsandbytes is not None and name not in job.allow
+    listed = space.values[name]
+    return bool(listed) and not set(wide.values[name]) <= set(listed)
+
+
+def _opener(names: tuple[str, ...], wide: SearchSpace) -> Callable[[Question], Question]:
+    def opened(question: Question) -> Question:
+        job, space = question
+        lock = {name: value for name, value in job.lock.items() if name not in names}
+        consent = [name for name in names if KNOBS[name].opt_in or name == "optimizer"]
+        values = {name: wide.values[name] for name in names if name in wide.values}
+        return (
+            replace(job, lock=lock, allow=(*job.allow, *consent)),
+            SearchSpace(space.name, {**space.values, **values}),
+        )
+
+    return opened
+
+
+def all_settings(changes: list[Change]) -> Change:
+    """Every setting opened and every lock dropped."""
+    together = changes[0]
+    for change in changes[1:]:
+        together = together.then(change)
+    return together
+
+
+def more_devices(question: Question) -> list[Rungs]:
+    """More pieces of the devices that the job already names, as few as will do."""
+    offers = question[0].offers
+    most = {offer.device.name: offer for offer in sorted(offers, key=lambda own: own.count)}
+    return [
+        tuple(
+            Change(
+                "machine", _offered((more,)), ("sharding",), f"on {more.label}",
+                f"--gpu {more.device.name}:{count}",
+            )
+            for count in COUNTS
+            if count > offer.count and (more := _more_of(offer, count)) is not None
+        )
+        for offer in list(most.values())[:MOST_DEVICES]
+        if not offer.device.is_cpu
+    ]  # fmt: skip
+
+
+def _more_of(offer: Offer, count: int) -> Offer | None:
+    """So many of the offer's device, at the catalogue's price or at that of each one now."""
+    price = price_for(offer.device.name, count, spot=offer.spot)
+    rate = offer.usd_per_hour / offer.count * count
+    source = f"{offer.price_source}, times {count / offer.count:g}"
+    if price is not None and offer.price_as_of is not None:
+        rate, source = price.usd_per_hour, price.source
+    return replace(
+        offer,
+        count=count,
+        usd_per_hour=rate,
+        price_source=source,
+        host=replace(default_host(count, offer.device), wsl=offer.host.wsl),
+    )
+
+
+def other_machines(count: int) -> Change | None:
+    """Every priced machine with so many devices, instead of the job's own."""
+    from autotune.app.overrides import priced_devices
+
+    offers = tuple(o for o in (_priced(name, count) for name in priced_devices()) if o is not None)
+    frees = ("sharding",) if count > 1 else ()
+    return Change("machine", _offered(offers), frees) if offers else None
+
+
+def _priced(name: str, count: int) -> Offer | None:
+    device = find_device(name)
+    price = price_for(name, count)
+    if price is None:
+        return None
+    return Offer(
+        device=device,
+        count=count,
+        usd_per_hour=price.usd_per_hour,
+        host=default_host(count, device),
+        price_source=price.source,
+        price_as_of=price.as_of,
+    )
+
+
+def _offered(offers: tuple[Offer, ...]) -> Callable[[Question], Question]:
+    """Other offers. Locks that only another number of devices can keep are dropped with them."""
+
+    def elsewhere(question: Question) -> Question:
+        job, space = question
+        gone = {"sharding", SPLIT[1]} if {o.count for o in job.offers} != {offers[0].count} else ()
+        lock = {name: value for name, value in job.lock.items() if name not in gone}
+        return replace(job, offers=offers, lock=lock), space
+
+    return elsewhere
+
+
+def contract_changes(job: Job) -> list[Rungs]:
+    """Changes of the contract that save memory or make a native precision valid."""
+    method = job.method
+    found: list[Rungs] = []
+    if method.kind == "full":
+        targets = tuple(linear.name for linear in job.model.linears if linear.adaptable)
+        lora: dict[str, Any] = {"kind": "lora", "rank": 16, "alpha": 32.0, "targets": targets}
+        as_lora = "--set method.kind=lora --set method.rank=16"
+        found.append((_method("LoRA rank 16, not full fine-tuning", as_lora, **lora),))
+        if method.base == "16bit":
+            wide = "base 32bit: fp32 weights under autocast"
+            found.append((_method(wide, "--set method.base=32bit", base="32bit"),))
+        qlora = "--set method.kind=qlora --set method.rank=16"
+        found.append((_method("QLoRA rank 16: an nf4 base", qlora, **lora, base="nf4"),))
+    else:
+        found += _smaller_bases(job)
+        ranks = _halved(method.rank, LOWEST_RANK)
+        found.append(
+            tuple(
+                _method(f"rank {r}, not {method.rank}", f"--set method.rank={r}", rank=r)
+                for r in ranks
+            )
+        )
+    lengths = _halved(job.max_length, SHORTEST)
+    found.append(tuple(_length_change(job.max_length, length) for length in lengths))
+    return [rungs for rungs in found if rungs]
+
+
+def _smaller_bases(job: Job) -> Iterator[Rungs]:
+    """Quantised bases below the job's own, where bitsandbytes is there to hold them."""
+    if job.software.bitsandbytes is None:
+        return
+    if job.method.base in {"16bit", "32bit"}:
+        yield (_method("an int8 base", "--set method.base=int8", base="int8"),)
+    if job.method.base != "nf4":
+        yield (_method("QLoRA: an nf4 base", "--set method.base=nf4", base="nf4"),)
+
+
+def _halved(start: int, least: int) -> list[int]:
+    values: list[int] = []
+    value = start // 2
+    while value >= least and len(values) < MOST_RUNGS:
+        values.append(value)
+        value //= 2
+    return values
+
+
+def _method(label: str, apply: str, **fields: Any) -> Change:  # noqa: ANN401 - fields of Method
+    def edited(question: Question) -> Question:
+        job, space = question
+        return replace(job, method=replace(job.method, **fields)), space
+
+    return Change("quality", edited, (), label, apply)
+
+
+def _length_change(now: int, length: int) -> Change:
+    def edited(question: Question) -> Question:
+        return shorter(question[0], length), question[1]
+
+    label = f"max_length {length:,}, not {now:,}"
+    return Change("quality", edited, (), label, f"--set data.max_length={length}")
+
+
+def shorter(job: Job, max_length: int) -> Job:
+    """The job with rows cut to fewer tokens."""
+    cut = tuple(min(length, float(max_length)) for length in job.lengths.quantiles)
+    lengths = replace(
+        job.lengths,
+        quantiles=cut,
+        mean=min(sum(cut) / len(cut), job.lengths.mean),
+        maximum=min(job.lengths.maximum, max_length),
+    )
+    return replace(job, max_length=max_length, lengths=lengths)

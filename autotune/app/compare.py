@@ -1,0 +1,255 @@
+"""Which machine: the best config of every offer, side by side, priced exactly as `tune` does.
+
+Nothing is computed here that `tune` does not compute: each row is what `tune` would recommend if
+its offer were the only one.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.app import tune as model_tune
+from autotune.app.scaling import scaling_of
+from autotune.app.spot import spot_terms
+from autotune.app.tracing import choose_traced
+from autotune.domain.comparison import (
+    Compared,
+    Comparison,
+    Comparisons,
+    NotFitting,
+    OneDevice,
+    Split,
+)
+from autotune.domain.units import format_bytes
+from autotune.search import selection
+from autotune.search.by_offer import bill_of_offer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from autotune.app.load_job import NamedJob
+    from autotune.app.tune import _Priced
+    from autotune.cost.model import Bill
+    from autotune.domain.device import Offer
+    from autotune.domain.job import Job
+    from autotune.domain.outcome import Estimated
+    from autotune.search.selection import Objective, Selection
+
+Machine = tuple[str, int, bool]
+UNLIKE = 3.0  # times as fast: more than disks of one kind differ
+_DISK = "checkpoint_write_bytes_per_s"
+
+
+@dataclass(frozen=True, slots=True)
+class CompareOptions:
+    """How to compare. fidelity: formula, or auto and trace as `tune` has them (slower)."""
+
+    space: str | None = None
+    objective: Objective = "cost"
+    fidelity: str = "formula"
+
+
+def compare(
+    jobs: Sequence[NamedJob],
+    options: CompareOptions | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Comparisons:
+    """A row for each offer of each job. Raises InputError for bad input."""
+    begun = time.perf_counter()
+    options = options or CompareOptions()
+    parts = []
+    for named in jobs:
+        progress(f"comparing {named.variant or named.job.name}")
+        parts.append(_compare_one(named.variant, named.job, options, progress))
+    found = tuple(parts)
+    return Comparisons(found, scaling_of(found), time.perf_counter() - begun)
+
+
+def _compare_one(
+    variant: str, job: Job, options: CompareOptions, progress: Callable[[str], None]
+) -> Comparison:
+    """The offers, and one device of each kind beside them: does sharding win anything?"""
+    tune_options = model_tune.Options(space=options.space, fidelity=options.fidelity)
+    wide = replace(job, offers=(*job.offers, *_alone(job)))
+    priced = model_tune._price(wide, tune_options, progress)  # noqa: SLF001 - tune's own pricing
+    warnings = [*priced.warnings, *_unlike_hosts(job)]
+    one_device: dict[Machine, OneDevice] = {}
+    rows: list[Compared] = []
+    infeasible: list[NotFitting] = []
+    for number, offer in enumerate(wide.offers):
+        bill = bill_of_offer(priced.bill, number)
+        chosen = selection.best_index(bill, options.objective, job.limits)
+        if offer.count == 1:
+            one_device.setdefault(_machine(offer), _one_device(bill, chosen))
+        if number >= len(job.offers):
+            continue
+        if chosen.index is None:
+            infeasible.append(_not_fitting(bill, priced, number))
+            continue
+        chosen, tracing = choose_traced(
+            bill, chosen, options.objective, options.fidelity, None, progress
+        )
+        warnings += [note for note in tracing.notes if note not in warnings]
+        if chosen.index is None:
+            infeasible.append(NotFitting(offer, "nothing fits once traced"))
+            continue
+        row = tracing.row(chosen.index)
+        rows.append(_compared(bill, row, chosen, options.objective))
+    rows = [_with_one_device(row, one_device) for row in rows]
+    ranked = _ranked(job, priced, rows, options.objective)
+    return replace(
+        ranked,
+        variant=variant,
+        infeasible=tuple(infeasible),
+        warnings=tuple(dict.fromkeys(warnings)),
+    )
+
+
+def _unlike_hosts(job: Job) -> list[str]:
+    """A stated disk beside assumed ones: part of the difference between machines is the disk's."""
+    known = [o for o in job.offers if _DISK not in o.host.assumed]
+    assumed = [o for o in job.offers if _DISK in o.host.assumed]
+    if not known or not assumed:
+        return []
+    slow = min(o.host.checkpoint_write_bytes_per_s for o in known)
+    fast = max(o.host.checkpoint_write_bytes_per_s for o in assumed)
+    if fast < UNLIKE * slow:
+        return []
+    names = ", ".join(dict.fromkeys(o.label for o in known))
+    note = (
+        f"checkpoints are written at {format_bytes(slow)}/s on {names}, as stated, and at an "
+        f"assumed {format_bytes(fast)}/s elsewhere: state hardware.host.checkpoint_write of each "
+        "to compare like with like"
+    )
+    return [note]
+
+
+def _machine(offer: Offer) -> Machine:
+    return offer.device.name, 1, offer.spot
+
+
+def _alone(job: Job) -> Iterator[Offer]:
+    """One device of every kind that is offered only in several, at its share of the price."""
+    seen = {_machine(offer) for offer in job.offers if offer.count == 1}
+    for offer in job.offers:
+        if _machine(offer) not in seen:
+            seen.add(_machine(offer))
+            share = offer.usd_per_hour / offer.count
+            yield replace(offer, count=1, usd_per_hour=share, price_as_of=None, price_age_days=None)
+
+
+def _one_device(bill: Bill, chosen: Selection) -> OneDevice:
+    if chosen.index is not None:
+        row = bill.estimate(chosen.index)
+        return OneDevice(row, row.memory_bytes.total, row.usable_bytes)
+    near = selection.nearest_misses(bill, 1)
+    if not near:
+        return OneDevice(None, 0.0, 0.0)
+    miss = selection.as_infeasible(bill, near[0])
+    return OneDevice(None, miss.required_bytes, miss.available_bytes)
+
+
+def _not_fitting(bill: Bill, priced: _Priced, number: int) -> NotFitting:
+    offer = bill.job.offers[0]
+    near = selection.nearest_misses(bill, 1)
+    if near:
+        miss = selection.as_infeasible(bill, near[0])
+        return NotFitting(offer, miss.reason, miss.required_bytes, miss.available_bytes)
+    reasons = priced.found.by_offer[number]
+    most = max(reasons, key=lambda why: reasons[why]) if reasons else "nothing is valid here"
+    return NotFitting(offer, most)
+
+
+def _compared(bill: Bill, row: Estimated, chosen: Selection, objective: Objective) -> Compared:
+    session_s = bill.job.limits.max_session_s
+    sessions = math.ceil(row.duration_s.p50 / session_s) if session_s else 1
+    return Compared(
+        row=row,
+        misses=chosen.misses,
+        sessions=max(sessions, 1),
+        splits=tuple(_splits(bill, objective)) if row.offer.count > 1 else (),
+    )
+
+
+def _splits(bill: Bill, objective: Objective) -> Iterator[Split]:
+    """The best config of each way to share the work among the devices, soonest first."""
+    codes = bill.candidates.codes["sharding"]
+    found = []
+    for code, word in enumerate(bill.candidates.levels["sharding"]):
+        among = [int(i) for i in np.flatnonzero(codes == code)]
+        if among:
+            index = selection.best_index(bill, objective, bill.job.limits, among=among).index
+            found.append(Split(word, bill.estimate(index) if index is not None else None))
+    return iter(sorted(found, key=lambda s: s.row.duration_s.p50 if s.row else math.inf))
+
+
+def _with_one_device(found: Compared, alone: dict[Machine, OneDevice]) -> Compared:
+    if found.row.offer.count == 1:
+        return found
+    return replace(found, one_device=alone.get(_machine(found.row.offer)))
+
+
+def _ranked(job: Job, priced: _Priced, rows: list[Compared], objective: Objective) -> Comparison:
+    """The rows in order, with what each is to the others."""
+    rows = sorted(rows, key=_by_cost)
+    rows = [_placed(row, rows) for row in rows]
+    rows = spot_terms(rows, job, priced.calibration)
+    within = [row for row in rows if not row.misses]
+    first = _by_cost if objective == "cost" else _by_time
+    return Comparison(
+        variant="",
+        job=job,
+        rows=tuple(rows),
+        infeasible=(),
+        cheapest=rows[0] if rows else None,
+        fastest=min(rows, key=_by_time, default=None),
+        within=min(within, key=first, default=None),
+        tie=any(row.tie for row in rows[1:]),
+        priced=len(priced.bill),
+        space_size=priced.found.space_size,
+    )
+
+
+def _by_cost(found: Compared) -> tuple[float, float, str]:
+    row = found.row
+    return row.cost_usd.p50, row.duration_s.p50, row.offer.label
+
+
+def _by_time(found: Compared) -> tuple[float, float, str]:
+    row = found.row
+    return row.duration_s.p50, row.cost_usd.p50, row.offer.label
+
+
+def _placed(found: Compared, ordered: Sequence[Compared]) -> Compared:
+    """Tie, overlap and flip price of one row against the cheapest of the ordered rows."""
+    least, row = ordered[0].row, found.row
+    hours = row.duration_s.p50 / 3600.0
+    if found is ordered[0]:
+        rival = ordered[1].row.cost_usd.p50 if len(ordered) > 1 else 0.0
+    else:
+        rival = least.cost_usd.p50
+    free = least.cost_usd.p50 <= 0
+    near = row.duration_s.p50 <= least.duration_s.p50 * (1 + selection.TIE)
+    tied = row.cost_usd.p50 <= least.cost_usd.p50 * (1 + selection.TIE) and (near or not free)
+    return replace(
+        found,
+        tie=tied and len(ordered) > 1 and found is not ordered[0],
+        could_be_cheapest=row.cost_usd.p10 < least.cost_usd.p50 or found is ordered[0],
+        flip_usd_per_hour=rival / hours if rival > 0 and hours > 0 else None,
+    )
+
+
+def exit_status(found: Comparisons) -> int:
+    """As `tune`: 0 an answer, 3 nothing feasible, 4 a limit is missed on every machine."""
+    if not any(part.rows for part in found.parts):
+        return 3
+    by_variant: dict[str, bool] = defaultdict(bool)
+    for part in found.parts:
+        by_variant[part.variant] |= part.within is not None
+    return 0 if all(by_variant.values()) else 4

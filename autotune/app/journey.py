@@ -1,0 +1,60 @@
+"""Today to the pick: the waterfall, options around it, and readings of what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autotune.app.around_job import side_options
+from autotune.app.competing import measured_gaps
+from autotune.app.waterfall import State, config_edits, pricer, waterfall_between
+from autotune.domain.waterfall import Journey, Waterfall, WaterfallStep
+
+if TYPE_CHECKING:
+    from autotune.domain.calibration import Calibration
+    from autotune.domain.job import Job
+    from autotune.domain.outcome import Estimated
+    from autotune.domain.space import SearchSpace
+
+SAME_S, SAME_USD = 1e-6, 1e-9
+
+
+def journey_of(
+    job: Job,
+    space: SearchSpace,
+    calibration: Calibration,
+    today: Estimated | None,
+    best: Estimated | None,
+) -> Journey | None:
+    """From today's config to the pick; None where one of them is missing."""
+    if today is None or best is None:
+        return None
+    price = pricer(calibration)
+    start, end = State(job, today.offer, today.config), State(job, best.offer, best.config)
+    fall = waterfall_between(start, config_edits(start, end), price)
+    return Journey(
+        waterfall=ending_at(fall, best, "measured instead of modelled"),
+        options=side_options(end, price, space, calibration),
+        gaps=measured_gaps(job, space, best),
+    )
+
+
+def ending_at(fall: Waterfall, row: Estimated, why: str) -> Waterfall:
+    """The waterfall with a last step to a row that another basis prices otherwise."""
+    seconds = row.duration_s.p50 - fall.end_s
+    dollars = row.cost_usd.p50 - fall.end_usd
+    if abs(seconds) <= SAME_S and abs(dollars) <= SAME_USD:
+        return fall
+    last = WaterfallStep(why, "the cost model", row.basis, seconds, dollars)
+    return replace(
+        fall, end_s=row.duration_s.p50, end_usd=row.cost_usd.p50, steps=(*fall.steps, last)
+    )
+
+
+def starting_at(fall: Waterfall, seconds: float, dollars: float, why: str) -> Waterfall:
+    """The waterfall with a first step from what was said before."""
+    gap_s, gap_usd = fall.start_s - seconds, fall.start_usd - dollars
+    if abs(gap_s) <= SAME_S and abs(gap_usd) <= SAME_USD:
+        return fall
+    first = WaterfallStep(why, "as recorded", "as answered now", gap_s, gap_usd)
+    return replace(fall, start_s=seconds, start_usd=dollars, steps=(first, *fall.steps))

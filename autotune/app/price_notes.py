@@ -1,0 +1,37 @@
+"""What a reader must know about the prices of an answer: how old, and whose were refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.catalog.prices import refused_prices
+
+if TYPE_CHECKING:
+    from autotune.domain.device import Offer
+    from autotune.domain.job import Job
+
+OLD_DAYS = 90  # marketplace prices have halved within two quarters: the snapshot's own rows
+NAMED = 3  # old prices that get a sentence of their own
+
+
+def price_notes(job: Job) -> list[str]:
+    """A warning for prices older than 90 days, and one for each refused file of prices."""
+    oldest: dict[str, Offer] = {}
+    for offer in job.offers:
+        if (offer.price_age_days or 0) > OLD_DAYS:
+            oldest.setdefault(offer.device.name, offer)
+    notes = [*refused_prices()] if any(offer.price_as_of for offer in job.offers) else []
+    if len(oldest) <= NAMED:
+        return notes + [
+            f"the price of {offer.label} is {offer.price_age_days} days old "
+            f"({offer.price_source}): the ranking may have changed; state your own with --price, "
+            "or `autotune prices refresh`"
+            for offer in oldest.values()
+        ]
+    by_age = sorted(oldest.values(), key=lambda o: (-(o.price_age_days or 0), o.device.name))
+    named = ", ".join(f"{offer.device.name} {offer.price_age_days} days" for offer in by_age)
+    many = (
+        f"{len(by_age)} prices are older than {OLD_DAYS} days ({named}): the ranking may have "
+        "changed; state your own with --gpu NAME:N@PRICE, or `autotune prices refresh`"
+    )
+    return [*notes, many]

@@ -1,0 +1,85 @@
+"""The figures of a probe's record as the search and the bill want them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from autotune.app.probe_plan import depths_of
+
+if TYPE_CHECKING:
+    from autotune.domain.job import Job
+    from autotune.domain.outcome import Estimated
+    from autotune.probe.record import ProbeRecord
+
+DEPTH_SD = {"compute": 0.05, "memory": 0.01}  # of the log: a line through two depths
+MEANS = ("step_s", "micro_s", "optimizer_s", "data_s")
+
+
+def probe_step_s(predicted: Estimated, request: dict[str, Any]) -> float:
+    """[s] the predicted step at the accumulation that is probed."""
+    share: float = (
+        request["gradient_accumulation_steps"] / predicted.config.gradient_accumulation_steps
+    )
+    return predicted.step_time_s * min(share, 1.0)
+
+
+def is_measurement(record: ProbeRecord) -> bool:
+    """Whether its figures can be what a device did: a file may have been edited."""
+    step, memory = record.result.get("step") or {}, record.result.get("memory") or {}
+    values = [step.get(name) for name in MEANS]
+    values += [memory.get(f"{kind}_bytes") for kind in ("allocated", "driver", "context")]
+    numbers = [v for v in values if isinstance(v, int | float) and math.isfinite(v) and v >= 0]
+    return len(numbers) == len(values) and float(step["step_s"]) > 0
+
+
+def late(job: Job, row: Estimated) -> dict[str, float]:
+    """Limits of the run as constraints: at most 0 where they are kept."""
+    limits = job.limits
+    pairs = {
+        "deadline": (limits.deadline_s, row.duration_s.p50),
+        "max_session": (limits.max_session_s, row.duration_s.p50),
+        "budget": (limits.budget_usd, row.cost_usd.p50),
+    }
+    return {
+        name: value / limit - 1.0 if limit > 0 else value
+        for name, (limit, value) in pairs.items()
+        if limit is not None
+    }
+
+
+def parts_of(record: ProbeRecord, row: Estimated) -> dict[str, float]:
+    """The measured parts by the names that samplers know."""
+    found = {
+        "compute": max(row.step_time_s - record.data_s(row.config.gradient_accumulation_steps),
+                       1e-9),
+        "memory": row.memory_bytes.total,
+    }  # fmt: skip
+    if row.config.compile != "off":
+        found["compile"] = row.time_s.compile
+    for entry in record.result.get("loader") or []:
+        if entry["workers"] == 0:
+            found["data"] = float(entry["batch_s"])
+    save_s = (record.result.get("checkpoint") or {}).get("save_s")
+    if save_s:
+        found["save"] = float(save_s)
+    return found
+
+
+def noise_of(record: ProbeRecord) -> dict[str, float]:
+    """Sd of the log of what this probe could measure less well than is usual."""
+    own = float(record.result["step"].get("relative_error", 0.0))
+    extra = DEPTH_SD if depths_of(record) else {}
+    found = {"compute": math.hypot(own, extra.get("compute", 0.0)), **extra}
+    return {name: sd for name, sd in found.items() if math.isfinite(sd) and sd > 0}
+
+
+def merged(records: list[ProbeRecord]) -> ProbeRecord:
+    """The last record with the mean step and the largest memory of several of one request."""
+    last = records[-1]
+    step = dict(last.result["step"])
+    for name in MEANS:
+        step[name] = sum(float(r.result["step"][name]) for r in records) / len(records)
+    largest = max(records, key=lambda r: r.needed_bytes).result["memory"]
+    return replace(last, result={**last.result, "step": step, "memory": largest})

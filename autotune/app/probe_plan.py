@@ -1,0 +1,107 @@
+"""What a probe of a candidate would be: at full depth or at two small ones, and how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from autotune.probe.request import Effort, request_for
+from autotune.probe.two_depth import requests_at_depths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.domain.job import Job
+    from autotune.domain.outcome import Estimated
+    from autotune.probe.record import ProbeRecord
+    from autotune.probe.replay import RecordedRunner
+    from autotune.probe.runner import Place, Runner
+
+    Request = dict[str, Any]
+
+DEFAULT_PROBES, DEFAULT_BUDGET_S = 12, 600.0
+IMPORT_S, TRAINER_S = 10.0, 2.0  # importing torch, transformers and peft; what surrounds the steps
+WARM_STEPS = 6  # until steps are steady
+QUICKER = 0.7  # of the seconds at full depth: from there on two small depths are worth their error
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeOptions:
+    """How much may be probed, and where."""
+
+    probes: int | None = None
+    budget_s: float | None = None
+    on: str | None = None
+    effort: Effort = field(default_factory=Effort)
+    timeout_s: float = 300.0
+    worker: tuple[str, ...] | None = None  # tests put a fake one here
+    runner: Callable[[Place], Runner | RecordedRunner] | None = (
+        None  # a replay answers instead of a device
+    )
+    held_bytes: float | None = None  # by the device, where the bill's limits are another machine's
+    reuse: bool = True  # what earlier studies on this machine measured and learned
+
+    @property
+    def most(self) -> int:
+        """Configurations to probe at most."""
+        return self.probes or DEFAULT_PROBES
+
+    @property
+    def seconds(self) -> float:
+        """[s] of probing, after which no further probe starts."""
+        return DEFAULT_BUDGET_S if self.budget_s is None else self.budget_s
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The requests of one probe: one at full depth, or two. key: what the record is found by."""
+
+    key: str
+    requests: tuple[Request, ...]
+    expected_s: float
+
+    @property
+    def two_depths(self) -> bool:
+        """Whether the model is measured at two small depths."""
+        return len(self.requests) > 1
+
+
+def expected_seconds(row: Estimated, effort: Effort, share: float = 1.0) -> float:
+    """[s] a probe of that candidate is expected to take; share: of the model's layers."""
+    steps = effort.longest + WARM_STEPS + effort.measured
+    training = min(steps * row.step_time_s * share, effort.patience_s + effort.seconds)
+    once = row.time_s.compile + 2 * row.time_s.checkpoint / max(row.checkpoints, 1)
+    return IMPORT_S + TRAINER_S + training + once * share
+
+
+def plan_probe(
+    job: Job, row: Estimated, effort: Effort, *, full: bool = False, known_to_fit: bool = False
+) -> Plan:
+    """How to probe a candidate.
+
+    Two small depths where the model is too large to be held, or so deep that they take clearly
+    less time. full: at full depth if it can be held at all; known_to_fit: a probe has shown that
+    it can.
+    """
+    whole = request_for(job, row.offer, row.config, effort=effort)
+    expected = expected_seconds(row, effort)
+    pair = requests_at_depths(job, row.offer, row.config, effort)
+    held = known_to_fit or row.memory_bytes.total <= row.usable_bytes
+    if pair is None or (full and held):
+        return Plan(whole["key"], (whole,), expected)
+    shares = [request["num_layers"] / job.model.num_layers for request in pair]
+    quick = sum(expected_seconds(row, effort, share) for share in shares)
+    if held and quick > QUICKER * expected:
+        return Plan(whole["key"], (whole,), expected)
+    return Plan(f"{pair[1]['key']}@{job.model.num_layers}", pair, quick)
+
+
+def without_checkpoint(plan: Plan) -> Plan:
+    """The same probe without a save: another probe has measured it."""
+    requests = tuple({**request, "checkpoint_max_bytes": 0.0} for request in plan.requests)
+    return replace(plan, requests=requests)
+
+
+def depths_of(record: ProbeRecord) -> list[int]:
+    """The small depths that a record was made from; none when it ran at full depth."""
+    return list((record.result.get("extrapolated") or {}).get("depths", ()))

@@ -1,0 +1,91 @@
+"""A probed search from its first probe to what later runs remember of it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from autotune.app.probe import Probed, Prober
+from autotune.app.probe_past import learn_from, past_key, prior_for, saving_note
+from autotune.app.probe_plan import plan_probe
+from autotune.domain.errors import NoLocalDevice
+from autotune.domain.units import format_bytes
+from autotune.search.measured import explore_measured
+from autotune.search.proposal import proposal_order
+from autotune.search.stopping import Purse, check_budget, described
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from autotune.app.probe_plan import ProbeOptions
+    from autotune.cost.model import Bill
+    from autotune.domain.job import Job
+    from autotune.probe.device import LocalDevice
+    from autotune.search.measured import MeasuredExploration
+    from autotune.search.selection import Objective
+
+
+def check_affordable(job: Job, bill: Bill, options: ProbeOptions, objective: Objective) -> None:
+    """Raise InputError for a budget that is smaller than the first probe."""
+    first = next(proposal_order(bill, objective), None)
+    if first is not None:
+        plan = plan_probe(job, bill.estimate(first), options.effort)
+        check_budget(Purse(plan.expected_s, 0.0, options.seconds, "s"))
+
+
+def probe_candidates(  # noqa: PLR0913 - what a probed search is, each named
+    job: Job, bill: Bill, local: LocalDevice, options: ProbeOptions, *, objective: Objective,
+    sampler: str, seed: int, run_dir: Path, storage: str | None, job_key: str, resume: bool,
+    announce: Callable[[str], None],
+) -> Probed:  # fmt: skip
+    """Probe candidates of a bill whose offers all are the local device."""
+    begun = time.perf_counter()
+    run_dir.mkdir(parents=True, exist_ok=True)
+    prober = Prober(job, bill, local, options, objective, run_dir, announce)
+    _tell_held(prober, local)
+    key = past_key(job, local, prober.fingerprint, prober.memo.versions)
+    past = prior_for(bill, objective, key, run_dir, reuse=options.reuse, resume=resume)
+    explored = explore_measured(
+        bill, prober, objective=objective, sampler=sampler, trials=len(bill), seed=seed,
+        run_dir=run_dir, storage=storage, study_name=run_dir.name, job_key=job_key, resume=resume,
+        prior=past.observed,
+    )  # fmt: skip
+    _check_ran(prober)
+    probes = prober.searched
+    late = learn_from(explored, key, probes) if options.reuse else []
+    notes = (*past.warnings, *saving_note(past, probes), *prober.notes(explored.pick), *late)
+    return Probed(
+        bill=bill, explored=explored, rows=tuple(prober.ranked(explored.pick)),
+        records=tuple(prober.memo.records), ties=explored.ties,
+        wall_s=time.perf_counter() - begun, stopped_because=_why(prober, explored), notes=notes,
+    )  # fmt: skip
+
+
+def _why(prober: Prober, explored: MeasuredExploration) -> str:
+    """Why the search ended, and what stays uncertain."""
+    why = explored.stopped_because
+    if explored.left is None or explored.pick is None:
+        return why
+    said = "expected to save $" in why
+    return f"{why}; {described(explored.left, prober.purse(explored.pick), saving=not said)}"
+
+
+def _check_ran(prober: Prober) -> None:
+    """Raise NoLocalDevice when not one probe said anything about a configuration."""
+    records = prober.memo.records
+    if prober.rows or any(record.fits is not None for record in records):
+        return
+    last = f": {records[-1].status}, {records[-1].message[:300]}" if records else ""
+    msg = f"no probe could run{last}"
+    raise NoLocalDevice(msg, "`autotune doctor` checks this machine")
+
+
+def _tell_held(prober: Prober, local: LocalDevice) -> None:
+    """Memory that somebody else holds is said before it is mistaken for the job's own."""
+    if local.is_cpu or not local.processes:
+        return
+    prober.announce(
+        f"{format_bytes(local.used_bytes)} of {local.name} are held by {len(local.processes)} "
+        "other process(es); probes measure what is left"
+    )

@@ -1,0 +1,56 @@
+"""How the base is stored while it trains: stated, or as the checkpoint of the model stores it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.domain.errors import InputError
+from autotune.domain.job import Assumption
+
+if TYPE_CHECKING:
+    from autotune.domain.job import Base
+    from autotune.domain.jobfile import MethodSection
+    from autotune.domain.model import Model
+
+BITSANDBYTES = ("nf4", "int8")  # stored and trained on as they are
+# Formats that transformers unpacks to 16 bit when it loads them for training. Source: transformers
+# 5.23 utils/quantization_config.py: Mxfp4Config and FineGrainedFP8Config have `dequantize`.
+UNPACKED = ("fp8", "mxfp4")
+
+
+def base_of(section: MethodSection, model: Model, assumed: list[Assumption]) -> Base:
+    """The storage of the base. Raises InputError where the checkpoint cannot be trained on so."""
+    stated: Base | None = section.base
+    if stated is None and section.kind == "qlora":
+        stated = "nf4"
+    stored = model.stored_as
+    if stored in BITSANDBYTES:
+        return _as_stored(stated, section, model, assumed)
+    if stored and stored not in UNPACKED:
+        msg = f"{model.name} stores its weights quantised by {stored}, which is not described here"
+        raise InputError(msg, "name the model it was made from; method.base: nf4 quantises that")
+    if stated is None:
+        why = "not stated; weights in a 16-bit dtype"
+        if stored:
+            why = f"not stated; the checkpoint's {stored} weights, unpacked when they are loaded"
+        assumed.append(Assumption("method.base", "16bit", why))
+        return "16bit"
+    return stated
+
+
+def _as_stored(
+    stated: Base | None, section: MethodSection, model: Model, assumed: list[Assumption]
+) -> Base:
+    stored: Base = "nf4" if model.stored_as == "nf4" else "int8"
+    plain = "name the model it was made from"
+    if section.kind == "full":
+        msg = f"{model.name} stores its weights as {stored}, and full fine-tuning cannot train them"
+        raise InputError(msg, f"{plain}, or train adapters: method.kind: lora")
+    if stated is None:
+        why = f"not stated; {model.name} stores its weights so"
+        assumed.append(Assumption("method.base", stored, why))
+        return stored
+    if stated != stored:
+        msg = f"method.base is {stated}, but {model.name} stores its weights as {stored}"
+        raise InputError(msg, f"leave method.base out, or {plain}")
+    return stored

@@ -1,0 +1,93 @@
+"""What the classes of a family do with memory that their shapes do not tell.
+
+Source: derived: modelling code of transformers 5.23, class by class; what a fact changes is checked
+with storage-counting traces of the same classes (tests/cost/test_memory_families.py).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from autotune.domain.model import Model
+
+# Dtype of an eager softmax: fp32, the scores' own (autocast still widens it), the scores' own by
+# name (autocast leaves it), or the dtype that the norm hands over.
+Softmax = Literal["fp32", "own", "stated"]
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyMemory:
+    """Facts about one family's code. The defaults are those of the Llama-like classes."""
+
+    fp32_norm: bool = False  # RMSNorm scales before it casts back
+    plain_layernorm: bool = False  # LayerNorm written out in fp32 and cast back
+    post_norm: bool = False  # norms follow the blocks: matrices read the residual stream itself
+    concatenated_rope: bool = False  # the fused kernel's output is copied, because views are joined
+    softmax: Softmax = "fp32"
+    dropout: bool = False  # published configs train with 0.1 after attention and MLP
+    score_dropout: bool = False
+    # Bytes of an eager score in a forward whose caller still holds those of the layer before: under
+    # autocast, and without; 0 where no scores are handed up.
+    forward_scores: tuple[float, float] = (0.0, 0.0)
+    always_masked: bool = False  # sdpa gets an additive mask even where nothing is padded
+    broadcasts_heads: bool = False  # sdpa gets fewer key heads than query heads and no word of it
+    expert_products: float = 3.0  # tensors as wide as an expert that its gating keeps
+    own_linear: bool = False  # matrices derive from nn.Linear, which bitsandbytes leaves alone
+    native_loss: bool = False  # before transformers 4.50: the loss takes logits in their own dtype
+
+
+FAMILY_MEMORY: dict[str, FamilyMemory] = {
+    "cohere": FamilyMemory(plain_layernorm=True),
+    "cohere2": FamilyMemory(plain_layernorm=True),
+    "falcon": FamilyMemory(
+        softmax="own",
+        forward_scores=(16.0, 8.0),
+        always_masked=True,
+        broadcasts_heads=True,
+        own_linear=True,
+    ),
+    "gemma": FamilyMemory(fp32_norm=True),
+    "gemma2": FamilyMemory(fp32_norm=True),
+    "gemma3_text": FamilyMemory(fp32_norm=True),
+    "gpt2": FamilyMemory(softmax="own", dropout=True, score_dropout=True, native_loss=True),
+    "gpt_bigcode": FamilyMemory(dropout=True, score_dropout=True, native_loss=True),
+    # its experts clamp both factors and multiply by a sigmoid
+    "gpt_oss": FamilyMemory(softmax="stated", expert_products=6.0),
+    "mpt": FamilyMemory(forward_scores=(14.0, 14.0)),
+    "nemotron": FamilyMemory(concatenated_rope=True),
+    "olmo2": FamilyMemory(fp32_norm=True, post_norm=True),
+    "opt": FamilyMemory(dropout=True),
+    "phi": FamilyMemory(concatenated_rope=True),
+    "phi3": FamilyMemory(concatenated_rope=True),
+    "stablelm": FamilyMemory(concatenated_rope=True),
+}
+_LLAMA_LIKE = FamilyMemory()
+
+
+def family_memory(family: str) -> FamilyMemory:
+    """The facts about a family; those of the Llama-like classes where nothing else is known."""
+    return FAMILY_MEMORY.get(family, _LLAMA_LIKE)
+
+
+# Layers of a pattern that sees everything once: Source: configuration classes of transformers 5.23.
+_PATTERN = {"gemma2": 2, "gemma3_text": 6, "cohere2": 4, "gpt_oss": 2}
+
+
+@lru_cache(maxsize=256)
+def windowed_share(model: Model) -> float:
+    """Share of the layers whose attention looks back only as far as the sliding window."""
+    if model.sliding_window is None:
+        return 0.0
+    config = json.loads(model.hf_config)
+    types = config.get("layer_types")
+    if types:
+        local = [kind for kind in types if kind != "full_attention"]
+        return len(local) / len(types)
+    if model.family in {"qwen2", "qwen3", "qwen2_moe", "qwen3_moe"}:
+        return max(0.0, 1.0 - float(config.get("max_window_layers", 28)) / model.num_layers)
+    pattern = int(config.get("sliding_window_pattern") or _PATTERN.get(model.family, 0))
+    return 1.0 - (model.num_layers // pattern) / model.num_layers if pattern else 1.0

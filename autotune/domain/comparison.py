@@ -1,0 +1,114 @@
+"""What `autotune compare` answers: a row a machine, and what decides between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autotune.domain.device import Offer
+    from autotune.domain.job import Job
+    from autotune.domain.outcome import Estimated
+    from autotune.domain.recommendation import Miss
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The best config of an offer with one way of sharing the work; row None: nothing fits."""
+
+    sharding: str
+    row: Estimated | None
+
+
+@dataclass(frozen=True, slots=True)
+class OneDevice:
+    """Whether one device of a kind holds the job alone. row: its bill, where it does."""
+
+    row: Estimated | None
+    required_bytes: float
+    available_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpotTerms:
+    """A spot offer against the same machine on demand.
+
+    break_even_per_day: interruptions at which both cost the same; None: cheaper at any rate.
+    """
+
+    interruptions_per_day: float
+    on_demand_usd: float
+    break_even_per_day: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The best config of one offer, and where it stands among the others.
+
+    tie: within 1 % of the cheapest. could_be_cheapest: the low end of its 80 % range is below the
+    cheapest's median. flip_usd_per_hour: below this price it would be the cheapest; for the
+    cheapest itself, the price above which it no longer is. None: no price of its own decides.
+    """
+
+    row: Estimated
+    misses: tuple[Miss, ...]
+    tie: bool = False
+    could_be_cheapest: bool = False
+    flip_usd_per_hour: float | None = None
+    sessions: int = 1
+    one_device: OneDevice | None = None  # offers of several devices
+    splits: tuple[Split, ...] = ()  # the same
+    spot: SpotTerms | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotFitting:
+    """An offer on which nothing fits, or nothing is valid (bytes None)."""
+
+    offer: Offer
+    reason: str
+    required_bytes: float | None = None
+    available_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One job over its offers. rows: cheapest first. within: the best that respects all limits."""
+
+    variant: str
+    job: Job
+    rows: tuple[Compared, ...]
+    infeasible: tuple[NotFitting, ...]
+    cheapest: Compared | None
+    fastest: Compared | None
+    within: Compared | None
+    tie: bool
+    priced: int
+    space_size: int
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """A straight line through the variants of one offer that differ in nothing but their rows.
+
+    off: the largest relative distance of a variant's duration from the line.
+    """
+
+    offer: Offer
+    sizes: tuple[int, ...]
+    fixed_s: float
+    s_per_row: float
+    fixed_usd: float
+    usd_per_row: float
+    off: float
+    label: str = ""  # what else the variants have in common
+
+
+@dataclass(frozen=True, slots=True)
+class Comparisons:
+    """A file's jobs, compared: one, or one a variant."""
+
+    parts: tuple[Comparison, ...]
+    scaling: tuple[Scaling, ...] = ()
+    wall_seconds: float = 0.0

@@ -1,0 +1,288 @@
+"""The report of `compare`: one table of machines, and what decides between them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
+from autotune.report.answer import assumed_section, warnings_section
+from autotune.report.blocks import Bullets, Paragraph, Section, Table
+from autotune.report.devices_notes import (
+    machine_name,
+    own_section,
+    session_section,
+    sharding_section,
+    spot_section,
+    variant_and_machine,
+)
+from autotune.report.markdown import sections_markdown
+from autotune.report.phrases import config_phrase, probability, step_arithmetic
+from autotune.report.text import sections_text
+from autotune.report.variants_table import (
+    memory_section,
+    scaling_section,
+    spread,
+    spread_s,
+    variants_lead,
+    variants_section,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.report.blocks import Block
+    from autotune.report.schema import Row
+
+Payload = dict[str, Any]
+MOST_ROWS = 24  # more than a screen: then one row a device and those that win something
+MOST_CONFIGS, MOST_INFEASIBLE = 8, 10
+
+
+def comparison_text(payload: Payload, *, width: int = 80, colour: bool = False) -> str:
+    """The comparison for a terminal."""
+    return sections_text(comparison_sections(payload), width=width, colour=colour)
+
+
+def comparison_markdown(payload: Payload) -> str:
+    """The comparison as Markdown."""
+    return sections_markdown(comparison_sections(payload))
+
+
+def comparison_sections(payload: Payload) -> list[Section]:
+    """The answer first, then the rows, then what would turn them."""
+    named = payload["variants"]
+    if named:
+        sections = [variants_lead(payload), variants_section(payload), memory_section(payload)]
+    else:
+        sections = [
+            _lead(payload, payload),
+            Section("Machines", tuple(_table(payload["rows"], payload))),
+        ]
+    sections += [
+        scaling_section(payload["scaling"]),
+        _configs_section(payload["rows"]),
+        sharding_section([row for row in payload["rows"] if _decides(row, payload)]),
+        spot_section(payload["rows"]),
+        own_section(payload["rows"]),
+        session_section(payload["rows"], payload["job"]),
+        _infeasible_section(payload["infeasible"]),
+        assumed_section(payload["assumed"]),
+        warnings_section(payload["warnings"]),
+        _search_section(payload["search"]),
+    ]
+    return [section for section in sections if section.blocks]
+
+
+def _lead(payload: Payload, part: Payload) -> Section:
+    """Cheapest, fastest, cheapest within the limits, and how sure the order is."""
+    job, cheapest, fastest = payload["job"], part["cheapest"], part["fastest"]
+    if cheapest is None:
+        text = f"{job['name']}: it fits on none of these machines."
+        hint = "`autotune tune` says what would have to change for it to fit."
+        return Section("", (Paragraph(text, "bad"), Paragraph(hint)))
+    lines = [f"cheapest: {_won(cheapest)}", f"fastest: {_won(fastest)}"]
+    limits = {k: v for k, v in job["limits"].items() if v is not None}
+    if limits:
+        within = part["cheapest_within_limits"]
+        lines.append(
+            f"cheapest within {_limits(limits)}: {_won(within)}"
+            if within
+            else f"within {_limits(limits)}: none of them"
+        )
+    blocks: list[Block] = [
+        Paragraph(f"{job['name']}: {step_arithmetic(job)}.", "strong"),
+        Bullets(tuple(lines)),
+    ]
+    doubt = _doubt(payload["rows"], cheapest)
+    if doubt:
+        blocks.append(Paragraph(doubt, "warn"))
+    return Section("", tuple(blocks))
+
+
+def _won(row: Payload) -> str:
+    hours, usd = row["duration_s"], row["cost_usd"]
+    return (
+        f"{machine_name(row)}{_price(row)}, {format_seconds(hours['p50'])} and "
+        f"{format_usd(usd['p50'])} ({format_usd(usd['p10'])} to {format_usd(usd['p90'])})"
+    )
+
+
+def _price(row: Payload) -> str:
+    if not row["usd_per_hour"]:
+        return f" ({row['price_source']})"
+    age = row["price_age_days"]
+    seen = f", seen {age} days ago" if age is not None else f", {row['price_source'][:60]}"
+    return f" at {format_usd(row['usd_per_hour'])}/h{seen}"
+
+
+def _limits(limits: Payload) -> str:
+    words = {
+        "deadline_s": "the deadline of ", "budget_usd": "the budget of ",
+        "max_session_s": "one session of ",
+    }  # fmt: skip
+    show = {"budget_usd": format_usd}
+    return " and ".join(words[k] + show.get(k, format_seconds)(v) for k, v in limits.items())
+
+
+def _doubt(rows: Sequence[Payload], cheapest: Payload) -> str:
+    ties = [machine_name(row) for row in rows if row["tie"]]
+    open_ = [row for row in rows if row["could_be_cheapest"] and row is not cheapest]
+    open_ = [row for row in open_ if not row["tie"]]
+    text = ""
+    if ties:
+        text = f"A tie within 1 % of cost: {machine_name(cheapest)} and {', '.join(ties)}. "
+    if open_:
+        names = ", ".join(machine_name(row) for row in open_[:4])
+        more = f" and {len(open_) - 4} more" if len(open_) > 4 else ""  # noqa: PLR2004 - as shown
+        text += (
+            f"The order is not certain: the 80 % range of {names}{more} reaches below the "
+            "cheapest's middle. Timing a few steps on each would tell."
+        )
+    return text.strip()
+
+
+def _table(rows: Sequence[Payload], part: Payload) -> list[Block]:
+    """Hours and dollars of each machine, then what bounds each and what would turn the order."""
+    if not rows:
+        return []
+    shown = _folded_rows(rows, part)
+    strong = frozenset(i for i, row in enumerate(shown) if row is part["cheapest_within_limits"])
+    bill = Table(
+        ("machine", "USD/h", "duration", "80 % range", "cost", "80 % range"),
+        tuple(_bill_line(row) for row in shown),
+        frozenset(range(1, 6)),
+        strong,
+    )
+    turning = Table(
+        ("machine", "fits", "bound by", "seen", "wins below", ""),
+        tuple(_turning_line(row, part) for row in shown),
+        frozenset({1, 3, 4}),
+        strong,
+    )
+    note = (
+        "seen: the age of a price that was looked up. wins below: the price in USD/h under which "
+        "the row would be the cheapest; the cheapest stays so below the figure after its <. "
+        "late, dear: beyond the deadline, the budget."
+    )
+    if len(shown) < len(rows):
+        note += (
+            f" {len(rows) - len(shown)} rows of other counts are left out here; --format csv or "
+            "json has them all."
+        )
+    return [bill, Paragraph(""), turning, Paragraph(note, "quiet")]
+
+
+def _decides(row: Payload, payload: Payload) -> bool:
+    """Whether a row is named above, or few enough are compared to speak of each."""
+    if len(payload["rows"]) <= MOST_ROWS:
+        return True
+    parts = payload["variants"] or [payload]
+    return any(row is winner for part in parts for winner in _winners(part))
+
+
+def _winners(part: Payload) -> list[Payload | None]:
+    return [part["cheapest"], part["fastest"], part["cheapest_within_limits"]]
+
+
+def _folded_rows(rows: Sequence[Payload], part: Payload) -> list[Payload]:
+    """All rows, or the cheapest of each device and those that win something."""
+    if len(rows) <= MOST_ROWS:
+        return list(rows)
+    winners = _winners(part)
+    seen: set[str] = set()
+    kept = []
+    for row in rows:
+        if row["device"] not in seen or any(row is winner for winner in winners):
+            kept.append(row)
+        seen.add(row["device"])
+    return kept
+
+
+def _bill_line(row: Payload) -> tuple[str, ...]:
+    hours, usd = row["duration_s"], row["cost_usd"]
+    return (
+        machine_name(row),
+        f"{row['usd_per_hour']:,.2f}",
+        format_seconds(hours["p50"]),
+        spread_s(hours),
+        format_usd(usd["p50"]),
+        spread(usd, 1.0),
+    )
+
+
+def _turning_line(row: Payload, part: Payload) -> tuple[str, ...]:
+    flip, age = row["flip_usd_per_hour"], row["price_age_days"]
+    first, fits = row is part["cheapest"], probability(cast("Row", row))
+    return (
+        machine_name(row),
+        _FITS.get(fits, fits),
+        row["bound_by"],
+        "" if age is None else f"{age} d",
+        "" if flip is None else f"{'< ' if first else ''}{flip:,.2f}",
+        ", ".join(_marks(row, part)),
+    )
+
+
+def _marks(row: Payload, part: Payload) -> list[str]:
+    marks = []
+    if row is part["fastest"]:
+        marks.append("fastest")
+    if row is part["cheapest_within_limits"] and row is not part["cheapest"]:
+        marks.append("in limits")
+    if row["tie"]:
+        marks.append("tie")
+    return marks + [_MISSED.get(miss["limit"], miss["limit"]) for miss in row["misses"]]
+
+
+_MISSED = {"deadline": "late", "budget": "dear", "max_session": "over a session"}
+_FITS = {"over 0.99": "> .99"}
+
+
+def _configs_section(rows: Sequence[Payload]) -> Section:
+    """What the first rows would run."""
+    lines = tuple(
+        (
+            variant_and_machine(row),
+            config_phrase(row["config"]),
+            f"workers {row['config'][_WORKERS]}",
+        )
+        for row in rows[:MOST_CONFIGS]
+    )
+    if not lines:
+        return Section("What each would run", ())
+    title = "What each would run" if len(rows) <= MOST_CONFIGS else "What the first would run"
+    return Section(title, (Table(("machine", "config", ""), lines),))
+
+
+_WORKERS = "num_dataloader_workers"
+
+
+def _infeasible_section(items: Sequence[Payload]) -> Section:
+    if not items:
+        return Section("Does not fit", ())
+    lines = tuple(
+        (
+            (f"{item['variant']}: " if item["variant"] else "") + machine_name(item),
+            _bytes(item["required_bytes"]),
+            _bytes(item["available_bytes"]),
+            item["reason"],
+        )
+        for item in items[:MOST_INFEASIBLE]
+    )
+    blocks: list[Block] = [Table(("machine", "needs", "usable", "of"), lines, frozenset({1, 2}))]
+    if len(items) > len(lines):
+        blocks.append(Paragraph(f"and {len(items) - len(lines)} more (--format json).", "quiet"))
+    return Section("Does not fit", tuple(blocks))
+
+
+def _bytes(value: float | None) -> str:
+    return "" if value is None else format_bytes(value)
+
+
+def _search_section(search: Payload) -> Section:
+    text = (
+        f"Priced {format_count(search['priced'])} of {format_count(search['space_size'])} "
+        f"candidates in {format_seconds(search['wall_seconds'])}: each row is what `autotune tune` "
+        "would pick if its machine were the only one."
+    )
+    return Section("How it was found", (Paragraph(text, "quiet"),))

@@ -1,0 +1,49 @@
+"""Elements of a page as text. What is not markup already is escaped, always."""
+
+from __future__ import annotations
+
+from html import escape
+
+_VOID = frozenset({"meta", "link", "br", "col", "hr"})
+
+
+class Markup(str):
+    """Text that is markup already and is taken as it is."""
+
+    __slots__ = ()
+
+
+def tag(name: str, *children: str, **attributes: str | float | None) -> Markup:
+    """An element. Children and attributes that are no `Markup` are escaped.
+
+    Attributes: `_` stands for `-`, a `_` at the end is dropped (class_, for_); None is left out.
+    """
+    stated = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{_number(value)}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    if name in _VOID:
+        return Markup(f"<{name}{stated}/>")
+    return Markup(f"<{name}{stated}>{joined(children)}</{name}>")
+
+
+def joined(children: tuple[str, ...] | list[str]) -> Markup:
+    """Children one after the other."""
+    return Markup("".join(c if isinstance(c, Markup) else escape(c) for c in children))
+
+
+def share(fraction: float) -> str:
+    """A fraction of the width of a drawing."""
+    return f"{100 * fraction:.3f}%"
+
+
+def _number(value: str | float) -> str:
+    if isinstance(value, str):
+        return escape(value)
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
+def ascii_only(page: str) -> str:
+    """The same page in ASCII, whatever the encoding of the stream that it is printed to."""
+    return page.encode("ascii", "xmlcharrefreplace").decode("ascii")

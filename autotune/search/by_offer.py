@@ -1,0 +1,35 @@
+"""The part of a bill that speaks of one offer: the same figures, the same choices over it."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.cost.columns import Table
+from autotune.domain.candidates import OFFER, Candidates
+
+if TYPE_CHECKING:
+    from autotune.cost.model import Bill
+
+
+def bill_of_offer(bill: Bill, number: int) -> Bill:
+    """The candidates of the offer at `number` of the job, in their order; may be empty.
+
+    Rules of choice see exactly what they would see if it were the job's only offer.
+    """
+    offer = bill.job.offers[number]
+    at = np.flatnonzero(bill.candidates.codes[OFFER] == number)
+    taken = bill.candidates.take(at)
+    candidates = Candidates(
+        {**taken.levels, OFFER: (offer,)}, {**taken.codes, OFFER: np.zeros(len(at), np.int32)}
+    )
+    arrays: dict[str, Any] = {
+        item.name: getattr(bill, item.name)[at]
+        for item in fields(bill)
+        if isinstance(getattr(bill, item.name), np.ndarray)
+    }
+    tables = {name: Table(t.outputs, t.row_of[at]) for name, t in bill.tables.items()}
+    job = replace(bill.job, offers=(offer,))
+    return replace(bill, job=job, candidates=candidates, tables=tables, **arrays)

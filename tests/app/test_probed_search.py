@@ -1,0 +1,471 @@
+"""A probed search on a machine that answers from a formula: what runs, when it stops, resuming."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from autotune.app.load_job import load_job
+from autotune.app.probe import Prober
+from autotune.app.probe_plan import ProbeOptions, plan_probe
+from autotune.app.probe_study import check_affordable, probe_candidates
+from autotune.app.probe_transfer import transferred
+from autotune.app.probed_tune import without_limits
+from autotune.cost.model import CostModel
+from autotune.domain.errors import InputError, Interrupted
+from autotune.probe import device as devices
+from autotune.probe.record import PROBES_FILE, ProbeRecord, read_records
+from autotune.probe.request import two_depths
+from autotune.search.past import PRIOR_FILE
+from autotune.search.record import TrialLog
+from autotune.space.enumerate import enumerate_candidates
+from autotune.space.file import load_space
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.app.probe import Probed
+    from autotune.cost.model import Bill
+    from autotune.domain.job import Job
+
+ROOT = Path(__file__).parents[2]
+TINY = ROOT / "jobs" / "tiny_cpu.yaml"
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture(scope="module")
+def job() -> Job:
+    return load_job(TINY, set_values={"compile": "off"})
+
+
+@pytest.fixture(scope="module")
+def bill(job: Job) -> Bill:
+    return bill_of(job)
+
+
+def bill_of(job: Job) -> Bill:
+    return CostModel(job).price(enumerate_candidates(job, load_space(None)).candidates)
+
+
+def step_of(config: dict[str, Any]) -> float:
+    """[s] of 8 rows: bf16 is emulated, checkpointing recomputes, eager is slower."""
+    each = 0.02 + 0.03 * config["micro_batch_size"] ** 0.9
+    each *= 2.5 if config["precision"] == "bf16" else 1.0
+    each *= 1.3 if config["activation_checkpointing"] == "full" else 1.0
+    each *= 1.1 if config["attention"] == "eager" else 1.0
+    return float(each * 8 / config["micro_batch_size"] + 0.004 * config["num_dataloader_workers"])
+
+
+class Machine:
+    """A runner whose probes follow `step_of`. `dies(number, when)` is asked before and after."""
+
+    def __init__(
+        self,
+        step: Callable[[dict[str, Any]], float] = step_of,
+        dies: Callable[[int, str], None] = lambda _n, _w: None,
+        status: Callable[[dict[str, Any], str], str] = lambda _c, _r: "ok",
+        wall_s: float = 5.0,
+    ) -> None:
+        self.step, self.dies, self.status, self.wall_s = step, dies, status, wall_s
+        self.count = 0
+        self.asked: list[dict[str, Any]] = []
+
+    def run(
+        self, request: dict[str, Any], config: dict[str, Any], *,
+        predicted: dict[str, float] | None = None, role: str = "search",
+        timeout_s: float | None = None,  # noqa: ARG002 - a runner's signature
+    ) -> ProbeRecord:  # fmt: skip
+        self.dies(self.count, "before")
+        self.count += 1
+        self.asked.append(request)
+        layers = int(request["num_layers"])
+        accumulation = request["gradient_accumulation_steps"]
+        full = 8 // config["micro_batch_size"]
+        step_s = self.step(config) * accumulation / full * layers / 2
+        memory = 1e9 + 1e8 * layers * config["micro_batch_size"]
+        result = {
+            "step": {"step_s": step_s, "micro_s": step_s, "optimizer_s": 0.0, "data_s": 0.0,
+                     "accumulation": accumulation, "tokens": 1000, "relative_error": 0.01},
+            "memory": {"allocated_bytes": memory, "reserved_bytes": memory,
+                       "driver_bytes": memory + 2e8, "context_bytes": 2e8, "total_bytes": 2e10},
+            "checkpoint": {"save_s": 0.1, "bytes": 1000},
+            "loader": [{"workers": 0, "batch_s": 0.001, "start_s": 0.0, "batches": 9}],
+        }  # fmt: skip
+        status = self.status(config, role)
+        record = ProbeRecord(
+            request["key"], status, "", self.wall_s, config, "cpu", "", request, result,
+            when=str(self.count), role=role, predicted=predicted or {},
+        )  # fmt: skip
+        self.dies(self.count - 1, "after")
+        return record
+
+
+def options_of(machine: Machine, **changes: Any) -> ProbeOptions:
+    return ProbeOptions(**{"runner": lambda _: machine, "reuse": False, **changes})
+
+
+def search(
+    job: Job, bill: Bill, machine: Machine, folder: Path, *, resume: bool = False, **changes: Any
+) -> Probed:
+    own = {name: changes.pop(name) for name in ("storage", "sampler") if name in changes}
+    return probe_candidates(
+        job, bill, devices.cpu(), options_of(machine, **changes), objective="cost",
+        run_dir=folder, job_key="job", resume=resume, announce=lambda _: None, seed=0,
+        **{"storage": None, "sampler": "calibrated", **own},
+    )  # fmt: skip
+
+
+def sequence(folder: Path) -> list[tuple[str, str]]:
+    return [(record.key, record.role) for record in read_records(folder / PROBES_FILE)]
+
+
+def best_step(bill: Bill) -> float:
+    return min(step_of(bill.candidates.config(i).as_dict()) for i in range(len(bill)))
+
+
+def test_the_pick_was_run_and_confirmed_and_is_the_machine_s_best(
+    job: Job, bill: Bill, tmp_path: Path
+) -> None:
+    found = search(job, bill, Machine(), tmp_path)
+    pick = found.explored.pick
+    assert pick is not None
+    config = bill.candidates.config(pick).as_dict()
+    assert step_of(config) <= best_step(bill) * 1.05
+    runs = [r for r in found.records if r.config["micro_batch_size"] == config["micro_batch_size"]]
+    assert {r.role for r in runs} >= {"search", "confirm"}
+    assert pick in found.explored.confirmed
+    assert found.rows[0].index == pick
+    assert len(found.records) < len(bill) / 4
+
+
+def test_why_it_stopped_and_what_stays_uncertain_are_said_and_never_optimal(
+    job: Job, bill: Bill, tmp_path: Path
+) -> None:
+    said = search(job, bill, Machine(), tmp_path).stopped_because
+    assert "no probe is expected to save more than 0.3%" in said
+    assert "no single configuration is more than" in said
+    assert "optimal" not in said
+
+
+def test_on_a_paid_device_it_stops_when_a_probe_costs_more_than_it_saves(tmp_path: Path) -> None:
+    job = load_job(TINY, set_values={"compile": "off"}, price="3 USD/h")
+    bill = bill_of(job)
+    found = search(job, bill, Machine(wall_s=60.0), tmp_path)
+    assert "another probe costs $" in found.stopped_because
+    assert "expected to save $" in found.stopped_because
+    assert len(found.records) <= 4
+
+
+@pytest.mark.parametrize("when", ["before", "after", "between"])
+def test_killed_at_every_probe_boundary_it_goes_on_with_the_same_proposals(
+    job: Job, bill: Bill, tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a probe, after it, and between its record and the study's: once at each."""
+    search(job, bill, Machine(), tmp_path / "straight")
+    straight = sequence(tmp_path / "straight")
+    assert len(straight) >= 5
+    append, limit = TrialLog.append, 0
+
+    def dies(number: int, moment: str) -> None:
+        if moment == when and number >= 1:
+            raise Killed
+
+    def told(log: TrialLog, record: Any) -> None:
+        if when == "between" and len(log.records) >= limit:
+            raise Killed
+        append(log, record)
+
+    monkeypatch.setattr(TrialLog, "append", told)
+    folder, kills = tmp_path / "pieces", 0
+    for limit in range(len(straight) + 2):  # noqa: B007 - read by `told`
+        try:
+            search(job, bill, Machine(dies=dies), folder, resume=kills > 0)
+            break
+        except Killed:
+            kills += 1
+    assert kills >= len(straight) - 1
+    assert sequence(folder) == straight
+
+
+def test_an_interrupted_probe_is_kept_but_is_no_answer(
+    job: Job, bill: Bill, tmp_path: Path
+) -> None:
+    search(job, bill, Machine(), tmp_path / "straight")
+    folder = tmp_path / "stopped"
+    stopping = Machine(status=lambda *_: "interrupted" if stopping.count == 3 else "ok")
+    with pytest.raises(Interrupted, match="2 finished probes are kept"):
+        search(job, bill, stopping, folder)
+    search(job, bill, Machine(), folder, resume=True)
+    kept = [r for r in read_records(folder / PROBES_FILE) if r.status != "interrupted"]
+    assert [(r.key, r.role) for r in kept] == sequence(tmp_path / "straight")
+
+
+def test_resuming_a_finished_search_runs_nothing(job: Job, bill: Bill, tmp_path: Path) -> None:
+    first = search(job, bill, Machine(), tmp_path)
+    machine = Machine()
+    again = search(job, bill, machine, tmp_path, resume=True)
+    assert machine.count == 0
+    assert again.explored.pick == first.explored.pick
+    assert again.stopped_because == first.stopped_because
+
+
+def test_no_more_is_probed_than_allowed(job: Job, bill: Bill, tmp_path: Path) -> None:
+    found = search(job, bill, Machine(), tmp_path, probes=3)
+    assert sum(r.role == "search" for r in found.records) == 3
+    assert "3 configurations were probed, which was the most allowed" in found.stopped_because
+
+
+def test_a_budget_keeps_room_for_the_second_run_of_the_pick(
+    job: Job, bill: Bill, tmp_path: Path
+) -> None:
+    found = search(job, bill, Machine(wall_s=10.0), tmp_path, budget_s=40.0)
+    assert sum(r.wall_s for r in found.records) <= 40.0
+    assert "budget" in found.stopped_because
+    assert found.explored.pick in found.explored.confirmed
+
+
+def test_a_budget_smaller_than_one_probe_is_refused(job: Job, bill: Bill) -> None:
+    with pytest.raises(InputError, match="smaller than one probe"):
+        check_affordable(job, bill, ProbeOptions(budget_s=1.0), "cost")
+
+
+def test_equals_are_a_tie_and_the_plainer_is_taken(job: Job, bill: Bill, tmp_path: Path) -> None:
+    found = search(job, bill, Machine(step=lambda _: 0.1), tmp_path)
+    pick = found.explored.pick
+    assert pick is not None
+    assert found.ties
+    config = bill.candidates.config(pick)
+    rows = {row.index: row.row.config for row in found.rows}
+    assert config.num_dataloader_workers == min(
+        rows[i].num_dataloader_workers for i in (*found.ties, pick)
+    )
+
+
+def test_a_pick_that_does_not_fit_the_second_time_gives_way(
+    job: Job, bill: Bill, tmp_path: Path
+) -> None:
+    first = search(job, bill, Machine(), tmp_path / "a").explored.pick
+    assert first is not None
+    unlucky = bill.candidates.config(first).as_dict()
+    names = ("micro_batch_size", "precision", "attention", "activation_checkpointing")
+
+    def status(config: dict[str, Any], role: str) -> str:
+        same = all(config[n] == unlucky[n] for n in names)
+        return "oom_device" if same and role == "confirm" else "ok"
+
+    found = search(job, bill, Machine(status=status), tmp_path / "b")
+    assert found.explored.pick not in {first, None}
+    assert any("1 of 2 runs" in note for note in found.notes)
+
+
+def test_stock_samplers_are_answered_from_the_same_pick(
+    job: Job, bill: Bill, tmp_path: Path
+) -> None:
+    found = search(job, bill, Machine(), tmp_path, sampler="random", probes=5)
+    assert found.explored.pick in {row.index for row in found.rows}
+    assert found.explored.pick in found.explored.confirmed
+
+
+def test_a_second_run_starts_from_what_the_first_learned_and_says_what_that_saved(
+    job: Job, bill: Bill, tmp_path: Path
+) -> None:
+    cold = search(job, bill, Machine(), tmp_path / "cold", reuse=True)
+    (tmp_path / "home" / PROBES_FILE).unlink()  # what was learned stays, the probes do not
+    warm = search(job, bill, Machine(), tmp_path / "warm", reuse=True)
+    count = [sum(r.role == "search" for r in found.records) for found in (cold, warm)]
+    assert count[1] < count[0]
+    assert any(
+        f"it needed {count[1]} new probes, the first run {count[0]}" in note for note in warm.notes
+    )
+    assert (tmp_path / "warm" / PRIOR_FILE).exists()
+    best = [found.rows[0].row.step_time_s for found in (cold, warm)]
+    assert best[1] == pytest.approx(best[0], rel=0.03)
+
+
+def test_a_resumed_run_goes_on_with_the_prior_it_began_with(
+    job: Job, bill: Bill, tmp_path: Path
+) -> None:
+    search(job, bill, Machine(), tmp_path / "cold", reuse=True)
+    (tmp_path / "home" / PROBES_FILE).unlink()
+    search(job, bill, Machine(), tmp_path / "straight", reuse=True)
+    (tmp_path / "home" / PROBES_FILE).unlink()
+    for path in (tmp_path / "home" / "residuals").iterdir():
+        path.unlink()
+    search(job, bill, Machine(), tmp_path / "cold2", reuse=True)
+    (tmp_path / "home" / PROBES_FILE).unlink()
+
+    def dies(number: int, when: str) -> None:
+        if number == 1 and when == "before":
+            raise Killed
+
+    with pytest.raises(Killed):
+        search(job, bill, Machine(dies=dies), tmp_path / "pieces", reuse=True)
+    for path in (tmp_path / "home" / "residuals").iterdir():
+        path.unlink()
+    search(job, bill, Machine(), tmp_path / "pieces", resume=True, reuse=True)
+    assert sequence(tmp_path / "pieces") == sequence(tmp_path / "straight")
+
+
+@pytest.mark.parametrize("damage", ["cut", "nan", "other"])
+def test_a_damaged_prior_or_one_of_another_job_is_no_silent_restart(
+    job: Job, bill: Bill, tmp_path: Path, damage: str
+) -> None:
+    search(job, bill, Machine(), tmp_path / "cold", reuse=True)
+    (tmp_path / "home" / PROBES_FILE).unlink()
+    search(job, bill, Machine(), tmp_path / "warm", reuse=True)
+    path = tmp_path / "warm" / PRIOR_FILE
+    content = json.loads(path.read_text())
+    if damage == "nan":
+        content["observed"][0]["log_ratio"] = math.nan
+    if damage == "other":
+        content["identity"] = "another"
+    text = json.dumps(content)
+    path.write_text(text[: len(text) // 2] if damage == "cut" else text)
+    with pytest.raises(InputError, match="prior"):
+        search(job, bill, Machine(), tmp_path / "warm", resume=True, reuse=True)
+
+
+def test_what_another_shape_of_the_family_taught_is_a_weak_prior_by_name(
+    job: Job, bill: Bill, tmp_path: Path
+) -> None:
+    search(job, bill, Machine(), tmp_path / "cold", reuse=True)
+    deeper = replace(job, model=replace(job.model, num_layers=3))
+    found = search(deeper, bill_of(deeper), Machine(), tmp_path / "other", reuse=True)
+    assert any("weak prior" in note for note in found.notes)
+
+
+def test_a_storage_that_cannot_be_opened_is_bad_input(job: Job, bill: Bill, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be opened"):
+        search(job, bill, Machine(), tmp_path / "run", storage="sqlite:////nowhere/at/all.db")
+
+
+def test_a_storage_goes_on_after_a_kill_with_the_same_proposals(
+    job: Job, bill: Bill, tmp_path: Path
+) -> None:
+    search(job, bill, Machine(), tmp_path / "straight")
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+
+    def dies(number: int, when: str) -> None:
+        if number == 2 and when == "before":
+            raise Killed
+
+    with pytest.raises(Killed):
+        search(job, bill, Machine(dies=dies), tmp_path / "run", storage=url)
+    search(job, bill, Machine(), tmp_path / "run", storage=url, resume=True)
+    assert sequence(tmp_path / "run") == sequence(tmp_path / "straight")
+
+
+def test_figures_that_no_device_makes_are_no_measurement(
+    job: Job, bill: Bill, tmp_path: Path
+) -> None:
+    search(job, bill, Machine(), tmp_path / "first", reuse=True)
+    shared = tmp_path / "home" / PROBES_FILE
+    lines = [json.loads(line) for line in shared.read_text().splitlines()]
+    for line in lines:
+        line["result"]["step"]["step_s"] = -1.0
+    shared.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for path in (tmp_path / "home" / "residuals").iterdir():
+        path.unlink()
+    found = search(job, bill, Machine(), tmp_path / "second", reuse=True, probes=3)
+    assert all(row.row.step_time_s > 0 for row in found.rows)
+
+
+def test_deadline_and_budget_are_constraints_of_the_study(tmp_path: Path) -> None:
+    job = load_job(
+        TINY, set_values={"compile": "off"}, price="3 USD/h", deadline="1s", budget="1USD"
+    )
+    search(job, bill_of(job), Machine(), tmp_path, probes=2)
+    trials = [json.loads(line) for line in (tmp_path / "trials.jsonl").read_text().splitlines()]
+    assert all(t["constraints"]["deadline"] > 0 > t["constraints"]["budget"] for t in trials)
+
+
+def deep_job(layers: int) -> Job:
+    job = load_job(TINY, set_values={"compile": "off"})
+    return replace(job, model=replace(job.model, num_layers=layers))
+
+
+def test_a_model_that_cannot_be_held_is_measured_at_two_depths_and_the_answer_says_so(
+    tmp_path: Path,
+) -> None:
+    job = deep_job(100)
+    bill = bill_of(job)
+    small = replace(bill, usable_bytes=bill.usable_bytes * 0 + 5e8)
+    machine = Machine()
+    found = search(job, small, machine, tmp_path, probes=3)
+    depths = two_depths(job)
+    assert depths is not None
+    assert {request["num_layers"] for request in machine.asked} == set(depths)
+    assert found.explored.pick is None, "100 layers were extrapolated beyond 5e8 bytes"
+    said = f"{depths[0]} and {depths[1]} of its 100 layers"
+    assert any(said in note for note in found.notes)
+
+
+def test_the_second_run_is_at_full_depth_where_it_can_be_held() -> None:
+    job = deep_job(100)
+    row = bill_of(job).estimate(0)
+    effort = ProbeOptions().effort
+    assert plan_probe(job, replace(row, usable_bytes=1.0), effort).two_depths
+    assert plan_probe(job, replace(row, usable_bytes=1.0), effort, full=True).two_depths
+    assert not plan_probe(job, replace(row, usable_bytes=1e12), effort, full=True).two_depths
+
+
+def test_a_device_that_cannot_hold_the_model_still_lends_its_speed(tmp_path: Path) -> None:
+    job = deep_job(100)
+    bill = without_limits(bill_of(job))
+    machine = Machine()
+    found = search(job, bill, machine, tmp_path, probes=2, held_bytes=5e8)
+    assert {request["num_layers"] for request in machine.asked} == set(two_depths(job) or ())
+    assert len(found.rows) == 2
+    assert "confirm" in {record.role for record in found.records}
+
+
+def test_extrapolation_and_full_depth_are_compared_where_both_ran(tmp_path: Path) -> None:
+    job = deep_job(60)
+    bill = bill_of(job)
+    prober = Prober(
+        job, bill, devices.cpu(), options_of(Machine()), "cost", tmp_path, lambda _: None
+    )
+    index = next(i for i in range(len(bill)) if prober._plan(bill.estimate(i)).two_depths)
+    prober.measure(index)
+    assert prober._plan(bill.estimate(index), full=True, known_to_fit=True).key != (
+        prober._plan(bill.estimate(index)).key
+    )
+    prober.again(index)
+    assert any("extrapolation over full depth was 1.000" in note for note in prober.notes(index))
+
+
+def test_between_a_processor_and_a_gpu_only_the_loader_s_work_carries_over(
+    job: Job, bill: Bill, tmp_path: Path
+) -> None:
+    found = search(job, bill, Machine(), tmp_path, probes=3)
+    elsewhere = load_job(TINY, gpus=("t4",), price="1 USD/h")
+    whole = bill_of(elsewhere)
+    carried = transferred(found.rows, bill, job.offers[0], whole, CostModel(job).calibration)
+    assert set(carried.calibration.factors) == {"data"}
+    assert "says nothing about t4" in carried.note
+
+
+def test_between_gpus_computing_carries_over_and_saving_does_not(tmp_path: Path) -> None:
+    here = load_job(TINY, gpus=("a100-80gb",), price="1 USD/h", set_values={"compile": "off"})
+    bill = bill_of(here)
+    found = search(here, bill, Machine(step=lambda _: 2.0), tmp_path, probes=3)
+    there = bill_of(load_job(TINY, gpus=("h100",), price="2 USD/h"))
+    carried = transferred(
+        found.rows, bill, here.offers[0], there, CostModel(here).calibration
+    ).calibration
+    assert set(carried.factors) == {"compute", "data"}
+    assert carried.log_sds["compute"] >= 0.2
+    assert carried.factors["compute"] > 1

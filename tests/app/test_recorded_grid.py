@@ -1,0 +1,124 @@
+"""The search on everything that could have been measured: recorded, and really run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autotune.app.load_job import load_job
+from autotune.app.measured_bill import measured_row
+from autotune.app.probe_plan import ProbeOptions
+from autotune.app.probe_study import probe_candidates
+from autotune.cost.model import CostModel
+from autotune.probe import device as devices
+from autotune.probe.memo import Memo
+from autotune.probe.record import read_records
+from autotune.probe.replay import RecordedRunner, replay_key
+from autotune.probe.request import Effort, request_for
+from autotune.probe.runner import Place
+from autotune.probe.session import Session
+from autotune.space.enumerate import enumerate_candidates
+from autotune.space.file import load_space
+from bench.grid import FOLDER, RECORD, configurations, tiny_job
+from bench.probed import answer, replayed
+
+if TYPE_CHECKING:
+    from autotune.cost.model import Bill
+    from autotune.domain.job import Job
+
+ROOT = Path(__file__).parents[2]
+SMALL = {
+    "compile": "off", "precision": "fp32", "attention": "sdpa", "num_dataloader_workers": "0",
+}  # fmt: skip
+QUICK = Effort(most=10, measured=6, least=4, seconds=1.0, patience_s=2.0, loader=False,
+               evaluation=False, checkpoint_max_bytes=0.0)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def test_the_recorded_grid_is_the_whole_space_of_the_tiny_job() -> None:
+    recorded = {record.config["micro_batch_size"] for record in read_records(FOLDER / RECORD)}
+    keys = {
+        tuple(sorted((n, str(v)) for n, v in record.config.items() if n in SMALL))
+        for record in read_records(FOLDER / RECORD)
+    }
+    assert len(configurations(tiny_job())) >= 40
+    assert recorded == {1, 2, 4, 8}
+    assert len(keys) >= 10
+
+
+def test_on_the_recorded_grid_the_pick_is_within_five_percent_of_the_best() -> None:
+    found = answer(seeds=3)
+    assert found["configurations"] >= 40
+    for run in found["seeds"]:
+        assert run["regret"] <= 0.05
+        assert run["probes"] <= found["configurations"] / 4
+    assert found["mean_regret"] < found["without_probes"]["regret"] / 3
+
+
+def test_regret_falls_with_every_few_probes_and_beats_chance() -> None:
+    grid = replayed(seeds=2, orders=50)
+    chance = sum(curve[4] for curve in grid.random) / len(grid.random)
+    for curve in grid.calibrated:
+        assert curve[min(4, len(curve) - 1)] < chance
+        assert curve[-1] <= curve[0]
+
+
+def test_a_recorded_runner_answers_with_each_repeat_and_says_what_was_never_run() -> None:
+    job = tiny_job()
+    records = read_records(FOLDER / RECORD)
+    config = configurations(job)[0]
+    own = [r for r in records if replay_key_of(r.config) == replay_key(config)]
+    runner = RecordedRunner(records, seed=1)
+    request = request_for(job, job.offers[0], config)
+    answers = [runner.run(request, config.as_dict()) for _ in own]
+    assert sorted(a.when for a in answers) == sorted(r.when for r in own)
+    assert all(a.key == request["key"] for a in answers)
+    never = config.with_knobs(packing="on")
+    assert runner.run(request, never.as_dict()).status == "unsupported"
+
+
+def replay_key_of(config: dict[str, object]) -> str:
+    from autotune.domain.config import Config
+
+    return replay_key(Config(**config))  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_really_run_the_pick_is_within_five_percent_of_the_best_of_all(tmp_path: Path) -> None:
+    for package in ("torch", "transformers", "peft"):
+        pytest.importorskip(package)
+    job = load_job(ROOT / "jobs" / "tiny_cpu.yaml", set_values=SMALL)
+    bill = CostModel(job).price(enumerate_candidates(job, load_space(None)).candidates)
+    assert len(bill) <= 12
+    bills = exhaustive(job, bill, tmp_path)
+    options = ProbeOptions(probes=2, effort=QUICK, reuse=False)
+    found = probe_candidates(
+        job, bill, devices.cpu(), options, objective="cost", sampler="calibrated", seed=0,
+        run_dir=tmp_path / "run", storage=None, job_key="job", resume=False,
+        announce=lambda _: None,
+    )  # fmt: skip
+    pick = found.explored.pick
+    assert pick is not None
+    assert pick in {row.index for row in found.rows}
+    assert bills[pick] <= min(bills.values()) * 1.05
+
+
+def exhaustive(job: Job, bill: Bill, folder: Path) -> dict[int, float]:
+    """[s] the measured bill of every candidate."""
+    memo, found = Memo(None, None, ""), {}
+    with Session(Place(devices.cpu(), folder)) as session:
+        for index in range(len(bill)):
+            row = bill.estimate(index)
+            request = request_for(job, row.offer, row.config, effort=QUICK)
+            record = session.run(request, row.config.as_dict())
+            assert record.ok, record.message
+            memo.add(record)
+            found[index] = measured_row(job, row, record, memo).duration_s.p50
+    return found

@@ -1,0 +1,264 @@
+"""What does not fit is explained, and what is said to make it fit does."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from autotune.app.estimate import estimate
+from autotune.app.load_job import load_job
+from autotune.app.relaxing import relaxations
+from autotune.app.shortfall import shortfall_of
+from autotune.cost.model import CostModel
+from autotune.cost.peak import INSTANTS, peak_of
+from autotune.domain.candidates import Candidates
+from autotune.report.payload import estimate_payload
+from autotune.report.text import estimate_text
+from autotune.space.enumerate import enumerate_candidates
+from autotune.space.file import load_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.app.estimate import Estimate
+    from autotune.domain.job import Job
+    from autotune.domain.recommendation import Relaxation
+
+JOB = """\
+name: eight
+model: meta-llama/Llama-3.1-8B
+method: {method}
+data: {{rows: 2000, max_length: 1024, lengths: {{p50: 220, p95: 700, max: 900}}}}
+train: {{epochs: 1, global_batch_size: 16}}
+hardware: [{{gpu: {gpu}, count: 1, price: 1 USD/h}}]
+lock: {lock}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("jobs")
+
+
+def written(folder: Path, *, gpu: str = "l4", lock: str = "{}", method: str = "lora") -> Path:
+    path = folder / "job.yaml"
+    described = "{kind: lora, rank: 16, targets: all-linear}" if method == "lora" else method
+    path.write_text(JOB.format(gpu=gpu, lock=lock, method=described))
+    return path
+
+
+def applied(path: Path, change: Relaxation) -> Job:
+    """The job with the options that a change names, as the command line would take them."""
+    words = shlex.split(change.apply)
+    pairs = list(zip(words[::2], words[1::2], strict=True))
+    sets = dict(value.split("=", 1) for flag, value in pairs if flag == "--set")
+    gpus = [value for flag, value in pairs if flag == "--gpu"]
+    return load_job(path, gpus=gpus, price="1 USD/h", set_values=sets)
+
+
+def fits(job: Job) -> bool:
+    found = enumerate_candidates(job, load_space()).candidates
+    return bool(CostModel(job).price(found).feasible.any())
+
+
+@pytest.mark.parametrize(
+    ("gpu", "lock", "method"),
+    [
+        ("l4", "{micro_batch_size: 16}", "lora"),
+        ("rtx-4090", "{activation_checkpointing: none, micro_batch_size: 8}", "lora"),
+        ("t4", "{}", "lora"),
+        ("l4", "{}", "full"),
+        ("a100-40gb", "{optimizer: adamw_torch_fused}", "full"),
+    ],
+)
+def test_every_change_that_is_named_makes_it_fit_when_applied(
+    folder: Path, gpu: str, lock: str, method: str
+) -> None:
+    path = written(folder, gpu=gpu, lock=lock, method=method)
+    job = load_job(path)
+    assert not fits(job)
+    changes = relaxations(job, load_space())
+    assert changes
+    for change in changes:
+        assert change.required_bytes <= change.available_bytes
+        assert change.fits_probability >= 0.9
+        assert fits(applied(path, change)), change.apply
+
+
+def test_changes_are_told_by_time_and_those_of_the_contract_last(folder: Path) -> None:
+    job = load_job(written(folder, lock="{micro_batch_size: 16}"))
+    changes = relaxations(job, load_space())
+    keys = [(change.quality, change.duration_s) for change in changes]
+    assert keys == sorted(keys)
+    assert {change.kind for change in changes if change.quality} == {"quality"}
+    assert any(change.kind == "machine" for change in changes)
+    assert all(change.duration_s > 0 for change in changes)
+
+
+def test_the_lock_that_would_have_to_give_is_named(folder: Path) -> None:
+    job = load_job(written(folder, gpu="rtx-4090", lock="{micro_batch_size: 16}"))
+    changes = relaxations(job, load_space())
+    locks = [change for change in changes if change.kind == "lock"]
+    assert len(locks) == 1
+    assert "not the locked 16" in locks[0].change
+    assert locks[0].config is not None
+    assert locks[0].config.micro_batch_size < 16
+
+
+def test_two_changes_are_named_only_where_one_is_not_enough(folder: Path) -> None:
+    both = "{activation_checkpointing: none, micro_batch_size: 16}"
+    job = load_job(written(folder, gpu="l4", lock=both))
+    for change in (c for c in relaxations(job, load_space()) if c.kind in {"lock", "setting"}):
+        assert "micro_batch_size" in change.change
+        assert "activation_checkpointing full, not the locked none" in change.change
+
+
+def test_a_stated_configuration_changes_in_nothing_but_what_is_named(folder: Path) -> None:
+    job = load_job(written(folder, gpu="rtx-4090"), set_values={"micro_batch_size": "16"})
+    found = estimate(job)
+    assert found.shortfall is not None
+    for change in found.relaxations:
+        if change.kind not in {"lock", "setting"} or change.config is None:
+            continue
+        was, now = found.row.config.as_dict(), change.config.as_dict()
+        differ = {name for name in was if was[name] != now[name]}
+        derived = {"gradient_accumulation_steps", "checkpoint_every_steps", "save_total_limit"}
+        assert differ - derived == {name for name in was if f"{name} " in change.change}
+
+
+@pytest.fixture(scope="module")
+def too_big(folder: Path) -> Estimate:
+    job = load_job(written(folder, gpu="l4"), set_values={"micro_batch_size": "16"})
+    return estimate(job)
+
+
+def test_the_shortfall_adds_up(too_big: Estimate) -> None:
+    missing = too_big.shortfall
+    assert missing is not None
+    assert missing.resource == "memory"
+    assert missing.memory_bytes.total == pytest.approx(missing.required_bytes)
+    assert missing.over_bytes == pytest.approx(missing.required_bytes - missing.available_bytes)
+    largest = [size for _, size in missing.largest()]
+    assert largest == sorted(largest, reverse=True)
+    assert sum(largest) <= missing.required_bytes
+    batch = missing.longest_batch
+    assert (batch.rows, batch.tokens_per_row, batch.tokens) == (16, 900, 14_400)
+    assert batch.origin == "the stated data.lengths.max"
+
+
+def test_the_report_names_bytes_holder_instant_row_and_changes(too_big: Estimate) -> None:
+    payload = estimate_payload(
+        too_big.row, too_big.job, too_big.warnings,
+        shortfall=too_big.shortfall, relaxations=too_big.relaxations,
+    )  # fmt: skip
+    shown = " ".join(estimate_text(payload, width=100, colour=False).split())
+    for words in (
+        "GiB too much", "what holds it: activations", "when: in the backward pass",
+        "16 rows x 900 tokens = 14,400", "The same training, the soonest first",
+        "These change the result, so they are your decision", "autotune estimate JOB --",
+    ):  # fmt: skip
+        assert words in shown
+
+
+def test_what_fits_has_nothing_to_explain(folder: Path) -> None:
+    found = estimate(load_job(written(folder, gpu="h100"), set_values={"micro_batch_size": "1"}))
+    assert found.shortfall is None
+    assert found.relaxations == ()
+    assert "shortfall" not in estimate_payload(found.row, found.job)
+
+
+def test_a_disk_that_is_too_small_is_told_apart_from_memory(folder: Path) -> None:
+    path = written(folder, gpu="h100")
+    sets = {"micro_batch_size": "1", "save_total_limit": "5000", "checkpoint_every_steps": "1"}
+    found = estimate(load_job(path, set_values={**sets, "train.epochs": "8"}))
+    assert found.shortfall is not None
+    assert found.shortfall.resource == "disk"
+    assert found.shortfall.available_bytes == found.row.offer.host.disk_bytes
+    assert all("save_total_limit" in change.change for change in found.relaxations)
+    assert not any(change.quality for change in found.relaxations)
+
+
+def test_a_limit_above_the_saves_of_the_run_is_no_matter_of_the_disk(folder: Path) -> None:
+    sets = {"micro_batch_size": "1", "save_total_limit": "1000000"}
+    found = estimate(load_job(written(folder, gpu="h100"), set_values=sets))
+    assert found.shortfall is None
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("padding: max_length", "every row is padded to data.max_length 512"),
+        ("padding: longest", "every row counts as data.max_length 512"),
+        ("lengths: {p50: 10, p95: 20}", "one may reach data.max_length 512"),
+        ("lengths: {p50: 10, p95: 20, max: 300}", "the stated data.lengths.max"),
+    ],
+)
+def test_where_the_longest_row_comes_from_is_said(tmp_path: Path, data: str, words: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "model: meta-llama/Llama-3.1-8B\nmethod: full\n"
+        f"data: {{rows: 100, max_length: 512, {data}}}\nhardware: t4\n"
+    )
+    job = load_job(path)
+    bill = CostModel(job).price(enumerate_candidates(job, load_space("extended")).candidates)
+    if not len(bill):
+        job = load_job(path, set_values={"method.base": "32bit"})
+        bill = CostModel(job).price(enumerate_candidates(job, load_space()).candidates)
+    missing = shortfall_of(bill, 0)
+    assert missing is not None
+    assert words in missing.longest_batch.origin
+
+
+def test_the_instant_that_is_named_is_the_one_that_the_bill_counts(folder: Path) -> None:
+    names = set()
+    for length in ("64", "1024"):
+        path = written(folder, gpu="h100", method="full")
+        job = load_job(path, set_values={"data.max_length": length})
+        bill = CostModel(job).price(enumerate_candidates(job, load_space("extended")).candidates)
+        for index in np.linspace(0, len(bill) - 1, 15).astype(int).tolist():
+            instant = peak_of(bill, index)[0]
+            names.add(instant)
+            assert instant in INSTANTS  # every instant has words
+            logits = bill.estimate(index).memory_bytes.logits
+            assert (logits > 0) == instant.startswith("head")
+    assert len(names) > 1
+
+
+def test_an_evaluation_only_run_holds_no_optimizer(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "model: meta-llama/Llama-3.1-8B\nmethod: {kind: full}\ndata: {rows: 100, max_length: 512}\n"
+        "train: none\nevaluation: {rows: 100}\nhardware: h100\n"
+    )
+    row = estimate(load_job(path)).row
+    assert row.memory_bytes.optimizer == row.memory_bytes.gradients == 0
+    assert row.memory_bytes.weights > 0
+
+
+def test_more_of_the_same_device_costs_so_many_times_its_stated_price(folder: Path) -> None:
+    job = load_job(written(folder, gpu="a100-40gb", method="full"))
+    same = [
+        change.offer
+        for change in relaxations(job, load_space())
+        if change.offer and change.offer.device.name == job.offers[0].device.name
+        and change.offer.count > 1
+    ]  # fmt: skip
+    assert same
+    assert all(offer.usd_per_hour == pytest.approx(offer.count) for offer in same)
+
+
+def test_one_candidate_is_enough_to_explain(folder: Path) -> None:
+    job = load_job(written(folder, gpu="l4"))
+    config = estimate(job).row.config.with_knobs(micro_batch_size=16, gradient_accumulation_steps=1)
+    bill = CostModel(job).price(Candidates.of([(job.offers[0], config)]))
+    missing = shortfall_of(bill, 0)
+    assert missing is not None
+    assert missing.phase in {"forward", "backward"}

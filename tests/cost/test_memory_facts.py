@@ -1,0 +1,181 @@
+"""Facts of trainers, kernels and sharding that the formula of peak memory rests on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune.catalog.devices import find_device
+from autotune.catalog.models import find_model
+from autotune.catalog.software import find_software
+from autotune.cost.columns import Columns
+from autotune.cost.family_memory import windowed_share
+from autotune.cost.instants import instants
+from autotune.cost.memory import COMPONENT
+from autotune.cost.parameters import resolve_targets
+from autotune.cost.step_memory import Step
+from autotune.domain.job import Job, Lengths, Limits, Method
+
+if TYPE_CHECKING:
+    from autotune.domain.model import Model
+
+SEVEN = find_model("mistralai/Mistral-7B-v0.1")
+BLAS_A100 = 2 * 8.125 * 2**20
+ROW: dict[str, Any] = {
+    "offer.device": find_device("a100-sxm4-80gb"), "offer.count": 1, "sharding": "none",
+    "micro_batch_size": 2, "precision": "bf16", "activation_checkpointing": "full",
+    "attention": "flash_attention_2", "optimizer": "adamw_torch_fused", "adapter_dtype": "fp32",
+    "packing": "off", "compile": "off",
+}  # fmt: skip
+
+
+def job_of(model: Model = SEVEN, method: Method | None = None, **software: Any) -> Job:
+    length = 2048
+    return Job(
+        name="facts", model=model, method=method or lora(model), rows=100, max_length=length,
+        lengths=Lengths((float(length), float(length)), float(length), length, known=True),
+        padding="longest", pretokenized=True, storage="local", epochs=1.0, steps=25,
+        global_batch_size=64, evaluation=None, limits=Limits(0.0, 1800.0),
+        software=replace(find_software(None), **{"loss": "upcast", **software}), offers=(),
+    )  # fmt: skip
+
+
+def lora(model: Model, base: Any = "16bit", targets: Any = "all-linear") -> Method:
+    return Method("lora", base, 16, 16.0, 0.0, resolve_targets(model, targets))
+
+
+def columns(**knobs: Any) -> Columns:
+    row = {**ROW, **{name.replace("__", "."): value for name, value in knobs.items()}}
+    return Columns({name: [value] for name, value in row.items()}, 1)
+
+
+def peaks(job: Job, **knobs: Any) -> dict[str, float]:
+    found = instants(Step.of(job, columns(**knobs)))
+    return {name: float(item.total[0]) for name, item in found.items()}
+
+
+def allocated(job: Job, **knobs: Any) -> float:
+    return float(COMPONENT.price(job, columns(**knobs))["allocated"][0])
+
+
+def test_fused_norms_keep_their_input_and_no_fp32_copy_of_it() -> None:
+    tokens, layers, hidden = 2 * 2048, SEVEN.num_layers, SEVEN.hidden_size
+    plain, fused = job_of(), job_of(kernels="liger")
+    saved = 2.0 * hidden * tokens * (2 * layers)  # the final norm too; not the first, which is free
+    none = {"activation_checkpointing": "none"}
+    apart = peaks(plain, **none)["head backward"] - peaks(fused, **none)["head backward"]
+    assert apart == pytest.approx(saved, rel=0.001)
+
+
+def test_a_reentrant_checkpoint_holds_the_recomputed_output() -> None:
+    new, old = job_of(), job_of(transformers=(4, 48, 1))
+    stream = 2.0 * SEVEN.hidden_size * 2 * 2048
+    assert peaks(old)["first layer"] - peaks(new)["first layer"] == pytest.approx(stream)
+
+
+def test_a_frozen_head_keeps_nothing_for_the_backward() -> None:
+    tokens, hidden = 2 * 2048, SEVEN.hidden_size
+    step = Step.of(job_of(), columns())
+    held = instants(step)["head backward"].activations - step.saved - step.final_norm
+    assert float(held[0]) == 0.0
+    full = Step.of(job_of(method=Method("full")), columns())
+    held = instants(full)["head backward"].activations - full.saved - full.final_norm
+    assert float(held[0]) == 2.0 * hidden * tokens
+
+
+def test_fsdp_gathers_two_layers_at_the_top_of_the_backward_and_one_at_its_bottom() -> None:
+    job, knobs = job_of(), {"offer__count": 4, "sharding": "fsdp"}
+    step = Step.of(job, columns(**knobs))
+    found = instants(step)
+    layer = float(step.gathered_layer[0])
+    beside = {
+        name: float((found[name].workspace - step.gathered_root)[0])
+        for name in ("first layer", "last layer", "head forward", "saving")
+    }
+    casts = float((step.cached_casts / SEVEN.num_layers)[0])
+    assert beside["first layer"] == pytest.approx(2 * layer + casts)
+    assert beside["last layer"] == pytest.approx(layer + casts)
+    assert beside["saving"] == layer
+    assert beside["head forward"] == pytest.approx(float(step.cached_casts[0]))
+
+
+def test_a_window_shorter_than_the_rows_gives_sdpa_a_mask() -> None:
+    long = replace(SEVEN, sliding_window=1024)
+    unmasked = allocated(job_of(), attention="sdpa", activation_checkpointing="none")
+    masked = allocated(job_of(long), attention="sdpa", activation_checkpointing="none")
+    assert masked > 1.04 * unmasked
+    flash = {"attention": "flash_attention_2", "activation_checkpointing": "none"}
+    assert allocated(job_of(long), **flash) == allocated(job_of(), **flash)
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        ("mistralai/Mistral-7B-v0.1", 1.0),
+        ("google/gemma-2-9b", 0.5),
+        ("google/gemma-3-1b-pt", 1 - 4 / 26),
+        ("meta-llama/Llama-2-7b-hf", 0.0),
+    ],
+)
+def test_windows_are_counted_by_layer(name: str, share: float) -> None:
+    assert windowed_share(find_model(name)) == pytest.approx(share)
+
+
+# Source: Lightning-AI/litgpt tutorials/resource-tables.md (October 2023): allocated GB on an A100,
+# LoRA r8 on queries and values, dropout 0.05, bf16-true.
+LITGPT = [
+    ("microsoft/phi-1_5", 1044, 1, 4.82), ("microsoft/phi-1_5", 1044, 4, 10.68),
+    ("meta-llama/Llama-2-7b-hf", 1304, 1, 21.30), ("meta-llama/Llama-2-7b-hf", 1304, 2, 29.07),
+    ("meta-llama/Llama-2-13b-hf", 1304, 1, 38.12),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "length", "rows", "published"), LITGPT)
+def test_litgpt_runs_match_their_published_peak(
+    name: str, length: int, rows: int, published: float
+) -> None:
+    model = find_model(name)
+    activation = "gelu" if model.activation.startswith("gelu") else model.activation
+    model = replace(model, activation=activation)
+    method = replace(lora(model, targets=("q_proj", "v_proj")), rank=8, dropout=0.05)
+    job = job_of(
+        model, method, own_model=True, stack="litgpt", loss="chunked", autocast=False,
+        transformers=(4, 35),
+    )  # fmt: skip
+    lengths = Lengths((float(length), float(length)), float(length), length, known=True)
+    job = replace(job, lengths=lengths, max_length=length)
+    found = peaks(
+        job, micro_batch_size=rows, attention="sdpa", activation_checkpointing="none",
+        adapter_dtype="bf16", optimizer="adamw_torch",
+    )  # fmt: skip
+    assert (max(found.values()) + BLAS_A100) / 1e9 == pytest.approx(published, rel=0.03)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(["full", "lora", "nf4"]),
+    st.sampled_from(["ddp", "zero2", "zero3", "fsdp"]),
+    st.sampled_from(["none", "full"]),
+    st.integers(1, 4),
+)
+def test_states_of_one_device_never_grow_with_the_number_of_devices(
+    kind: str, sharding: str, checkpointing: str, rows: int
+) -> None:
+    method = Method("full") if kind == "full" else lora(SEVEN, kind if kind == "nf4" else "16bit")
+    knobs = {
+        "sharding": sharding,
+        "micro_batch_size": rows,
+        "activation_checkpointing": checkpointing,
+    }
+    job = job_of(method=method)
+    statics = [Step.of(job, columns(offer__count=n, **knobs)).static for n in (2, 4, 8)]
+    for fewer, more in pairwise(statics):
+        for name in ("weights", "adapters", "gradients", "optimizer"):
+            assert float(getattr(more, name)[0]) <= float(getattr(fewer, name)[0])
+    totals = [allocated(job, offer__count=n, **knobs) for n in (2, 4, 8)]
+    assert totals == sorted(totals, reverse=True)
