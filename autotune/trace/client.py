@@ -34,7 +34,7 @@ START_LIMIT_S = 120.0  # importing torch, transformers and peft on a busy machin
 TRACE_LIMIT_S = 60.0
 RUN_LIMIT_S = 600.0  # three steps of a deep model: 0.1 ms an op, more on a busy machine
 LONGEST_ANSWER = 1 << 20  # [bytes] of one line
-SCHEMA = 5  # part of the cache key: raise it when the tracker counts differently
+SCHEMA = 6  # part of the cache key: raise it when the tracker counts differently
 WORKER = (sys.executable, "-m", "autotune.trace.worker")
 
 

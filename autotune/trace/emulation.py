@@ -1,6 +1,7 @@
 """Making the meta device behave as CUDA does where composite ops branch on the device.
 
-- sdpa takes the math path on meta; here it is the flash (or efficient) op CUDA would choose.
+- sdpa takes the math path on meta; here it is the flash (or efficient) op CUDA would choose. Key
+  heads that only broadcast over the query heads have no fused kernel: the math path is right.
 - dropout keeps noise in the input's dtype on meta; CUDA keeps a one-byte mask.
 - autocast refuses meta, switched off as well as on; a function mode casts as CUDA's policy lists
   do, with the cache of cast trainable leaves.
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 aten = torch.ops.aten
+
+
+_math = functional.scaled_dot_product_attention  # what torch does on meta
 
 
 def _flash(query: Any, key: Any, value: Any, dropout: float, *, causal: bool) -> Any:
@@ -57,6 +61,8 @@ def _attention(  # noqa: PLR0913, PLR0917 - torch's own signature
     scale: Any = None,
     enable_gqa: bool = False,
 ) -> Any:
+    if key.shape[1] != query.shape[1] and not enable_gqa:
+        return _math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
     for mode in _policies():  # autocast runs this kernel in the low dtype
         query, key, value, attn_mask = (mode.low(x) for x in (query, key, value, attn_mask))
     if attn_mask is None and query.dtype in {torch.float16, torch.bfloat16}:

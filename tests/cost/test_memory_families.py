@@ -2,7 +2,7 @@
 
 Every family of the catalogue whose code ships with transformers appears under several methods,
 with batch, length, checkpointing, attention, padding, autocast and upcast norms drawn at random.
-Falcon's sdpa over one key head is left to the formula: torch has no fused kernel for it.
+Falcon's sdpa over one key head, for which torch has no fused kernel, has a test of its own.
 """
 
 from __future__ import annotations
@@ -210,3 +210,15 @@ def test_falcon_over_one_key_head_has_scores_under_sdpa_too() -> None:
     lora = method_of(model, METHODS["lora"])
     fused = formula(replace(model, num_kv_heads=model.num_attention_heads), lora, how, "fp32")
     assert formula(model, lora, how, "fp32") - fused > scores
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.parametrize("words", ["full", "lora", "nf4"])
+def test_the_trace_takes_the_same_path_for_falcon(
+    tracer: Tracer, words: str, checkpointing: str
+) -> None:
+    model = next(m for m in models_of()["falcon"] if m.num_kv_heads == 1)
+    method, how = method_of(model, METHODS[words]), Setting("sdpa", checkpointing, 2, 1024)
+    traced = tracer.trace(request(model, method, how, "fp32"))
+    assert isinstance(traced, Traced), traced
+    assert formula(model, method, how, "fp32") == pytest.approx(traced.peak_bytes, rel=TOLERANCE)
