@@ -87,13 +87,14 @@ def tune(
     Raises:
         InputError: for anything wrong in the job or the options.
     """
+    from autotune.app.notebook import shown
     from autotune.app.tune import Options
     from autotune.app.tune import tune as find
 
     if "run_dir" in options:
         options["run_dir"] = Path(options["run_dir"])
     options.setdefault("dry_run", options.get("run_dir") is None)
-    return find(_job(job, gpus), Options(**options))
+    return shown(find(_job(job, gpus), Options(**options)))
 
 
 def estimate(

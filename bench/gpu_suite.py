@@ -11,14 +11,19 @@ Items, by priority:
   memory    context, and peaks that the memory model has to reproduce: full and LoRA, with and
             without activation checkpointing, sdpa and eager, 16-bit and 32-bit base
   depth     two small depths and the full depth of one model: does the line hold
+  deep      the full depth of the 8B model, beside the two depths that the next grid measures
   lora      a grid of at least 40 configurations: LoRA of an 8B model by two depths
   full      a grid of at least 40 configurations: full fine-tuning of a 0.5B model
+  nf4       a few of the LoRA grid on a 4-bit base, where bitsandbytes can be imported
   compiled  the best of each grid with torch.compile; at most six a call
+
+A configuration that fits or misses narrowly is run up to three times; repeats carry a # and number.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import json
 import time
@@ -29,6 +34,8 @@ from typing import TYPE_CHECKING, Any
 from autotune.app.load_job import job_from_options
 from autotune.domain.config import Config
 from autotune.probe import device as devices
+from autotune.probe.narrow import fit_share, until_sure
+from autotune.probe.outcomes import INTERRUPTED
 from autotune.probe.record import ProbeLog
 from autotune.probe.request import Effort, key_of, request_for
 from autotune.probe.runner import Place
@@ -78,13 +85,18 @@ def jobs(gpu: str, *, dry: bool) -> dict[str, Job]:
     small, large = (TINY, TINY) if dry else (SMALL, LARGE)
     length = 64 if dry else 1024
     shared: dict[str, Any] = {"rows": 4096, "epochs": 1, "gpus": (gpu,), "price": "free"}
-    found = {
+    found: dict[str, Job] = {
         "full": job_from_options(model=small, method="full", max_length=length, global_batch=32,
                                  **shared),
         "lora": job_from_options(model=large, method="lora", max_length=length, global_batch=32,
                                  **shared),
     }  # fmt: skip
-    return {name: _shrunk(job) for name, job in found.items()} if dry else found
+    if dry:
+        return {name: _shrunk(job) for name, job in found.items()}
+    found["nf4"] = job_from_options(
+        model=large, method="qlora", max_length=length, global_batch=32, **shared
+    )
+    return found
 
 
 def _shrunk(job: Job) -> Job:
@@ -97,7 +109,7 @@ def grid(job: Job, offer: Offer, *, dry: bool) -> list[Config]:
     """Micro-batch x checkpointing x attention x precision, in a fixed order."""
     micros = (1, 2) if dry else (1, 2, 4, 8, 16)
     precisions = ("fp32",) if offer.device.is_cpu else ("bf16",)
-    optimizers = ("adamw_torch_fused", "adamw_torch")
+    optimizers = ("adamw_torch_fused",) if dry else ("adamw_torch_fused", "adamw_torch")
     axes = itertools.product(("none", "full"), ("sdpa", "eager"), precisions, optimizers, micros)
     return [
         Config(
@@ -112,32 +124,50 @@ def grid(job: Job, offer: Offer, *, dry: bool) -> list[Config]:
 
 def items(found: dict[str, Job], *, dry: bool) -> Iterator[Item]:
     """Everything to measure, the most valuable first."""
-    full, lora = found["full"], found["lora"]
-    offer = full.offers[0]
-    effort = DRY if dry else EFFORT
-    grids = {name: grid(job, offer, dry=dry) for name, job in found.items()}
+    offer = found["full"].offers[0]
+    grids = {name: grid(found[name], offer, dry=dry) for name in ("full", "lora")}
+    yield from _questions(found, grids, dry=dry)
+    yield from _grids(found, grids, dry=dry)
+    for name in ("lora", "full"):
+        for config in grids[name][1:4]:
+            compiled = config.with_knobs(compile="default")
+            depth = 2 if name == "lora" else None
+            yield Item(f"compiled/{name}/{config.micro_batch_size}", found[name], compiled,
+                       DRY if dry else COMPILED, depth)  # fmt: skip
+
+
+def _questions(
+    found: dict[str, Job], grids: dict[str, list[Config]], *, dry: bool
+) -> Iterator[Item]:
+    """Does it run, how well does it repeat, do the models of memory and depth hold."""
+    full, effort = found["full"], DRY if dry else EFFORT
     first = grids["full"][1]
     yield Item("smoke/full", full, first, effort)
     for number in range(2 if dry else REPEATS):
         yield Item(f"repeat/{number}", full, first, effort)
-    for name, job in (("full", full), ("lora", lora)):
+    for name, depth in (("full", None), ("lora", 2)):
         for config in grids[name][:: 8 if dry else 5]:
-            depth = 2 if name == "lora" else None
-            yield Item(f"memory/{name}/{config.key}", job, config, effort, depth)
-    pair = requests_at_depths(full, offer, first, effort)
+            yield Item(f"memory/{name}/{config.key}", found[name], config, effort, depth)
+    pair = requests_at_depths(full, full.offers[0], first, effort)
     for depth in (*((r["num_layers"] for r in pair) if pair else ()), None):
         yield Item(f"depth/{depth or 'all'}", full, first, effort, depth)
-    for name, job in (("lora", lora), ("full", full)):
-        pair = requests_at_depths(job, offer, first, effort) if name == "lora" else None
-        depths = [r["num_layers"] for r in pair] if pair else [None]
-        for config, depth in itertools.product(grids[name], depths):
-            yield Item(f"{name}/{depth or 'all'}/{config.key}", job, config, effort, depth)
-    for name, job in (("lora", lora), ("full", full)):
-        for config in grids[name][1:4]:
-            compiled = config.with_knobs(compile="default")
-            depth = 2 if name == "lora" else None
-            yield Item(f"compiled/{name}/{config.micro_batch_size}", job, compiled,
-                       DRY if dry else COMPILED, depth)  # fmt: skip
+    yield Item("deep/all", found["lora"], grids["lora"][1], effort)
+
+
+def _grids(
+    found: dict[str, Job], grids: dict[str, list[Config]], *, dry: bool
+) -> Iterator[Item]:  # fmt: skip
+    """Every configuration of the two jobs; some of one of them on a 4-bit base."""
+    lora, effort = found["lora"], DRY if dry else EFFORT
+    pair = requests_at_depths(lora, lora.offers[0], grids["lora"][1], effort)
+    depths = [request["num_layers"] for request in pair] if pair else [None]
+    for config, depth in itertools.product(grids["lora"], depths):
+        yield Item(f"lora/{depth or 'all'}/{config.key}", lora, config, effort, depth)
+    for config in grids["full"]:
+        yield Item(f"full/all/{config.key}", found["full"], config, effort)
+    if "nf4" in found and importlib.util.find_spec("bitsandbytes"):
+        for config in grids["lora"][::5]:
+            yield Item(f"nf4/2/{config.key}", found["nf4"], config, effort, 2)
 
 
 def run_suite(folder: Path, *, seconds: float, dry: bool) -> dict[str, Any]:
@@ -160,11 +190,14 @@ def run_suite(folder: Path, *, seconds: float, dry: bool) -> dict[str, Any]:
             if left < min(1.5 * slowest, 60.0) or left <= 0:
                 break
             record = _probe(session, item, timeout_s=max(left, 20.0))
+            if record.status == INTERRUPTED:
+                break
             log.append(replace(record, role=item.name))
             done.add(item.name)
             made, compiled = made + 1, compiled + (item.group == "compiled")
             slowest = max(slowest, record.wall_s)
             print(_line(item, record, left), flush=True)
+            _repeat(session, item, record, log, left - record.wall_s)
     left_over = [item.name for item in every if item.name not in done]
     report = {"made": made, "left": len(left_over), "next": left_over[:1],
               **summary(log.records, found)}  # fmt: skip
@@ -188,6 +221,14 @@ def _probe(session: Session, item: Item, timeout_s: float) -> ProbeRecord:
         request["checkpoint_max_bytes"] = 0
     request["key"] = key_of(request)
     return session.run(request, item.config.as_dict(), timeout_s=timeout_s)
+
+
+def _repeat(session: Session, item: Item, first: ProbeRecord, log: ProbeLog, left: float) -> None:
+    """Run a narrow fit or miss again: its share of fits is what is known about it."""
+    limit = max(left / 2, 20.0)
+    for number, again in enumerate(until_sure(first, lambda: _probe(session, item, limit)), 2):
+        log.append(replace(again, role=f"{item.name}#{number}"))
+        print(_line(item, again, left), flush=True)
 
 
 def _line(item: Item, record: ProbeRecord, left: float) -> str:
@@ -223,7 +264,28 @@ def summary(records: list[ProbeRecord], found: dict[str, Job]) -> dict[str, Any]
     if "depth/all" in depth and len(shallow) > 1:
         line = extrapolated(shallow[0], shallow[1], found["full"].model.num_layers)
         answer["two_depth_over_full"] = agreement(line, depth["depth/all"])
+    answer |= _deep(records, found["lora"].model.num_layers)
+    narrow = {r.role.partition("#")[0] for r in records if "#" in r.role}
+    answer["fit_shares"] = {
+        name: fit_share([r for r in records if r.role.partition("#")[0] == name])
+        for name in sorted(narrow)
+    }
     return answer
+
+
+def _deep(records: list[ProbeRecord], num_layers: int) -> dict[str, Any]:
+    """The 8B model's full depth beside the two depths of the same configuration in the grid."""
+    whole = [r for r in records if r.role == "deep/all" and r.ok]
+    pair = [
+        r
+        for r in records
+        if whole and r.ok and r.role.startswith("lora/") and r.config == whole[0].config
+    ]
+    if len(pair) < 2:  # noqa: PLR2004 - two depths
+        return {}
+    low, high = sorted(pair[:2], key=lambda r: int(r.request["num_layers"]))
+    line = extrapolated(low, high, num_layers)
+    return {"two_depth_over_full_deep": agreement(line, whole[0])}
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ from autotune.probe import device as devices
 from autotune.probe.request import Effort, key_of, request_for
 from autotune.probe.runner import Place, Runner, worker_environment
 from autotune.probe.session import Session
-from autotune.probe.two_depth import agreement, extrapolated, requests_at_depths
+from autotune.probe.two_depth import STEP_TIMES, agreement, extrapolated, requests_at_depths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -47,14 +47,14 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 PLAIN = Path(__file__).with_name("plain_trainer.py")
 CONFIG = Config(
-    micro_batch_size=2, gradient_accumulation_steps=2, checkpoint_every_steps=50,
+    micro_batch_size=2, gradient_accumulation_steps=1, checkpoint_every_steps=50,
     precision="fp32", pin_memory=False,
 )  # fmt: skip
 STEPS_ONLY = Effort(
     most=30, measured=24, least=16, seconds=8.0, patience_s=12.0, loader=False, evaluation=False,
     checkpoint_max_bytes=0.0,
 )  # fmt: skip
-BRIEF = replace(STEPS_ONLY, most=16, measured=12, least=8, seconds=3.0, patience_s=4.0)
+BRIEF = replace(STEPS_ONLY, most=24, measured=20, least=12, seconds=3.0, patience_s=3.0)
 WHOLE = Effort(most=30, measured=16, least=8, seconds=6.0, patience_s=10.0)
 DEPTHS, QUICK_DEPTHS = (8, 16, 24), (12,)
 ROUNDS, QUICK_ROUNDS = 5, 3
@@ -73,6 +73,7 @@ def small_job(*, layers: int = 2, hidden: int = 64, kind: Kind = "lora") -> Job:
     return replace(
         job, model=model, method=replace(job.method, kind=kind), padding="max_length",
         max_length=128, dataset_path=None, lengths=replace(job.lengths, quantiles=(128.0, 128.0)),
+        global_batch_size=CONFIG.micro_batch_size * CONFIG.gradient_accumulation_steps,
     )  # fmt: skip
 
 
@@ -183,18 +184,24 @@ def depth_over_full(
     asked = (*pair, full)
     alone = [bench.probe(request, kept=kept) for request in asked]
     turns = [[bench.probe(request, kept=True) for request in asked] for _ in range(rounds)]
-    lines = [extrapolated(low, high, job.model.num_layers) for low, high, _ in turns]
+    low, high, whole = (_middle(runs) for runs in zip(*turns, strict=True))
+    line = extrapolated(low, high, job.model.num_layers)
     memory = agreement(extrapolated(alone[0], alone[1], job.model.num_layers), alone[2])
     found: dict[str, Any] = {
-        "layers": job.model.num_layers, "depths": lines[0].result["extrapolated"]["depths"],
+        "layers": job.model.num_layers, "depths": line.result["extrapolated"]["depths"],
         "allocated": memory["allocated_bytes"], "driver": memory["driver_bytes"],
     }  # fmt: skip
     for clock, name in CLOCKS.items():
-        found[clock] = against(
-            [line.result["step"][name] for line in lines],
-            [whole.result["step"][name] for *_, whole in turns],
-        )
+        found[clock] = float(line.result["step"][name]) / float(whole.result["step"][name])
     return found
+
+
+def _middle(records: Sequence[ProbeRecord]) -> ProbeRecord:
+    """The first record with the median times of all: one that was disturbed bends no line."""
+    step = dict(records[0].result["step"])
+    for name in STEP_TIMES:
+        step[name] = statistics.median(float(r.result["step"][name]) for r in records)
+    return replace(records[0], result={**records[0].result, "step": step})
 
 
 def parts_s(record: ProbeRecord) -> dict[str, float]:
@@ -287,7 +294,7 @@ def lines(found: dict[str, Any]) -> Iterable[str]:
     yield "two depths / full depth    wall     cpu  allocated  driver"
     for own in found["depth"]:
         name = f"{own['layers']} layers from {own['depths'][0]}, {own['depths'][1]}"
-        yield (f"  {name:24} {own['wall']['ratio']:4.3f} {own['cpu']['ratio']:7.3f} "
+        yield (f"  {name:24} {own['wall']:4.3f} {own['cpu']:7.3f} "
                f"{own['allocated']:10.4f} {own['driver']:7.4f}")  # fmt: skip
     yield f"load of the machine at the end: {found['load']:.1f}"
 

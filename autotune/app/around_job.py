@@ -19,6 +19,7 @@ from autotune.domain.units import MB, format_bytes, format_count, format_seconds
 from autotune.domain.waterfall import SideOption
 from autotune.search.selection import best_index
 from autotune.space.enumerate import enumerate_candidates
+from autotune.space.rules import CUDA_GRAPH_MODES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,7 +95,11 @@ def _tokenised(state: State) -> State:
 
 
 def _padded_less(state: State) -> State:
-    return replace(state, job=replace(state.job, padding="longest"))
+    """Batches of changing shape: what needs one shape gives way to plain compiling."""
+    config = state.config
+    if config.compile in CUDA_GRAPH_MODES and config.packing == "off":
+        config = config.with_knobs(compile="default")
+    return replace(state, job=replace(state.job, padding="longest"), config=config)
 
 
 def _staged(state: State) -> State:
@@ -133,10 +138,12 @@ def _staging_text(pick: State) -> str:
     job, host = pick.job, pick.offer.host
     size, rate = stored_bytes(job), host.storage_read_bytes_per_s
     seconds = CostModel(job).price(pick.candidates).duration_s[0]
+    tokens = job.rows * job.lengths.mean * TOKENISED_BYTES
+    ready = "" if job.pretokenized else f" ({format_bytes(tokens)} once tokenised)"
     needed = size * max(job.epochs, 1.0) / max(float(seconds), 1.0)
     return (
         f"the run reads {needed / MB:.2g} MB/s and the storage gives {rate / MB:.0f} MB/s; "
-        f"copying {format_bytes(size)} takes {format_seconds(size / rate)}, which is counted"
+        f"copying {format_bytes(size)}{ready} takes {format_seconds(size / rate)}, which is counted"
     )
 
 

@@ -8,9 +8,10 @@ Solved exactly as two integer programs; scipy (HiGHS) is imported only here.
 
 from __future__ import annotations
 
-
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from autotune.domain.errors import InputError
 from autotune.domain.plan import Cut, Subset
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 CUTS_SHOWN = 8
 _ROOM = 1e-9  # relative; the budget's own rounding
+_TOLERANCE = 1e-5  # relative; above the feasibility tolerance of the solver, 1e-6
 SOLVER_S = 20.0  # [s] after which the best subset found is refused rather than called the best
 
 
@@ -61,7 +63,7 @@ class Budget:
 
 
 def parse_budget(text: str) -> Budget:
-    """ "100USD", "$100" or "80h". Raises InputError."""
+    """A budget such as "100USD", "$100" or "80h". Raises InputError."""
     usd = seconds = None
     try:
         if "$" in text or "usd" in text.casefold():
@@ -79,6 +81,9 @@ def parse_budget(text: str) -> Budget:
 
 def best_subset(items: Sequence[Item], budget: Budget) -> Subset:
     """The most valuable runs within the budget. Raises InputError when not one is."""
+    if not any(item.priority for item in items):
+        msg = "every run has priority 0, so a budget has nothing to choose by"
+        raise InputError(msg, "give the runs that matter a priority above 0")
     least = min(
         (budget.of(item) + _needs(items, i, budget) for i, item in enumerate(items)), default=0.0
     )
@@ -89,9 +94,7 @@ def best_subset(items: Sequence[Item], budget: Budget) -> Subset:
         )
         raise InputError(msg, "raise --budget, or plan smaller runs")
     kept = [item.count for item in items]
-    if sum(n * budget.of(item) for n, item in zip(kept, items, strict=True)) > budget.amount * (
-        1 + _ROOM
-    ):
+    if _takes(items, kept, budget) > budget.amount * (1 + _ROOM):
         kept = _solved(items, budget)
     return _subset(items, kept, budget)
 
@@ -115,37 +118,46 @@ def _closure(edges: Sequence[Sequence[int]], index: int) -> set[int]:
 
 
 def _solved(items: Sequence[Item], budget: Budget) -> list[int]:
-    """How many of each kind to keep. Two programs: the most value, then the least of the budget."""
-    import numpy as np
+    """How many of each kind to keep. The solver's own tolerance must not break the budget."""
+    kept = _best_two(items, budget, 1.0)
+    if _takes(items, kept, budget) > budget.amount * (1 + _ROOM):
+        kept = _best_two(items, budget, 1.0 - _TOLERANCE)
+    return kept
 
+
+def _takes(items: Sequence[Item], kept: Sequence[int], budget: Budget) -> float:
+    return sum(n * budget.of(item) for n, item in zip(kept, items, strict=True))
+
+
+def _best_two(items: Sequence[Item], budget: Budget, share: float) -> list[int]:
+    """Two programs: the most value, then the least of the budget at that value."""
     value = np.asarray([item.priority for item in items])
     takes = np.asarray([budget.of(item) for item in items])
     value = value / max(float(value.max()), 1e-300)
-    takes = takes / budget.amount
-    best = _program(items, -value, [(takes, -np.inf, 1.0 + _ROOM)])
+    within = (takes / budget.amount, -np.inf, share * (1.0 + _ROOM))
+    best = _program(items, -value, [within])
     reached = float(value @ np.asarray(best))
-    least = reached - 1e-7 * max(reached, float(value[value > 0].min(initial=1.0)))
-    return _program(
-        items, takes, [(takes, -np.inf, 1.0 + _ROOM), (value, least, np.inf)]
-    )
+    return _program(items, takes / budget.amount, [within, (value, reached - 1e-7, np.inf)])
 
 
 def _program(
     items: Sequence[Item],
-    objective: NDArray[object] | object,
-    bounds: Sequence[tuple[object, float, float]],
+    objective: NDArray[np.float64],
+    bounds: Sequence[tuple[NDArray[np.float64], float, float]],
 ) -> list[int]:
     """Whole numbers x[i] up to count[i]; z[i] = 1 only where all of kind i are kept.
 
     x[j] <= count[j] z[i] for every i that j waits for; count[i] z[i] <= x[i].
     """
-    import numpy as np
-
     try:
-        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.optimize import (  # type: ignore[import-untyped]  # it ships no types
+            Bounds,
+            LinearConstraint,
+            milp,
+        )
     except ImportError:
         msg = "the best subset under a budget needs scipy, which is not installed"
-        raise InputError(msg, 'pip install "scipy>=1.14"') from None
+        raise InputError(msg, 'pip install "autotune[plan]"') from None
     kinds = len(items)
     counts = np.asarray([item.count for item in items], float)
     whole = sorted({i for item in items for i in item.after})
@@ -163,10 +175,10 @@ def _program(
             rows.append(row)
     constraints = [LinearConstraint(np.asarray(rows), -np.inf, 0.0)] if rows else []
     for vector, low, high in bounds:
-        padded = np.concatenate([np.asarray(vector, float), np.zeros(len(whole))])
+        padded = np.concatenate([vector, np.zeros(len(whole))])
         constraints.append(LinearConstraint(padded[None, :], low, high))
     found = milp(
-        np.concatenate([np.asarray(objective, float), np.zeros(len(whole))]),
+        np.concatenate([objective, np.zeros(len(whole))]),
         integrality=np.ones(size),
         bounds=Bounds(np.zeros(size), np.concatenate([counts, np.ones(len(whole))])),
         constraints=constraints,
@@ -214,5 +226,3 @@ def what_to_cut(items: Sequence[Item]) -> tuple[Cut, ...]:
         )
     found.sort(key=lambda cut: (cut.priority / max(cut.saves_s, 1e-9), -cut.saves_s, cut.name))
     return tuple(found[:CUTS_SHOWN])
-
-

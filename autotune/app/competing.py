@@ -7,6 +7,7 @@ they leave open is left to a probe, the cheapest configuration whose measured pa
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from autotune.cost.model import CostModel
 from autotune.cost.work import knob_values
-from autotune.domain.candidates import Candidates
+from autotune.domain.candidates import OFFER, Candidates
 from autotune.domain.errors import InputError
 from autotune.domain.units import format_seconds
 from autotune.domain.waterfall import Competing, DecidingCheck, MeasuredGap
@@ -25,9 +26,10 @@ from autotune.evidence.reference import reference_of
 from autotune.search.axes import ParameterSpace
 from autotune.search.billed import BilledCandidates
 from autotune.search.deciding import deciding_probe
+from autotune.space.rules import violations
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
     from autotune.cost.columns import FloatArray
     from autotune.cost.model import Bill
@@ -36,11 +38,13 @@ if TYPE_CHECKING:
     from autotune.domain.space import SearchSpace
     from autotune.evidence.readings import Reading
     from autotune.evidence.reference import Reference
+    from autotune.search.priced import Part
 
 PROBE_STEPS = 30  # optimizer steps: enough for a median behind the first, slow ones
 SHAPES_ALIKE = 1.1  # batch sizes closer than this look the same in a handful of batches
 ARGUMENTS = ("attention", "activation_checkpointing", "micro_batch_size", "precision",
              "gradient_accumulation_steps", "num_dataloader_workers")  # fmt: skip
+SURE = ("compute", "save")
 NEEDED = 2  # readings: fewer need no decision
 
 
@@ -71,7 +75,7 @@ def _gap(reference: Reference, job: Job, space: SearchSpace, pick: Estimated) ->
     if not readings:
         return None
     told = tuple(_competing(reading, reference, pick) for reading in readings)
-    standing = {_key(reading, i): reading for i, reading in enumerate(readings) if reading.open}
+    standing = {_key(reading): reading for reading in readings if reading.open}
     checks = _checks(standing, reference, job, space) if len(standing) >= NEEDED else ()
     return MeasuredGap(reference.observation.id, readings[0].measured_s, told, checks)
 
@@ -80,9 +84,11 @@ def _price(job: Job, candidates: Candidates) -> Bill:
     return CostModel(job).price(candidates)
 
 
-def _key(reading: Reading, number: int) -> str:
-    """A name of its own: two readings may be of one kind."""
-    return reading.name if reading.name != "micro_batch" else f"micro_batch {number}"
+def _key(reading: Reading) -> str:
+    """A name of its own: several micro-batches may be read into one measurement."""
+    if reading.name != "micro_batch":
+        return reading.name
+    return f"micro_batch {reading.reference.config.micro_batch_size}"
 
 
 def _competing(reading: Reading, stated: Reference, pick: Estimated) -> Competing:
@@ -102,49 +108,51 @@ def _competing(reading: Reading, stated: Reference, pick: Estimated) -> Competin
         steps=stated.job.steps,
         global_batch_size=stated.job.global_batch_size,
     )
+    runs = set(violations(job, pick.offer, pick.config)) <= set(
+        violations(replace(job, padding=stated.job.padding), pick.offer, pick.config)
+    )
     there = at(job, Candidates.of([(pick.offer, pick.config)]))
     return Competing(
-        name=reading.name,
+        name=_key(reading),
         text=reading.text,
         predicted_s=reading.predicted_s,
         efficiency=reading.factor,
         peak_share=reading.share,
         verdict=reading.verdict,
         fixed_s=fixed,
-        pick_s=float(there.duration_s[0]) if reading.open else None,
+        pick_s=float(there.duration_s[0]) if reading.open and runs else None,
     )
 
 
 def _checks(
     standing: dict[str, Reading], reference: Reference, job: Job, space: SearchSpace
 ) -> tuple[DecidingCheck, ...]:
-    """Checks that tell something apart, the cheapest first; a probe only for what is left."""
-    free = [
-        _look(
+    """Looks that tell something apart, the sharpest first, and the probe that would decide.
+
+    Each look tells what it and those before it leave open.
+    """
+    looks = (
+        (
             "arguments",
-            "print the training arguments that the script really passes "
-            "(attention, checkpointing, batch, accumulation, workers)",
-            {name: _arguments(reading) for name, reading in standing.items()},
+            "print the training arguments that the script really passes",
+            {name: _arguments(reading, standing) for name, reading in standing.items()},
         ),
-        _look(
+        (
             "batch shape",
-            "print input_ids.shape of ten batches of the training script's loader; it needs no GPU",
+            "print input_ids.shape of ten batches of the script's loader (no GPU needed)",
             {name: _shape(reading) for name, reading in standing.items()},
         ),
-    ]
-    useful = sorted((c for c in free if c.tells_apart), key=lambda c: -len(c.tells_apart))
-    left = _left(standing, useful)
-    if left:
-        among = {name: standing[name] for name in standing if any(name in pair for pair in left)}
-        probe = _probe(among, reference, job, space)
-        if probe is not None:
-            useful.append(probe)
-    return tuple(useful)
-
-
-def _left(standing: dict[str, Reading], checks: Sequence[DecidingCheck]) -> list[tuple[str, str]]:
-    told = {pair for check in checks for pair in check.tells_apart}
-    return [pair for pair in combinations(standing, 2) if pair not in told]
+    )
+    free = [_look(*look) for look in looks]
+    useful: list[DecidingCheck] = []
+    open_pairs = tuple(combinations(standing, 2))
+    for check in sorted(free, key=lambda c: -len(c.tells_apart)):
+        left = tuple(pair for pair in open_pairs if pair not in check.tells_apart)
+        if len(left) < len(open_pairs):
+            useful.append(replace(check, leaves=left))
+            open_pairs = left
+    probe = _probe(standing, reference, job, space)
+    return (*useful, probe) if probe is not None else tuple(useful)
 
 
 def _look(name: str, text: str, shown: dict[str, _Told]) -> DecidingCheck:
@@ -175,17 +183,23 @@ def _shape(reading: Reading) -> _Told:
     return _Told(text, (rows, tokens))
 
 
-def _arguments(reading: Reading) -> _Told:
+def _arguments(reading: Reading, standing: dict[str, Reading]) -> _Told:
+    """The arguments in which any two readings differ."""
+    configs = [other.reference.config.as_dict() for other in standing.values()]
+    names = [name for name in ARGUMENTS if len({config[name] for config in configs}) > 1]
     knobs = reading.reference.config.as_dict()
-    values = tuple(knobs[name] for name in ARGUMENTS)
-    text = ", ".join(f"{name} {knobs[name]}" for name in ARGUMENTS[:3])
-    return _Told(text, values)
+    text = ", ".join(f"{name} {knobs[name]}" for name in names)
+    return _Told(text, tuple(knobs[name] for name in names))
 
 
 def _probe(
     standing: dict[str, Reading], reference: Reference, job: Job, space: SearchSpace
 ) -> DecidingCheck | None:
-    """The cheapest configuration of the user's own script whose measured parts would differ."""
+    """The cheapest configuration whose step or save would be measured differently.
+
+    A clean run of a known configuration shows how fast the kernels are, and each reading needs
+    another speed of them to give what was measured.
+    """
     from autotune.space.enumerate import enumerate_candidates
 
     here = replace(reference.job, offers=(reference.offer,), lock={}, today=None)
@@ -193,14 +207,13 @@ def _probe(
         candidates = enumerate_candidates(here, space).candidates
     except InputError:
         return None
-    models: dict[str, BilledCandidates] = {}
+    models: dict[str, _Timed] = {}
     parameters = ParameterSpace(candidates)
     for name, reading in standing.items():
-        believed = replace(
-            here, padding=reading.reference.job.padding, lengths=reading.reference.job.lengths
-        )
-        bill = CostModel(believed, reading.calibration).price(candidates)
-        models[name] = BilledCandidates(bill, parameters, "cost")
+        levels = {**candidates.levels, OFFER: (reading.reference.offer,)}
+        there = Candidates(levels, candidates.codes)
+        bill = CostModel(here, reading.calibration).price(there)
+        models[name] = _Timed(bill, parameters, "cost")
     bill = next(iter(models.values())).bill
     if not len(bill):
         return None
@@ -214,16 +227,29 @@ def _probe(
                                     gradient_accumulation_steps=1)  # fmt: skip
     per_device = job.global_batch_size // reference.offer.count
     text = (
-        f"run {PROBE_STEPS} steps of the training script on {reference.offer.label} with "
+        f"time {PROBE_STEPS} clean steps on {reference.offer.label}, rows padded as stated, with "
         f"micro-batch {config.micro_batch_size}, accumulation "
         f"{max(per_device // config.micro_batch_size, 1)}, compile {config.compile}, "
-        f"activation checkpointing {config.activation_checkpointing}, and time a step"
+        f"activation checkpointing {config.activation_checkpointing} (tune --score probe)"
     )
     return DecidingCheck(
         "probe", text, float(seconds[found.index]), float(dollars[found.index]),
-        {name: f"{format_seconds(parts['compute'])} a step" for name, parts in found.shows.items()},
+        {name: _measured_text(parts) for name, parts in found.shows.items()},
         found.told_apart, found.together,
     )  # fmt: skip
+
+
+class _Timed(BilledCandidates):
+    """What a short probe times surely: an optimizer step and a save."""
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """Compute and save; a loader's milliseconds decide nothing."""
+        return tuple(part for part in super().parts if part.name in SURE)
+
+
+def _measured_text(parts: Mapping[str, float]) -> str:
+    return f"{format_seconds(parts['compute'])} a step, {format_seconds(parts['save'])} a save"
 
 
 def _probe_seconds(bill: Bill) -> FloatArray:

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from autotune.catalog.devices import local_host
+from autotune.catalog.devices import cpu_device, local_host
 from autotune.domain.errors import InputError
 from autotune.domain.units import GB, GIB, MB, format_bytes
 from autotune.probe import device as devices
@@ -129,10 +129,22 @@ def _about_gpu(gpu: LocalDevice) -> str:
     return f"is {gpu.device.name} in job files and --gpu, with the memory that is free on it"
 
 
+def _processor() -> Finding:
+    """The formats that the processor multiplies itself: in others torch emulates, far slower."""
+    device = cpu_device()
+    has = [name for name in ("fp32", "bf16", "fp16") if device.peak_flop_per_s(name) > 0]
+    absent = [name for name in ("bf16", "fp16") if name not in has]
+    meaning = f"{', '.join(has)} on `gpu: cpu`"
+    if absent:
+        meaning += f"; {' and '.join(absent)} would be emulated: never chosen there"
+    return Finding("processor", device.architecture, meaning)
+
+
 def _host() -> list[Finding]:
     host = local_host()
     workers = max(host.cores - 1, 0)
     found = [
+        _processor(),
         Finding("cores", str(host.cores), f"up to {workers} data loader workers beside training"),
         Finding("RAM", format_bytes(host.ram_bytes),
                 "holds the model while it loads, and every data loader worker"),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from autotune.domain.outcome import Estimated
     from autotune.domain.space import SearchSpace
 
-SAME_S, SAME_USD = 1e-6, 1e-9
+SAME_S, SAME_USD = 1e-3, 1e-5
 
 
 def journey_of(
@@ -43,18 +43,35 @@ def ending_at(fall: Waterfall, row: Estimated, why: str) -> Waterfall:
     """The waterfall with a last step to a row that another basis prices otherwise."""
     seconds = row.duration_s.p50 - fall.end_s
     dollars = row.cost_usd.p50 - fall.end_usd
-    if abs(seconds) <= SAME_S and abs(dollars) <= SAME_USD:
-        return fall
+    closed = replace(fall, end_s=row.duration_s.p50, end_usd=row.cost_usd.p50)
+    if _tiny(seconds, dollars):
+        return replace(closed, steps=_absorbed(fall.steps, seconds, dollars))
     last = WaterfallStep(why, "the cost model", row.basis, seconds, dollars)
-    return replace(
-        fall, end_s=row.duration_s.p50, end_usd=row.cost_usd.p50, steps=(*fall.steps, last)
-    )
+    return replace(closed, steps=(*fall.steps, last))
 
 
 def starting_at(fall: Waterfall, seconds: float, dollars: float, why: str) -> Waterfall:
     """The waterfall with a first step from what was said before."""
     gap_s, gap_usd = fall.start_s - seconds, fall.start_usd - dollars
-    if abs(gap_s) <= SAME_S and abs(gap_usd) <= SAME_USD:
-        return fall
+    opened = replace(fall, start_s=seconds, start_usd=dollars)
+    if _tiny(gap_s, gap_usd):
+        return replace(opened, steps=_absorbed(fall.steps, gap_s, gap_usd))
     first = WaterfallStep(why, "as recorded", "as answered now", gap_s, gap_usd)
-    return replace(fall, start_s=seconds, start_usd=dollars, steps=(first, *fall.steps))
+    return replace(opened, steps=(first, *fall.steps))
+
+
+def _tiny(seconds: float, dollars: float) -> bool:
+    """What only the order of additions makes."""
+    return abs(seconds) <= SAME_S and abs(dollars) <= SAME_USD
+
+
+def _absorbed(
+    steps: tuple[WaterfallStep, ...], seconds: float, dollars: float
+) -> tuple[WaterfallStep, ...]:
+    """The remainder in the largest step, so that the sum stays exact."""
+    if not steps:
+        return steps
+    most = max(range(len(steps)), key=lambda i: abs(steps[i].duration_s))
+    own = steps[most]
+    whole = replace(own, duration_s=own.duration_s + seconds, cost_usd=own.cost_usd + dollars)
+    return (*steps[:most], whole, *steps[most + 1 :])

@@ -15,13 +15,14 @@ Does not cover: migrating a run, machines of different speed, pausing to make ro
 from __future__ import annotations
 
 from bisect import insort
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from autotune.domain.schedule import Placement, Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from autotune.domain.schedule import Task
 
@@ -34,8 +35,7 @@ def schedule(
     tasks: Sequence[Task], machines: int, *, barrier: bool = False, share: bool = False
 ) -> Schedule:
     """Every task placed on one of `machines`. The order of `after` must not be circular."""
-    waits = with_barriers(tasks) if barrier else [set(task.after) for task in tasks]
-    placements = _Floor(tasks, waits, machines, share=share).run()
+    placements = _Floor(tasks, waits_of(tasks, barrier=barrier), machines, share=share).run()
     return Schedule(
         machines=machines,
         placements=tuple(placements),
@@ -46,15 +46,69 @@ def schedule(
     )
 
 
-def with_barriers(tasks: Sequence[Task]) -> list[set[int]]:
-    """What each task waits for when a phase starts only after the whole one before it."""
-    phases = sorted({task.phase for task in tasks})
-    before = dict(zip(phases[1:], phases, strict=False))
-    members = {p: {i for i, task in enumerate(tasks) if task.phase == p} for p in phases}
-    return [
-        set(task.after) | (members[before[task.phase]] if task.phase in before else set())
-        for task in tasks
-    ]
+def waits_of(tasks: Sequence[Task], *, barrier: bool) -> list[frozenset[int]]:
+    """What each task waits for; with barriers also for the whole phase before its own.
+
+    Tasks that wait for the same ones share one set, so that a thousand repeats stay cheap.
+    """
+    before: dict[int, frozenset[int]] = {}
+    if barrier:
+        phases = sorted({task.phase for task in tasks})
+        members = {p: frozenset(i for i, t in enumerate(tasks) if t.phase == p) for p in phases}
+        before = {later: members[p] for p, later in pairwise(phases)}
+    known: dict[tuple[int, int], frozenset[int]] = {}
+    equal: dict[frozenset[int], frozenset[int]] = {}
+    found = []
+    for task in tasks:
+        key = (id(task.after), task.phase if barrier else 0)
+        if key not in known:
+            waits = frozenset(task.after) | before.get(task.phase, frozenset())
+            known[key] = equal.setdefault(waits, waits)
+        found.append(known[key])
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Gates:
+    """The order as gates: a gate opens when all that it waits for is done, and lets tasks in."""
+
+    waits: tuple[frozenset[int], ...]  # by gate
+    members: tuple[list[int], ...]  # by gate
+    behind: tuple[list[int], ...]  # by task: the gates that wait for it
+
+    @classmethod
+    def of(cls, waits: Sequence[Iterable[int]]) -> _Gates:
+        """One gate for each set that tasks wait for."""
+        number: dict[int, int] = {}
+        sets: list[frozenset[int]] = []
+        members: list[list[int]] = []
+        behind: list[list[int]] = [[] for _ in waits]
+        for index, before in enumerate(waits):
+            gate = number.setdefault(id(before), len(sets))
+            if gate == len(sets):
+                sets.append(frozenset(before))
+                members.append([])
+                for other in sets[gate]:
+                    behind[other].append(gate)
+            members[gate].append(index)
+        return cls(tuple(sets), tuple(members), tuple(behind))
+
+    def left(self) -> list[int]:
+        """How many tasks each gate waits for at the start."""
+        return [len(before) for before in self.waits]
+
+    def open_now(self) -> list[int]:
+        """Tasks that wait for nothing."""
+        return [
+            i for gate, before in enumerate(self.waits) if not before for i in self.members[gate]
+        ]
+
+    def done(self, task: int, left: list[int]) -> Iterator[int]:
+        """The tasks that may start now that one more is done."""
+        for gate in self.behind[task]:
+            left[gate] -= 1
+            if not left[gate]:
+                yield from self.members[gate]
 
 
 def lower_bound(
@@ -67,27 +121,24 @@ def lower_bound(
     Source: Graham (1969); derived for sharing: rates x busy shares add to one at most.
     """
     if not barrier:
-        return max(
-            _work(tasks, machines, share=share), max(_tails(tasks, _own(tasks)), default=0.0)
-        )
+        return max(_work(tasks, machines, share=share), longest_chain(tasks))
     total = 0.0
     for phase in sorted({task.phase for task in tasks}):
         at = [i for i, task in enumerate(tasks) if task.phase == phase]
         inside = [task for task in tasks if task.phase == phase]
         number = {old: new for new, old in enumerate(at)}
-        own = [{number[b] for b in task.after if b in number} for task in inside]
-        chain = max(_tails(inside, own), default=0.0)
+        own = [
+            replace(task, after=tuple(number[b] for b in task.after if b in number))
+            for task in inside
+        ]
+        chain = longest_chain(own)
         total += max(_work(inside, machines, share=share), chain)
     return total
 
 
 def longest_chain(tasks: Sequence[Task]) -> float:
     """[s] of the longest run and what must wait for it: no number of machines beats it."""
-    return max(_tails(tasks, _own(tasks)), default=0.0)
-
-
-def _own(tasks: Sequence[Task]) -> list[set[int]]:
-    return [set(task.after) for task in tasks]
+    return max(_tails(tasks, waits_of(tasks, barrier=False)), default=0.0)
 
 
 def _work(tasks: Sequence[Task], machines: int, *, share: bool) -> float:
@@ -101,28 +152,25 @@ def _work(tasks: Sequence[Task], machines: int, *, share: bool) -> float:
 
 def _tails(tasks: Sequence[Task], waits: Sequence[Iterable[int]]) -> list[float]:
     """[s] from the start of each task to the end of the longest chain behind it."""
-    order = topological(waits)
+    gates = _Gates.of(waits)
+    gate_of = {index: gate for gate, inside in enumerate(gates.members) for index in inside}
+    behind_gate = [0.0] * len(gates.waits)
     tails = [0.0] * len(tasks)
-    for index in reversed(order):
-        tails[index] += tasks[index].duration_s
-        for before in waits[index]:
-            tails[before] = max(tails[before], tails[index])
+    for index in reversed(topological(waits)):
+        behind = max((behind_gate[gate] for gate in gates.behind[index]), default=0.0)
+        tails[index] = tasks[index].duration_s + behind
+        gate = gate_of[index]
+        behind_gate[gate] = max(behind_gate[gate], tails[index])
     return tails
 
 
 def topological(waits: Sequence[Iterable[int]]) -> list[int]:
     """Indices in an order that respects `waits`; those on or behind a circle are left out."""
-    left = [set(before) for before in waits]
-    behind: list[list[int]] = [[] for _ in waits]
-    for index, before in enumerate(left):
-        for other in before:
-            behind[other].append(index)
-    order = [index for index, before in enumerate(left) if not before]
+    gates = _Gates.of(waits)
+    left = gates.left()
+    order = sorted(gates.open_now())
     for index in order:
-        for after in behind[index]:
-            left[after].discard(index)
-            if not left[after]:
-                order.append(after)  # noqa: B909 - a queue: what became ready is visited next
+        order.extend(gates.done(index, left))  # a queue: what became ready is visited next
     return order
 
 
@@ -147,18 +195,13 @@ class _Floor:
     """The simulation: at each event tasks end, and ready ones start on free machines."""
 
     def __init__(
-        self, tasks: Sequence[Task], waits: Sequence[set[int]], machines: int, *, share: bool
+        self, tasks: Sequence[Task], waits: Sequence[frozenset[int]], machines: int, *, share: bool
     ) -> None:
         self._tasks = tasks
-        self._left = [set(before) for before in waits]
-        self._behind: list[list[int]] = [[] for _ in tasks]
-        for index, before in enumerate(waits):
-            for other in before:
-                self._behind[other].append(index)
+        self._gates = _Gates.of(waits)
+        self._left = self._gates.left()
         tails = _tails(tasks, waits)
-        self._rank = sorted(
-            range(len(tasks)), key=lambda i: (-tails[i], -tasks[i].duration_s, i)
-        )
+        self._rank = sorted(range(len(tasks)), key=lambda i: (-tails[i], -tasks[i].duration_s, i))
         self._place = {index: place for place, index in enumerate(self._rank)}
         self._machines = [_Machine() for _ in range(min(machines, max(len(tasks), 1)))]
         self._share = share
@@ -168,7 +211,7 @@ class _Floor:
     def run(self) -> list[Placement]:
         """The placements, in the order of the tasks."""
         now = 0.0
-        ready = sorted(self._place[i] for i, before in enumerate(self._left) if not before)
+        ready = sorted(self._place[i] for i in self._gates.open_now())
         while len(self._done) < len(self._tasks):
             self._start(ready, now)
             running = [machine for machine in self._machines if machine.left]
@@ -219,10 +262,7 @@ class _Floor:
                 continue
             del machine.left[index]
             self._done[index] = Placement(index, number, self._begun[index][1], now)
-            for after in self._behind[index]:
-                self._left[after].discard(index)
-                if not self._left[after]:
-                    freed.add(after)
+            freed.update(self._gates.done(index, self._left))
         return freed
 
 

@@ -17,9 +17,11 @@ from autotune.app.feasible_locks import check_batch, check_locks
 from autotune.app.observed import observations_of, todays_config, todays_offer
 from autotune.app.offers import distinct, offer_of
 from autotune.app.overrides import Overrides, overridden, states_today
-from autotune.app.read_jobfile import Document, checked, read_document
+from autotune.app.read_jobfile import Document, checked
 from autotune.app.trainer_defaults import default_config
+from autotune.app.trainer_file import command_document, notes_of, origin_of, read_any
 from autotune.app.variants import Variant, chosen, variants_of
+from autotune.app.verified import with_verified
 from autotune.catalog.models import find_model
 from autotune.catalog.software import find_software
 from autotune.domain.errors import InputError
@@ -36,8 +38,11 @@ __all__ = [
     "NamedJob",
     "default_config",
     "job_from_options",
+    "jobs_of_command",
+    "jobs_of_spec",
     "load_job",
     "load_jobs",
+    "only_job",
     "resolve",
     "resolve_spec",
 ]
@@ -75,7 +80,11 @@ def load_job(  # noqa: PLR0913 - one argument a flag of the command line
         InputError: The file or an argument is wrong; all problems of the file are listed.
     """
     overrides = Overrides(gpus, price, max_price, set_values or {}, allow, deadline, budget, spot)
-    found = load_jobs(source, overrides, variant=variant)
+    return only_job(load_jobs(source, overrides, variant=variant), str(source))
+
+
+def only_job(found: Sequence[NamedJob], source: str) -> Job:
+    """The one job of a file. Raises InputError where it holds several."""
     if len(found) > 1:
         msg = f"{source} holds {len(found)} variants, and one is needed here"
         names = ", ".join(named.variant for named in found[:8])
@@ -100,10 +109,22 @@ def load_jobs(
         InputError: The file or a change is wrong.
     """
     path = Path(source)
-    document = read_document(path)
+    document, overrides = read_any(path, overrides)
     if document.values.get("name") is None:
         document.values["name"] = path.stem
     return _jobs(document, overrides, path.parent, variant)
+
+
+def jobs_of_command(
+    command: str, overrides: Overrides, *, variant: str | None = None
+) -> list[NamedJob]:
+    """The job of a launch command, such as "python train.py --per_device_train_batch_size 4".
+
+    Raises:
+        InputError: The command states no job, or something is missing or wrong.
+    """
+    document, overrides = command_document(command, overrides)
+    return _jobs(document, overrides, Path(), variant)
 
 
 def _jobs(
@@ -157,6 +178,14 @@ def job_from_options(  # noqa: PLR0913 - one argument a flag of the command line
     return found[0].job
 
 
+def jobs_of_spec(spec: object, base_dir: Path, overrides: Overrides) -> list[NamedJob]:
+    """The jobs of a recorded `Job.spec` with changes, as `load_jobs` makes them of a file."""
+    if not isinstance(spec, dict):
+        msg = "the recorded job is no mapping of a job file's keys"
+        raise InputError(msg, "tune again from the job file")
+    return _jobs(Document(spec, "recorded job"), overrides, base_dir)
+
+
 def resolve_spec(spec: object, base_dir: Path) -> Job:
     """The job of a recorded `Job.spec`, resolved against today's catalogue."""
     if not isinstance(spec, dict):
@@ -177,7 +206,7 @@ def _job(document: Document, variant: Variant, overrides: Overrides, base_dir: P
     if variant.dropped_evidence:
         why = "it speaks of another method than this variant's"
         job = replace(job, assumed=(*job.assumed, Assumption("evidence", "left out", why)))
-    return job
+    return with_verified(job)
 
 
 def _within_price(job: Job, jobfile: JobFile, max_price: str, base_dir: Path) -> Job:
@@ -217,7 +246,7 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
         InputError: A name is unknown, or what is stated cannot be.
     """
     folder = Path(base_dir)
-    assumed: list[Assumption] = []
+    assumed: list[Assumption] = notes_of(jobfile)
     machines = distinct(jobfile.hardware)
     if len(machines) < len(jobfile.hardware):
         more = len(jobfile.hardware) - len(machines)
@@ -260,6 +289,7 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
         allow=jobfile.allow,
         dataset_path=data.dataset_path,
         row_bytes=data.row_bytes,
+        origin=origin_of(jobfile),
         spec=json.dumps(jobfile.model_dump(mode="json", exclude_unset=True)),
         base_dir=str(folder),
     )

@@ -90,6 +90,8 @@ def _facts(
         "gpu": entry.hardware, "rows": entry.rows, "epochs": entry.epochs,
         "max_length": entry.max_length, "global_batch": _global_batch(entry, count),
     }  # fmt: skip
+    if entry.or_config:
+        facts["or_config"] = dict(entry.or_config)
     facts["same_as_job"] = tuple(name for name, value in stated.items() if value is None)
     return facts
 

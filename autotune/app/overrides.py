@@ -50,6 +50,8 @@ class Overrides:
     deadline: str | None = None
     budget: str | None = None
     spot: bool = False  # beside every machine without a stated kind, the same one on spot
+    stated: Mapping[str, object] = field(default_factory=dict)  # what a trainer's file lacks
+    beside: Sequence[str] = ()  # configs of accelerate or DeepSpeed that belong to it
 
 
 def settable_keys() -> list[str]:

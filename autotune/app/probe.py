@@ -201,9 +201,12 @@ class Prober:
         if self.spent_s + (plan.expected_s * self.pace if self.own else 0.0) > self.options.seconds:
             msg = "the probe budget was spent"
             raise Enough(msg)
+        duration = predicted.duration_s
         figures = {
             "step_s": probe_step_s(predicted, plan.requests[-1]),
             "whole_step_s": predicted.step_time_s,
+            "whole_step_p10_s": predicted.step_time_s * duration.p10 / max(duration.p50, 1e-9),
+            "whole_step_p90_s": predicted.step_time_s * duration.p90 / max(duration.p50, 1e-9),
             "memory_bytes": predicted.memory_bytes.total, "probe_s": plan.expected_s,
         }  # fmt: skip
         config = predicted.config.as_dict()

@@ -250,6 +250,8 @@ def _runs(found: Probed) -> tuple[ProbedRun, ...]:
             reused=record.reused, predicted_step_s=record.predicted.get("whole_step_s"),
             step_time_s=record.step_s(accumulation) if record.ok else None,
             memory_bytes=record.needed_bytes or None, wall_s=record.wall_s,
+            predicted_p10_s=record.predicted.get("whole_step_p10_s"),
+            predicted_p90_s=record.predicted.get("whole_step_p90_s"),
         )
         for record in found.records
         for accumulation in [int(record.config["gradient_accumulation_steps"])]

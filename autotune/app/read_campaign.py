@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Values = dict[str, Any]
 CAMPAIGN_SAMPLE = (
     "a campaign states hardware, defaults and phases with runs; "
-    "jobs/rtx4090_campaign.yaml is a whole one"
+    "jobs/campaigns/rtx4090_qwen2.yaml is a whole one"
 )
 
 
@@ -115,12 +115,13 @@ def _layers(file: CampaignFile) -> Iterator[_Layer]:
     for i, phase in enumerate(file.phases):
         here: KeyPath = ("phases", i)
         for j, run in enumerate(phase.runs):
-            paths = (top, (*here, "defaults"), (*here, "runs", j))
-            yield _Layer(run, phase.name, "", (phase,), paths)
+            above: tuple[KeyPath, ...] = (top, (*here, "defaults"))
+            yield _Layer(run, phase.name, "", (phase,), (*above, (*here, "runs", j)))
         for k, part in enumerate(phase.parts):
             there: KeyPath = (*here, "parts", k)
             for j, run in enumerate(part.runs):
-                paths = (top, (*here, "defaults"), (*there, "defaults"), (*there, "runs", j))
+                within = (top, (*here, "defaults"), (*there, "defaults"))
+                paths: tuple[KeyPath, ...] = (*within, (*there, "runs", j))
                 yield _Layer(run, phase.name, part.name, (phase, part), paths)
 
 
@@ -167,7 +168,22 @@ def _order(
         words = " -> ".join(layers[i].section.name for i in circle)
         msg = f"{where}: the order is circular: {words}, each after the next"
         raise InputError(msg, "take one of these `after` away")
+    _phases_in_order(layers, waits, where)
     return [tuple(sorted(before)) for before in waits]
+
+
+def _phases_in_order(layers: Sequence[_Layer], waits: Sequence[set[int]], where: str) -> None:
+    """Phases stand in their order: a run cannot wait for one of a later phase."""
+    place = {name: n for n, name in enumerate(dict.fromkeys(layer.phase for layer in layers))}
+    for layer, before in zip(layers, waits, strict=True):
+        later = [i for i in before if place[layers[i].phase] > place[layer.phase]]
+        if later:
+            other = layers[min(later)]
+            msg = (
+                f"{where}: {shown(layer.section.name)} of phase {shown(layer.phase)} is to run "
+                f"after {shown(other.section.name)} of the later phase {shown(other.phase)}"
+            )
+            raise InputError(msg, "list the phases in the order in which they begin")
 
 
 def _circle(waits: Sequence[set[int]]) -> list[int]:

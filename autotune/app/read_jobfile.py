@@ -115,15 +115,19 @@ def _files_like(path: Path) -> str:
 
 def read_document(path: Path) -> Document:
     """A YAML or JSON file whose top level is a mapping with text keys."""
-    text = read_text(path)
-    if path.suffix.casefold() == ".json":
-        values, lines = _from_json(text, str(path)), dict[KeyPath, int]()
+    return document_of(read_text(path), str(path), json=path.suffix.casefold() == ".json")
+
+
+def document_of(text: str, name: str, *, json: bool) -> Document:
+    """YAML or JSON text whose top level is a mapping with text keys."""
+    if json:
+        values, lines = _from_json(text, name), dict[KeyPath, int]()
     else:
-        values, lines = _from_yaml(text, str(path))
+        values, lines = _from_yaml(text, name)
     if not isinstance(values, dict):
-        msg = f"{path} holds {shown(values)} where a mapping of keys is needed"
+        msg = f"{name} holds {shown(values)} where a mapping of keys is needed"
         raise InputError(msg, SAMPLE)
-    return Document(values, str(path), lines)
+    return Document(values, name, lines)
 
 
 def _from_json(text: str, name: str) -> Any:  # noqa: ANN401 - whatever the file holds
@@ -232,6 +236,9 @@ def checked(document: Document) -> JobFile:
     """The document as a job file. Raises one InputError that lists every problem."""
     from autotune.domain.jobfile import JobFile
 
+    if "model" not in document.values and {"phases", "runs"} & set(document.values):
+        msg = f"{document.name} is a campaign of many runs, and a job file is needed here"
+        raise InputError(msg, f"autotune plan {document.name}")
     return checked_as(document, JobFile)
 
 

@@ -4,6 +4,7 @@ job.json              the job file as resolved, overrides applied
 trials.jsonl          one line a finished trial (written by the search room)
 study.log             the Optuna journal
 recommendation.json   the answer, as `--format json` prints it
+report.html           the same as a page
 run.sh, ...           what to run
 """
 
@@ -23,12 +24,15 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.domain.jobvalues import shown
+from autotune.domain.units import DAY_S
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
 
 JOB_FILE = "job.json"
 ANSWER_FILE = "recommendation.json"
+RECORD_VERSION = 1
+PAGE_FILE = "report.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +102,10 @@ def _open_run(job: Job, run_dir: Path, *, resume: bool, question: tuple[str, ...
         raise InputError(msg, "leave --resume out, or name the run's folder with --run")
     run_dir.mkdir(parents=True, exist_ok=True)
     record = {
-        "schema_version": 1,
+        "schema_version": RECORD_VERSION,
         "job_key": job_key(job, question),
         "name": job.name,
+        "question": list(question),
         "base_dir": str(Path(job.base_dir).resolve()),
         "spec": json.loads(job.spec) if job.spec else None,
     }
@@ -165,6 +170,41 @@ def load_run_job(run_dir: Path) -> Job:
         raise InputError(msg, "`autotune runs` lists the runs")
     record = _read_json(path)
     return resolve_spec(record.get("spec"), Path(record.get("base_dir", ".")))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """What a run folder says of its job. question: space, objective and what else was asked."""
+
+    spec: dict[str, Any]
+    base_dir: Path
+    question: tuple[str, ...]
+    age_days: int
+
+
+def load_record(run_dir: Path) -> RecordedRun:
+    """The recorded job of a run folder.
+
+    Raises InputError for what is no run folder, is damaged, or is of another version.
+    """
+    path = run_dir / JOB_FILE
+    if not path.exists():
+        what = "there is no such folder" if not run_dir.exists() else f"it has no {JOB_FILE}"
+        msg = f"{run_dir} is not a run folder: {what}"
+        raise InputError(msg, "`autotune runs` lists the runs")
+    record = _read_json(path)
+    version = record.get("schema_version")
+    if version != RECORD_VERSION:
+        msg = f"{path} has schema version {version!r}, not {RECORD_VERSION}"
+        raise InputError(msg, "it was written by another version of autotune: tune again")
+    spec, folder = record.get("spec"), record.get("base_dir", ".")
+    if not isinstance(spec, dict) or not isinstance(folder, str):
+        msg = f"{path} is damaged: its job is {shown(spec)}"
+        raise InputError(msg, "tune again from the job file")
+    question = record.get("question", [])
+    asked = tuple(str(item) for item in question) if isinstance(question, list) else ()
+    seconds = max(datetime.now(UTC).timestamp() - path.stat().st_mtime, 0.0)
+    return RecordedRun(spec, Path(folder), asked, int(seconds // DAY_S))
 
 
 def list_runs(root: Path | None = None) -> list[RunSummary]:

@@ -23,6 +23,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.recommendation import Recommendation, Rejected, SearchRecord
 from autotune.domain.units import format_count
 from autotune.search import selection
+from autotune.search.by_offer import best_of_each_offer
 from autotune.search.samplers import CALIBRATED, check_sampler
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 MISSES_SHOWN = 3
 FRONT_SHOWN = 25
+BEYOND_SHOWN = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,8 @@ def _answer(
         today=_today(priced),
         alternatives=tuple(tracing.row(i) for i in others),
         pareto=tuple(tracing.row(i) for i in front),
+        machines=_machines(priced, tracing, options.objective),
+        beyond=tuple(tracing.row(i) for i in selection.beyond_front(bill)[:BEYOND_SHOWN]),
         misses=chosen.misses,
         tie=chosen.tie,
         rejected=_rejected(priced, pick, options.objective),
@@ -231,6 +235,13 @@ def _answer(
         warnings=(*priced.warnings, *_unseen(bill, pick), *tracing.notes),
         sensitivities=_sensitivities(priced, tracing, pick),
     )
+
+
+def _machines(priced: _Priced, tracing: Tracing, objective: Objective) -> tuple[Estimated, ...]:
+    """The best of each offer, where there are several."""
+    if len(priced.job.offers) == 1:
+        return ()
+    return tuple(tracing.row(i) for i in best_of_each_offer(priced.bill, objective))
 
 
 def _sensitivities(priced: _Priced, tracing: Tracing, pick: int | None) -> tuple[Sensitivity, ...]:
@@ -315,7 +326,10 @@ def _journey(answer: Recommendation, priced: _Priced) -> Journey | None:
 
 
 def _persist(answer: Recommendation, run_dir: Path) -> None:
+    from autotune.report.html import recommendation_html
     from autotune.report.payload import recommendation_payload
 
-    text = json.dumps(recommendation_payload(answer), indent=1, allow_nan=False)
+    payload = recommendation_payload(answer)
+    text = json.dumps(payload, indent=1, allow_nan=False)
     runs.write_text(run_dir / runs.ANSWER_FILE, text + "\n")
+    runs.write_text(run_dir / runs.PAGE_FILE, recommendation_html(payload))

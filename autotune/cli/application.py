@@ -16,7 +16,10 @@ from autotune.cli.compare import compare
 from autotune.cli.doctor import doctor
 from autotune.cli.estimate import estimate
 from autotune.cli.output import give_up_on_stdout, prepare_streams
+from autotune.cli.plan import plan
+from autotune.cli.recompute import recompute
 from autotune.cli.tune import tune
+from autotune.cli.verify import verify
 from autotune.domain.errors import AutotuneError, InputError, Interrupted
 
 BUG = 1
@@ -45,7 +48,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 answer, 1 bug, 2 bad input, 3 nothing feasible, 4 a limit is missed, "
-    "5 no device to probe on, 130 interrupted.",
+    "5 no device to probe on, 6 the recommendation changed, 130 interrupted.",
 )
 
 
@@ -79,6 +82,9 @@ def root(
 app.command()(tune)
 app.command()(estimate)
 app.command()(compare)
+app.command()(recompute)
+app.command()(verify)
+app.command()(plan)
 app.command()(lists.devices)
 app.command()(lists.models)
 app.command()(lists.prices)

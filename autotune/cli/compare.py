@@ -8,13 +8,22 @@ import typer
 
 from autotune.cli.jobs import (
     AllowOption,
+    BesideOption,
+    EpochsOption,
+    FromArgsOption,
     GpuOption,
     JobArgument,
+    LengthOption,
+    MethodOption,
+    ModelOption,
     PriceOption,
+    RowsOption,
     SetOption,
     VariantOption,
+    load_all,
     set_values,
     split_names,
+    stated_by_flags,
 )
 from autotune.cli.output import (
     Fidelity,
@@ -36,7 +45,14 @@ if TYPE_CHECKING:
 
 
 def compare(  # noqa: PLR0917 - typer passes by name
-    job: JobArgument,
+    job: JobArgument = None,
+    from_args: FromArgsOption = None,
+    beside: BesideOption = None,
+    model: ModelOption = None,
+    method: MethodOption = None,
+    rows: RowsOption = None,
+    max_length: LengthOption = None,
+    epochs: EpochsOption = None,
     gpu: GpuOption = None,
     price: PriceOption = None,
     max_price: Annotated[
@@ -75,7 +91,6 @@ def compare(  # noqa: PLR0917 - typer passes by name
     autotune compare jobs/h100_38h.yaml --gpu h100,a100-40gb:4@4.80USD/h,h100:2@5.00USD/h
     """
     from autotune.app.compare import CompareOptions
-    from autotune.app.load_job import load_jobs
     from autotune.app.overrides import Overrides
 
     changes = Overrides(
@@ -87,8 +102,10 @@ def compare(  # noqa: PLR0917 - typer passes by name
         deadline=deadline,
         budget=budget,
         spot=spot,
+        stated=stated_by_flags(model, method, rows, max_length, epochs),
+        beside=tuple(beside or ()),
     )
-    jobs = load_jobs(job, changes, variant=variant)
+    jobs = load_all(job, from_args, changes, variant)
     print_comparison(
         jobs, CompareOptions(space, minimize.value, fidelity.value), format_, quiet=quiet
     )

@@ -8,13 +8,22 @@ import typer
 
 from autotune.cli.jobs import (
     AllowOption,
+    BesideOption,
+    EpochsOption,
+    FromArgsOption,
     GpuOption,
     JobArgument,
+    LengthOption,
+    MethodOption,
+    ModelOption,
     PriceOption,
+    RowsOption,
     SetOption,
     VariantOption,
+    load_all,
     set_values,
     split_names,
+    stated_by_flags,
 )
 from autotune.cli.output import (
     Fidelity,
@@ -30,7 +39,14 @@ from autotune.domain.errors import InputError
 
 
 def estimate(  # noqa: PLR0917 - typer passes by name
-    job: JobArgument,
+    job: JobArgument = None,
+    from_args: FromArgsOption = None,
+    beside: BesideOption = None,
+    model: ModelOption = None,
+    method: MethodOption = None,
+    rows: RowsOption = None,
+    max_length: LengthOption = None,
+    epochs: EpochsOption = None,
     set_: SetOption = None,
     variant: VariantOption = None,
     allow: AllowOption = None,
@@ -66,7 +82,8 @@ def estimate(  # noqa: PLR0917 - typer passes by name
     autotune estimate jobs/h100_38h.yaml --set micro_batch_size=8 --set compile=default
     """
     from autotune.app.estimate import estimate as price_config
-    from autotune.app.load_job import load_job
+    from autotune.app.load_job import only_job
+    from autotune.app.overrides import Overrides
     from autotune.report.csv_rows import estimate_csv
     from autotune.report.markdown import estimate_markdown
     from autotune.report.payload import dumps, estimate_payload
@@ -75,14 +92,15 @@ def estimate(  # noqa: PLR0917 - typer passes by name
     if full_trace and fidelity is Fidelity.formula:
         msg = "--full-trace and --fidelity formula contradict each other"
         raise InputError(msg, "leave one of them out")
-    loaded = load_job(
-        job,
+    overrides = Overrides(
         gpus=split_names(gpu),
         price=price,
         set_values=set_values(set_),
         allow=split_names(allow),
-        variant=variant,
+        stated=stated_by_flags(model, method, rows, max_length, epochs),
+        beside=tuple(beside or ()),
     )
+    loaded = only_job(load_all(job, from_args, overrides, variant), str(job or "the command"))
     found = price_config(
         loaded,
         fidelity=fidelity.value,

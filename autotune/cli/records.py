@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from autotune.cli.lists import print_listing
-from autotune.cli.output import Format, FormatOption, QuietOption, emit
+from autotune.cli.output import Format, FormatOption, QuietOption, emit, warn
 from autotune.cli.tune import print_recommendation
 
 RunArgument = Annotated[
@@ -25,16 +26,40 @@ def runs(format_: FormatOption = Format.text) -> None:
     print_listing(runs_listing(list_runs()), format_)
 
 
+class ReportFormat(StrEnum):
+    """How an answer is printed: as everywhere, or as a page."""
+
+    text = "text"
+    json = "json"
+    csv = "csv"
+    md = "md"
+    html = "html"
+
+
 def report(
-    run: RunArgument = None, format_: FormatOption = Format.text, quiet: QuietOption = False
+    run: RunArgument = None,
+    format_: Annotated[
+        ReportFormat, typer.Option("--format", help="How to print the answer.")
+    ] = ReportFormat.text,
+    quiet: QuietOption = False,
 ) -> None:
-    """Print the answer of a run again."""
+    """Print the answer of a run again.
+
+    html is one page that needs nothing else, as report.html in the run's folder:
+    autotune report --format html > answer.html
+    """
     from autotune.app.runs import last_run, load_recommendation_payload
     from autotune.report.recorded import recorded_payload
 
     run_dir = run or last_run()
     payload = recorded_payload(load_recommendation_payload(run_dir), str(run_dir))
-    print_recommendation(payload, format_, quiet=quiet)
+    if format_ is ReportFormat.html:
+        from autotune.report.html import recommendation_html
+
+        warn(payload["warnings"], quiet=quiet)
+        emit(recommendation_html(payload))
+        return
+    print_recommendation(payload, Format(format_.value), quiet=quiet)
 
 
 def export(

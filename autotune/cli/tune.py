@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, TypedDict
@@ -11,12 +11,16 @@ import typer
 
 from autotune.cli.jobs import (
     AllowOption,
+    BesideOption,
+    FromArgsOption,
     GpuOption,
     PriceOption,
     SetOption,
     VariantOption,
+    load_all,
     set_values,
     split_names,
+    stated_by_flags,
 )
 from autotune.cli.output import (
     Fidelity,
@@ -25,6 +29,7 @@ from autotune.cli.output import (
     Progress,
     QuietOption,
     TrustOption,
+    emit,
     emit_as,
     look,
     warn,
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
     from autotune.app.load_job import NamedJob
     from autotune.app.probe_plan import ProbeOptions
     from autotune.app.tune import Options
+    from autotune.domain.recommendation import Recommendation
     from autotune.report.schema import RecommendationPayload
 
 NOTHING_FEASIBLE, LIMIT_MISSED = 3, 4
@@ -105,7 +111,8 @@ def tune(  # noqa: PLR0917 - typer passes options by name
         Path | None,
         typer.Argument(
             metavar="JOB",
-            help="A job file (YAML). Without it, state the job with --model and --rows.",
+            help="A job file (YAML), or a trainer's own file (HF or TRL arguments, axolotl, "
+            "LLaMA-Factory, ...). Without it, state the job with --model and --rows.",
             show_default=False,
         ),
     ] = None,
@@ -123,6 +130,14 @@ def tune(  # noqa: PLR0917 - typer passes options by name
     global_batch: Annotated[
         int | None, typer.Option("--global-batch", help="Rows of one optimizer step.")
     ] = None,
+    from_args: FromArgsOption = None,
+    beside: BesideOption = None,
+    in_place: Annotated[
+        bool,
+        typer.Option(
+            "--in-place", help="Also change the trainer's file itself; the old one is kept."
+        ),
+    ] = False,
     gpu: GpuOption = None,
     price: PriceOption = None,
     max_price: Annotated[
@@ -182,7 +197,9 @@ def tune(  # noqa: PLR0917 - typer passes options by name
     export: Annotated[
         list[str] | None,
         typer.Option(
-            "--export", metavar="NAME[@VERSION]", help="Write what to run: hf, trl; repeatable."
+            "--export",
+            metavar="NAME[@VERSION]",
+            help="Write what to run: hf, trl, same (your own file); repeatable.",
         ),
     ] = None,
     dry_run: Annotated[
@@ -208,7 +225,11 @@ def tune(  # noqa: PLR0917 - typer passes options by name
     }
     with Progress(quiet=quiet) as progress:
         progress("reading the job")
-        several = _load(job, one_line, changes, variant)
+        several = _load(job, one_line, changes, variant, from_args, beside or ())
+        if in_place:
+            from autotune.app.own_file import check_in_place
+
+            check_in_place(several[0].job)
         from autotune.app.tune import Options
         from autotune.app.tune import tune as find
         from autotune.report.payload import recommendation_payload
@@ -235,7 +256,21 @@ def tune(  # noqa: PLR0917 - typer passes options by name
         _table_of_variants(several, options, format_, quiet=quiet)
     payload = recommendation_payload(recommendation)
     print_recommendation(payload, format_, quiet=quiet)
+    _own_file(recommendation, options, format_, in_place=in_place)
     raise typer.Exit(exit_code(payload))
+
+
+def _own_file(
+    recommendation: Recommendation, options: Options, chosen: Format, *, in_place: bool
+) -> None:
+    """Show what changes in the trainer's own file; with --in-place, change it."""
+    from autotune.app.own_file import own_changes, put_in_place
+
+    diff = own_changes(recommendation, options.exports)
+    if diff and chosen in {Format.text, Format.md}:
+        emit(f"\n```diff\n{diff}```" if chosen is Format.md else f"\n{diff}")
+    if in_place:
+        warn([put_in_place(recommendation, options.exports)], quiet=False)
 
 
 def _table_of_variants(
@@ -271,17 +306,24 @@ def _probing(
 
 
 def _load(
-    job: Path | None, one_line: OneLine, changes: Changes, variant: str | None
+    job: Path | None,
+    one_line: OneLine,
+    changes: Changes,
+    variant: str | None,
+    from_args: str | None,
+    beside: Sequence[str],
 ) -> list[NamedJob]:
     """The jobs of the file, or of the one-line form. Raises InputError for both or neither."""
-    from autotune.app.load_job import NamedJob, job_from_options, load_jobs
+    from autotune.app.load_job import NamedJob, job_from_options
     from autotune.app.overrides import Overrides
 
-    if job is not None:
-        if one_line.flags:
-            msg = f"the job file {job} and {', '.join(one_line.flags)} are both given"
-            raise InputError(msg, "change the file, or leave it out for the one-line form")
-        return load_jobs(job, Overrides(**changes), variant=variant)
+    if job is not None or from_args is not None:
+        stated = stated_by_flags(**asdict(one_line))
+        overrides = Overrides(**changes, stated=stated, beside=tuple(beside))
+        return load_all(job, from_args, overrides, variant)
+    if beside:
+        msg = "--beside is of a trainer's own file, and there is none"
+        raise InputError(msg, "name the trainer's file as JOB, or give --from-args")
     if variant is not None:
         msg = "--variant takes one of a job file's variants, and there is no job file"
         raise InputError(msg, "name the job file")

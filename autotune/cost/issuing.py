@@ -85,7 +85,8 @@ def synchronised(job: Job, columns: Columns) -> FloatArray:
 
 def fsdp_visits(job: Job, columns: Columns, recomputed: FloatArray) -> FloatArray:
     """[rows] times that a wrapped module is gathered and freed in a micro-step."""
-    left = kernels.kernel_set(job.software, job.model).launches
+    alone = job.software.wraps_adapters_alone
+    left = kernels.kernel_set(job.software, job.model).launches if alone else 0.0
     units = kernels.fsdp_units(job.model, job.method, left)
     sharded = columns.equals("sharding", "fsdp") & (columns.number("offer.count") > 1)
     return np.where(sharded, units * (2.0 + recomputed), 0.0)

@@ -192,8 +192,9 @@ EAGER_SCORE_BYTES = Passes(22, 34)
 def fsdp_units(model: Model, method: Method, left: float = 1.0) -> float:
     """Modules that FSDP wraps one by one: layers, and every adapter matrix.
 
-    left: share of the adapters' visits that a fused kernel set leaves, as of its launches: with
-    fused adapters, two A100 under FSDP take half as long at small batches (fms-acceleration).
+    left: share of the adapters' visits that is left: none where adapters are sharded with their
+    layer; of a fused kernel set that of its launches: with fused adapters, two A100 under FSDP
+    take half as long at small batches (fms-acceleration).
     Source: peft `fsdp_auto_wrap_policy` (leaf modules with trainable weights are wrapped alone).
     """
     adapted = sum(p.matrices * p.adapted / p.active for p in products(model, method))

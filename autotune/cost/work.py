@@ -70,9 +70,9 @@ def saves(steps: FloatArray, interval: FloatArray) -> FloatArray:
 
 
 def evaluations(job: Job, steps: FloatArray) -> FloatArray:
-    """[n] evaluations of the run: every so many steps, or once when no interval is given."""
+    """[n] evaluations of the run: every so many steps, or once: no interval, or no training."""
     if job.evaluation is None:
         return np.zeros_like(steps)
-    if job.evaluation.every_steps <= 0:
+    if job.evaluation.every_steps <= 0 or job.steps == 0:
         return np.ones_like(steps)
     return np.floor(steps / job.evaluation.every_steps)

@@ -14,9 +14,9 @@ from autotune.domain.errors import InputError
 from autotune.domain.jobfile import HardwareSection, Section
 from autotune.domain.jobvalues import (
     MAX_DEVICES,
-    Knobs,  # noqa: TC001 - pydantic reads annotations at run time
-    Names,  # noqa: TC001 - the same
-    Text,  # noqa: TC001 - the same
+    Knobs,
+    Names,
+    Text,
     empty_list,
     machine_list,
     machine_word,
@@ -27,7 +27,7 @@ from autotune.domain.jobvalues import (
 )
 from autotune.domain.units import HOUR_S, parse_seconds
 
-MOST_REPEATS, MOST_STAGES, MOST_RUNS = 1000, 100, 5000
+MOST_REPEATS, MOST_STAGES, MOST_RUNS = 1000, 100, 2000
 MOST_HOURS = 1e6
 JOB_KEYS = (
     "model", "method", "data", "train", "evaluation", "limits", "lock", "allow", "software",
@@ -142,7 +142,7 @@ class CampaignFile(Section):
     hardware: Annotated[
         tuple[Annotated[HardwareSection, BeforeValidator(machine_word)], ...],
         BeforeValidator(machine_list),
-        Field(min_length=1, max_length=100),
+        Field(min_length=1, max_length=1000),
     ]
     defaults: JobKeys = Field(default_factory=JobKeys)
     priority: Priority = 1.0

@@ -87,6 +87,18 @@ class Assumption:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """The trainer's own file that a job was read from: what `--export same` gives back."""
+
+    trainer: str  # hf, trl, axolotl, ...
+    syntax: str  # yaml, json, args, shell or python
+    path: str  # where the user's file lies; empty for a command line
+    text: str
+    knobs: dict[str, KnobValue] = field(default_factory=dict)  # stated there or beside it
+    devices: int | None = None  # that it runs on, if that is stated
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """The contract: model, method, data, epochs, global batch, and what limits the answer."""
 
@@ -111,10 +123,12 @@ class Job:
     today: Config | None = None
     today_offer: Offer | None = None  # the one that `today` runs on; None: the first
     evidence: tuple[Observation, ...] = ()
+    seen_on: tuple[Offer, ...] = ()  # machines that evidence speaks of and that are not offered
     assumed: tuple[Assumption, ...] = ()
     dataset_path: str | None = None
     row_bytes: float = 0.0  # [bytes] of one row on storage, mean
     spec: str = ""  # the job file this was resolved from, overrides applied, as JSON
+    origin: Origin | None = None
     base_dir: str = "."  # folder that relative paths of the job file start from
 
     @property

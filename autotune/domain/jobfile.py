@@ -285,6 +285,7 @@ class EvidenceSection(Section):
 
     measured: MeasuredSection | None = None
     config: Knobs = Field(default_factory=dict)
+    or_config: Knobs = Field(default_factory=dict)  # where it is not known which of two ran
     hardware: Text | None = None  # NAME or NAME:N
     rows: Rows | None = None
     epochs: Annotated[float, real(0.0, MAX_EPOCHS, open_low=True)] | None = None
@@ -299,6 +300,18 @@ class EvidenceSection(Section):
             msg = "state what was measured, or today: true for the config in use now"
             raise wrong(msg)
         return self
+
+
+class OriginSection(Section):
+    """The trainer's own file that the job was read from, as it was, and what was guessed of it."""
+
+    trainer: Text
+    syntax: Literal["yaml", "json", "args", "shell", "python"]
+    path: Annotated[str, Field(max_length=4096)] = ""
+    text: Annotated[str, Field(max_length=5_000_000)]
+    knobs: Knobs = Field(default_factory=dict)  # as the file and those beside it state them
+    devices: Annotated[int, whole(1, MAX_DEVICES)] | None = None
+    notes: tuple[tuple[str, str, str], ...] = ()  # key, value, why
 
 
 class JobFile(Section):
@@ -332,6 +345,7 @@ class JobFile(Section):
     evidence: Annotated[
         tuple[EvidenceSection, ...], BeforeValidator(empty_list), Field(max_length=1000)
     ] = ()
+    origin: OriginSection | None = None
 
     @model_validator(mode="after")
     def _agrees(self) -> JobFile:

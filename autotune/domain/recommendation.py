@@ -82,6 +82,8 @@ class ProbedRun:
     step_time_s: float | None
     memory_bytes: float | None
     wall_s: float
+    predicted_p10_s: float | None = None
+    predicted_p90_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,4 +119,6 @@ class Recommendation:
     run_dir: str | None = None
     sensitivities: tuple[Sensitivity, ...] = ()
     probed: tuple[ProbedRun, ...] = ()
+    machines: tuple[Estimated, ...] = ()  # the best of each offer, or its nearest miss
+    beyond: tuple[Estimated, ...] = ()  # would beat the front, but do not fit
     journey: Journey | None = None  # from today to the pick, where both are there

@@ -38,6 +38,15 @@ class Software:
     stack: str = "hf"  # training code: transformers' Trainer (and TRL), or another's name
 
     @property
+    def wraps_adapters_alone(self) -> bool:
+        """Whether FSDP makes every adapter matrix a unit of its own, beside the layers.
+
+        The first FSDP does, by peft's own policy; the second wraps the classes of layers only.
+        Source: accelerate 1.15, `fsdp2_prepare_auto_wrap_policy`; FSDP2 came with accelerate 1.6.
+        """
+        return self.accelerate < (1, 6)
+
+    @property
     def has_flash_attention(self) -> bool:
         """Whether flash-attention 2 can be imported."""
         return self.flash_attn is not None

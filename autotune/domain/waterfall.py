@@ -85,7 +85,8 @@ class Competing:
 class DecidingCheck:
     """Something to look at that differs between readings, and what it costs.
 
-    shows: reading -> what would be seen. tells_apart, leaves: pairs of readings.
+    shows: reading -> what would be seen. tells_apart, leaves: pairs of readings; a free look leaves
+    what it and the looks before it do, a probe what it alone does.
     """
 
     name: str

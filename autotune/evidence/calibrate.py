@@ -140,9 +140,14 @@ def _save_warning(reference: Reference, ratio: float, size: float, *, assumed: b
 
 
 def _times(known: Sequence[Reference], price: Price, learned: _Learned) -> None:
-    """Durations, step times and throughputs scale the training step."""
+    """Durations, step times and throughputs scale the training step.
+
+    A gap that nothing explains widens the interval, unless it is of other hardware and a time on
+    this one was measured too.
+    """
     here: list[float] = []
     elsewhere: list[float] = []
+    unexplained = 0.0
     for reference in known:
         if reference.observation.quantity not in TIMES:
             continue
@@ -154,6 +159,9 @@ def _times(known: Sequence[Reference], price: Price, learned: _Learned) -> None:
             (elsewhere if reference.elsewhere else here).append(factor)
         else:
             _unexplained(reference, bill, price, learned)
+            unexplained = max(unexplained, 0.0 if reference.elsewhere else UNEXPLAINED_LOG_SD)
+    if not here:
+        unexplained = learned.log_sds.get("compute", 0.0)
     factors, spread = (here, HERE_LOG_SD) if here else (elsewhere, ELSEWHERE_LOG_SD)
     if not factors:
         return
@@ -162,7 +170,6 @@ def _times(known: Sequence[Reference], price: Price, learned: _Learned) -> None:
     where = "this hardware" if here else "other hardware, transferred"
     why = f"{len(factors)} measured time(s) on {where}: training {factor:.2f}x"
     for component in ("compute", "collectives"):
-        unexplained = learned.log_sds.get(component, 0.0)
         learned.learn(component, factor, max(spread, widest, unexplained), why)
 
 

@@ -96,16 +96,20 @@ MOVES = 1.05  # an alternative that changes less than this explains nothing
 
 
 def alternatives(
-    reference: Reference, bill: Bill, price: Price, measured: float
+    reference: Reference, bill: Bill, price: Price, measured: float, *, solve: bool = True
 ) -> Iterator[tuple[str, str, Reference]]:
-    """Name, text and changed run of every belief that may be wrong, whichever way it moves."""
-    yield from _data_alternatives(reference, price, measured)
-    yield from _disk_alternative(reference, bill, price, measured)
+    """Name, text and changed run of every belief that may be wrong, whichever way it moves.
+
+    solve: also lengths and disk speeds that would give exactly the measured time.
+    """
+    yield from _data_alternatives(reference, price, measured, solve=solve)
+    if solve:
+        yield from _disk_alternative(reference, bill, price, measured)
     yield from _knob_alternatives(reference)
 
 
 def _data_alternatives(
-    reference: Reference, price: Price, measured: float
+    reference: Reference, price: Price, measured: float, *, solve: bool
 ) -> Iterator[tuple[str, str, Reference]]:
     job = reference.job
     if job.padding == "longest" and reference.config.packing == "off":
@@ -117,13 +121,11 @@ def _data_alternatives(
             "rows are padded to the longest of a batch, not to max_length",
             replace(reference, job=replace(job, padding="longest")),
         )
-    scaled = _solve(
-        lambda scale: replace(
-            reference, job=replace(job, lengths=cut(job.lengths, job.max_length, scale))
-        ),
-        price,
-        measured,
-    )
+
+    def lengths(scale: float) -> Reference:
+        return replace(reference, job=replace(job, lengths=cut(job.lengths, job.max_length, scale)))
+
+    scaled = _solve(lengths, price, measured) if solve else None
     mean = scaled.job.lengths.mean if scaled else 0.0
     if scaled and 1 / CREDIBLE_LENGTHS <= mean / job.lengths.mean <= CREDIBLE_LENGTHS:
         text = f"rows have {mean:.0f} tokens on average, not {job.lengths.mean:.0f}"

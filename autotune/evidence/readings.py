@@ -74,16 +74,17 @@ def readings_of(reference: Reference, price: Price) -> tuple[Reading, ...]:
     measured, expected = measured_seconds(reference, bill), predicted_seconds(reference, bill)
     if measured is None or not expected or measured <= 0:
         return ()
+    if step_factor(reference, bill, 1.0) is None:
+        return ()  # without training steps no speed of them explains anything
     told = 1 / MOVES < measured / expected < MOVES  # nothing is left to solve for
     found = [_reading(AS_STATED, _stated_text(reference), reference, price, None)]
     changed = [
         *((OTHER_CONFIG, text, other) for text, other in _other_configs(reference)),
-        *alternatives(reference, bill, price, measured),
+        *alternatives(reference, bill, price, measured, solve=not told),
     ]
     for name, text, other in changed:
-        if not (told and name in SOLVED):
-            against = None if name == OTHER_CONFIG else expected
-            found.append(_reading(name, text, other, price, against))
+        against = None if name == OTHER_CONFIG else expected
+        found.append(_reading(name, text, other, price, against))
     return tuple(sorted(found, key=lambda r: (not r.open, abs(math.log(r.factor)))))
 
 

@@ -66,6 +66,9 @@ def _offer(job: Job, observation: Observation) -> tuple[Offer | None, bool]:
     for offer in job.offers:
         if offer.device.name == device.name and offer.count == (count or offer.count):
             return offer, False
+    for offer in job.seen_on:
+        if offer.device.name == device.name and offer.count == (count or offer.count):
+            return offer, True
     count = count or 1
     host = default_host(count, device, job.storage)
     return Offer(device, count, 0.0, host, price_source="evidence"), True

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import platform
 import re
 from dataclasses import asdict, dataclass, field, replace
@@ -211,8 +212,8 @@ def cpu() -> LocalDevice:
 
 
 def local_devices() -> list[LocalDevice]:
-    """Everything that a probe could run on: GPUs first."""
-    return [*gpus(), cpu()]
+    """Everything that a probe could run on: GPUs that a program may see first."""
+    return [*visible(gpus(), os.environ.get("CUDA_VISIBLE_DEVICES")), cpu()]
 
 
 def matching(offer: Offer, here: list[LocalDevice] | None = None) -> list[LocalDevice]:

@@ -259,7 +259,7 @@ def worker_environment(place: Place, mark: str) -> dict[str, str]:
     found["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     if place.local.is_cpu:
         found["CUDA_VISIBLE_DEVICES"] = ""
-    elif "CUDA_VISIBLE_DEVICES" not in os.environ:
+    else:
         # The management library counts by bus; CUDA, left alone, by speed.
         found["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         found["CUDA_VISIBLE_DEVICES"] = ",".join(_visible(place.local))
@@ -268,7 +268,8 @@ def worker_environment(place: Place, mark: str) -> dict[str, str]:
 
 def _visible(local: LocalDevice) -> list[str]:
     """The device, and then the others of its kind: what a worker may see."""
-    others = [gpu for gpu in devices.gpus() if gpu.name == local.name and gpu.uuid != local.uuid]
+    here = devices.visible(devices.gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    others = [gpu for gpu in here if gpu.name == local.name and gpu.uuid != local.uuid]
     return [gpu.uuid or str(gpu.index) for gpu in (local, *others)]
 
 

@@ -15,7 +15,11 @@ SKIPPED = {"measured", "traced"}  # empty, or a record of its own
 
 
 def recommendation_csv(payload: RecommendationPayload) -> str:
-    """The pick, today's config, the alternatives and the front, each line with its role."""
+    """One line a candidate, with its role.
+
+    best, today, alternative, pareto (the front), machine (the best of an offer), beyond (would beat
+    the front, but does not fit).
+    """
     roles: list[tuple[str, Mapping[str, Any]]] = []
     if payload["best"]:
         roles.append(("best", payload["best"]))
@@ -23,6 +27,8 @@ def recommendation_csv(payload: RecommendationPayload) -> str:
         roles.append(("today", payload["today"]))
     roles += [("alternative", row) for row in payload["alternatives"]]
     roles += [("pareto", row) for row in payload["pareto"]]
+    roles += [("machine", row) for row in payload.get("machines", [])]
+    roles += [("beyond", row) for row in payload.get("beyond", [])]
     return rows_csv([{"role": role, **flattened(row)} for role, row in roles])
 
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 BAR_PX, ROW_PX = 30, 20
 LEGIBLE = 0.09  # of the width: from here on a segment holds its own label
-NEAR_END = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +30,13 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """One bar: its name, its parts, and a limit to mark on it (with what it is)."""
+    """One bar: its name, its parts, their total as printed, and a limit to mark on it."""
 
     name: str
     shown: str
     segments: tuple[Segment, ...]
+    total: str
     limit: float | None = None
-    limit_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +140,12 @@ def _span(span: Span, scale: float) -> Markup:
         width=share(max(high - low, 0.002)), y="2", height=str(ROW_PX - 4),
         class_=f"span {span.kind}",
     )  # fmt: skip
-    edge = share(span.end / scale if span.end > 0 else 0.0)
-    thread = tag("line", x1=edge, x2=edge, y1=str(ROW_PX - 2), y2=str(ROW_PX + 14), class_="thread")
-    return drawing([shape, thread] if span.kind in {"less", "more"} else [shape], ROW_PX, span.name)
+    return drawing([shape], ROW_PX, span.name)
 
 
 def row(name: str, shown: str, drawn: Markup) -> Markup:
     """A drawing beside its name and its number; on a phone, under them."""
-    label = tag("div", tag("span", name), tag("b", shown), class_="label")
-    return tag("div", label, drawn, class_="row")
+    return tag("div", tag("span", name), tag("b", shown), drawn, class_="row")
 
 
 def drawing(marks: Sequence[str], height: int, label: str) -> Markup:

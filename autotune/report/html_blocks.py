@@ -11,6 +11,8 @@ from autotune.report.html_markup import Markup, joined, share, tag
 if TYPE_CHECKING:
     from autotune.report.blocks import Bar, Bars, Block, Section
 
+FOLD_FROM, FOLD_TO = 12, 6  # items of a list: from how many on it is folded, and to how many
+
 
 def section_html(section: Section) -> Markup:
     """A section under its heading."""
@@ -35,12 +37,22 @@ def block_html(block: Block, label: str = "") -> Markup:
     if isinstance(block, Paragraph):
         return tag("p", block.text, class_=block.tone)
     if isinstance(block, Bullets):
-        return tag("ul", *(tag("li", item) for item in block.items), class_=block.tone)
+        return _bullets(block)
     if isinstance(block, Commands):
         return joined([_command(line, what) for line, what in block.items])
     if isinstance(block, Table):
         return scrolling(_table(block), label)
     return scrolling(_bars(block), label)
+
+
+def _bullets(block: Bullets) -> Markup:
+    """A list; of a long one, most is folded away on a screen."""
+    items = [tag("li", item) for item in block.items]
+    if len(items) <= FOLD_FROM:
+        return tag("ul", *items, class_=block.tone)
+    more = tag("summary", f"{len(items) - FOLD_TO} more")
+    folded = tag("details", more, tag("ul", *items[FOLD_TO:], class_=block.tone))
+    return joined([tag("ul", *items[:FOLD_TO], class_=block.tone), folded])
 
 
 def scrolling(table: Markup, label: str) -> Markup:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _VOID = frozenset({"meta", "link", "br", "col", "hr"})
 
@@ -13,7 +17,7 @@ class Markup(str):
     __slots__ = ()
 
 
-def tag(name: str, *children: str, **attributes: str | float | None) -> Markup:
+def tag(name: str, /, *children: str, **attributes: str | float | None) -> Markup:
     """An element. Children and attributes that are no `Markup` are escaped.
 
     Attributes: `_` stands for `-`, a `_` at the end is dropped (class_, for_); None is left out.
@@ -28,7 +32,7 @@ def tag(name: str, *children: str, **attributes: str | float | None) -> Markup:
     return Markup(f"<{name}{stated}>{joined(children)}</{name}>")
 
 
-def joined(children: tuple[str, ...] | list[str]) -> Markup:
+def joined(children: Sequence[str]) -> Markup:
     """Children one after the other."""
     return Markup("".join(c if isinstance(c, Markup) else escape(c) for c in children))
 
@@ -39,9 +43,7 @@ def share(fraction: float) -> str:
 
 
 def _number(value: str | float) -> str:
-    if isinstance(value, str):
-        return escape(value)
-    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+    return escape(value) if isinstance(value, str) else f"{value:g}"
 
 
 def ascii_only(page: str) -> str:

@@ -74,6 +74,10 @@ def recommendation_payload(rec: Recommendation) -> RecommendationPayload:
         "run_dir": rec.run_dir,
         "sensitivities": [_sensitivity(each) for each in rec.sensitivities],
     }
+    if rec.machines:
+        payload["machines"] = [row_payload(row) for row in rec.machines]
+    if rec.beyond:
+        payload["beyond"] = [row_payload(row) for row in rec.beyond]
     if rec.journey is not None:
         payload["waterfall"] = waterfall_payload(rec.journey.waterfall)
         payload["journey"] = journey_payload(rec.journey)

@@ -26,6 +26,8 @@ def probed_payload(runs: Sequence[ProbedRun]) -> list[ProbedPayload]:
             "role": run.role,
             "reused": run.reused,
             "predicted_step_s": run.predicted_step_s,
+            "predicted_p10_s": run.predicted_p10_s,
+            "predicted_p90_s": run.predicted_p90_s,
             "step_time_s": run.step_time_s,
             "memory_bytes": run.memory_bytes,
             "wall_s": run.wall_s,

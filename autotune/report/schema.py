@@ -47,7 +47,7 @@ class Row(TypedDict):
     risk: NotRequired[str]  # why it may run out of memory though it fits; empty: it is safe
     usable_source: NotRequired[str]  # what usable memory was read from; empty: the catalogue
     measured: dict[str, Any] | None
-    traced: dict[str, Any] | None
+    traced: NotRequired[dict[str, Any] | None]
 
 
 class LimitsPayload(TypedDict):
@@ -202,6 +202,8 @@ class ProbedPayload(TypedDict):
     role: str
     reused: bool
     predicted_step_s: float | None
+    predicted_p10_s: NotRequired[float | None]
+    predicted_p90_s: NotRequired[float | None]
     step_time_s: float | None
     memory_bytes: float | None
     wall_s: float
@@ -295,10 +297,12 @@ class RecommendationPayload(TypedDict):
     narrowest: str
     rejected: RejectedPayload
     search: SearchPayload
-    probed: list[ProbedPayload]
+    probed: NotRequired[list[ProbedPayload]]
     warnings: list[str]
     run_dir: str | None
     sensitivities: NotRequired[list[SensitivityPayload]]
+    machines: NotRequired[list[Row]]  # the best of each offer, or its nearest miss
+    beyond: NotRequired[list[Row]]  # would beat the front, but do not fit
     waterfall: NotRequired[list[WaterfallStepPayload]]  # today + steps = best
     journey: NotRequired[JourneyPayload]
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _UNITS = ((2 * HOUR_S, HOUR_S, "h", 2), (2 * MINUTE_S, MINUTE_S, "min", 1), (0.0, 1.0, "s", 1))
 CENTS = 2
+FAR = 1.05  # times: a measured run further from the modelled one is not explained by it
 VERDICTS = {
     "likely": "fits",
     "possible": "possible",
@@ -89,11 +90,29 @@ def journey_sections(payload: RecommendationPayload) -> list[Section]:
         (name, row["duration_s"]["p50"], row["cost_usd"]["p50"])
         for name, row in (("today", today), ("the pick", pick))
     ]
+    fall = waterfall_section(payload.get("waterfall", []), ends[0], ends[1])
     return [
-        waterfall_section(payload.get("waterfall", []), ends[0], ends[1]),
+        _with_notes(fall, _far_from_measured(journey["measured"], ends[0][1])),
         options_section(journey["options"]),
         *readings_sections(journey["measured"]),
     ]
+
+
+def _with_notes(section: Section, notes: tuple[str, ...]) -> Section:
+    if not notes or not section.blocks:
+        return section
+    return Section(section.title, (*section.blocks, Bullets(notes, "warn")))
+
+
+def _far_from_measured(gaps: Sequence[GapPayload], modelled_s: float) -> tuple[str, ...]:
+    """Said where the model does not explain how long today's run took."""
+    return tuple(
+        f"it starts from the {format_seconds(modelled_s)} that the model gives today's config, not "
+        f"from the {format_seconds(gap['measured_s'])} measured: the difference is not explained"
+        for gap in gaps
+        if gap["observation"].endswith("duration_s")
+        and not 1 / FAR < gap["measured_s"] / max(modelled_s, 1e-9) < FAR
+    )
 
 
 def _gap_payload(gap: MeasuredGap) -> GapPayload:
@@ -247,11 +266,9 @@ def _readings(gap: GapPayload) -> Section:
     titles = ("reading", "predicted", "speed", "peak", "", "the pick then")
     blocks: list[Block] = [Table(titles, rows, frozenset({1, 2, 3, 5}))]
     blocks.append(
-        Bullets(
-            (
-                "speed: how much faster than modelled the kernels must be for the measured time; "
-                "peak: the share of the device's peak that this is, padding counted",
-            ),
+        Paragraph(
+            "Speed: how much faster than modelled the kernels must be for the measured time. "
+            "Peak: the share of the device's peak that this is, padding counted.",
             "quiet",
         )
     )
@@ -261,13 +278,14 @@ def _readings(gap: GapPayload) -> Section:
         if each["verdict"] in _SAID
     ]
     notes += [
-        f"if {each['text']}: mending that alone would bring today's run to "
-        f"{format_seconds(each['fixed_s'])}"
+        f"if {each['text']}: mending that alone would bring it to {format_seconds(each['fixed_s'])}"
         for each in gap["readings"]
         if each["fixed_s"] is not None
     ]
     blocks.append(Bullets(tuple(notes)))
     standing = gap["open"]
+    if not standing:
+        blocks.append(Paragraph("None of these explains it alone.", "warn"))
     if len(standing) > 1:
         blocks.append(Paragraph(_verdict(gap)))
         blocks += _checks(gap["checks"])
@@ -291,9 +309,13 @@ def _checks(checks: Sequence[CheckPayload]) -> list[Block]:
             else f"{format_seconds(check['duration_s'])}, {format_usd(check['cost_usd'])}"
         )
         lead = "The cheapest check" if number == 0 else "Then"
+        if check["name"] == "probe" and number and not checks[number - 1]["leaves"]:
+            lead = "Or measure"
         tail = "It decides." if check["decides"] else "It leaves open: " + _pairs(check["leaves"])
         blocks.append(Paragraph(f"{lead} ({price}): {check['text']}. {tail}"))
-        blocks.append(Bullets(tuple(f"{name}: {shown}" for name, shown in check["shows"].items())))
+        if check["name"] != "arguments":  # there the readings' names say what would be seen
+            shows = tuple(f"{name}: {shown}" for name, shown in check["shows"].items())
+            blocks.append(Bullets(shows))
     return blocks
 
 

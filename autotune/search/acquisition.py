@@ -1,8 +1,9 @@
 """Which candidate to probe next, from the residuals of every part.
 
-Expected improvement of the *difference to the incumbent* x the probability of fitting. The
-difference has the posterior covariance of both ends, so two candidates that share a part's
-signature share its uncertainty, and twins of the incumbent promise nothing.
+Expected improvement of the *difference to the incumbent* x the probability of fitting and of
+keeping the job's limits, looked at two probes ahead (`lookahead`). The difference has the posterior
+covariance of both ends, so two candidates that share a part's signature share its uncertainty, and
+twins of the incumbent promise nothing.
 
 Source: expected improvement: Jones et al. (1998), eq. 15; feasibility: Gardner et al. (2014).
 """
@@ -15,8 +16,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.search.priced import MEMORY
-from autotune.search.residuals import Residual
+from autotune.search.lookahead import (
+    FIRST,
+    SECOND,
+    WORLDS,
+    Belief,
+    Table,
+    expected_improvement,
+    normal_cdf,
+    reward,
+)
+from autotune.search.priced import MEMORY, Limited
+from autotune.search.residuals import Residual, fitted_amplitudes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,12 +43,13 @@ if TYPE_CHECKING:
 
 SHORTLIST = 50_000  # candidates whose uncertainty is worked out, by calibrated cost and fit
 LEAST_FIT = 0.02  # probability below which a candidate is not worth a probe
-CONFIRM_FROM, CONFIRM_EVERY = 6, 3  # probes before neighbours are confirmed, and how often then
+CONFIRM_BELOW = 0.003  # expected saving under which neighbours are confirmed instead
 INFLATED = 3.0  # times the sd, for a neighbour's sake
 PLATEAU = 0.003  # relative; candidates closer than this are not told apart by a choice
 TIE = 0.01
-CAUTION = 2.0  # power of P(fits) when a probe is chosen: one out of memory teaches no times
-BOLD = 1.3  # times the sd when a probe is chosen: a gain now also informs the probes after it
+LOOKED_AT = 1.3  # times the sd, for a candidate that may be chosen after the next probe
+SAMPLE = 2000  # candidates at which a part's bend is looked for
+BEND = 1e-3  # of the log objective; a part that bends it less is taken at its mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +65,6 @@ class Proposal:
     best_gain: float
     fits_probability: float
     why: str
-
-
-def normal_cdf(z: FloatArray) -> FloatArray:
-    """Phi(z) to 1e-7. Source: Abramowitz and Stegun (1964), 26.2.17."""
-    t = 1.0 / (1.0 + 0.2316419 * np.abs(z))
-    tail = np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
-    tail = tail * t * (0.319381530 + t * (-0.356563782 + t * (
-        1.781477937 + t * (-1.821255978 + t * 1.330274429))))  # fmt: skip
-    found: FloatArray = np.where(z >= 0, 1.0 - tail, tail)
-    return found
-
-
-def expected_improvement(mean: FloatArray, sd: FloatArray) -> FloatArray:
-    """E[max(0, -x)] of a normal x."""
-    safe = np.maximum(sd, 1e-9)
-    z = -mean / safe
-    density = np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
-    gain: FloatArray = safe * (z * normal_cdf(z) + density)
-    return np.maximum(gain, 0.0)
 
 
 class Outlook:

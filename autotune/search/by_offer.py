@@ -9,9 +9,26 @@ import numpy as np
 
 from autotune.cost.columns import Table
 from autotune.domain.candidates import OFFER, Candidates
+from autotune.search.selection import choosable
 
 if TYPE_CHECKING:
     from autotune.cost.model import Bill
+    from autotune.search.selection import Objective
+
+
+def best_of_each_offer(bill: Bill, objective: Objective) -> list[int]:
+    """The cheapest (or soonest) candidate of every offer; where none fits, the nearest to it."""
+    figures = bill.cost_usd if objective == "cost" else bill.duration_s
+    fits, offers = choosable(bill), bill.candidates.codes[OFFER]
+    found = []
+    for number in range(len(bill.job.offers)):
+        at = np.flatnonzero(offers == number)
+        pool = at[fits[at]]
+        if len(pool):
+            found.append(int(pool[np.argmin(figures[pool])]))
+        elif len(at):
+            found.append(int(at[np.argmin(bill.memory_violation[at])]))
+    return found
 
 
 def bill_of_offer(bill: Bill, number: int) -> Bill:

@@ -7,8 +7,8 @@ candidates that agree in those columns have the same part, measured or not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -38,13 +38,26 @@ class Dimension:
 
 
 @dataclass(frozen=True, slots=True)
+class Term:
+    """A summand of a part that varies with some of the part's reads only.
+
+    reads: positions among the part's reads. share: [signatures] of the part's prediction. A knob
+    that touches a hundredth of a part can move it by little, whatever is wrong about the knob.
+    """
+
+    name: str
+    reads: tuple[int, ...]
+    share: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """One component of the cost, per distinct combination (signature) of what it reads.
 
     codes: [signatures, reads] level of each dimension. row_of: [n] signature of each candidate.
     predicted: [signatures] what the cost model says; 0 where there is nothing to measure.
     spread: sd of log(measured/predicted) that the model expects of itself, all signatures alike.
-    noise: sd of the log of one measurement.
+    noise: sd of the log of one measurement. terms: the sum that the part is; none: one summand.
     """
 
     name: str
@@ -54,6 +67,7 @@ class Part:
     predicted: FloatArray
     spread: float = 0.15
     noise: float = DEFAULT_NOISE
+    terms: tuple[Term, ...] = field(default=())
 
     def texts(self, row: int) -> dict[str, str]:
         """The signature in words: dimension -> level."""
@@ -102,6 +116,16 @@ class Priced(Protocol):
         """Sort keys: of two that tie, the one with the smaller key is preferred."""
 
 
+@runtime_checkable
+class Limited(Protocol):
+    """A `Priced` whose job has limits besides memory: a deadline, a budget."""
+
+    def excesses(
+        self, factors: Mapping[str, FloatArray], at: NDArray[np.intp]
+    ) -> dict[str, FloatArray]:
+        """By limit, the log of the value over the limit at `at`; at most 0 where it is kept."""
+
+
 def part_of(
     name: str,
     reads: Sequence[Dimension],
@@ -110,8 +134,12 @@ def part_of(
     *,
     spread: float = 0.15,
     noise: float = DEFAULT_NOISE,
+    terms: Mapping[str, FloatArray] | None = None,
 ) -> Part:
     """A part from columns of level codes and predictions, all of shape [n].
+
+    terms: the predictions' summands, the chief one first. Each is taken to vary with the columns
+    that its values vary with; a column that moves none of them belongs to the first.
 
     Raises InputError when two candidates with the same reads have different predictions: then the
     declaration is wrong and one probe would be taken for another.
@@ -128,4 +156,44 @@ def part_of(
     codes = np.zeros((len(first), len(reads)), np.int64)
     for k, dimension in enumerate(reads):
         codes[:, k] = columns[dimension.name][first]
-    return Part(name, tuple(reads), codes, row_of.astype(np.intp), own, spread, noise)
+    at_rows = {
+        term: np.asarray(values, np.float64)[first] for term, values in (terms or {}).items()
+    }
+    return Part(
+        name, tuple(reads), codes, row_of.astype(np.intp), own, spread, noise,
+        _terms(codes, own, at_rows),
+    )  # fmt: skip
+
+
+def _terms(
+    codes: NDArray[np.int64], predicted: FloatArray, values: Mapping[str, FloatArray]
+) -> tuple[Term, ...]:
+    """Summands by signature. Source: derived: d log(sum x) = sum of share x d log x."""
+    found: list[Term] = []
+    free = set(range(codes.shape[1]))
+    total = np.maximum(predicted, 1e-300)
+    for name, value in values.items():
+        if (value > 0).any():
+            reads = _varies_with(codes, value)
+            free -= set(reads)
+            found.append(Term(name, reads, np.clip(value / total, 0.0, 1.0)))
+    if len(found) < 2:  # noqa: PLR2004 - one summand is the part itself
+        return ()
+    chief = found[0]
+    reads = tuple(sorted({*chief.reads, *free}))
+    return (Term(chief.name, reads, chief.share), *found[1:])
+
+
+def _varies_with(codes: NDArray[np.int64], values: FloatArray) -> tuple[int, ...]:
+    """Columns without which the values would not be a function of the rest."""
+    kept = list(range(codes.shape[1]))
+    sizes = codes.max(axis=0, initial=0) + 1
+    for column in range(codes.shape[1]):
+        rest = [k for k in kept if k != column]
+        key = np.zeros(len(codes), np.int64)
+        for k in rest:
+            key = key * sizes[k] + codes[:, k]
+        _, first, row_of = np.unique(key, return_index=True, return_inverse=True)
+        if np.allclose(values[first][row_of], values, rtol=1e-6, atol=0.0):
+            kept = rest
+    return tuple(kept)

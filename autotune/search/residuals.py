@@ -1,42 +1,52 @@
 """One small Gaussian process per component over log(measured / predicted).
 
-Kernel over the columns that the component declares to read:
+Kernel over the columns that a summand (`Term`) of the component reads; a component without
+summands is one:
 
-    k = s0^2 + sum_k sk^2 R_k + si^2 exp(-Hamming / 1.5)
+    k = s0^2 + sum_k sk^2 R_k + p^2 sum_{j<k} sj sk R_j R_k
 
-R_k: equality for a categorical column, a Gaussian of the distance of positions for an ordinal one.
-Hyper-parameters maximise marginal likelihood x a weak log-normal prior over a grid, then column by
-column. The posterior is evaluated once per distinct signature of the reads, never per candidate.
+R_k: equality for a categorical column, exp(-distance of positions / 3) for an ordinal one: a walk
+from level to level. The pairs are the interactions: strong columns interact strongly, and more than
+two at a time are left to the noise of what remains. Summands add up, each weighed by its share of
+the prediction. The posterior is evaluated once per distinct signature of the reads, never per
+candidate.
 
 Source: Rasmussen and Williams, "Gaussian Processes for Machine Learning" (2006), algorithm 2.1 and
-section 5.4; kernel: additive plus a Hamming term for interactions.
+section 5.4; kernel: Duvenaud et al., "Additive Gaussian Processes" (2011), of order two.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from itertools import product
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from autotune.cost.columns import FloatArray
-    from autotune.search.priced import Dimension, Part
+    from autotune.search.priced import Part
 
-HAMMING_LENGTH = 1.5  # differing columns after which an interaction is forgotten
-ORDINAL_LENGTH = 1.5  # positions
-CONSTANTS = (0.5, 1.0, 2.0)  # times the spread that the cost model expects of itself
-MAINS = (0.03, 0.05, 0.1, 0.2, 0.4)  # sd of one column's effect, for a part of usual spread
-INTERACTIONS = (0.03, 0.08, 0.16)
-PRIOR_MAIN, PRIOR_INTERACTION, PRIOR_CONSTANT = 0.12, 0.06, 1.0
-PRIOR_WIDTH = 0.8  # sd of the log of each amplitude: weak, a factor of two either way
-USUAL_SPREAD = 0.2  # of a part that the amplitudes above speak of; others are scaled
-PASSES = 2
+    Codes = NDArray[np.int64]
+    Singles = NDArray[np.float32]
+
+ORDINAL_LENGTH = 3.0  # positions over which the effect of a count is forgotten
+# Amplitudes that are expected, times the spread that the cost model states for the part.
+# Assumption: eight columns of half the spread and their constant make up about 1.6 times it.
+CONSTANT, MAIN = 0.75, 0.5
+PAIR = 0.45  # of the columns' own effects
+SCALES = tuple(float(s) for s in np.geomspace(0.35, 3.2, 9))  # times what the cost model states
+COLUMNS = (0.35, 1.0, 2.8)  # times a column's expected amplitude
+PAIRS = (0.5, 1.0, 2.0)  # times PAIR
+# Weak priors: sd of the log of how wrong the model is as a whole, of a part's scale given that, of
+# a column's amplitude, of the pairs'.
+WHOLE_WIDTH, PART_WIDTH, COLUMN_WIDTH, PAIR_WIDTH = 0.6, 0.4, 0.6, 0.5
+LEAST_SPREAD = 0.01
+ENOUGH = 3  # observations from which single columns are judged
 JITTER = 1e-8
 
 
@@ -51,11 +61,11 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Amplitudes:
-    """Standard deviations of the kernel's terms."""
+    """Standard deviations of the kernel's terms; pair: of two columns', relative to their own."""
 
     constant: float
     mains: tuple[float, ...]
-    interaction: float
+    pair: float
 
 
 class Residual:
@@ -67,46 +77,46 @@ class Residual:
         """Fit amplitudes to the observations, unless they are given, and solve."""
         self.part = part
         self._observed = tuple(observed)
-        self._shape = _Shape.of(part.reads)
-        self._codes = np.asarray([o.codes for o in observed], np.int64).reshape(-1, len(part.reads))
+        self._shape = _Shape(part)
+        self._codes = _codes(part, observed)
         self._values = np.asarray([o.log_ratio for o in observed], np.float64)
         self._noise = np.asarray([o.noise for o in observed], np.float64)
-        self.amplitudes = amplitudes or self._shape.fit(
-            self._codes, self._values, self._noise, part.spread
-        )
+        if amplitudes is None:
+            amplitudes = fitted_amplitudes({part.name: part}, {part.name: observed})[part.name]
+        self.amplitudes = amplitudes
         self._solve()
 
     def _solve(self) -> None:
-        amplitudes = self.amplitudes
-        self.prior_variance = float(
-            amplitudes.constant**2
-            + sum(s * s for s in amplitudes.mains)
-            + amplitudes.interaction**2
-        )
-        rows = len(self.part.predicted)
+        shape, amplitudes = self._shape, self.amplitudes
+        prior = shape.variance(amplitudes)
         if not len(self._values):
-            self.mean: FloatArray = np.zeros(rows)
-            self.variance: FloatArray = np.full(rows, self.prior_variance)
-            self._whitened = np.zeros((rows, 0), np.float32)
+            self.mean: FloatArray = np.zeros(len(prior))
+            self.variance: FloatArray = np.maximum(prior, 1e-10)
+            self._whitened = np.zeros((len(prior), 0), np.float32)
             return
-        kernel = self._shape.kernel(self._codes, self._codes, amplitudes)
+        kernel = shape.kernel(self._codes, self._codes, amplitudes)
         kernel = kernel + np.diag(self._noise**2 + JITTER)
         inverse = np.linalg.inv(np.linalg.cholesky(kernel))
-        cross = self._shape.cross(self.part.codes, self._codes, amplitudes)
+        cross = shape.cross(self._codes, amplitudes)
         whitened = cross @ inverse.T.astype(np.float32)
         self._whitened = whitened
         self.mean = (whitened @ (inverse @ self._values).astype(np.float32)).astype(np.float64)
         explained = np.einsum("ij,ij->i", whitened, whitened).astype(np.float64)
-        self.variance = np.maximum(self.prior_variance - explained, 1e-10)
+        self.variance = np.maximum(prior - explained, 1e-10)
 
     def covariance(self, row: int) -> FloatArray:
         """[signatures] posterior covariance of every signature with one of them."""
-        own = self.part.codes[row : row + 1]
-        prior = self._shape.cross(self.part.codes, own, self.amplitudes)[:, 0]
-        if not len(self._values):
-            return prior.astype(np.float64)
+        prior = self._shape.cross(self.part.codes[row : row + 1], self.amplitudes)[:, 0]
         shared: FloatArray = (prior - self._whitened @ self._whitened[row]).astype(np.float64)
         return shared
+
+    def joint(self, rows: NDArray[np.intp]) -> FloatArray:
+        """[r, r] posterior covariance of some signatures."""
+        codes = self.part.codes[rows]
+        prior = self._shape.kernel(codes, codes, self.amplitudes)
+        white = self._whitened[rows].astype(np.float64)
+        found: FloatArray = prior - white @ white.T
+        return found
 
     def with_believed(self, rows: Sequence[int]) -> Residual:
         """The same process as if pending signatures had been measured at their posterior mean.
@@ -125,128 +135,207 @@ class Residual:
         return Residual(part, [*self._observed, *pending], self.amplitudes)
 
 
+def _codes(part: Part, observed: Sequence[Observed]) -> Codes:
+    return np.asarray([o.codes for o in observed], np.int64).reshape(-1, len(part.reads))
+
+
 @dataclass(frozen=True, slots=True)
+class _Summand:
+    """columns: positions of its reads. share: [signatures]."""
+
+    columns: tuple[int, ...]
+    share: FloatArray
+
+
 class _Shape:
-    """Correlations of the columns' levels, without amplitudes."""
+    """Correlations of a part's levels, without amplitudes."""
 
-    tables: tuple[FloatArray, ...]  # [levels, levels] a column
-    starts: tuple[int, ...] = field(default=())
-
-    @classmethod
-    def of(cls, reads: Sequence[Dimension]) -> _Shape:
-        tables = []
-        for dimension in reads:
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        self.tables = []
+        for dimension in part.reads:
             size = len(dimension.levels)
             gap = np.abs(np.subtract.outer(np.arange(size), np.arange(size))).astype(np.float64)
-            table = np.exp(-0.5 * (gap / ORDINAL_LENGTH) ** 2) if dimension.ordinal else gap == 0
-            tables.append(np.asarray(table, np.float64))
-        starts = np.concatenate([[0], np.cumsum([len(t) for t in tables])])
-        return cls(tuple(tables), tuple(int(s) for s in starts))
+            table = np.exp(-gap / ORDINAL_LENGTH) if dimension.ordinal else gap == 0
+            self.tables.append(np.asarray(table, np.float64))
+        every = tuple(range(len(part.reads)))
+        whole = _Summand(every, np.ones(len(part.predicted)))
+        self.summands = tuple(_Summand(t.reads, t.share) for t in part.terms) or (whole,)
 
-    def _gram(self, codes: NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
-        """[reads, m, m] correlation by column, and [m, m] the interactions' term."""
-        grams = np.stack([t[np.ix_(codes[:, k], codes[:, k])] for k, t in enumerate(self.tables)])
-        differing = (codes[:, None, :] != codes[None, :, :]).sum(axis=2)
-        return grams, np.exp(-differing / HAMMING_LENGTH)
+    @cached_property
+    def _keys(self) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+        keys = self._key(self.part.codes)
+        order = np.argsort(keys)
+        return keys[order], order
 
-    def kernel(
-        self, left: NDArray[np.int64], right: NDArray[np.int64], amplitudes: Amplitudes
-    ) -> FloatArray:
-        """[l, r] prior covariance."""
-        total = np.full((len(left), len(right)), amplitudes.constant**2)
+    def _key(self, codes: Codes) -> NDArray[np.int64]:
+        key = np.zeros(len(codes), np.int64)
         for k, table in enumerate(self.tables):
-            total += amplitudes.mains[k] ** 2 * table[left[:, k]][:, right[:, k]]
-        differing = (left[:, None, :] != right[None, :, :]).sum(axis=2)
-        total += amplitudes.interaction**2 * np.exp(-differing / HAMMING_LENGTH)
+            key = key * len(table) + codes[:, k]
+        return key
+
+    def shares(self, codes: Codes) -> list[FloatArray]:
+        """By summand, its share at some codes; the mean where no candidate has them."""
+        if len(self.summands) == 1:
+            return [np.ones(len(codes))]
+        keys, order = self._keys
+        place = np.minimum(np.searchsorted(keys, self._key(codes)), len(keys) - 1)
+        known = keys[place] == self._key(codes)
+        return [
+            np.where(known, s.share[order[place]], float(np.mean(s.share))) for s in self.summands
+        ]
+
+    def variance(self, amplitudes: Amplitudes) -> FloatArray:
+        """[signatures] prior variance."""
+        total = np.zeros(len(self.part.predicted))
+        for summand in self.summands:
+            mains = np.asarray([amplitudes.mains[k] for k in summand.columns])
+            pairs = (mains.sum() ** 2 - (mains**2).sum()) / 2.0
+            own = amplitudes.constant**2 + (mains**2).sum() + amplitudes.pair**2 * pairs
+            total += summand.share**2 * own
         return total
 
-    def cross(
-        self, codes: NDArray[np.int64], others: NDArray[np.int64], amplitudes: Amplitudes
-    ) -> NDArray[np.float32]:
-        """[signatures, m] prior covariance of many signatures with a few, in single precision.
+    def kernel(self, left: Codes, right: Codes, amplitudes: Amplitudes) -> FloatArray:
+        """[l, r] prior covariance."""
+        total = np.zeros((len(left), len(right)))
+        shares = zip(self.summands, self.shares(left), self.shares(right), strict=True)
+        for summand, near, far in shares:
+            main, single, squared = (np.zeros(total.shape) for _ in range(3))
+            for k in summand.columns:
+                own = self.tables[k][left[:, k]][:, right[:, k]] * amplitudes.mains[k]
+                main += own * amplitudes.mains[k]
+                single += own
+                squared += own * own
+            main += amplitudes.constant**2
+            main += amplitudes.pair**2 / 2.0 * (single * single - squared)
+            total += np.outer(near, far) * main
+        return total
 
-        Derived: both terms are products with one-hot rows, one matrix product for thousands of
-        signatures instead of a lookup for each column.
+    def cross(self, others: Codes, amplitudes: Amplitudes) -> Singles:
+        """[signatures, m] prior covariance of all signatures with a few, in single precision.
+
+        Derived: every sum over columns is a product with one-hot rows, one matrix product for
+        thousands of signatures instead of a lookup for each column.
         """
-        hot = np.zeros((len(codes), self.starts[-1]), np.float32)
+        hot, starts = self._hot
+        count = len(others)
+        total = np.zeros((len(hot), count), np.float32)
+        for summand, share in zip(self.summands, self.shares(others), strict=True):
+            right = np.zeros((hot.shape[1], 3 * count), np.float32)
+            for k in summand.columns:
+                span = slice(starts[k], starts[k + 1])
+                own = self.tables[k][:, others[:, k]] * amplitudes.mains[k]
+                right[span] = np.concatenate(
+                    [own * amplitudes.mains[k], own, own * own], axis=1, dtype=np.float32
+                )
+            sums = hot @ right
+            main, single, squared = (sums[:, k * count : (k + 1) * count] for k in range(3))
+            own = main + np.float32(amplitudes.constant**2)
+            own += np.float32(amplitudes.pair**2 / 2.0) * (single * single - squared)
+            own *= share.astype(np.float32)
+            if len(self.summands) > 1:
+                own *= summand.share.astype(np.float32)[:, None]
+            total += own
+        return total
+
+    @cached_property
+    def _hot(self) -> tuple[Singles, NDArray[np.int64]]:
+        starts = np.concatenate([[0], np.cumsum([len(t) for t in self.tables])])
+        codes = self.part.codes
+        hot = np.zeros((len(codes), int(starts[-1])), np.float32)
         rows = np.arange(len(codes))
-        additive = np.zeros((self.starts[-1], len(others)), np.float32)
-        equal = np.zeros((self.starts[-1], len(others)), np.float32)
-        for k, table in enumerate(self.tables):
-            hot[rows, self.starts[k] + codes[:, k]] = 1.0
-            span = slice(self.starts[k], self.starts[k + 1])
-            additive[span] = amplitudes.mains[k] ** 2 * table[:, others[:, k]]
-            equal[self.starts[k] + others[:, k], np.arange(len(others))] = 1.0
-        same = hot @ equal
-        steps = np.exp(-np.arange(len(self.tables), -1, -1) / HAMMING_LENGTH)
-        joint = (amplitudes.interaction**2 * steps).astype(np.float32)
-        cross: NDArray[np.float32] = hot @ additive
-        cross += joint[np.rint(same).astype(np.int8)]
-        cross += np.float32(amplitudes.constant**2)
-        return cross
-
-    def fit(
-        self, codes: NDArray[np.int64], values: FloatArray, noise: FloatArray, spread: float
-    ) -> Amplitudes:
-        """Amplitudes of the highest marginal likelihood under weak priors."""
-        count = len(self.tables)
-        scale = spread / USUAL_SPREAD
-        mains = [scale * main for main in MAINS]
-        usual = Amplitudes(spread, (scale * PRIOR_MAIN,) * count, PRIOR_INTERACTION)
-        if len(values) < 2:  # noqa: PLR2004 - one value says nothing about amplitudes
-            return usual
-        evidence = _Evidence(*self._gram(codes), values, noise, spread)
-        grid = [
-            Amplitudes(c * spread, (m,) * count, i)
-            for c, m, i in product(CONSTANTS, mains, INTERACTIONS)
-        ]
-        best = evidence.best(grid)
-        for _ in range(PASSES):
-            before = best
-            for k in range(count):
-                best = evidence.best(
-                    [
-                        Amplitudes(
-                            best.constant, (*best.mains[:k], s, *best.mains[k + 1 :]),
-                            best.interaction,
-                        )
-                        for s in mains
-                    ]
-                )  # fmt: skip
-            if best == before:
-                break
-        return best
+        for k in range(len(self.tables)):
+            hot[rows, starts[k] + codes[:, k]] = 1.0
+        return hot, starts
 
 
-@dataclass(frozen=True, slots=True)
 class _Evidence:
-    """Log marginal likelihood plus log prior of many amplitudes at once."""
+    """Log marginal likelihood of many amplitudes at once."""
 
-    grams: FloatArray
-    joint: FloatArray
-    values: FloatArray
-    noise: FloatArray
-    spread: float
+    def __init__(self, part: Part, observed: Sequence[Observed]) -> None:
+        shape, codes = _Shape(part), _codes(part, observed)
+        self.values = np.asarray([o.log_ratio for o in observed], np.float64)
+        self._noise = np.diag(np.asarray([o.noise for o in observed], np.float64) ** 2 + JITTER)
+        self._columns = [list(s.columns) for s in shape.summands]
+        self._shares = [np.outer(s, s) for s in shape.shares(codes)]
+        self._grams = np.stack(
+            [t[np.ix_(codes[:, k], codes[:, k])] for k, t in enumerate(shape.tables)]
+        )
+        self.varied = [k for k in range(codes.shape[1]) if len(set(codes[:, k].tolist())) > 1]
 
-    def best(self, choices: Sequence[Amplitudes]) -> Amplitudes:
-        squares = np.asarray([a.mains for a in choices]) ** 2
-        kernel = np.tensordot(squares, self.grams, axes=1)
-        kernel += (np.asarray([a.constant for a in choices]) ** 2)[:, None, None]
-        kernel += (np.asarray([a.interaction for a in choices]) ** 2)[:, None, None] * self.joint
-        kernel += np.diag(self.noise**2 + JITTER)
+    def scores(self, choices: Sequence[Amplitudes]) -> FloatArray:
+        """[choices] up to a constant."""
+        size = len(self.values)
+        if not size:
+            return np.zeros(len(choices))
+        mains = np.asarray([a.mains for a in choices])
+        constant = np.asarray([a.constant**2 for a in choices])[:, None, None]
+        pair = np.asarray([a.pair**2 for a in choices])[:, None, None] / 2.0
+        kernel = np.broadcast_to(self._noise, (len(choices), size, size)).copy()
+        for columns, share in zip(self._columns, self._shares, strict=True):
+            own, grams = mains[:, columns], self._grams[columns]
+            single = np.tensordot(own, grams, axes=1)
+            squared = np.tensordot(own**2, grams**2, axes=1)
+            main = constant + np.tensordot(own**2, grams, axes=1)
+            kernel += share * (main + pair * (single * single - squared))
         factor = np.linalg.cholesky(kernel)
         white = np.linalg.solve(
             factor, np.broadcast_to(self.values[:, None], (*factor.shape[:2], 1))
         )
         logdet = np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(axis=1)
-        score = -0.5 * (white[..., 0] ** 2).sum(axis=1) - logdet
-        score += np.asarray([self._log_prior(a) for a in choices])
-        return choices[int(np.argmax(score))]
+        found: FloatArray = -0.5 * (white[..., 0] ** 2).sum(axis=1) - logdet
+        return found
 
-    def _log_prior(self, amplitudes: Amplitudes) -> float:
-        z = [
-            np.log(amplitudes.constant / self.spread / PRIOR_CONSTANT),
-            np.log(amplitudes.interaction / PRIOR_INTERACTION),
-            *(np.log(s / PRIOR_MAIN * USUAL_SPREAD / self.spread) for s in amplitudes.mains),
-        ]
-        return float(-0.5 * np.sum(np.square(z)) / PRIOR_WIDTH**2)
+
+def expected_amplitudes(part: Part, scale: float = 1.0) -> Amplitudes:
+    """What a part that is as wrong as the cost model says, times a scale, is expected to have."""
+    spread = max(part.spread, LEAST_SPREAD) * scale
+    return Amplitudes(CONSTANT * spread, (MAIN * spread,) * len(part.reads), PAIR)
+
+
+def fitted_amplitudes(
+    parts: Mapping[str, Part], observed: Mapping[str, Sequence[Observed]]
+) -> dict[str, Amplitudes]:
+    """Amplitudes of the highest marginal likelihood under weak priors, for all parts together.
+
+    A model that is wrong about one part is likely to be wrong about the others: one scale for the
+    whole, a scale for each part around it, then single columns and the pairs of each part.
+    """
+    evidence = {name: _Evidence(part, observed.get(name, ())) for name, part in parts.items()}
+    logs = np.log(SCALES)
+    scores = {
+        name: evidence[name].scores([expected_amplitudes(part, scale) for scale in SCALES])
+        for name, part in parts.items()
+    }
+    chosen: dict[str, int] = {}
+    best = -np.inf
+    for whole in logs:
+        own = {n: s - 0.5 * ((logs - whole) / PART_WIDTH) ** 2 for n, s in scores.items()}
+        total = sum(float(s.max()) for s in own.values()) - 0.5 * (whole / WHOLE_WIDTH) ** 2
+        if total > best:
+            best, chosen = total, {name: int(s.argmax()) for name, s in own.items()}
+    return {
+        name: _refined(evidence[name], expected_amplitudes(part, SCALES[chosen[name]]))
+        for name, part in parts.items()
+    }
+
+
+def _refined(evidence: _Evidence, start: Amplitudes) -> Amplitudes:
+    """One pass over the columns that were varied, and over the strength of the pairs."""
+    if len(evidence.values) < ENOUGH:
+        return start
+    best = start
+    for k in evidence.varied:
+        choices = [_with_main(best, k, start.mains[k] * factor) for factor in COLUMNS]
+        best = choices[_best(evidence.scores(choices), COLUMNS, COLUMN_WIDTH)]
+    choices = [Amplitudes(best.constant, best.mains, best.pair * factor) for factor in PAIRS]
+    return choices[_best(evidence.scores(choices), PAIRS, PAIR_WIDTH)]
+
+
+def _with_main(amplitudes: Amplitudes, column: int, value: float) -> Amplitudes:
+    mains = (*amplitudes.mains[:column], value, *amplitudes.mains[column + 1 :])
+    return Amplitudes(amplitudes.constant, mains, amplitudes.pair)
+
+
+def _best(scores: FloatArray, factors: Iterable[float], width: float) -> int:
+    return int(np.argmax(scores - 0.5 * (np.log(tuple(factors)) / width) ** 2))

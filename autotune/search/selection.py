@@ -221,11 +221,30 @@ def _runner_up(bill: Bill, pool: BoolArray, objective: Objective, index: int) ->
 
 def pareto_front(bill: Bill) -> list[int]:
     """Feasible candidates that no other beats in both time and cost, soonest first; exact."""
-    pool = choosable(bill)
+    return _front(bill, choosable(bill))
+
+
+def beyond_front(bill: Bill) -> list[int]:
+    """Infeasible candidates that nothing beats in both time and cost, soonest first.
+
+    What more memory (or disk) would buy: each would stand on the front, if it fitted.
+    """
+    every = np.isfinite(bill.duration_s) & np.isfinite(bill.cost_usd)
+    fitting = pareto_front(bill)
+    time, cost = bill.duration_s, bill.cost_usd
+    return [
+        i
+        for i in _front(bill, every)
+        if not bill.feasible[i]
+        and not ((time[fitting] <= time[i]) & (cost[fitting] <= cost[i])).any()
+    ]
+
+
+def _front(bill: Bill, pool: BoolArray) -> list[int]:
     if not pool.any():
         return []
     soonest, cheapest = _least(bill, pool, "time"), _least(bill, pool, "cost")
-    pool &= bill.cost_usd <= bill.cost_usd[soonest]
+    pool = pool & (bill.cost_usd <= bill.cost_usd[soonest])
     pool &= bill.duration_s <= max(bill.duration_s[soonest], bill.duration_s[cheapest])
     at: Indices = np.flatnonzero(pool)
     order = np.lexsort([*_identity(bill, at)[::-1], bill.cost_usd[at], bill.duration_s[at]])

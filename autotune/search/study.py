@@ -293,7 +293,9 @@ def _attrs(record: TrialRecord) -> dict[str, Any]:
         learned["oom"] = True
     if record.withdrawn:
         learned["withdrawn"] = True
-    return {"fits": record.fits, "reason": record.reason, "record": asdict(record), **learned}
+    seen = {"fits": record.fits, "reason": record.reason}
+    seen |= {"offer": record.offer, "config": record.config}
+    return {**seen, "record": asdict(record), **learned}
 
 
 def _tell(study: Study, trial: Trial, record: TrialRecord) -> None:

@@ -16,6 +16,7 @@ from autotune.domain.errors import InputError, unknown
 from autotune.trainers.contract import check_contract
 from autotune.trainers.format import Export, Plan
 from autotune.trainers.hf import HuggingFace
+from autotune.trainers.own_yaml import AxolotlFile, LlamaFactoryFile
 from autotune.trainers.trl import Trl
 from autotune.trainers.versions import parse_version
 
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.trainers.format import TrainerFormat
 
-FORMATS: dict[str, TrainerFormat] = {item.name: item for item in (HuggingFace(), Trl())}
+FORMATS: dict[str, TrainerFormat] = {
+    item.name: item for item in (HuggingFace(), Trl(), AxolotlFile(), LlamaFactoryFile())
+}
 _EXECUTABLE = ".sh"
 
 __all__ = ["FORMATS", "Export", "check_target", "export", "write_export"]

@@ -177,7 +177,8 @@ def test_the_one_line_form_needs_no_file(
     [
         ("tune", "lacks --model, --method, --rows"),
         ("tune --model m --method lora", "lacks --rows"),
-        ("tune job.yaml --model m --global-batch 4", "--model, --global-batch are both given"),
+        ("tune job.yaml --from-args train.py", "--from-args are both given"),
+        ("tune --model m --method lora --rows 9 --gpu t4 --beside a.yaml", "--beside"),
     ],
 )
 def test_a_job_is_a_file_or_a_line_never_both_or_neither(
@@ -216,6 +217,19 @@ def test_a_recorded_run_prints_as_it_did(
     printed = capsys.readouterr().out
     assert run(["report", str(tmp_path)]) == 0
     assert capsys.readouterr().out == printed
+
+
+def test_a_recorded_run_is_printed_as_a_page(
+    answer_with: Install, recommendation: Recommendation, capsys: Capture, tmp_path: Path
+) -> None:
+    answer_with(recommendation)
+    run(["tune", "job.yaml", "--format", "json", "-q"])
+    (tmp_path / "recommendation.json").write_text(capsys.readouterr().out, encoding="utf-8")
+    assert run(["report", str(tmp_path), "--format", "html"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("<!DOCTYPE html>")
+    assert captured.out.isascii()
+    assert "warning: " in captured.err
 
 
 def test_a_run_folder_without_an_answer_leaves_with_2(tmp_path: Path, capsys: Capture) -> None:

@@ -270,3 +270,14 @@ def test_every_declared_column_is_read_and_no_other(lab: Any, component: Any) ->
 
     tabulate(replace(component, price=watch), job, candidates)
     assert seen == set(component.reads)
+
+
+def test_the_second_fsdp_shards_adapters_with_their_layer(lab: Any) -> None:
+    job = lab.job(LLAMA, lab.lora(), 1024, global_batch_size=8)
+    older = replace(job, software=replace(job.software, accelerate=(1, 5, 2)))
+    now, before = (
+        lab.price(COMPONENT, j, lab.offer("a100", 2), lab.config(4, sharding="fsdp"))
+        for j in (job, older)
+    )
+    # Llama's 32 layers have 7 projections each: 448 matrices of adapters, gathered twice and more.
+    assert before["launch_s"] - now["launch_s"] > 448 * 2 * 0.5e-3

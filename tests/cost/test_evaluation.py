@@ -3,10 +3,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from autotune.catalog.devices import find_device
 from autotune.cost import compute, evaluation
+from autotune.cost.work import evaluations
 from autotune.domain.job import Evaluation
 
 GEMMA, LLAMA = "google/gemma-2-2b", "meta-llama/Llama-2-7b-hf"
@@ -23,6 +25,12 @@ def job_with(lab: Any, plan: Evaluation | None, model: str = LLAMA, **fields: An
 
 def test_no_evaluation_costs_nothing(lab: Any) -> None:
     assert seconds(lab, job_with(lab, None)) == 0
+
+
+def test_a_run_without_training_evaluates_once_whatever_the_interval(lab: Any) -> None:
+    job = job_with(lab, Evaluation(800, 100), steps=0)
+    assert evaluations(job, np.zeros(3)).tolist() == [1, 1, 1]
+    assert evaluations(replace(job, steps=250), np.full(1, 250.0)).tolist() == [2]
 
 
 def test_twice_the_rows_take_twice_as_long(lab: Any) -> None:

@@ -115,15 +115,16 @@ def test_out_of_memory_on_a_card_that_was_shared_all_along_is_not_for_later_stud
 def test_a_worker_sees_its_card_and_those_of_its_kind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others = [card(0, name="another"), card(1), card(2)]
+    others = [card(index, name="another" if index == 0 else "Tesla T4") for index in range(3)]
     monkeypatch.setattr(devices, "gpus", lambda: others)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert worker_environment(Place(card(2), tmp_path), "x")["CUDA_VISIBLE_DEVICES"] == (
         "GPU-2,GPU-1"
     )
     assert worker_environment(Place(cpu(), tmp_path), "x")["CUDA_VISIBLE_DEVICES"] == ""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert worker_environment(Place(card(2), tmp_path), "x")["CUDA_VISIBLE_DEVICES"] == "1"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")
+    assert [found.name for found in devices.local_devices()] == ["another", "Tesla T4", "cpu"]
+    assert worker_environment(Place(card(2), tmp_path), "x")["CUDA_VISIBLE_DEVICES"] == "GPU-2"
 
 
 @pytest.mark.slow

@@ -191,3 +191,15 @@ def test_the_arguments_are_those_that_are_exported(
         "per_device_eval_batch_size",
     )  # fmt: skip
     assert {n: own.get(n) for n in compared} == {n: theirs.get(n) for n in compared}
+
+
+def test_fsdp_is_set_up_as_it_is_exported(job: Job, offer: Offer, config: Config) -> None:
+    from autotune.trainers.format import Plan
+    from autotune.trainers.launch import fsdp_settings
+
+    sharded = config.with_knobs(sharding="fsdp", activation_checkpointing="full")
+    plan = Plan(
+        job=job, offer=offer, config=sharded, torch=(2, 13, 0), transformers=(5, 23, 0), trl=None,
+        checkpoint_bytes=1.0, risk="", out_dir="out",
+    )  # fmt: skip
+    assert request_for(job, offer, sharded)["fsdp_config"] == fsdp_settings(plan)

@@ -223,6 +223,14 @@ def test_csv_has_one_line_a_candidate_in_base_units(samples: Samples) -> None:
     assert rows[0]["config.pin_memory"] == "true"
 
 
+def test_csv_names_the_best_of_each_machine_and_what_does_not_fit(samples: Samples) -> None:
+    rows = samples.full.alternatives
+    answer = replace(samples.full, machines=rows[:1], beyond=rows[1:])
+    text = recommendation_csv(recommendation_payload(answer))
+    roles = [line["role"] for line in csv.DictReader(io.StringIO(text))]
+    assert roles[-2:] == ["machine", "beyond"]
+
+
 def test_csv_of_an_estimate_is_one_line(samples: Samples) -> None:
     assert samples.full.best is not None
     text = estimate_csv(estimate_payload(samples.full.best, samples.full.job))

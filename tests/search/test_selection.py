@@ -12,12 +12,14 @@ from autotune.cost.model import CostModel
 from autotune.domain.candidates import OFFER
 from autotune.domain.job import Limits
 from autotune.search import selection
+from autotune.search.by_offer import best_of_each_offer
 from autotune.search.selection import (
     PLATEAU,
     TIE,
     alternatives,
     as_infeasible,
     best_index,
+    beyond_front,
     nearest_misses,
     neighbours,
     pareto_front,
@@ -200,6 +202,38 @@ def test_the_front_is_exact(name: str, request: pytest.FixtureRequest) -> None:
         if not beaten.any():
             points.add((time[i], cost[i]))
     assert [(time[i], cost[i]) for i in front] == sorted(points)
+
+
+def test_beyond_the_front_is_what_would_beat_it_if_it_fitted(small_bill: Bill) -> None:
+    soonest = pareto_front(small_bill)[0]
+    usable = np.array(small_bill.usable_bytes, dtype=float)
+    usable[soonest] = 1.0  # byte
+    bill = replace(small_bill, usable_bytes=usable)
+    time, cost = bill.duration_s, bill.cost_usd
+    beyond = beyond_front(bill)
+    assert soonest in beyond or any(time[f] == time[soonest] for f in pareto_front(bill))
+    assert not bill.feasible[beyond].any()
+    for i in beyond:
+        assert not ((time < time[i]) & (cost < cost[i])).any()
+        assert not any(time[f] <= time[i] and cost[f] <= cost[i] for f in pareto_front(bill))
+
+
+@pytest.mark.parametrize("objective", ["cost", "time"])
+def test_the_best_of_each_offer_is_its_least_that_fits_else_its_nearest(
+    small_bill: Bill, objective: selection.Objective
+) -> None:
+    offers = small_bill.candidates.codes[OFFER]
+    last = len(small_bill.job.offers) - 1
+    usable = np.where(offers == last, 1.0, small_bill.usable_bytes)
+    bill = replace(small_bill, usable_bytes=usable)
+    figures = bill.cost_usd if objective == "cost" else bill.duration_s
+    found = best_of_each_offer(bill, objective)
+    assert [int(offers[i]) for i in found] == list(range(last + 1))
+    for number, i in enumerate(found[:-1]):
+        assert bill.feasible[i]
+        assert figures[i] == figures[(offers == number) & bill.feasible].min()
+    assert not bill.feasible[found[-1]]
+    assert bill.memory_violation[found[-1]] == bill.memory_violation[offers == last].min()
 
 
 def test_alternatives_differ_visibly_from_the_pick_and_from_each_other(small_bill: Bill) -> None:

@@ -46,7 +46,8 @@ def test_four_files_are_written_under_their_names(target: str) -> None:
 
 
 def test_every_registered_format_answers_to_its_own_name() -> None:
-    assert {name: trainer.name for name, trainer in FORMATS.items()} == {"hf": "hf", "trl": "trl"}
+    names = ("hf", "trl", "axolotl", "llamafactory")
+    assert {name: trainer.name for name, trainer in FORMATS.items()} == {n: n for n in names}
 
 
 @pytest.mark.parametrize(("typo", "close"), [("trll", "trl"), ("hff@5.10.0", "hf")])

@@ -15,6 +15,7 @@ import torch
 
 SCAN_BYTES = 64_000_000  # of a data set that are read to choose rows from
 SAMPLE_ROWS = 4096
+OFFSETS, STRIDE = 4096, 1571  # synthetic rows start at different places: the two share no factor
 IGNORED = -100
 
 
@@ -31,6 +32,7 @@ class Source:
         self.vocab_size = vocab_size
         data = request.get("dataset")
         self.texts: list[Any] = []
+        self.drawn: list[int] = []  # synthetic rows are cut from it: drawing each would take longer
         self.lines: list[int] = []  # of the file, by row: blank lines are no rows
         self.encode = None
         if data:
@@ -39,6 +41,8 @@ class Source:
             self.sizes = [len(item) for item in self.texts]
         else:
             self.sizes = [int(n) for n in request["lengths"]]
+            pool = random.Random(request["seed"])  # noqa: S311 - no secret
+            self.drawn = pool.choices(range(vocab_size), k=OFFSETS + self.max_length)
         order = list(range(len(self.sizes)))
         random.Random(request["seed"]).shuffle(order)  # noqa: S311 - no secret
         self.typical = order[:SAMPLE_ROWS] if data else list(range(len(self.sizes)))
@@ -60,8 +64,8 @@ class Source:
                 raise BadData(msg)
             return found
         count = self.stated_longest if stretch else min(self.sizes[row], self.max_length)
-        drawn = random.Random(row)  # noqa: S311 - no secret
-        return drawn.choices(range(self.vocab_size), k=count)
+        start = row * STRIDE % OFFSETS
+        return self.drawn[start : start + count]
 
 
 class Rows(torch.utils.data.Dataset):

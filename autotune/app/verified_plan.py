@@ -1,0 +1,141 @@
+"""What was predicted of the run that a log is of: the job, the configuration, the machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from autotune.app import runs
+from autotune.app.log_match import Plan, check_same_job, plan_of
+from autotune.app.observed import named_machine
+from autotune.app.verified import without_verified
+from autotune.catalog.devices import find_device
+from autotune.catalog.local import default_host
+from autotune.catalog.prices import price_for
+from autotune.cost.model import CostModel
+from autotune.domain.candidates import Candidates
+from autotune.domain.config import Config
+from autotune.domain.device import Offer
+from autotune.domain.errors import InputError
+from autotune.domain.outcome import MemoryParts, Spread, TimeParts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.domain.calibration import Calibration
+    from autotune.domain.job import Job
+    from autotune.domain.outcome import Estimated
+    from autotune.evidence.run_log import RunLog
+
+UNKNOWN_PRICE = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What was predicted: the job, the configuration that the log is of, its machine."""
+
+    job: Job
+    run_dir: Path | None
+    config: Config
+    offer: Offer
+    recorded: Estimated | None  # the row of the run's answer, where it is exactly this config
+    notes: tuple[str, ...]
+
+
+def asked(run: Path | None) -> tuple[Job, Path | None, list[Plan]]:
+    """The job, its run folder, and the configurations that its answer holds."""
+    from autotune.report.recorded import recorded_payload
+
+    if run is not None and run.is_file():
+        from autotune.app.estimate import estimate
+        from autotune.app.load_job import load_job
+        from autotune.report.payload import row_payload
+
+        job = load_job(run)
+        row = row_payload(estimate(job, fidelity="formula").row)
+        return without_verified(job), None, [Plan("stated", cast("dict[str, Any]", row))]
+    run_dir = run or runs.last_run()
+    job = runs.load_run_job(run_dir)
+    payload = recorded_payload(runs.load_recommendation_payload(run_dir), str(run_dir))
+    rows = (("pick", payload["best"]), ("today", payload["today"]))
+    plans = [Plan(role, cast("dict[str, Any]", row)) for role, row in rows if row]
+    if not plans:
+        msg = f"{run_dir} has no configuration to verify: nothing fitted"
+        raise InputError(msg, "name another run, or the job file")
+    return job, run_dir, plans
+
+
+def planned_of(job: Job, run_dir: Path | None, plans: list[Plan], log: RunLog) -> Planned:
+    """The plan that the log is of, after refusing a log of another job."""
+    offer = _offer_of(job, plans[0].row)
+    check_same_job(job, price(job, offer, Config(**plans[0].row["config"])).steps, log)
+    plan, config = plan_of(plans, log)
+    offer = _offer_of(job, plan.row)
+    notes = list(log.notes)
+    same = config.as_dict() == plan.row["config"]
+    if plan.role == "today":
+        notes.append("the log is of the config in use today, not of the pick")
+    if not same:
+        changed = ", ".join(
+            f"{name} {value}, not {plan.row['config'][name]}"
+            for name, value in config.as_dict().items()
+            if value != plan.row["config"][name]
+        )
+        notes.append(f"the run was not made as planned: {changed}; predicted is what it was")
+    recorded = None
+    if same and run_dir is not None:
+        recorded = _as_recorded(price(job, offer, config), plan.row)
+    return Planned(job, run_dir, config, offer, recorded, tuple(notes))
+
+
+def _offer_of(job: Job, row: Any) -> Offer:  # noqa: ANN401 - a recorded row
+    """The job's offer that a recorded row is on."""
+    wanted = (row["device"], row["device_count"], row["spot"])
+    same = (o for o in job.offers if (o.device.name, o.count, o.spot) == wanted)
+    return next(same, job.offers[0])
+
+
+def price(
+    job: Job, offer: Offer, config: Config, calibration: Calibration | None = None
+) -> Estimated:
+    """One configuration's bill."""
+    return CostModel(job, calibration).price(Candidates.of([(offer, config)])).estimate(0)
+
+
+def _as_recorded(row: Estimated, recorded: Any) -> Estimated:  # noqa: ANN401 - a recorded row
+    """The estimate with what the run's answer said, which is what was promised."""
+    memory = {name: recorded["memory_bytes"][name] for name in MemoryParts.__dataclass_fields__}
+    time = {name: recorded["time_s"][name] for name in TimeParts.__dataclass_fields__}
+    return replace(
+        row,
+        basis=recorded["basis"],
+        duration_s=Spread(**recorded["duration_s"]),
+        cost_usd=Spread(**recorded["cost_usd"]),
+        step_time_s=recorded["step_time_s"],
+        tokens_per_s=recorded["tokens_per_s"],
+        time_s=TimeParts(**time),
+        memory_bytes=MemoryParts(**memory),
+        checkpoints=recorded["checkpoints"],
+        reserved_bytes=recorded.get("reserved_bytes", row.reserved_bytes),
+    )
+
+
+def machine_of(named: str | None, count: int | None, planned: Planned) -> Offer:
+    """The machine that the log was made on: as told, as the log says, else as planned."""
+    if named is None:
+        return planned.offer
+    name, stated = named_machine(named)
+    device = find_device(name)
+    count = stated if ":" in named else (count or planned.offer.count)
+    offers = (planned.offer, *planned.job.offers)
+    for offer in offers:
+        if (offer.device.name, offer.count) == (device.name, count):
+            return offer
+    if planned.job.global_batch_size % count:
+        msg = f"{count} devices cannot share a global batch of {planned.job.global_batch_size}"
+        raise InputError(msg, "name the machine as NAME:N, N its devices")
+    price = price_for(device.name, count)
+    host = default_host(count, device, planned.job.storage)
+    usd = price.usd_per_hour if price else 0.0
+    return Offer(device, count, usd, host, price.source if price else UNKNOWN_PRICE,
+                 price.as_of if price else None)  # fmt: skip

@@ -1,0 +1,84 @@
+"""`autotune verify`: a run's log against its prediction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autotune.cli.output import Format, FormatOption, QuietOption, emit_as, look, warn
+
+MOST_RUNS = 10_000
+
+
+def verify(
+    first: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN|LOG",
+            help="A run folder or a job file, and its log behind it; or a run folder alone, for "
+            "what its run.sh wrote; or a log alone, of the last run.",
+            show_default=False,
+        ),
+    ],
+    second: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="LOG",
+            help="A trainer_state.json, a Trainer's output folder, a CSV of steps and times, or an "
+            "observations.jsonl.",
+            show_default=False,
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu", metavar="NAME[:N]", help="The machine it ran on, if not the planned one."
+        ),
+    ] = None,
+    elapsed: Annotated[
+        str | None,
+        typer.Option(
+            "--elapsed", metavar="3h", help="Time from the script's start to the log's last step."
+        ),
+    ] = None,
+    next_runs: Annotated[
+        int,
+        typer.Option(
+            "--next-runs", metavar="N", min=1, max=MOST_RUNS, help="Further runs of this job."
+        ),
+    ] = 1,
+    format_: FormatOption = Format.text,
+    quiet: QuietOption = False,
+) -> None:
+    """Compare a run with its prediction, finished or half-way, and learn from it.
+
+    What it measured is kept, and later commands on such a job start from it.
+    For example:
+    autotune verify outputs/checkpoint-1200/trainer_state.json --next-runs 2
+    """
+    from autotune.app.verify import VerifyOptions
+    from autotune.app.verify import verify as compare
+    from autotune.report.payload import dumps
+    from autotune.report.verification import (
+        verification_csv,
+        verification_markdown,
+        verification_payload,
+        verification_text,
+    )
+
+    run, log = (None, first) if second is None else (first, second)
+    found = compare(run, log, VerifyOptions(gpu, elapsed, next_runs))
+    payload = verification_payload(found)
+    if format_ in {Format.json, Format.csv}:
+        warn(payload["warnings"], quiet=quiet)
+    emit_as(
+        format_,
+        {
+            Format.text: lambda: verification_text(payload, **look()),
+            Format.json: lambda: dumps(payload),
+            Format.csv: lambda: verification_csv(payload),
+            Format.md: lambda: verification_markdown(payload),
+        },
+    )

@@ -1,0 +1,100 @@
+"""A run held against its prediction: line by line, what explains the gap, what it means now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from autotune.domain.config import Config
+    from autotune.domain.device import Offer
+    from autotune.domain.job import Job
+    from autotune.domain.outcome import Spread
+
+Unit = Literal["s", "tokens/s", "bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One quantity, predicted and as it was. actual None: the log does not say it; note: why."""
+
+    what: str
+    predicted: float
+    actual: float | None
+    unit: Unit
+    note: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """Actual over predicted; None where either is missing."""
+        if self.actual is None or self.predicted <= 0:
+            return None
+        return self.actual / self.predicted
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """What would have to be true for the measured time, and what the cost model then predicts."""
+
+    name: str
+    text: str
+    predicted_s: float
+    measured_s: float
+    explains: bool  # within a third of what was measured
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """What is left of the run at the speed it has shown. cost_usd None: no price is known."""
+
+    steps: int
+    duration_s: float
+    cost_usd: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class NextRuns:
+    """Each further run of the job, under what this one taught."""
+
+    count: int
+    offer: Offer
+    duration_s: Spread
+    cost_usd: Spread
+    basis: Literal["measured", "calibrated", "modelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """A component's factor before and after this run. factor 1: the plain model."""
+
+    component: str
+    before: float
+    after: float
+    log_sd: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What `autotune verify` answers."""
+
+    job: Job
+    run_dir: str | None
+    log: str
+    steps_done: int
+    steps: int
+    timed_by: str
+    offer: Offer  # the machine that the log was made on
+    planned: Offer
+    config: Config
+    lines: tuple[Line, ...]
+    explanations: tuple[Explained, ...]
+    remaining: Remaining
+    next_runs: NextRuns
+    learned: tuple[Learned, ...]
+    written: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def finished(self) -> bool:
+        """Whether the log reaches the run's last step."""
+        return self.steps_done >= self.steps

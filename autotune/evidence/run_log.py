@@ -1,0 +1,218 @@
+"""What a log says of one run, whoever wrote it, and the seconds of a step that it implies.
+
+A log's time comes in stretches: so many steps in so many seconds, in which so many checkpoints were
+saved. Stretches without a save give the step; what those with saves have in excess gives the save.
+The first stretch of a session also holds compiling and the first batches, so it is left out where
+there are others.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+from autotune.domain.observation import Observation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autotune.domain.observation import MemoryKind, Quantity
+
+FEW = 3  # stretches from which on the first of a session is left out
+LEAST_STEP_S = 1e-6  # no optimizer step is shorter
+LEAST_SAVES = 2  # excesses that a save's seconds are taken from
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Steps after `begin` up to `end`, in so many seconds, evaluations included.
+
+    saves: checkpoints written in it; None: as the run's save interval says. warm_up: it opens a
+    session, so it holds compiling and the first batches. pure: neither saves nor evaluations are
+    in its seconds.
+    """
+
+    begin: int
+    end: int
+    seconds: float
+    saves: int | None = None
+    warm_up: bool = False
+    pure: bool = False
+
+    @property
+    def steps(self) -> int:
+        """Steps of the stretch."""
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, slots=True)
+class RunLog:
+    """What a log says. None: it does not say."""
+
+    path: str
+    form: Literal["trainer_state", "csv", "record"]
+    steps_done: int
+    max_steps: int | None = None
+    epoch: float | None = None  # done so far
+    epochs: int | None = None  # planned, rounded up
+    micro_batch_size: int | None = None
+    gradient_accumulation_steps: int | None = None
+    samples_per_step: float | None = None
+    save_every_steps: int | None = None
+    gpu: str | None = None
+    gpus: int | None = None
+    stretches: tuple[Stretch, ...] = ()
+    saves_s: tuple[float, ...] = ()
+    evaluations: tuple[tuple[int, float], ...] = ()  # step, seconds
+    memory_bytes: Mapping[MemoryKind, float] = field(default_factory=dict)
+    tokens: float | None = None  # input tokens that the trainer counted
+    data_wait_s: float | None = None  # of a step, mean
+    whole_s: float | None = None  # wall time of the whole program
+    timed_by: str = ""
+    dated: bool = False  # timed by the dates of files, which copying changes
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the log, or its surroundings, say how long steps took."""
+        return bool(self.stretches)
+
+    @property
+    def covered_steps(self) -> int:
+        """Steps whose seconds are known."""
+        return sum(part.steps for part in self.stretches)
+
+    @property
+    def covered_s(self) -> float:
+        """[s] of those steps, with the saves and evaluations among them."""
+        return sum(part.seconds for part in self.stretches)
+
+    def saves_in(self, part: Stretch) -> int:
+        """Checkpoints written in a stretch. The Trainer logs a step before it saves it."""
+        if part.saves is not None:
+            return part.saves
+        every = self.save_every_steps
+        if not every or part.pure:
+            return 0
+        at_end = self.max_steps is not None and part.end >= self.max_steps
+        return (part.end - 1) // every - max(part.begin - 1, 0) // every + at_end
+
+    def evaluations_in(self, part: Stretch) -> tuple[float, ...]:
+        """[s] of each evaluation in a stretch. They follow the log line of their step, as saves do.
+
+        `evaluations` are in the order of their steps.
+        """
+        if part.pure:
+            return ()
+        at_end = self.max_steps is not None and part.end >= self.max_steps
+        low = bisect_left(self.evaluations, (part.begin, 0.0))
+        high = bisect_left(self.evaluations, (part.end + at_end, 0.0))
+        return tuple(seconds for _, seconds in self.evaluations[low:high])
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Seconds of a step and, where they could be told apart, of a save."""
+
+    step_s: float
+    save_s: float | None
+    steps: int  # that the step's seconds are the mean of
+    save_assumed: bool = False  # saves were taken off at their predicted seconds
+
+
+def speed_of(log: RunLog, predicted_save_s: float, predicted_first_s: float) -> Speed | None:
+    """The speed that a log shows; None where it shows none.
+
+    Formula: step = sum(seconds - evaluations - saves x save) / sum(steps). Source: derived.
+    predicted_first_s: compiling and first batches, taken off a first stretch that is all there is.
+    """
+    parts = _steady(log.stretches)
+    if not parts:
+        return None
+    own_save = sum(log.saves_s) / len(log.saves_s) if any(log.saves_s) else None
+    clean = [part for part in parts if not log.saves_in(part)]
+    if clean:
+        step_s = _mean_step(log, clean, 0.0, predicted_first_s)
+        save_s = own_save or _excess(log, parts, step_s)
+        speed = Speed(step_s, save_s, _count(clean))
+    else:
+        save_s = own_save or predicted_save_s
+        step_s = _mean_step(log, parts, save_s, predicted_first_s)
+        speed = Speed(step_s, own_save, _count(parts), save_assumed=own_save is None)
+    return speed if speed.step_s >= LEAST_STEP_S else None
+
+
+def _steady(stretches: Sequence[Stretch]) -> list[Stretch]:
+    later = [part for part in stretches if not part.warm_up]
+    return later if len(later) >= FEW - 1 else list(stretches)
+
+
+def _count(parts: Sequence[Stretch]) -> int:
+    return sum(part.steps for part in parts)
+
+
+def _mean_step(log: RunLog, parts: Sequence[Stretch], save_s: float, first_s: float) -> float:
+    """[s] of a step. What is taken off never exceeds nine tenths of a stretch's seconds."""
+    seconds = 0.0
+    for part in parts:
+        rest = sum(log.evaluations_in(part)) + save_s * log.saves_in(part)
+        rest += first_s if part.warm_up else 0.0
+        seconds += part.seconds - min(rest, 0.9 * part.seconds)
+    return seconds / _count(parts)
+
+
+def _excess(log: RunLog, parts: Sequence[Stretch], step_s: float) -> float | None:
+    """[s] of a save: what stretches with saves take longer than their steps and evaluations."""
+    with_saves = [part for part in parts if log.saves_in(part)]
+    count = sum(log.saves_in(part) for part in with_saves)
+    if count < LEAST_SAVES:
+        return None
+    excess = sum(
+        part.seconds - sum(log.evaluations_in(part)) - part.steps * step_s for part in with_saves
+    )
+    return excess / count if excess > 0 else None
+
+
+def observations_of_log(
+    log: RunLog, speed: Speed, knobs: Mapping[str, object], facts: Mapping[str, object]
+) -> tuple[Observation, ...]:
+    """The log as Observations of a configuration on a machine: step, save, memory."""
+    found: list[tuple[Quantity, float, MemoryKind | None]] = [("step_time_s", speed.step_s, None)]
+    if speed.save_s is not None:
+        found.append(("checkpoint_save_s", speed.save_s, None))
+    best = best_memory(log)
+    if best is not None:
+        found.append(("memory_bytes", best[1], best[0]))
+    return tuple(
+        Observation(
+            id=f"{log.path}, {quantity}",
+            quantity=quantity,
+            value=value,
+            provenance=f"{log.path}, timed by {log.timed_by}",
+            kind=kind,
+            knobs=dict(knobs),
+            facts=dict(facts),
+        )
+        for quantity, value, kind in found
+    )
+
+
+def best_memory(log: RunLog) -> tuple[MemoryKind, float] | None:
+    """The peak that says most: allocated before reserved before the driver's."""
+    order: tuple[MemoryKind, ...] = ("allocated", "reserved", "nvidia-smi", "unknown")
+    return next(
+        ((kind, log.memory_bytes[kind]) for kind in order if kind in log.memory_bytes), None
+    )
+
+
+def with_elapsed(log: RunLog, elapsed_s: float, before_s: float) -> RunLog:
+    """The log timed by what the user says passed up to its last step.
+
+    Where the log times its own steps that stands, and this is the whole program's time.
+    before_s: [s] that pass before the first step: loading and preparing, as predicted.
+    """
+    if not log.steps_done or (log.is_timed and not log.dated):
+        return replace(log, whole_s=elapsed_s)
+    whole = Stretch(0, log.steps_done, max(elapsed_s - before_s, 0.1 * elapsed_s), warm_up=True)
+    return replace(log, stretches=(whole,), timed_by="what --elapsed says", dated=False)

@@ -1,0 +1,230 @@
+"""Logs of steps and times: a CSV, or the record that a run writes into its folder.
+
+CSV: a header, then a line a step (or every so many steps). `step` with one of `step_time_s` (of one
+step) and `elapsed_s` (since the first began; saves and evaluations included); further columns may
+be `data_wait_s`, `checkpoint_s`, `evaluation_s` and `memory_bytes`. A blank cell says nothing.
+
+Record, `observations.jsonl`: a JSON object a line, each with its `event`:
+
+    {"event": "start", "device": "NVIDIA H100 80GB HBM3", "device_count": 1, "max_steps": 2375,
+     "micro_batch_size": 16, "gradient_accumulation_steps": 8, "checkpoint_every_steps": 50}
+    {"event": "step", "step": 1, "duration_s": 3.21, "data_wait_s": 0.01}
+    {"event": "checkpoint", "step": 50, "duration_s": 7.4}
+    {"event": "evaluation", "step": 50, "duration_s": 31.0}
+    {"event": "memory", "step": 50, "allocated_bytes": 3.1e10, "reserved_bytes": 3.4e10}
+    {"event": "end", "step": 2375, "duration_s": 8012.5}
+
+`duration_s` of a step holds neither saves nor evaluations, that of `end` the whole program. What is
+not named here is passed over, and a last line cut off in mid-writing does not count.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from autotune.domain.errors import InputError, close_matches
+from autotune.domain.jobvalues import shown
+from autotune.evidence.log_text import LONGEST_S, count, log_text, number, parsed_json
+from autotune.evidence.run_log import RunLog, Stretch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from autotune.domain.observation import MemoryKind
+
+RECORD_FILE = "observations.jsonl"
+_STEP = ("step", "global_step", "steps")
+_EACH = ("step_time_s", "step_time", "step_s", "duration_s", "seconds")
+_SINCE = ("elapsed_s", "elapsed", "time_s", "time", "train_runtime", "runtime_s")
+_NUMBERS = ("data_wait_s", "checkpoint_s", "evaluation_s", "memory_bytes")
+MAX_LINES = 1_000_000
+
+
+def read_csv_log(path: Path) -> RunLog:
+    """The log of a CSV of steps and times. Raises InputError naming line and column."""
+    lines = log_text(path).splitlines()
+    try:
+        table = list(csv.reader(lines, strict=True))
+    except csv.Error as error:
+        msg = f"{path} is no CSV: {error}"
+        raise InputError(msg, "a header line, then one line a step") from None
+    header = [cell.strip().casefold() for cell in table[0]]
+    step_at, each_at, since_at = (_column(header, names) for names in (_STEP, _EACH, _SINCE))
+    if step_at is None or (each_at is None and since_at is None):
+        near = "" if step_at is None else close_matches(" ".join(header), [*_EACH, *_SINCE])
+        msg = f"{path}: its header is {shown(','.join(table[0]))}, without step and time"
+        hint = "name the columns step and step_time_s (of one step) or elapsed_s (since the start)"
+        raise InputError(msg + (f"; close to it: {', '.join(near)}" if near else ""), hint)
+    rows = [(i, row) for i, row in enumerate(table[1:], start=2) if any(c.strip() for c in row)]
+    steps = [_count_cell(row, step_at, f"{path}, line {i}, step") for i, row in rows]
+    at = each_at if each_at is not None else since_at
+    times = [_cell(row, at, f"{path}, line {i}, {header[at or 0]}") for i, row in rows]
+    points = [(s, t) for s, t in zip(steps, times, strict=True) if s and t is not None]
+    if not points:
+        msg = f"{path} holds no step with a time"
+        raise InputError(msg, "a header line, then one line a step")
+    extra = {
+        name: [
+            (step, value)
+            for (i, row), step in zip(rows, steps, strict=True)
+            if (value := _cell(row, _column(header, (name,)), f"{path}, line {i}, {name}"))
+        ]
+        for name in _NUMBERS
+    }
+    waits = [value for _, value in extra["data_wait_s"]]
+    stretches = _each(points) if each_at is not None else _since(points)
+    return RunLog(
+        path=str(path),
+        form="csv",
+        steps_done=max(step for step, _ in points),
+        stretches=stretches,
+        saves_s=tuple(value for _, value in extra["checkpoint_s"]),
+        evaluations=tuple(sorted(extra["evaluation_s"])),
+        memory_bytes=_peak("unknown", [value for _, value in extra["memory_bytes"]]),
+        data_wait_s=sum(waits) / len(waits) if waits else None,
+        timed_by=f"its column {header[at or 0]}",
+    )
+
+
+def _column(header: Sequence[str], names: Sequence[str]) -> int | None:
+    return next((header.index(name) for name in names if name in header), None)
+
+
+def _cell(row: Sequence[str], at: int | None, where: str) -> float | None:
+    if at is None or at >= len(row) or not row[at].strip():
+        return None
+    text = row[at].strip()
+    try:
+        value = float(text)
+    except ValueError:
+        value = None
+    high = 1e18 if where.endswith("bytes") else LONGEST_S
+    return number(text if value is None else value, where, high=high)
+
+
+def _count_cell(row: Sequence[str], at: int, where: str) -> int:
+    value = _cell(row, at, where)
+    return 0 if value is None else count(value, where)
+
+
+def _each(points: Sequence[tuple[int, float]]) -> tuple[Stretch, ...]:
+    """Stretches of one step each; the first is taken to warm up. A step may come twice."""
+    return tuple(
+        Stretch(step - 1, step, seconds, pure=True, warm_up=position == 0)
+        for position, (step, seconds) in enumerate(points)
+        if seconds > 0
+    )
+
+
+def _since(points: Sequence[tuple[int, float]]) -> tuple[Stretch, ...]:
+    """Stretches between times that grow; where they start again a session began."""
+    first_step, first_s = points[0]
+    found = [Stretch(0, first_step, first_s, warm_up=True)] if first_s > 0 else []
+    found += [
+        Stretch(begin, end, later - earlier)
+        for (begin, earlier), (end, later) in pairwise(points)
+        if end > begin and later > earlier
+    ]
+    return tuple(found)
+
+
+def _peak(kind: MemoryKind, values: Sequence[float]) -> dict[MemoryKind, float]:
+    return {kind: max(values)} if values and max(values) > 0 else {}
+
+
+def read_record(path: Path) -> RunLog:
+    """The log of a run's own record. Raises InputError naming line and key."""
+    events = _events(log_text(path), str(path))
+    start: dict[str, Any] = next((e for e, _ in _of(events, "start")), {})
+    where = f"{path}: start"
+    steps = [(_step(e, at), _seconds(e, at)) for e, at in _of(events, "step")]
+    if not steps:
+        msg = f"{path} holds no step"
+        raise InputError(msg, "the run has not begun to train, or wrote no record")
+    waits = [
+        number(e["data_wait_s"], f"{at}.data_wait_s")
+        for e, at in _of(events, "step")
+        if "data_wait_s" in e
+    ]
+    whole = [_seconds(e, at) for e, at in _of(events, "end")]
+    gpu = start.get("device")
+    if gpu is not None and not isinstance(gpu, str):
+        msg = f"{where}.device is {shown(gpu)}, and must be a name"
+        raise InputError(msg)
+
+    def maybe(key: str) -> int | None:
+        return None if start.get(key) is None else count(start[key], f"{where}.{key}") or None
+
+    memory: dict[MemoryKind, float] = {}
+    for kind, key in (("allocated", "allocated_bytes"), ("reserved", "reserved_bytes")):
+        sizes = [
+            number(e[key], f"{at}.{key}", high=1e18) for e, at in _of(events, "memory") if key in e
+        ]
+        memory |= _peak(kind, sizes)  # type: ignore[arg-type]  # both are kinds
+    return RunLog(
+        path=str(path),
+        form="record",
+        steps_done=max(step for step, _ in steps),
+        max_steps=maybe("max_steps"),
+        micro_batch_size=maybe("micro_batch_size"),
+        gradient_accumulation_steps=maybe("gradient_accumulation_steps"),
+        save_every_steps=maybe("checkpoint_every_steps"),
+        gpu=gpu,
+        gpus=maybe("device_count"),
+        stretches=_each(steps),
+        saves_s=tuple(_seconds(e, at) for e, at in _of(events, "checkpoint")),
+        evaluations=tuple(
+            sorted((_step(e, at), _seconds(e, at)) for e, at in _of(events, "evaluation"))
+        ),
+        memory_bytes=memory,
+        data_wait_s=sum(waits) / len(waits) if waits else None,
+        whole_s=whole[-1] if whole else None,
+        timed_by="its own record",
+    )
+
+
+Event = tuple[dict[str, Any], str]  # and where it stands
+
+
+def _events(text: str, path: str) -> list[Event]:
+    lines = text.split("\n", MAX_LINES)
+    if len(lines) > MAX_LINES:
+        msg = f"{path} has more than {MAX_LINES:,} lines"
+        raise InputError(msg, "keep every tenth step of it")
+    found: list[Event] = []
+    for position, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {position}"
+        if position == len(lines) and not _is_whole(line):
+            break  # cut off while it was being written
+        event = parsed_json(line, where)
+        if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+            msg = f"{where} is {shown(event)}, and must be an object with an event"
+            raise InputError(msg, f"{RECORD_FILE} holds one JSON object a line")
+        found.append((event, where))
+    return found
+
+
+def _is_whole(line: str) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _of(events: Sequence[Event], name: str) -> list[Event]:
+    return [event for event in events if event[0]["event"] == name]
+
+
+def _step(event: dict[str, Any], where: str) -> int:
+    return count(event.get("step"), f"{where}.step", low=1)
+
+
+def _seconds(event: dict[str, Any], where: str) -> float:
+    return number(event.get("duration_s"), f"{where}.duration_s")

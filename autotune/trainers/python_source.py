@@ -1,0 +1,278 @@
+"""Literals of `SFTConfig(...)`, `LoraConfig(...)` and the like in a Python file, never executed.
+
+The file is only parsed. Read are keywords whose values are literals, dtypes of torch, or names that
+are bound once, at the top level, to a literal. What is computed is listed as not read.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from autotune.domain.errors import InputError
+from autotune.trainers.dialect import GONE
+
+if TYPE_CHECKING:
+    from autotune.trainers.dialect import Changes
+
+ARGUMENTS = {
+    "TrainingArguments": "hf", "Seq2SeqTrainingArguments": "hf", "SFTConfig": "trl",
+    "UnslothTrainingArguments": "trl",
+}  # fmt: skip
+_LORA = {
+    "r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout",
+    "target_modules": "lora_target_modules",
+}  # fmt: skip
+_CALLS = {*ARGUMENTS, "LoraConfig", "BitsAndBytesConfig", "from_pretrained", "get_peft_model"}
+_MODELS = ("AutoModel", "FastLanguageModel", "FastModel", "FastVisionModel")
+_MODEL_KEYS = {
+    "model_name", "pretrained_model_name_or_path", "attn_implementation", "dtype", "torch_dtype",
+    "load_in_4bit", "load_in_8bit", "max_seq_length", "full_finetuning", "load_in_16bit",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Call:
+    name: str
+    node: ast.Call
+    unsloth: bool
+
+
+@dataclass(slots=True)
+class Script:
+    """What a script's calls state, by the names that arguments have on a command line."""
+
+    trainer: str  # hf, trl or unsloth
+    values: dict[str, Any] = field(default_factory=dict)
+    computed: list[str] = field(default_factory=list)
+    keywords: dict[str, ast.keyword] = field(default_factory=dict)
+    calls: dict[str, ast.Call] = field(default_factory=dict)  # arguments, model
+
+
+def parse_script(text: str, name: str) -> Script:
+    """The literals of a script. Raises InputError where it states no arguments."""
+    tree = _tree(text, name)
+    constants = _constants(tree)
+    calls = [call for call in (_call(node) for node in ast.walk(tree)) if call is not None]
+    arguments = [call for call in calls if call.name in ARGUMENTS]
+    if not arguments:
+        msg = f"{name} holds no TrainingArguments(...) or SFTConfig(...)"
+        raise InputError(msg, "name the file that makes the trainer's arguments")
+    _refuse_several(calls, name)
+    unsloth = any(call.unsloth for call in calls)
+    made = Script("unsloth" if unsloth else ARGUMENTS[arguments[0].name])
+    for call in calls:
+        _add(made, call, constants)
+    return made
+
+
+def rewrite_script(text: str, changes: Changes, name: str) -> str:
+    """The script with those keywords changed, added at the end of their call, or taken out."""
+    for dotted, value in changes.items():
+        key, _, inner = dotted.partition(".")
+        made = parse_script(text, name)
+        if inner:
+            outer = made.values.get(key)
+            whole = {**(outer if isinstance(outer, dict) else {}), inner: value}
+            text = _replace(text, made, key, whole)
+            continue
+        text = _replace(text, made, key, value)
+    return text
+
+
+def _tree(text: str, name: str) -> ast.Module:
+    import warnings
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the user's file, such as invalid escapes
+            return ast.parse(text)
+    except SyntaxError as error:
+        msg = f"{name} line {error.lineno}: not valid Python: {error.msg}"
+        raise InputError(
+            msg, "fix the file; a notebook's cells have to be saved as a script"
+        ) from None
+    except (ValueError, RecursionError, MemoryError):
+        msg = f"{name}: not valid Python: null bytes, or nested too deeply"
+        raise InputError(msg) from None
+
+
+def _call(node: ast.AST) -> _Call | None:
+    if not isinstance(node, ast.Call):
+        return None
+    function = node.func
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    if name not in _CALLS:
+        return None
+    owner = function.value if isinstance(function, ast.Attribute) else None
+    owner_name = getattr(owner, "attr", getattr(owner, "id", ""))
+    if name == "from_pretrained" and not owner_name.startswith(_MODELS):
+        return None
+    return _Call(name, node, unsloth=owner_name.startswith("Fast"))
+
+
+def _refuse_several(calls: list[_Call], name: str) -> None:
+    seen: dict[str, int] = {}
+    for call in calls:
+        kind = "arguments" if call.name in ARGUMENTS else call.name
+        if kind in seen and kind in {"arguments", "LoraConfig"}:
+            msg = f"{name} makes {call.name} on line {seen[kind]} and again on {call.node.lineno}"
+            raise InputError(msg, "keep one of them in a file of its own")
+        seen[kind] = call.node.lineno
+
+
+def _constants(tree: ast.Module) -> dict[str, Any]:
+    """Names bound exactly once in the whole file, at its top level, to a literal."""
+    bound: dict[str, int] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound[node.id] = bound.get(node.id, 0) + 1
+    found = {}
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            target = statement.targets[0]
+            if isinstance(target, ast.Name) and bound.get(target.id) == 1:
+                literal, value = _literal(statement.value, {})
+                if literal:
+                    found[target.id] = value
+    return found
+
+
+def _literal(node: ast.expr, constants: dict[str, Any]) -> tuple[bool, Any]:
+    """Whether the expression is a literal, and its value."""
+    if isinstance(node, ast.Name):
+        return node.id in constants, constants.get(node.id)
+    if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "torch":
+        return True, node.attr
+    try:
+        return True, _plain(ast.literal_eval(node))
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False, None
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, str | int | float | bool) or value is None else str(value)
+
+
+def _add(made: Script, call: _Call, constants: dict[str, Any]) -> None:
+    is_arguments = call.name in ARGUMENTS
+    if is_arguments:
+        made.calls["arguments"] = call.node
+    elif call.name == "from_pretrained":
+        made.calls["model"] = call.node
+        if call.node.args:
+            _put(made, "model_name_or_path", call.node.args[0], constants)
+    elif call.name in {"LoraConfig", "get_peft_model"}:
+        made.values.setdefault("use_peft", True)
+    for keyword in call.node.keywords:
+        key = _key(call, keyword.arg)
+        if key is not None and _put(made, key, keyword.value, constants):
+            made.keywords[key] = keyword
+        elif keyword.arg is None and is_arguments:
+            made.computed.append("**")
+
+
+def _key(call: _Call, name: str | None) -> str | None:
+    if name is None:
+        return None
+    if call.name in ARGUMENTS:
+        return name
+    if call.name in {"LoraConfig", "get_peft_model"}:
+        return name if name == "use_gradient_checkpointing" else _LORA.get(name)
+    if call.name == "BitsAndBytesConfig":
+        return name if name in {"load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type"} else None
+    if name in {"model_name", "pretrained_model_name_or_path"}:
+        return "model_name_or_path"
+    return name if name in _MODEL_KEYS else None
+
+
+def _put(made: Script, key: str, node: ast.expr, constants: dict[str, Any]) -> bool:
+    literal, value = _literal(node, constants)
+    if literal:
+        made.values[key] = value
+    else:
+        made.computed.append(key)
+    return literal
+
+
+def _replace(text: str, made: Script, key: str, value: object) -> str:
+    keyword = made.keywords.get(key)
+    if keyword is None:
+        return text if value is GONE else _insert(text, made, key, value)
+    begin, end = _span(text, keyword.value)
+    if value is not GONE:
+        return text[:begin] + _source(value) + text[end:]
+    start = _offset(text, keyword.lineno, keyword.col_offset)
+    tail = text[end:]
+    trimmed = tail.lstrip(" ")
+    if trimmed.startswith(","):
+        rest = trimmed[1:]
+        line = text.rfind("\n", 0, start) + 1
+        if not text[line:start].strip() and rest.lstrip(" ").startswith("\n"):
+            return text[:line] + rest.lstrip(" ")[1:]
+        return text[:start] + rest.lstrip(" ")
+    return text[:start].rstrip().removesuffix(",") + tail
+
+
+def _insert(text: str, made: Script, key: str, value: object) -> str:
+    home = "model" if key == "attn_implementation" and "model" in made.calls else "arguments"
+    node = made.calls[home]
+    spaced = any(_is_spaced(text, keyword) for keyword in node.keywords[:1])
+    entry = f"{key} = {_source(value)}" if spaced else f"{key}={_source(value)}"
+    parts: list[ast.expr] = [*node.args, *(keyword.value for keyword in node.keywords)]
+    if not parts:
+        at = _span(text, node)[1] - 1
+        return text[:at] + entry + text[at:]
+    last = max(parts, key=lambda part: (part.end_lineno or 0, part.end_col_offset or 0))
+    at = _span(text, last)[1]
+    anchor = node.keywords[-1] if node.keywords else last
+    several = node.lineno != anchor.lineno
+    row = [part.col_offset for part in node.keywords if part.lineno == anchor.lineno]
+    lead = ",\n" + " " * min(row, default=anchor.col_offset) if several else ", "
+    return text[:at] + lead + entry + text[at:]
+
+
+def _is_spaced(text: str, keyword: ast.keyword) -> bool:
+    """Whether the call is typed as `name = value`."""
+    begin = _span(text, keyword.value)[0]
+    return text[:begin].endswith("= ")
+
+
+def _source(value: object) -> str:
+    """A literal with double quotes."""
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def _span(text: str, node: ast.expr) -> tuple[int, int]:
+    begin = _offset(text, node.lineno, node.col_offset)
+    return begin, _offset(text, node.end_lineno or node.lineno, node.end_col_offset or 0)
+
+
+def _offset(text: str, line: int, column: int) -> int:
+    """Characters before a place that Python's parser names in lines and UTF-8 bytes."""
+    at = 0
+    for _ in range(line - 1):
+        at = text.index("\n", at) + 1
+    end = text.find("\n", at)
+    row = text[at:] if end < 0 else text[at:end]
+    return at + len(row.encode()[:column].decode(errors="ignore"))
+
+
+_CONTRACT = {
+    "per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps",
+    "max_length", "max_seq_length", "lora_r", "**",
+}  # fmt: skip
+
+
+def refuse_computed(made: Script, name: str) -> None:
+    """Raise InputError where what the job is made of is computed, and so cannot be read."""
+    lost = [key for key in made.computed if key in _CONTRACT]
+    if lost:
+        msg = f"{name}: {', '.join(lost)} must be written out: the file is read, never executed"
+        raise InputError(msg, "write a number there, or give the launch command with --from-args")

@@ -1,0 +1,207 @@
+"""Change keys of a YAML, JSON, Python or command-line text, and leave every other byte alone.
+
+Values are replaced where they stand, by the positions that a parser reports; nothing is dumped
+anew, so comments, order, quotes and layout stay. Only for texts that were read safely before.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from autotune.trainers.dialect import GONE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.trainers.dialect import Changes
+
+_PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./-]*")
+_WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
+
+
+def rewrite_yaml(text: str, changes: Changes) -> str:
+    """The YAML with those keys changed, added at the end of their mapping, or taken out."""
+    for dotted, value in changes.items():
+        text = _yaml_one(text, dotted.split("."), value)
+    return text
+
+
+def rewrite_json(text: str, changes: Changes) -> str:
+    """The JSON with those keys changed; indentation as the file has it."""
+    for dotted, value in changes.items():
+        text = _json_one(text, dotted.split("."), value)
+    return text
+
+
+def _yaml_one(text: str, path: list[str], value: object) -> str:
+    node = _compose(text)
+    for depth, part in enumerate(path):
+        pairs = {key.value: (key, inner) for key, inner in node.value}
+        last = depth == len(path) - 1
+        if part not in pairs:
+            return text if value is GONE else _yaml_add(text, node, path[depth:], value)
+        key, inner = pairs[part]
+        if last:
+            return _yaml_set(text, node, key, inner, value)
+        if type(inner).__name__ != "MappingNode":
+            return _yaml_set(text, node, key, inner, _nested(path[depth + 1 :], value))
+        if not inner.value:
+            return _yaml_set(text, node, key, inner, _nested(path[depth + 1 :], value))
+        node = inner
+    return text  # pragma: no cover - a path is never empty
+
+
+def _compose(text: str) -> Any:  # noqa: ANN401
+    from ruamel.yaml import YAML
+
+    return YAML(typ="safe", pure=True).compose(text)
+
+
+def _nested(path: list[str], value: object) -> object:
+    for part in reversed(path):
+        value = {part: value}
+    return value
+
+
+def _yaml_set(text: str, node: Any, key: Any, inner: Any, value: object) -> str:  # noqa: ANN401
+    if value is GONE:
+        return _yaml_remove(text, node, key, inner)
+    end = _end(text, key, inner)
+    begin = min(inner.start_mark.index, end)
+    lead = "" if text[begin - 1 : begin].isspace() else " "
+    return text[:begin] + lead + _scalar(value) + text[end:]
+
+
+def _end(text: str, key: Any, inner: Any) -> int:  # noqa: ANN401
+    """Where a value's last character stands; after the colon for a key with nothing behind it."""
+    begin, end = inner.start_mark.index, inner.end_mark.index
+    if type(inner).__name__ == "ScalarNode":
+        if begin == end and key is not None:
+            return int(text.index(":", key.end_mark.index) + 1)
+        return int(begin + len(text[begin:end].rstrip()))
+    if inner.flow_style or not inner.value:
+        return int(end)
+    last = inner.value[-1]
+    return _end(text, *last) if isinstance(last, tuple) else _end(text, None, last)
+
+
+def _yaml_remove(text: str, node: Any, key: Any, inner: Any) -> str:  # noqa: ANN401
+    begin, end = key.start_mark.index, _end(text, key, inner)
+    if node.flow_style:
+        comma = re.match(r"\s*,\s*", text[end:])
+        if comma:
+            return text[:begin] + text[end + comma.end() :]
+        return re.sub(r",\s*$", "", text[:begin]) + text[end:]
+    if len(node.value) == 1:
+        return text[:begin] + "{}" + text[end:]
+    line = text.rfind("\n", 0, begin) + 1
+    line_end = text.find("\n", end)
+    return text[:line] + ("" if line_end < 0 else text[line_end + 1 :])
+
+
+def _yaml_add(text: str, node: Any, path: list[str], value: object) -> str:  # noqa: ANN401
+    entry = f"{path[0]}: {_scalar(_nested(path[1:], value))}"
+    if node.flow_style:
+        at = node.end_mark.index - 1
+        lead = ", " if node.value else ""
+        return text[:at].rstrip() + lead + entry + text[at:]
+    column = node.value[0][0].start_mark.column
+    line_end = text.find("\n", _end(text, *node.value[-1]))
+    head, tail = (text, "") if line_end < 0 else (text[:line_end], text[line_end:])
+    return f"{head}\n{' ' * column}{entry}{tail or chr(10)}"
+
+
+def _scalar(value: object) -> str:
+    """One value as YAML 1.1 and 1.2 both read it."""
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.casefold() not in _WORDS:
+        return value
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_scalar(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_scalar(item) for item in value) + "]"
+    return json.dumps(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    key: str
+    begin: int  # of the key's quote
+    value: int
+    end: int
+
+
+def _json_one(text: str, path: list[str], value: object) -> str:
+    begin = text.index("{")
+    for depth, part in enumerate(path):
+        members = {member.key: member for member in _members(text, begin)}
+        rest = path[depth + 1 :]
+        if part not in members:
+            return text if value is GONE else _json_add(text, begin, part, _nested(rest, value))
+        member = members[part]
+        if rest and text[member.value] == "{":
+            begin = member.value
+            continue
+        if value is GONE:
+            return _json_remove(text, begin, member) if not rest else text
+        return text[: member.value] + json.dumps(_nested(rest, value)) + text[member.end :]
+    return text  # pragma: no cover - path is never empty
+
+
+def _members(text: str, begin: int) -> list[_Member]:
+    """The members of the object that starts at `begin`."""
+    decoder, found = json.JSONDecoder(), []
+    at = _skip(text, begin + 1)
+    while text[at] != "}":
+        key, after = decoder.raw_decode(text, at)
+        value_at = _skip(text, _skip(text, after) + 1)
+        _, end = decoder.raw_decode(text, value_at)
+        found.append(_Member(key, at, value_at, end))
+        at = _skip(text, end)
+        if text[at] == ",":
+            at = _skip(text, at + 1)
+    return found
+
+
+def _skip(text: str, at: int) -> int:
+    while text[at] in " \t\r\n":
+        at += 1
+    return at
+
+
+def _json_add(text: str, begin: int, key: str, value: object) -> str:
+    members = _members(text, begin)
+    entry = f"{json.dumps(key)}: {json.dumps(value)}"
+    if not members:
+        return text[: begin + 1] + entry + text[begin + 1 :]
+    last = members[-1]
+    before = text[begin + 1 : members[0].begin]  # the layout between two members
+    return text[: last.end] + "," + (before or " ") + entry + text[last.end :]
+
+
+def _json_remove(text: str, begin: int, member: _Member) -> str:
+    members = _members(text, begin)
+    index = next(i for i, other in enumerate(members) if other.begin == member.begin)
+    if index + 1 < len(members):
+        return text[: member.begin] + text[members[index + 1].begin :]
+    start = members[index - 1].end if index else begin + 1
+    return text[:start] + text[member.end :]
+
+
+def changed_values(values: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
+    """The mapping with the changes made: what the rewritten text must read as."""
+    found: dict[str, Any] = json.loads(json.dumps(values, default=str))
+    for dotted, value in changes.items():
+        *outer, last = dotted.split(".")
+        inner = found
+        for part in outer:
+            if not isinstance(inner.get(part), dict):
+                inner[part] = {}
+            inner = inner[part]
+        if value is GONE:
+            inner.pop(last, None)
+        else:
+            inner[last] = value
+    return found

@@ -1,0 +1,186 @@
+"""Each knob in the words of TrainingArguments, in the spelling of the version that will run.
+
+axolotl, LLaMA-Factory and Unsloth take most of these keys over; their own files name the rest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.trainers.read_arguments import CHECKPOINTING, MICRO, read_arguments
+from autotune.trainers.versions import ACTIVATION_CHECKPOINTING, SAMPLING_STRATEGY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from autotune.domain.config import KnobValue
+    from autotune.trainers.dialect import Changes, Target
+    from autotune.trainers.imported import Imported
+
+LAUNCHER = "the launcher decides it: accelerate.yaml, written beside the file, says how"
+
+
+def spell_argument(knob: str, value: KnobValue, target: Target) -> Changes | str:
+    """The TrainingArguments that say a knob's value, or why they cannot."""
+    return _SPELLINGS[knob](value, target)
+
+
+def _plain(*names: str) -> Callable[[KnobValue, Target], Changes | str]:
+    return lambda value, target: {target.first(*names): value}
+
+
+def _micro(value: KnobValue, target: Target) -> Changes:
+    """per_gpu_ left transformers with 5.0."""
+    return {**target.gone(MICRO[1]), MICRO[0]: value}
+
+
+def _workers(value: KnobValue, target: Target) -> Changes:
+    """Without workers, a prefetch factor or persistent workers are refused."""
+    changes: Changes = {"dataloader_num_workers": value}
+    if value == 0:
+        changes |= target.gone("dataloader_prefetch_factor", "dataloader_persistent_workers")
+    return changes
+
+
+def _prefetch(value: KnobValue, target: Target) -> Changes:
+    if target.config.num_dataloader_workers == 0:
+        return target.gone("dataloader_prefetch_factor")
+    return {"dataloader_prefetch_factor": value}
+
+
+def _saving(value: KnobValue, _: Target) -> Changes:
+    return {"save_strategy": "steps", "save_steps": value}
+
+
+def spell_compile(value: KnobValue, target: Target) -> Changes:
+    """Mode and backend switch compilation on by themselves, so off takes them away."""
+    if value == "off":
+        gone = target.gone("torch_compile_mode", "torch_compile_backend")
+        return {"torch_compile": False, **gone}
+    changes: Changes = {"torch_compile": True}
+    if value != "default" or target.has("torch_compile_mode"):
+        changes["torch_compile_mode"] = value
+    return changes
+
+
+def spell_precision(value: KnobValue, target: Target) -> Changes:
+    """bf16 and fp16 exclude each other; tf32 has no meaning in 16 bits."""
+    changes: Changes = {}
+    if value == "bf16" and target.values.get("bf16") == "auto":
+        return changes
+    for name in ("bf16", "fp16"):
+        if value == name or target.has(name):
+            changes[name] = value == name
+    changes |= target.gone("pure_bf16")
+    if value in {"tf32", "fp32"}:
+        changes |= {"bf16": False, "fp16": False}
+        if value == "tf32" or target.has("tf32"):
+            changes["tf32"] = value == "tf32"
+    return changes
+
+
+def _checkpointing(value: KnobValue, target: Target) -> Changes:
+    new, old = CHECKPOINTING
+    wanted = new if target.transformers >= ACTIVATION_CHECKPOINTING else old
+    name = old if target.has(old) and not target.has(new) else wanted
+    changes: Changes = {name: value == "full"}
+    if value == "none":
+        return {**changes, **target.gone(f"{new}_kwargs", f"{old}_kwargs")}
+    if not target.has(f"{name}_kwargs") and target.syntax not in {"args", "shell"}:
+        changes[f"{name}_kwargs"] = {"use_reentrant": False}
+    return changes
+
+
+def _attention(value: KnobValue, target: Target) -> Changes | str:
+    for name in ("attn_implementation", "model_init_kwargs.attn_implementation"):
+        if target.has(name):
+            return {name: value}
+    if target.has("model_init_kwargs"):
+        return {"model_init_kwargs.attn_implementation": value}
+    if target.has("model_name_or_path"):
+        return {"attn_implementation": value}
+    return "the file does not load the model: give attn_implementation where it is loaded"
+
+
+def _sharding(value: KnobValue, target: Target) -> Changes | str:
+    changes: Changes = {}
+    if value not in {"zero2", "zero3"}:
+        changes |= target.gone("deepspeed")
+    if value != "fsdp":
+        changes |= target.gone("fsdp", "fsdp_config")
+    return changes or LAUNCHER
+
+
+def _adapter_dtype(value: KnobValue, _: Target) -> Changes | str:
+    return f"no argument of the trainer says that adapters are stored in {value}"
+
+
+def _packing(value: KnobValue, target: Target) -> Changes:
+    return {"packing": value == "on"} if value == "on" or target.has("packing") else {}
+
+
+def _grouping(value: KnobValue, target: Target) -> Changes:
+    """group_by_length became train_sampling_strategy with transformers 5.2."""
+    new, old = "train_sampling_strategy", "group_by_length"
+    if target.transformers < SAMPLING_STRATEGY:
+        return {**target.gone(new), old: value == "on"}
+    return {**target.gone(old), new: "group_by_length" if value == "on" else "random"}
+
+
+_SPELLINGS: dict[str, Callable[[KnobValue, Target], Changes | str]] = {
+    "micro_batch_size": _micro,
+    "gradient_accumulation_steps": _plain("gradient_accumulation_steps"),
+    "num_dataloader_workers": _workers,
+    "prefetch_factor": _prefetch,
+    "pin_memory": _plain("dataloader_pin_memory"),
+    "checkpoint_every_steps": _saving,
+    "save_total_limit": _plain("save_total_limit"),
+    "compile": spell_compile,
+    "precision": spell_precision,
+    "activation_checkpointing": _checkpointing,
+    "attention": _attention,
+    "optimizer": _plain("optim"),
+    "sharding": _sharding,
+    "adapter_dtype": _adapter_dtype,
+    "packing": _packing,
+    "length_grouping": _grouping,
+}
+
+
+class HfArguments:
+    """Arguments of transformers' Trainer."""
+
+    name = "hf"
+    title = "TrainingArguments"
+
+    def read(self, values: Mapping[str, Any], name: str) -> Imported:
+        """The job that the arguments state."""
+        return read_arguments(values, name, self.name)
+
+    def spell(self, knob: str, value: KnobValue, target: Target) -> Changes | str:
+        """The arguments that say it; Trainer has no packing."""
+        if knob == "packing":
+            return target.gone("packing") or "Trainer has no packing"
+        return spell_argument(knob, value, target)
+
+
+class TrlArguments:
+    """Arguments of TRL's SFTConfig, alone or beside its ModelConfig."""
+
+    name = "trl"
+    title = "SFTConfig"
+
+    def read(self, values: Mapping[str, Any], name: str) -> Imported:
+        """The job that the arguments state."""
+        return read_arguments(values, name, self.name)
+
+    def spell(self, knob: str, value: KnobValue, target: Target) -> Changes | str:
+        """The arguments that say it."""
+        if (
+            knob == "attention"
+            and target.syntax in {"json", "yaml"}
+            and not target.has("attn_implementation")
+        ):
+            return {"model_init_kwargs.attn_implementation": value}
+        return spell_argument(knob, value, target)

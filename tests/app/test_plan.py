@@ -1,0 +1,344 @@
+"""A campaign file in, a plan out: inheritance, hours, machines, budgets, bad files."""
+
+from __future__ import annotations
+
+import sys
+from itertools import product
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune.app.campaign_subset import Item, best_subset, parse_budget, what_to_cut
+from autotune.app.plan import PlanOptions, exit_status, plan
+from autotune.app.read_campaign import load_campaign
+from autotune.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.domain.plan import Plan
+
+HOURS_ONLY = """
+hardware: {gpu: rtx4090, price: 0.50 USD/h}
+runs:
+  - {name: a, hours: 2, repeat: 3, priority: 5}
+  - {name: b, hours: 30 min, after: a}
+  - {name: c, hours: 1h 30min, after: [b], expected_fraction: 0.5}
+"""
+MODELLED = """
+hardware: [{gpu: rtx4090, price: 0.50 USD/h}, {gpu: h100, price: 2.50 USD/h}]
+defaults:
+  model: Qwen/Qwen2-0.5B
+  method: {kind: lora, rank: 4}
+  data: {max_length: 128, padding: max_length}
+  train: {epochs: 1, global_batch_size: 8}
+phases:
+  - name: first
+    runs: [{name: long, train: {steps: 2000}}, {name: same, train: {steps: 2000}}]
+  - name: second
+    after: first
+    defaults: {train: {steps: 600}}
+    expected_fraction: 0.5
+    runs: [{name: short, repeat: 2}, {name: staged, stages: 3, expected_fraction: 1}]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
+
+
+def planned(tmp_path: Path, text: str, **options: object) -> Plan:
+    path = tmp_path / "campaign.yaml"
+    path.write_text(text, encoding="utf-8")
+    price = options.pop("price", None)
+    campaign = load_campaign(path, price=str(price) if price else None)
+    return plan(campaign, PlanOptions(**options))  # type: ignore[arg-type]
+
+
+def test_stated_hours_are_taken_as_they_are(tmp_path: Path) -> None:
+    found = planned(tmp_path, HOURS_ONLY)
+    total = found.offers[0]
+    assert total.duration_s.p50 == pytest.approx((6 + 0.5 + 0.75) * 3600)
+    assert total.cost_usd.p50 == pytest.approx(7.25 * 0.50)
+    assert found.schedule is not None
+    assert found.schedule.makespan_s == pytest.approx(7.25 * 3600)
+    assert found.longest_chain_s == pytest.approx(3.25 * 3600)
+    assert exit_status(found) == 0
+
+
+def test_hours_of_a_day_stretch_the_calendar_and_say_what_is_resumed(tmp_path: Path) -> None:
+    found = planned(tmp_path, HOURS_ONLY, hours_per_day=1.0)
+    assert found.days == pytest.approx(7.25)
+    assert any("3 runs take longer than the 1 h of a day" in note for note in found.warnings)
+
+
+def test_runs_inherit_and_equal_runs_are_one_job(tmp_path: Path) -> None:
+    path = tmp_path / "campaign.yaml"
+    path.write_text(MODELLED, encoding="utf-8")
+    campaign = load_campaign(path)
+    assert [job.steps for job in campaign.jobs] == [2000, 600, 200]
+    assert [run.steps for run in campaign.runs] == [2000, 2000, 600, 600]
+    assert [run.expected_fraction for run in campaign.runs] == [1.0, 1.0, 0.5, 1.0]
+    assert campaign.runs[2].after == (0, 1)
+
+
+def test_every_run_has_the_best_config_that_tune_finds_for_it(tmp_path: Path) -> None:
+    from autotune.app.tune import Options, tune
+
+    found = planned(tmp_path, MODELLED)
+    campaign = load_campaign(tmp_path / "campaign.yaml")
+    best = tune(campaign.jobs[0], Options(fidelity="formula", dry_run=True, trials=1)).best
+    assert best is not None
+    rows = [on.row for on in found.runs[0].on]
+    same = next(row for row in rows if row is not None and row.offer == best.offer)
+    assert (same.config, same.cost_usd) == (best.config, best.cost_usd)
+
+
+def test_early_stopping_shortens_what_grows_with_the_steps_only(tmp_path: Path) -> None:
+    short = planned(tmp_path, MODELLED).runs[2].on[0]
+    assert short.row is not None
+    assert 0.5 * short.full_s < short.duration_s.p50 < short.full_s
+    once = short.full_s - 2 * (short.full_s - short.duration_s.p50)
+    parts = short.row.time_s
+    assert once == pytest.approx(parts.load + parts.prepare + parts.compile + parts.final_save)
+
+
+def test_stages_start_anew_each_time(tmp_path: Path) -> None:
+    found = planned(tmp_path, MODELLED)
+    staged, row = found.runs[3].on[0], found.runs[3].on[0].row
+    assert row is not None
+    assert row.steps == 200
+    assert staged.duration_s.p50 == pytest.approx(3 * row.duration_s.p50)
+
+
+def test_each_machine_has_hours_of_its_own_and_the_cheapest_is_planned(tmp_path: Path) -> None:
+    found = planned(tmp_path, MODELLED)
+    first, second = found.offers
+    assert first.duration_s.p50 != second.duration_s.p50
+    assert found.offers[found.machine].cost_usd.p50 == min(o.cost_usd.p50 for o in found.offers)
+    for total in found.offers:
+        rate = total.offer.usd_per_hour / 3600
+        assert total.cost_usd.p50 == pytest.approx(total.duration_s.p50 * rate)
+    phases = sum(phase.duration_s for phase in found.phases if not phase.part)
+    assert phases == pytest.approx(found.offers[found.machine].duration_s.p50)
+
+
+@given(st.integers(1, 2000))
+@settings(max_examples=8, deadline=None)
+def test_doubling_every_price_doubles_every_cost_and_changes_no_pick(
+    tmp_path_factory: pytest.TempPathFactory, cents: int
+) -> None:
+    folder = tmp_path_factory.mktemp("prices")
+    once = planned(folder, MODELLED, price=f"{cents / 100} USD/h")
+    twice = planned(folder, MODELLED, price=f"{2 * cents / 100} USD/h")
+    assert once.machine == twice.machine
+    for a, b in zip(once.runs, twice.runs, strict=True):
+        for x, y in zip(a.on, b.on, strict=True):
+            assert x.row is not None
+            assert y.row is not None
+            assert x.row.config == y.row.config
+            assert y.cost_usd.p50 == pytest.approx(2 * x.cost_usd.p50)
+    assert once.schedule == twice.schedule
+
+
+def test_a_machine_of_ones_own_is_one_machine(tmp_path: Path) -> None:
+    text = HOURS_ONLY.replace(
+        "{gpu: rtx4090, price: 0.50 USD/h}",
+        "[{gpu: rtx4090, price: 0.50 USD/h}, {gpu: rtx4090, owned: {watts: 400, "
+        "electricity: 0.20 USD/kWh, purchase: 2000 USD}}]",
+    )
+    alone, four = planned(tmp_path, text), planned(tmp_path, text, parallel=4)
+    assert alone.machine == 1
+    assert four.machine == 0
+    own = alone.offers[1]
+    assert own.energy_kwh == pytest.approx(7.25 * 0.4)
+    assert own.electricity_usd == pytest.approx(7.25 * 0.4 * 0.20)
+    assert own.full_usd is not None
+    assert own.full_usd > own.cost_usd.p50
+
+
+def test_hours_of_one_device_are_not_taken_for_those_of_others(tmp_path: Path) -> None:
+    text = MODELLED.replace("name: long,", "name: long, hours: 9,")
+    path = tmp_path / "campaign.yaml"
+    path.write_text(text, encoding="utf-8")
+    two = plan(load_campaign(path), PlanOptions()).contradictions
+    assert any("priced at the rate of h100-sxm they say nothing" in each for each in two)
+    five = plan(load_campaign(path, gpus=["rtx4090,h100,l4,t4,a10g"]), PlanOptions()).contradictions
+    assert any("at the rate of 4 other devices" in each for each in five)
+
+
+def test_launch_bound_runs_may_share_a_card_and_others_not(tmp_path: Path) -> None:
+    text = """
+hardware: [{gpu: h100, price: 2 USD/h, host: {cores: 16}}]
+defaults:
+  model: Qwen/Qwen2-0.5B
+  method: {kind: lora, rank: 4}
+  data: {max_length: 64}
+  train: {steps: 20000, global_batch_size: 1}
+  lock: {compile: off}
+runs: [{name: a, repeat: 4}]
+"""
+    found = planned(tmp_path, text, parallel=2)
+    assert found.sharing.launch_bound == ("a",)
+    assert found.sharing.schedule is not None
+    assert found.schedule is not None
+    assert found.sharing.schedule.makespan_s < found.schedule.makespan_s
+    assert planned(tmp_path, text, parallel=2, share=True).schedule == found.sharing.schedule
+    few = planned(tmp_path, text.replace("cores: 16", "cores: 1"), parallel=2)
+    assert few.sharing.schedule is None
+    assert "cores" in few.sharing.reason
+
+
+def test_a_run_that_fits_nowhere_is_exit_3(tmp_path: Path) -> None:
+    text = MODELLED.replace("Qwen/Qwen2-0.5B", "meta-llama/Llama-2-7b-hf").replace(
+        "hardware: [{gpu: rtx4090, price: 0.50 USD/h}, {gpu: h100, price: 2.50 USD/h}]",
+        "hardware: {gpu: v100-sxm2-16gb, price: 1 USD/h}",
+    )
+    text = text.replace("name: long,", "name: long, method: {kind: full, rank: null},")
+    found = planned(tmp_path, text)
+    assert exit_status(found) == 3
+    assert found.schedule is None
+    assert found.offers[0].missing == ("long",)
+
+
+def test_a_run_that_misses_its_own_limit_is_exit_4(tmp_path: Path) -> None:
+    found = planned(
+        tmp_path, MODELLED.replace("defaults:\n", "defaults:\n  limits: {deadline: 30s}\n", 1)
+    )
+    assert exit_status(found) == 4
+    assert any("miss a limit" in note for note in found.warnings)
+
+
+ITEMS = st.lists(
+    st.tuples(
+        st.integers(1, 2), st.integers(1, 4), st.floats(0.1, 10), st.sets(st.integers(0, 4))
+    ),
+    min_size=1, max_size=5,
+)  # fmt: skip
+
+
+def allowed(items: list[Item], kept: tuple[int, ...]) -> bool:
+    return all(
+        kept[i] == items[i].count for n, item in zip(kept, items, strict=True) if n
+        for i in item.after
+    )  # fmt: skip
+
+
+@given(ITEMS, st.floats(0.05, 0.95))
+@settings(max_examples=40, deadline=None)
+def test_no_subset_within_the_budget_is_worth_more(
+    drawn: list[tuple[int, int, float, set[int]]], share: float
+) -> None:
+    pytest.importorskip("scipy")
+    items = [
+        Item(str(n), count, priority, cost, cost * 7, tuple(i for i in sorted(after) if i < n))
+        for n, (count, priority, cost, after) in enumerate(drawn)
+    ]
+    whole = sum(item.count * item.cost_usd for item in items)
+    budget = parse_budget(f"{whole * share:.6f} USD")
+    amount = budget.amount * (1 + 1e-9)
+    every = [
+        kept for kept in product(*(range(item.count + 1) for item in items))
+        if allowed(items, kept)
+        and sum(n * i.cost_usd for n, i in zip(kept, items, strict=True)) <= amount
+    ]  # fmt: skip
+    if not any(map(any, every)):
+        with pytest.raises(InputError, match="under the cheapest run"):
+            best_subset(items, budget)
+        return
+    found = best_subset(items, budget)
+    kept = tuple(found.kept.get(item.name, 0) for item in items)
+    assert allowed(items, kept)
+    assert found.cost_usd <= amount
+    best = max(sum(n * i.priority for n, i in zip(k, items, strict=True)) for k in every)
+    assert found.priority == pytest.approx(best)
+
+
+def test_what_is_cut_first_loses_least_and_takes_its_followers_along() -> None:
+    items = [
+        Item("dear", 1, 1.0, 10.0, 36_000.0, ()),
+        Item("cheap", 2, 1.0, 1.0, 3_600.0, ()),
+        Item("follower", 1, 9.0, 1.0, 3_600.0, (0,)),
+    ]
+    cuts = what_to_cut(items)
+    assert [cut.name for cut in cuts] == ["dear", "cheap", "follower"]
+    assert cuts[0].also == ("follower",)
+    assert (cuts[0].saves_usd, cuts[0].runs, cuts[0].priority) == (11.0, 2, 10.0)
+
+
+def test_without_scipy_a_budget_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    with pytest.raises(InputError) as caught:
+        planned(tmp_path, HOURS_ONLY, budget="5h")
+    assert "pip install" in (caught.value.hint or "")
+
+
+BAD = [
+    ("hardware: rtx4090\nphases: []", "empty"),
+    ("hardware: rtx4090\nruns: []", "empty"),
+    ("hardware: rtx4090\nphases: [{name: p}]", "needs runs or parts"),
+    ("hardware: rtx4090\nphases: [{name: p, parts: [{name: q}]}]", "has no runs"),
+    ("model: x\nhardware: rtx4090", "neither phases nor runs"),
+    (HOURS_ONLY.replace("hours: 2,", "hours: 2, after: c,"), "circular: a -> c -> b -> a"),
+    (HOURS_ONLY.replace("after: a", "after: b"), "after itself"),
+    (HOURS_ONLY.replace("after: a", "after: aa"), 'unknown run or phase "aa"'),
+    (HOURS_ONLY.replace("priority: 5", "priority: -5"), "from 0"),
+    (HOURS_ONLY.replace("hours: 2,", "hours: 0,"), "above 0"),
+    (HOURS_ONLY.replace("hours: 2,", "hours: two days,"), "must be hours"),
+    (HOURS_ONLY.replace("fraction: 0.5", "fraction: 1.5"), "above 0 to 1"),
+    (HOURS_ONLY.replace("repeat: 3", "repeat: 0"), "from 1"),
+    (HOURS_ONLY.replace("name: b", "name: a"), "two runs are called 'a'"),
+    (HOURS_ONLY.replace("rtx4090", "rtx9999"), "unknown device"),
+    (HOURS_ONLY.replace("hours: 2,", "ours: 2,"), "unknown key 'ours'"),
+    (HOURS_ONLY.replace("hours: 2,", ""), "neither model nor hours"),
+    (MODELLED.replace("after: first", "after: second"), "after itself"),
+    (
+        MODELLED.replace("- name: first", "- name: first\n    after: second").replace(
+            "after: first", ""
+        ),
+        "of the later phase 'second'",
+    ),
+    (MODELLED.replace("rank: 4", "rank: -4"), "run 'long'"),
+    (MODELLED.replace("stages: 3", "stages: 3, train: {epochs: 1}"), "train.steps"),
+    (MODELLED.replace("name: second", "name: long"), "used twice"),
+    (MODELLED.replace("Qwen/Qwen2-0.5B", "Qwen/Qwen2-0.5"), "run 'long'"),
+]
+
+
+@pytest.mark.parametrize(("text", "says"), BAD, ids=[says for _, says in BAD])
+def test_a_campaign_that_cannot_be_says_what_is_wrong(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(InputError, match=says.replace("(", r"\(")):
+        planned(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"budget": "0.1h"}, "under the cheapest run"),
+        ({"budget": "0 USD"}, "above zero"),
+        ({"budget": "5h", "zero": True}, "every run has priority 0"),
+        ({"budget": "80"}, "neither dollars nor hours"),
+        ({"parallel": 0}, "from 1 to"),
+        ({"hours_per_day": 25.0}, "at most 24"),
+        ({"hours_per_day": float("nan")}, "at most 24"),
+    ],
+)
+def test_options_that_cannot_be_say_what_must_hold(
+    tmp_path: Path, options: dict[str, object], says: str
+) -> None:
+    given_options = dict(options)
+    zero = given_options.pop("zero", False)
+    text = HOURS_ONLY.replace("runs:", "priority: 0\nruns:").replace(", priority: 5", "")
+    with pytest.raises(InputError, match=says):
+        planned(tmp_path, text if zero else HOURS_ONLY, **given_options)
+
+
+def test_the_line_of_a_mistake_in_a_run_is_named(tmp_path: Path) -> None:
+    text = MODELLED.replace("train: {steps: 600}", "train: {stepz: 600}")
+    with pytest.raises(InputError, match=r"line 13, train\.stepz: unknown key"):
+        planned(tmp_path, text)

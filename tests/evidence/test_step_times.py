@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from autotune.domain.errors import InputError
+from autotune.evidence.run_log import observations_of_log, speed_of
+from autotune.evidence.step_times import read_csv_log, read_record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+START = {"event": "start", "device": "NVIDIA H100 80GB HBM3", "device_count": 1, "max_steps": 400,
+         "micro_batch_size": 4, "gradient_accumulation_steps": 2,
+         "checkpoint_every_steps": 10}  # fmt: skip
+
+
+def record(path: Path, *events: dict[str, Any], tail: str = "") -> Path:
+    path.write_text("".join(json.dumps(event) + "\n" for event in events) + tail)
+    return path
+
+
+def step(number: int, seconds: float, **more: float) -> dict[str, Any]:
+    return {"event": "step", "step": number, "duration_s": seconds, **more}
+
+
+def test_step_times_leave_out_the_first_step(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("step,loss,step_time_s\n1,nan,60\n2,1,2.0\n3,1,\n4,1,4.0\n\n5,1,3.0\n")
+    log = read_csv_log(path)
+    speed = speed_of(log, 100.0, 0.0)
+    assert speed is not None
+    assert (speed.step_s, speed.steps, log.steps_done) == (3.0, 3, 5)
+
+
+def test_elapsed_times_hold_saves_and_new_sessions(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("Step, Elapsed_s\n10,50\n20,70\n30,90\n40,15\n50,35\n")
+    log = read_csv_log(path)
+    speed = speed_of(log, 0.0, 0.0)
+    assert speed is not None
+    assert speed.step_s == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("step,loss\n1,2\n", "without step and time"),
+        ("1,2\n2,3\n", "without step and time"),
+        ("step,step_time_s\n", "no step with a time"),
+        ("step,step_time_s\n1,fast\n", "line 2, step_time_s is 'fast'"),
+        ("step,step_time_s\n1,-3\n", "line 2, step_time_s is -3"),
+        ("step,step_time_s\n1,nan\n", "line 2, step_time_s is nan"),
+        ("step,step_time_s\n1.5,3\n", "whole number"),
+        ("step,step_time_s\ntrue,3\n", "line 2, step is 'true'"),
+        ('step,step_time_s\n1,"3\n', "no CSV"),
+    ],
+)
+def test_what_is_wrong_in_a_csv_is_named(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(text)
+    with pytest.raises(InputError) as refused:
+        read_csv_log(path)
+    assert says in refused.value.message
+
+
+def test_a_record_gives_step_save_memory_and_machine(tmp_path: Path) -> None:
+    path = record(
+        tmp_path / "observations.jsonl", START,
+        *(step(n, 2.0, data_wait_s=0.5) for n in range(1, 21)),
+        {"event": "checkpoint", "step": 10, "duration_s": 7.0},
+        {"event": "evaluation", "step": 10, "duration_s": 30.0},
+        {"event": "memory", "step": 10, "allocated_bytes": 5e10, "reserved_bytes": 6e10},
+        {"event": "later", "anything": [1]}, {"event": "end", "step": 20, "duration_s": 99.0},
+        tail='{"event": "step", "st',
+    )  # fmt: skip
+    log = read_record(path)
+    assert (log.gpu, log.gpus, log.max_steps, log.whole_s) == (
+        "NVIDIA H100 80GB HBM3",
+        1,
+        400,
+        99.0,
+    )
+    assert log.data_wait_s == 0.5
+    speed = speed_of(log, 1.0, 1.0)
+    assert speed is not None
+    found = {o.quantity: o for o in observations_of_log(log, speed, {}, {"gpu": "h100"})}
+    assert found["step_time_s"].value == 2.0
+    assert found["checkpoint_save_s"].value == 7.0
+    assert (found["memory_bytes"].value, found["memory_bytes"].kind) == (5e10, "allocated")
+
+
+@pytest.mark.parametrize(
+    ("events", "says"),
+    [
+        ([START], "holds no step"),
+        ([{"step": 1}], "with an event"),
+        ([[1]], "with an event"),
+        ([step(1, True)], "line 1.duration_s is true"),
+        ([{"event": "step", "step": 0, "duration_s": 1}], "line 1.step is 0"),
+        ([{**START, "device": 5}, step(1, 2.0)], "device is 5"),
+        ([{**START, "max_steps": "9"}, step(1, 2.0)], "max_steps is '9'"),
+    ],
+)
+def test_what_is_wrong_in_a_record_is_named(tmp_path: Path, events: list[Any], says: str) -> None:
+    with pytest.raises(InputError) as refused:
+        read_record(record(tmp_path / "observations.jsonl", *events))
+    assert says in refused.value.message
+
+
+def test_a_line_damaged_before_the_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "observations.jsonl"
+    path.write_text('{"event": "st\n' + json.dumps(step(1, 2.0)) + "\n")
+    with pytest.raises(InputError, match="line 1 is no JSON"):
+        read_record(path)
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(alphabet='step,_time\n0123.e-"nai{}[]:', max_size=80), header=st.booleans())
+def test_no_csv_and_no_record_ends_in_a_traceback(tmp_path: Path, text: str, header: bool) -> None:
+    path = tmp_path / "log"
+    path.write_text(("step,elapsed_s\n" if header else "") + text)
+    for read in (read_csv_log, read_record):
+        try:
+            speed = speed_of(read(path), 1.0, 1.0)
+        except InputError:
+            continue
+        assert speed is None or speed.step_s > 0

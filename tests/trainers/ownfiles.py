@@ -1,0 +1,37 @@
+"""Real-looking files of every trainer that is read, and how a test reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.app.trainer_file import imported_again
+from autotune.domain.job import Origin
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from autotune.trainers.imported import Imported
+
+FOLDER = Path(__file__).parent / "own"
+FILES = {  # file -> (trainer, syntax); scripts carry .txt so that no tool formats them
+    "training_args.json": ("hf", "json"),
+    "sft_config.yaml": ("trl", "yaml"),
+    "sft_script.txt": ("trl", "python"),
+    "launch.sh": ("trl", "shell"),
+    "axolotl.yml": ("axolotl", "yaml"),
+    "llamafactory.yaml": ("llamafactory", "yaml"),
+    "unsloth_script.txt": ("unsloth", "python"),
+    "torchtune.yaml": ("torchtune", "yaml"),
+    "litgpt.yaml": ("litgpt", "yaml"),
+}
+
+
+def origin(name: str, text: str | None = None) -> Origin:
+    trainer, syntax = FILES[name]
+    found = text if text is not None else (FOLDER / name).read_text(encoding="utf-8")
+    return Origin(trainer, syntax, name, found)
+
+
+def read(name: str, text: str | None = None) -> tuple[Imported, dict[str, Any]]:
+    return imported_again(origin(name, text))
