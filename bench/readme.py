@@ -10,6 +10,8 @@ A generated part stands between `<!-- begin NAME -->` and `<!-- end NAME -->`; N
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -25,10 +27,30 @@ PARTS: dict[str, list[str]] = {
         "--max-length", "2048", "--gpu", "l40s",
     ],
     "mistake": ["tune", "jobs/h100_38h.yaml", "--gpu", "h10"],
+    "file": ["tune", "jobs/trainers/axolotl.yml", "--rows", "52000", "--gpu", "h100-sxm"],
+    "claim": ["estimate", "jobs/a100_llama7b_int8.yaml", "--claim", "1.0 s/step"],
+    "sizes": [
+        "compare", "jobs/rtx5090_llama2_7b.yaml", "--set", "data.rows=[10000, 50000, 100000]",
+    ],
+    "campaign": ["plan", "jobs/campaigns/rtx4090_qwen2.yaml", "--parallel", "4"],
+    "machines": [
+        "compare", "jobs/h100_38h.yaml", "--gpu",
+        "h100-sxm,a100-40gb:4@4.80USD/h,h100-sxm:2@5.00USD/h",
+    ],
+    "variants": ["compare", "jobs/t4_to_a100_gemma2.yaml", "--set", "method.rank=[8, 16, 32]"],
     "accuracy": ["validate", "--format", "md"],
 }  # fmt: skip
 # Sections of a long report that the README shows; [...] stands for the others.
-SHOWN = ("The job", "Where the time goes", "Beside today", "Alternatives")
+SHOWN = {
+    "demo": ("The job", "Where the time goes", "Beside today", "From today", "Alternatives"),
+    "oneline": ("The job", "Where the time goes", "Beside today", "Alternatives"),
+    "file": ("Beside today", "---"),
+    "claim": ("The claim",),
+    "sizes": ("rows ", "Machines", "With the number of rows"),
+    "campaign": ("What the campaign file says", "Machines", "Phases"),
+    "machines": ("Machines", "  machine", "Several devices"),
+    "variants": ("rank ", "Machines"),
+}
 
 
 def output_of(arguments: list[str]) -> str:
@@ -44,15 +66,16 @@ def output_of(arguments: list[str]) -> str:
             cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         text = (done.stdout or done.stderr).replace(str(Path(folder) / "runs"), "runs")
+    text = re.sub(r",\s+\d+ days ago", "", text)  # so that a day alone makes no part stale
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
 
-def shortened(report: str) -> str:
-    """The answer and the sections of `SHOWN`; [...] where others were."""
+def shortened(report: str, shown: tuple[str, ...]) -> str:
+    """The answer and the sections that `shown` names; [...] where others were."""
     blocks = report.split("\n\n")
     kept = [blocks[0]]
     for block in blocks[1:]:
-        if block.startswith(SHOWN):
+        if block.startswith(shown) or kept[-1].startswith("---"):  # a diff is shown to its end
             kept.append(block)
         elif kept[-1] != "[...]":
             kept.append("[...]")
@@ -69,8 +92,8 @@ def rendered(readme: str) -> str:
         _, after = rest.split(marks[1], 1)
         body = output_of(arguments)
         if "--format" not in arguments:
-            command = " ".join(["autotune", *arguments])
-            body = f"```text\n$ {command}\n{shortened(body)}\n```"
+            command = shlex.join(["autotune", *arguments])
+            body = f"```text\n$ {command}\n{shortened(body, SHOWN.get(name, ()))}\n```"
         readme = f"{before}{marks[0]}\n{body}\n{marks[1]}{after}"
     return readme
 

@@ -16,27 +16,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.search.lookahead import (
-    FIRST,
-    SECOND,
-    WORLDS,
-    Belief,
-    Table,
-    expected_improvement,
-    normal_cdf,
-    reward,
-)
+from autotune.search.dominance import dominated
+from autotune.search.improvement import expected_improvement, normal_cdf
+from autotune.search.lookahead import FIRST, SECOND, WORLDS, Belief, Table, reward
 from autotune.search.priced import MEMORY, Limited
 from autotune.search.residuals import Residual, fitted_amplitudes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from autotune.cost.columns import BoolArray, FloatArray
     from autotune.search.measurements import History
-    from autotune.search.priced import Part, Priced
+    from autotune.search.priced import Priced
     from autotune.search.residuals import Observed
 
     Indices = NDArray[np.intp]
@@ -47,6 +40,8 @@ CONFIRM_BELOW = 0.003  # expected saving under which neighbours are confirmed in
 INFLATED = 3.0  # times the sd, for a neighbour's sake
 PLATEAU = 0.003  # relative; candidates closer than this are not told apart by a choice
 TIE = 0.01
+LIKELY_KEPT = 0.5  # probability from which a measured candidate counts as keeping the limits
+LEAST_DOUBT = 0.003  # sd of the log of a limited figure, however much was measured
 LOOKED_AT = 1.3  # times the sd, for a candidate that may be chosen after the next probe
 SAMPLE = 2000  # candidates at which a part's bend is looked for
 BEND = 1e-3  # of the log objective; a part that bends it less is taken at its mean
@@ -84,20 +79,47 @@ class Outlook:
         """
         self.priced, self.history = priced, history
         self.parts = {part.name: part for part in priced.parts}
+        known = {
+            name: [*(prior or {}).get(name, ()), *history.observed.get(name, ())]
+            for name in self.parts
+        }
+        amplitudes = fitted_amplitudes(self.parts, known)
         self.residuals: dict[str, Residual] = {}
         for name, part in self.parts.items():
-            known = [*(prior or {}).get(name, ()), *history.observed.get(name, ())]
-            residual = Residual(part, known)
+            residual = Residual(part, known[name], amplitudes[name])
             rows = [int(part.row_of[index]) for index in history.pending]
             self.residuals[name] = residual.with_believed(rows)
-        self.timed = [name for name in self.parts if name != MEMORY]
-        everything = np.arange(len(priced))
-        self.log_cost = self._log_total(everything, {})
+        self.timed = [
+            name for name, part in self.parts.items() if name != MEMORY and part.predicted.any()
+        ]
+        self._compared: dict[int, tuple[FloatArray, FloatArray]] = {}
         self.fits_probability = self._fits()
-        self.fitting = history.fitting(priced)
-        self.incumbent = min(self.fitting, key=lambda i: self.log_cost[i], default=None)
+        self.missed = False
+        self.keeps_probability = self._keeps()
+        # Nothing that could fit is likely to keep the job's limits: come as near as can be.
+        self.missed = bool(np.max(self.chance, initial=0.0) <= LEAST_FIT < 1.0) and bool(
+            np.max(self.fits_probability, initial=0.0) > LEAST_FIT
+        )
+        if self.missed:
+            self.keeps_probability = np.ones(len(priced))
+        self.log_cost = self._expected_log_total()
+        fitting = history.fitting(priced)
+        keeping = [i for i in fitting if self.keeps_probability[i] >= LIKELY_KEPT]
+        self.fitting = keeping or fitting
+        self.incumbent = min(keeping, key=lambda i: self.log_cost[i], default=None)
         self.allowed = self._allowed()
         self.shortlist = self._shortlist(shortlist)
+
+    def value(self, index: int) -> float:
+        """[USD or s] the posterior mean of the objective of a candidate."""
+        at = np.asarray([index])
+        factors = {name: self._factor(name, at, 0.0) for name in self.parts}
+        return float(self.priced.totals(factors, at)[0])
+
+    @property
+    def chance(self) -> FloatArray:
+        """[n] probability of fitting and of keeping the job's limits."""
+        return self.fits_probability * self.keeps_probability
 
     def _factor(self, name: str, at: Indices, shift: float) -> FloatArray:
         residual, rows = self.residuals[name], self.parts[name].row_of[at]
@@ -109,8 +131,55 @@ class Outlook:
 
     def _log_total(self, at: Indices, shifts: Mapping[str, float]) -> FloatArray:
         """Log objective at posterior means, some parts moved by so many standard deviations."""
-        factors = {n: self._factor(n, at, shifts.get(n, 0.0)) for n in self.timed}
+        return self._aim({n: self._factor(n, at, shifts.get(n, 0.0)) for n in self.timed}, at)
+
+    def _aim(self, factors: dict[str, FloatArray], at: Indices) -> FloatArray:
+        """What is minimised: log objective, or the largest excess where no limit can be kept."""
+        factors = {name: factors.get(name, np.ones(len(at))) for name in self.parts}
+        if self.missed and isinstance(self.priced, Limited):
+            worst: FloatArray = np.max(list(self.priced.excesses(factors, at).values()), axis=0)
+            return worst
         return np.log(np.maximum(self.priced.totals(factors, at), 1e-300))
+
+    def _expected_log_total(self) -> FloatArray:
+        """[n] posterior mean of the log objective.
+
+        Derived: over one standard deviation to either side of the parts that bend it. A part hidden
+        behind another (data behind computing) costs nothing at its mean and something on average.
+        """
+        everything = np.arange(len(self.priced))
+        total = self._log_total(everything, {})
+        some = everything[:: max(1, len(everything) // SAMPLE)]
+        bends = np.zeros(len(total))
+        for name in self.timed:
+            if np.mean(np.abs(self._bend(name, some, total[some]))) > BEND:
+                bends += self._bend(name, everything, total)
+        return total + bends
+
+    def _bend(self, name: str, at: Indices, middle: FloatArray) -> FloatArray:
+        up, down = self._log_total(at, {name: 1.0}), self._log_total(at, {name: -1.0})
+        return (up + down) / 2.0 - middle
+
+    def _keeps(self) -> FloatArray:
+        """[n] probability that every other limit of the job is kept."""
+        found = np.ones(len(self.priced))
+        if not isinstance(self.priced, Limited):
+            return found
+        everything = np.arange(len(self.priced))
+
+        def excesses(shifts: Mapping[str, float]) -> dict[str, FloatArray]:
+            factors = {n: self._factor(n, everything, shifts.get(n, 0.0)) for n in self.parts}
+            return self.priced.excesses(factors, everything)  # type: ignore[attr-defined,no-any-return]
+
+        middle = excesses({})
+        variance = {limit: np.full(len(found), LEAST_DOUBT**2) for limit in middle}
+        for name in self.timed if middle else ():
+            up, down = excesses({name: 1.0}), excesses({name: -1.0})
+            for limit in variance:
+                variance[limit] += ((up[limit] - down[limit]) / 2.0) ** 2
+        for limit, centre in middle.items():
+            found *= normal_cdf(-centre / np.sqrt(variance[limit]))
+        return found
 
     def _weights(self, at: Indices) -> dict[str, FloatArray]:
         """How much the log objective moves with each part's log factor.
@@ -142,7 +211,7 @@ class Outlook:
 
     def _allowed(self) -> BoolArray:
         """Candidates a probe could teach something about: not tried, no twin of one measured."""
-        allowed = self.fits_probability > LEAST_FIT
+        allowed = (self.chance > LEAST_FIT) & np.isfinite(self.log_cost)
         if self.history.tried:
             allowed[list(self.history.tried)] = False
         for index in self.history.tried:
@@ -166,12 +235,14 @@ class Outlook:
     def _shortlist(self, size: int) -> Indices:
         at = np.flatnonzero(self.allowed)
         if len(at) > size:
-            worth = self.log_cost[at] - np.log(self.fits_probability[at])
+            worth = self.log_cost[at] - np.log(self.chance[at])
             at = at[np.argpartition(worth, size)[:size]]
         return at
 
     def difference(self, at: Indices, to: int) -> tuple[FloatArray, FloatArray]:
         """Mean and sd of log objective at `at` minus that of one candidate."""
+        if at is self.shortlist and to in self._compared:
+            return self._compared[to]
         weights, own = self._weights(at), self._weights(np.asarray([to]))
         variance = np.zeros(len(at))
         for name in self.timed:
@@ -181,36 +252,80 @@ class Outlook:
             shared = residual.covariance(row)[rows]
             variance += w * w * residual.variance[rows] + w0 * w0 * residual.variance[row]
             variance -= 2.0 * w * w0 * shared
-        mean = self.log_cost[at] - self.log_cost[to]
-        return mean, np.sqrt(np.maximum(variance, 0.0))
+        found = self.log_cost[at] - self.log_cost[to], np.sqrt(np.maximum(variance, 0.0))
+        if at is self.shortlist:
+            self._compared[to] = found
+        return found
 
     def propose(self) -> Proposal | None:
         """The next probe; None when nothing is left that could fit."""
         at = self.shortlist
         if not len(at):
             return None
-        fits = self.fits_probability
+        chance = self.chance
         if self.incumbent is None:
-            index = int(at[np.argmin(self.log_cost[at] - np.log(fits[at]))])
-            return Proposal(index, math.inf, math.inf, float(fits[index]), "first")
+            index = int(at[np.argmin(self.log_cost[at] - np.log(chance[at]))])
+            return Proposal(index, math.inf, math.inf, float(self.fits_probability[index]), "first")
         mean, sd = self.difference(at, self.incumbent)
-        gains = expected_improvement(mean, sd) * fits[at]
+        gains = expected_improvement(mean, sd) * chance[at]
         most = float(np.max(gains))
-        probes = self.history.probes + len(self.history.pending)
-        if probes >= CONFIRM_FROM and (probes - CONFIRM_FROM) % CONFIRM_EVERY == 0:
+        index, why = int(at[np.argmax(gains)]), "improve"
+        if most < CONFIRM_BELOW:
             near = self.neighbour()
-            if near is not None:
-                return Proposal(near, self._gain(near), most, float(fits[near]), "confirm")
-        best = int(np.argmax(expected_improvement(mean, BOLD * sd) * fits[at] ** CAUTION))
-        index = int(at[best])
-        return Proposal(index, float(gains[best]), most, float(fits[index]), "improve")
+            index, why = (near, "confirm") if near is not None else (index, why)
+        else:
+            index = self._ahead(at, mean, sd, gains)
+        return Proposal(index, self._gain(index), most, float(self.fits_probability[index]), why)
 
     def _gain(self, index: int) -> float:
         mean, sd = self.difference(np.asarray([index]), self.incumbent or 0)
-        return float(expected_improvement(mean, sd)[0] * self.fits_probability[index])
+        return float(expected_improvement(mean, sd)[0] * self.chance[index])
+
+    def _ahead(self, at: Indices, mean: FloatArray, sd: FloatArray, gains: FloatArray) -> int:
+        """The most promising candidates, each played through with the probe after it."""
+        bold = expected_improvement(mean, LOOKED_AT * sd) * self.chance[at]
+        order = np.argsort(-bold, kind="stable")[:SECOND]
+        among = np.append(at[order], self.incumbent or 0)
+        table = self._table(among, np.append(mean[order], 0.0), np.append(sd[order] ** 2, 0.0))
+        firsts = np.argsort(-gains[order], kind="stable")[:FIRST]
+        rewards = [reward(table, int(first)) for first in firsts]
+        return int(among[firsts[int(np.argmax(rewards))]])
+
+    def _table(self, at: Indices, mean: FloatArray, variance: FloatArray) -> Table:
+        weights = self._weights(at)
+        timed = [self._belief(name, at, weights[name]) for name in self.timed]
+        seed = np.random.default_rng(len(self.history.tried))
+        drawn = {number: belief.draw(seed, WORLDS) for number, belief in enumerate(timed)}
+        factors = {name: np.exp(drawn[number]).ravel() for number, name in enumerate(self.timed)}
+        worlds = self._aim(factors, np.repeat(at, WORLDS)).reshape(len(at), WORLDS)
+        fits, keeps = self.fits_probability[at], self.keeps_probability[at]
+        known = np.where((fits <= 0.0) | (fits >= 1.0), fits, np.nan)
+        known[-1] = keeps[-1] = 1.0
+        memory, over = None, np.zeros(len(at))
+        fitting = np.ones(worlds.shape, np.bool_)
+        if MEMORY in self.parts:
+            part = self.parts[MEMORY]
+            memory = self._belief(MEMORY, at, np.ones(len(at)))
+            needed = np.maximum(part.predicted[part.row_of[at]], 1e-300)
+            over = np.log(needed / self.priced.limit[at])
+            drawn[-1] = memory.draw(seed, WORLDS)
+            fitting = over[:, None] + drawn[-1] <= 0.0
+        fitting = np.where(np.isnan(known)[:, None], fitting, known[:, None] > 0)
+        return Table(
+            mean, variance, timed, memory, over, known, keeps, drawn, worlds - worlds[-1], fitting
+        )
+
+    def _belief(self, name: str, at: Indices, weight: FloatArray) -> Belief:
+        residual, part = self.residuals[name], self.parts[name]
+        rows, row_of = np.unique(part.row_of[at], return_inverse=True)
+        mean = residual.mean[rows][row_of]
+        return Belief(mean, residual.joint(rows), row_of, weight, part.noise)
 
     def neighbour(self) -> int | None:
-        """The incumbent's most promising one-knob neighbour, its uncertainty inflated."""
+        """The incumbent's most promising one-knob neighbour, its uncertainty inflated.
+
+        None when not even then one promises anything.
+        """
         if self.incumbent is None:
             return None
         near = np.asarray(
@@ -219,21 +334,26 @@ class Outlook:
         if not len(near):
             return None
         mean, sd = self.difference(near, self.incumbent)
-        gains = expected_improvement(mean, INFLATED * sd) * self.fits_probability[near]
-        return int(near[np.argmax(gains)])
+        gains = expected_improvement(mean, INFLATED * sd) * self.chance[near]
+        best = int(np.argmax(gains))
+        return int(near[best]) if gains[best] >= CONFIRM_BELOW else None
 
     def pick(self) -> int | None:
         """The recommendation: a measured, fitting candidate of the least posterior mean.
 
         Within 0.3 % of the least, the plainer one. Twins of a measured candidate (equal in all
-        that any part reads) are known as well as it is.
+        that any part reads) are known as well as it is. Where no measured candidate is likely to
+        keep the job's limits: the one most likely to.
         """
         if self.incumbent is None:
-            return None
+            return max(self.fitting, key=lambda i: self.keeps_probability[i], default=None)
         near = self._close(PLATEAU)
         keys = self.priced.plainness(near)
         plain = near[min(range(len(near)), key=lambda k: (keys[k], self.log_cost[near[k]]))]
         twins = self.twins(plain)
+        twins = twins[
+            self.keeps_probability[twins] >= min(LIKELY_KEPT, self.keeps_probability[plain])
+        ]
         return int(twins[np.argmin(self.log_cost[twins])])
 
     def ties(self) -> list[int]:
@@ -248,30 +368,3 @@ class Outlook:
         return sorted(
             (i for i in self.fitting if self.log_cost[i] <= most), key=lambda i: self.log_cost[i]
         )
-
-
-def dominated(priced: Priced, history: History) -> tuple[BoolArray, BoolArray]:
-    """[memory signatures] that cannot fit after an out-of-memory, and those known to fit.
-
-    The same signature but for the dimensions along which memory grows: at larger or equal levels
-    after an out-of-memory, at smaller or equal ones after a fit.
-    """
-    part = next((p for p in priced.parts if p.name == MEMORY), None)
-    if part is None:
-        return np.zeros(0, np.bool_), np.zeros(0, np.bool_)
-    growing = [k for k, d in enumerate(part.reads) if d.name in set(priced.grows)]
-    excluded = _beyond(part, growing, history.oom, larger=True)
-    known = _beyond(part, growing, history.fitting(priced), larger=False)
-    return excluded, known & ~excluded
-
-
-def _beyond(part: Part, growing: list[int], at: Iterable[int], *, larger: bool) -> BoolArray:
-    fixed = [k for k in range(len(part.reads)) if k not in growing]
-    found = np.zeros(len(part.predicted), np.bool_)
-    for row in {int(part.row_of[index]) for index in at}:
-        own = part.codes[row]
-        same = (part.codes[:, fixed] == own[fixed]).all(axis=1)
-        moved = part.codes[:, growing]
-        side = moved >= own[growing] if larger else moved <= own[growing]
-        found |= same & side.all(axis=1)
-    return found

@@ -4,7 +4,11 @@ compute   an optimizer step without waiting for data: micro-steps, communication
 data      a micro-batch in one loader worker
 save      one checkpoint
 compile   torch.compile, once
+evaluation  one evaluation of the model
 memory    the device's peak
+
+Of an optimizer step, forward and backward, communication and the optimizer are summands with reads
+of their own. The job's deadline, session, budget and disk are limits besides memory.
 """
 
 from __future__ import annotations
@@ -16,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.cost import checkpoint, collectives, compute, data, memory, startup
+from autotune.cost import checkpoint, collectives, compute, data, evaluation, memory, startup
 from autotune.cost.work import evaluations, knob_values, saves
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
 from autotune.search.priced import MEMORY, Dimension, Part, part_of
 from autotune.search.proposal import proposal_order
-from autotune.search.selection import Objective, neighbours, score_name
+from autotune.search.selection import Objective, neighbours, score_name, violations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -42,12 +46,14 @@ READS: dict[str, tuple[str, ...]] = {
     "data": data.READS,
     "save": checkpoint.READS,
     "compile": startup.READS,
+    "evaluation": evaluation.READS,
     MEMORY: memory.READS,
 }
 TABLE = {"compute": "compute", "data": "data", "save": "checkpoint", "compile": "startup",
-         MEMORY: "memory"}  # fmt: skip
+         "evaluation": "evaluation", MEMORY: "memory"}  # fmt: skip
 # sd of the log of one measurement. Source: probe noise of the engine study's simulation.
-NOISE = {"compute": 0.03, "data": 0.06, "save": 0.08, "compile": 0.08, MEMORY: 0.005}
+NOISE = {"compute": 0.03, "data": 0.06, "save": 0.08, "compile": 0.08, "evaluation": 0.06,
+         MEMORY: 0.005}  # fmt: skip
 MEMORY_STEP = 0.01
 
 
@@ -84,7 +90,7 @@ class BilledCandidates:
             part_of(
                 name, [dimensions[read] for read in reads], columns, self._predicted[name],
                 spread=float(np.median(self.bill.tables[TABLE[name]].outputs["log_sd"])),
-                noise=NOISE[name],
+                noise=NOISE[name], terms=self._summands if name == "compute" else None,
             )
             for name, reads in READS.items()
         )  # fmt: skip
@@ -124,7 +130,6 @@ class BilledCandidates:
             tables["startup"].gather("load_s")
             + tables["data"].gather("prepare_s")
             + tables["data"].gather("first_batch_s")
-            + evaluations(self.bill.job, steps) * tables["evaluation"].gather("once_s")
         )
         return {
             "accumulation": self.bill.job.global_batch_size
@@ -135,6 +140,8 @@ class BilledCandidates:
             "workers": knob_values(candidates, "num_dataloader_workers"),
             "steps": steps,
             "once": once,
+            "evaluation": tables["evaluation"].gather("once_s"),
+            "evaluations": np.asarray(evaluations(self.bill.job, steps), np.float64),
             "save": tables["checkpoint"].gather("save_s"),
             "final": tables["checkpoint"].gather("final_save_s") * (self.bill.job.steps > 0),
             "load": tables["startup"].gather("load_s"),
@@ -152,14 +159,56 @@ class BilledCandidates:
             "data": g["batch"],
             "save": g["save"],
             "compile": g["compile"],
+            "evaluation": g["evaluation"] * (g["evaluations"] > 0),
             MEMORY: self.bill.memory_bytes,
         }
 
-    def totals(self, factors: Mapping[str, FloatArray], at: Indices) -> FloatArray:
-        """[USD or s] the finished run with each part multiplied by its factor.
+    @cached_property
+    def _summands(self) -> dict[str, FloatArray]:
+        """[n] s of an optimizer step: computing, communication, optimizer."""
+        tables, accumulation = self.bill.tables, self._gathered["accumulation"]
+        collectives_s = accumulation * tables["collectives"].gather("per_micro_s") + tables[
+            "collectives"
+        ].gather("per_step_s")
+        return {
+            "computing": accumulation * tables["compute"].gather("micro_step_s"),
+            "communication": collectives_s,
+            "optimizer": tables["compute"].gather("optimizer_s"),
+        }
 
-        The composition of `cost.model`, with the checkpoint interval in closed form again.
-        """
+    def totals(self, factors: Mapping[str, FloatArray], at: Indices) -> FloatArray:
+        """[USD or s] the finished run with each part multiplied by its factor."""
+        duration = self._duration_s(factors, at)
+        if score_name(self.bill, self.objective) != "cost_usd":
+            return duration
+        return duration / 3600.0 * self._at(at)["price"]
+
+    def excesses(self, factors: Mapping[str, FloatArray], at: Indices) -> dict[str, FloatArray]:
+        """The log of the run's figures over the job's limits, for limits that any can miss."""
+        limits = self.bill.job.limits
+        found: dict[str, FloatArray] = {}
+        if self._short_of_disk is not None:
+            found["disk"] = self._short_of_disk[at]
+        if not any((limits.deadline_s, limits.max_session_s, limits.budget_usd)):
+            return found
+        duration = self._duration_s(factors, at)
+        for name, limit in (
+            ("deadline", limits.deadline_s), ("max_session", limits.max_session_s),
+        ):  # fmt: skip
+            if limit:
+                found[name] = _log_over(duration, limit)
+        if limits.budget_usd:
+            cost = duration / 3600.0 * self._at(at)["price"]
+            found["budget"] = _log_over(cost, limits.budget_usd)
+        return found
+
+    @cached_property
+    def _short_of_disk(self) -> FloatArray | None:
+        _, disk = violations(self.bill)
+        return np.log1p(np.maximum(disk, -0.99)) if (disk > 0).any() else None
+
+    def _duration_s(self, factors: Mapping[str, FloatArray], at: Indices) -> FloatArray:
+        """[s] The composition of `cost.model`; the checkpoint interval in closed form again."""
         g = self._at(at)
         busy = g["busy"] * factors["compute"]
         wait = data.wait_s(busy_s=busy, batch_s=g["batch"] * factors["data"], workers=g["workers"])
@@ -172,16 +221,19 @@ class BilledCandidates:
         interval = np.where(g["locked"] > 0, g["locked"], interval)
         running = (
             g["steps"] * step + saves(g["steps"], interval) * save + g["once"] + compiling
-            + g["final"] * factors["save"]
+            + g["final"] * factors["save"] + g["evaluations"] * g["evaluation"]
+            * factors.get("evaluation", 1.0)
         )  # fmt: skip
         lost = checkpoint.lost_work_s(
             running_s=running, interval_s=interval * step, interruptions_per_s=g["rate"],
             restart_s=g["load"] + compiling,
         )  # fmt: skip
-        duration: FloatArray = running + lost
-        if score_name(self.bill, self.objective) != "cost_usd":
-            return duration
-        return duration / 3600.0 * g["price"]
+        again = checkpoint.resumed_s(
+            running_s=running + lost, session_s=self.bill.job.limits.max_session_s, save_s=save,
+            restart_s=g["load"] + compiling,
+        )  # fmt: skip
+        duration: FloatArray = running + lost + again
+        return duration
 
     def _at(self, at: Indices) -> dict[str, FloatArray]:
         """`_gathered` of some candidates; the last ones are kept: they are asked for again."""
@@ -218,6 +270,11 @@ class BilledCandidates:
             )
             for i in indices
         ]
+
+
+def _log_over(values: FloatArray, limit: float) -> FloatArray:
+    found: FloatArray = np.log(np.maximum(values, 1e-300) / limit)
+    return found
 
 
 def _offer_text(offer: Offer, field: str) -> str:

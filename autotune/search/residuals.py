@@ -187,7 +187,7 @@ class _Shape:
 
     def variance(self, amplitudes: Amplitudes) -> FloatArray:
         """[signatures] prior variance."""
-        total = np.zeros(len(self.part.predicted))
+        total: FloatArray = np.zeros(len(self.part.predicted))
         for summand in self.summands:
             mains = np.asarray([amplitudes.mains[k] for k in summand.columns])
             pairs = (mains.sum() ** 2 - (mains**2).sum()) / 2.0
@@ -230,12 +230,12 @@ class _Shape:
                 )
             sums = hot @ right
             main, single, squared = (sums[:, k * count : (k + 1) * count] for k in range(3))
-            own = main + np.float32(amplitudes.constant**2)
-            own += np.float32(amplitudes.pair**2 / 2.0) * (single * single - squared)
-            own *= share.astype(np.float32)
+            added = main + np.float32(amplitudes.constant**2)
+            added += np.float32(amplitudes.pair**2 / 2.0) * (single * single - squared)
+            added *= share.astype(np.float32)
             if len(self.summands) > 1:
-                own *= summand.share.astype(np.float32)[:, None]
-            total += own
+                added *= summand.share.astype(np.float32)[:, None]
+            total += added
         return total
 
     @cached_property

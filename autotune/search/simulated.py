@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.search.acquisition import normal_cdf
+from autotune.search.acquisition import Outlook
+from autotune.search.measurements import History
 from autotune.search.priced import MEMORY, Dimension, Part, part_of
 
 if TYPE_CHECKING:
@@ -67,7 +68,6 @@ PARAMETERS, LAYERS, BATCH, LENGTH = 1.5e9, 28, 32, 512
 STEPS = 3000
 INTERRUPTIONS_PER_S = 1 / (6 * 3600.0)
 CLIFFS, CLIFF_FACTORS = 8, (1.35, 1.65)
-MEMORY_DOUBT = 0.35  # sd of the log of memory at the start: a probe that fails teaches no times
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +118,7 @@ class Grid:
             part_of(
                 name, [dimensions[k] for k in reads], columns, predicted[name],
                 spread=SPREAD[name], noise=NOISE[name],
+                terms={k: predicted[k] for k in ("step", "update")} if name == "compute" else None,
             )
             for name, reads in READS.items()
         )  # fmt: skip
@@ -313,10 +314,10 @@ class Machine:
         return found
 
     def order(self) -> Iterator[int]:
-        """Predicted cost over the probability of fitting, as far as the model knows itself."""
-        doubt = np.log(self.limit / self.predicted_memory) / MEMORY_DOUBT
-        fit = np.maximum(normal_cdf(doubt), 1e-6)
-        for index in np.argsort(np.log(self.predicted_cost) - np.log(fit), kind="stable"):
+        """Expected cost over the probability of fitting, as far as the model knows itself."""
+        outlook = Outlook(self, History())
+        worth = outlook.log_cost - np.log(np.maximum(outlook.chance, 1e-6))
+        for index in np.argsort(worth, kind="stable"):
             yield int(index)
 
     def neighbours(self, index: int) -> list[int]:

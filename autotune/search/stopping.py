@@ -15,7 +15,8 @@ import numpy as np
 
 from autotune.domain.errors import InputError
 from autotune.domain.units import format_seconds, format_usd
-from autotune.search.acquisition import INFLATED, LEAST_FIT, expected_improvement
+from autotune.search.acquisition import INFLATED, LEAST_FIT
+from autotune.search.improvement import expected_improvement
 
 if TYPE_CHECKING:
     from autotune.search.acquisition import Outlook, Proposal
@@ -102,11 +103,11 @@ def remaining(outlook: Outlook) -> Remaining:
     if not len(at):
         return Remaining(0.0, 0.0, 0.0)
     mean, sd = outlook.difference(at, outlook.incumbent)
-    fits = outlook.fits_probability[at]
+    fits = outlook.chance[at]
     fraction = float(np.max(expected_improvement(mean, sd) * fits))
     likely = fits >= LIKELY
     best = np.max((Z90 * sd - mean)[likely], initial=0.0)
-    value = math.exp(float(outlook.log_cost[outlook.incumbent]))
+    value = outlook.value(outlook.incumbent)
     return Remaining(fraction * value, fraction, float(1.0 - math.exp(-max(best, 0.0))))
 
 
@@ -121,12 +122,12 @@ def confirmed(outlook: Outlook, least: float = REGRET) -> bool:
     near = outlook.priced.neighbours(outlook.incumbent)
     if sum(index in outlook.history.tried for index in near) >= 2:  # noqa: PLR2004 - a round
         return True
-    left = [i for i in near if outlook.allowed[i] and outlook.fits_probability[i] > LEAST_FIT]
+    left = [i for i in near if outlook.allowed[i] and outlook.chance[i] > LEAST_FIT]
     if not left:
         return True
     at = np.asarray(left, np.intp)
     mean, sd = outlook.difference(at, outlook.incumbent)
-    gains = expected_improvement(mean, INFLATED * sd) * outlook.fits_probability[at]
+    gains = expected_improvement(mean, INFLATED * sd) * outlook.chance[at]
     return bool(np.max(gains) < least)
 
 

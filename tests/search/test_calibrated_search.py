@@ -12,8 +12,10 @@ import optuna
 import pytest
 
 from autotune.domain.errors import InputError
-from autotune.search.acquisition import Outlook, dominated, expected_improvement, normal_cdf
+from autotune.search.acquisition import Outlook
 from autotune.search.calibrated import CalibratedSampler, OutsideSpaceWarning
+from autotune.search.dominance import dominated
+from autotune.search.improvement import expected_improvement, normal_cdf
 from autotune.search.measurements import History, checked
 from autotune.search.past import PastKey, recall, remember
 from autotune.search.priced import MEMORY, Dimension, part_of
@@ -347,7 +349,7 @@ def test_stopping_names_its_reason_and_what_stays_uncertain(machines: list[Machi
     outlook = sampler.outlook(study)
     proposal = outlook.propose()
     left = remaining(outlook)
-    value = math.exp(float(outlook.log_cost[outlook.incumbent or 0]))
+    value = outlook.value(outlook.incumbent or 0)
     assert left.saving == pytest.approx(left.fraction * value)
     assert verdict(outlook, proposal, Purse(next_cost=left.saving / 2)) is None
     dear = verdict(outlook, proposal, Purse(next_cost=left.saving * 2))

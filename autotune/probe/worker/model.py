@@ -10,6 +10,8 @@ DTYPES = {
     "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32,
 }  # fmt: skip
 
+QUANTISED = frozenset({"nf4", "int8"})
+
 
 def weights_dtype(request: dict[str, Any]) -> torch.dtype:
     """Weights are stored in the compute dtype, or in fp32 for a 32-bit base."""
@@ -37,8 +39,11 @@ def build(request: dict[str, Any], device: torch.device) -> Any:  # noqa: ANN401
         model = AutoModelForCausalLM.from_config(
             config, attn_implementation=request["attention"], dtype=weights_dtype(request)
         )
-    if request["method"]["base"] in {"nf4", "int8"}:
-        _quantize(model, request["method"]["base"], DTYPES[request["precision"]], device)
+    if request["method"]["base"] in QUANTISED:
+        compute = DTYPES[request["precision"]]
+        # FSDP shards only what has one dtype, so 4-bit weights are stored as the compute dtype
+        storage = compute if request["sharding"] == "fsdp" else torch.uint8
+        _quantize(model, request["method"]["base"], (compute, storage), device)
     if request["method"]["kind"] == "lora":
         model = _with_adapters(model, request)
     return model
@@ -71,10 +76,19 @@ def _with_adapters(model: Any, request: dict[str, Any]) -> Any:  # noqa: ANN401 
     return adapted
 
 
-def _quantize(model: Any, base: str, compute: torch.dtype, device: torch.device) -> None:  # noqa: ANN401
-    """Replace the layers' projections by bitsandbytes' own, quantised from random weights."""
+def _quantize(
+    model: Any,  # noqa: ANN401
+    base: str,
+    dtypes: tuple[torch.dtype, torch.dtype],
+    device: torch.device,
+) -> None:
+    """Replace the layers' projections by bitsandbytes' own, quantised from random weights.
+
+    dtypes: of computing, and of the tensors that hold 4-bit weights.
+    """
     import bitsandbytes as bnb  # type: ignore[import-not-found,unused-ignore]  # when asked for
 
+    compute, storage = dtypes
     head = model.get_output_embeddings()
     for name, module in list(model.named_modules()):
         if not isinstance(module, torch.nn.Linear) or module is head:
@@ -83,9 +97,15 @@ def _quantize(model: Any, base: str, compute: torch.dtype, device: torch.device)
         weight, bias = module.weight.data, module.bias
         if base == "nf4":
             new = bnb.nn.Linear4bit(
-                *shape, bias=bias is not None, compute_dtype=compute, quant_type="nf4"
+                *shape,
+                bias=bias is not None,
+                compute_dtype=compute,
+                quant_type="nf4",
+                quant_storage=storage,
             )
-            new.weight = bnb.nn.Params4bit(weight.cpu(), requires_grad=False, quant_type="nf4")
+            new.weight = bnb.nn.Params4bit(
+                weight.cpu(), requires_grad=False, quant_type="nf4", quant_storage=storage
+            )
         else:
             new = bnb.nn.Linear8bitLt(*shape, bias=bias is not None, has_fp16_weights=False)
             new.weight = bnb.nn.Int8Params(

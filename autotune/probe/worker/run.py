@@ -10,7 +10,7 @@ import torch
 
 from .arguments import training_arguments
 from .memory import Meter, limit, resident_bytes
-from .model import build
+from .model import QUANTISED, build
 from .parts import checkpoint, evaluation, loader
 from .ranks import StopSign, largest, local_bytes, several, slowest
 from .rows import Pad, Rows, Source
@@ -50,8 +50,10 @@ class Run:
             limit(self.device, int(request["memory_limit_bytes"]))
         self._enter("build")
         source = Source(request, int(request["model"]["vocab_size"]))
-        # FSDP divides a model that the host holds: one device may not hold all of it.
-        place = torch.device("cpu") if request["sharding"] == "fsdp" else self.device
+        # FSDP divides a model that the host holds: one device may not hold all of it. bitsandbytes
+        # quantises on the device only.
+        whole = request["sharding"] == "fsdp" and request["method"]["base"] not in QUANTISED
+        place = torch.device("cpu") if whole else self.device
         model = build(request, place)
         self._count(model)
         self.meter.note("build")
