@@ -45,7 +45,7 @@ def probe_line(
     depths = depths_of(record)
     if depths:
         parts.append(f"from {depths[0]} and {depths[1]} layers")
-    if record.role == "confirm":
+    if record.role in {"confirm", "repeat"}:
         parts.append("again")
     if record.reused:
         parts.append("known from an earlier study")

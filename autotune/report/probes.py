@@ -60,7 +60,7 @@ def _row(run: ProbedPayload, pick: dict[str, int | bool | str]) -> tuple[str, ..
     words = {"same settings": "the pick"}
     config = differences(run["config"], pick)
     ratio = f"{measured / predicted:.2f}" if measured and predicted else NOT_MEASURED
-    outcome = "run again" if run["role"] == "confirm" else "ran"
+    outcome = "run again" if run["role"] in {"confirm", "repeat"} else "ran"
     if run["status"] != "ok":
         outcome = run["status"]
     if run["reused"]:

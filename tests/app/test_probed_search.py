@@ -271,6 +271,29 @@ def test_a_pick_that_does_not_fit_the_second_time_gives_way(
     assert any("1 of 2 runs" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(("left", "fitted"), [(0.01, 3), (0.01, 2), (0.2, 1)])
+def test_a_run_that_ended_close_to_the_limit_is_repeated_and_its_share_is_kept(
+    job: Job, bill: Bill, tmp_path: Path, left: float, fitted: int
+) -> None:
+    class Tight(Machine):
+        def run(self, request: dict[str, Any], config: dict[str, Any], **rest: Any) -> ProbeRecord:
+            found = super().run(request, config, **rest)
+            held = found.result["memory"]["driver_bytes"] * (1.0 + left)
+            memory = {**found.result["memory"], "total_bytes": held}
+            return replace(found, result={**found.result, "memory": memory})
+
+    ends = iter(["ok"] * (fitted if left < 0.1 else 9) + ["oom_device"] * 9)
+    machine = Tight(status=lambda _c, _r: next(ends))
+    found = search(job, bill, machine, tmp_path, probes=1)
+    roles = [record.role for record in found.records]
+    if left > 0.1:
+        assert roles == ["search", "confirm"]
+    else:
+        assert roles[:3] == ["search", "repeat", "repeat"]
+    if fitted == 2:  # one of three did not fit: it is not offered
+        assert found.explored.pick is None
+
+
 def test_stock_samplers_are_answered_from_the_same_pick(
     job: Job, bill: Bill, tmp_path: Path
 ) -> None:
