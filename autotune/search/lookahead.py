@@ -52,7 +52,12 @@ class Belief:
         """[c, worlds] log factors, mirrored by pairs."""
         size = len(self.covariance)
         ridge = JITTER * max(float(np.trace(self.covariance)) / size, 1e-6)
-        factor = np.linalg.cholesky(self.covariance + ridge * np.eye(size))
+        covariance = self.covariance + ridge * np.eye(size)
+        try:
+            factor = np.linalg.cholesky(covariance)
+        except np.linalg.LinAlgError:  # rounding left an eigenvalue below zero
+            values, vectors = np.linalg.eigh((covariance + covariance.T) / 2.0)
+            factor = vectors * np.sqrt(np.maximum(values, 0.0))
         half = factor @ normal.standard_normal((size, worlds // 2))
         found: FloatArray = self.mean[:, None] + np.concatenate([half, -half], axis=1)[self.row_of]
         return found
@@ -101,7 +106,7 @@ def reward(table: Table, first: int) -> float:
         seen = (table.drawn[number][first] - belief.mean[first]) / sd
         mean += moved[:, None] * np.where(fits, seen, 0.0)
         variance -= moved * moved
-    open_fit = _fit_after(table, first, fits)
+    open_fit = fit_after(table, first, fits)
     base = np.minimum(mean[-1], np.where(fits, mean[first], np.inf))
     sd_after = np.sqrt(np.maximum(variance, 1e-8))[:, None]
     worth = expected_improvement(mean - base, np.broadcast_to(sd_after, mean.shape))
@@ -113,7 +118,7 @@ def reward(table: Table, first: int) -> float:
     return float(np.mean(gain + np.maximum(gain, later)))
 
 
-def _fit_after(table: Table, first: int, fits: BoolArray) -> FloatArray:
+def fit_after(table: Table, first: int, fits: BoolArray) -> FloatArray:
     """[c, worlds] probability of fitting once the first probe's memory is known."""
     known = np.broadcast_to(table.known[:, None], table.worlds.shape)
     if table.memory is None:
