@@ -40,6 +40,7 @@ CONFIRM_BELOW = 0.003  # expected saving under which neighbours are confirmed in
 INFLATED = 3.0  # times the sd, for a neighbour's sake
 PLATEAU = 0.003  # relative; candidates closer than this are not told apart by a choice
 TIE = 0.01
+Z90 = 1.2816
 LIKELY_KEPT = 0.5  # probability from which a measured candidate counts as keeping the limits
 LEAST_DOUBT = 0.003  # sd of the log of a limited figure, however much was measured
 LOOKED_AT = 1.3  # times the sd, for a candidate that may be chosen after the next probe
@@ -103,7 +104,7 @@ class Outlook:
         if self.missed:
             self.keeps_probability = np.ones(len(priced))
         self.log_cost = self._expected_log_total()
-        fitting = history.fitting(priced)
+        fitting = self._with_room(history.fitting(priced))
         keeping = [i for i in fitting if self.keeps_probability[i] >= LIKELY_KEPT]
         self.fitting = keeping or fitting
         self.incumbent = min(keeping, key=lambda i: self.log_cost[i], default=None)
@@ -112,9 +113,11 @@ class Outlook:
 
     def value(self, index: int) -> float:
         """[USD or s] the posterior mean of the objective of a candidate."""
-        at = np.asarray([index])
-        factors = {name: self._factor(name, at, 0.0) for name in self.parts}
-        return float(self.priced.totals(factors, at)[0])
+        return float(self.posterior(self.priced, np.asarray([index]))[0])
+
+    def posterior(self, priced: Priced, at: Indices) -> FloatArray:
+        """[USD or s] an objective over the same parts, at the posterior means."""
+        return priced.totals({name: self._factor(name, at, 0.0) for name in self.parts}, at)
 
     @property
     def chance(self) -> FloatArray:
@@ -208,6 +211,16 @@ class Outlook:
         found[known[part.row_of]] = 1.0
         found[excluded[part.row_of]] = 0.0
         return found
+
+    def _with_room(self, fitting: list[int]) -> list[int]:
+        """Without those so near the limit that a measurement's noise decides; all if only such."""
+        part = self.parts.get(MEMORY)
+        if part is None:
+            return fitting
+        share, measured = math.exp(-Z90 * part.noise), self.history.measured
+        limit = self.priced.limit
+        room = [i for i in fitting if measured[i].get(MEMORY, 0.0) <= share * limit[i]]
+        return room or fitting
 
     def _allowed(self) -> BoolArray:
         """Candidates a probe could teach something about: not tried, no twin of one measured."""

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     Singles = NDArray[np.float32]
 
 ORDINAL_LENGTH = 3.0  # positions over which the effect of a count is forgotten
-# Amplitudes that are expected, times the spread that the cost model states for the part.
-# Assumption: eight columns of half the spread and their constant make up about 1.6 times it.
-CONSTANT, MAIN = 0.75, 0.5
+# Proportions that are expected of the constant and of a column's own effect. Together they make up
+# the spread that the cost model states for the part, over the columns that vary.
+CONSTANT, MAIN = 1.5, 1.0
 PAIR = 0.45  # of the columns' own effects
 SCALES = tuple(float(s) for s in np.geomspace(0.35, 3.2, 9))  # times what the cost model states
 COLUMNS = (0.35, 1.0, 2.8)  # times a column's expected amplitude
@@ -98,9 +98,15 @@ class Residual:
         kernel = kernel + np.diag(self._noise**2 + JITTER)
         inverse = np.linalg.inv(np.linalg.cholesky(kernel))
         cross = shape.cross(self._codes, amplitudes)
-        whitened = cross @ inverse.T.astype(np.float32)
+        weights = (inverse @ self._values).astype(np.float32)
+        # The vector kernels of some BLAS raise the flag over lanes that they do not use.
+        with np.errstate(invalid="ignore"):
+            whitened = cross @ inverse.T.astype(np.float32)
+            self.mean = (whitened @ weights).astype(np.float64)
+        if not np.isfinite(self.mean).all():
+            msg = f"the residual of {self.part.name} is not finite"
+            raise FloatingPointError(msg)
         self._whitened = whitened
-        self.mean = (whitened @ (inverse @ self._values).astype(np.float32)).astype(np.float64)
         explained = np.einsum("ij,ij->i", whitened, whitened).astype(np.float64)
         self.variance = np.maximum(prior - explained, 1e-10)
 
@@ -289,8 +295,11 @@ class _Evidence:
 
 def expected_amplitudes(part: Part, scale: float = 1.0) -> Amplitudes:
     """What a part that is as wrong as the cost model says, times a scale, is expected to have."""
-    spread = max(part.spread, LEAST_SPREAD) * scale
-    return Amplitudes(CONSTANT * spread, (MAIN * spread,) * len(part.reads), PAIR)
+    varied = int((part.codes != part.codes[:1]).any(axis=0).sum())
+    pairs = varied * (varied - 1) / 2.0
+    parts = CONSTANT**2 + MAIN**2 * (varied + PAIR**2 * pairs)
+    unit = max(part.spread, LEAST_SPREAD) * scale / np.sqrt(parts)
+    return Amplitudes(float(CONSTANT * unit), (float(MAIN * unit),) * len(part.reads), PAIR)
 
 
 def fitted_amplitudes(

@@ -11,6 +11,7 @@ import pytest
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import OFFER, Candidates
 from autotune.domain.errors import InputError
+from autotune.domain.job import Evaluation
 from autotune.search.acquisition import Outlook
 from autotune.search.axes import ParameterSpace
 from autotune.search.billed import BilledCandidates
@@ -55,6 +56,51 @@ def test_a_slower_part_makes_the_run_longer_and_the_others_leave_it(tight_bill: 
     assert (slower > plain).all()
     heavier = {**ones(priced), "memory": np.full(len(at), 2.0)}
     assert priced.totals(heavier, at) == pytest.approx(plain)
+
+
+def test_sessions_and_evaluations_are_in_the_bill_made_again(tight_job: Job) -> None:
+    limits = replace(tight_job.limits, max_session_s=6 * 3600.0)
+    job = replace(tight_job, limits=limits, evaluation=Evaluation(every_steps=500, rows=200))
+    bill = CostModel(job).price(enumerate_candidates(job, load_space()).candidates)
+    priced = billed(bill, "time")
+    at = np.arange(len(bill))
+    assert priced.totals(ones(priced), at) == pytest.approx(bill.duration_s, rel=1e-9)
+    slower = priced.totals({**ones(priced), "evaluation": np.full(len(at), 3.0)}, at)
+    assert (slower > bill.duration_s).all()
+
+
+def test_limits_of_the_job_are_excesses_of_its_figures(tight_job: Job) -> None:
+    plain = CostModel(tight_job).price(enumerate_candidates(tight_job, load_space()).candidates)
+    deadline_s, budget_usd = 1.5 * plain.duration_s.min(), 2.0 * plain.cost_usd.min()
+    limits = replace(tight_job.limits, deadline_s=deadline_s, budget_usd=budget_usd)
+    job = replace(tight_job, limits=limits)
+    bill = CostModel(job).price(enumerate_candidates(job, load_space()).candidates)
+    priced = billed(bill)
+    at = np.arange(len(bill))
+    found = priced.excesses(ones(priced), at)
+    assert set(found) == {"deadline", "budget"}
+    assert (found["deadline"] <= 0).tolist() == (bill.duration_s <= deadline_s).tolist()
+    assert np.exp(found["budget"]) == pytest.approx(bill.cost_usd / budget_usd, rel=1e-9)
+    outlook = Outlook(priced, History())
+    assert not outlook.missed
+    keeps = outlook.keeps_probability
+    order = np.argsort(bill.duration_s)
+    assert keeps[order[0]] > 0.5 > keeps[order[-1]]
+    late = np.maximum(bill.duration_s / deadline_s, bill.cost_usd / budget_usd)
+    assert keeps[late < 0.7].min() > keeps[late > 1.2].max()
+    free = billed(CostModel(tight_job).price(bill.candidates))
+    assert free.excesses(ones(free), at) == {}
+
+
+def test_a_step_s_summands_keep_to_the_knobs_that_move_them(small_bill: Bill) -> None:
+    part = next(p for p in billed(small_bill).parts if p.name == "compute")
+    assert [term.name for term in part.terms] == ["computing", "communication", "optimizer"]
+    shares = np.sum([term.share for term in part.terms], axis=0)
+    assert shares == pytest.approx(np.ones(len(part.predicted)), rel=1e-6)
+    names = [{part.reads[k].name for k in term.reads} for term in part.terms]
+    assert "micro_batch_size" in names[0]
+    assert "micro_batch_size" not in names[2]
+    assert set().union(*names) == {d.name for d in part.reads}
 
 
 def test_every_part_is_a_function_of_what_its_component_declares(small_bill: Bill) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MACHINES, PROBES = 12, 12
-WARM = 8
+WARM, FEW = 8, 6
 
 
 @pytest.fixture(scope="module")
@@ -87,14 +87,14 @@ def regrets(machine: Machine) -> list[float]:
     return found
 
 
-def warm_tpe_regret(machine: Machine, seed: int) -> float:
+def warm_tpe_regret(machine: Machine, seed: int, probes: int) -> float:
     make = sampler_maker("tpe", seed)
     study = optuna.create_study(sampler=make(0))
     order = machine.order()
     for _ in range(WARM):
         study.enqueue_trial(machine.params(next(order)))
     best: tuple[float, int | None] = (math.inf, None)
-    for number in range(PROBES):
+    for number in range(probes):
         study.sampler = make(number)
         index, fits = probe(study, machine)
         if fits:
@@ -108,16 +108,19 @@ def to_within(curve: list[float], fraction: float) -> float:
     return next((k for k, regret in enumerate(curve, 1) if regret <= fraction), math.inf)
 
 
-def test_a_handful_of_probes_finds_the_optimum_and_beats_warm_started_tpe(
+@pytest.mark.slow
+def test_a_handful_of_probes_finds_the_optimum_and_beats_warm_started_tpe_with_five_times_as_many(
     machines: list[Machine],
 ) -> None:
+    """With margins: over many machines the medians are 5 probes to 3 % and 5 to 6 to 1 %."""
     curves = [regrets(machine) for machine in machines]
-    assert np.median([to_within(curve, 0.03) for curve in curves]) <= 10
-    assert np.median([curve[-1] for curve in curves]) <= 0.03
-    tpe = [warm_tpe_regret(machine, seed) for seed, machine in enumerate(machines)]
-    ours = [curve[-1] for curve in curves]
-    assert np.median(ours) < np.median(tpe) / 4
-    wins = sum(a < b for a, b in zip(ours, tpe, strict=True))
+    assert np.median([to_within(curve, 0.03) for curve in curves]) <= 7
+    assert np.median([to_within(curve, 0.01) for curve in curves]) <= 9
+    assert np.median([curve[-1] for curve in curves]) <= 0.01
+    few = [curve[FEW - 1] for curve in curves]
+    tpe = [warm_tpe_regret(machine, seed, 5 * FEW) for seed, machine in enumerate(machines)]
+    assert np.median(few) < np.median(tpe)
+    wins = sum(a < b for a, b in zip(few, tpe, strict=True))
     assert wins >= 0.75 * len(machines)
 
 
@@ -387,6 +390,7 @@ def test_the_remaining_uncertainty_shrinks_until_the_search_ends_by_itself(
     assert ended.remaining.fraction < min(0.003, first)
 
 
+@pytest.mark.slow
 def test_what_one_run_learned_saves_probes_in_the_next(grid: Grid, tmp_path: Path) -> None:
     key = PastKey("24gb", "llama", "shape", "software")
     saved = 0.0

@@ -10,7 +10,7 @@ import pytest
 
 from autotune.domain.config import Config
 from autotune.search.simulated import Grid, Machine
-from bench import search, search_docs
+from bench import search, search_docs, search_machines
 from bench.replay import Point, calibrated_order, in_order
 from bench.samplers import ladder, study_curve
 
@@ -74,6 +74,32 @@ def test_answers_have_the_scenarios_methods_and_figures_that_are_promised(tmp_pa
     assert "| one_card_b10 | ladder |" in search_docs.table(answer)
     curves = {s: {m: c for m, (c, _) in by.items()} for s, by in found.items()}
     assert search_docs.plot(curves).count("<polyline") == 2
+
+
+def test_equal_regret_compares_with_the_best_stock_sampler_and_the_probes_it_took() -> None:
+    curves = {
+        "cliffs": {
+            "tpe": [[INF, 0.9, 0.5, 0.4, 0.4, 0.4], [INF, 0.7, 0.5, 0.4, 0.4, 0.4]],
+            "random": [[INF, 2.0, 2.0, 2.0, 2.0, 2.0]] * 2,
+            "calibrated": [[0.5, 0.3, 0.0, 0.0, 0.0, 0.0], [0.5, 0.1, 0.0, 0.0, 0.0, 0.0]],
+        }
+    }
+    line = search_docs.equal_regret(curves).splitlines()[-1]
+    assert line == (
+        "- cliffs: tpe has a median regret of 40.0% after 4 probes, calibrated after 2: "
+        "2.0 times fewer."
+    )
+
+
+def test_the_model_is_as_far_off_on_the_machines_as_their_biases_say(machine: Machine) -> None:
+    fits, cost_sd, memory_sd, oom, regret, rank, large = search_machines.facts(machine)
+    assert fits == machine.truly_fits.mean()
+    assert 0.15 < cost_sd < 0.45
+    assert 0.05 < memory_sd < 0.2
+    assert oom in {0.0, 1.0}
+    assert large in {0.0, 1.0}
+    assert (math.isnan(regret)) == (oom == 1.0)
+    assert rank >= 0
 
 
 def test_a_recorded_sweep_is_probed_once_a_point_and_regret_is_against_its_best(
