@@ -39,7 +39,7 @@ ORDINAL_LENGTH = 3.0  # positions over which the effect of a count is forgotten
 # the spread that the cost model states for the part, over the columns that vary.
 CONSTANT, MAIN = 1.5, 1.0
 PAIR = 0.45  # of the columns' own effects
-SCALES = tuple(float(s) for s in np.geomspace(0.35, 3.2, 9))  # times what the cost model states
+SCALES = tuple(3.0 ** (k / 4.0) for k in range(-4, 5))  # times what the cost model states
 COLUMNS = (0.35, 1.0, 2.8)  # times a column's expected amplitude
 PAIRS = (0.5, 1.0, 2.0)  # times PAIR
 # Weak priors: sd of the log of how wrong the model is as a whole, of a part's scale given that, of

@@ -77,3 +77,12 @@ def test_an_out_of_memory_makes_others_doubtful_and_a_fit_makes_them_likely() ->
     small = found.drawn[-1][0] < -0.05
     assert after[small].min() > 0.95
     assert found.fits[1][small].all()
+
+
+def test_a_covariance_that_rounding_made_indefinite_is_drawn_from_all_the_same() -> None:
+    covariance = np.full((3, 3), 0.04)
+    covariance[0, 0] -= 1e-6
+    assert np.linalg.eigvalsh(covariance).min() < 0
+    belief = Belief(np.zeros(3), covariance, np.arange(3), np.ones(3), 0.01)
+    drawn = belief.draw(np.random.default_rng(0), 4000)
+    assert np.cov(drawn) == pytest.approx(covariance, abs=0.004)
