@@ -47,7 +47,7 @@ bench: $(STAMP)/tests  ## print speed and accuracy
 	$(BIN)/python -m bench.speed
 	$(BIN)/python -m bench.accuracy
 
-docs: $(STAMP)/tests  ## write the generated parts of README.md
+docs: $(STAMP)/tests  ## write the generated parts of README.md and docs
 	$(BIN)/python -m bench.readme
 
 gpu-suite: $(STAMP)/tests  ## measure on the GPU at hand, eight minutes a call; again until nothing is left

@@ -4,8 +4,9 @@
     answer = autotune.tune("jobs/h100_38h.yaml")
     answer.best.config, answer.best.cost_usd.p50
 
-`tune` and `estimate` take a job file's path or a `Job`. Names load on first use, so importing the
-package is cheap.
+`tune`, `estimate` and `compare` take a job file's path or a `Job`; `plan` takes a campaign file,
+`recompute` and `verify` a run folder. `TrainerCallback` records a training and holds it against its
+plan. Names load on first use, so importing the package is cheap.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.domain.calibration import Calibration
+    from autotune.domain.comparison import Comparisons
     from autotune.domain.config import Config
     from autotune.domain.device import Device, Host, Offer
     from autotune.domain.errors import AutotuneError, InputError
@@ -25,12 +27,17 @@ if TYPE_CHECKING:
     from autotune.domain.model import Model
     from autotune.domain.observation import Observation
     from autotune.domain.outcome import Estimated, Failed, Infeasible, Measured
+    from autotune.domain.plan import Plan
     from autotune.domain.recommendation import Recommendation
+    from autotune.domain.recompute import Recomputation
     from autotune.domain.space import SearchSpace
+    from autotune.domain.verification import Verification
+    from autotune.training.callback import TrainerCallback
 
 __all__ = [
     "AutotuneError",
     "Calibration",
+    "Comparisons",
     "Config",
     "Device",
     "Estimated",
@@ -43,18 +50,28 @@ __all__ = [
     "Model",
     "Observation",
     "Offer",
+    "Plan",
     "Recommendation",
+    "Recomputation",
     "SearchSpace",
+    "TrainerCallback",
+    "Verification",
+    "compare",
     "estimate",
+    "plan",
+    "recompute",
     "tune",
+    "verify",
 ]
 
 _HOMES = {
-    "AutotuneError": "errors", "Calibration": "calibration", "Config": "config",
+    "AutotuneError": "errors", "Calibration": "calibration", "Comparisons": "comparison",
+    "Config": "config",
     "Device": "device", "Estimated": "outcome", "Failed": "outcome", "Host": "device",
     "Infeasible": "outcome", "InputError": "errors", "Job": "job", "Measured": "outcome",
-    "Model": "model", "Observation": "observation", "Offer": "device",
-    "Recommendation": "recommendation", "SearchSpace": "space",
+    "Model": "model", "Observation": "observation", "Offer": "device", "Plan": "plan",
+    "Recommendation": "recommendation", "Recomputation": "recompute", "SearchSpace": "space",
+    "Verification": "verification",
 }  # fmt: skip
 
 
@@ -66,6 +83,8 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
         return version("autotune")
     if name in _HOMES:
         return getattr(import_module(f"autotune.domain.{_HOMES[name]}"), name)
+    if name == "TrainerCallback":
+        return import_module("autotune.training.callback").TrainerCallback
     msg = f"module 'autotune' has no attribute {name!r}"
     raise AttributeError(msg)
 
@@ -111,18 +130,130 @@ def estimate(
     from dataclasses import replace
 
     from autotune.app.estimate import estimate as price
+    from autotune.app.notebook import shown_row
     from autotune.domain.config import knob
 
     found = _job(job, gpus)
     values = {name: knob(name).parse(value) for name, value in knobs.items()}
-    return price(replace(found, lock={**found.lock, **values})).row
+    return shown_row(price(replace(found, lock={**found.lock, **values})).row)
+
+
+def compare(
+    job: Job | str | Path,
+    *,
+    gpus: Sequence[str] = (),
+    **options: Any,  # noqa: ANN401 - the fields of CompareOptions
+) -> Comparisons:
+    """The best config of every machine, with what decides between them.
+
+    Args:
+        job: a `Job`, or the path of a job file; its variants are compared beside each other.
+        gpus: replaces the file's hardware, as in `tune`; also "NAME:N@PRICE".
+        options: fields of `autotune.app.compare.CompareOptions`: space, objective, fidelity.
+
+    Raises:
+        InputError: for anything wrong in the job or the options.
+    """
+    from autotune.app.compare import CompareOptions
+    from autotune.app.compare import compare as find
+    from autotune.app.load_job import NamedJob, load_jobs
+    from autotune.app.overrides import Overrides
+
+    if isinstance(job, (str, Path)):
+        jobs = load_jobs(Path(job), Overrides(gpus=_names(gpus)))
+    else:
+        jobs = [NamedJob("", _job(job, gpus))]
+    return find(jobs, CompareOptions(**options))
+
+
+def plan(
+    campaign: str | Path,
+    *,
+    gpus: Sequence[str] = (),
+    price: str | None = None,
+    **options: Any,  # noqa: ANN401 - the fields of PlanOptions
+) -> Plan:
+    """Many runs: what each takes on each machine, when it runs, what a budget keeps.
+
+    Args:
+        campaign: the path of a campaign file.
+        gpus: replaces the file's hardware, as in `tune`.
+        price: such as "0.59 USD/h", of every machine.
+        options: fields of `autotune.app.plan.PlanOptions`: parallel, budget, hours,
+            hours_per_day, barrier, share, objective, fidelity, space.
+
+    Raises:
+        InputError: for anything wrong in the campaign or the options.
+    """
+    from autotune.app.plan import PlanOptions
+    from autotune.app.plan import plan as find
+    from autotune.app.read_campaign import load_campaign
+
+    return find(load_campaign(campaign, gpus=_names(gpus), price=price), PlanOptions(**options))
+
+
+def recompute(
+    run: str | Path | None = None,
+    *,
+    gpus: Sequence[str] = (),
+    **changes: Any,  # noqa: ANN401 - the fields of two classes
+) -> Recomputation:
+    """The same job on other hardware, prices or versions, beside what was recommended before.
+
+    Args:
+        run: a run folder, or a job file; the last run if left out.
+        gpus: other hardware, as in `tune`.
+        changes: fields of `autotune.app.overrides.Overrides` (price, set_values, deadline, ...) and
+            of `autotune.app.recompute.RecomputeOptions` (software, vary, fidelity, ...).
+
+    Raises:
+        InputError: for no run, a damaged one, or anything wrong in the changes.
+    """
+    from dataclasses import fields
+
+    from autotune.app.overrides import Overrides
+    from autotune.app.recompute import RecomputeOptions
+    from autotune.app.recompute import recompute as again
+
+    of_job = {item.name for item in fields(Overrides)} & set(changes)
+    overrides = Overrides(gpus=_names(gpus), **{name: changes.pop(name) for name in of_job})
+    options = RecomputeOptions(overrides=overrides, **changes)
+    return again(Path(run) if run is not None else None, options)
+
+
+def verify(
+    run: str | Path,
+    log: str | Path | None = None,
+    **options: Any,  # noqa: ANN401 - the fields of VerifyOptions
+) -> Verification:
+    """A run held against its prediction, finished or half-way; what it taught is kept.
+
+    Args:
+        run: a run folder or a job file, and its log behind it; or, as on the command line, only a
+            log, of the last run.
+        log: a trainer_state.json, a Trainer's output folder, a CSV of steps and times, or an
+            observations.jsonl.
+        options: fields of `autotune.app.verify.VerifyOptions`: gpu, elapsed, next_runs.
+
+    Raises:
+        InputError: when the log is damaged, of another job, or says nothing of time.
+    """
+    from autotune.app.verify import VerifyOptions
+    from autotune.app.verify import verify as hold
+
+    job, read = (None, run) if log is None else (Path(run), log)
+    return hold(job, Path(read), VerifyOptions(**options))
+
+
+def _names(gpus: Sequence[str]) -> tuple[str, ...]:
+    return (gpus,) if isinstance(gpus, str) else tuple(gpus)
 
 
 def _job(job: Job | str | Path, gpus: Sequence[str]) -> Job:
     from autotune.app.load_job import load_job
 
     if isinstance(job, (str, Path)):
-        return load_job(Path(job), gpus=tuple(gpus))
+        return load_job(Path(job), gpus=_names(gpus))
     if gpus:
         from autotune.domain.errors import InputError
 

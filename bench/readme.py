@@ -1,4 +1,4 @@
-"""Write the generated parts of README.md, or check that they are fresh.
+"""Write the generated parts of README.md and docs/accuracy.md, or check that they are fresh.
 
 A generated part stands between `<!-- begin NAME -->` and `<!-- end NAME -->`; NAME is a key of
 `PARTS`, each a command whose output is shown.
@@ -9,6 +9,7 @@ A generated part stands between `<!-- begin NAME -->` and `<!-- end NAME -->`; N
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shlex
@@ -18,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-README = ROOT / "README.md"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "accuracy.md")
 COLUMNS = "110"
 PARTS: dict[str, list[str]] = {
     "demo": ["tune", "jobs/h100_38h.yaml"],
@@ -28,7 +29,7 @@ PARTS: dict[str, list[str]] = {
     ],
     "mistake": ["tune", "jobs/h100_38h.yaml", "--gpu", "h10"],
     "file": ["tune", "jobs/trainers/axolotl.yml", "--rows", "52000", "--gpu", "h100-sxm"],
-    "claim": ["estimate", "jobs/a100_llama7b_int8.yaml", "--claim", "1.0 s/step"],
+    "claim": ["estimate", "jobs/a100_llama7b_int8.yaml"],
     "sizes": [
         "compare", "jobs/rtx5090_llama2_7b.yaml", "--set", "data.rows=[10000, 50000, 100000]",
     ],
@@ -37,23 +38,29 @@ PARTS: dict[str, list[str]] = {
         "compare", "jobs/h100_38h.yaml", "--gpu",
         "h100-sxm,a100-40gb:4@4.80USD/h,h100-sxm:2@5.00USD/h",
     ],
-    "variants": ["compare", "jobs/t4_to_a100_gemma2.yaml", "--set", "method.rank=[8, 16, 32]"],
+    "variants": [
+        "recompute", "jobs/t4_to_a100_gemma2.yaml", "--gpu", "a100-40gb", "--vary", "rank=8",
+        "--vary", "rank=32", "--vary", "kind=qlora", "--quiet",
+    ],
     "accuracy": ["validate", "--format", "md"],
+    "validation": ["validate", "--format", "md"],
 }  # fmt: skip
 # Sections of a long report that the README shows; [...] stands for the others.
 SHOWN = {
     "demo": ("The job", "Where the time goes", "Beside today", "From today", "Alternatives"),
     "oneline": ("The job", "Where the time goes", "Beside today", "Alternatives"),
     "file": ("Beside today", "---"),
-    "claim": ("The claim",),
-    "sizes": ("rows ", "Machines", "With the number of rows"),
+    "claim": ("What the job file says", "Where the time goes"),
+    "sizes": ("rows ", "Machines", "With the number of rows", "What the job file says"),
     "campaign": ("What the campaign file says", "Machines", "Phases"),
-    "machines": ("Machines", "  machine", "Several devices"),
-    "variants": ("rank ", "Machines"),
+    "machines": ("Machines", "  machine", "Several devices", "What the job file says"),
+    "variants": ("Each variant", "The bill", "Memory by component", "What the job file says"),
+    "accuracy": ("Steps by scope and by device",),
 }
 
 
-def output_of(arguments: list[str]) -> str:
+@functools.cache
+def output_of(*arguments: str) -> str:
     """What `autotune <arguments>` prints: its result, or its error."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {
@@ -82,32 +89,43 @@ def shortened(report: str, shown: tuple[str, ...]) -> str:
     return "\n\n".join(kept)
 
 
-def rendered(readme: str) -> str:
-    """README with every generated part written anew."""
+def sections(page: str, shown: tuple[str, ...]) -> str:
+    """A Markdown page's opening and the sections that `shown` names; all of it for none."""
+    opening, *rest = page.split("\n## ")
+    kept = [part for part in rest if not shown or part.startswith(shown)]
+    return "\n## ".join([opening, *kept]).strip()
+
+
+def rendered(page: str) -> str:
+    """A page with every generated part written anew."""
     for name, arguments in PARTS.items():
         marks = (f"<!-- begin {name} -->", f"<!-- end {name} -->")
-        if not all(mark in readme for mark in marks):
+        if not all(mark in page for mark in marks):
             continue
-        before, rest = readme.split(marks[0], 1)
+        before, rest = page.split(marks[0], 1)
         _, after = rest.split(marks[1], 1)
-        body = output_of(arguments)
-        if "--format" not in arguments:
+        body, shown = output_of(*arguments), SHOWN.get(name, ())
+        if "--format" in arguments:
+            body = sections(body, shown)
+        else:
             command = shlex.join(["autotune", *arguments])
-            body = f"```text\n$ {command}\n{shortened(body, SHOWN.get(name, ()))}\n```"
-        readme = f"{before}{marks[0]}\n{body}\n{marks[1]}{after}"
-    return readme
+            body = f"```text\n$ {command}\n{shortened(body, shown)}\n```"
+        page = f"{before}{marks[0]}\n{body}\n{marks[1]}{after}"
+    return page
 
 
 def main() -> None:
-    """Write the README, or compare it."""
-    before = README.read_text(encoding="utf-8")
-    after = rendered(before)
-    if "--check" in sys.argv[1:]:
-        if before != after:
-            print("README.md is stale: run `make docs`", file=sys.stderr)
-            sys.exit(1)
-        return
-    README.write_text(after, encoding="utf-8")
+    """Write the pages, or compare them."""
+    stale = False
+    for path in PAGES:
+        before = path.read_text(encoding="utf-8")
+        after = rendered(before)
+        if "--check" not in sys.argv[1:]:
+            path.write_text(after, encoding="utf-8")
+        elif before != after:
+            print(f"{path.relative_to(ROOT)} is stale: run `make docs`", file=sys.stderr)
+            stale = True
+    sys.exit(stale)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,50 +28,69 @@ STOCK = ("random", "tpe", "tpe_warm", "gp_warm", "nsga2")
 WIDTH, HEIGHT, LEFT, TOP, GAP = 300, 190, 52, 44, 26
 DECADES = (0.001, 0.01, 0.1, 1.0, 10.0)
 LEGEND = 30
+# What an earlier page and plot say of methods that are not run again.
+ROW = re.compile(r"^\| (?!scenario )(\w+) \| \**(\w+?)\** \| .*\|$", re.MULTILINE)
+REACHED = re.compile(
+    r"^- (\w+): (\w+) has a median regret of ([\d.]+)% after (\d+) probes", re.MULTILINE
+)
+PANEL = re.compile(r'<text [^>]*font-weight="bold">(\w+)</text>')
+CURVE = re.compile(r'<polyline .* stroke="(#\w+)"')
 
 
 def write(
     figures: Mapping[str, Mapping[str, Mapping[str, Any] | None]],
     curves: Mapping[str, Mapping[str, Sequence[Sequence[float]]]],
 ) -> None:
-    """Write the table into the page, and the plot beside it."""
+    """Write the table into the page, and the plot beside it.
+
+    Rows and curves of methods that were not run stay as they are: the machines are the same.
+    """
     text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN, 1)
-    _, after = rest.split(END, 1)
+    body, after = rest.split(END, 1)
     machines = max(len(c) for by in curves.values() for c in by.values())
-    body = (
-        f"{machines} machines a scenario, the same for every method.\n\n{table(figures)}\n\n"
-        f"{equal_regret(curves)}"
-    )
+    head = f"{machines} machines a scenario, the same for every method."
+    kept = body if head in body else ""
+    drawn = drawn_before(PLOT.read_text(encoding="utf-8")) if kept else {}
+    body = f"{head}\n\n{table(figures, kept)}\n\n{equal_regret(curves, kept)}"
     PAGE.write_text(f"{before}{BEGIN}\n{body}\n{END}{after}", encoding="utf-8")
-    PLOT.write_text(plot(curves), encoding="utf-8")
+    PLOT.write_text(plot(curves, drawn), encoding="utf-8")
 
 
-def table(figures: Mapping[str, Mapping[str, Mapping[str, Any] | None]]) -> str:
-    """Markdown: a row for each scenario and method."""
-    lines = [
-        "| scenario | method | " + " | ".join(HEADS.values()) + " |",
-        "|---|---|" + "---:|" * len(HEADS),
-    ]
+def table(figures: Mapping[str, Mapping[str, Mapping[str, Any] | None]], before: str = "") -> str:
+    """Markdown: a row for each scenario and method. before: the text whose other rows stay."""
+    rows = {(found[1], found[2]): found[0] for found in ROW.finditer(before)}
     for scenario, by_method in figures.items():
         for method, values in by_method.items():
             cells = [_cell(name, (values or {}).get(name)) for name in HEADS]
             name = f"**{method}**" if method == "calibrated" else method
-            lines.append(f"| {scenario} | {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+            rows[scenario, method] = f"| {scenario} | {name} | " + " | ".join(cells) + " |"
+    lines = [
+        "| scenario | method | " + " | ".join(HEADS.values()) + " |",
+        "|---|---|" + "---:|" * len(HEADS),
+    ]
+    return "\n".join([*lines, *rows.values()])
 
 
-def equal_regret(curves: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> str:
-    """A line a scenario: the probes that each needs for the regret of the best stock sampler."""
+def equal_regret(
+    curves: Mapping[str, Mapping[str, Sequence[Sequence[float]]]], before: str = ""
+) -> str:
+    """A line a scenario: the probes that each needs for the regret of the best stock sampler.
+
+    before: the text that says what the stock samplers reached, where they were not run again.
+    """
+    known = {f[1]: (f[2], float(f[3]) / 100.0, int(f[4])) for f in REACHED.finditer(before)}
     lines = []
     for scenario, by_method in curves.items():
-        stock = [name for name in STOCK if name in by_method]
-        if "calibrated" not in by_method or not stock:
-            continue
         medians = {name: np.median(np.asarray(c), axis=0) for name, c in by_method.items()}
-        best = min(stock, key=lambda name: float(medians[name][-1]))
-        least = float(medians[best][-1])
-        theirs = int(np.argmax(medians[best] <= least)) + 1
+        stock = [name for name in STOCK if name in medians]
+        if stock:
+            best = min(stock, key=lambda name: float(medians[name][-1]))
+            least = float(medians[best][-1])
+            known[scenario] = best, least, int(np.argmax(medians[best] <= least)) + 1
+        if "calibrated" not in medians or scenario not in known:
+            continue
+        best, least, theirs = known[scenario]
         ours = int(np.argmax(medians["calibrated"] <= least)) + 1
         lines.append(
             f"- {scenario}: {best} has a median regret of {least:.1%} after {theirs} probes, "
@@ -79,14 +99,30 @@ def equal_regret(curves: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) 
     return "\n".join(["Probes at equal regret, against Optuna's best:", "", *lines])
 
 
+def drawn_before(svg: str) -> dict[str, dict[str, str]]:
+    """The curves of a plot by scenario and method."""
+    of_colour = {colour: method for method, colour in COLOURS.items()}
+    found: dict[str, dict[str, str]] = {}
+    title = ""
+    for line in svg.splitlines():
+        if panel := PANEL.match(line):
+            title = panel[1]
+        elif curve := CURVE.match(line):
+            found.setdefault(title, {})[of_colour[curve[1]]] = line
+    return found
+
+
 def _cell(name: str, value: float | None) -> str:
     if value is None:
         return "not reached" if name.startswith("probes") else "-"
     return f"{value:.1%}" if name.startswith("regret") else f"{value:g}"
 
 
-def plot(curves: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> str:
-    """Median regret by probes, a panel for each scenario, logarithmic."""
+def plot(
+    curves: Mapping[str, Mapping[str, Sequence[Sequence[float]]]],
+    drawn: Mapping[str, Mapping[str, str]] | None = None,
+) -> str:
+    """Median regret by probes, a panel for each scenario, logarithmic. drawn: curves that stay."""
     columns = 2
     rows = math.ceil(len(curves) / columns)
     width = columns * (WIDTH + LEFT + GAP)
@@ -100,12 +136,16 @@ def plot(curves: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> str:
     for k, (scenario, by_method) in enumerate(curves.items()):
         x = (k % columns) * (WIDTH + LEFT + GAP) + LEFT
         y = (k // columns) * (HEIGHT + TOP + GAP) + TOP
-        parts.append(_panel(scenario, by_method, x, y))
-    parts.append(_legend(curves, height))
+        parts.append(_panel(scenario, by_method, x, y, (drawn or {}).get(scenario, {})))
+    methods = {m for by in (*curves.values(), *(drawn or {}).values()) for m in by}
+    parts.append(_legend([m for m in COLOURS if m in methods], height))
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _panel(title: str, by_method: Mapping[str, Sequence[Sequence[float]]], x: int, y: int) -> str:
+def _panel(
+    title: str, by_method: Mapping[str, Sequence[Sequence[float]]], x: int, y: int,
+    drawn: Mapping[str, str],
+) -> str:  # fmt: skip
     longest = max(len(curve) for found in by_method.values() for curve in found)
     parts = [f'<text x="{x}" y="{y - 10}" font-weight="bold">{title}</text>']
     for level in DECADES:
@@ -120,6 +160,7 @@ def _panel(title: str, by_method: Mapping[str, Sequence[Sequence[float]]], x: in
         f'fill="#555555">{k}</text>'
         for k in range(10, longest + 1, 10)
     ]
+    parts += [line for method, line in drawn.items() if method not in by_method]
     for method, found in by_method.items():
         points = []
         for k in range(max(len(c) for c in found)):
@@ -141,8 +182,7 @@ def _height(value: float) -> float:
     return HEIGHT * (high - place) / (high - low)
 
 
-def _legend(curves: Mapping[str, Mapping[str, Any]], height: int) -> str:
-    methods = list(dict.fromkeys(m for by in curves.values() for m in by))
+def _legend(methods: Sequence[str], height: int) -> str:
     parts = []
     for k, method in enumerate(methods):
         x = LEFT + 88 * k

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.catalog.devices import find_device
+from autotune.cost.claims import rates_of
 from autotune.cost.parameters import lora_parameters
 from autotune.domain.units import HOUR_S, format_count, format_seconds
 
@@ -71,13 +72,20 @@ def _against_the_model(campaign: Campaign, bills: Bills) -> Iterator[str]:
     if model <= 0 or max(stated / model, model / stated) < UNLIKE:
         return
     steps = sum(run.steps * run.repeat for run, _ in both)
-    times = f"{stated / model:.3g} times" if stated > model else f"1/{model / stated:.3g} of"
+    expected = f"the {_hours(model)} that the model expects of all {format_count(steps)} steps"
     text = (
-        f"the stated {stated / HOUR_S:,.1f} h are {times} the {model / HOUR_S:,.1f} h that the "
-        f"model expects of all {format_count(steps)} steps on {name}"
+        f"the stated {_hours(stated)} are {stated / model:.3g} times {expected} on {name}"
+        if stated > model
+        else f"the stated {_hours(stated)} are too few: {expected} on {name} are "
+        f"{model / stated:.3g} times as many"
     )
     speed = _speed(campaign, both)
     yield f"{text}: {speed}" if speed else text
+
+
+def _hours(seconds: float) -> str:
+    hours = seconds / HOUR_S
+    return f"{hours:,.1f} h" if hours >= 10.0 else f"{hours:.3g} h"  # noqa: PLR2004 - digits
 
 
 def _speed(campaign: Campaign, both: Sequence[tuple[Run, RunOnOffer]]) -> str:
@@ -97,12 +105,25 @@ def _speed(campaign: Campaign, both: Sequence[tuple[Run, RunOnOffer]]) -> str:
     if row.tokens_per_s <= 0:
         return ""
     share = row.mfu * implied / row.tokens_per_s
+    possible = _possible(campaign, trained, implied)
     low, high = min(r.tokens_per_s for r in rows), max(r.tokens_per_s for r in rows)
     expected = format_count(low) if low == high else f"{format_count(low)} to {format_count(high)}"
     return (
-        f"they imply {format_count(implied)} tokens/s, {100 * share:.1f} % of the device's peak, "
-        f"where {expected} tokens/s are expected"
+        f"they imply {format_count(implied)} tokens/s, {100 * share:.1f} % of the device's peak"
+        f"{possible}, where {expected} tokens/s are expected"
     )
+
+
+def _possible(campaign: Campaign, trained: Sequence[tuple[Run, RunOnOffer]], implied: float) -> str:
+    """What speaks against a speed on its device; empty where nothing does."""
+    run, found = trained[0]
+    if found.row is None:
+        return ""
+    rates = rates_of(campaign.jobs[run.pieces[0].job], found.row)
+    flop_per_s = implied * rates.flop_per_token
+    if flop_per_s > rates.ceiling_flop_per_s:
+        return ", which is impossible"
+    return ", which nothing observed reaches" if flop_per_s > rates.observed_flop_per_s else ""
 
 
 def _speeds(campaign: Campaign, stated: StatedSection) -> Iterator[str]:

@@ -98,7 +98,7 @@ def _opener(names: tuple[str, ...], wide: SearchSpace) -> Callable[[Question], Q
         values = {name: wide.values[name] for name in names if name in wide.values}
         return (
             replace(job, lock=lock, allow=(*job.allow, *consent)),
-            SearchSpace(space.name, {**space.values, **values}),
+            replace(space, values={**space.values, **values}),
         )
 
     return opened

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.app import tune as model_tune
+from autotune.app.choices import check_choices
+from autotune.app.job_claims import job_contradictions
 from autotune.app.scaling import scaling_of
 from autotune.app.spot import spot_terms
 from autotune.app.tracing import choose_traced
@@ -31,7 +33,7 @@ from autotune.search import selection
 from autotune.search.by_offer import bill_of_offer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from autotune.app.load_job import NamedJob
     from autotune.app.tune import _Priced
@@ -63,17 +65,23 @@ def compare(
     """A row for each offer of each job. Raises InputError for bad input."""
     begun = time.perf_counter()
     options = options or CompareOptions()
-    parts = []
+    check_choices(objective=options.objective, fidelity=options.fidelity)
+    parts: list[Comparison] = []
     for named in jobs:
         progress(f"comparing {named.variant or named.job.name}")
-        parts.append(_compare_one(named.variant, named.job, options, progress))
+        part, priced = _compare_one(named.variant, named.job, options, progress)
+        if not parts:  # the file is the same for all
+            wrong = job_contradictions(named.job, priced.calibration)
+            part = replace(part, contradictions=wrong)
+        parts.append(part)
     found = tuple(parts)
-    return Comparisons(found, scaling_of(found), time.perf_counter() - begun)
+    wall_s = time.perf_counter() - begun
+    return Comparisons(found, scaling_of(found), wall_s, options.fidelity)
 
 
 def _compare_one(
     variant: str, job: Job, options: CompareOptions, progress: Callable[[str], None]
-) -> Comparison:
+) -> tuple[Comparison, _Priced]:
     """The offers, and one device of each kind beside them: does sharding win anything?"""
     tune_options = model_tune.Options(space=options.space, fidelity=options.fidelity)
     wide = replace(job, offers=(*job.offers, *_alone(job)))
@@ -82,6 +90,7 @@ def _compare_one(
     one_device: dict[Machine, OneDevice] = {}
     rows: list[Compared] = []
     infeasible: list[NotFitting] = []
+    bills: dict[Offer, Bill] = {}
     for number, offer in enumerate(wide.offers):
         bill = bill_of_offer(priced.bill, number)
         chosen = selection.best_index(bill, options.objective, job.limits)
@@ -100,15 +109,13 @@ def _compare_one(
             infeasible.append(NotFitting(offer, "nothing fits once traced"))
             continue
         row = tracing.row(chosen.index)
+        bills[row.offer] = bill
         rows.append(_compared(bill, row, chosen, options.objective))
     rows = [_with_one_device(row, one_device) for row in rows]
-    ranked = _ranked(job, priced, rows, options.objective)
-    return replace(
-        ranked,
-        variant=variant,
-        infeasible=tuple(infeasible),
-        warnings=tuple(dict.fromkeys(warnings)),
-    )
+    ranked = _ranked(job, priced, rows, bills, options.objective)
+    warned = tuple(dict.fromkeys(warnings))
+    found = replace(ranked, variant=variant, infeasible=tuple(infeasible), warnings=warned)
+    return found, priced
 
 
 def _unlike_hosts(job: Job) -> list[str]:
@@ -195,11 +202,17 @@ def _with_one_device(found: Compared, alone: dict[Machine, OneDevice]) -> Compar
     return replace(found, one_device=alone.get(_machine(found.row.offer)))
 
 
-def _ranked(job: Job, priced: _Priced, rows: list[Compared], objective: Objective) -> Comparison:
-    """The rows in order, with what each is to the others."""
+def _ranked(
+    job: Job,
+    priced: _Priced,
+    rows: list[Compared],
+    bills: Mapping[Offer, Bill],
+    objective: Objective,
+) -> Comparison:
+    """The rows in order, with what each is to the others. bills: the candidates of each offer."""
     rows = sorted(rows, key=_by_cost)
     rows = [_placed(row, rows) for row in rows]
-    rows = spot_terms(rows, job, priced.calibration)
+    rows = spot_terms(rows, bills, priced.calibration, objective)
     within = [row for row in rows if not row.misses]
     first = _by_cost if objective == "cost" else _by_time
     return Comparison(
@@ -240,9 +253,15 @@ def _placed(found: Compared, ordered: Sequence[Compared]) -> Compared:
     return replace(
         found,
         tie=tied and len(ordered) > 1 and found is not ordered[0],
-        could_be_cheapest=row.cost_usd.p10 < least.cost_usd.p50 or found is ordered[0],
+        could_be_cheapest=found is ordered[0]
+        or (row.cost_usd.p10 < least.cost_usd.p50 and not _same_devices(row, least)),
         flip_usd_per_hour=rival / hours if rival > 0 and hours > 0 else None,
     )
+
+
+def _same_devices(one: Estimated, other: Estimated) -> bool:
+    """On other terms alone: what the model errs by on one it errs by on the other."""
+    return (one.offer.device, one.offer.count) == (other.offer.device, other.offer.count)
 
 
 def exit_status(found: Comparisons) -> int:

@@ -11,7 +11,7 @@ from autotune.report.payload import job_payload
 from autotune.space.rules import violations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from autotune.domain.job import Job
     from autotune.domain.recommendation import Recommendation
@@ -70,6 +70,14 @@ def differences_of(
         )  # fmt: skip
     changes = tuple(item for item in found if isinstance(item, Difference))
     return changes, tuple(item for item in found if isinstance(item, Kept))
+
+
+def limits_changed(before: Sequence[str], after: Sequence[str]) -> tuple[Difference, ...]:
+    """Limits that are missed now and were not, or the other way round."""
+    if before == after:
+        return ()
+    old, new = (", ".join(names) or "none" for names in (before, after))
+    return (Difference("limits missed", "verdict", old, new, "of the time or the price"),)
 
 
 def old_contract(job: Job) -> tuple[Any, ...]:

@@ -1,7 +1,8 @@
 """What else today's measured time may mean: the readings, what each implies, and what decides.
 
-Two looks cost nothing: the shape of a batch and the arguments that the script really passes. What
-they leave open is left to a probe, the cheapest configuration whose measured parts differ.
+Three looks cost nothing: the shape of a batch, the arguments that the script really passes, and the
+times of a checkpoint's files. What they leave open is left to a probe, the cheapest configuration
+whose measured parts differ.
 """
 
 from __future__ import annotations
@@ -142,6 +143,11 @@ def _checks(
             "print input_ids.shape of ten batches of the script's loader (no GPU needed)",
             {name: _shape(reading) for name, reading in standing.items()},
         ),
+        (
+            "saves",
+            "compare the times of the first and the last file of one checkpoint folder",
+            {name: _save(reading) for name, reading in standing.items()},
+        ),
     )
     free = [_look(*look) for look in looks]
     useful: list[DecidingCheck] = []
@@ -181,6 +187,12 @@ def _shape(reading: Reading) -> _Told:
     steady = reading.reference.job.padding == "max_length"
     text = f"({rows}, {tokens:.0f})" + (" every time" if steady else " on average")
     return _Told(text, (rows, tokens))
+
+
+def _save(reading: Reading) -> _Told:
+    """How long the run took to write one checkpoint."""
+    seconds = float(reading.reference.bill(_price).tables["checkpoint"].gather("save_s")[0])
+    return _Told(f"{format_seconds(seconds)} a save", (seconds,))
 
 
 def _arguments(reading: Reading, standing: dict[str, Reading]) -> _Told:

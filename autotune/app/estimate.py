@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.app.feasible_locks import check_config
+from autotune.app.job_claims import job_contradictions
 from autotune.app.relaxing import CLOSED_FORMS, relaxations_of
 from autotune.app.shortfall import shortfall_of
 from autotune.app.tracing import Tracing
@@ -35,6 +36,7 @@ class Estimate:
     claim: Claim | None = None
     shortfall: Shortfall | None = None  # why it does not fit, where it does not
     relaxations: tuple[Relaxation, ...] = ()  # and after which changes it would
+    contradictions: tuple[str, ...] = ()  # what the job file says that does not hold
 
 
 def estimate(
@@ -75,11 +77,12 @@ def estimate(
         notes.append(f"{len(job.offers)} offers given: this is {offer.label}, the first")
     row = tracing.row(0)
     checked = check_claim(job, row, claim) if claim else None
+    wrong = job_contradictions(job, calibration)
     missing = shortfall_of(bill, 0, row)
     if missing is None:
-        return Estimate(job, row, tuple(notes), checked)
+        return Estimate(job, row, tuple(notes), checked, contradictions=wrong)
     changes = relaxations_of(job, config, calibration, disk=missing.resource == "disk")
-    return Estimate(job, row, tuple(notes), checked, missing, changes)
+    return Estimate(job, row, tuple(notes), checked, missing, changes, wrong)
 
 
 def stated_config(job: Job) -> Config:
@@ -90,7 +93,7 @@ def stated_config(job: Job) -> Config:
     from autotune.app.load_job import default_config
 
     offer = job.offers[0]
-    config = job.today or default_config(job, offer)
+    config = job.today_here or default_config(job, offer)
     locked = {name: value for name, value in job.lock.items() if name in KNOBS}
     per_device, rest = divmod(job.global_batch_size, offer.count)
     if rest:
@@ -114,5 +117,5 @@ def stated_config(job: Job) -> Config:
         raise InputError(
             msg, "the global batch is the job's contract: choose a split that makes it"
         )
-    closed = [name for name in CLOSED_FORMS if name not in locked and job.today is None]
+    closed = [name for name in CLOSED_FORMS if name not in locked and job.today_here is None]
     return config.with_knobs(**dict.fromkeys(closed, CLOSED_FORM))

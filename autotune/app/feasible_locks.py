@@ -40,7 +40,8 @@ def check_batch(job: Job) -> None:
             for name in ("micro_batch_size", "gradient_accumulation_steps")
             if name in job.lock
         )
-        msg = f"lock: {locked} cannot make the global batch of {batch} on any offer"
+        made = f" = {part}" if whole else ""
+        msg = f"lock: {locked}{made} cannot make the global batch of {batch} on any offer"
         splits = ", ".join(str(n) for n in range(1, min(batch, 512) + 1) if batch % n == 0)
         raise InputError(msg, f"numbers that divide {batch}: {splits}")
 

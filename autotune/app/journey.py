@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autotune.app.around_job import side_options
 from autotune.app.competing import measured_gaps
-from autotune.app.waterfall import State, config_edits, pricer, waterfall_between
+from autotune.app.waterfall import Edit, State, config_edits, pricer, waterfall_between
 from autotune.domain.waterfall import Journey, Waterfall, WaterfallStep
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from autotune.domain.space import SearchSpace
 
 SAME_S, SAME_USD = 1e-3, 1e-5
+BATCH_COLUMNS = ("micro_batch_size", "gradient_accumulation_steps")  # what a batch moves
 
 
 def journey_of(
@@ -30,13 +31,28 @@ def journey_of(
     if today is None or best is None:
         return None
     price = pricer(calibration)
-    start, end = State(job, today.offer, today.config), State(job, best.offer, best.config)
-    fall = waterfall_between(start, config_edits(start, end), price)
+    start, end = State(job.as_today, today.offer, today.config), State(job, best.offer, best.config)
+    fall = waterfall_between(start, [*batch_edit(job), *config_edits(start, end)], price)
     return Journey(
         waterfall=ending_at(fall, best, "measured instead of modelled"),
         options=side_options(end, price, space, calibration),
-        gaps=measured_gaps(job, space, best),
+        # Readings of today's time imply times of the pick, which trains at another batch there.
+        gaps=() if job.today_batch else measured_gaps(job, space, best),
     )
+
+
+def batch_edit(job: Job) -> tuple[Edit, ...]:
+    """The change from the global batch that today's config makes to the job's; nothing if none."""
+    own = job.today_batch
+    if own is None:
+        return ()
+
+    def changed(state: State) -> State:
+        moved = replace(state.job, global_batch_size=job.global_batch_size, steps=job.steps)
+        return replace(state, job=moved)
+
+    before, after = str(own.global_batch_size), str(job.global_batch_size)
+    return (Edit("train.global_batch_size", before, after, changed, BATCH_COLUMNS, yours=True),)
 
 
 def ending_at(fall: Waterfall, row: Estimated, why: str) -> Waterfall:

@@ -14,10 +14,17 @@ from typing import TYPE_CHECKING, Any
 from autotune.app.at_hand import as_the_driver_leaves
 from autotune.app.contract import data_of, evaluation_of, limits_of, method_of, training_of
 from autotune.app.feasible_locks import check_batch, check_locks
-from autotune.app.observed import observations_of, todays_config, todays_offer
+from autotune.app.observed import (
+    observations_of,
+    seen_on,
+    todays_batch,
+    todays_config,
+    todays_offer,
+)
 from autotune.app.offers import distinct, offer_of
 from autotune.app.overrides import Overrides, overridden, states_today
 from autotune.app.read_jobfile import Document, checked
+from autotune.app.statements import statement_of
 from autotune.app.trainer_defaults import default_config
 from autotune.app.trainer_file import command_document, notes_of, origin_of, read_any
 from autotune.app.variants import Variant, chosen, variants_of
@@ -178,12 +185,17 @@ def job_from_options(  # noqa: PLR0913 - one argument a flag of the command line
     return found[0].job
 
 
-def jobs_of_spec(spec: object, base_dir: Path, overrides: Overrides) -> list[NamedJob]:
-    """The jobs of a recorded `Job.spec` with changes, as `load_jobs` makes them of a file."""
+def jobs_of_spec(
+    spec: object, base_dir: Path, overrides: Overrides, name: str = "recorded job"
+) -> list[NamedJob]:
+    """The jobs of a recorded `Job.spec` with changes, as `load_jobs` makes them of a file.
+
+    name: what errors call it.
+    """
     if not isinstance(spec, dict):
         msg = "the recorded job is no mapping of a job file's keys"
         raise InputError(msg, "tune again from the job file")
-    return _jobs(Document(spec, "recorded job"), overrides, base_dir)
+    return _jobs(Document(spec, name), overrides, base_dir)
 
 
 def resolve_spec(spec: object, base_dir: Path) -> Job:
@@ -228,7 +240,12 @@ def _within_price(job: Job, jobfile: JobFile, max_price: str, base_dir: Path) ->
         raise InputError(msg, "raise --max-price, or name other devices with --gpu")
     if not dropped:
         return job
-    fewer = jobfile.model_copy(update={"hardware": tuple(kept)})
+    first = jobfile.hardware[0]  # which evidence without a machine of its own speaks of
+    evidence = tuple(
+        entry if entry.hardware else entry.model_copy(update={"hardware": first})
+        for entry in jobfile.evidence
+    )
+    fewer = jobfile.model_copy(update={"hardware": tuple(kept), "evidence": evidence})
     names = ", ".join(offer.label for offer in dropped)
     left_out = Assumption("hardware", f"without {names}", f"above --max-price {max_price}")
     found = resolve(fewer, base_dir)
@@ -300,13 +317,19 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
 
 def _with_evidence(job: Job, jobfile: JobFile, assumed: list[Assumption]) -> Job:
     """The job with what was seen before, and today's config."""
-    today, offer = None, None
     seen = []
+    machines = [seen_on(entry, job) for entry in jobfile.evidence]
     for index, entry in enumerate(jobfile.evidence):
         seen += observations_of(entry, index, job, assumed)
         if entry.today:
-            today = todays_config(entry, index, job, assumed)
-            offer = todays_offer(entry, job)
+            job = replace(
+                job,
+                today=todays_config(entry, index, job, assumed),
+                today_offer=todays_offer(entry, job),
+                today_batch=todays_batch(entry, job),
+            )
     return replace(
-        job, today=today, today_offer=offer, evidence=tuple(seen), assumed=tuple(assumed)
-    )
+        job, evidence=tuple(seen), assumed=tuple(assumed),
+        seen_on=tuple(offer for offer in machines if offer is not None),
+        stated=tuple(statement_of(entry, n) for n, entry in enumerate(jobfile.stated)),
+    )  # fmt: skip

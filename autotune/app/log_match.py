@@ -29,6 +29,7 @@ class Plan:
 def check_same_job(job: Job, steps: int, log: RunLog) -> None:
     """Refuse a log of another job. Raises InputError that lists all that differs."""
     found = [
+        *_model(job, log),
         *_steps(job, steps, log),
         *_epochs(job, log),
         *_batch(job, log),
@@ -37,6 +38,17 @@ def check_same_job(job: Job, steps: int, log: RunLog) -> None:
         msg = f"{log.path} is of another job than {job.name}: {'; '.join(found)}"
         hint = "name the run that it belongs to: `autotune runs` lists them"
         raise InputError(msg, hint)
+
+
+def _model(job: Job, log: RunLog) -> list[str]:
+    return [
+        f"its model has {what} {found:,}, and {job.model.name} has {wanted:,}"
+        for what, found, wanted in (
+            ("num_layers", log.num_layers, job.model.num_layers),
+            ("hidden_size", log.hidden_size, job.model.hidden_size),
+        )
+        if found is not None and found != wanted
+    ]
 
 
 def _steps(job: Job, steps: int, log: RunLog) -> list[str]:
@@ -81,11 +93,11 @@ def plan_of(plans: Sequence[Plan], log: RunLog) -> tuple[Plan, Config]:
     that micro-batch cannot make the global batch.
     """
     for plan in plans:
-        config = Config(**plan.row["config"])
-        if _differences(config, log) == {}:
+        config = Config.of(plan.row["config"])
+        if differences(config, log) == {}:
             return plan, config
-    config = Config(**plans[0].row["config"])
-    changed = _differences(config, log)
+    config = Config.of(plans[0].row["config"])
+    changed = differences(config, log)
     micro = changed.get("micro_batch_size")
     if micro is not None:
         whole = config.micro_batch_size * config.gradient_accumulation_steps
@@ -97,9 +109,10 @@ def plan_of(plans: Sequence[Plan], log: RunLog) -> tuple[Plan, Config]:
     return plans[0], config.with_knobs(**changed)
 
 
-def _differences(config: Config, log: RunLog) -> dict[str, int]:
+def differences(config: Config, log: RunLog) -> dict[str, Any]:
     """Knobs that the log says otherwise."""
     stated = {
+        **log.knobs,
         "micro_batch_size": log.micro_batch_size,
         "gradient_accumulation_steps": log.gradient_accumulation_steps,
         "checkpoint_every_steps": log.save_every_steps,

@@ -1,13 +1,14 @@
-"""Recommendations that a notebook shows as a report.
+"""Answers that a notebook shows as a report.
 
-The noun is pure and cannot know how it is shown; what the library hands out is the noun with the
-report attached.
+The nouns are pure and cannot know how they are shown; what the library hands out is the noun with
+the report attached.
 """
 
 from __future__ import annotations
 
 from dataclasses import fields
 
+from autotune.domain.outcome import Estimated
 from autotune.domain.recommendation import Recommendation
 
 
@@ -24,6 +25,24 @@ class ShownRecommendation(Recommendation):
         return recommendation_fragment(recommendation_payload(self))
 
 
+class ShownEstimated(Estimated):
+    """One priced configuration with the method that Jupyter looks for."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        """Its time, cost and memory, without scripts."""
+        from autotune.report.html import row_fragment
+        from autotune.report.payload import row_payload
+
+        return row_fragment(row_payload(self))
+
+
 def shown(answer: Recommendation) -> ShownRecommendation:
     """The same answer, for notebooks."""
     return ShownRecommendation(**{item.name: getattr(answer, item.name) for item in fields(answer)})
+
+
+def shown_row(row: Estimated) -> ShownEstimated:
+    """The same configuration, for notebooks."""
+    return ShownEstimated(**{item.name: getattr(row, item.name) for item in fields(row)})

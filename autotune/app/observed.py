@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autotune.app.offers import offer_of
 from autotune.app.trainer_defaults import complete_config
 from autotune.catalog.devices import find_device
 from autotune.domain.errors import InputError
-from autotune.domain.job import Assumption
+from autotune.domain.job import Assumption, Batch
 from autotune.domain.jobvalues import parse_step_time
 from autotune.domain.observation import Observation
 from autotune.domain.units import parse_bytes, parse_seconds
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
-    from autotune.domain.jobfile import EvidenceSection, MeasuredSection
+    from autotune.domain.jobfile import EvidenceSection, HardwareSection, MeasuredSection
     from autotune.domain.observation import Quantity
 
 
@@ -86,7 +88,7 @@ def _facts(
         "max_length": entry.max_length or job.max_length,
         "global_batch": batch,
     }
-    stated = {
+    stated: dict[str, object] = {
         "gpu": entry.hardware, "rows": entry.rows, "epochs": entry.epochs,
         "max_length": entry.max_length, "global_batch": _global_batch(entry, count),
     }  # fmt: skip
@@ -101,13 +103,18 @@ def _machine(
 ) -> tuple[str, int]:
     """The device and count of an entry; the job's own where it states none."""
     if entry.hardware is not None:
-        name, count = named_machine(entry.hardware)
-        return find_device(name).name, count
+        return _stated_machine(entry.hardware)
     offer = job.offers[0]
     if len({(other.device.name, other.count) for other in job.offers}) > 1:
         why = "the entry does not say on which hardware; the first offer's is taken"
         assumed.append(Assumption(f"{where}.hardware", offer.label, why))
     return offer.device.name, offer.count
+
+
+def _stated_machine(hardware: HardwareSection) -> tuple[str, int]:
+    """Name in the catalogue and count."""
+    name, _ = named_machine(hardware.gpu)  # which says what is wrong with "h100:x"
+    return find_device(name).name, hardware.count
 
 
 def named_machine(text: str) -> tuple[str, int]:
@@ -125,28 +132,41 @@ def named_machine(text: str) -> tuple[str, int]:
 def _global_batch(entry: EvidenceSection, devices: int) -> int | None:
     micro = entry.config.get("micro_batch_size")
     accumulation = entry.config.get("gradient_accumulation_steps")
+    stated = entry.global_batch_size
     if micro is None or accumulation is None:
-        return None
-    return int(micro) * int(accumulation) * devices
+        return stated
+    made = int(micro) * int(accumulation) * devices
+    if stated is not None and made != stated:
+        msg = (
+            f"the entry's config is {micro} x {accumulation} x {devices} = {made} rows a step, and "
+            f"its global_batch_size {stated}"
+        )
+        raise InputError(msg, "state the batch that the run made, or leave global_batch_size out")
+    return made
 
 
 def todays_config(
     entry: EvidenceSection, index: int, job: Job, assumed: list[Assumption]
 ) -> Config | None:
-    """The entry's config, completed; None where today's hardware is not among the offers.
+    """The entry's config, completed; None where nothing is known of today's machine.
 
-    Raises InputError when its split does not make the job's global batch.
+    Raises InputError when its split does not make the global batch: the job's, unless the entry
+    states one.
     """
     offer = todays_offer(entry, job)
+    batch = todays_batch(entry, job)
+    if batch is not None:
+        job = replace(job, global_batch_size=batch.global_batch_size, steps=batch.steps)
     if offer is None:
-        why = "today's hardware is not among the offers, so today's config has no row here"
+        why = "today's hardware is not offered and has no price, so today's config has no row here"
         assumed.append(Assumption(f"evidence[{index}].today", "left out", why))
         return None
     try:
         config = complete_config(entry.config, job, offer)
     except InputError as error:
         msg = f"evidence[{index}].config: {error.message}"
-        raise InputError(msg, error.hint) from None
+        hint = f"{error.hint}; or state global_batch_size in the entry, if it ran another"
+        raise InputError(msg, error.hint if batch else hint) from None
     filled = {k: v for k, v in config.as_dict().items() if k not in entry.config}
     if filled:
         text = ", ".join(f"{name} {value}" for name, value in filled.items())
@@ -156,10 +176,39 @@ def todays_config(
 
 
 def todays_offer(entry: EvidenceSection, job: Job) -> Offer | None:
-    """The offer that today's config runs on; None where it is not among the offers."""
+    """The machine that today's config runs on: an offer, else as the entry describes and prices it.
+
+    None where it is not offered and its price is not stated.
+    """
     if entry.hardware is None:
         return job.offers[0]
-    name, count = named_machine(entry.hardware)
-    device = find_device(name).name
-    same = (o for o in job.offers if o.device.name == device and o.count == count)
+    offered = _offered(entry.hardware, job)
+    if offered is not None:
+        return offered
+    priced = entry.hardware.price is not None or entry.hardware.owned is not None
+    return offer_of(entry.hardware, 0, job.storage, []) if priced else None
+
+
+def _offered(hardware: HardwareSection, job: Job) -> Offer | None:
+    """The job's offer of the same devices."""
+    name, count = _stated_machine(hardware)
+    same = (o for o in job.offers if o.device.name == name and o.count == count)
     return next(same, None)
+
+
+def seen_on(entry: EvidenceSection, job: Job) -> Offer | None:
+    """The machine of an entry with its own host, where the job does not offer it."""
+    hardware = entry.hardware
+    if hardware is None or hardware.host is None or _offered(hardware, job) is not None:
+        return None
+    free = hardware.model_copy(update={"price": "free", "owned": None})  # its price says nothing
+    return offer_of(free, 0, job.storage, [])
+
+
+def todays_batch(entry: EvidenceSection, job: Job) -> Batch | None:
+    """The global batch that the entry states; None where it is the job's."""
+    batch = entry.global_batch_size
+    if batch is None or batch == job.global_batch_size:
+        return None
+    steps = entry.steps or math.ceil(job.epochs * math.ceil(job.rows / batch))
+    return Batch(batch, steps)

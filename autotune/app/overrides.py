@@ -36,6 +36,7 @@ SETTABLE = {
 }  # fmt: skip
 _TOP = ("name", "model", "software")
 _ADAPTER_KEYS = ("rank", "alpha", "dropout", "targets")
+_SPLIT = {"micro_batch_size", "gradient_accumulation_steps"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,22 +113,39 @@ def _batch(values: Values, set_values: Mapping[str, str]) -> int:
 def _replace_hardware(values: Values, gpus: Sequence[str], batch: int) -> None:
     """New hardware; a machine that the job describes too keeps its price and host there.
 
-    Evidence that names no hardware speaks of the job's first machine, and keeps saying so.
+    Evidence keeps speaking of the machine that the job describes: the first, where it names none.
     """
     stated = values.get("hardware")
     if isinstance(stated, str | dict):
         stated = [stated]
     entries = [_as_entry(item) for item in stated] if isinstance(stated, list) else []
-    first = entries[0] if entries else None
     evidence = values.get("evidence")
     for item in evidence if isinstance(evidence, list) else []:
-        if first and isinstance(item, dict) and item.get("hardware") is None:
-            item["hardware"] = f"{first.get('gpu')}:{first.get('count', 1)}"
+        if entries and isinstance(item, dict):
+            item["hardware"] = _described(item.get("hardware"), entries)
+    plan = values.get("stated")
+    for item in [plan] if isinstance(plan, dict) else plan if isinstance(plan, list) else []:
+        if entries and isinstance(item, dict) and item.get("hardware") is None:
+            item["hardware"] = f"{entries[0].get('gpu')}:{entries[0].get('count', 1)}"
     wanted = [part.strip() for text in gpus for part in text.split(",") if part.strip()]
     values["hardware"] = [entry for text in wanted for entry in _machines(text, entries, batch)]
     if not values["hardware"]:
         msg = "--gpu names no device"
         raise InputError(msg, "`autotune devices` lists them")
+
+
+def _described(seen: object, entries: Sequence[Values]) -> object:
+    """The machine of a piece of evidence as the job's hardware describes it."""
+    if seen is None:
+        return dict(entries[0])
+    if not isinstance(seen, str):
+        return seen
+    name, _, count = seen.rpartition(":") if ":" in seen else (seen, "", "1")
+    for entry in entries:
+        one = _device_name(str(entry.get("gpu"))) or entry.get("gpu")
+        if (_device_name(name), count.strip()) == (one, str(entry.get("count", 1))):
+            return dict(entry)
+    return seen
 
 
 def _as_entry(item: object) -> Values:
@@ -244,6 +262,8 @@ def set_key(values: Values, key: str, value: str) -> None:
         values[key] = value
         return
     mapping = _section(values, section)
+    if key == "train.global_batch_size":
+        _at_the_old_batch(values, mapping)
     mapping[name] = value
     _drop_rivals(values, key, value)
 
@@ -258,25 +278,32 @@ def _drop_rivals(values: Values, key: str, value: str) -> None:
             _section(values, "method").pop(name, None)
     if key == "data.dataset":
         _section(values, "data").pop("lengths", None)
-    if key == "train.global_batch_size":
-        _not_today(values)
     if key == "data.max_length":
         _shorten(_section(values, "data"), value)
 
 
-def _not_today(values: Values) -> None:
-    """Another global batch is another job: today's split of the old one is evidence at most."""
+def _at_the_old_batch(values: Values, train: Values) -> None:
+    """What was seen was seen at the batch (and steps) that the file states, and keeps saying so.
+
+    Where the file states none, today's config is dropped: its split would be the new batch's.
+    """
     evidence = values.get("evidence")
-    if not isinstance(evidence, list):
-        return
-    for item in evidence:
-        if isinstance(item, dict) and item.get("today") is True:
+    items = evidence if isinstance(evidence, list) else []
+    entries = [item for item in items if isinstance(item, dict)]
+    old = train.get("global_batch_size")
+    for item in entries:
+        if old is None:
             item["today"] = False
-    values["evidence"] = [
-        item
-        for item in evidence
-        if not (isinstance(item, dict) and item.get("today") is False and "measured" not in item)
-    ]
+        elif item.get("today") is True or not _states_split(item.get("config")):
+            item.setdefault("global_batch_size", old)
+            if train.get("steps") is not None:
+                item.setdefault("steps", train["steps"])
+    if old is None and items:
+        values["evidence"] = [item for item in entries if "measured" in item]
+
+
+def _states_split(config: object) -> bool:
+    return isinstance(config, dict) and set(config) >= _SPLIT
 
 
 def states_today(values: Values) -> bool:

@@ -7,22 +7,26 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.app.trainer_file import COMMAND, imported_again
+from autotune.app.trainer_file import COMMAND, imported_again, values_beside
 from autotune.domain.errors import InputError
+from autotune.trainers.beside import is_deepspeed
 from autotune.trainers.format import Export, Plan
 from autotune.trainers.give_back import Returned, give_back
 from autotune.trainers.launch import accelerate_yaml
-from autotune.trainers.versions import OLDEST_TRANSFORMERS, check_range, parse_version
+from autotune.trainers.own_start import LAUNCHER_FILE, own_run_sh, resume_notes
+from autotune.trainers.return_beside import return_beside, takes
+from autotune.trainers.versions import check_installed, check_known, parse_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
-    from autotune.domain.job import Job
+    from autotune.domain.job import Beside, Job
     from autotune.domain.recommendation import Recommendation
 
 SAME = "same"
+BOM = "\ufeff"
 OWN_FOLDER = "own"  # of the run folder
 _HF_FAMILY = {"hf", "trl", "llamafactory"}
 
@@ -40,9 +44,12 @@ def check_same(target: str, job: Job) -> None:
     _transformers(target, job)
 
 
-def check_in_place(job: Job) -> None:
-    """Raise InputError where there is no file of the user's to change."""
+def check_in_place(job: Job, *, writes: bool = True) -> None:
+    """Raise InputError where there is no file of the user's to change, or nothing is to be written."""  # noqa: E501
     check_same(SAME, job)
+    if not writes:
+        msg = "--dry-run writes nothing, but --in-place changes your file"
+        raise InputError(msg, "leave one of them out")
     if job.origin is not None and not job.origin.path:
         msg = f"{COMMAND} is not in a file, so there is none to change in place"
         raise InputError(msg, "leave --in-place out")
@@ -56,62 +63,121 @@ def returned(target: str, job: Job, offer: Offer, config: Config) -> Returned:
     return give_back(job.origin, values, made, config, _transformers(target, job), offer.count)
 
 
-def same_export(target: str, job: Job, offer: Offer, config: Config) -> Export:
-    """The file, its difference, and where accelerate shards, the launcher's config beside it."""
+def same_export(
+    target: str, job: Job, offer: Offer, config: Config, risk: str = "", folder: str = ""
+) -> Export:
+    """The file, what was read beside it, their differences, and run.sh.
+
+    Where there are several devices and nothing beside the file can start them, the launcher's
+    config is added. folder: where all but run.sh lies; empty or with a slash at its end.
+    """
     found = returned(target, job, offer, config)
-    files = {found.name: found.text, f"{found.name}.diff": found.diff}
-    if offer.count > 1 and job.origin is not None and job.origin.trainer in _HF_FAMILY:
-        files.setdefault("accelerate.yaml", accelerate_yaml(_plan(target, job, offer, config)))
-    return Export(files, found.notes)
-
-
-def _plan(target: str, job: Job, offer: Offer, config: Config) -> Plan:
-    return Plan(
+    assert job.origin is not None  # noqa: S101 - returned
+    plan = Plan(
         job=job, offer=offer, config=config, torch=job.software.torch,
         transformers=_transformers(target, job), trl=job.software.trl, checkpoint_bytes=0.0,
-        risk="", out_dir="output",
+        risk=risk, out_dir="output",
     )  # fmt: skip
+    files: dict[str, str] = {}
+    notes = [*found.notes, *resume_notes(plan, job.origin)]
+    beside = _returned_beside(job, offer, config)
+    paths = (job.origin.path, *(each.path for each in job.origin.beside))
+    for each, path in zip((found, *beside), paths, strict=True):
+        files.setdefault(folder + each.name, _mark(path) + each.text)
+        files.setdefault(f"{folder}{each.name}.diff", each.diff)
+        notes += each.notes if each is not found else ()
+    launcher = _launcher_beside(job.origin.beside, config)
+    starts_itself = job.origin.syntax in {"args", "shell"} and config.sharding == "ddp"
+    if not launcher and offer.count > 1 and job.origin.trainer in _HF_FAMILY and not starts_itself:
+        launcher = LAUNCHER_FILE
+        files.setdefault(folder + launcher, accelerate_yaml(plan))
+    files["run.sh"] = own_run_sh(plan, job.origin, found, folder, launcher)
+    return Export(files, tuple(notes))
+
+
+def _returned_beside(job: Job, offer: Offer, config: Config) -> tuple[Returned, ...]:
+    """The configs that were read beside the file, with the pick in them."""
+    beside = job.origin.beside if job.origin else ()
+    return tuple(return_beside(each, values_beside(each), config, offer.count) for each in beside)
+
+
+def _launcher_beside(beside: Sequence[Beside], config: Config) -> str:
+    """The name of the accelerate config beside the file, if it can start the pick."""
+    for each in beside:
+        values = values_beside(each)
+        if not is_deepspeed(values) and takes(values, config.sharding):
+            return Path(each.path).name
+    return ""
+
+
+def _mark(path: str) -> str:
+    """The byte order mark that the user's file begins with, if it does; it is not in its text."""
+    try:
+        with Path(path).open("rb") as stream:
+            return BOM if stream.read(3) == BOM.encode() else ""
+    except OSError:  # there is no file, or it has gone: the text is all there is
+        return ""
 
 
 def _transformers(target: str, job: Job) -> tuple[int, ...]:
     _, at, version = target.strip().partition("@")
-    found = parse_version(version, target) if at else job.software.transformers
-    check_range("transformers", found, OLDEST_TRANSFORMERS)
-    return found
+    if at:
+        stated = parse_version(version, target)
+        check_known("transformers", stated)
+        return stated
+    check_installed("transformers", job.software.transformers)
+    return job.software.transformers
 
 
 def replace_in_place(found: Returned, path: str, before: str) -> Path:
-    """Write the file over the user's, atomically, with the old text in a backup beside it.
+    """Write the file over the user's, atomically, with the old bytes in a backup beside it.
+
+    A link stays a link: the file that it points to is changed, and its backup lies beside that.
 
     Raises:
         InputError: There is no file, it changed since it was read, or it cannot be written.
     """
-    target = Path(path)
     try:
-        now = target.read_bytes().decode("utf-8-sig")
-        if now != before:
-            msg = f"{path} was changed since it was read"
-            raise InputError(msg, "tune again from the file as it is now")
-        backup = _backup_name(target)
-        _write(backup, target.read_bytes(), target)
-        _write(target, found.text.encode(), target)
+        target, content = _check_unchanged(path, before)
+        mark = BOM.encode() if content.startswith(BOM.encode()) else b""
+        backup = _back_up(target, content)
+        _write(target, mark + found.text.encode(), target)
     except (OSError, UnicodeDecodeError) as error:
         msg = f"{path} cannot be changed in place: {getattr(error, 'strerror', None) or error}"
         raise InputError(msg, "take the file from the run folder instead") from None
     return backup
 
 
-def _backup_name(path: Path) -> Path:
-    """A name that does not exist yet: config.yml.bak, then config.yml.bak2, ..."""
+def _check_unchanged(path: str, before: str) -> tuple[Path, bytes]:
+    """The file that a path leads to, and its bytes. Raises InputError where it was changed."""
+    target = Path(path).resolve(strict=True)
+    content = target.read_bytes()
+    if content.decode("utf-8-sig") != before:
+        msg = f"{path} was changed since it was read"
+        raise InputError(msg, "tune again from the file as it is now")
+    return target, content
+
+
+def _back_up(path: Path, content: bytes) -> Path:
+    """A copy beside the file: config.yml.bak, else .bak2, ...; no earlier one is overwritten."""
     number = 1
     while True:
         backup = path.with_name(f"{path.name}.bak{number if number > 1 else ''}")
-        if not backup.exists():
-            return backup
-        number += 1
+        try:
+            backup.touch(exist_ok=False)  # ours from here on
+        except FileExistsError:
+            number += 1
+            continue
+        try:
+            _write(backup, content, path)
+        except BaseException:
+            backup.unlink(missing_ok=True)
+            raise
+        return backup
 
 
 def _write(path: Path, content: bytes, like: Path) -> None:
+    """Beside the target first, then renamed over it: it holds the old bytes or the new ones."""
     handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as stream:
@@ -126,11 +192,26 @@ def _write(path: Path, content: bytes, like: Path) -> None:
 
 
 def own_changes(recommendation: Recommendation, exports: Sequence[str]) -> str:
-    """The difference that the pick makes in the user's own file; empty where there is none."""
+    """The difference that the pick makes in the user's own file, or a word that there is none.
+
+    A command that was typed is shown whole, as it is to be typed now. Empty where there is no such
+    file, nothing was picked, or the file cannot be written back.
+    """
     job, best = recommendation.job, recommendation.best
     if job.origin is None or best is None:
         return ""
-    return returned(_target(exports), job, best.offer, best.config).diff
+    try:
+        found = returned(_target(exports), job, best.offer, best.config)
+        beside = _returned_beside(job, best.offer, best.config)
+    except InputError:  # said among the warnings, where another file was written instead
+        return ""
+    if not any(each.changes for each in (found, *beside)):
+        name = COMMAND if job.origin.syntax == "args" else found.name
+        return f"{name} already says what is recommended: nothing changes in it.\n"
+    if job.origin.syntax == "args" and found.changes:
+        main = f"The command with the pick in it:\n\n{found.text.strip()}\n"
+        return "\n".join([main, *(each.diff for each in beside)])
+    return "".join(each.diff for each in (found, *beside))
 
 
 def put_in_place(recommendation: Recommendation, exports: Sequence[str]) -> str:
@@ -145,10 +226,27 @@ def put_in_place(recommendation: Recommendation, exports: Sequence[str]) -> str:
         msg = "--in-place: nothing fits, so there is nothing to write"
         raise InputError(msg, "see the smallest changes that would fit")
     found = returned(_target(exports), job, best.offer, best.config)
-    if not found.changes:
-        return f"{job.origin.path} already says what is recommended"
-    backup = replace_in_place(found, job.origin.path, job.origin.text)
-    return f"{job.origin.path} was changed; the file as it was is {backup}"
+    beside = zip(job.origin.beside, _returned_beside(job, best.offer, best.config), strict=True)
+    files = [(found, job.origin.path, job.origin.text)]
+    files += [(each, own.path, own.text) for own, each in beside]
+    changed = [each for each in files if each[0].changes]
+    if not changed:
+        return f"{job.origin.path} already says what is recommended: it was left as it is"
+    _check_all(changed)
+    backups = {path: replace_in_place(each, path, before) for each, path, before in changed}
+    return "; ".join(
+        f"{path} was changed; the file as it was is {backup}" for path, backup in backups.items()
+    )
+
+
+def _check_all(files: Sequence[tuple[Returned, str, str]]) -> None:
+    """Raise InputError before the first file is written, if one of them cannot be."""
+    for _, path, before in files:
+        try:
+            _check_unchanged(path, before)
+        except (OSError, UnicodeDecodeError) as error:
+            msg = f"{path} cannot be changed in place: {getattr(error, 'strerror', None) or error}"
+            raise InputError(msg, "take the file from the run folder instead") from None
 
 
 def _target(exports: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ from autotune.app.campaign_schedule import (
     tasks_of,
 )
 from autotune.app.campaign_subset import Item, best_subset, parse_budget, what_to_cut
+from autotune.app.choices import check_choices
 from autotune.app.list_schedule import longest_chain, schedule
 from autotune.app.runs import write_text
 from autotune.domain.errors import InputError
@@ -66,6 +67,7 @@ def plan(
 ) -> Plan:
     """The plan of a campaign. Raises InputError for bad input."""
     options = options or PlanOptions()
+    check_choices(objective=options.objective, fidelity=options.fidelity, hours=options.hours)
     begun = time.perf_counter()
     budget = parse_budget(options.budget) if options.budget is not None else None
     machines, hours_per_day = _checked(campaign, options)
@@ -125,6 +127,8 @@ def plan(
         wall_seconds=0.0,
     )
     notes = _notes(found, campaign, [task.duration_s for task in tasks], machines)
+    if options.hours == "stated" and all(run.hours is None for run in campaign.runs):
+        notes.append("no run of the campaign states hours: these are the model's")
     return replace(
         found,
         warnings=(*notes, *found.warnings),

@@ -32,6 +32,7 @@ from autotune.app.probe_plan import (
     without_checkpoint,
 )
 from autotune.catalog.home import home_dir
+from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError, Interrupted
 from autotune.probe import device as devices
@@ -42,7 +43,7 @@ from autotune.probe.record import PROBES_FILE
 from autotune.probe.runner import Place, Runner
 from autotune.probe.two_depth import agreement, run_two
 from autotune.probe.unsupported import Unsupported
-from autotune.search.measured import Enough, Scored
+from autotune.search.measurer import Enough, Scored
 from autotune.search.selection import score_name
 from autotune.search.stopping import Purse
 
@@ -96,9 +97,9 @@ class Prober:
         self.unsupported = Unsupported(self.memo.records)
         self.rows: dict[int, MeasuredRow] = {}
         self.broken_in_a_row = 0
-        for index in {self._index(record) for record in self.memo.records}:
-            if index is not None:
-                self._refresh(index)
+        self.offers = len(np.unique(bill.candidates.codes[OFFER]))
+        for index in {i for record in self.memo.records for i in self._indices(record)}:
+            self._refresh(index)
 
     @property
     def own(self) -> list[ProbeRecord]:
@@ -222,7 +223,7 @@ class Prober:
             "whole_step_p90_s": predicted.step_time_s * duration.p90 / max(duration.p50, 1e-9),
             "memory_bytes": predicted.memory_bytes.total, "probe_s": plan.expected_s,
         }  # fmt: skip
-        config = predicted.config.as_dict()
+        config = predicted.config.as_record()
 
         def run(request: dict[str, Any]) -> ProbeRecord:
             return self.runner.run(request, config, predicted=figures, role=role)
@@ -284,18 +285,21 @@ class Prober:
         self.rows[index] = MeasuredRow(index, mean, row)
         return self.rows[index]
 
-    def _index(self, record: ProbeRecord) -> int | None:
-        """The candidate that a record is of."""
+    def _indices(self, record: ProbeRecord) -> list[int]:
+        """The candidates that a record is of: one for each offer that differs in price alone."""
         candidates = self.bill.candidates
-        same = np.ones(len(candidates), np.bool_)
-        for name in KNOBS:
+        alike = [o.count == record.request.get("count", 1) for o in candidates.levels[OFFER]]
+        same = np.asarray(alike)[candidates.codes[OFFER]]
+        for name in (*KNOBS, *candidates.extra):
             if name in CLOSED_FORMS:
                 continue
             levels, value = candidates.levels[name], record.config.get(name)
             if value not in levels:
-                return None
+                return []
             same &= candidates.codes[name] == levels.index(value)
-        return int(np.argmax(same)) if same.any() else None
+        found, offers = np.flatnonzero(same), candidates.codes[OFFER]
+        _, first = np.unique(offers[found], return_index=True)
+        return [int(index) for index in found[first]]
 
     def _value(self, row: Estimated) -> float:
         """What is minimised: dollars or seconds."""
@@ -311,7 +315,8 @@ class Prober:
         left_s = max(self.options.seconds - self.spent_s, 0.0)
         best = ranked[0].row if ranked else None
         number = 1 + next(k for k, r in enumerate(self.memo.records) if r is record)
-        self.announce(probe_line(number, record, predicted, best, left_s))
+        line = probe_line(number, record, predicted, best, left_s, offer=self.offers > 1)
+        self.announce(line)
 
     def notes(self, pick: int | None) -> list[str]:
         """What the reader must know of how the figures came about."""

@@ -40,6 +40,17 @@ def local_for(job: Job, on: str | None) -> tuple[LocalDevice, Offer]:
     )  # fmt: skip
 
 
+def offers_here(job: Job, offer: Offer) -> tuple[Offer, ...]:
+    """The job's offers of the device at hand, whatever their count and price; at least `offer`."""
+    here = devices.local_devices()
+    found = (
+        other
+        for other in job.offers
+        if other.device.name == offer.device.name and devices.matching(other, here)
+    )
+    return tuple(found) if offer in job.offers else (offer,)
+
+
 def _named(job: Job, on: str, here: list[LocalDevice]) -> tuple[LocalDevice, Offer]:
     wanted = devices.cpu().device if on.casefold() == "cpu" else find_device(on)
     for local in here:

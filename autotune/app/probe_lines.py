@@ -21,14 +21,17 @@ def short(config: Config) -> str:
     if config.compile != "off":
         words.append(f"compile {config.compile}")
     words.append(f"{config.num_dataloader_workers} workers")
+    words += [f"{name} {value}" for name, value in config.extra]
     return ", ".join(words)
 
 
 def probe_line(
-    number: int, record: ProbeRecord, predicted: Estimated, best: Estimated | None, left_s: float
-) -> str:
-    """What, predicted, measured, ratio, memory, best so far, budget left."""
-    parts = [f"probe {number}", short(predicted.config)]
+    number: int, record: ProbeRecord, predicted: Estimated, best: Estimated | None, left_s: float,
+    *, offer: bool = False,
+) -> str:  # fmt: skip
+    """What, predicted, measured, ratio, memory, best so far, budget left; offer: and on which."""
+    place = [predicted.offer.label] if offer else []
+    parts = [f"probe {number}", *place, short(predicted.config)]
     expected = predicted.step_time_s
     if record.ok:
         step_s = record.step_s(predicted.config.gradient_accumulation_steps)

@@ -51,11 +51,13 @@ def learn_from(explored: MeasuredExploration, key: PastKey, probes: int) -> list
     return []
 
 
-def saving_note(past: Past, probes: int) -> list[str]:
-    """What the prior saved, as far as runs can be compared."""
+def saving_note(past: Past, probes: int, *, ended: bool) -> list[str]:
+    """What the prior saved, as far as runs can be compared: those that ended by themselves can."""
     if not past.count:
         return []
     text = f"the search began with {past.count} measurements of earlier runs here"
-    if past.runs:
+    if past.runs and ended:
         text += f": it needed {probes} new probes, the first run {past.runs[0]}"
+    elif not ended:
+        text += f", and made {probes} new probes before no more were allowed"
     return [text]

@@ -6,11 +6,12 @@ import time
 from typing import TYPE_CHECKING
 
 from autotune.app.probe import Probed, Prober
+from autotune.app.probe_extra import unproven_levels
 from autotune.app.probe_past import learn_from, past_key, prior_for, saving_note
 from autotune.app.probe_plan import plan_probe
 from autotune.domain.errors import NoLocalDevice
 from autotune.domain.units import format_bytes
-from autotune.search.measured import explore_measured
+from autotune.search.measured import FRONT, explore_measured
 from autotune.search.proposal import proposal_order
 from autotune.search.stopping import Purse, check_budget, described
 
@@ -53,13 +54,23 @@ def probe_candidates(  # noqa: PLR0913 - what a probed search is, each named
     )  # fmt: skip
     _check_ran(prober)
     probes = prober.searched
-    late = learn_from(explored, key, probes) if options.reuse else []
-    notes = (*past.warnings, *saving_note(past, probes), *prober.notes(explored.pick), *late)
+    ended = explored.ended
+    late = learn_from(explored, key, probes if ended else 0) if options.reuse else []
+    notes = (
+        *past.warnings, *saving_note(past, probes, ended=ended), *prober.notes(explored.pick),
+        *_front_note(explored), *unproven_levels(bill, prober.rows, explored.pick), *late,
+    )  # fmt: skip
     return Probed(
         bill=bill, explored=explored, rows=tuple(prober.ranked(explored.pick)),
         records=tuple(prober.memo.records), ties=explored.ties,
         wall_s=time.perf_counter() - begun, stopped_because=_why(prober, explored), notes=notes,
     )  # fmt: skip
+
+
+def _front_note(explored: MeasuredExploration) -> list[str]:
+    made = sum(record.sampler == FRONT for record in explored.records)
+    text = f"{made} probes behind the search were of the front's other corner and its knee"
+    return [text] if made else []
 
 
 def _why(prober: Prober, explored: MeasuredExploration) -> str:

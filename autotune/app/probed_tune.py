@@ -10,20 +10,21 @@ import numpy as np
 
 from autotune.app import explain, runs
 from autotune.app import tune as model_tune
-from autotune.app.probe_device import local_for
+from autotune.app.probe_device import local_for, offers_here
 from autotune.app.probe_plan import ProbeOptions, plan_probe
 from autotune.app.probe_study import check_affordable, probe_candidates
 from autotune.app.probe_transfer import transferred
 from autotune.app.tracing import Tracing
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import OFFER
-from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError, Interrupted
 from autotune.domain.recommendation import Miss, ProbedRun
 from autotune.domain.units import format_seconds, format_usd
 from autotune.probe.record import config_of
+from autotune.probe.trainer_arguments import check_arguments
 from autotune.search import selection
 from autotune.search.proposal import proposal_order
+from autotune.space.extra import at_every_level
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,8 +37,7 @@ if TYPE_CHECKING:
     from autotune.domain.device import Offer
     from autotune.domain.job import Job, Limits
     from autotune.domain.outcome import Estimated
-    from autotune.domain.recommendation import Recommendation
-    from autotune.space.enumerate import Enumeration
+    from autotune.domain.recommendation import Recommendation, Sensitivity
 
 ALTERNATIVES = 5
 ROOMY_BYTES = 1e18  # more than any model: nothing is refused for memory
@@ -54,9 +54,10 @@ def tune_by_probes(
     probing = options.probing or ProbeOptions()
     local, offer = local_for(job, probing.on)
     priced = model_tune._price(job, options, progress)  # noqa: SLF001 - the same job, other scores
+    check_arguments(priced.space.extra)
     exact = offer in job.offers
     probed_job = job if exact else replace(job, offers=(offer,))
-    bill = _local_bill(priced, probed_job, offer, exact=exact)
+    bill = _local_bill(priced, probed_job, offers_here(job, offer), exact=exact)
     if not exact:
         held = float(bill.usable_bytes.min(initial=offer.device.memory_torch_bytes))
         probing, bill = replace(probing, held_bytes=held), without_limits(bill)
@@ -88,18 +89,19 @@ def tune_by_probes(
 
 
 def _local_bill(
-    priced: model_tune._Priced, job: Job, offer: Offer, *, exact: bool
-) -> Bill:  # fmt: skip
-    """Every candidate that can run on the local device, priced."""
+    priced: model_tune._Priced, job: Job, offers: tuple[Offer, ...], *, exact: bool
+) -> Bill:
+    """Every candidate that can run on the local device, the user's own knobs at all levels."""
     if exact:
         candidates = priced.found.candidates
-        level = candidates.levels[OFFER].index(offer)
-        at = np.flatnonzero(candidates.codes[OFFER] == level)
-        return CostModel(job, priced.calibration).price(candidates.take(at))
-    from autotune.space.enumerate import enumerate_candidates
+        levels = [candidates.levels[OFFER].index(offer) for offer in offers]
+        here = candidates.take(np.flatnonzero(np.isin(candidates.codes[OFFER], levels)))
+    else:
+        from autotune.space.enumerate import enumerate_candidates
 
-    found: Enumeration = enumerate_candidates(job, priced.space)
-    return CostModel(job, priced.calibration).price(found.candidates)
+        here = enumerate_candidates(job, priced.space).candidates
+    wide = at_every_level(here, priced.space.extra)
+    return CostModel(job, priced.calibration).price(wide)
 
 
 def without_limits(bill: Bill) -> Bill:
@@ -116,13 +118,14 @@ def _planned(
     answer = model_tune._answer(  # noqa: SLF001 - the model's answer, unmeasured
         priced, options, _nothing(options), chosen, Tracing(priced.bill)
     )
-    seconds, count, probed = 0.0, 0, bill.job
+    seconds, usd, count = 0.0, 0.0, 0
     for index in proposal_order(bill, options.objective):
-        expected = plan_probe(probed, bill.estimate(index), probing.effort).expected_s
+        row = bill.estimate(index)
+        expected = plan_probe(bill.job, row, probing.effort).expected_s
         if count == probing.most or seconds + expected > probing.seconds:
             break
         seconds, count = seconds + expected, count + 1
-    usd = seconds / 3600.0 * offer.usd_per_hour
+        usd += expected / 3600.0 * row.offer.usd_per_hour
     note = (
         f"dry run: at most {count} configurations would be probed on {offer.label}, in about "
         f"{format_seconds(seconds)} and for {format_usd(usd)}, and the pick once more; nothing was "
@@ -147,7 +150,9 @@ def _measured_answer(priced: model_tune._Priced, options: Options, found: Probed
         priced, options, found.explored, chosen, Tracing(priced.bill)
     )
     if best is None:
-        return replace(base, best=None, misses=(), tie=False, reasons={}, alternatives=())
+        return replace(
+            base, best=None, misses=(), tie=False, reasons={}, alternatives=(), sensitivities=()
+        )
     others = [item for item in rows if item is not best]
     pick = found.explored.pick
     tied = set(found.ties) if best.index == pick else set()
@@ -156,10 +161,22 @@ def _measured_answer(priced: model_tune._Priced, options: Options, found: Probed
         best=best.row,
         alternatives=tuple(item.row for item in others[:ALTERNATIVES]),
         pareto=_front(rows),
+        machines=_machines(base.machines, rows),
         misses=misses,
         tie=bool(tied),
         reasons=_reasons(found.bill, best, others),
+        sensitivities=_sensitivities(priced, found.bill.estimate(best.index), best.row),
     )
+
+
+def _sensitivities(
+    priced: model_tune._Priced, modelled: Estimated, measured: Estimated
+) -> tuple[Sensitivity, ...]:
+    """What the user's own choices would be worth beside the measured pick."""
+    from autotune.app.sensitivities import beside_measured, sensitivities
+
+    found = sensitivities(priced.job, priced.space, priced.calibration, modelled)
+    return beside_measured(found, modelled, measured)
 
 
 def _front(rows: list[MeasuredRow]) -> tuple[Estimated, ...]:
@@ -169,6 +186,12 @@ def _front(rows: list[MeasuredRow]) -> tuple[Estimated, ...]:
         if not kept or item.row.cost_usd.p50 < kept[-1].cost_usd.p50:
             kept.append(item.row)
     return tuple(kept)
+
+
+def _machines(modelled: tuple[Estimated, ...], rows: list[MeasuredRow]) -> tuple[Estimated, ...]:
+    """The best that ran on each offer; the model's where nothing did."""
+    measured = {item.row.offer: item.row for item in reversed(rows)}
+    return tuple(measured.get(row.offer, row) for row in modelled)
 
 
 def _within_limits(
@@ -214,14 +237,13 @@ def _reasons(bill: Bill, best: MeasuredRow, others: list[MeasuredRow]) -> dict[s
         name: f"{text} (modelled)" if "would take" in text else text
         for name, text in modelled.items()
     }
-    for name in KNOBS:
-        own = getattr(best.row.config, name)
-        rivals = [o for o in others if getattr(o.row.config, name) != own]
+    for name, own in best.row.config.as_record().items():
+        rivals = [o for o in others if o.row.config.as_record().get(name) != own]
         if name in {"checkpoint_every_steps", "gradient_accumulation_steps"} or not rivals:
             continue
         rival = min(rivals, key=lambda r: r.row.duration_s.p50)
         gap = rival.row.duration_s.p50 - best.row.duration_s.p50
-        value = getattr(rival.row.config, name)
+        value = rival.row.config.as_record()[name]
         longer = "longer" if gap >= 0 else "less"
         found[name] = f"best run with {value}: {format_seconds(abs(gap))} {longer}, measured"
     return found

@@ -127,6 +127,10 @@ def document_of(text: str, name: str, *, json: bool) -> Document:
     if not isinstance(values, dict):
         msg = f"{name} holds {shown(values)} where a mapping of keys is needed"
         raise InputError(msg, SAMPLE)
+    odd = next((key for key in values if not isinstance(key, str)), "")
+    if not isinstance(odd, str):
+        msg = f"{name}: the key {shown(odd)} is not text"
+        raise InputError(msg, "put it in quotes, or take it out")
     return Document(values, name, lines)
 
 
@@ -195,6 +199,9 @@ def _scan(events: Iterator[Any], name: str) -> dict[KeyPath, int]:
         if kind in {"MappingEndEvent", "SequenceEndEvent"}:
             stack.pop()
         elif kind in {"ScalarEvent", "MappingStartEvent", "SequenceStartEvent"}:
+            if stack and stack[-1].awaits_key and kind != "ScalarEvent":
+                msg = f"{name} line {line}: a key is a list or a mapping, and it must be text"
+                raise InputError(msg, "write one word in front of the colon")
             path = stack[-1].next_path(event) if stack else ()
             lines.setdefault(path, line)
             if kind != "ScalarEvent":
@@ -206,6 +213,9 @@ def _refuse(event: Any, kind: str, place: str) -> None:  # noqa: ANN401 - ruamel
     if kind == "AliasEvent" or getattr(event, "anchor", None) is not None:
         msg = f"{place}: aliases and anchors (& and *) are not allowed in a job file"
         raise InputError(msg, "write the value out where it is used")
+    if getattr(event, "version", None) not in {None, (1, 2)}:
+        msg = f"{place}: a %YAML line asks for another version of YAML, and 1.2 is read"
+        raise InputError(msg, "take the %YAML line out")
     tag = getattr(event, "tag", None)
     if tag is not None:
         msg = f"{place}: the tag {shown(str(tag))} is not allowed in a job file"
@@ -220,6 +230,11 @@ class _Level:
     mapping: bool
     key: str | None = None
     index: int = -1
+
+    @property
+    def awaits_key(self) -> bool:
+        """Whether what comes next is a mapping's key."""
+        return self.mapping and self.key is None
 
     def next_path(self, event: Any) -> KeyPath:  # noqa: ANN401 - ruamel's event
         if not self.mapping:

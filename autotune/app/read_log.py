@@ -24,7 +24,9 @@ _READERS = {".json": read_trainer_state, ".csv": read_csv_log, ".jsonl": read_re
 
 
 def read_log(path: Path) -> RunLog:
-    """The log of a file; of a folder, the Trainer's newest state in it, else the run's own record.
+    """The log of a file; of a folder, the Trainer's newest state or the run's own record in it.
+
+    Where a folder has both, the one that was written last.
 
     Raises InputError when there is none, or it is damaged.
     """
@@ -41,12 +43,12 @@ def read_log(path: Path) -> RunLog:
 
 
 def _in_folder(folder: Path) -> Path:
-    for place in (folder, folder / OUTPUT):
-        state = checkpoint_state(place) if place.is_dir() else None
-        if state is not None:
-            return state
-    if (folder / RECORD_FILE).is_file():
-        return folder / RECORD_FILE
+    places = [place for place in (folder, folder / OUTPUT) if place.is_dir()]
+    found = [checkpoint_state(place) for place in places]
+    found += [place / RECORD_FILE for place in places]
+    logs = [file for file in found if file is not None and file.is_file()]
+    if logs:
+        return max(logs, key=lambda file: file.stat().st_mtime)
     msg = (
         f"{shown(str(folder))} holds neither {STATE_FILE}, checkpoints with one, nor {RECORD_FILE}"
     )
@@ -61,7 +63,9 @@ def training_of(path: str) -> str:
     from pathlib import Path
 
     file = Path(path).resolve()
+    here = file.parent
+    if file.name == RECORD_FILE:
+        return str(here / OUTPUT if (here / OUTPUT).is_dir() else here)
     if file.name != STATE_FILE:
         return str(file)
-    here = file.parent
     return str(here.parent if CHECKPOINT.fullmatch(here.name) else here)

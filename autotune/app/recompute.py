@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app import runs
 from autotune.app.carried import add_measured, carried_observations, forget_measured
-from autotune.app.compared_rows import differences_of, recommends_another
+from autotune.app.choices import check_choices
+from autotune.app.compared_rows import differences_of, limits_changed, recommends_another
+from autotune.app.instead_of_run import job_values
 from autotune.app.journey import ending_at, starting_at
 from autotune.app.load_job import jobs_of_spec
 from autotune.app.overrides import Overrides
 from autotune.app.price_notes import OLD_DAYS
-from autotune.app.read_jobfile import read_document
 from autotune.app.recorded_row import check_row, config_of_row
 from autotune.app.tune import Options, tune
 from autotune.app.waterfall import Edit, State, config_edits, pricer, waterfall_between
@@ -78,6 +79,11 @@ class _Source:
     recorded: Mapping[str, Any] | None
     age_days: int
 
+    @property
+    def document(self) -> str:
+        """What errors call the job."""
+        return self.name if self.recorded is None else f"the job of {self.name}"
+
 
 def recompute(
     source: Path | None, options: RecomputeOptions, progress: Callable[[str], None] = lambda _: None
@@ -87,6 +93,7 @@ def recompute(
     Raises InputError for no run, a damaged one or one of another version, and for bad changes.
     """
     begun = time.perf_counter()
+    check_choices(objective=options.objective, fidelity=options.fidelity)
     read = _source(source or runs.last_run())
     asked = _asked(read, options)
     news = _changed_jobs(read, options)
@@ -129,8 +136,7 @@ def _pairs(option: str, text: str, example: str) -> dict[str, str]:
 
 def _source(path: Path) -> _Source:
     if path.is_file():
-        document = read_document(path)
-        values = document.values
+        values = job_values(path, "recompute")
         values.setdefault("name", path.stem)
         return _Source(str(path), values, path.parent, (), None, 0)
     record = runs.load_record(path)
@@ -147,9 +153,11 @@ def _asked(read: _Source, options: RecomputeOptions) -> Options:
     space = options.space or (read.question[0] if read.question else "") or None
     stated = read.question[1] if len(read.question) > 1 else "cost"
     objective = options.objective or stated
+    best = read.recorded.get("best") if read.recorded else None
     return Options(
         space=space,
         objective="time" if objective == "time" else "cost",
+        present=config_of_row(best).extra if best else (),
         fidelity=options.fidelity,
         trials=1,
         dry_run=True,
@@ -165,7 +173,7 @@ def _changed_jobs(read: _Source, options: RecomputeOptions) -> list[NamedJob]:
     _vary(spec, options.vary)
     if options.software is not None:
         spec["software"] = options.software
-    return jobs_of_spec(spec, read.base_dir, options.overrides)
+    return jobs_of_spec(spec, read.base_dir, options.overrides, read.document)
 
 
 def _old_jobs(read: _Source, options: RecomputeOptions) -> list[NamedJob]:
@@ -175,7 +183,7 @@ def _old_jobs(read: _Source, options: RecomputeOptions) -> list[NamedJob]:
         stated = spec.get("hardware")
         spec["hardware"] = stated[:1] if isinstance(stated, list) else stated
     _vary(spec, options.vary)
-    return jobs_of_spec(spec, read.base_dir, Overrides())
+    return jobs_of_spec(spec, read.base_dir, Overrides(), read.document)
 
 
 def _vary(spec: dict[str, Any], vary: Sequence[Mapping[str, Any]]) -> None:
@@ -211,13 +219,14 @@ def _part(
     before, missed = _before(old.job, recorded, asked, progress)
     now = dict(row_payload(after.best)) if after.best else None
     changes, unchanged = differences_of(old.job, new.job, before, now, after)
+    changes += limits_changed(missed, sorted(miss.limit for miss in after.misses))
     return Recomputed(
         variant=new.variant,
         before=before,
         after=after,
         changes=changes,
         unchanged=unchanged,
-        changed=recommends_another(before, now) or missed != sorted(m.limit for m in after.misses),
+        changed=recommends_another(before, now),
         waterfall=_waterfall(old.job, new.job, before, after),
         observations=carried_observations(old.job, new.job),
         warnings=(*_age_notes(read, before), *_score_notes(read), *after.warnings),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.domain.config import KNOBS, Config
+from autotune.domain.config import KNOBS, Config, is_extra
 from autotune.domain.errors import InputError
 from autotune.domain.jobvalues import shown
 
@@ -17,7 +17,8 @@ HINT = "tune again with another --run"
 
 def config_of_row(row: Mapping[str, Any]) -> Config:
     """The config of a checked row."""
-    return Config(**{name: row["config"][name] for name in KNOBS})
+    kept = {name: v for name, v in row["config"].items() if name in KNOBS or is_extra(name)}
+    return Config.of(kept)
 
 
 def check_row(row: Mapping[str, Any], where: str) -> None:
@@ -45,6 +46,9 @@ def _check_knobs(config: Mapping[str, Any], where: str) -> None:
             raise _damaged(where, path, error.message) from None
         if not same:
             raise _damaged(where, path, f"it is {shown(config[name])}")
+    for name, value in config.items():
+        if name not in KNOBS and not (is_extra(name) and isinstance(value, int | str)):
+            raise _damaged(where, f"best.config.{name}", f"it is {shown(value)}")
 
 
 def _is_number(value: object) -> bool:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.devices import load_devices
+from autotune.catalog.models import OFFLINE
 from autotune.catalog.price_cache import cache_dir, read_cache_file
 from autotune.catalog.price_table import Price, table_text
 from autotune.catalog.tables import CatalogDataError
@@ -38,15 +39,23 @@ PROVIDERS = {
     "lambdalabs": ("lambda", "list"), "nebius": ("nebius", "list"), "oci": ("oci", "list"),
     "verda": ("verda", "list"), "cloudrift": ("cloudrift", "list"),
     "runpod": ("runpod", "marketplace"), "vastai": ("vast", "marketplace"),
-    "vultr": ("vultr", "list"), "hotaisle": ("hotaisle", "list"),
+    "lium": ("lium", "marketplace"), "vultr": ("vultr", "list"), "hotaisle": ("hotaisle", "list"),
+    "crusoe": ("crusoe", "list"), "digitalocean": ("digitalocean", "list"),
+    "jarvislabs": ("jarvislabs", "list"),
 }  # fmt: skip
-WITHOUT_KEY = ("aws", "azure", "gcp", "lambdalabs", "nebius", "oci", "verda", "runpod", "vastai")
+WITHOUT_KEY = (
+    "aws", "azure", "gcp", "lambdalabs", "nebius", "oci", "verda", "cloudrift", "runpod", "vastai",
+    "lium",
+)  # fmt: skip
+# Flags of offers on other terms than so many devices by the hour: booked ahead for days, and nodes
+# that are only let several at a time. Source: gpuhunt 0.1.34, `providers/gcp.py`, `runpod.py`.
+OTHER_TERMS = frozenset({"gcp-dws-calendar-mode", "runpod-cluster"})
 # gpuhunt's board -> our devices, the slowest first: where an instance does not say its form, the
 # slower board is meant, so that no answer is faster than what arrives.
 # Source: names of gpuhunt 0.1.34, `_internal/constraints.py`.
 BOARDS: Mapping[str, tuple[str, ...]] = {
     "P100": ("p100-pcie-16gb",), "V100": ("v100-sxm2-16gb", "v100-sxm2-32gb"), "T4": ("t4",),
-    "A10": ("a10",), "A10G": ("a10g",), "A30": ("a30",), "A40": ("a40",),
+    "A10": ("a10",), "A10G": ("a10g",), "A40": ("a40",),
     "A100": ("a100-pcie-40gb", "a100-pcie-80gb", "a100-sxm4-40gb", "a100-sxm4-80gb"),
     "A4000": ("rtx-a4000",), "A5000": ("rtx-a5000",), "A6000": ("rtx-a6000",), "L4": ("l4",),
     "L40": ("l40",), "L40S": ("l40s",), "H100": ("h100-pcie", "h100-sxm"),
@@ -59,8 +68,12 @@ BOARDS: Mapping[str, tuple[str, ...]] = {
     "MI300X": ("mi300x",), "MI325X": ("mi325x",), "MI355X": ("mi355x",),
 }  # fmt: skip
 # Instances whose boards are SXM. Source: the providers' instance pages: AWS P4/P5/P6, Google
-# A2/A3/A4, Azure ND; elsewhere the instance's name says so.
-_SXM = re.compile(r"sxm|hbm3|nvlink|^p[456][de]*n?\.|^a[234]-|standard_nd", re.IGNORECASE)
+# A2/A3/A4, Azure ND, Oracle's bare metal, Verda's A and H boards ("1H100.80S.30V", "1A100.22V";
+# gpuhunt 0.1.34, `providers/verda.py` knows them as SXM alone); elsewhere the name says so.
+_SXM = re.compile(
+    r"sxm|hbm3|nvlink|^p[456][de]*n?\.|^a[234]-|standard_nd|^bm\.gpu|^\d+[ah]\d00\.[\d.s]+v$",
+    re.IGNORECASE,
+)
 _PCIE = re.compile(r"pcie|standard_nc", re.IGNORECASE)
 SAME_MEMORY = 0.15  # advertised, in GB or GiB, against what the driver reports
 
@@ -81,6 +94,9 @@ def refresh_prices(
 ) -> list[Refreshed]:
     """Fetch and keep the prices of each provider. Raises InputError when none could be had."""
     names = _wanted(providers)
+    if os.environ.get(OFFLINE):
+        msg = f"{OFFLINE} is set, so no prices are fetched; nothing was changed"
+        raise InputError(msg, f"unset {OFFLINE} to refresh them")
     gpuhunt = _gpuhunt()
     found: list[Refreshed] = []
     with _quiet_network():
@@ -189,6 +205,8 @@ def prices_of(items: Iterable[Any], provider: str, kind: str, today: str) -> lis
     for item in items:
         device = device_of(item)
         price = getattr(item, "price", None)
+        if OTHER_TERMS & set(getattr(item, "flags", ())):
+            continue
         if device is not None and isinstance(price, int | float) and price > 0:
             asked = kind == "marketplace"  # single asks: their numbers mean nothing tomorrow
             instance = "offers" if asked else str(item.instance_name)[:80]

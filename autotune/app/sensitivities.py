@@ -48,6 +48,30 @@ def sensitivities(
     return tuple(each for each in found if each is not None)
 
 
+def beside_measured(
+    found: tuple[Sensitivity, ...], modelled: Estimated, measured: Estimated
+) -> tuple[Sensitivity, ...]:
+    """The same choices beside what was measured of the pick, `modelled` being its bill.
+
+    Formula: time and money in the proportion of measured to modelled; memory by the difference.
+    Source: derived: the choices run the pick's code on the pick's machine.
+    """
+    longer = measured.duration_s.p50 / modelled.duration_s.p50
+    more = measured.memory_bytes.total - modelled.memory_bytes.total
+    return tuple(
+        replace(
+            each,
+            duration_s=each.duration_s * longer,
+            cost_usd=each.cost_usd * longer,
+            saved_s=each.saved_s * longer,
+            saved_usd=each.saved_usd * longer,
+            memory_bytes=max(each.memory_bytes + more, 0.0),
+            basis="calibrated",
+        )
+        for each in found
+    )
+
+
 def _choices(job: Job) -> Iterator[_Choice]:
     half = job.max_length // 2
     if half >= SHORTEST:
@@ -107,6 +131,7 @@ def _priced(
         saved_s=saved_s,
         saved_usd=pick.cost_usd.p50 - row.cost_usd.p50,
         memory_bytes=row.memory_bytes.total,
+        basis=row.basis,
         note="; ".join(
             part for part in (choice.note, _of_memory(pick, saved_s, saved_bytes)) if part
         ),

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.app import explain, runs
-from autotune.app.export import check_exports, default_exports, export_pick
+from autotune.app.choices import check_choices
+from autotune.app.export import (
+    check_exports,
+    default_exports,
+    export_default,
+    export_pick,
+    other_formats,
+)
+from autotune.app.job_claims import job_contradictions
 from autotune.app.price_notes import price_notes
 from autotune.app.relaxing import relaxations
 from autotune.app.shortfall import shortfall_of
@@ -27,12 +35,13 @@ from autotune.search.by_offer import best_of_each_offer
 from autotune.search.samplers import CALIBRATED, check_sampler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from autotune.app.probe_plan import ProbeOptions
     from autotune.cost.model import Bill
     from autotune.domain.calibration import Calibration
+    from autotune.domain.config import KnobValue
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
     from autotune.domain.recommendation import Sensitivity
@@ -65,6 +74,7 @@ class Options:
     score: str = "model"
     dry_run: bool = False
     probing: ProbeOptions | None = None  # with score probe: how much may be probed, and where
+    present: tuple[tuple[str, KnobValue], ...] = ()  # levels of own knobs, where not the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +98,7 @@ def tune(
     """
     options = options or Options()
     begun = time.perf_counter()
+    check_choices(objective=options.objective, fidelity=options.fidelity, score=options.score)
     check_sampler(options.sampler)
     check_exports(job, options.exports)
     if options.score == "probe":
@@ -116,24 +127,32 @@ def tune(
 def _price(job: Job, options: Options, progress: Callable[[str], None]) -> _Priced:
     from autotune.evidence.calibrate import calibration_from_evidence
     from autotune.space.enumerate import enumerate_candidates
+    from autotune.space.extra import with_present
     from autotune.space.file import load_space
 
-    space = load_space(options.space)
+    space = with_present(load_space(options.space), dict(options.present))
     found = enumerate_candidates(job, space)
     progress(f"pricing {format_count(len(found.candidates))} candidates")
     calibration, warnings, _ = calibration_from_evidence(job, CostModel(job).price)
     bill = CostModel(job, calibration).price(found.candidates)
-    notes = [*found.warnings, *warnings, *price_notes(job), *_notes(job, options, found)]
+    notes = [*found.warnings, *warnings, *price_notes(job), *_notes(job, options, space, found)]
     return _Priced(job, space, found, bill, calibration, tuple(notes))
 
 
-def _notes(job: Job, options: Options, found: Enumeration) -> list[str]:
+def _notes(job: Job, options: Options, space: SearchSpace, found: Enumeration) -> list[str]:
     notes = []
     if options.space is not None:
         notes += [
             f"{name} {', '.join(map(str, values))} is in the space, but needs --allow {name}"
             for name, values in found.opt_in_ignored.items()
         ]
+    if space.extra and options.score != "probe":
+        levels = ((name, str(values[0])) for name, values in space.extra.items())
+        present = ", ".join(f"{name} {level}" for name, level in levels)
+        notes.append(
+            "extra knobs are unknown to the cost model, which prices their levels alike: each "
+            f"stays as it is today ({present}); --score probe measures the others"
+        )
     if not job.lengths.known:
         notes.append(
             "no row lengths are known: every row is counted at max_length, an upper bound for time"
@@ -267,7 +286,7 @@ def _today(priced: _Priced) -> Estimated | None:
     if job.today is None:
         return None
     offer = job.today_offer or job.offers[0]
-    model = CostModel(job, priced.calibration)
+    model = CostModel(job.as_today, priced.calibration)
     return model.price(Candidates.of([(offer, job.today)])).estimate(0)
 
 
@@ -297,22 +316,29 @@ def _finish(
     from dataclasses import replace
 
     notes: list[str] = []
-    targets: Sequence[str]
+    files: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
     if answer.best is not None and run_dir is not None:
-        targets, notes = options.exports, []
-        if not targets:
-            targets, notes = default_exports(priced.job)
-        _, said = export_pick(priced.job, answer.best, targets, run_dir)
-        notes += said
+        job, best = priced.job, answer.best
+        if options.exports:
+            paths, notes = export_pick(job, best, options.exports, run_dir)
+        else:
+            paths, notes = export_default(job, best, run_dir)
+        files = tuple(path.relative_to(run_dir.resolve()).as_posix() for path in paths)
+        others = other_formats(job, best, options.exports or default_exports(job)[0])
     search = replace(answer.search, wall_seconds=time.perf_counter() - begun)
     if explored.resumed:
         notes.append(f"{explored.resumed} finished trials were taken over from the run's record")
+    journey = _journey(answer, priced)
     return replace(
         answer,
-        journey=_journey(answer, priced),
+        journey=journey,
+        contradictions=job_contradictions(priced.job, priced.calibration, journey),
         search=search,
         warnings=(*answer.warnings, *notes),
         run_dir=str(run_dir) if run_dir else None,
+        files=files,
+        other_formats=others,
     )
 
 

@@ -178,13 +178,20 @@ def _measured(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [item for item in entries if isinstance(item, dict) and "measured" in item]
 
 
+def _plans(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Entries of what a plan states."""
+    stated = values.get("stated")
+    entries = [stated] if isinstance(stated, dict) else stated
+    return [item for item in entries if isinstance(item, dict)] if isinstance(entries, list) else []
+
+
 def _pin_evidence(values: dict[str, Any], changes: Mapping[str, str]) -> None:
-    """What was measured keeps speaking of the sizes of the file, whatever the variant changes."""
+    """What was measured, or is stated, keeps speaking of the sizes of the file."""
     for dotted, key in (("data.rows", "rows"), ("data.max_length", "max_length")):
         section = values.get("data")
         stated = section.get(key) if isinstance(section, dict) else None
         if dotted in changes and not isinstance(stated, list | str) and stated is not None:
-            for item in _measured(values):
+            for item in [*_measured(values), *_plans(values)]:
                 item.setdefault(key, stated)
     train = values.get("train")
     epochs = train.get("epochs") if isinstance(train, dict) else None

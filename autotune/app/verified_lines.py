@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autotune.cost.model import CostModel
+from autotune.domain.units import format_seconds
 from autotune.domain.verification import Explained, Line
-from autotune.evidence.explanations import explanations_of
+from autotune.evidence.explanations import CLOSE, explanations_of
 from autotune.evidence.reference import reference_of
 from autotune.evidence.run_log import best_memory
 
@@ -201,7 +202,7 @@ def explanations(
     def price(job: Job, candidates: Candidates) -> Bill:
         return CostModel(job, before).price(candidates)
 
-    told: list[Explained] = []
+    told = _waits(found)
     for observation in (*observations, *_with_saves(found, observations)):
         predicted = {
             "step_time_s": found.row.step_time_s,
@@ -220,6 +221,18 @@ def explanations(
             if item.explains or (item.predicted_s < item.measured_s) == slower
         ][:SHOWN]
     return tuple(told)
+
+
+def _waits(found: Comparison) -> list[Explained]:
+    """That steps wait for data, where the log timed that and it is more than was predicted."""
+    wait, row = found.log.data_wait_s, found.row
+    excess = 0.0 if wait is None else wait - row.time_s.data_wait / max(row.steps, 1)
+    if wait is None or excess <= (GAP - 1.0) * row.step_time_s:
+        return []
+    text = f"each step waits {format_seconds(wait)} for its data, as the log times it"
+    told, measured = row.step_time_s + excess, found.speed.step_s
+    explains = 1 / CLOSE <= told / measured <= CLOSE
+    return [Explained("data_wait", text, told, measured, explains)]
 
 
 def _with_saves(found: Comparison, observations: tuple[Observation, ...]) -> list[Observation]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from autotune.app import runs
+from autotune.app.instead_of_run import job_values
 from autotune.app.log_match import Plan, check_same_job, plan_of
 from autotune.app.observed import named_machine
 from autotune.app.verified import without_verified
@@ -51,6 +53,7 @@ def asked(run: Path | None) -> tuple[Job, Path | None, list[Plan]]:
         from autotune.app.load_job import load_job
         from autotune.report.payload import row_payload
 
+        job_values(run, "verify")
         job = load_job(run)
         row = row_payload(estimate(job, fidelity="formula").row)
         return without_verified(job), None, [Plan("stated", cast("dict[str, Any]", row))]
@@ -67,32 +70,75 @@ def asked(run: Path | None) -> tuple[Job, Path | None, list[Plan]]:
 
 def planned_of(job: Job, run_dir: Path | None, plans: list[Plan], log: RunLog) -> Planned:
     """The plan that the log is of, after refusing a log of another job."""
+    job, plans = _at_its_batch(job, plans, log)
     offer = _offer_of(job, plans[0].row)
-    check_same_job(job, price(job, offer, Config(**plans[0].row["config"])).steps, log)
+    check_same_job(job, price(job, offer, Config.of(plans[0].row["config"])).steps, log)
     plan, config = plan_of(plans, log)
     offer = _offer_of(job, plan.row)
     notes = list(log.notes)
-    same = config.as_dict() == plan.row["config"]
+    same = config.as_record() == plan.row["config"]
     if plan.role == "today":
         notes.append("the log is of the config in use today, not of the pick")
     if not same:
         changed = ", ".join(
-            f"{name} {value}, not {plan.row['config'][name]}"
-            for name, value in config.as_dict().items()
+            f"{name} {value} (planned {plan.row['config'][name]})"
+            for name, value in config.as_record().items()
             if value != plan.row["config"][name]
         )
-        notes.append(f"the run was not made as planned: {changed}; predicted is what it was")
+        notes.append(f"not made as planned: {changed}; predicted is what was run")
     recorded = None
     if same and run_dir is not None:
         recorded = _as_recorded(price(job, offer, config), plan.row)
     return Planned(job, run_dir, config, offer, recorded, tuple(notes))
 
 
+def _at_its_batch(job: Job, plans: list[Plan], log: RunLog) -> tuple[Job, list[Plan]]:
+    """The job and the plans at the global batch that the log is of: the job's, else today's."""
+    today = [plan for plan in plans if plan.role == "today"]
+    if job.today_batch is None or not today:
+        return job, plans
+    others = [plan for plan in plans if plan.role != "today"]
+    if others and _is_of(job, log):
+        return job, others
+    return (job.as_today, today) if _is_of(job.as_today, log) else (job, others or today)
+
+
+def _is_of(job: Job, log: RunLog) -> bool:
+    try:
+        check_same_job(job, job.steps, log)
+    except InputError:
+        return False
+    return True
+
+
 def _offer_of(job: Job, row: Any) -> Offer:  # noqa: ANN401 - a recorded row
-    """The job's offer that a recorded row is on."""
+    """The job's offer, or the machine that it runs on today, that a recorded row is on."""
+    known = (*job.offers, job.today_offer) if job.today_offer else job.offers
     wanted = (row["device"], row["device_count"], row["spot"])
-    same = (o for o in job.offers if (o.device.name, o.count, o.spot) == wanted)
+    same = (o for o in known if (o.device.name, o.count, o.spot) == wanted)
     return next(same, job.offers[0])
+
+
+def planned_on(
+    planned: Planned, offer: Offer, calibration: Calibration
+) -> tuple[Config, Estimated]:
+    """The planned configuration on a machine, and its bill there; as recorded where it can be."""
+    job, config = planned.job, planned.config
+    same = offer == planned.offer
+    if not same and not offer.device.peak_flop_per_s(config.precision):
+        other = "fp16" if offer.device.fp16_flop_per_s else "fp32"
+        config = config.with_knobs(precision=other)
+    if offer.count != planned.offer.count:
+        per_device = job.global_batch_size // offer.count
+        micro = math.gcd(config.micro_batch_size, per_device)
+        config = config.with_knobs(
+            micro_batch_size=micro,
+            gradient_accumulation_steps=per_device // micro,
+            sharding="none" if offer.count == 1 else config.sharding
+            if planned.offer.count > 1 else "ddp",
+        )  # fmt: skip
+    row = planned.recorded if same else None
+    return config, row or price(job, offer, config, calibration)
 
 
 def price(
@@ -122,8 +168,11 @@ def _as_recorded(row: Estimated, recorded: Any) -> Estimated:  # noqa: ANN401 - 
 
 def machine_of(named: str | None, count: int | None, planned: Planned) -> Offer:
     """The machine that the log was made on: as told, as the log says, else as planned."""
-    if named is None:
+    if named is None or (named == "mps" and planned.offer.device.vendor == "apple"):
         return planned.offer
+    if named == "cpu":
+        msg = f"the run is on the CPU, and {planned.offer.label} was planned"
+        raise InputError(msg, "its times say nothing of that machine; --gpu NAME compares anyway")
     name, stated = named_machine(named)
     device = find_device(name)
     count = stated if ":" in named else (count or planned.offer.count)

@@ -17,6 +17,7 @@ from autotune.app.verified_plan import (
     asked,
     machine_of,
     planned_of,
+    planned_on,
     price,
 )
 from autotune.cost.claims import check_claim
@@ -112,28 +113,13 @@ def _with_time(
 
 def _compare(planned: Planned, offer: Offer, before: Calibration, log: RunLog) -> Comparison:
     """The prediction on the log's own machine, with the speed that the log shows."""
-    job, config = planned.job, planned.config
-    same = offer == planned.offer
-    if not same and not offer.device.peak_flop_per_s(config.precision):
-        other = "fp16" if offer.device.fp16_flop_per_s else "fp32"
-        config = config.with_knobs(precision=other)
-    if offer.count != planned.offer.count:
-        per_device = job.global_batch_size // offer.count
-        micro = math.gcd(config.micro_batch_size, per_device)
-        config = config.with_knobs(
-            micro_batch_size=micro,
-            gradient_accumulation_steps=per_device // micro,
-            sharding="none" if offer.count == 1 else config.sharding
-            if planned.offer.count > 1 else "ddp",
-        )  # fmt: skip
-    row = planned.recorded if same else None
-    row = row or price(job, offer, config, before)
+    config, row = planned_on(planned, offer, before)
     each = row.time_s.checkpoint / max(row.checkpoints, 1)
     speed = speed_of(log, each, row.time_s.compile)
     if speed is None:
         msg = f"{log.path} holds no step whose time can be told"
         raise InputError(msg, "add --elapsed 3h: how long the script had run")
-    return Comparison(job, offer, config, row, log, speed)
+    return Comparison(planned.job, offer, config, row, log, speed)
 
 
 def _answer(

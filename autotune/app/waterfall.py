@@ -6,9 +6,9 @@ taken exactly: all 2^k mixtures of old and new are priced by the cost model, one
 each job among them.
 Source: Shapley, "A value for n-person games" (1953).
 
-A mixture need not fit in memory: its time is what is asked. One that could not run at all (another
-precision than the device has, a split that does not make the batch) has no time, so changes that
-only go together are one step.
+A mixture need not fit in memory: its time is what is asked. Where its devices and global batch are
+not those of its split, the split is the nearest that makes the batch. One that could not run at all
+(another precision than the device has) has no time, so changes that only go together are one step.
 """
 
 from __future__ import annotations
@@ -191,10 +191,30 @@ def _mixtures(start: State, players: Sequence[Edit]) -> list[State]:
         states += [player.apply(state) for state in states]
         assert len(states) == 2 ** (i + 1)  # noqa: S101 - the order of the positions
     kept = []
-    for position, state in enumerate(states):
+    for position, mixed in enumerate(states):
+        state = _split_again(mixed)
         moved = tuple(i for i, own in enumerate(movers) if own and position >> i & 1)
         kept.append(replace(state, job=jobs.setdefault(moved, state.job)))
     return kept
+
+
+def _split_again(state: State) -> State:
+    """The state with a split that makes its global batch, as near to its own as there is.
+
+    Formula: micro = gcd(micro, batch / devices), accumulation = batch / devices / micro.
+    Source: derived.
+    """
+    per_device, rest = divmod(state.job.global_batch_size, state.offer.count)
+    config = state.config
+    made = config.micro_batch_size * config.gradient_accumulation_steps
+    if rest or made == per_device or not state.job.steps:
+        return state
+    micro = math.gcd(config.micro_batch_size, per_device)
+    accumulation = per_device // micro
+    return replace(
+        state,
+        config=config.with_knobs(micro_batch_size=micro, gradient_accumulation_steps=accumulation),
+    )
 
 
 def _moves_job(start: State, player: Edit) -> bool:
@@ -246,6 +266,7 @@ def _broken(start: State, players: Sequence[Edit], mask: int) -> set[str]:
     for i, player in enumerate(players):
         if mask >> i & 1:
             state = player.apply(state)
+    state = _split_again(state)
     job = replace(state.job, lock={name: state.config.as_dict()[name] for name in state.job.lock})
     # fp16 beside native bf16 is a choice of the search, not something that cannot run.
     job = replace(job, lock={**job.lock, "precision": state.config.precision})
@@ -260,7 +281,7 @@ def _few(
     """At most `EXACT` players: of more, those that alone move the bill least become one."""
     if len(players) <= EXACT:
         return players
-    alone, _ = price([start, *(player.apply(start) for player in players)])
+    alone, _ = price([start, *(_split_again(player.apply(start)) for player in players)])
     moved = np.abs(alone[1:] - alone[0])
     order = np.argsort(moved, kind="stable")
     together = sorted(int(i) for i in order[: len(players) - EXACT + 1])
@@ -271,11 +292,14 @@ def _few(
 
 
 def config_edits(start: State, end: State) -> list[Edit]:
-    """The machine and every knob in which two states differ; the split is one change."""
+    """The machine and every knob in which two states differ; the split is one change.
+
+    Of the split only the micro-batch changes of itself: the accumulation follows from the batch.
+    """
     found: list[Edit] = []
     if start.offer != end.offer:
         found.append(_machine_edit(start, end))
-    if any(_differs(start, end, name) for name in SPLIT):
+    if _differs(start, end, SPLIT[0]) or (not end.job.steps and _differs(start, end, SPLIT[1])):
         found.append(_knobs_edit(start, end, SPLIT))
     found += [
         _knobs_edit(start, end, (name,))
@@ -297,17 +321,20 @@ def _machine_edit(start: State, end: State) -> Edit:
     def moved(state: State) -> State:
         return replace(state, offer=offer)
 
-    return Edit(
-        "machine" if not same else "price and host",
-        _machine_text(start.offer, priced=same),
-        _machine_text(offer, priced=same),
-        moved,
-        columns,
-    )
+    before, after = (_machine_text(state.offer, priced=same) for state in (start, end))
+    name = _terms(start.offer, offer) if same else "machine"
+    return Edit(name, before, after, moved, columns)
 
 
 def _machine_text(offer: Offer, *, priced: bool) -> str:
-    return f"{offer.label} at {format_usd(offer.usd_per_hour)}/h" if priced else offer.label
+    return f"{format_usd(offer.usd_per_hour)}/h" if priced else offer.label
+
+
+def _terms(before: Offer, after: Offer) -> str:
+    """What of one machine differs."""
+    if before.host == after.host:
+        return "price"
+    return "host" if before.usd_per_hour == after.usd_per_hour else "price and host"
 
 
 def _knobs_edit(start: State, end: State, names: tuple[str, ...]) -> Edit:

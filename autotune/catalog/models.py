@@ -81,6 +81,11 @@ def _by_text() -> dict[str, tuple[dict[str, Any], str]]:
     return table
 
 
+def is_known(text: str) -> bool:
+    """Whether the catalogue has a model of that name, with or without its organisation."""
+    return text.strip().casefold() in _by_text()
+
+
 def find_model(text: str, base_dir: Path | None = None) -> Model:
     """The model a person means. Raises InputError with the closest names and how to add one.
 

@@ -115,6 +115,7 @@ def estimate(  # noqa: PLR0917 - typer passes by name
         found.claim,
         shortfall=found.shortfall,
         relaxations=found.relaxations,
+        contradictions=found.contradictions,
     )
     if format_ in {Format.json, Format.csv}:
         warn(payload["warnings"], quiet=quiet)

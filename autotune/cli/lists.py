@@ -82,12 +82,19 @@ def prices(
         _refresh(provider or [], format_, quiet=quiet)
         return
     from autotune.catalog.prices import load_prices, refused_prices
+    from autotune.domain.errors import unknown
     from autotune.report.catalogs import prices_listing
 
     warn(refused_prices(), quiet=quiet)
+    known = load_prices()
+    sellers = sorted({price.provider for price in known})
+    for asked in provider or []:
+        if asked not in sellers:
+            what = "provider"
+            raise unknown(what, asked[:60], sellers, f"providers: {', '.join(sellers)}")
     found = [
         price
-        for price in _matching(load_prices(), name, lambda price: price.device_name)
+        for price in _matching(known, name, lambda price: price.device_name)
         if not provider or price.provider in provider
     ]
     print_listing(prices_listing(found), format_)

@@ -10,7 +10,7 @@ import typer
 
 from autotune.cli.lists import print_listing
 from autotune.cli.output import Format, FormatOption, QuietOption, emit, warn
-from autotune.cli.tune import print_recommendation
+from autotune.cli.tune import EXPORT_HELP, print_recommendation
 
 RunArgument = Annotated[
     Path | None,
@@ -64,15 +64,18 @@ def report(
 
 def export(
     to: Annotated[
-        str, typer.Option("--to", metavar="NAME[@VERSION]", help="hf or trl.", show_default=False)
+        str, typer.Option("--to", metavar="NAME[@VERSION]", help=EXPORT_HELP, show_default=False)
     ],
     run: RunArgument = None,
+    quiet: QuietOption = False,
 ) -> None:
     """Write what to run, from a run's answer.
 
-    Prints the paths of the files written.
+    Prints the paths of the files written, and on stderr what the format cannot express.
     """
     from autotune.app.export import export_run
     from autotune.app.runs import last_run
 
-    emit("\n".join(str(path) for path in export_run(run or last_run(), to)))
+    paths, notes = export_run(run or last_run(), to)
+    warn(notes, quiet=quiet)
+    emit("\n".join(str(path) for path in paths))

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 NOTHING_FEASIBLE, LIMIT_MISSED = 3, 4
 TRIALS = 100
+EXPORT_HELP = "hf, trl, axolotl, llamafactory, litgpt, unsloth, or same (your own file)."
 
 
 class Score(StrEnum):
@@ -199,7 +200,7 @@ def tune(  # noqa: PLR0917 - typer passes options by name
         typer.Option(
             "--export",
             metavar="NAME[@VERSION]",
-            help="Write what to run: hf, trl, same (your own file); repeatable.",
+            help=f"Write what to run: {EXPORT_HELP} Repeatable.",
         ),
     ] = None,
     dry_run: Annotated[
@@ -229,7 +230,7 @@ def tune(  # noqa: PLR0917 - typer passes options by name
         if in_place:
             from autotune.app.own_file import check_in_place
 
-            check_in_place(several[0].job)
+            check_in_place(several[0].job, writes=not dry_run)
         from autotune.app.tune import Options
         from autotune.app.tune import tune as find
         from autotune.report.payload import recommendation_payload
@@ -266,11 +267,12 @@ def _own_file(
     """Show what changes in the trainer's own file; with --in-place, change it."""
     from autotune.app.own_file import own_changes, put_in_place
 
-    diff = own_changes(recommendation, options.exports)
-    if diff and chosen in {Format.text, Format.md}:
-        emit(f"\n```diff\n{diff}```" if chosen is Format.md else f"\n{diff}")
+    told = own_changes(recommendation, options.exports)
+    if told and chosen in {Format.text, Format.md}:
+        fenced = chosen is Format.md and told.startswith("---")
+        emit(f"\n```diff\n{told}```" if fenced else f"\n{told}")
     if in_place:
-        warn([put_in_place(recommendation, options.exports)], quiet=False)
+        typer.echo(put_in_place(recommendation, options.exports), err=True)
 
 
 def _table_of_variants(

@@ -18,7 +18,7 @@ def verify(
         typer.Argument(
             metavar="RUN|LOG",
             help="A run folder or a job file, and its log behind it; or a run folder alone, for "
-            "what its run.sh wrote; or a log alone, of the last run.",
+            "what its run.sh or the TrainerCallback wrote; or a log alone, of the last run.",
             show_default=False,
         ),
     ],

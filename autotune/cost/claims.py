@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from autotune.cost import flops
 from autotune.cost.constants import fitted
 from autotune.cost.efficiency import EMULATED
-from autotune.cost.stated import Stated, parse_claim
+from autotune.cost.stated import Stated, is_range, parse_claim
 from autotune.domain.errors import InputError
 from autotune.domain.units import format_count, format_seconds
 
@@ -60,6 +60,24 @@ class Claim:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a token of a job takes, and what its devices do of it at most. All devices together."""
+
+    flop_per_token: float
+    peak_flop_per_s: float
+    ceiling_flop_per_s: float
+    observed_flop_per_s: float
+
+
+def rates_of(job: Job, row: Estimated) -> Rates:
+    """The rates of a job's tokens under a row's config and on its devices."""
+    peak = _peak(row)
+    ceiling = ceiling_flop_per_s(job, row.offer, peak)
+    per_token = flops.useful_flop_per_row(job) / max(job.lengths.mean, 1e-9)
+    return Rates(per_token, peak, ceiling, min(observed_share(job) * peak, ceiling))
+
+
 def check_claim(job: Job, row: Estimated, text: str) -> Claim:
     """The verdict on a stated step time, rate or duration of `job` under the config of `row`.
 
@@ -70,10 +88,9 @@ def check_claim(job: Job, row: Estimated, text: str) -> Claim:
         msg = f"{text!r} cannot be checked: the job takes no training steps"
         raise InputError(msg, "a claim is about a step, a rate or a duration of training")
     tokens = [_tokens_per_s(job, row, figure) for figure in figures]
-    per_token = flops.useful_flop_per_row(job) / max(job.lengths.mean, 1e-9)
-    peak = _peak(row)
-    ceiling = ceiling_flop_per_s(job, row.offer, peak)
-    observed = min(observed_share(job) * peak, ceiling)
+    rates = rates_of(job, row)
+    per_token, peak = rates.flop_per_token, rates.peak_flop_per_s
+    ceiling, observed = rates.ceiling_flop_per_s, rates.observed_flop_per_s
     implied = tokens[0] * per_token
     agree = _agree(tokens)
     verdict = _verdict(implied, observed, ceiling, agree=agree)
@@ -91,7 +108,8 @@ def check_claim(job: Job, row: Estimated, text: str) -> Claim:
         tokens_per_row_possible=_row_tokens(job, ceiling / implied) if by_length else None,
         tokens_per_row_observed=_row_tokens(job, observed / implied) if by_length else None,
         likely=likely,
-        reason=_reason(job, row, figures, tokens, (implied, observed, ceiling, peak)),
+        reason=("at its slower end, " if is_range(text) else "")
+        + _reason(job, row, figures, tokens, (implied, observed, ceiling, peak)),
     )
 
 

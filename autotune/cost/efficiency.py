@@ -4,6 +4,8 @@ Measured operator times where the device has them, read off a grid in log m, n, 
 borrows the curve of the nearest relative, scaled to its own best matrix product: what a curve says
 about small products (waves, launch, memory) then comes from the relative.
 
+A processor's is the same for every shape: its units are filled by sixteen values.
+
 Efficiencies stay in (0, 1): a step never beats the device's dense peak.
 Does not cover: bf16 on devices without it (emulated: a fixed share of fp32).
 """
@@ -190,6 +192,7 @@ class Efficiency:
 
     gemm_log: FloatArray
     attention_log: FloatArray
+    shaped: FloatArray  # [device] 1 where small shapes are less efficient, 0 on a processor
 
     @classmethod
     def of(cls, devices: Sequence[Device]) -> Efficiency:
@@ -198,6 +201,7 @@ class Efficiency:
         return cls(
             np.log(np.stack([c.gemm for c in curves])),
             np.log(np.stack([c.attention for c in curves])),
+            np.asarray([0.0 if device.is_cpu else 1.0 for device in devices]),
         )
 
     def gemm(self, device: np.ndarray, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
@@ -211,7 +215,7 @@ class Efficiency:
             (n, _LOG_SIDE, SMALL_SIDE_POWER),
             (k, _LOG_SIDE, SMALL_SIDE_POWER),
         )
-        return _look_up(self.gemm_log, device, axes)
+        return _look_up(self.gemm_log, device, axes, self.shaped[device])
 
     def attention(
         self, device: np.ndarray, seq: FloatArray, heads: FloatArray, head_dim: int
@@ -219,16 +223,22 @@ class Efficiency:
         """[rows] share of the peak of a causal flash forward over `heads` = batch x heads."""
         dim = int(np.argmin(np.abs(np.log(head_dim) - np.log(HEAD_DIMS))))
         axes = ((seq, _LOG_SEQUENCE, 1.0), (heads, _LOG_HEADS, 1.0))
-        small = min(head_dim / HEAD_DIMS[0], 1.0)
-        return small * _look_up(self.attention_log[:, dim], device, axes)
+        shaped = self.shaped[device]
+        small = np.where(shaped > 0, min(head_dim / HEAD_DIMS[0], 1.0), 1.0)
+        found: FloatArray = small * _look_up(self.attention_log[:, dim], device, axes, shaped)
+        return found
 
 
 def _look_up(
     table: FloatArray,
     device: np.ndarray,
     axes: tuple[tuple[FloatArray, FloatArray, float], ...],
+    shaped: FloatArray,
 ) -> FloatArray:
-    """[rows] exp of the multilinear interpolation of `table` [device, axis...] in log sizes."""
+    """[rows] exp of the multilinear interpolation of `table` [device, axis...] in log sizes.
+
+    shaped: [rows] share of what being smaller than the table costs.
+    """
     floors, weights = [], []
     outside = np.zeros(len(device))
     for sizes, axis, power in axes:
@@ -246,5 +256,5 @@ def _look_up(
             index.append(floors[a] + up)
             weight = weight * (weights[a] if up else 1.0 - weights[a])
         total += weight * table[tuple(index)]
-    result: FloatArray = np.exp(total + outside)
+    result: FloatArray = np.exp(total + outside * shaped)
     return result

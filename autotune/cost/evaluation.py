@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost import flops, kernels, matmul
+from autotune.cost import flops, kernels, matmul, processor
 from autotune.cost.batches import evaluation_rows, expected_longest
 from autotune.cost.columns import Columns, Component, FloatArray, Outputs
 from autotune.cost.constants import constants
 from autotune.cost.efficiency import Efficiency, distinct_devices, peak_of
-from autotune.cost.issuing import host_factor
+from autotune.cost.issuing import host_factor, one_length
 from autotune.cost.static_memory import sizes, weight_bytes
 
 if TYPE_CHECKING:
@@ -78,8 +78,12 @@ def _forward_seconds(
     traffic = tokens * per_token / (bandwidth * c.bandwidth_share)
     traffic = traffic + _dequantised(job, c.dequantise_share) / bandwidth
     launch = _issued(job, columns) + c.micro_step_overhead_s
-    p = c.overlap_power
-    return ((products + traffic) ** p + launch**p) ** (1.0 / p)
+    own = processor.on_processor(columns)
+    unchanging = np.full(columns.rows, one_length(job))
+    new_s = processor.new_sizes_s(job, columns, unchanging, backward=False)
+    p = np.where(own, 1.0, c.overlap_power) if own.any() else c.overlap_power
+    found: FloatArray = ((products + traffic) ** p + (launch + new_s) ** p) ** (1.0 / p)
+    return found
 
 
 def _issued(job: Job, columns: Columns) -> FloatArray:

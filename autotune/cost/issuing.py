@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost import kernels
+from autotune.cost import kernels, processor
 from autotune.cost.efficiency import distinct_devices
 
 if TYPE_CHECKING:
@@ -24,10 +24,14 @@ BASE_YEAR, YEARLY_GAIN = 2020, 0.03
 DESKTOP = 0.5  # desktop processors are about twice as fast in one thread
 
 
+def one_length(job: Job) -> bool:
+    """Whether every batch is padded to the same length: full padding, or equal rows."""
+    return job.padding == "max_length" or job.lengths.maximum == job.lengths.quantiles[0]
+
+
 def unchanging_lengths(job: Job, columns: Columns) -> BoolArray:
-    """[rows] whether every batch has the same shape: full padding, packing, or equal rows."""
-    fixed = job.padding == "max_length" or job.lengths.maximum == job.lengths.quantiles[0]
-    return fixed | columns.equals("packing", "on")
+    """[rows] whether every batch has the same shape: one length, or packing."""
+    return one_length(job) | columns.equals("packing", "on")
 
 
 def host_factor(columns: Columns) -> FloatArray:
@@ -39,7 +43,8 @@ def host_factor(columns: Columns) -> FloatArray:
     year = np.asarray([d.release_year or BASE_YEAR for d in devices], np.float64)
     factor = (1.0 - YEARLY_GAIN) ** np.clip(year - BASE_YEAR, -2.0, 5.0)
     desktop = np.asarray([d.name.startswith("rtx") for d in devices])
-    of_device: FloatArray = factor * np.where(desktop, DESKTOP, 1.0)
+    own = np.asarray([device.is_cpu for device in devices])
+    of_device = np.where(own, processor.ISSUE, factor * np.where(desktop, DESKTOP, 1.0))
     return of_device[index]
 
 
@@ -67,8 +72,26 @@ def issued_kernels(
             here = (fp32 == wide) & (eager == scores)
             forward = np.where(here, own.forward, forward)
             backward = np.where(here, own.backward, backward)
+    ahead, back = _further_kernels(job, columns)
+    forward, backward = forward + ahead, backward + back
     factor = remaining_share(job, columns) * host_factor(columns)
     return forward * (1.0 + recomputed) * factor, backward * factor
+
+
+def _further_kernels(job: Job, columns: Columns) -> tuple[FloatArray, FloatArray]:
+    """[launches] that a processor has beside those of a GPU; 0 on a GPU."""
+    forward, backward = np.zeros(columns.rows), np.zeros(columns.rows)
+    own = processor.on_processor(columns)
+    if not own.any():
+        return forward, backward
+    fp32, half = columns.equals("adapter_dtype", "fp32"), processor.half(columns)
+    for wide in (False, True):
+        for cast in (False, True):
+            more = processor.further_kernels(job, fp32_adapters=wide, autocast=cast)
+            here = own & (fp32 == wide) & (half == cast)
+            forward = np.where(here, more.forward, forward)
+            backward = np.where(here, more.backward, backward)
+    return forward, backward
 
 
 def synchronised(job: Job, columns: Columns) -> FloatArray:

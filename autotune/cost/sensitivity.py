@@ -34,8 +34,8 @@ def log_gradient(terms: StepTerms, c: Constants) -> dict[str, FloatArray]:
     busy = gemm + attention + traffic + codes
     waits = (terms.synchronised > 0) & (busy >= visits + trainer)
     device = busy + np.where(waits, forward + backwards, 0.0)
-    hidden = visits + trainer + np.where(waits, 0.0, forward + backwards)
-    p = c.overlap_power
+    hidden = visits + trainer + terms.new_sizes_s + np.where(waits, 0.0, forward + backwards)
+    p = terms.power(c)
     a, h = device**p, hidden**p
     of_device, of_hidden = a / (a + h) / device, h / (a + h) / hidden
     of_launch = np.where(waits, of_device, of_hidden)
@@ -50,7 +50,7 @@ def log_gradient(terms: StepTerms, c: Constants) -> dict[str, FloatArray]:
         "launch_backward_s": backwards * of_launch,
         "micro_step_overhead_s": trainer * of_hidden,
         "fsdp_unit_s": visits * of_hidden,
-        "overlap_power": by_power,
+        "overlap_power": by_power * terms.queued,
     }
 
 

@@ -1,4 +1,4 @@
-"""Reading a stated speed: "1.0 s/step", "5000 tokens/s", "38 h", "12.8 h at 1200 tokens/s"."""
+"""Reading a stated speed: "1.0 s/step", "0.8-1.2 s/step", "38 h", "12.8 h at 1200 tokens/s"."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from autotune.domain.errors import InputError
-from autotune.domain.units import parse_seconds
+from autotune.domain.units import parse_seconds, split_range
 
 Quantity = Literal["step", "tokens", "rows", "duration"]
 HINT = 'write "1.0 s/step", "5000 tokens/s", "20 rows/s" or a duration such as "38 h"'
 MOST_CHARACTERS = 200
+_JOINED = re.compile(r"\s+(?:at|@)\s+")
 _RATE = re.compile(
     r"\s*([0-9][0-9_,.]*(?:[eE][+-]?\d+)?)\s*(k|M)?\s*([A-Za-z]+)\s*/\s*([A-Za-z]+)\s*"
 )
@@ -34,8 +35,11 @@ class Stated:
 
 
 def parse_claim(text: str) -> tuple[Stated, ...]:
-    """The figures of a claim, one or two joined by "at". Raises InputError for anything else."""
-    parts = re.split(r"\s+(?:at|@)\s+", text.strip())
+    """The figures of a claim, one or two joined by "at"; of a range its slower end.
+
+    Raises InputError for anything else.
+    """
+    parts = _JOINED.split(text.strip())
     most = 2
     if not text.strip() or len(text) > MOST_CHARACTERS or len(parts) > most:
         msg = f"{text[:MOST_CHARACTERS]!r} is not a claim that can be checked"
@@ -43,17 +47,31 @@ def parse_claim(text: str) -> tuple[Stated, ...]:
     return tuple(_figure(part, text) for part in parts)
 
 
+def is_range(text: str) -> bool:
+    """Whether a readable claim states a range."""
+    return any(split_range(part) for part in _JOINED.split(text.strip()))
+
+
 def _figure(part: str, text: str) -> Stated:
-    found = _per_step(part) or _rate(part)
-    if found is None:
-        try:
-            found = Stated("duration", parse_seconds(part))
-        except InputError:
-            found = None
+    """One figure; of a range the slower end, which is the easier one to reach."""
+    ends = split_range(part)
+    if ends is not None:
+        low, high = (_figure(end, text) for end in ends)
+        slower = max if low.quantity in {"step", "duration"} else min
+        if low.quantity == high.quantity:
+            return slower(low, high, key=lambda each: each.value)
+    found = None if ends is not None else _per_step(part) or _rate(part) or _duration(part)
     if found is None or not math.isfinite(found.value) or found.value <= 0:
         msg = f"{text!r} is not a claim that can be checked"
         raise InputError(msg, HINT)
     return found
+
+
+def _duration(part: str) -> Stated | None:
+    try:
+        return Stated("duration", parse_seconds(part))
+    except InputError:
+        return None
 
 
 def _per_step(part: str) -> Stated | None:

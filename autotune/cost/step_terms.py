@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost import flops, issuing, kernels, matmul
+from autotune.cost import flops, issuing, kernels, matmul, processor
 from autotune.cost.batches import expected_longest, padded_length
 from autotune.cost.efficiency import Efficiency, distinct_devices, peak_of
 
@@ -47,8 +47,15 @@ class StepTerms:
     fsdp_visits: FloatArray  # FSDP units gathered and freed
     host: FloatArray  # seconds of the host's work against the fitted host's
     synchronised: FloatArray  # 1 where every layer waits for the device, else 0
+    queued: FloatArray  # 1 where a device runs what the processor issues, 0 on a processor itself
+    new_sizes_s: FloatArray  # code generated for products of new sizes, on a processor
     flop: FloatArray  # executed, recomputation and padding included
     peak: FloatArray
+
+    def power(self, c: Constants) -> FloatArray | float:
+        """Of the norm that adds issuing and running, for each row or for all: 1 on a processor."""
+        queued = self.queued > 0
+        return c.overlap_power if queued.all() else np.where(queued, c.overlap_power, 1.0)
 
     def seconds(self, c: Constants) -> Outputs:
         """[s] the micro-step and its terms under the constants."""
@@ -61,15 +68,17 @@ class StepTerms:
             self.launches_forward * c.launch_forward_s
             + self.launches_backward * c.launch_backward_s
         )
-        launch_s = kernels_s + self.host * (
-            self.fsdp_visits * c.fsdp_unit_s + c.micro_step_overhead_s
+        launch_s = (
+            kernels_s
+            + self.host * (self.fsdp_visits * c.fsdp_unit_s + c.micro_step_overhead_s)
+            + self.new_sizes_s
         )
         busy_s = compute_s + bandwidth_s
         # Waiting adds to the longer of both queues: it never makes a step shorter.
         waits = (self.synchronised > 0) & (busy_s >= launch_s - kernels_s)
         waited_s = np.where(waits, kernels_s, 0.0)
         hidden_s = launch_s - waited_s
-        p = c.overlap_power
+        p = self.power(c)
         return {
             "micro_step_s": ((busy_s + waited_s) ** p + hidden_s**p) ** (1.0 / p),
             "compute_s": compute_s,
@@ -151,6 +160,10 @@ def step_terms(job: Job, columns: Columns) -> StepTerms:
         fsdp_visits=issuing.fsdp_visits(job, columns, rows.recomputed),
         host=issuing.host_factor(columns),
         synchronised=issuing.synchronised(job, columns),
+        queued=np.where(processor.on_processor(columns), 0.0, 1.0),
+        new_sizes_s=processor.new_sizes_s(
+            job, columns, issuing.unchanging_lengths(job, columns), backward=True
+        ),
         flop=gemm_flop + attention_flop,
         peak=rows.peak,
     )
@@ -232,8 +245,7 @@ def _traffic(
     layer = layer * _value_size(job, columns)
     total = rows.tokens * ((layer + adapters + int8) * _uncached(job, rows) + loss_bytes)
     cast = kernels.cast_bytes(model, job.method)
-    half = columns.equals("precision", "bf16", "fp16")
-    total += np.where(half, cast.total(again), 0.0)
+    total += np.where(processor.half(columns), cast.total(again), 0.0)
     score = kernels.EAGER_SCORE_BYTES
     pairs = rows.tokens * rows.length * model.num_attention_heads * model.num_layers
     eager = columns.equals("attention", "eager")
@@ -243,22 +255,23 @@ def _traffic(
 
 def _value_size(job: Job, columns: Columns) -> FloatArray:
     """[rows] elementwise traffic against that of 16-bit activations."""
-    half = columns.equals("precision", "bf16", "fp16")
+    narrow = processor.half(columns) & ~processor.on_processor(columns)
     autocast = AUTOCAST_TRAFFIC if job.method.base == "32bit" else 1.0
-    return np.where(half, autocast, FP32_TRAFFIC)
+    return np.where(narrow, autocast, FP32_TRAFFIC)
 
 
 def _uncached(job: Job, rows: StepRows) -> FloatArray:
     """[rows] share of the time that traffic between kernels takes when the cache holds some of it.
 
     Formula: 1 - (1 - 1/gain) exp(-working set / cache), working set two tensors of the mean of the
-    hidden and the ffn width in 16 bit.
+    hidden and the ffn width in 16 bit. 1 on a processor.
     Source: derived.
     """
     caches = [CACHE_BYTES.get(d.compute_capability, SMALL_CACHE_BYTES) for d in rows.devices]
     width = (job.model.hidden_size + kernels.activated_width(job.model)) / 2.0
     working_set = 2.0 * 2.0 * rows.tokens * width
     held = np.exp(-working_set / np.asarray(caches)[rows.device])
+    held = held * np.asarray([0.0 if d.is_cpu else 1.0 for d in rows.devices])[rows.device]
     uncached: FloatArray = 1.0 - (1.0 - 1.0 / CACHE_GAIN) * held
     return uncached
 

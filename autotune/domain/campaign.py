@@ -11,11 +11,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from autotune.domain.errors import InputError
-from autotune.domain.jobfile import HardwareSection, Section
+from autotune.domain.jobfile import HardwareSection  # noqa: TC001 - pydantic reads it
 from autotune.domain.jobvalues import (
     MAX_DEVICES,
     Knobs,
     Names,
+    Section,
     Text,
     empty_list,
     machine_list,

@@ -1,7 +1,8 @@
 """Candidates as integer-coded columns: a million of them in a few megabytes.
 
 Every axis is one column: `offer` and each knob of the search space. `levels[axis]` are its distinct
-values, `codes[axis][i]` the level of candidate i. Axes that are not searched have one level.
+values, `codes[axis][i]` the level of candidate i. Axes that are not searched have one level. What
+is no knob is one of the user's own: `extra`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.domain.config import KNOBS, Config
+from autotune.domain.config import KNOBS, UNSET, Config
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,10 +42,16 @@ class Candidates:
         """The value of one axis of candidate `index`."""
         return self.levels[axis][self.codes[axis][index]]
 
+    @property
+    def extra(self) -> tuple[str, ...]:
+        """Axes of the user's own knobs."""
+        return tuple(axis for axis in self.levels if axis != OFFER and axis not in KNOBS)
+
     def config(self, index: int, **closed_forms: int) -> Config:
         """Candidate `index` as a Config; closed forms fill what the grid does not hold."""
         knobs = {name: self.value(name, index) for name in KNOBS}
-        return Config(**{**knobs, **closed_forms})
+        extra = tuple((name, self.value(name, index)) for name in self.extra)
+        return Config(**{**knobs, **closed_forms}, extra=extra)
 
     def take(self, indices: NDArray[np.intp]) -> Candidates:
         """The candidates at `indices`, in that order."""
@@ -60,6 +67,9 @@ class Candidates:
         columns: dict[str, list[Any]] = {OFFER: [offer for offer, _ in pairs]}
         for name in KNOBS:
             columns[name] = [getattr(config, name) for _, config in pairs]
+        own = [dict(config.extra) for _, config in pairs]
+        for name in dict.fromkeys(name for extra in own for name in extra):
+            columns[name] = [extra.get(name, UNSET) for extra in own]
         for axis, values in columns.items():
             distinct: list[Any] = []
             column = np.empty(len(values), np.int32)

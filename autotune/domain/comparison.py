@@ -86,6 +86,7 @@ class Comparison:
     priced: int
     space_size: int
     warnings: tuple[str, ...] = ()
+    contradictions: tuple[str, ...] = ()  # of the job file, with its first variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +113,20 @@ class Comparisons:
     parts: tuple[Comparison, ...]
     scaling: tuple[Scaling, ...] = ()
     wall_seconds: float = 0.0
+    fidelity: str = "formula"
+
+    @property
+    def rows(self) -> tuple[Compared, ...]:
+        """Every row of every part, the cheapest first."""
+        found = (row for part in self.parts for row in part.rows)
+        return tuple(sorted(found, key=lambda own: (own.row.cost_usd.p50, own.row.duration_s.p50)))
+
+    @property
+    def cheapest(self) -> Compared | None:
+        """The row that costs least; None where nothing fits."""
+        return next(iter(self.rows), None)
+
+    @property
+    def fastest(self) -> Compared | None:
+        """The row that ends soonest; None where nothing fits."""
+        return min(self.rows, key=lambda own: own.row.duration_s.p50, default=None)

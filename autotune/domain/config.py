@@ -1,18 +1,24 @@
 """One value for every knob, and the table that says what each knob is.
 
 Adding a knob: add a field to `Config` and a row to `KNOBS`; parsing, `--set`, reports and the
-canonical key follow from the table.
+canonical key follow from the table. Knobs of the user's own (`extra`) are names that no table
+holds: `env.NAME`, an environment variable, and `args.NAME`, an argument of the trainer.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from autotune.domain.errors import InputError, unknown
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 KnobClass = Literal["neutral", "numeric", "quality"]
 KnobValue = int | bool | str
+ENVIRONMENT, ARGUMENT = "env.", "args."  # how the names of a user's own knobs begin
+UNSET = "unset"  # a level of such a knob: no such variable, no such argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,19 +139,49 @@ class Config:
     adapter_dtype: str = "fp32"
     packing: str = "off"
     length_grouping: str = "off"
+    extra: tuple[tuple[str, KnobValue], ...] = ()  # the user's own knobs, in the space's order
 
     def as_dict(self) -> dict[str, KnobValue]:
         """Every knob by its exact name, in the order of `KNOBS`."""
         return {name: getattr(self, name) for name in KNOBS}
 
+    def as_record(self) -> dict[str, KnobValue]:
+        """Every knob, and behind them the user's own."""
+        return {**self.as_dict(), **dict(self.extra)}
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Self:
+        """The config of a record. Raises TypeError for what is no knob and not the user's own."""
+        knobs = {name: value for name, value in record.items() if not is_extra(name)}
+        own = tuple((name, value) for name, value in record.items() if is_extra(name))
+        return cls(**knobs, extra=own)
+
+    @property
+    def environment(self) -> dict[str, KnobValue]:
+        """Environment variables of the user's own knobs; `UNSET` where there is to be none."""
+        return self._own(ENVIRONMENT)
+
+    @property
+    def arguments(self) -> dict[str, KnobValue]:
+        """The trainer's arguments of the user's own knobs; `UNSET` where there is to be none."""
+        return self._own(ARGUMENT)
+
+    def _own(self, kind: str) -> dict[str, KnobValue]:
+        return {n.removeprefix(kind): value for n, value in self.extra if n.startswith(kind)}
+
     @property
     def key(self) -> str:
         """Canonical text of the config: equal if and only if the configs are equal."""
-        return ",".join(f"{name}={value}" for name, value in self.as_dict().items())
+        return ",".join(f"{name}={value}" for name, value in self.as_record().items())
 
     def with_knobs(self, **knobs: KnobValue) -> Config:
         """The same config with some knobs changed."""
         return replace(self, **knobs)  # type: ignore[arg-type]  # names checked by replace
+
+
+def is_extra(name: str) -> bool:
+    """Whether a name is of a user's own knob."""
+    return name.startswith((ENVIRONMENT, ARGUMENT))
 
 
 def knob(name: str, where: str = "") -> Knob:
@@ -157,6 +193,6 @@ def knob(name: str, where: str = "") -> Knob:
     return found
 
 
-if {field.name for field in fields(Config)} != set(KNOBS):  # pragma: no cover - import-time guard
+if {f.name for f in fields(Config)} != {*KNOBS, "extra"}:  # pragma: no cover - import-time guard
     msg = "every Config field needs a row in KNOBS and the other way round"
     raise AssertionError(msg)

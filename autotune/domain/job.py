@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from autotune.domain.model import Model
     from autotune.domain.observation import Observation
     from autotune.domain.software import Software
+    from autotune.domain.statement import Statement
 
 EVALUATION_ROWS = 8  # per_device_eval_batch_size of transformers' Trainer
 Base = Literal["16bit", "32bit", "int8", "nf4"]
@@ -87,6 +88,15 @@ class Assumption:
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """A config of accelerate or DeepSpeed that was read beside a trainer's file."""
+
+    path: str
+    syntax: str  # yaml or json
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Origin:
     """The trainer's own file that a job was read from: what `--export same` gives back."""
 
@@ -96,6 +106,15 @@ class Origin:
     text: str
     knobs: dict[str, KnobValue] = field(default_factory=dict)  # stated there or beside it
     devices: int | None = None  # that it runs on, if that is stated
+    beside: tuple[Beside, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A global batch that is not the job's, and the optimizer steps of the run at it."""
+
+    global_batch_size: int
+    steps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +140,10 @@ class Job:
     lock: dict[str, KnobValue] = field(default_factory=dict)
     allow: tuple[str, ...] = ()
     today: Config | None = None
-    today_offer: Offer | None = None  # the one that `today` runs on; None: the first
+    today_offer: Offer | None = None  # that `today` runs on, offered or not; None: the first
+    today_batch: Batch | None = None  # that `today` makes; None: the job's
     evidence: tuple[Observation, ...] = ()
+    stated: tuple[Statement, ...] = ()  # what a plan says of the run: checked, never used
     seen_on: tuple[Offer, ...] = ()  # machines that evidence speaks of and that are not offered
     assumed: tuple[Assumption, ...] = ()
     dataset_path: str | None = None
@@ -130,6 +151,22 @@ class Job:
     spec: str = ""  # the job file this was resolved from, overrides applied, as JSON
     origin: Origin | None = None
     base_dir: str = "."  # folder that relative paths of the job file start from
+
+    @property
+    def today_here(self) -> Config | None:
+        """Today's config where it is one of this job: on an offered machine, at its batch."""
+        elsewhere = self.today_offer is not None and self.today_offer not in self.offers
+        return None if elsewhere or self.today_batch is not None else self.today
+
+    @property
+    def as_today(self) -> Job:
+        """The job at the global batch that today's config makes."""
+        own = self.today_batch
+        if own is None:
+            return self
+        return replace(
+            self, global_batch_size=own.global_batch_size, steps=own.steps, today_batch=None
+        )
 
     @property
     def tokens(self) -> int:

@@ -12,7 +12,6 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     Tag,
     model_validator,
@@ -36,6 +35,7 @@ from autotune.domain.jobvalues import (
     OfferPrice,
     Rate,
     Rows,
+    Section,
     Size,
     StepTime,
     Text,
@@ -51,12 +51,7 @@ from autotune.domain.jobvalues import (
     whole,
     wrong,
 )
-
-
-class Section(BaseModel):
-    """A mapping of the job file: nothing but the keys it names, and unchangeable once read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+from autotune.domain.statedfacts import MOST_ENTRIES, StatedEntry, entries
 
 
 class MethodSection(Section):
@@ -286,7 +281,9 @@ class EvidenceSection(Section):
     measured: MeasuredSection | None = None
     config: Knobs = Field(default_factory=dict)
     or_config: Knobs = Field(default_factory=dict)  # where it is not known which of two ran
-    hardware: Text | None = None  # NAME or NAME:N
+    # NAME, NAME:N, or a whole machine with its host (and price, where `today` is of it)
+    hardware: Annotated[HardwareSection, BeforeValidator(machine_word)] | None = None
+    global_batch_size: Batch | None = None  # where it is not the job's
     rows: Rows | None = None
     epochs: Annotated[float, real(0.0, MAX_EPOCHS, open_low=True)] | None = None
     steps: Annotated[int, whole(1, MAX_STEPS)] | None = None
@@ -302,6 +299,14 @@ class EvidenceSection(Section):
         return self
 
 
+class BesideSection(Section):
+    """A config of accelerate or DeepSpeed beside that file."""
+
+    path: Annotated[str, Field(max_length=4096)]
+    syntax: Literal["yaml", "json"]
+    text: Annotated[str, Field(max_length=5_000_000)]
+
+
 class OriginSection(Section):
     """The trainer's own file that the job was read from, as it was, and what was guessed of it."""
 
@@ -312,6 +317,7 @@ class OriginSection(Section):
     knobs: Knobs = Field(default_factory=dict)  # as the file and those beside it state them
     devices: Annotated[int, whole(1, MAX_DEVICES)] | None = None
     notes: tuple[tuple[str, str, str], ...] = ()  # key, value, why
+    beside: tuple[BesideSection, ...] = ()
 
 
 class JobFile(Section):
@@ -345,6 +351,9 @@ class JobFile(Section):
     evidence: Annotated[
         tuple[EvidenceSection, ...], BeforeValidator(empty_list), Field(max_length=1000)
     ] = ()
+    stated: Annotated[
+        tuple[StatedEntry, ...], BeforeValidator(entries), Field(max_length=MOST_ENTRIES)
+    ] = ()  # what a plan says of the run: checked, never used
     origin: OriginSection | None = None
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Discriminator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator
 from pydantic_core import PydanticCustomError
 
 from autotune.domain.config import knob
@@ -44,6 +44,12 @@ QUALITY_WORDS = {
     "epochs": "train.epochs", "global_batch_size": "train.global_batch_size",
     "steps": "train.steps", "learning_rate": "",
 }  # fmt: skip
+
+
+class Section(BaseModel):
+    """A mapping of a file: nothing but the keys it names, and unchangeable once read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def wrong(reason: str) -> PydanticCustomError:

@@ -88,7 +88,10 @@ class ProbedRun:
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """What a choice of the user's is worth, never applied. saved: against the pick."""
+    """What a choice of the user's is worth, never applied. saved: against the pick.
+
+    basis: as of a row's bill; a choice is never measured itself.
+    """
 
     key: str  # of the job file
     value: str
@@ -98,6 +101,7 @@ class Sensitivity:
     saved_usd: float
     memory_bytes: float
     note: str = ""
+    basis: str = "modelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +121,11 @@ class Recommendation:
     narrowest: str = ""  # the input that would narrow the pick's range most
     warnings: tuple[str, ...] = ()
     run_dir: str | None = None
+    files: tuple[str, ...] = ()  # what to run, written below run_dir
+    other_formats: tuple[str, ...] = ()  # that the pick can be written in as well
     sensitivities: tuple[Sensitivity, ...] = ()
     probed: tuple[ProbedRun, ...] = ()
     machines: tuple[Estimated, ...] = ()  # the best of each offer, or its nearest miss
     beyond: tuple[Estimated, ...] = ()  # would beat the front, but do not fit
+    contradictions: tuple[str, ...] = ()  # what the job file says that does not hold
     journey: Journey | None = None  # from today to the pick, where both are there

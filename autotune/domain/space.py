@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,7 +13,11 @@ AUTO: tuple[KnobValue, ...] = ()  # worked out: every split, a closed form, what
 
 @dataclass(frozen=True, slots=True)
 class SearchSpace:
-    """Values of every knob. `AUTO` (no values) means that they follow from job and offer."""
+    """Values of every knob. `AUTO` (no values) means that they follow from job and offer.
+
+    extra: levels of the user's own knobs, the present one first. The cost model prices them alike.
+    """
 
     name: str
     values: dict[str, tuple[KnobValue, ...]]
+    extra: dict[str, tuple[KnobValue, ...]] = field(default_factory=dict)

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import math
 import re
+from typing import TYPE_CHECKING
 
 from autotune.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
@@ -28,6 +32,15 @@ _SECONDS = {
 }  # fmt: skip
 _NUMBER = r"([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
 _TERM = re.compile(rf"\s*{_NUMBER}\s*([A-Za-z]+)\s*")
+_SCALES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}
+_FIGURE = re.compile(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+)\s*([kKMB]?)\s*")
+# What stands between the ends of a range: with spaces, or a hyphen that is no exponent's.
+_BETWEEN = (
+    re.compile(r"\s+(?:-|\u2013|to)\s+"),
+    re.compile(r"(?<=[0-9A-Za-z])(?<![0-9][eE])\s*[-\u2013]\s*(?=[0-9.])"),
+)
+_LAST_UNIT = re.compile(r"[A-Za-z][A-Za-z/ ]*$")
+HIGHEST = 1e18  # of a figure that anybody states
 
 
 def _finite(text: str, what: str) -> float:
@@ -97,6 +110,42 @@ def parse_usd_per_hour(text: str) -> tuple[float, bool]:
         msg = f"{text!r} is not a price"
         raise InputError(msg, 'write "2.50 USD/h" for the whole offer or "1.99 USD/gpu-h" per GPU')
     return parse_usd(head), unit.startswith("gpu")
+
+
+def parse_figure(text: str) -> float:
+    """A count or a rate: "28000", "28K", "1.8M", "2.5e6"."""
+    match = _FIGURE.fullmatch(text)
+    if match is None:
+        msg = f"{text!r} is not a figure"
+        raise InputError(msg, "write a number such as 28000, 28K or 1.8M")
+    return _finite(match[1], "figure") * _SCALES[match[2]]
+
+
+def split_range(text: str) -> tuple[str, str] | None:
+    """The ends of "40-50 min", "1 h to 90 min" or "200-250"; None where the text is no range.
+
+    A unit at the end is of both.
+    """
+    for between in _BETWEEN:
+        parts = between.split(text.strip())
+        if len(parts) == 2:  # noqa: PLR2004 - two ends
+            low, high = parts
+            unit = _LAST_UNIT.search(high)
+            return (f"{low}{unit[0]}" if unit and not _LAST_UNIT.search(low) else low), high
+    return None
+
+
+def parse_span(text: str, parse: Callable[[str], float]) -> tuple[float, float]:
+    """Both ends of a range, or one figure twice, each read by `parse`.
+
+    Raises InputError unless they are above zero, sensible and in order.
+    """
+    low, high = split_range(text) or (text, text)
+    ends = parse(low), parse(high)
+    if not 0.0 < ends[0] <= ends[1] <= HIGHEST:
+        msg = f"{text!r} must be above zero, sensible, and its lower end first"
+        raise InputError(msg)
+    return ends
 
 
 def format_bytes(value: float) -> str:

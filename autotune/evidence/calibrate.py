@@ -227,7 +227,8 @@ def _gap_warning(
     tail = (
         f". {alike} of these fit the measurement and it cannot tell them apart" if alike > 1 else ""
     )
-    return f"{head}. What could: {lines}{tail}"
+    could = "What could" if alike else "None of what was tried explains it alone"
+    return f"{head}. {could}: {lines}{tail}"
 
 
 # What each kind of reading is compared with. A driver's reading holds the context, which no

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from autotune.cost.data import BYTES_PER_TOKEN, TOKENISED_PER_CORE_S
 from autotune.domain.units import MB, format_seconds
 from autotune.evidence.reference import Reference, cut
 
@@ -134,13 +135,32 @@ def _data_alternatives(
     host = replace(reference.offer.host, storage_read_bytes_per_s=SLOW_READ_BYTES_PER_S)
     yield (
         "dataloader",
-        f"data is loaded without workers from storage at {SLOW_READ_BYTES_PER_S / MB:.0f} MB/s",
+        f"data is loaded without workers from storage at {SLOW_READ_BYTES_PER_S / MB:.0f} MB/s"
+        + _data_needs(reference, measured),
         replace(
             reference,
             job=replace(job, storage="network", pretokenized=False),
             config=slow,
             offer=replace(reference.offer, host=host),
         ),
+    )
+
+
+def _data_needs(reference: Reference, measured: float) -> str:
+    """What a whole run asks of storage and of the processor; empty where no run was timed.
+
+    Formula: rows x epochs x bytes of a row over the seconds; rows x tokens over a core's rate, each
+    row tokenised once an epoch at most.
+    """
+    job = reference.job
+    if reference.observation.quantity != "duration_s" or measured <= 0 or not job.steps:
+        return ""
+    rows = job.steps * job.global_batch_size
+    rate = rows * (job.row_bytes or job.lengths.mean * BYTES_PER_TOKEN) / measured
+    cores_s = rows * job.lengths.mean / TOKENISED_PER_CORE_S
+    return (
+        f" (all rows are {rate / MB:.2g} MB/s over the run, and {format_seconds(cores_s)} of one "
+        "core to tokenise)"
     )
 
 

@@ -49,7 +49,7 @@ def reference_of(job: Job, observation: Observation) -> Reference | None:
     if offer is None:
         return None
     run = _job(job, observation)
-    config = _config(run, observation, offer, None if elsewhere else job.today)
+    config = _config(run, observation, offer, None if elsewhere else job.today_here)
     if config is None:
         return None
     return Reference(observation, run, offer, config, elsewhere)

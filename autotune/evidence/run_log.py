@@ -17,6 +17,7 @@ from autotune.domain.observation import Observation
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autotune.domain.config import KnobValue
     from autotune.domain.observation import MemoryKind, Quantity
 
 FEW = 3  # stretches from which on the first of a session is left out
@@ -62,6 +63,9 @@ class RunLog:
     save_every_steps: int | None = None
     gpu: str | None = None
     gpus: int | None = None
+    knobs: Mapping[str, KnobValue] = field(default_factory=dict)  # further ones that it states
+    num_layers: int | None = None  # of the model
+    hidden_size: int | None = None
     stretches: tuple[Stretch, ...] = ()
     saves_s: tuple[float, ...] = ()
     evaluations: tuple[tuple[int, float], ...] = ()  # step, seconds

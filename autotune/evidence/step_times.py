@@ -7,15 +7,18 @@ be `data_wait_s`, `checkpoint_s`, `evaluation_s` and `memory_bytes`. A blank cel
 Record, `observations.jsonl`: a JSON object a line, each with its `event`:
 
     {"event": "start", "device": "NVIDIA H100 80GB HBM3", "device_count": 1, "max_steps": 2375,
-     "micro_batch_size": 16, "gradient_accumulation_steps": 8, "checkpoint_every_steps": 50}
+     "micro_batch_size": 16, "gradient_accumulation_steps": 8, "checkpoint_every_steps": 50,
+     "config": {"precision": "bf16", "num_dataloader_workers": 4},
+     "model": {"num_layers": 32, "hidden_size": 4096}}
     {"event": "step", "step": 1, "duration_s": 3.21, "data_wait_s": 0.01}
     {"event": "checkpoint", "step": 50, "duration_s": 7.4}
     {"event": "evaluation", "step": 50, "duration_s": 31.0}
     {"event": "memory", "step": 50, "allocated_bytes": 3.1e10, "reserved_bytes": 3.4e10}
     {"event": "end", "step": 2375, "duration_s": 8012.5}
 
-`duration_s` of a step holds neither saves nor evaluations, that of `end` the whole program. What is
-not named here is passed over, and a last line cut off in mid-writing does not count.
+`duration_s` of a step holds neither saves nor evaluations, that of `end` the whole program. A
+training that was resumed has a `start` for each session. What is not named here is passed over, and
+a last line cut off in mid-writing does not count. `autotune.TrainerCallback` writes such a record.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import json
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError, close_matches
 from autotune.domain.jobvalues import shown
 from autotune.evidence.log_text import LONGEST_S, count, log_text, number, parsed_json
@@ -40,6 +44,9 @@ RECORD_FILE = "observations.jsonl"
 _STEP = ("step", "global_step", "steps")
 _EACH = ("step_time_s", "step_time", "step_s", "duration_s", "seconds")
 _SINCE = ("elapsed_s", "elapsed", "time_s", "time", "train_runtime", "runtime_s")
+_SAME = (
+    "device", "device_count", "micro_batch_size", "gradient_accumulation_steps", "config",
+)  # fmt: skip
 _NUMBERS = ("data_wait_s", "checkpoint_s", "evaluation_s", "memory_bytes")
 MAX_LINES = 1_000_000
 
@@ -138,27 +145,17 @@ def _peak(kind: MemoryKind, values: Sequence[float]) -> dict[MemoryKind, float]:
 
 def read_record(path: Path) -> RunLog:
     """The log of a run's own record. Raises InputError naming line and key."""
-    events = _events(log_text(path), str(path))
-    start: dict[str, Any] = next((e for e, _ in _of(events, "start")), {})
-    where = f"{path}: start"
-    steps = [(_step(e, at), _seconds(e, at)) for e, at in _of(events, "step")]
+    every = _events(log_text(path), str(path))
+    steps_done = max((_step(e, at) for e, at in _of(every, "step")), default=0)
+    events, notes = _comparable(every)
+    starts = _of(events, "start")
+    start, where = starts[-1] if starts else ({}, "")
+    steps = _of(events, "step")
     if not steps:
         msg = f"{path} holds no step"
         raise InputError(msg, "the run has not begun to train, or wrote no record")
-    waits = [
-        number(e["data_wait_s"], f"{at}.data_wait_s")
-        for e, at in _of(events, "step")
-        if "data_wait_s" in e
-    ]
-    whole = [_seconds(e, at) for e, at in _of(events, "end")]
-    gpu = start.get("device")
-    if gpu is not None and not isinstance(gpu, str):
-        msg = f"{where}.device is {shown(gpu)}, and must be a name"
-        raise InputError(msg)
-
-    def maybe(key: str) -> int | None:
-        return None if start.get(key) is None else count(start[key], f"{where}.{key}") or None
-
+    waits = [number(e["data_wait_s"], f"{at}.data_wait_s") for e, at in steps if "data_wait_s" in e]
+    whole = [_seconds(e, at) for e, at in _of(every, "end")]
     memory: dict[MemoryKind, float] = {}
     for kind, key in (("allocated", "allocated_bytes"), ("reserved", "reserved_bytes")):
         sizes = [
@@ -168,23 +165,82 @@ def read_record(path: Path) -> RunLog:
     return RunLog(
         path=str(path),
         form="record",
-        steps_done=max(step for step, _ in steps),
-        max_steps=maybe("max_steps"),
-        micro_batch_size=maybe("micro_batch_size"),
-        gradient_accumulation_steps=maybe("gradient_accumulation_steps"),
-        save_every_steps=maybe("checkpoint_every_steps"),
-        gpu=gpu,
-        gpus=maybe("device_count"),
-        stretches=_each(steps),
+        steps_done=steps_done,
+        **started(start, where),
+        stretches=_sessions(events),
         saves_s=tuple(_seconds(e, at) for e, at in _of(events, "checkpoint")),
         evaluations=tuple(
             sorted((_step(e, at), _seconds(e, at)) for e, at in _of(events, "evaluation"))
         ),
         memory_bytes=memory,
         data_wait_s=sum(waits) / len(waits) if waits else None,
-        whole_s=whole[-1] if whole else None,
+        whole_s=sum(whole) if whole and len(whole) >= len(_of(every, "start")) else None,
         timed_by="its own record",
+        notes=notes,
     )
+
+
+def started(start: dict[str, Any], where: str) -> dict[str, Any]:
+    """What a `start` says, as fields of a RunLog. Raises InputError naming the key."""
+    gpu, knobs, model = start.get("device"), start.get("config", {}), start.get("model", {})
+    if gpu is not None and not isinstance(gpu, str):
+        msg = f"{where}.device is {shown(gpu)}, and must be a name"
+        raise InputError(msg)
+    for name, value in (("config", knobs), ("model", model)):
+        if not isinstance(value, dict):
+            msg = f"{where}.{name} is {shown(value)}, and must be an object"
+            raise InputError(msg)
+
+    def maybe(key: str, holder: dict[str, Any], place: str) -> int | None:
+        return None if holder.get(key) is None else count(holder[key], f"{place}.{key}") or None
+
+    return {
+        "max_steps": maybe("max_steps", start, where),
+        "micro_batch_size": maybe("micro_batch_size", start, where),
+        "gradient_accumulation_steps": maybe("gradient_accumulation_steps", start, where),
+        "save_every_steps": maybe("checkpoint_every_steps", start, where),
+        "gpu": gpu,
+        "gpus": maybe("device_count", start, where),
+        "knobs": {n: KNOBS[n].parse(v, where) for n, v in knobs.items() if n in KNOBS},
+        "num_layers": maybe("num_layers", model, f"{where}.model"),
+        "hidden_size": maybe("hidden_size", model, f"{where}.model"),
+    }
+
+
+def _sessions(events: Sequence[Event]) -> tuple[Stretch, ...]:
+    """The steps, each session's first as its warm-up."""
+    found: list[Stretch] = []
+    opened = 0
+    for position, (event, _) in enumerate(events):
+        if event["event"] == "start" or position == len(events) - 1:
+            until = position + 1
+            part = _of(events[opened:until], "step")
+            found += _each([(_step(e, at), _seconds(e, at)) for e, at in part])
+            opened = until
+    return tuple(found)
+
+
+def _comparable(events: list[Event]) -> tuple[list[Event], tuple[str, ...]]:
+    """The events since the machine or the configuration last changed, and what was left out."""
+    starts = [i for i, (event, _) in enumerate(events) if event["event"] == "start"]
+    if not starts:
+        return events, ()
+
+    def what(i: int) -> list[Any]:
+        return [events[i][0].get(key) for key in _SAME]
+
+    first = starts[-1]
+    for i in reversed(starts):
+        if what(i) != what(starts[-1]):
+            break
+        first = i
+    before = _of(events[:first], "step")
+    if not before:
+        return events[first:], ()
+    if not _of(events[first:], "step"):  # it has only begun
+        return _comparable(events[:first])
+    note = f"{len(before):,} steps of earlier sessions, run otherwise, are left out"
+    return events[first:], (note,)
 
 
 Event = tuple[dict[str, Any], str]  # and where it stands

@@ -164,7 +164,8 @@ def _points(entries: Sequence[dict[str, Any]], where: str) -> list[_Point]:
 
         seconds = number(entry["train_runtime"], f"{place}.train_runtime")
         steps, samples = rate("train_steps_per_second"), rate("train_samples_per_second")
-        found.append(_Point(entry["step"], seconds, steps, samples, "train_loss" in entry))
+        final = "train_loss" in entry or steps > 0
+        found.append(_Point(entry["step"], seconds, steps, samples, final))
     return found
 
 
@@ -174,7 +175,7 @@ def _timed(log: RunLog, entries: Sequence[dict[str, Any]], path: Path) -> RunLog
     final = next((point for point in reversed(points) if point.final), None)
     if final is not None and final.steps_per_s > 0 and final.samples_per_s > 0:
         log = replace(log, samples_per_step=_rounded_ratio(final.samples_per_s, final.steps_per_s))
-    if sum(not point.final for point in points) > 1:
+    if sum(not point.final for point in points) > (1 if final else 0):
         stretches = _between(points)
         if stretches:
             return replace(log, stretches=stretches, timed_by="train_runtime beside the losses")

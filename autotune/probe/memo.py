@@ -12,6 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from autotune.cost.model import COMPONENTS
+from autotune.domain.config import is_extra
 from autotune.probe.record import ProbeLog, read_records
 
 if TYPE_CHECKING:
@@ -43,7 +44,10 @@ def installed_versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
 
 
 def signature(component: str, config: dict[str, Any], offer: Offer) -> Signature:
-    """The values of the columns that a component reads."""
+    """The values of the columns that a component reads, and of the user's own knobs.
+
+    Nobody declares what those touch, so everything may depend on them.
+    """
     host = offer.host
     fields = {
         "offer.device": offer.device.name, "offer.count": offer.count,
@@ -51,7 +55,7 @@ def signature(component: str, config: dict[str, Any], offer: Offer) -> Signature
     }  # fmt: skip
     return tuple(
         (name, fields.get(name, config.get(name)))
-        for name in READS[component]
+        for name in (*READS[component], *sorted(filter(is_extra, config)))
         if name not in FREE_OF_HARDWARE
     )
 
@@ -101,7 +105,7 @@ class Memo:
 
         component: of the cost model; name: where the worker puts the part, such as checkpoint.
         """
-        wanted = signature(component, config.as_dict(), offer)
+        wanted = signature(component, config.as_record(), offer)
         field = {"checkpoint": "save_s", "evaluation": "batch_s"}[name]
         values = [
             float(found[field])

@@ -169,7 +169,7 @@ def observations(record: ProbeRecord) -> list[Observation]:
 
 def config_of(record: ProbeRecord) -> Config:
     """The configuration that was probed."""
-    return Config(**record.config)
+    return Config.of(record.config)
 
 
 def read_records(path: Path) -> list[ProbeRecord]:

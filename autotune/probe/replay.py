@@ -103,7 +103,7 @@ class RecordedRunner:
         timeout_s: float | None = None,  # noqa: ARG002 - a runner's signature
     ) -> ProbeRecord:  # fmt: skip
         """The recorded probe of that configuration; `unsupported` where there is none."""
-        key = replay_key(Config(**config))
+        key = replay_key(Config.of(config))
         runs = self._runs.get(key)
         if not runs:
             return ProbeRecord(

@@ -1,7 +1,8 @@
 """What a probe is asked: job, offer and config as plain JSON that the worker understands.
 
 Two requests that would measure the same thing have the same key: checkpoint interval and limit are
-not in it, and accumulation is cut to what a measurement needs.
+not in it, and accumulation is cut to what a measurement needs. The user's own knobs are, as
+`environment` and `arguments`, which only a request that has some carries.
 """
 
 from __future__ import annotations
@@ -87,6 +88,10 @@ def request_for(
     }  # fmt: skip
     if config.sharding == "fsdp":
         body["fsdp_config"] = _fsdp(job, config)
+    if config.environment:
+        body["environment"] = config.environment
+    if config.arguments:
+        body["arguments"] = config.arguments
     return body | {"key": key_of(body)}
 
 

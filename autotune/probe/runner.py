@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.config import UNSET
 from autotune.probe import device as devices
 from autotune.probe.outcomes import (
     OK,
@@ -34,7 +35,7 @@ from autotune.probe.outcomes import (
 from autotune.probe.record import ProbeRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from autotune.probe.device import LocalDevice
 
@@ -100,9 +101,8 @@ class Runner:
             asked = {**request, "work_dir": str(folder)}
             (folder / "request.json").write_text(json.dumps(asked), encoding="utf-8")
             ending, readings = self._process(
-                folder, result_path, int(request.get("count", 1)),
-                timeout_s or self.place.timeout_s,
-            )  # fmt: skip
+                folder, result_path, request, timeout_s or self.place.timeout_s
+            )
             found = read_result(result_path, request["key"])
             status, message, found = self._judged(found, ending, request, predicted)
         finally:
@@ -149,16 +149,17 @@ class Runner:
         )  # fmt: skip
 
     def _process(
-        self, folder: Path, result_path: Path, count: int, timeout_s: float
+        self, folder: Path, result_path: Path, request: dict[str, Any], timeout_s: float
     ) -> tuple[Ending, dict[str, Any]]:
-        mark = secrets.token_hex(8)
+        mark, count = secrets.token_hex(8), int(request.get("count", 1))
         kills = _oom_kills()
         watch = Watch(self.place.local)
         with (folder / "stderr").open("wb") as errors:
             process = subprocess.Popen(  # noqa: S603 - our own interpreter and worker
                 self.command(str(folder / "request.json"), str(result_path), count=count),
                 stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, cwd=folder,
-                start_new_session=True, env=worker_environment(self.place, mark),
+                start_new_session=True,
+                env=worker_environment(self.place, mark, request.get("environment")),
             )  # fmt: skip
             interrupted, ended_for = False, ""
             try:
@@ -252,9 +253,18 @@ class Watch:
         return found
 
 
-def worker_environment(place: Place, mark: str) -> dict[str, str]:
-    """Our own, with the mark by which strays are found, and nothing fetched over a network."""
+def worker_environment(
+    place: Place, mark: str, own: Mapping[str, Any] | None = None
+) -> dict[str, str]:
+    """Ours, with the mark by which strays are found, and nothing fetched over a network.
+
+    own: variables that the request states; they are there before the worker's first import.
+    """
     found = {**os.environ, MARK: mark, "HF_HUB_OFFLINE": "1", "PYTHONFAULTHANDLER": "1"}
+    for name, value in (own or {}).items():
+        found.pop(name, None)
+        if value != UNSET:
+            found[name] = str(value)
     root = str(Path(__file__).resolve().parents[2])
     found["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     if place.local.is_cpu:

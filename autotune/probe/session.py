@@ -77,8 +77,8 @@ class Session:
         What the kept process could not answer runs on its own, in what is left of its time.
         """
         predicted = predicted or {}
-        alone = int(request.get("count", 1)) > 1 or request.get("memory_limit_bytes")
-        if alone:  # a limit on a process cannot be lifted again
+        limited = request.get("memory_limit_bytes") or request.get("environment")
+        if limited or int(request.get("count", 1)) > 1:  # what a process has cannot be taken back
             return self.runner.run(
                 request, config, predicted=predicted, role=role, timeout_s=timeout_s
             )

@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from autotune.domain.config import is_extra
 from autotune.probe.outcomes import BROKEN, OK
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Unsupported:
 
     def learn(self, record: ProbeRecord) -> None:
         """One more record. A retry that failed alike counts as a second failure."""
-        for name in SUSPECTS:
+        for name in (*SUSPECTS, *filter(is_extra, record.config)):
             value = record.config.get(name)
             if record.status == OK or record.fits is False:
                 self._worked[name].add(value)
@@ -52,8 +53,9 @@ class Unsupported:
 
         Only where another value of that knob has worked: else it need not be the knob's fault.
         """
-        for name in SUSPECTS:
-            value = getattr(config, name)
+        own, values = tuple(dict(config.extra)), config.as_record()
+        for name in (*SUSPECTS, *own):
+            value = values[name]
             worked = self._worked[name]
             if value in worked or not worked:
                 continue

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from autotune.domain.config import KNOBS
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 from autotune.report.bars import memory_bars, time_bars
-from autotune.report.blocks import Bullets, Commands, Paragraph, Section, Table
-from autotune.report.claim import claim_section
+from autotune.report.blocks import Bullets, Paragraph, Section, Table
+from autotune.report.claim import claim_section, contradictions_section
 from autotune.report.comparison import (
     alternatives_section,
     front_section,
@@ -16,12 +16,14 @@ from autotune.report.comparison import (
     sensitivities_section,
     today_section,
 )
+from autotune.report.how_to_run import run_section
 from autotune.report.phrases import (
     BASIS,
     BOUND,
     config_phrase,
     differences,
     fit_phrase,
+    global_batch,
     knob_text,
     limit_phrase,
     memory_phrase,
@@ -63,6 +65,7 @@ _FOLDED = {
 _CLASS_HEADINGS = {
     "neutral": "neutral: the training is the same",
     "numeric": "numeric: the same mathematics with other rounding or kernels",
+    "extra": "your own: extra in the search space",
 }
 
 
@@ -78,6 +81,7 @@ def recommendation_sections(payload: RecommendationPayload) -> list[Section]:
         sections.append(_settings_section(best, payload["reasons"]))
         sections += bill_sections(best)
         sections += [today_section(payload), *journey_sections(payload)]
+        sections.append(contradictions_section(payload.get("contradictions", [])))
         sections += [alternatives_section(payload), front_section(payload)]
     sections += [
         probes_section(payload),
@@ -85,7 +89,7 @@ def recommendation_sections(payload: RecommendationPayload) -> list[Section]:
         _changes_section(payload),
         sensitivities_section(payload),
         warnings_section(payload["warnings"]),
-        _run_section(payload),
+        run_section(payload),
         _search_section(payload),
     ]
     return [section for section in sections if section.blocks]
@@ -94,20 +98,13 @@ def recommendation_sections(payload: RecommendationPayload) -> list[Section]:
 def estimate_sections(payload: EstimatePayload) -> list[Section]:
     """The report of one priced configuration."""
     row = payload["row"]
-    lead = Paragraph(
-        f"{payload['job']['name']}: {seconds_span(row['duration_s'])} and "
-        f"{usd_span(row['cost_usd'])} on {offer_name(row)} with {config_phrase(row['config'])}.",
-        "strong",
-    )
-    fits = Paragraph(
-        f"{_sentence(fit_phrase(row))}: {memory_phrase(row)} at the longest batch. {_basis(row)}",
-        "plain" if row["verdict"] == "fits" else "bad",
-    )
+    lead, fits = row_blocks(row, f"{payload['job']['name']}: ")
     late = [Paragraph(_sentence(miss) + ".", "bad") for miss in _missed(payload["job"], row)]
     sections = [
         Section("", (lead, *late, fits)),
         *_missing(payload),
         claim_section(payload.get("claim")),
+        contradictions_section(payload.get("contradictions", [])),
         _job_section(payload["job"], row),
         assumed_section(payload["assumed"]),
         _settings_section(row, {}),
@@ -115,6 +112,19 @@ def estimate_sections(payload: EstimatePayload) -> list[Section]:
         warnings_section(payload["warnings"]),
     ]
     return [section for section in sections if section.blocks]
+
+
+def row_blocks(row: Row, name: str = "") -> tuple[Paragraph, Paragraph]:
+    """What one configuration takes, and whether it fits. name: what to begin with."""
+    lead = (
+        f"{name}{seconds_span(row['duration_s'])} and {usd_span(row['cost_usd'])} on "
+        f"{offer_name(row)} with {config_phrase(row['config'])}."
+    )
+    fits = f"{_sentence(fit_phrase(row))}: {memory_phrase(row)} at the longest batch. {_basis(row)}"
+    return (
+        Paragraph(lead, "strong"),
+        Paragraph(fits, "plain" if row["verdict"] == "fits" else "bad"),
+    )
 
 
 def _missing(payload: EstimatePayload) -> list[Section]:
@@ -235,7 +245,10 @@ def _saving(today: Row, pick: Row) -> str:
     usd_words = f"{format_usd(abs(usd))} {'cheaper' if usd >= 0 else 'dearer'}"
     if format_usd(abs(usd)) == format_usd(0):
         usd_words = "costs the same"
-    return f"Against today's config that is {time_words} and {usd_words}."
+    batch = ""
+    if global_batch(today) != global_batch(pick):
+        batch = f", the change of the global batch from {global_batch(today)} included"
+    return f"Against today's config that is {time_words} and {usd_words}{batch}."
 
 
 def _basis(row: Row) -> str:
@@ -272,7 +285,7 @@ def _settings_section(row: Row, reasons: dict[str, str]) -> Section:
         names = [
             name
             for name in row["config"]
-            if KNOBS[name].knob_class == knob_class and reasons.get(name, "") not in folded
+            if _class_of(name) == knob_class and reasons.get(name, "") not in folded
         ]
         if names:
             groups.add(len(rows))
@@ -294,6 +307,10 @@ def _settings_section(row: Row, reasons: dict[str, str]) -> Section:
         for why in sorted(folded)
     ]
     return Section("Settings", (table, *notes) if rows else tuple(notes))
+
+
+def _class_of(name: str) -> str:
+    return KNOBS[name].knob_class if name in KNOBS else "extra"
 
 
 def _usable_note(row: Row) -> Paragraph:
@@ -367,18 +384,6 @@ def _changes_section(payload: RecommendationPayload) -> Section:
         knobs = ", ".join(job["closed_knobs"])
         items.append(f"opening a numeric knob that was kept closed: --allow {knobs}")
     return Section("What would change the answer", (Bullets(tuple(items)),) if items else ())
-
-
-def _run_section(payload: RecommendationPayload) -> Section:
-    run_dir = payload["run_dir"]
-    if not run_dir or not payload["best"]:
-        return Section("Next", ())
-    commands = (
-        (f"autotune export {run_dir} --to trl", "the same for another trainer: hf, trl"),
-        (f"autotune report {run_dir} --format md", "this report again, in another format"),
-    )
-    what = f"{run_dir} holds run.sh, the training arguments, and every trial."
-    return Section("Next", (Paragraph(what), Commands(commands)))
 
 
 def _search_section(payload: RecommendationPayload) -> Section:

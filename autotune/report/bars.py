@@ -12,7 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 # Units for one column of numbers: from this size on, this unit with this many decimals.
-_TIME_UNITS = ((2 * HOUR_S, HOUR_S, "h", 2), (2 * MINUTE_S, MINUTE_S, "min", 1), (0.0, 1.0, "s", 1))
+_Unit = tuple[float, float, str, int]
+_TIME_UNITS = (
+    (2 * HOUR_S, HOUR_S, "h", 2),
+    (10 * MINUTE_S, MINUTE_S, "min", 1),
+    (0.0, 1.0, "s", 1),
+)
 _BYTE_UNITS = ((GIB, GIB, "GiB", 2), (MIB, MIB, "MiB", 1), (0.0, KIB, "KiB", 1))
 
 TIME_LABELS = {
@@ -52,29 +57,36 @@ def rounded_parts(parts: Sequence[float], total: float, decimals: int) -> list[f
     return [value / scale for value in floors]
 
 
-def time_bars(time_s: Mapping[str, float]) -> Bars:
-    """The parts of the duration; parts of zero seconds are left out."""
+def time_bars(time_s: Mapping[str, float], beside: float = 0.0) -> Bars:
+    """The parts of the duration; parts of zero seconds are left out.
+
+    beside: a larger duration whose unit is taken, so that both can be compared.
+    """
     total = sum(time_s.values())
     parts = {TIME_LABELS.get(name, name): value for name, value in time_s.items() if value > 0}
-    bars = _cascade(parts, total, total, _TIME_UNITS)
-    return Bars((*bars, _whole("total", total, total, _TIME_UNITS)))
+    unit = _unit(max(total, beside), _TIME_UNITS)
+    return Bars((*_cascade(parts, total, total, unit), _whole("total", total, total, unit)))
 
 
-def memory_bars(memory_bytes: Mapping[str, float]) -> Bars:
-    """The parts of the peak against what is usable; what is left (or over) ends the column."""
+def memory_bars(memory_bytes: Mapping[str, float], beside: float = 0.0) -> Bars:
+    """The parts of the peak against what is usable; what is left (or over) ends the column.
+
+    beside: as `time_bars` has it.
+    """
     total, usable = memory_bytes["total"], memory_bytes["usable"]
     scale = max(total, usable)
+    unit = _unit(max(total, beside), _BYTE_UNITS)
     parts = {
         MEMORY_LABELS.get(name, name): value
         for name, value in memory_bytes.items()
         if value > 0 and name not in {"total", "usable"}
     }
-    bars = _cascade(parts, total, scale, _BYTE_UNITS)
-    bars.append(_whole("total", total, scale, _BYTE_UNITS))
+    bars = _cascade(parts, total, scale, unit)
+    bars.append(_whole("total", total, scale, unit))
     low, rest = min(total, usable), abs(usable - total)
-    _, unit, name, decimals = _unit(scale, _BYTE_UNITS)
+    _, size, name, decimals = unit
     # Taken from the rounded numbers, so that total and free add up to usable as printed.
-    left = abs(round(usable / unit, decimals) - round(total / unit, decimals))
+    left = abs(round(usable / size, decimals) - round(total / size, decimals))
     over = total > usable
     bars.append(
         Bar(
@@ -93,9 +105,9 @@ def _cascade(
     parts: Mapping[str, float],
     total: float,
     scale: float,
-    units: Sequence[tuple[float, float, str, int]],
+    unit_of: _Unit,
 ) -> list[Bar]:
-    _, unit, unit_name, decimals = _unit(scale, units)
+    _, unit, unit_name, decimals = unit_of
     shown = rounded_parts([value / unit for value in parts.values()], total / unit, decimals)
     bars, start = [], 0.0
     for (name, value), number in zip(parts.items(), shown, strict=True):
@@ -105,18 +117,14 @@ def _cascade(
     return bars
 
 
-def _whole(
-    name: str, total: float, scale: float, units: Sequence[tuple[float, float, str, int]]
-) -> Bar:
-    _, unit, unit_name, decimals = _unit(scale, units)
+def _whole(name: str, total: float, scale: float, unit_of: _Unit) -> Bar:
+    _, unit, unit_name, decimals = unit_of
     text = f"{total / unit:,.{decimals}f} {unit_name}"
     length = total / scale if scale else 0.0
     return Bar(name, text, _percent(total, scale), 0.0, length, "total")
 
 
-def _unit(
-    value: float, units: Sequence[tuple[float, float, str, int]]
-) -> tuple[float, float, str, int]:
+def _unit(value: float, units: Sequence[_Unit]) -> _Unit:
     return next(unit for unit in units if value >= unit[0])
 
 

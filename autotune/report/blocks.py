@@ -59,9 +59,13 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Parts laid end to end: each starts where the one above ends, so they add up to the eye."""
+    """Parts laid end to end: each starts where the one above ends, so they add up to the eye.
+
+    columns: what the numbers of each bar are; in a bar's text, two spaces or more part them.
+    """
 
     bars: tuple[Bar, ...]
+    columns: tuple[str, ...] = ("amount",)
 
 
 Block = Paragraph | Bullets | Commands | Table | Bars

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import format_count, format_seconds
-from autotune.report.blocks import Paragraph, Section, Table, Tone
+from autotune.report.blocks import Bullets, Paragraph, Section, Table, Tone
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+CONTRADICTIONS = "What the job file says and what does not hold"
 _TITLE: dict[str, tuple[str, Tone]] = {
     "impossible": ("is impossible", "bad"),
     "beyond_observed": ("is beyond anything observed", "warn"),
@@ -36,11 +37,16 @@ def claim_section(claim: Mapping[str, Any] | None) -> Section:
     )
     blocks = (
         Paragraph(f'"{claim["stated"]}" {words}.', tone),
-        Paragraph(f"{claim['reason']}."),
+        Paragraph(f"{claim['reason'][:1].upper()}{claim['reason'][1:]}."),
         Table(("", "tokens/s", "TFLOP/s"), rows, frozenset({1, 2})),
         Paragraph(span),
     )
     return Section("The claim", blocks)
+
+
+def contradictions_section(found: Sequence[str]) -> Section:
+    """What the job file says of its plan or of its measurements that does not hold."""
+    return Section(CONTRADICTIONS, (Bullets(tuple(found), "warn"),) if found else ())
 
 
 def _tera(flop_per_s: float) -> str:

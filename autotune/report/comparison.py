@@ -11,6 +11,7 @@ from autotune.report.phrases import (
     change_phrase,
     config_phrase,
     differences,
+    global_batch,
     knob_text,
     memory_phrase,
     offer_name,
@@ -37,6 +38,9 @@ def today_section(payload: RecommendationPayload) -> Section:
         for name, value in pick["config"].items()
         if today["config"][name] != value
     ]
+    if global_batch(today) != global_batch(pick):
+        yours = "your decision"
+        rows.insert(0, ("global batch", str(global_batch(today)), str(global_batch(pick)), yours))
     if offer_name(today) != offer_name(pick):
         rows.insert(0, ("machine", offer_name(today), offer_name(pick), ""))
     rows += [
@@ -154,6 +158,8 @@ def sensitivities_section(payload: RecommendationPayload) -> Section:
     )
     titles = ("--set", "duration", "", "cost", "", "memory")
     notes = tuple(f"{each['key']}={each['value']} {each['note']}" for each in found if each["note"])
+    if pick["basis"] == "measured":
+        notes += ("the pick was measured and these were not: modelled, in its proportion",)
     title = "What your own choices are worth (they change the result; none is applied)"
     table = Table(titles, rows, frozenset(range(1, 6)))
     return Section(title, (table, Bullets(notes)) if notes else (table,))

@@ -1,8 +1,12 @@
-"""Payloads as CSV: one line a candidate, nested names joined by dots, base units."""
+"""Payloads as CSV: one line a candidate, nested names joined by dots, base units.
+
+One header, quoting as RFC 4180 has it, lines that end in a line feed so that cut and awk work too.
+"""
 
 from __future__ import annotations
 
 import csv
+import re
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +16,8 @@ if TYPE_CHECKING:
     from autotune.report.schema import EstimatePayload, RecommendationPayload
 
 SKIPPED = {"measured", "traced"}  # empty, or a record of its own
+# A sheet would run text that starts like this. Source: OWASP, "CSV Injection".
+_FORMULA = re.compile(r"[=+\-@\t\r]")
 
 
 def recommendation_csv(payload: RecommendationPayload) -> str:
@@ -69,5 +75,8 @@ def _cell(value: Any) -> Any:  # noqa: ANN401 - any leaf of a payload
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | tuple):
-        return ";".join(str(item) for item in value)
+        value = ";".join(str(item) for item in value)
+    if isinstance(value, str):
+        quote = "'" if _FORMULA.match(value) else ""
+        return quote + value.replace("\r\n", "\n").replace("\r", "\n")
     return value

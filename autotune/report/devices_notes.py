@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 Payload = dict[str, Any]
 MOST_SPLITS = 6
+MANY = 100  # a day: from so many on no decimals are shown
 
 
 def machine_name(row: Mapping[str, Any]) -> str:
@@ -84,16 +85,25 @@ def spot_section(rows: Sequence[Payload]) -> Section:
             if even is None
             else "and is never cheaper"
             if even == 0
-            else f"and breaks even at {even:.3g} interruptions a day"
+            else f"and breaks even at {_rate(even)} interruptions a day"
         )
+        lost = format_seconds(row["time_s"]["lost_work"])
         items.append(
             f"{variant_and_machine(row)}: {verdict} against "
             f"{format_usd(terms['on_demand_usd'])} on demand at "
-            f"{terms['interruptions_per_day']:.3g} interruptions a day, {until}; saved every "
-            f"{format_count(row['config']['checkpoint_every_steps'])} steps, "
-            f"{format_seconds(row['time_s']['lost_work'])} of lost work in its duration"
+            f"{_rate(terms['interruptions_per_day'])} interruptions a day, {until}; "
+            f"{_saves(row)}{lost} of lost work in its duration"
         )
     return Section("Spot against on demand", (Bullets(tuple(items)),) if items else ())
+
+
+def _saves(row: Payload) -> str:
+    every = format_count(row["config"]["checkpoint_every_steps"])
+    return f"saved every {every} steps, " if row["checkpoints"] else ""
+
+
+def _rate(per_day: float) -> str:
+    return f"{per_day:,.0f}" if per_day >= MANY else f"{per_day:.3g}"
 
 
 def own_section(rows: Sequence[Payload]) -> Section:

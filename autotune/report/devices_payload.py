@@ -46,7 +46,9 @@ def comparison_payload(found: Comparisons) -> Payload:
             "priced": sum(part.priced for part in found.parts),
             "space_size": sum(part.space_size for part in found.parts),
             "wall_seconds": found.wall_seconds,
+            "fidelity": found.fidelity,
         },
+        "contradictions": [text for part in found.parts for text in part.contradictions],
         "warnings": list(dict.fromkeys(w for part in found.parts for w in part.warnings)),
     }
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 from autotune.report.answer import assumed_section, warnings_section
 from autotune.report.blocks import Bullets, Paragraph, Section, Table
+from autotune.report.claim import contradictions_section
 from autotune.report.devices_notes import (
     machine_name,
     own_section,
@@ -16,7 +17,7 @@ from autotune.report.devices_notes import (
     variant_and_machine,
 )
 from autotune.report.markdown import sections_markdown
-from autotune.report.phrases import config_phrase, probability, step_arithmetic
+from autotune.report.phrases import BASIS, config_phrase, probability, step_arithmetic
 from autotune.report.text import sections_text
 from autotune.report.variants_table import (
     memory_section,
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 
 Payload = dict[str, Any]
 MOST_ROWS = 24  # more than a screen: then one row a device and those that win something
-MOST_CONFIGS, MOST_INFEASIBLE = 8, 10
+MOST_CONFIGS, MOST_INFEASIBLE, MOST_NAMED = 8, 10, 4
+DOUBTFUL = 0.95  # as `autotune.app.tracing` has it: under it, auto traces
 
 
 def comparison_text(payload: Payload, *, width: int = 80, colour: bool = False) -> str:
@@ -66,9 +68,10 @@ def comparison_sections(payload: Payload) -> list[Section]:
         own_section(payload["rows"]),
         session_section(payload["rows"], payload["job"]),
         _infeasible_section(payload["infeasible"]),
+        contradictions_section(payload.get("contradictions", [])),
         assumed_section(payload["assumed"]),
         warnings_section(payload["warnings"]),
-        _search_section(payload["search"]),
+        _search_section(payload),
     ]
     return [section for section in sections if section.blocks]
 
@@ -279,10 +282,22 @@ def _bytes(value: float | None) -> str:
     return "" if value is None else format_bytes(value)
 
 
-def _search_section(search: Payload) -> Section:
-    text = (
+def _search_section(payload: Payload) -> Section:
+    """What was priced, what it rests on, and which rows `tune` would look at more closely."""
+    search, rows = payload["search"], payload["rows"]
+    formula = search["fidelity"] == "formula"
+    command = f"`autotune tune --fidelity {search['fidelity']}`"
+    priced = (
         f"Priced {format_count(search['priced'])} of {format_count(search['space_size'])} "
-        f"candidates in {format_seconds(search['wall_seconds'])}: each row is what `autotune tune` "
+        f"candidates in {format_seconds(search['wall_seconds'])}: each row is what {command} "
         "would pick if its machine were the only one."
     )
-    return Section("How it was found", (Paragraph(text, "quiet"),))
+    lines = [priced, *(f"{BASIS[basis]}." for basis in sorted({row["basis"] for row in rows}))]
+    doubtful = [row for row in rows if row["fits_probability"] < DOUBTFUL]
+    if formula and doubtful:
+        names = ", ".join(dict.fromkeys(variant_and_machine(row) for row in doubtful[:MOST_NAMED]))
+        lines.append(
+            f"Memory is by formula, and {len(doubtful)} of the rows fit with a probability under "
+            f"{DOUBTFUL} ({names}): --fidelity auto traces those, as `autotune tune` does."
+        )
+    return Section("How it was found", (Paragraph(" ".join(lines), "quiet"),))

@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING
 from autotune.report.answer import (
     bill_sections,
     recommendation_sections,
+    row_blocks,
     warnings_section,
 )
 from autotune.report.blocks import Bars, Paragraph
 from autotune.report.comparison import alternatives_section, front_section, today_section
+from autotune.report.how_to_run import RUN_TITLE, run_commands
 from autotune.report.html_blocks import anchor, block_html, section_html, titled
 from autotune.report.html_figures import (
     against_today,
     memory_figure,
     probe_figures,
+    rows_by_name,
     tiles,
     time_figure,
     waterfall_figure,
@@ -38,10 +41,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.report.blocks import Section
-    from autotune.report.schema import RecommendationPayload
+    from autotune.report.schema import RecommendationPayload, Row
 
 FRONT_TITLE = "Time against money"
 MACHINES_TITLE = "Machines and configurations"
+# How titles begin, in the order in which people ask. Every title begins with the "" of the end.
+ORDER = (
+    "Beside today", "Warnings", "The job", "Settings", "Where the time", "Where the memory",
+    "Probes", "From today", FRONT_TITLE, MACHINES_TITLE, "Around", "What the measured", "What",
+    "Assumed", RUN_TITLE, "How it was found", "",
+)  # fmt: skip
 
 
 def recommendation_html(payload: RecommendationPayload) -> str:
@@ -61,7 +70,7 @@ def recommendation_html(payload: RecommendationPayload) -> str:
         tag("link", rel="icon", href="data:,"),
         tag("style", Markup(_resource("page.css"))),
     )
-    body = tag("body", _report(payload), tag("script", Markup(script)))
+    body = tag("body", _report(payload), tag("script", Markup(script)), class_="autotune-page")
     page = tag("html", head, body, lang="en")
     return ascii_only(f"<!DOCTYPE html>\n{page}\n")
 
@@ -72,9 +81,21 @@ def recommendation_fragment(payload: RecommendationPayload) -> str:
     best = payload["best"]
     content = [block_html(block) for block in first.blocks]
     if best:
-        content += [tiles(best), against_today(payload)]
+        content += [tiles(best, payload["today"]), against_today(payload)]
         content += [section_html(today_section(payload))] if payload["today"] else []
     content.append(section_html(warnings_section(payload["warnings"])))
+    return _fragment(content)
+
+
+def row_fragment(row: Row) -> str:
+    """One priced configuration in short for a notebook's cell, as `recommendation_fragment`."""
+    rows = {"this config": row}
+    content = [block_html(block) for block in row_blocks(row)]
+    content += [tiles(row), time_figure(rows), memory_figure(rows)]
+    return _fragment(content)
+
+
+def _fragment(content: Sequence[Markup]) -> str:
     style = tag("style", Markup(_resource("page.css")))
     return ascii_only(tag("div", style, *content, class_="autotune fragment"))
 
@@ -96,7 +117,9 @@ def _report(payload: RecommendationPayload) -> Markup:
     drawn, parts = _drawn(payload)
     words = [(each.title, section_html(each)) for each in others if each not in drawn]
     # Where nothing fits, what would make it fit comes before the drawings; warnings come first.
-    ordered = [*parts, *words] if payload["best"] else [parts[0], *words, *parts[1:]]
+    ordered = [parts[0], *words, *parts[1:]]
+    if payload["best"]:
+        ordered = sorted([*parts, *words], key=lambda each: _rank(each[0]))
     shown = [(title, part) for title, part in ordered if part]
     links = [
         tag("li", tag("a", title.partition(" (")[0], href=f"#{anchor(title)}"))
@@ -106,7 +129,8 @@ def _report(payload: RecommendationPayload) -> Markup:
     header = tag(
         "header",
         *_lead(first),
-        tiles(best) if best else Markup(),
+        tiles(best, payload["today"]) if best else Markup(),
+        joined([tag("pre", tag("code", line), tabindex="0") for line in run_commands(payload)]),
     )
     return tag(
         "div",
@@ -116,6 +140,10 @@ def _report(payload: RecommendationPayload) -> Markup:
         tag("div", id="tip", role="status", hidden="hidden"),
         class_="autotune",
     )
+
+
+def _rank(title: str) -> int:
+    return next(i for i, first in enumerate(ORDER) if title.startswith(first))
 
 
 def _lead(section: Section) -> list[Markup]:
@@ -146,8 +174,8 @@ def _drawn(
     parts = [
         (beside.title, _with(beside, against_today(payload)) if payload["today"] else Markup()),
         warned,
-        (time_bill.title, _with(time_bill, time_figure(payload))),
-        (memory_bill.title, _with(memory_bill, memory_figure(payload))),
+        (time_bill.title, _with(time_bill, time_figure(rows_by_name(payload)))),
+        (memory_bill.title, _with(memory_bill, memory_figure(rows_by_name(payload)))),
         *((each.title, _with(each, waterfall_figure(payload, each))) for each in fall),
         front, probed, machines,
     ]  # fmt: skip

@@ -6,16 +6,18 @@ as on a screen. Every mark says its number when it is pointed at or reached by k
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.report.html_markup import Markup, joined, share, tag
+from autotune.report.html_markup import Markup, breakable, joined, share, tag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 BAR_PX, ROW_PX = 30, 20
-LEGIBLE = 0.09  # of the width: from here on a segment holds its own label
+LONG = 24  # characters of a name from which on names get more room
+LEGIBLE = 0.05  # of the width: from here on a segment holds its own label
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +94,22 @@ def _stack(stack: Stack, scale: float) -> Markup:
                 )
             )  # fmt: skip
         start += width
-    if stack.limit is not None:
-        at = share(stack.limit / scale)
-        marks.append(tag("line", x1=at, x2=at, y1="-4", y2=str(BAR_PX + 4), class_="limit"))
+    marks += _limit_line(stack.limit, scale, BAR_PX)
     return drawing(marks, BAR_PX, f"{stack.name}: {stack.shown}")
 
 
-def ranges_html(ranges: Sequence[Range], label: str) -> Markup:
+def ranges_html(ranges: Sequence[Range], label: str, limit: float | None = None) -> Markup:
     """Middles with intervals under each other, on one scale from zero."""
     values = [v for r in ranges for v in (r.middle, r.high, r.measured) if v is not None]
-    scale = max(values, default=0.0) * 1.02 or 1.0
-    return _figure(joined([row(r.name, r.shown, _range(r, scale)) for r in ranges]), label)
+    scale = max([*values, limit or 0.0]) * 1.02 or 1.0
+    rows = joined([row(r.name, r.shown, _range(r, scale, limit)) for r in ranges])
+    return _figure(rows, label, "steps" if any(len(r.name) > LONG for r in ranges) else None)
 
 
-def _range(item: Range, scale: float) -> Markup:
+def _range(item: Range, scale: float, limit: float | None) -> Markup:
     y = str(ROW_PX // 2)
     marks: list[str] = [tag("line", x1="0%", x2="100%", y1=y, y2=y, class_="track")]
+    marks += _limit_line(limit, scale, ROW_PX)
     if item.low is not None and item.high is not None:
         width = max(item.high - item.low, 0.0) / scale
         marks.append(
@@ -127,25 +129,34 @@ def _range(item: Range, scale: float) -> Markup:
     return drawing(marks, ROW_PX, tip)
 
 
-def spans_html(spans: Sequence[Span], label: str) -> Markup:
+def spans_html(spans: Sequence[Span], label: str, limit: float | None = None) -> Markup:
     """Stretches under each other on one scale from zero."""
-    scale = max((max(s.start, s.end) for s in spans), default=0.0) or 1.0
-    return _figure(joined([row(s.name, s.shown, _span(s, scale)) for s in spans]), label)
+    scale = max([*(max(s.start, s.end) for s in spans), limit or 0.0]) or 1.0
+    rows = joined([row(s.name, s.shown, _span(s, scale, limit)) for s in spans])
+    return _figure(rows, label, "steps")
 
 
-def _span(span: Span, scale: float) -> Markup:
+def _span(span: Span, scale: float, limit: float | None) -> Markup:
     low, high = sorted((max(span.start, 0.0) / scale, max(span.end, 0.0) / scale))
     shape = mark(
         "rect", f"{span.name}: {span.shown}", first=True, x=share(low),
         width=share(max(high - low, 0.002)), y="2", height=str(ROW_PX - 4),
         class_=f"span {span.kind}",
     )  # fmt: skip
-    return drawing([shape], ROW_PX, span.name)
+    return drawing([shape, *_limit_line(limit, scale, ROW_PX)], ROW_PX, span.name)
+
+
+def _limit_line(limit: float | None, scale: float, height: int) -> list[Markup]:
+    if limit is None:
+        return []
+    at = share(limit / scale)
+    return [tag("line", x1=at, x2=at, y1="-4", y2=str(height + 4), class_="limit")]
 
 
 def row(name: str, shown: str, drawn: Markup) -> Markup:
-    """A drawing beside its name and its number; on a phone, under them."""
-    return tag("div", tag("span", name), tag("b", shown), drawn, class_="row")
+    """A drawing beside its name and its numbers; on a phone, under them."""
+    numbers = [tag("span", each) for each in re.split(r"\s{2,}", shown)]
+    return tag("div", tag("span", breakable(name)), tag("b", *numbers), drawn, class_="row")
 
 
 def drawing(marks: Sequence[str], height: int, label: str) -> Markup:
@@ -157,13 +168,15 @@ def drawing(marks: Sequence[str], height: int, label: str) -> Markup:
 
 
 def mark(name: str, tip: str, *, first: bool, **attributes: str) -> Markup:
-    """A shape that tells what it is when pointed at, touched or focused."""
+    """A shape that tells what it is when pointed at, touched or focused.
+
+    The title is for pages without the script, which tells more at once and takes it away.
+    """
     return tag(
-        name, role="img", aria_label=tip, data_tip=tip, tabindex="0" if first else "-1",
-        **attributes,
+        name, tag("title", tip), role="img", aria_label=tip, data_tip=tip,
+        tabindex="0" if first else "-1", **attributes,
     )  # fmt: skip
 
 
-def _figure(content: Markup, label: str) -> Markup:
-    caption = tag("figcaption", label)
-    return tag("figure", caption, content)
+def _figure(content: Markup, label: str, kind: str | None = None) -> Markup:
+    return tag("figure", tag("figcaption", label), content, class_=kind)

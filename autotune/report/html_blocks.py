@@ -6,11 +6,12 @@ import re
 from typing import TYPE_CHECKING
 
 from autotune.report.blocks import Bullets, Commands, Paragraph, Table
-from autotune.report.html_markup import Markup, joined, share, tag
+from autotune.report.html_markup import Markup, breakable, joined, share, tag
 
 if TYPE_CHECKING:
     from autotune.report.blocks import Bar, Bars, Block, Section
 
+SENTENCE = 36  # characters from which on a row's head is no name
 FOLD_FROM, FOLD_TO = 12, 6  # items of a list: from how many on it is folded, and to how many
 
 
@@ -35,7 +36,7 @@ def anchor(title: str) -> str:
 def block_html(block: Block, label: str = "") -> Markup:
     """One block. label: what the table is about, for people who cannot see it."""
     if isinstance(block, Paragraph):
-        return tag("p", block.text, class_=block.tone)
+        return tag("p", with_code(block.text), class_=block.tone)
     if isinstance(block, Bullets):
         return _bullets(block)
     if isinstance(block, Commands):
@@ -45,9 +46,15 @@ def block_html(block: Block, label: str = "") -> Markup:
     return scrolling(_bars(block), label)
 
 
+def with_code(text: str) -> Markup:
+    """Text in which what stands between backticks is code."""
+    parts = re.split(r"`([^`]+)`", text)
+    return joined([tag("code", each) if i % 2 else each for i, each in enumerate(parts)])
+
+
 def _bullets(block: Bullets) -> Markup:
     """A list; of a long one, most is folded away on a screen."""
-    items = [tag("li", item) for item in block.items]
+    items = [tag("li", with_code(item)) for item in block.items]
     if len(items) <= FOLD_FROM:
         return tag("ul", *items, class_=block.tone)
     more = tag("summary", f"{len(items) - FOLD_TO} more")
@@ -81,9 +88,17 @@ def _table(table: Table) -> Markup:
             heading = tag("th", cells[0], colspan=str(width), scope="colgroup")
             rows.append(tag("tr", heading, class_="group"))
             continue
-        shown = [tag("td", cell, class_=_side(table, i)) for i, cell in enumerate(cells)]
+        shown = [_cell(table, i, cell) for i, cell in enumerate(cells)]
         rows.append(tag("tr", *shown, class_="strong" if number in table.strong_rows else None))
     return tag("table", tag("thead", head), tag("tbody", *rows))
+
+
+def _cell(table: Table, index: int, text: str) -> Markup:
+    """A cell; the first of a row, where it is a name, heads the row."""
+    if index == 0 and 0 not in table.right:
+        kind = "words" if len(text) > SENTENCE else None
+        return tag("th", breakable(text), scope="row", class_=kind)
+    return tag("td", breakable(text), class_=_side(table, index))
 
 
 def _side(table: Table, index: int) -> str | None:

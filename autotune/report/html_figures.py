@@ -18,7 +18,7 @@ from autotune.report.html_bars import (
 )
 from autotune.report.html_blocks import scrolling
 from autotune.report.html_markup import Markup, joined, tag
-from autotune.report.phrases import differences, seconds_span, usd_span
+from autotune.report.phrases import between, differences, seconds_span, usd_span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,8 +37,8 @@ def rows_by_name(payload: RecommendationPayload) -> dict[str, Row]:
 
 
 def against_today(payload: RecommendationPayload) -> Markup:
-    """Duration and cost of both, with their 80 % intervals."""
-    rows = rows_by_name(payload)
+    """Duration and cost of both, with their 80 % intervals, beside the job's limits."""
+    rows, limits = rows_by_name(payload), payload["job"]["limits"]
     kinds = {"today": "today", "the pick": "pick"}
     durations = [
         Range(name, seconds_span(row["duration_s"]), row["duration_s"]["p50"],
@@ -50,29 +50,38 @@ def against_today(payload: RecommendationPayload) -> Markup:
               row["cost_usd"]["p90"], kind=kinds[name])
         for name, row in rows.items()
     ]  # fmt: skip
-    drawn = [ranges_html(durations, "Duration, with its 80 % interval")]
+    deadline, budget = limits["deadline_s"], limits["budget_usd"]
+    words = f"Duration, with its 80 % interval{_limit('deadline', deadline, format_seconds)}"
+    drawn = [ranges_html(durations, words, deadline)]
     if any(item.middle for item in costs):
-        drawn.append(ranges_html(costs, "Cost, with its 80 % interval"))
+        words = f"Cost, with its 80 % interval{_limit('budget', budget, format_usd)}"
+        drawn.append(ranges_html(costs, words, budget))
     return joined(list(drawn))
 
 
-def time_figure(payload: RecommendationPayload) -> Markup:
+def _limit(name: str, value: float | None, show: Callable[[float], str]) -> str:
+    return f"; the dashed line is the {name}, {show(value)}" if value is not None else ""
+
+
+def time_figure(rows: Mapping[str, Row]) -> Markup:
     """Where the time goes, part by part."""
-    rows = {name: row["time_s"] for name, row in rows_by_name(payload).items()}
-    stacks = [
-        Stack(name, format_seconds(sum(parts.values())), *_segments(parts, TIME_LABELS, time_bars))
-        for name, parts in rows.items()
-    ]
+    most = max(sum(row["time_s"].values()) for row in rows.values())
+    stacks = []
+    for name, row in rows.items():
+        parts = row["time_s"]
+        drawn = _segments(parts, TIME_LABELS, time_bars(parts, most))
+        stacks.append(Stack(name, format_seconds(sum(parts.values())), *drawn))
     return joined([stacks_html(stacks, "Duration by part"), _parts_table(stacks)])
 
 
-def memory_figure(payload: RecommendationPayload) -> Markup:
+def memory_figure(rows: Mapping[str, Row]) -> Markup:
     """Where the memory goes at its peak, against what is usable."""
+    most = max(row["memory_bytes"]["total"] for row in rows.values())
     stacks = []
-    for name, row in rows_by_name(payload).items():
+    for name, row in rows.items():
         memory = row["memory_bytes"]
         shown = f"{format_bytes(memory['total'])} of {format_bytes(memory['usable'])}"
-        drawn = _segments(memory, MEMORY_LABELS, memory_bars)
+        drawn = _segments(memory, MEMORY_LABELS, memory_bars(memory, most))
         stacks.append(Stack(name, shown, *drawn, limit=memory["usable"]))
     return joined(
         [
@@ -83,19 +92,16 @@ def memory_figure(payload: RecommendationPayload) -> Markup:
 
 
 def _segments(
-    parts: Mapping[str, float],
-    labels: Mapping[str, str],
-    bars: Callable[[Mapping[str, float]], Bars],
+    parts: Mapping[str, float], labels: Mapping[str, str], written: Bars
 ) -> tuple[tuple[Segment, ...], str]:
     """The parts and their total, in numbers that add up as printed."""
-    drawn = bars(parts).bars
-    shown = {bar.name: bar.shown for bar in drawn if bar.kind == "part"}
+    shown = {bar.name: bar.shown for bar in written.bars if bar.kind == "part"}
     segments = tuple(
         Segment(label, parts[name], shown[label], slot)
         for slot, (name, label) in enumerate(labels.items())
         if parts.get(name, 0.0) > 0
     )
-    return segments, next(bar.shown for bar in drawn if bar.kind == "total")
+    return segments, next(bar.shown for bar in written.bars if bar.kind == "total")
 
 
 def _parts_table(stacks: Sequence[Stack]) -> Markup:
@@ -122,7 +128,8 @@ def _parts_table(stacks: Sequence[Stack]) -> Markup:
         )
     total = [tag("td", stack.total, class_="num") for stack in stacks]
     lines.append(tag("tr", tag("th", "in all", scope="row"), *total, class_="strong"))
-    return scrolling(tag("table", tag("thead", head), tag("tbody", *lines)), "parts and amounts")
+    table = tag("table", tag("thead", head), tag("tbody", *lines), class_="parts")
+    return scrolling(table, "parts and amounts")
 
 
 def waterfall_figure(payload: RecommendationPayload, section: Section) -> Markup:
@@ -141,7 +148,10 @@ def waterfall_figure(payload: RecommendationPayload, section: Section) -> Markup
         spans.append(Span(name, bar.shown, level, after, kind))
         level = after
     spans.append(Span(bars[-1].name, bars[-1].shown, 0.0, level, "pick"))
-    return spans_html(spans, "Duration; beside it what each change adds, in time and dollars")
+    deadline = payload["job"]["limits"]["deadline_s"]
+    words = "Duration; beside it what each change adds, in time and dollars"
+    words += _limit("deadline", deadline, format_seconds)
+    return spans_html(spans, words, deadline)
 
 
 def probe_figures(payload: RecommendationPayload) -> Markup:
@@ -199,38 +209,41 @@ def _timeline(runs: Sequence[ProbedPayload], pick: Mapping[str, object]) -> Mark
     return spans_html(spans, f"Probes in the order they ran: {format_seconds(clock)} in all")
 
 
-def tiles(row: Row) -> Markup:
-    """The pick's figures, large."""
-    memory, duration, cost = row["memory_bytes"], row["duration_s"], row["cost_usd"]
-    shown = [
-        (
-            "Duration",
-            format_seconds(duration["p50"]),
-            _between(duration, format_seconds),
-        ),
-        (
-            "Cost",
-            format_usd(cost["p50"]),
-            _between(cost, format_usd),
-        ),
-        (
-            "Memory at its peak",
-            format_bytes(memory["total"]),
-            f"of {format_bytes(memory['usable'])} usable",
-        ),
-    ]
-    return tag("dl", *(_tile(*each) for each in shown), class_="tiles")
+def tiles(row: Row, today: Row | None = None) -> Markup:
+    """A row's figures, large; what they are today, small."""
+    return tag(
+        "dl",
+        _tile("Duration", row["duration_s"], today and today["duration_s"], format_seconds),
+        _tile("Cost", row["cost_usd"], today and today["cost_usd"], format_usd),
+        _memory_tile(row, today),
+        class_="tiles",
+    )
 
 
-def _between(spread: SpreadPayload, show: Callable[[float], str]) -> str:
-    low, high = show(spread["p10"]), show(spread["p90"])
-    return "exactly" if low == high else f"{low} to {high}"
+def _tile(
+    name: str, spread: SpreadPayload, today: SpreadPayload | None, show: Callable[[float], str]
+) -> Markup:
+    before = today and _before(today["p50"], spread["p50"], show)
+    around = between(spread, show) or "exactly"
+    return _figure_tile(name, show(spread["p50"]), around, before)
 
 
-def _tile(name: str, figure: str, under: str) -> Markup:
+def _memory_tile(row: Row, today: Row | None) -> Markup:
+    total, usable = row["memory_bytes"]["total"], row["memory_bytes"]["usable"]
+    before = today and _before(today["memory_bytes"]["total"], total, format_bytes)
+    of_usable = f"of {format_bytes(usable)} usable"
+    return _figure_tile("Peak memory", format_bytes(total), of_usable, before)
+
+
+def _before(today: float, pick: float, show: Callable[[float], str]) -> str:
+    change = f" ({100 * (pick - today) / today:+.0f}%)" if today else ""
+    return f"today {show(today)}{change}"
+
+
+def _figure_tile(name: str, figure: str, *under: str | None) -> Markup:
     return tag(
         "div",
         tag("dt", name),
         tag("dd", figure, class_="figure"),
-        tag("dd", under, class_="quiet"),
+        *(tag("dd", words, class_="quiet") for words in under if words),
     )

@@ -13,11 +13,12 @@ from autotune.report.html_markup import Markup, joined, share, tag
 from autotune.report.phrases import config_phrase, offer_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from autotune.report.schema import LimitsPayload, RecommendationPayload, Row
 
 HEIGHT_PX = 320
+EDGE = 0.15  # of the width: a name that near to an edge does not stand in the middle of its line
 # A shape a role: told apart without colour.
 SHAPES = {
     "pick": ("M0 -10L10 0L0 10L-10 0Z", "the pick"),
@@ -83,8 +84,10 @@ def each_once(found: Sequence[Point]) -> list[Point]:
 
 
 def front_html(payload: RecommendationPayload) -> Markup:
-    """The plane of time and money; nothing where there is no money, or nothing to compare."""
-    points = points_of(payload)
+    """The plane of time and money; nothing where nothing fits, is paid or is to be compared."""
+    if not payload["best"]:
+        return Markup()
+    points, limits = points_of(payload), payload["job"]["limits"]
     free = not any(point.at[1] for point in points)
     if len(points) < 2 or free:  # noqa: PLR2004 - one point is no comparison
         return Markup()
@@ -93,8 +96,9 @@ def front_html(payload: RecommendationPayload) -> Markup:
     drawn = [
         _grid(times, costs),
         _unreached(front, times, costs),
-        _limits(payload["job"]["limits"], times, costs),
+        _limits(limits, times, costs),
         _staircase(front, times, costs),
+        _limit_names(limits, times, costs),
         *(_point(point, times, costs, first=i == 0) for i, point in enumerate(points)),
     ]
     plot = tag(
@@ -102,7 +106,9 @@ def front_html(payload: RecommendationPayload) -> Markup:
         aria_label="Duration against cost", class_="marks plot",
     )  # fmt: skip
     caption = tag("figcaption", "Duration (across) against cost (up) of the whole run")
-    return tag("figure", caption, tag("div", plot, class_="plane"), _legend(points, front))
+    past = bool(_within(_stated(limits), times) or _within([("", limits["budget_usd"])], costs))
+    legend = _legend(points, front, past=past)
+    return tag("figure", caption, tag("div", plot, class_="plane"), legend)
 
 
 _PATTERNS = tag(
@@ -163,7 +169,7 @@ def _unreached(front: Sequence[tuple[float, float]], times: Axis, costs: Axis) -
 
 def _staircase(front: Sequence[tuple[float, float]], times: Axis, costs: Axis) -> Markup:
     lines: list[str] = []
-    for (time_s, usd), following in zip(front, [*front[1:], None], strict=True):
+    for (time_s, usd), following in zip(front, [*front[1:], None], strict=False):
         y = f"{_y(costs, usd):g}"
         end = _x(times, following[0]) if following else "100%"
         lines.append(tag("line", x1=_x(times, time_s), x2=end, y1=y, y2=y, class_="stair"))
@@ -176,30 +182,49 @@ def _staircase(front: Sequence[tuple[float, float]], times: Axis, costs: Axis) -
 
 def _limits(limits: LimitsPayload, times: Axis, costs: Axis) -> Markup:
     """What lies past a stated limit, where the drawing reaches that far."""
-    stated: Mapping[str, float | None] = {
-        "deadline": limits["deadline_s"], "session": limits["max_session_s"],
-    }  # fmt: skip
     marks: list[str] = []
     bottom = str(HEIGHT_PX)
-    for name, limit in stated.items():
-        if limit is not None and times.low < limit < times.high:
-            at = times.place(limit)
-            x = share(at)
-            marks += [
-                tag("rect", x=x, width=share(1 - at), y="0", height=bottom, class_="past"),
-                tag("line", x1=x, x2=x, y1="0", y2=bottom, class_="past"),
-                tag("text", f"{name} {format_seconds(limit)}", x=x, y="-6", class_="tick under"),
-            ]
-    budget = limits["budget_usd"]
-    if budget is not None and costs.low < budget < costs.high:
+    for _, limit in _within(_stated(limits), times):
+        at = times.place(limit)
+        x = share(at)
+        marks += [
+            tag("rect", x=x, width=share(1 - at), y="0", height=bottom, class_="past"),
+            tag("line", x1=x, x2=x, y1="0", y2=bottom, class_="past"),
+        ]
+    for _, budget in _within([("budget", limits["budget_usd"])], costs):
         y = f"{_y(costs, budget):g}"
-        words = f"budget {format_usd(budget)}"
         marks += [
             tag("rect", x="0%", width="100%", y="0", height=y, class_="past"),
             tag("line", x1="0%", x2="100%", y1=y, y2=y, class_="past"),
-            tag("text", words, x="100%", y=y, dx="-6", dy="-6", class_="tick left past"),
         ]
     return joined(marks)
+
+
+def _limit_names(limits: LimitsPayload, times: Axis, costs: Axis) -> Markup:
+    """What each limit is, written over all lines."""
+    marks = []
+    for name, limit in _within(_stated(limits), times):
+        at = times.place(limit)
+        side = "" if at < EDGE else "ends" if at > 1 - EDGE else "under"
+        words = f"{name} {format_seconds(limit)}"
+        marks.append(tag("text", words, x=share(at), y="-6", class_=f"tick {side}".strip()))
+    for name, budget in _within([("budget", limits["budget_usd"])], costs):
+        words = f"{name} {format_usd(budget)}"
+        marks.append(
+            tag(
+                "text", words, x="100%", y=f"{_y(costs, budget):g}", dx="-6", dy="-6",
+                class_="tick ends past",
+            )
+        )  # fmt: skip
+    return joined(marks)
+
+
+def _stated(limits: LimitsPayload) -> list[tuple[str, float | None]]:
+    return [("deadline", limits["deadline_s"]), ("session", limits["max_session_s"])]
+
+
+def _within(named: Sequence[tuple[str, float | None]], axis: Axis) -> list[tuple[str, float]]:
+    return [(name, value) for name, value in named if value and axis.low < value < axis.high]
 
 
 def _point(point: Point, times: Axis, costs: Axis, *, first: bool) -> Markup:
@@ -208,7 +233,7 @@ def _point(point: Point, times: Axis, costs: Axis, *, first: bool) -> Markup:
     return tag("svg", shape, x=_x(times, time_s), y=f"{_y(costs, usd):g}", class_="at")
 
 
-def _legend(points: Sequence[Point], front: Sequence[tuple[float, float]]) -> Markup:
+def _legend(points: Sequence[Point], front: Sequence[tuple[float, float]], *, past: bool) -> Markup:
     present = {point.role for point in points}
     items = [
         tag("li", _swatch(tag("path", d=path, class_=f"p {role}")), words)
@@ -218,6 +243,10 @@ def _legend(points: Sequence[Point], front: Sequence[tuple[float, float]]) -> Ma
     if front:
         area = tag("rect", x="-9", y="-7", width="18", height="14", class_="empty")
         items.append(tag("li", _swatch(area), "nothing that fits is here"))
+    if past:
+        area = tag("rect", x="-9", y="-7", width="18", height="14", class_="past")
+        line = tag("line", x1="-9", x2="-9", y1="-9", y2="9", class_="past")
+        items.append(tag("li", _swatch(joined([area, line])), "past a limit of the job"))
     return tag("ul", *items, class_="legend")
 
 

@@ -8,14 +8,14 @@ from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.html_blocks import scrolling
 from autotune.report.html_front import SHAPES, Point, each_once, feasible, points_of
 from autotune.report.html_markup import Markup, tag
-from autotune.report.phrases import config_phrase, offer_name, probability, seconds_span, usd_span
+from autotune.report.phrases import between, config_phrase, offer_name, probability
 
 if TYPE_CHECKING:
     from autotune.report.schema import RecommendationPayload
 
-COLUMNS = ("machine", "role", "configuration", "duration", "cost", "price/h", "memory", "usable",
-           "fits", "bound by")  # fmt: skip
-NUMBERS = frozenset({3, 4, 5, 6, 7, 8})
+COLUMNS = ("machine", "role", "configuration", "duration", "cost", "price/h", "memory", "fits",
+           "bound by")  # fmt: skip
+NUMBERS = frozenset({3, 4, 5, 6, 7})
 ROLES = {"front": "on the front", "alternative": "alternative", "beyond": "does not fit",
          "misfit": "does not fit"}  # fmt: skip
 
@@ -48,17 +48,23 @@ def _line(point: Point) -> Markup:
         (ROLES.get(point.role) or SHAPES[point.role][1], "", None),
         (config_phrase(row["config"]), "", None),
         (format_seconds(row["duration_s"]["p50"]), row["duration_s"]["p50"],
-         seconds_span(row["duration_s"])),
-        (format_usd(row["cost_usd"]["p50"]), row["cost_usd"]["p50"], usd_span(row["cost_usd"])),
+         between(row["duration_s"], format_seconds)),
+        (format_usd(row["cost_usd"]["p50"]), row["cost_usd"]["p50"],
+         between(row["cost_usd"], format_usd)),
         (format_usd(row["usd_per_hour"]), row["usd_per_hour"], None),
-        (format_bytes(memory["total"]), memory["total"], None),
-        (format_bytes(memory["usable"]), memory["usable"], None),
+        (format_bytes(memory["total"]), memory["total"], f"of {format_bytes(memory['usable'])}"),
         (probability(row), chance, None),
         (row["bound_by"], "", None),
     ]  # fmt: skip
-    shown = [
-        tag("td", text, class_="num" if index in NUMBERS else None,
-            data_sort=repr(float(value)) if value != "" else None, title=title)
-        for index, (text, value, title) in enumerate(cells)
-    ]  # fmt: skip
+    shown = [_cell(index, *cell) for index, cell in enumerate(cells)]
     return tag("tr", *shown, class_="strong" if point.role == "pick" else None)
+
+
+def _cell(index: int, text: str, value: str | float, under: str | None) -> Markup:
+    if index == 0:
+        return tag("th", text, scope="row")
+    words = [tag("div", under, class_="quiet")] if under else []
+    return tag(
+        "td", text, *words, class_="num" if index in NUMBERS else None,
+        data_sort=repr(float(value)) if value != "" else None,
+    )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_VOID = frozenset({"meta", "link", "br", "col", "hr"})
+_VOID = frozenset({"meta", "link", "br", "col", "hr", "wbr"})
 
 
 class Markup(str):
@@ -35,6 +35,12 @@ def tag(name: str, /, *children: str, **attributes: str | float | None) -> Marku
 def joined(children: Sequence[str]) -> Markup:
     """Children one after the other."""
     return Markup("".join(c if isinstance(c, Markup) else escape(c) for c in children))
+
+
+def breakable(text: str) -> Markup:
+    """A name that may go on in the next line behind each of its underscores."""
+    first, *others = text.split("_")
+    return joined([first, *(part for each in others for part in ("_", tag("wbr"), each))])
 
 
 def share(fraction: float) -> str:

@@ -60,7 +60,7 @@ def recommendation_payload(rec: Recommendation) -> RecommendationPayload:
         "misses": [{"limit": miss.limit, "by": _real(miss.by, "misses.by")} for miss in rec.misses],
         "tie": bool(rec.tie),
         "narrowest": rec.narrowest,
-        "reasons": {name: rec.reasons[name] for name in KNOBS if name in rec.reasons},
+        "reasons": _reasons(rec),
         "rejected": {
             "count": _whole(rec.rejected.count),
             "by_reason": {why: _whole(n) for why, n in rec.rejected.by_reason.items()},
@@ -70,10 +70,14 @@ def recommendation_payload(rec: Recommendation) -> RecommendationPayload:
         },
         "search": _search(rec.search),
         "probed": probed_payload(rec.probed),
+        "contradictions": list(rec.contradictions),
         "warnings": list(rec.warnings),
         "run_dir": rec.run_dir,
         "sensitivities": [_sensitivity(each) for each in rec.sensitivities],
     }
+    if rec.files:
+        payload["files"] = list(rec.files)
+        payload["other_formats"] = list(rec.other_formats)
     if rec.machines:
         payload["machines"] = [row_payload(row) for row in rec.machines]
     if rec.beyond:
@@ -82,6 +86,12 @@ def recommendation_payload(rec: Recommendation) -> RecommendationPayload:
         payload["waterfall"] = waterfall_payload(rec.journey.waterfall)
         payload["journey"] = journey_payload(rec.journey)
     return payload
+
+
+def _reasons(rec: Recommendation) -> dict[str, str]:
+    """In the order of the knobs, the user's own behind them."""
+    names = (*KNOBS, *(rec.best.config.as_record() if rec.best else ()))
+    return {name: rec.reasons[name] for name in dict.fromkeys(names) if name in rec.reasons}
 
 
 def _sensitivity(each: Sensitivity) -> SensitivityPayload:
@@ -94,6 +104,7 @@ def _sensitivity(each: Sensitivity) -> SensitivityPayload:
         "saved_usd": _real(each.saved_usd, "sensitivities.saved_usd"),
         "memory_bytes": _real(each.memory_bytes, "sensitivities.memory_bytes"),
         "note": each.note,
+        "basis": each.basis,
     }
 
 
@@ -105,6 +116,7 @@ def estimate_payload(
     *,
     shortfall: Shortfall | None = None,
     relaxations: Sequence[Relaxation] = (),
+    contradictions: Sequence[str] = (),
 ) -> EstimatePayload:
     """One priced configuration and the job it is for.
 
@@ -115,6 +127,7 @@ def estimate_payload(
         "row": row_payload(row),
         "job": job_payload(job),
         "assumed": assumed_payload(job.assumed),
+        "contradictions": list(contradictions),
         "warnings": list(warnings),
     }
     if claim is not None:
@@ -242,8 +255,8 @@ def _search(search: SearchRecord) -> SearchPayload:
 
 
 def _config(config: Config) -> dict[str, int | bool | str]:
-    """Every knob; counts that came out of an array become plain integers."""
-    return {name: _knob_value(value) for name, value in config.as_dict().items()}
+    """Every knob and the user's own; counts that came out of an array become plain integers."""
+    return {name: _knob_value(value) for name, value in config.as_record().items()}
 
 
 def _knob_value(value: Any) -> int | bool | str:  # noqa: ANN401 - arrays hand out their own scalars

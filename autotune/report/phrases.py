@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.domain.config import is_extra
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from autotune.report.schema import JobPayload, Row, SpreadPayload
 
@@ -38,21 +39,35 @@ DERIVED_KNOBS = ("checkpoint_every_steps", "save_total_limit")  # closed forms, 
 
 def seconds_span(spread: SpreadPayload) -> str:
     """The median with its 80 % interval: 12.4 h (10.1 h to 15.2 h)."""
-    low, high = format_seconds(spread["p10"]), format_seconds(spread["p90"])
-    middle = format_seconds(spread["p50"])
-    return middle if low == high else f"{middle} ({low} to {high})"
+    return _span(spread, format_seconds)
 
 
 def usd_span(spread: SpreadPayload) -> str:
     """The median with its 80 % interval: $31.00 ($25.30 to $38.00)."""
-    low, high = format_usd(spread["p10"]), format_usd(spread["p90"])
-    middle = format_usd(spread["p50"])
-    return middle if low == high else f"{middle} ({low} to {high})"
+    return _span(spread, format_usd)
+
+
+def _span(spread: SpreadPayload, show: Callable[[float], str]) -> str:
+    middle, around = show(spread["p50"]), between(spread, show)
+    return f"{middle} ({around})" if around else middle
+
+
+def between(spread: SpreadPayload, show: Callable[[float], str]) -> str:
+    """The 80 % interval alone: 10.1 h to 15.2 h; empty where it is a point."""
+    low, high = show(spread["p10"]), show(spread["p90"])
+    return "" if low == high else f"{low} to {high}"
 
 
 def offer_name(row: Row) -> str:
     """The machine: "2x h100-sxm, spot"."""
     return f"{row['device_count']}x {row['device']}{', spot' if row['spot'] else ''}"
+
+
+def global_batch(row: Row) -> int:
+    """Rows of an optimizer step on all devices."""
+    config = row["config"]
+    split = int(config["micro_batch_size"]) * int(config["gradient_accumulation_steps"])
+    return split * row["device_count"]
 
 
 def price_phrase(row: Row) -> str:
@@ -89,6 +104,7 @@ def config_phrase(config: Mapping[str, object]) -> str:
         words.append(f"{config['attention']} attention")
     if config["sharding"] != "none":
         words.append(str(config["sharding"]))
+    words += [f"{name} {knob_text(value)}" for name, value in config.items() if is_extra(name)]
     return ", ".join(words)
 
 

@@ -142,6 +142,7 @@ def _offer(total: OfferTotal) -> Payload:
         "usd_per_hour": offer.usd_per_hour,
         "price_source": offer.price_source,
         "price_as_of": offer.price_as_of,
+        "price_age_days": offer.price_age_days,
         "spot": offer.spot,
         "runs": total.runs,
         "missing": list(total.missing),

@@ -79,7 +79,7 @@ def _lead(payload: Payload) -> Section:
     if seconds["p10"] < seconds["p90"]:
         span, money = f" ({spread_s(seconds)})", f" (${spread(usd, 1.0)})"
     text += (
-        f"On {offer_name(offer)} at {format_usd(offer['usd_per_hour'])}/h they take "
+        f"On {offer_name(offer)} at {format_usd(offer['usd_per_hour'])}/h{_seen(offer)} they take "
         f"{hours(seconds['p50'])}{span} and cost {format_usd(usd['p50'])}{money}."
     )
     blocks: list[Block] = [Paragraph(text, "strong")]
@@ -88,6 +88,12 @@ def _lead(payload: Payload) -> Section:
         blocks.append(Paragraph(_ends(payload, schedule)))
     blocks.append(Paragraph(_source(payload), "quiet"))
     return Section("", tuple(blocks))
+
+
+def _seen(offer: Payload) -> str:
+    """The age of a price that was looked up."""
+    age = offer["price_age_days"]
+    return "" if age is None else f", seen {age} days ago,"
 
 
 def _ends(payload: Payload, schedule: Payload) -> str:
@@ -133,6 +139,10 @@ def _machines(payload: Payload) -> Section:
         rows.append(_machine(payload, number, offer, stated=stated))
         if offer["electricity_usd"] is not None:
             notes.append(_electricity(offer, beside=stated))
+    ages = [(payload["offers"][n], payload["offers"][n]["price_age_days"]) for n in shown]
+    dated = [f"{offer_name(offer)} {age} days ago" for offer, age in ages if age is not None]
+    if dated:
+        notes.append(f"prices that were looked up were seen: {', '.join(dated)}")
     if len(shown) < len(payload["offers"]):
         left = len(payload["offers"]) - len(shown)
         notes.append(f"the {len(shown)} cheapest; {left} more in --format csv or json")

@@ -21,7 +21,7 @@ def probed_payload(runs: Sequence[ProbedRun]) -> list[ProbedPayload]:
     """Probes as plain values, in the order in which they were made."""
     return [
         {
-            "config": {name: _plain(value) for name, value in run.config.as_dict().items()},
+            "config": {name: _plain(value) for name, value in run.config.as_record().items()},
             "status": run.status,
             "role": run.role,
             "reused": run.reused,

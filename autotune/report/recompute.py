@@ -8,6 +8,7 @@ from autotune.domain.units import format_bytes, format_count, format_seconds, fo
 from autotune.report.answer import assumed_section, warnings_section
 from autotune.report.bars import MEMORY_LABELS, TIME_LABELS
 from autotune.report.blocks import Bullets, Paragraph, Section, Table
+from autotune.report.claim import contradictions_section
 from autotune.report.csv_rows import flattened, rows_csv
 from autotune.report.markdown import sections_markdown
 from autotune.report.payload import assumed_payload, job_payload, row_payload
@@ -35,6 +36,7 @@ def recompute_payload(found: Recomputation) -> Payload:
         "run": found.source,
         "changed": found.changed,
         **parts[0],
+        "contradictions": list(found.parts[0].after.contradictions),
         "warnings": list(dict.fromkeys(w for part in found.parts for w in part.warnings)),
         "wall_seconds": found.wall_seconds,
     }
@@ -122,6 +124,7 @@ def _sections(payload: Payload) -> list[Section]:
         _changes("Otherwise", first, ("verdict",)),
         _observations(first["observations"]),
         _kept(first),
+        contradictions_section(payload["contradictions"]),
         assumed_section(first["assumed"]),
         warnings_section(payload["warnings"]),
     ]
@@ -130,6 +133,7 @@ def _sections(payload: Payload) -> list[Section]:
 
 def _leads(payload: Payload, parts: Sequence[Payload]) -> tuple[Block, ...]:
     blocks: list[Block] = []
+    by_verdict: dict[str, list[str]] = {}
     for part in parts:
         name = f"{part['variant']}: " if part["variant"] else f"{part['job']['name']}: "
         if part["before"] is None or part["after"] is None:
@@ -139,19 +143,27 @@ def _leads(payload: Payload, parts: Sequence[Payload]) -> tuple[Block, ...]:
             ]
             blocks.append(Paragraph(name + "; ".join(words) + ".", "bad"))
             continue
-        verdict = "another recommendation." if part["changed"] else "the recommendation stays."
-        blocks.append(Paragraph(name + verdict, "strong"))
-        if len(parts) == 1:
+        verdict = "another recommendation" if part["changed"] else "the recommendation stays"
+        if len(parts) > 1:
+            by_verdict.setdefault(verdict, []).append(part["variant"])
+        else:
+            blocks.append(Paragraph(f"{name}{verdict}.", "strong"))
             blocks.append(Paragraph(f"Before: {_one_line(part['before'])}."))
             blocks.append(Paragraph(f"After: {_one_line(part['after'])}."))
+    title = payload["job"]["name"].partition(":")[0]
+    for verdict, names in by_verdict.items():
+        text = f"{title}: {verdict} for {', '.join(names)}."
+        blocks.append(Paragraph(text, "strong"))
     blocks.append(Paragraph(f"Recomputed from {payload['run']}.", "quiet"))
     return tuple(blocks)
 
 
 def _one_line(row: Row) -> str:
+    age = row.get("price_age_days")
+    seen = "" if age is None else f" at a price seen {age} days ago"
     return (
         f"{offer_name(row)} with {config_phrase(row['config'])}, "
-        f"{seconds_span(row['duration_s'])}, {usd_span(row['cost_usd'])}"
+        f"{seconds_span(row['duration_s'])}, {usd_span(row['cost_usd'])}{seen}"
     )
 
 

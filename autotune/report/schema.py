@@ -192,6 +192,7 @@ class SensitivityPayload(TypedDict):
     saved_usd: float
     memory_bytes: float
     note: str
+    basis: str
 
 
 class ProbedPayload(TypedDict):
@@ -298,8 +299,11 @@ class RecommendationPayload(TypedDict):
     rejected: RejectedPayload
     search: SearchPayload
     probed: NotRequired[list[ProbedPayload]]
+    contradictions: NotRequired[list[str]]  # what the job file says that does not hold
     warnings: list[str]
     run_dir: str | None
+    files: NotRequired[list[str]]  # what to run, below run_dir
+    other_formats: NotRequired[list[str]]  # for `autotune export`
     sensitivities: NotRequired[list[SensitivityPayload]]
     machines: NotRequired[list[Row]]  # the best of each offer, or its nearest miss
     beyond: NotRequired[list[Row]]  # would beat the front, but do not fit
@@ -314,6 +318,7 @@ class EstimatePayload(TypedDict):
     row: Row
     job: JobPayload
     assumed: list[AssumedPayload]
+    contradictions: NotRequired[list[str]]
     warnings: list[str]
     claim: NotRequired[dict[str, Any]]
     shortfall: NotRequired[ShortfallPayload]  # with relaxations: where it does not fit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from autotune.report.schema import EstimatePayload, RecommendationPayload
 
 NARROWEST, WIDEST = 60, 120
+FEWEST_CELLS = 10  # [columns] that the bars have at least
 NARROW_COLUMN, GAP = 11, 2  # [columns] least room for text that wraps; between columns
 _TONES = {
     "plain": "",
@@ -178,14 +180,18 @@ def _unwrapped(block: Table, widths: Sequence[int], available: int) -> set[int]:
 def _print_bars(console: Console, block: Bars, indent: int) -> None:
     from rich.text import Text
 
-    names = max(len(bar.name) for bar in block.bars)
     numbers = max(len(bar.shown) for bar in block.bars)
-    cells = max(console.width - indent - names - numbers - 10, 10)
+    room = console.width - indent - numbers - 10
+    names = min(max(len(bar.name) for bar in block.bars), max(room - FEWEST_CELLS, FEWEST_CELLS))
+    cells = max(room - names, FEWEST_CELLS)
     part = 0
     for bar in block.bars:
         colour = _BAR_COLOURS.get(bar.kind) or _PART_COLOURS[part % len(_PART_COLOURS)]
         part += bar.kind == "part"
-        lead = f"{' ' * indent}{bar.name:<{names}}  {bar.shown:>{numbers}} {bar.share:>4}  "
+        *above, name = textwrap.wrap(bar.name, names, subsequent_indent="  ") or [""]
+        for begun in above:
+            console.print(Text(f"{' ' * indent}{begun}"), no_wrap=True, crop=False)
+        lead = f"{' ' * indent}{name:<{names}}  {bar.shown:>{numbers}} {bar.share:>4}  "
         line = Text(lead, style="bold" if bar.kind == "total" else "")
         console.print(line + Text(_drawn(bar, cells), style=colour), no_wrap=True, crop=False)
 

@@ -201,7 +201,7 @@ def _bars(
         label = f"{step['change']} {_arrow(step)}".strip()
         bars.append(Bar(label, shown(time, cash, sign=True), "", max(low, 0.0), length))
     bars.append(_whole(end[0], shown(end[1] / unit, end[2], sign=False), end[1] / scale))
-    return Bars(tuple(bars))
+    return Bars(tuple(bars), ("duration", "cost"))
 
 
 def _arrow(step: WaterfallStepPayload) -> str:
@@ -320,4 +320,16 @@ def _checks(checks: Sequence[CheckPayload]) -> list[Block]:
 
 
 def _pairs(pairs: Sequence[Sequence[str]]) -> str:
-    return "; ".join(" or ".join(pair) for pair in pairs) + "."
+    """Readings that look alike, as groups where every two of a group do."""
+    left = [frozenset(pair) for pair in pairs]
+    groups: list[list[str]] = []
+    for pair in pairs:
+        if frozenset(pair) not in left:
+            continue
+        group = list(pair)
+        for name in dict.fromkeys(name for other in pairs for name in other):
+            if name not in group and all(frozenset((name, own)) in left for own in group):
+                group.append(name)
+        left = [other for other in left if not other <= set(group)]
+        groups.append(group)
+    return "; ".join(", ".join(g[:-1]) + " or " + g[-1] for g in groups) + "."

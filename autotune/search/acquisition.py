@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.search.censored import residuals_of
 from autotune.search.dominance import dominated
 from autotune.search.improvement import expected_improvement, normal_cdf
 from autotune.search.lookahead import FIRST, SECOND, WORLDS, Belief, Table, reward
 from autotune.search.priced import MEMORY, Limited
-from autotune.search.residuals import Residual, fitted_amplitudes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -84,12 +84,12 @@ class Outlook:
             name: [*(prior or {}).get(name, ()), *history.observed.get(name, ())]
             for name in self.parts
         }
-        amplitudes = fitted_amplitudes(self.parts, known)
-        self.residuals: dict[str, Residual] = {}
-        for name, part in self.parts.items():
-            residual = Residual(part, known[name], amplitudes[name])
-            rows = [int(part.row_of[index]) for index in history.pending]
-            self.residuals[name] = residual.with_believed(rows)
+        self.residuals = {
+            name: residual.with_believed(
+                [int(residual.part.row_of[index]) for index in history.pending]
+            )
+            for name, residual in residuals_of(self.parts, known).items()
+        }
         self.timed = [
             name for name, part in self.parts.items() if name != MEMORY and part.predicted.any()
         ]

@@ -127,7 +127,7 @@ def _axes(candidates: Candidates) -> list[Axis]:
         pairs = np.bincount(offers * np.int64(len(levels)) + column)
         if np.count_nonzero(pairs) == len(np.unique(offers)):
             continue  # follows from the offer
-        if KNOBS[name].kind == "count":
+        if name in KNOBS and KNOBS[name].kind == "count":
             used.sort(key=lambda code: int(levels[code]))
             found.append(Axis(name, tuple(range(len(used))), tuple(used), ordinal=True))
         else:

@@ -8,13 +8,16 @@ evaluation  one evaluation of the model
 memory    the device's peak
 
 Of an optimizer step, forward and backward, communication and the optimizer are summands with reads
-of their own. The job's deadline, session, budget and disk are limits besides memory.
+of their own. A knob of the user's own is read by every part and every summand, though no prediction
+varies with it: what it does is learned from measurements alone. The job's deadline, session, budget
+and disk are limits besides memory.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +27,7 @@ from autotune.cost import checkpoint, collectives, compute, data, evaluation, me
 from autotune.cost.work import evaluations, knob_values, saves
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
-from autotune.search.priced import MEMORY, Dimension, Part, part_of
+from autotune.search.priced import MEMORY, Dimension, Part, Term, part_of
 from autotune.search.proposal import proposal_order
 from autotune.search.selection import Objective, neighbours, score_name, violations
 
@@ -86,14 +89,17 @@ class BilledCandidates:
     def parts(self) -> tuple[Part, ...]:
         """Compute, data, save, compile and memory."""
         columns, dimensions = self._columns
-        return tuple(
+        own = self.bill.candidates.extra
+        found = (
             part_of(
-                name, [dimensions[read] for read in reads], columns, self._predicted[name],
+                name, [dimensions[read] for read in (*reads, *own)], columns,
+                self._predicted[name],
                 spread=float(np.median(self.bill.tables[TABLE[name]].outputs["log_sd"])),
                 noise=NOISE[name], terms=self._summands if name == "compute" else None,
             )
             for name, reads in READS.items()
         )  # fmt: skip
+        return tuple(_with_free(part, own) for part in found)
 
     @cached_property
     def _columns(self) -> tuple[dict[str, NDArray[np.int64]], dict[str, Dimension]]:
@@ -101,14 +107,16 @@ class BilledCandidates:
         candidates = self.bill.candidates
         columns: dict[str, NDArray[np.int64]] = {}
         dimensions: dict[str, Dimension] = {}
-        for name in dict.fromkeys(read for reads in READS.values() for read in reads):
+        declared = dict.fromkeys(read for reads in READS.values() for read in reads)
+        for name in (*declared, *candidates.extra):
             if name.startswith("offer."):
                 offers = candidates.levels[OFFER]
                 of_level = [_offer_text(offer, name[6:]) for offer in offers]
                 codes, ordinal = candidates.codes[OFFER], name in {"offer.count", "offer.price"}
             else:
                 of_level = [str(value) for value in candidates.levels[name]]
-                codes, ordinal = candidates.codes[name], KNOBS[name].kind == "count"
+                codes = candidates.codes[name]
+                ordinal = name in KNOBS and KNOBS[name].kind == "count"
             texts = sorted(set(of_level), key=float) if ordinal else list(dict.fromkeys(of_level))
             rank = np.asarray([texts.index(text) for text in of_level], np.int64)
             columns[name] = rank[codes]
@@ -259,7 +267,7 @@ class BilledCandidates:
         return [near.index for near in neighbours(self.bill, index)]
 
     def plainness(self, indices: Sequence[int]) -> list[tuple[float, ...]]:
-        """Less memory, no compile, fewer workers, a smaller micro-batch."""
+        """Less memory, no compile, fewer workers, a smaller micro-batch, own knobs as today."""
         bill, candidates = self.bill, self.bill.candidates
         return [
             (
@@ -267,9 +275,17 @@ class BilledCandidates:
                 float(candidates.value("compile", i) != "off"),
                 float(candidates.value("num_dataloader_workers", i)),
                 float(candidates.value("micro_batch_size", i)),
+                *(float(candidates.codes[name][i]) for name in candidates.extra),
             )
             for i in indices
         ]
+
+
+def _with_free(part: Part, names: Sequence[str]) -> Part:
+    """The part with columns that may move every summand of it."""
+    free = {k for k, dimension in enumerate(part.reads) if dimension.name in names}
+    terms = tuple(Term(t.name, tuple(sorted({*t.reads, *free})), t.share) for t in part.terms)
+    return replace(part, terms=terms) if free else part
 
 
 def _log_over(values: FloatArray, limit: float) -> FloatArray:

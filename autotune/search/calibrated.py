@@ -60,6 +60,7 @@ class CalibratedSampler(BaseSampler):
         self._ahead: dict[int, dict[str, Any]] = {}  # trials that were promised a candidate
         self._agreed = False
         self._known: Outlook | None = None
+        self._proposed: tuple[Outlook, Proposal | None] | None = None
         self.last: Proposal | None = None
 
     def infer_relative_search_space(
@@ -99,6 +100,12 @@ class CalibratedSampler(BaseSampler):
             self._known = Outlook(self._priced, history, self._prior, shortlist=self._shortlist)
         return self._known
 
+    def proposal(self, outlook: Outlook) -> Proposal | None:
+        """The next probe in that state, worked out once: whether to stop is judged by it too."""
+        if self._proposed is None or self._proposed[0] is not outlook:
+            self._proposed = (outlook, outlook.propose())
+        return self._proposed[1]
+
     def history(self, study: Study, trials: Sequence[FrozenTrial] | None = None) -> History:
         """The study's trials as candidates. Raises InputError for a study of something else."""
         self._agree(study)
@@ -137,7 +144,7 @@ class CalibratedSampler(BaseSampler):
         history = self.history(study, trials)
         self.last = None
         if history.probes or any(self._prior.values()):
-            self.last = self._outlook(history).propose()
+            self.last = self.proposal(self._outlook(history))
             if self.last is not None:
                 return self.last.index
         return self._in_order(history.tried)

@@ -3,7 +3,8 @@
 A job without a deadline has no single answer: each point of the front is best for somebody. Probes
 go in turn to the cheapest candidate, to the soonest, and to the knee between them, where one per
 cent of cost is given for one per cent of time. Each is an ordinary calibrated search over the same
-measurements; what one learns, all know.
+measurements; what one learns, all know. Behind a search for the cheapest or the soonest alone, the
+other aims are asked which of them has a probe that is worth its price (`wanting`).
 
 Source: weighted sums in logarithms: Miettinen, "Nonlinear Multiobjective Optimization" (1999),
 section 3.1, which reaches the convex part of a front; derived: in logs the weights are exchange
@@ -17,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from optuna.samplers import BaseSampler
 
+from autotune.domain.candidates import OFFER
 from autotune.domain.errors import InputError
 from autotune.search.calibrated import CalibratedSampler
 from autotune.search.priced import Limited
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
     from optuna.distributions import BaseDistribution
@@ -30,13 +32,18 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
     from autotune.cost.columns import FloatArray
+    from autotune.cost.model import Bill
     from autotune.search.acquisition import Outlook
+    from autotune.search.axes import ParameterSpace
     from autotune.search.priced import Part, Priced
     from autotune.search.residuals import Observed
+    from autotune.search.selection import Objective
+    from autotune.search.stopping import Purse
 
     Indices = NDArray[np.intp]
 
 CHEAPEST, SOONEST, KNEE = 0.0, 1.0, 0.5
+LEAST_GAIN = 0.01  # of an aim: candidates closer than this are a tie
 
 
 class Blend:
@@ -163,6 +170,26 @@ class FrontSampler(BaseSampler):
             self._turns[trial.number] = list(self._aims.values())[turn]
         return self._turns[trial.number]
 
+    def wanting(self, study: Study, purse_of: Callable[[int], Purse]) -> CalibratedSampler | None:
+        """The aim whose next probe promises most; None when none is worth its price.
+
+        Worth it: an expected gain of 1 % of that aim, and of as much of the bill of the aim's own
+        candidate as the probe costs. purse_of: what probing a candidate costs.
+        """
+        worth: dict[float, float] = {}
+        for weight, outlook in self.outlooks(study).items():
+            proposal = self._aims[weight].proposal(outlook)
+            if proposal is None or outlook.incumbent is None or proposal.best_gain < LEAST_GAIN:
+                continue
+            purse = purse_of(proposal.index)
+            unit = self._two[0] if purse.unit == "usd" else self._two[1]
+            bill = float(outlook.posterior(unit, np.asarray([outlook.incumbent]))[0])
+            over = purse.budget is not None and purse.spent + purse.next_cost > purse.budget
+            if not over and (purse.free or proposal.best_gain * bill >= purse.next_cost):
+                worth[weight] = proposal.best_gain
+        best = max(worth, key=lambda weight: worth[weight], default=None)
+        return None if best is None else self._aims[best]
+
     def outlooks(self, study: Study) -> dict[float, Outlook]:
         """What the measurements say of each aim, by its weight of time."""
         return {weight: aim.outlook(study) for weight, aim in self._aims.items()}
@@ -183,3 +210,25 @@ class FrontSampler(BaseSampler):
                 least = float(cost[k])
                 found.append(int(at[k]))
         return found
+
+
+def front_behind(
+    bill: Bill,
+    space: ParameterSpace,
+    objective: Objective,
+    distributions: Mapping[str, BaseDistribution],
+    prior: Mapping[str, Sequence[Observed]],
+) -> FrontSampler | None:
+    """For the aims that a search for the cheapest or the soonest leaves: the other, and the knee.
+
+    None where all machines have one price: the cheapest is the soonest there.
+    """
+    from autotune.search.billed import BilledCandidates
+
+    candidates = bill.candidates
+    used = [candidates.levels[OFFER][code] for code in np.unique(candidates.codes[OFFER])]
+    if len({offer.usd_per_hour for offer in used}) < 2:  # noqa: PLR2004 - a front needs two
+        return None
+    cost, time = BilledCandidates(bill, space, "cost"), BilledCandidates(bill, space, "time")
+    weights = (SOONEST if objective == "cost" else CHEAPEST, KNEE)
+    return FrontSampler(cost, time, distributions, weights=weights, prior=prior)

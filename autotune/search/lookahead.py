@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.search.censored import hazard
 from autotune.search.improvement import expected_improvement, normal_cdf
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 WORLDS = 96  # draws from the posterior, half of them mirrored
 FIRST = 12  # candidates that are played through
 SECOND = 400  # candidates among which the probe after them is chosen
-OOM_AT = math.log(1.04)  # over the limit: what an out-of-memory shows at least, as in measurements
 JITTER = 1e-7
 
 
@@ -127,8 +127,13 @@ def fit_after(table: Table, first: int, fits: BoolArray) -> FloatArray:
     moved, sd = belief.shift(first)
     centre = table.over_limit + belief.mean
     exact = table.over_limit[first] + table.drawn[-1][first]
-    seen = np.where(fits, exact, max(OOM_AT, float(centre[first])))
-    after = centre[:, None] + moved[:, None] * ((seen - centre[first]) / sd)
+    # An out-of-memory shows that it is over the limit: mean and variance of what is.
+    z = float(centre[first]) / sd
+    slope = hazard(z)
+    seen = np.where(fits, (exact - centre[first]) / sd, slope)
+    settled = np.where(fits, 1.0, slope * (z + slope))
+    after = centre[:, None] + moved[:, None] * seen
     own = np.diagonal(belief.covariance)[belief.row_of]
-    left = np.sqrt(np.maximum(own - moved * moved, 0.0) + belief.noise**2)
-    return np.where(np.isnan(known), normal_cdf(-after / left[:, None]), known)
+    left = own[:, None] - (moved * moved)[:, None] * settled
+    sd_after = np.sqrt(np.maximum(left, 0.0) + belief.noise**2)
+    return np.where(np.isnan(known), normal_cdf(-after / sd_after), known)

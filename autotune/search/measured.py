@@ -3,17 +3,19 @@
 The loop is that of `study`, with these differences: a trial's value comes from a measurement; the
 calibrated search asks before each one whether it is worth its price; in the end the pick, the best
 by what all measurements say together, is measured once more. Records are on the disk before the
-study hears of them, and everything that decides what comes next follows from them.
+study hears of them, and everything that decides what comes next follows from them. Where machines
+of several prices are searched, the front's other corner and its knee are probed behind the search.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autotune.search.measurements import DROPPED, history_of
+from autotune.search.measurer import Enough, Plain, Scored
 from autotune.search.record import TrialLog, TrialRecord
 from autotune.search.samplers import CALIBRATED, check_sampler
 from autotune.search.stopping import Remaining, judged, remaining
@@ -30,50 +32,19 @@ if TYPE_CHECKING:
     from autotune.cost.model import Bill
     from autotune.search.acquisition import Outlook
     from autotune.search.billed import BilledCandidates
+    from autotune.search.front import FrontSampler
+    from autotune.search.measurer import Measurer
     from autotune.search.record import Kind
     from autotune.search.residuals import Observed
     from autotune.search.selection import Objective
-    from autotune.search.stopping import Purse
+    from autotune.search.stopping import Stop
 
 CLOSE = 0.03  # relative: a runner-up this near to the pick is measured again as well
 MOST_AGAIN = 6  # measurements made again, in all
 Z80 = 1.2816  # half an 80 % interval
 TIE = 0.01
-
-
-class Enough(Exception):  # noqa: N818 - not an error: no further measurement is wanted
-    """Raised by the one who measures; the message says why the search stops."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """What measuring a candidate gave.
-
-    value: what is minimised, None when the measurement broke. constraints: at most 0 where it
-    fits. measured: seconds or bytes by part of the bill, for samplers that learn from them; noise:
-    sd of the log of those that were measured less well than usual.
-    """
-
-    value: float | None
-    constraints: dict[str, float]
-    fits: bool
-    reason: str
-    measured: dict[str, float] = field(default_factory=dict)
-    oom: bool = False
-    noise: dict[str, float] = field(default_factory=dict)
-
-
-class Measurer(Protocol):
-    """Who measures, and what it costs. Both calls that measure may raise `Enough`."""
-
-    def measure(self, index: int) -> Scored:
-        """Run a candidate."""
-
-    def again(self, index: int) -> Scored:
-        """Run one that was measured, in a fresh process."""
-
-    def purse(self, index: int) -> Purse:
-        """What measuring that candidate next costs, and what may be spent."""
+FRONT, MOST_FRONT = "calibrated front", 4  # how its trials are marked; probes of it, in all
+SEARCHED = "the search had ended before the front was probed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +53,8 @@ class MeasuredExploration(Exploration):
 
     pick: the candidate, among those that ran and fit, of the least posterior mean; None when none
     fits. ties: others that measurements cannot tell from it. confirmed: measured again. left: what
-    another measurement could still bring; None when nothing was learned.
+    another measurement could still bring; None when nothing was learned. ended: the search ended by
+    itself, and not because no more was allowed.
     """
 
     pick: int | None = None
@@ -90,17 +62,7 @@ class MeasuredExploration(Exploration):
     confirmed: frozenset[int] = frozenset()
     left: Remaining | None = None
     outlook: Outlook | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Callable:
-    """A plain function as one who measures, for free and once."""
-
-    call: Callable[[int], Scored]
-
-    def measure(self, index: int) -> Scored:
-        """Call it."""
-        return self.call(index)
+    ended: bool = False
 
 
 class _MeasuredSearch(_Search):
@@ -117,6 +79,13 @@ class _MeasuredSearch(_Search):
         self.prior = dict(prior or {})
         self.priced: BilledCandidates = BilledCandidates(bill, self.space, objective)
         self.own = CalibratedSampler(self.priced, self._distributions(), prior=self.prior)
+        self.front: FrontSampler | None = None
+        if self.sampler == CALIBRATED:
+            from autotune.search.front import front_behind
+
+            self.front = front_behind(
+                bill, self.space, objective, self._distributions(), self.prior
+            )
 
     def _sampler_maker(
         self, distributions: dict[str, BaseDistribution]
@@ -145,16 +114,18 @@ class _MeasuredSearch(_Search):
         return Outlook(self.priced, history, self.prior)
 
     def go(
-        self, places: _Places, measurer: Measurer | _Callable, trials: int, *, resume: bool
+        self, places: _Places, measurer: Measurer | Plain, trials: int, *, resume: bool
     ) -> MeasuredExploration:
         """Ask, measure and tell until it is enough; then measure the pick again."""
         study = places.study(resume=resume)
         distributions = self._distributions()
         records = self._restore(study, places.log, distributions)
         resumed = len(records)
-        why = self._search(study, places, measurer, trials, records)
+        why, ended = self._search(study, places, measurer, trials, records)
+        if ended and not isinstance(measurer, Plain):
+            self._probe_front(study, places, measurer, records)
         confirmed: frozenset[int] = frozenset()
-        if isinstance(measurer, _Callable):
+        if isinstance(measurer, Plain):
             outlook = self.outlook(study)
         else:
             outlook, confirmed, late = self._confirm(study, places, measurer, records)
@@ -166,69 +137,116 @@ class _MeasuredSearch(_Search):
             **{name: getattr(base, name) for name in Exploration.__slots__},
             pick=pick, ties=_ties(outlook, pick), confirmed=confirmed,
             left=remaining(outlook) if outlook.history.probes else None, outlook=outlook,
+            ended=ended,
         )  # fmt: skip
 
     def _search(
-        self, study: Study, places: _Places, measurer: Measurer | _Callable, trials: int,
+        self, study: Study, places: _Places, measurer: Measurer | Plain, trials: int,
         records: list[TrialRecord],
-    ) -> str:  # fmt: skip
-        """Trials until something ends the search; what it was."""
-        distributions = self._distributions()
+    ) -> tuple[str, bool]:  # fmt: skip
+        """Trials until something ends the search; what it was, and whether nothing was wanting."""
         tried = {self._candidate(record): record for record in records if record.kind == "trial"}
         failed = {self._candidate(record) for record in records if record.kind == "failed"}
-        next_sampler = self._sampler_maker(distributions)
+        next_sampler = self._sampler_maker(self._distributions())
+        begun = any(record.sampler == FRONT for record in records)
         while len(tried) < trials:
             stop = self._exhausted(len(tried) + len(failed), len(records), trials)
-            stop = stop or self._stop(study, measurer)
             if stop:
-                return stop
+                return stop, True
+            judgement = self._stop(study, measurer)
+            if judgement is not None:
+                return judgement.reason, begun or judgement.rule != "budget"
+            if begun:  # the front is begun when the search has ended
+                return SEARCHED, True
             study.sampler = next_sampler(len(records))
-            trial = study.ask(distributions)
-            record = self._judge(dict(trial.params), len(records), tried)
-            if record.kind == "trial":
-                try:
-                    record = _with_score(record, measurer.measure(self._candidate(record)))
-                except Enough as enough:
-                    _drop(study, trial.number)
-                    return str(enough)
-                except BaseException:
-                    _drop(study, trial.number)
-                    raise
-            record = _with_state(record, study, trial)
-            if places.log:
-                places.log.append(record)
-            records.append(record)
-            _tell(study, trial, record)
+            try:
+                record = self._one(study, places, measurer, records, tried)
+            except Enough as enough:
+                return str(enough), False
             if record.kind == "trial":
                 tried[self._candidate(record)] = record
             if record.kind == "failed":
                 failed.add(self._candidate(record))
-        return f"{trials} configurations were measured, which was the most allowed"
+        return f"{trials} configurations were measured, which was the most allowed", False
+
+    def _one(
+        self, study: Study, places: _Places, measurer: Measurer | Plain,
+        records: list[TrialRecord], tried: dict[int, TrialRecord], name: str = "",
+    ) -> TrialRecord:  # fmt: skip
+        """Ask the study's sampler, measure, record, tell. Raises Enough, and drops the trial."""
+        trial = study.ask(self._distributions())
+        record = self._judge(dict(trial.params), len(records), tried)
+        if record.kind == "trial":
+            try:
+                record = _with_score(record, measurer.measure(self._candidate(record)))
+            except BaseException:
+                _drop(study, trial.number)
+                raise
+        record = _with_state(record, study, trial)
+        record = replace(record, sampler=name or record.sampler)
+        if places.log:
+            places.log.append(record)
+        records.append(record)
+        _tell(study, trial, record)
+        return record
+
+    def _probe_front(
+        self, study: Study, places: _Places, measurer: Measurer, records: list[TrialRecord]
+    ) -> None:
+        """The other corner of the front and its knee, as far as probes of them are worth it."""
+        tried = {self._candidate(record): record for record in records if record.kind == "trial"}
+        made = sum(record.sampler == FRONT for record in records)
+        while self.front is not None and made < MOST_FRONT:
+            aim = self.front.wanting(study, measurer.purse)
+            if aim is None:
+                return
+            study.sampler = aim
+            try:
+                record = self._one(study, places, measurer, records, tried, FRONT)
+            except Enough:
+                return
+            if record.kind == "trial":
+                tried[self._candidate(record)] = record
+            made += 1
 
     def _exhausted(self, tried: int, asked: int, trials: int) -> str:
         if tried >= len(self.bill):
             return "every candidate was tried"
         return "the sampler repeats itself" if asked >= self._most_asks(trials) else ""
 
-    def _stop(self, study: Study, measurer: Measurer | _Callable) -> str:
-        """Why the calibrated search ends before its next proposal; empty to go on."""
-        if self.sampler != CALIBRATED or isinstance(measurer, _Callable):
-            return ""
+    def _stop(self, study: Study, measurer: Measurer | Plain) -> Stop | None:
+        """Why the calibrated search ends before its next proposal; None to go on."""
+        if self.sampler != CALIBRATED or isinstance(measurer, Plain):
+            return None
         outlook = self.own.outlook(study)
         if not outlook.history.probes:
-            return ""
-        proposal = outlook.propose()
+            return None
+        proposal = self.own.proposal(outlook)
         at = proposal.index if proposal is not None else outlook.incumbent
-        stop = judged(outlook, proposal, measurer.purse(0 if at is None else at))
-        return stop.reason if stop is not None else ""
+        return judged(outlook, proposal, measurer.purse(0 if at is None else at))
 
     def _ran(self, outlook: Outlook) -> int | None:
         """The posterior pick as a candidate that was measured itself, not as a twin of one."""
         pick = outlook.pick()
-        if pick is None or pick in outlook.history.measured:
-            return pick
-        twins = {int(i) for i in outlook.twins(pick)} & set(outlook.fitting)
-        return min(twins, key=lambda i: (outlook.log_cost[i], i), default=outlook.incumbent)
+        if pick is None:
+            return None
+        if pick not in outlook.history.measured:
+            twins = {int(i) for i in outlook.twins(pick)} & set(outlook.fitting)
+            pick = min(twins, key=lambda i: (outlook.log_cost[i], i), default=outlook.incumbent)
+        return None if pick is None else self._sober(outlook, pick)
+
+    def _sober(self, outlook: Outlook, pick: int) -> int:
+        """The pick with own knobs as today, each where that was measured too and is as good."""
+        candidates = self.bill.candidates
+        for name in candidates.extra:
+            present = candidates.levels[name][0]
+            plain = self.space.find({**self.space.params(pick), name: present})
+            if plain is None or plain == pick or plain not in outlook.fitting:
+                continue
+            mean, _ = outlook.difference(np.asarray([plain], np.intp), pick)
+            if mean[0] <= TIE:
+                pick = plain
+        return pick
 
     def _confirm(
         self, study: Study, places: _Places, measurer: Measurer, records: list[TrialRecord]
@@ -335,11 +353,12 @@ def explore_measured(  # noqa: PLR0913 - what a search is, each named
     """
     check_sampler(sampler)
     search = _MeasuredSearch(bill, objective, sampler, seed, prior)
-    who = _Callable(measurer) if callable(measurer) else measurer
+    who = Plain(measurer) if callable(measurer) else measurer
     if run_dir is None:
         places = _Places(None, storage, study_name, job_key)
         return search.go(places, who, trials, resume=resume)
-    header = {"job_key": job_key, "score": search.score, "measured": "yes"}
+    space = search.priced.identity
+    header = {"job_key": job_key, "score": search.score, "measured": "yes", "space": space}
     with TrialLog(run_dir, header, resume=resume) as log:
         places = _Places(log, storage, study_name, job_key)
         return search.go(places, who, trials, resume=resume)

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 MEASURED, OOM, BASIS, MODELLED = "measured", "oom", "basis", "modelled"
 NOISE, WITHDRAWN, DROPPED = "noise", "withdrawn", "dropped"
-OOM_AT = 1.04  # of the limit: what an out-of-memory is taken to have needed at least
-OOM_NOISE = 0.02
 
 
 @dataclass(slots=True)
@@ -98,11 +96,13 @@ class History:
             if part.name == MEMORY:
                 row = int(part.row_of[index])
                 predicted = float(part.predicted[row])
-                needed = max(float(priced.limit[index]) * OOM_AT, predicted)
-                self._add(part.name, part.codes[row], math.log(needed / predicted), OOM_NOISE)
+                least = math.log(float(priced.limit[index]) / predicted)
+                self._add(part.name, part.codes[row], least, part.noise, least=True)
 
-    def _add(self, part: str, codes: Iterable[int], ratio: float, noise: float) -> None:
-        found = Observed(tuple(int(c) for c in codes), ratio, noise)
+    def _add(
+        self, part: str, codes: Iterable[int], ratio: float, noise: float, *, least: bool = False
+    ) -> None:
+        found = Observed(tuple(int(c) for c in codes), ratio, noise, least)
         self.observed.setdefault(part, []).append(found)
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.home import home_dir
+from autotune.domain.config import is_extra
 from autotune.domain.errors import InputError
 from autotune.search.residuals import Observed
 
@@ -117,6 +118,7 @@ def _entries(priced: Priced, observed: Mapping[str, Sequence[Observed]]) -> list
             },
             "log_ratio": round(found.log_ratio, 6),
             "noise": found.noise,
+            **({"least": True} if found.least else {}),
         }
         for part in priced.parts
         for found in observed.get(part.name, ())
@@ -174,6 +176,8 @@ def recall(priced: Priced, key: PastKey, home: Path | None = None) -> Past:
     found = _coded(priced, own.observed, SAME_NOISE)
     if any(found.values()):
         return Past(found, tuple(notes), own.runs)
+    if own.observed:
+        notes.append("measurements of earlier runs here have no setting in common with this space")
     near, count = _of_family(folder, key)
     found = _weak(_coded(priced, near, 0.0))
     shapes = f"{count} other {key.family} shape{'s' * (count != 1)} or methods on {key.device}"
@@ -255,7 +259,10 @@ def _entry(entry: Any) -> dict[str, Any]:  # noqa: ANN401 - parsed JSON
         msg = "not an observation"
         raise ValueError(msg)
     levels = {str(name): str(level) for name, level in dict(entry["levels"]).items()}
-    return {"part": str(entry["part"]), "levels": levels, "log_ratio": ratio, "noise": noise}
+    least = {"least": True} if entry.get("least") else {}
+    return {
+        "part": str(entry["part"]), "levels": levels, "log_ratio": ratio, "noise": noise, **least
+    }  # fmt: skip
 
 
 def _coded(
@@ -267,13 +274,19 @@ def _coded(
             codes = _codes(part, entry["levels"]) if entry["part"] == part.name else None
             if codes is not None:
                 noise = math.hypot(entry["noise"], between)
-                found.setdefault(part.name, []).append(Observed(codes, entry["log_ratio"], noise))
+                seen = Observed(codes, entry["log_ratio"], noise, entry.get("least", False))
+                found.setdefault(part.name, []).append(seen)
     return found
 
 
 def _codes(part: Part, levels: dict[str, str]) -> tuple[int, ...] | None:
-    """The signature in this model's codes; None when it has no such level."""
+    """The signature in this model's codes; None when it has no such level.
+
+    Nor one that was measured at a level of a user's own knob that this search does not know.
+    """
     codes = []
+    if any(is_extra(name) for name in set(levels) - {d.name for d in part.reads}):
+        return None
     for dimension in part.reads:
         level = levels.get(dimension.name)
         if level not in dimension.levels:

@@ -65,10 +65,19 @@ class TrialRecord:
         if not isinstance(data, dict) or not {"number", "kind", "params", "value"} <= set(data):
             msg = "not a trial"
             raise ValueError(msg)
+        value = data["value"]
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            msg = "not a value"
+            raise ValueError(msg)
         try:
             return cls(**{name: value for name, value in data.items() if name in known})
         except TypeError as error:
             raise ValueError(str(error)) from None
+
+
+def _refused(constant: str) -> None:
+    """NaN and infinity are in no record. Raises ValueError."""
+    raise ValueError(constant)
 
 
 class TrialLog:
@@ -147,11 +156,21 @@ class TrialLog:
         records = []
         for number, line in enumerate(content[:whole].splitlines(), start=1):
             try:
-                records.append(TrialRecord.of(json.loads(line)))
+                records.append(TrialRecord.of(json.loads(line, parse_constant=_refused)))
             except ValueError:
                 msg = f"{self.path}, line {number}, is not a trial"
                 raise InputError(msg, "the record is damaged; choose another --run") from None
         return records
+
+
+def _what(found: object, header: dict[str, str]) -> str:
+    """What a folder's search is instead."""
+    if not isinstance(found, dict) or found.get("job_key") != header["job_key"]:
+        return "the search of another job"
+    same = {k: v for k, v in found.items() if k != "space"} == {
+        k: v for k, v in header.items() if k != "space"
+    }
+    return "a search of another space" if same else "a search for something else"
 
 
 def _agree(run_dir: Path, header: dict[str, str]) -> None:
@@ -164,8 +183,7 @@ def _agree(run_dir: Path, header: dict[str, str]) -> None:
             found = None
         if found == header:
             return
-        other = isinstance(found, dict) and found.get("job_key") == header["job_key"]
-        what = "a search for something else" if other else "the search of another job"
+        what = _what(found, header)
         msg = f"{run_dir} holds {what}"
         raise InputError(msg, "choose another folder with --run")
     if (run_dir / TRIALS_FILE).stat().st_size > 0:

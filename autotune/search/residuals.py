@@ -52,11 +52,15 @@ JITTER = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """log(measured/predicted) of one part at one signature. codes: [reads]."""
+    """log(measured/predicted) of one part at one signature. codes: [reads].
+
+    least: what is known is that the log ratio is larger (an out-of-memory).
+    """
 
     codes: tuple[int, ...]
     log_ratio: float
     noise: float
+    least: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ class Residual:
         self.part = part
         self._observed = tuple(observed)
         self._shape = _Shape(part)
-        self._codes = _codes(part, observed)
+        self._codes = codes_of(part, observed)
         self._values = np.asarray([o.log_ratio for o in observed], np.float64)
         self._noise = np.asarray([o.noise for o in observed], np.float64)
         if amplitudes is None:
@@ -116,6 +120,18 @@ class Residual:
         shared: FloatArray = (prior - self._whitened @ self._whitened[row]).astype(np.float64)
         return shared
 
+    def at(self, codes: Codes) -> tuple[FloatArray, FloatArray]:
+        """Posterior mean and covariance at some codes, whether a candidate has them or not."""
+        shape, amplitudes = self._shape, self.amplitudes
+        prior = shape.kernel(codes, codes, amplitudes)
+        if not len(self._values):
+            return np.zeros(len(codes)), prior
+        kernel = shape.kernel(self._codes, self._codes, amplitudes)
+        factor = np.linalg.cholesky(kernel + np.diag(self._noise**2 + JITTER))
+        white = np.linalg.solve(factor, shape.kernel(self._codes, codes, amplitudes))
+        mean: FloatArray = white.T @ np.linalg.solve(factor, self._values)
+        return mean, prior - white.T @ white
+
     def joint(self, rows: NDArray[np.intp]) -> FloatArray:
         """[r, r] posterior covariance of some signatures."""
         codes = self.part.codes[rows]
@@ -141,7 +157,8 @@ class Residual:
         return Residual(part, [*self._observed, *pending], self.amplitudes)
 
 
-def _codes(part: Part, observed: Sequence[Observed]) -> Codes:
+def codes_of(part: Part, observed: Sequence[Observed]) -> Codes:
+    """[observed, reads] level of each dimension."""
     return np.asarray([o.codes for o in observed], np.int64).reshape(-1, len(part.reads))
 
 
@@ -255,11 +272,13 @@ class _Shape:
         return hot, starts
 
 
-class _Evidence:
-    """Log marginal likelihood of many amplitudes at once."""
+class Evidence:
+    """Log marginal likelihood of many amplitudes of a part at once, and the best of them."""
 
     def __init__(self, part: Part, observed: Sequence[Observed]) -> None:
-        shape, codes = _Shape(part), _codes(part, observed)
+        """Keep what the likelihood needs of the observations."""
+        self.part = part
+        shape, codes = _Shape(part), codes_of(part, observed)
         self.values = np.asarray([o.log_ratio for o in observed], np.float64)
         self._noise = np.diag(np.asarray([o.noise for o in observed], np.float64) ** 2 + JITTER)
         self._columns = [list(s.columns) for s in shape.summands]
@@ -268,6 +287,28 @@ class _Evidence:
             [t[np.ix_(codes[:, k], codes[:, k])] for k, t in enumerate(shape.tables)]
         )
         self.varied = [k for k in range(codes.shape[1]) if len(set(codes[:, k].tolist())) > 1]
+        self._refined: dict[float, Amplitudes] = {}
+
+    @cached_property
+    def by_scale(self) -> FloatArray:
+        """[SCALES] score of the expected amplitudes at every scale."""
+        return self.scores([expected_amplitudes(self.part, scale) for scale in SCALES])
+
+    def refined(self, scale: float) -> Amplitudes:
+        """One pass over the columns that were varied, and over the strength of the pairs."""
+        if scale not in self._refined:
+            self._refined[scale] = self._search(expected_amplitudes(self.part, scale))
+        return self._refined[scale]
+
+    def _search(self, start: Amplitudes) -> Amplitudes:
+        if len(self.values) < ENOUGH:
+            return start
+        best = start
+        for k in self.varied:
+            choices = [_with_main(best, k, start.mains[k] * factor) for factor in COLUMNS]
+            best = choices[_best(self.scores(choices), COLUMNS, COLUMN_WIDTH)]
+        choices = [Amplitudes(best.constant, best.mains, best.pair * factor) for factor in PAIRS]
+        return choices[_best(self.scores(choices), PAIRS, PAIR_WIDTH)]
 
     def scores(self, choices: Sequence[Amplitudes]) -> FloatArray:
         """[choices] up to a constant."""
@@ -305,40 +346,27 @@ def expected_amplitudes(part: Part, scale: float = 1.0) -> Amplitudes:
 def fitted_amplitudes(
     parts: Mapping[str, Part], observed: Mapping[str, Sequence[Observed]]
 ) -> dict[str, Amplitudes]:
-    """Amplitudes of the highest marginal likelihood under weak priors, for all parts together.
+    """Amplitudes of the highest marginal likelihood under weak priors, for all parts together."""
+    return jointly({name: Evidence(part, observed.get(name, ())) for name, part in parts.items()})
+
+
+def jointly(evidence: Mapping[str, Evidence]) -> dict[str, Amplitudes]:
+    """The same from the evidence of each part, which may be used again where it has not changed.
 
     A model that is wrong about one part is likely to be wrong about the others: one scale for the
     whole, a scale for each part around it, then single columns and the pairs of each part.
     """
-    evidence = {name: _Evidence(part, observed.get(name, ())) for name, part in parts.items()}
     logs = np.log(SCALES)
-    scores = {
-        name: evidence[name].scores([expected_amplitudes(part, scale) for scale in SCALES])
-        for name, part in parts.items()
-    }
     chosen: dict[str, int] = {}
     best = -np.inf
     for whole in logs:
-        own = {n: s - 0.5 * ((logs - whole) / PART_WIDTH) ** 2 for n, s in scores.items()}
+        own = {
+            n: e.by_scale - 0.5 * ((logs - whole) / PART_WIDTH) ** 2 for n, e in evidence.items()
+        }
         total = sum(float(s.max()) for s in own.values()) - 0.5 * (whole / WHOLE_WIDTH) ** 2
         if total > best:
             best, chosen = total, {name: int(s.argmax()) for name, s in own.items()}
-    return {
-        name: _refined(evidence[name], expected_amplitudes(part, SCALES[chosen[name]]))
-        for name, part in parts.items()
-    }
-
-
-def _refined(evidence: _Evidence, start: Amplitudes) -> Amplitudes:
-    """One pass over the columns that were varied, and over the strength of the pairs."""
-    if len(evidence.values) < ENOUGH:
-        return start
-    best = start
-    for k in evidence.varied:
-        choices = [_with_main(best, k, start.mains[k] * factor) for factor in COLUMNS]
-        best = choices[_best(evidence.scores(choices), COLUMNS, COLUMN_WIDTH)]
-    choices = [Amplitudes(best.constant, best.mains, best.pair * factor) for factor in PAIRS]
-    return choices[_best(evidence.scores(choices), PAIRS, PAIR_WIDTH)]
+    return {name: e.refined(SCALES[chosen[name]]) for name, e in evidence.items()}
 
 
 def _with_main(amplitudes: Amplitudes, column: int, value: float) -> Amplitudes:

@@ -167,7 +167,8 @@ def _identity(bill: Bill, at: Indices) -> list[FloatArray]:
         order = _ATTENTION_ORDER if name == "attention" else knob.choices
         ranks = [float(order.index(v)) if order else float(v) for v in levels[name]]
         keys.append(_column(bill, name, ranks, at))
-    return keys
+    own = bill.candidates.extra  # the present level first
+    return keys + [_column(bill, name, range(len(levels[name])), at) for name in own]
 
 
 def _least(bill: Bill, pool: BoolArray, objective: Objective) -> int:
@@ -330,7 +331,7 @@ def neighbours(bill: Bill, pick: int) -> list[Neighbour]:
 def _adjacent(bill: Bill, axis: str, near: Indices, pick: int) -> list[int]:
     values = bill.candidates.levels[axis]
     by_value = sorted(near, key=lambda i: str(values[bill.candidates.codes[axis][i]]))
-    if KNOBS[axis].kind != "count":
+    if axis not in KNOBS or KNOBS[axis].kind != "count":
         return [int(i) for i in by_value]
     own = bill.candidates.value(axis, pick)
     counts = {int(bill.candidates.value(axis, int(i))): int(i) for i in near}

@@ -84,9 +84,20 @@ def _in_storage(url: str, name: str, *, resume: bool) -> Study:
         raise InputError(msg, "add --resume to go on in it, or name another run") from None
     except Exception as error:  # noqa: BLE001 - every driver raises its own
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        msg = f"storage {_without_password(url)} cannot be opened: {reason}"
         hint = "give an Optuna storage URL, such as sqlite:///study.db, or leave --storage out"
+        driver = _missing_module(error)
+        if driver:
+            reason = f"its driver needs {driver}, which is not installed"
+            hint = "install the database's driver, or take sqlite:///study.db, which needs none"
+        msg = f"storage {_without_password(url)} cannot be opened: {reason}"
         raise InputError(msg, hint) from None
+
+
+def _missing_module(error: BaseException | None) -> str:
+    """The absent module behind an error, if that is what it is about."""
+    while error is not None and not isinstance(error, ModuleNotFoundError):
+        error = error.__cause__ or error.__context__
+    return error.name or "" if error is not None else ""
 
 
 def _without_password(url: str) -> str:
@@ -95,10 +106,14 @@ def _without_password(url: str) -> str:
 
 
 def _agree(study: Study, job_key: str, storage: str | None) -> None:
-    found = study.user_attrs.get("job_key")
+    """A study belongs to one job. One that holds trials of somebody else's is not taken over."""
+    found, place = study.user_attrs.get("job_key"), _without_password(storage or "")
+    foreign = found is None and (
+        len(study.directions) > 1 or bool(study.get_trials(deepcopy=False))
+    )
+    if foreign or found not in {None, job_key}:
+        what = "that autotune did not make" if foreign else "of another job"
+        msg = f"storage {place} holds the study {study.study_name!r} {what}"
+        raise InputError(msg, "name another run, or leave --resume out")
     if found is None:
         study.set_user_attr("job_key", job_key)
-    elif found != job_key:
-        place = _without_password(storage or "")
-        msg = f"storage {place} holds the study {study.study_name!r} of another job"
-        raise InputError(msg, "name another run, or leave --resume out")

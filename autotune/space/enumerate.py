@@ -18,6 +18,7 @@ import numpy as np
 from autotune.domain.candidates import CLOSED_FORM, OFFER, Candidates
 from autotune.domain.config import KNOBS, KnobValue
 from autotune.domain.errors import InputError
+from autotune.space.extra import at_present
 from autotune.space.rules import RULES, Rule, has_cuda
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Enumeration:
 
 
 def enumerate_candidates(job: Job, space: SearchSpace) -> Enumeration:
-    """Every valid candidate of the job's offers.
+    """Every valid candidate of the job's offers; the user's own knobs at their present levels.
 
     Raises InputError when a locked value is impossible on every offer, or no split makes the global
     batch on any of them. Without candidates for other reasons the result is empty and says why.
@@ -130,7 +131,7 @@ def _enumerate(job: Job, space: SearchSpace) -> Enumeration:
     for grid in grids:
         rejected.update(grid.rejected)
     return Enumeration(
-        candidates=_columns(job, grids),
+        candidates=at_present(_columns(job, grids), space.extra),
         rejected=dict(rejected.most_common()),
         by_offer=tuple(dict(grid.rejected) for grid in grids),
         space_size=sum(grid.size for grid in grids),

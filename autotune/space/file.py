@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.config import KNOBS, KnobValue, knob
 from autotune.domain.errors import InputError, unknown
 from autotune.domain.space import AUTO, SearchSpace
+from autotune.space.extra import extra_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,6 +19,7 @@ MAX_DEPTH = 8  # the format itself needs three levels
 AUTO_WORD = "auto"
 AUTO_KNOBS = ("micro_batch_size", "pin_memory", "checkpoint_every_steps", "save_total_limit")
 DERIVED = "gradient_accumulation_steps"
+SECTIONS = ("knobs", "extra")
 
 
 def load_space(name_or_path: str | Path | None = None) -> SearchSpace:
@@ -27,7 +29,9 @@ def load_space(name_or_path: str | Path | None = None) -> SearchSpace:
     value, and for a file that cannot be read safely.
     """
     path = _find(name_or_path or DEFAULT)
-    listed = _knobs_of(_load_yaml(path), str(path))
+    data = _sections(_load_yaml(path), str(path))
+    listed = _knobs_of(data.get("knobs", {}), str(path))
+    extra = extra_of(data.get("extra", {}), str(path))
     if path == _shipped().get(DEFAULT):
         inherited: dict[str, tuple[KnobValue, ...]] = {}
     else:
@@ -37,7 +41,8 @@ def load_space(name_or_path: str | Path | None = None) -> SearchSpace:
     if missing:
         msg = f"search space {path} leaves out {', '.join(missing)}: every knob needs values"
         raise InputError(msg)
-    return SearchSpace(path.stem, {name: values[name] for name in KNOBS if name in values})
+    kept = {name: values[name] for name in KNOBS if name in values}
+    return SearchSpace(path.stem, kept, extra)
 
 
 def shipped_spaces() -> tuple[str, ...]:
@@ -118,15 +123,23 @@ def _refuse_tricks(events: Iterable[Any], path: Path) -> None:
             raise InputError(msg)
 
 
-def _knobs_of(data: object, where: str) -> dict[str, tuple[KnobValue, ...]]:
-    if not isinstance(data, dict) or not isinstance(data.get("knobs"), dict):
+def _sections(data: object, where: str) -> dict[str, object]:
+    """The file's sections. `knobs` may be left out beside `extra`."""
+    if not isinstance(data, dict) or not set(SECTIONS) & set(data):
         msg = f"search space {where} must be a mapping with the key knobs, a mapping itself"
         raise InputError(msg, "knobs: {num_dataloader_workers: [0, 2, 4]}")
     for key in data:
-        if key != "knobs":
+        if key not in SECTIONS:
             what = "key"
-            raise unknown(what, str(key), ["knobs"], "the only key is knobs", where)
-    return {str(name): _values_of(str(name), raw, where) for name, raw in data["knobs"].items()}
+            raise unknown(what, str(key), SECTIONS, "the keys are knobs and extra", where)
+    return {str(key): value for key, value in data.items()}
+
+
+def _knobs_of(data: object, where: str) -> dict[str, tuple[KnobValue, ...]]:
+    if not isinstance(data, dict):
+        msg = f"knobs in search space {where} must map knobs to their values"
+        raise InputError(msg, "knobs: {num_dataloader_workers: [0, 2, 4]}")
+    return {str(name): _values_of(str(name), raw, where) for name, raw in data.items()}
 
 
 def _values_of(name: str, raw: Any, where: str) -> tuple[KnobValue, ...]:  # noqa: ANN401 - YAML

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from autotune.domain.config import UNSET
 from autotune.trainers.launch import fsdp_settings
 from autotune.trainers.precision import precision_arguments
 from autotune.trainers.versions import (
@@ -27,7 +28,7 @@ LOG_EVERY_STEPS = 10
 
 def training_arguments(plan: Plan, learning_rate: float) -> dict[str, object]:
     """Every argument by its exact name; `learning_rate` is the trainer's default."""
-    return {
+    found = {
         "output_dir": plan.out_dir,
         **_batch(plan),
         **_length_of_run(plan),
@@ -43,7 +44,9 @@ def training_arguments(plan: Plan, learning_rate: float) -> dict[str, object]:
         "logging_strategy": "steps",
         "logging_steps": LOG_EVERY_STEPS,
         "report_to": "none",
+        **plan.config.arguments,
     }
+    return {name: value for name, value in found.items() if value != UNSET}
 
 
 def counts_by_epochs(plan: Plan) -> bool:

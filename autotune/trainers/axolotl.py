@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.errors import InputError
 from autotune.domain.jobvalues import shown
 from autotune.trainers.imported import Imported, Keys
+from autotune.trainers.left_alone import leave_rest
 from autotune.trainers.read_arguments import (
     HF_DEFAULTS,
-    leave_rest,
     read_attention,
     read_base,
     read_checkpointing,
@@ -167,6 +167,8 @@ def _read_checkpointing(keys: Keys, made: Imported) -> None:
     if isinstance(stated, str) and stated.startswith(("offload", "unsloth")):
         made.knobs["activation_checkpointing"] = "full"
         why = "counted as plain checkpointing"
+        if stated == "unsloth":
+            why += "; axolotl 0.19 and later refuse it"
         made.keep("activation_checkpointing", _CHECKPOINTING, stated, why)
         return
     read_checkpointing(keys, made)
@@ -187,10 +189,9 @@ def _read_sharding(keys: Keys, made: Imported) -> None:
     deepspeed = keys.get("deepspeed")
     if isinstance(deepspeed, str) and deepspeed:
         word = deepspeed.casefold()
-        made.knobs["sharding"] = "zero3" if "zero3" in word else "zero2"
-        made.note(
-            "deepspeed", shown(deepspeed), f"counted as {made.knobs['sharding']}, by its name"
-        )
+        made.defaults["sharding"] = "zero3" if "zero3" in word else "zero2"
+        why = f"counted as {made.defaults['sharding']} by its name, if the file itself is not found"
+        made.note("deepspeed", shown(deepspeed), why)
     elif keys.get("fsdp_config") or keys.get("fsdp"):
         made.knobs["sharding"] = "fsdp"
 
@@ -249,6 +250,8 @@ def _sharding(value: KnobValue, target: Target) -> Changes | str:
     changes = target.gone("deepspeed") if value not in {"zero2", "zero3"} else {}
     if value != "fsdp":
         return {**changes, **target.gone("fsdp", "fsdp_config", "fsdp_version")}
+    if target.config.optimizer == "adamw_bnb_8bit":
+        return "axolotl refuses adamw_bnb_8bit under FSDP2: choose another of the two"
     settings = {
         "auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "reshard_after_forward": True,
         "state_dict_type": "SHARDED_STATE_DICT",

@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.errors import InputError
 from autotune.domain.jobvalues import shown
 from autotune.trainers.imported import Imported, Keys
+from autotune.trainers.left_alone import leave_rest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ACCELERATE_KEYS = {"compute_environment", "distributed_type", "num_machines", "machine_rank"}
 DEEPSPEED_KEYS = {"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"}
-_STAGES = {0: "ddp", 1: "zero2", 2: "zero2", 3: "zero3"}
+STAGES = {0: "ddp", 1: "zero2", 2: "zero2", 3: "zero3"}
+
+
+def is_deepspeed(values: Mapping[str, Any]) -> bool:
+    """Whether it is a config of DeepSpeed, and not one of accelerate."""
+    return bool(set(values) & DEEPSPEED_KEYS)
 
 
 def add_accelerate(made: Imported, values: Mapping[str, Any], name: str) -> None:
@@ -43,6 +49,9 @@ def add_accelerate(made: Imported, values: Mapping[str, Any], name: str) -> None
             _agree_count(made, knob, keys, f"deepspeed_config.{key}")
     elif kind == "MULTI_GPU" or (processes or 1) > 1:
         made.knobs.setdefault("sharding", "ddp")
+    for section in ("deepspeed_config", "fsdp_config"):
+        _add_offload(keys, made, section)
+    leave_rest(keys, made, "accelerate")
 
 
 def add_deepspeed(made: Imported, values: Mapping[str, Any], name: str) -> None:
@@ -54,9 +63,10 @@ def add_deepspeed(made: Imported, values: Mapping[str, Any], name: str) -> None:
         if keys.get(f"{precision}.enabled") is True:
             _agree_knob(made, "precision", precision, f"{name}: {precision}.enabled")
     _add_stage(made, keys.whole("zero_optimization.stage"), name)
-    total = (
-        None if keys.get("train_batch_size") == "auto" else keys.whole("train_batch_size", low=1)
-    )
+    _add_offload(keys, made, "zero_optimization")
+    auto = keys.get("train_batch_size") == "auto"
+    total = None if auto else keys.whole("train_batch_size", low=1)
+    leave_rest(keys, made, "deepspeed")
     if total is None:
         return
     split = made.batch_on(1)
@@ -71,21 +81,44 @@ def add_deepspeed(made: Imported, values: Mapping[str, Any], name: str) -> None:
     made.devices = made.devices or total // split
 
 
+_OFFLOAD = (
+    "offload_optimizer.device", "offload_param.device", "offload_optimizer_device",
+    "offload_param_device", "fsdp_offload_params",
+)  # fmt: skip
+
+
+def _add_offload(keys: Keys, made: Imported, section: str) -> None:
+    """States or parameters in the host's memory are no knob: said, and not counted."""
+    for name in _OFFLOAD:
+        stated = keys.get(f"{section}.{name}")
+        if str(stated).casefold() in {"cpu", "nvme", "true"}:
+            why = "not counted: such a run needs less device memory and is slower"
+            made.note(f"{keys.name}: {section}.{name}", shown(stated), why)
+
+
 def _add_stage(made: Imported, stage: int | None, name: str) -> None:
     if stage is None:
         return
-    if stage not in _STAGES:
+    if stage not in STAGES:
         msg = f"{name}: the ZeRO stage is {stage}; it must be 0 to 3"
         raise InputError(msg)
     if stage == 1:
         made.note(f"{name}: zero stage", 1, "counted as stage 2: gradients are sharded too")
-    _agree_knob(made, "sharding", _STAGES[stage], f"{name}: ZeRO stage")
+    _agree_knob(made, "sharding", STAGES[stage], f"{name}: ZeRO stage")
 
 
 def _agree_count(made: Imported, knob: str, keys: Keys, key: str) -> None:
+    """A number must be the trainer's own, or its default: transformers refuses to start else."""
     if keys.get(key) in (None, "auto"):
         return
     value = keys.whole(key, low=1)
+    default = made.defaults.get(knob)
+    if knob not in made.knobs and value is not None and default is not None and value != default:
+        msg = (
+            f"two files contradict each other: {knob} is {value} in {keys.name}: {key}, but the "
+            f"{made.trainer} file does not state it, which means {default}"
+        )
+        raise InputError(msg, f'state it in the trainer\'s file, or write "auto" in {keys.name}')
     if value is not None:
         _agree_knob(made, knob, value, f"{keys.name}: {key}")
 
@@ -108,7 +141,7 @@ def _agree(made: Imported, what: str, stated: object, value: object, where: str)
 def add_beside(made: Imported, values: Mapping[str, Any], name: str) -> None:
     """Complete what was read with either kind. Raises InputError for a file of another kind."""
     found = set(values)
-    if found & DEEPSPEED_KEYS:
+    if is_deepspeed(values):
         add_deepspeed(made, values, name)
     elif found & (ACCELERATE_KEYS | {"mixed_precision", "num_processes"}):
         add_accelerate(made, values, name)

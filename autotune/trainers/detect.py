@@ -8,8 +8,9 @@ from autotune.domain.errors import InputError
 from autotune.trainers.axolotl import Axolotl
 from autotune.trainers.beside import ACCELERATE_KEYS, DEEPSPEED_KEYS
 from autotune.trainers.llamafactory import LlamaFactory
-from autotune.trainers.other_formats import LitGpt, Torchtune, Unsloth
+from autotune.trainers.other_formats import LitGpt, Unsloth
 from autotune.trainers.spell_arguments import HfArguments, TrlArguments
+from autotune.trainers.torchtune import Torchtune
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

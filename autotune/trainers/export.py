@@ -1,8 +1,9 @@
 """Write a chosen configuration in a trainer's own words, ready to run.
 
-What is covered: Hugging Face `Trainer` and TRL `SFTTrainer`, launched by accelerate, in the
-spelling of the versions that will run. Not covered: learning rate, schedule and data content; they
-are the user's.
+What is covered: Hugging Face `Trainer` and TRL `SFTTrainer`, launched by accelerate, and the own
+files of axolotl, LLaMA-Factory, litgpt and Unsloth, in the spelling of the versions that will run.
+Not covered: torchtune, which is read only (its development has ended); learning rate, schedule and
+data content, which are the user's.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.errors import InputError, unknown
 from autotune.trainers.contract import check_contract
+from autotune.trainers.detect import DIALECTS
 from autotune.trainers.format import Export, Plan
 from autotune.trainers.hf import HuggingFace
+from autotune.trainers.litgpt_yaml import LitGptFile
 from autotune.trainers.own_yaml import AxolotlFile, LlamaFactoryFile
 from autotune.trainers.trl import Trl
+from autotune.trainers.unsloth_script import UnslothScript
 from autotune.trainers.versions import parse_version
 
 if TYPE_CHECKING:
@@ -27,8 +31,11 @@ if TYPE_CHECKING:
     from autotune.trainers.format import TrainerFormat
 
 FORMATS: dict[str, TrainerFormat] = {
-    item.name: item for item in (HuggingFace(), Trl(), AxolotlFile(), LlamaFactoryFile())
-}
+    item.name: item
+    for item in (
+        HuggingFace(), Trl(), AxolotlFile(), LlamaFactoryFile(), LitGptFile(), UnslothScript(),
+    )
+}  # fmt: skip
 _EXECUTABLE = ".sh"
 
 __all__ = ["FORMATS", "Export", "check_target", "export", "write_export"]
@@ -81,6 +88,7 @@ def export(
         checkpoint_bytes=checkpoint_bytes,
         risk=risk,
         out_dir=out_dir,
+        trainer=version,
     )
     return trainer.write(plan)
 
@@ -107,6 +115,9 @@ def write_export(exported: Export, run_dir: Path) -> tuple[Path, ...]:
 
 def _parse_target(target: str) -> tuple[TrainerFormat, tuple[int, ...] | None]:
     name, at, version = target.strip().partition("@")
+    if name in DIALECTS and name not in FORMATS:
+        msg = f"a file of {name} is read and given back, but not written from nothing"
+        raise InputError(msg, f"export one of: {', '.join(FORMATS)}")
     if name not in FORMATS:
         hint = f"formats: {', '.join(FORMATS)}; a version may follow, as in hf@5.10.0"
         kind = "trainer"

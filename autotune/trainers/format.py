@@ -7,6 +7,7 @@ Adding a trainer: one file with a class that satisfies `TrainerFormat`, and one 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -29,11 +30,18 @@ class Plan:
     checkpoint_bytes: float  # [bytes] of one saved checkpoint; 0 when nobody knows
     risk: str  # why the candidate fits only narrowly; empty where it fits with room to spare
     out_dir: str  # where checkpoints go unless OUTPUT_DIR says otherwise
+    trainer: Version | None = None  # the version that was asked for with @, in its own counting
 
     @property
     def on_cpu(self) -> bool:
         """Whether the run needs no accelerator."""
         return self.offer.device.is_cpu
+
+    @property
+    def model(self) -> str:
+        """The model to load: a folder beside the job file, or a name on the hub."""
+        folder = Path(self.job.base_dir) / self.job.model.name
+        return str(folder) if folder.is_dir() else self.job.model.name
 
     @property
     def trains(self) -> bool:
@@ -66,3 +74,8 @@ class TrainerFormat(Protocol):
 
     def write(self, plan: Plan) -> Export:
         """The files, and what they cannot say."""
+
+
+def from_anywhere(path: str) -> str:
+    """The whole path of what lies on this machine, for a script that changes its folder."""
+    return str(Path(path).resolve()) if Path(path).exists() else path

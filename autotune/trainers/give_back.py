@@ -10,23 +10,19 @@ from __future__ import annotations
 
 import difflib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 from autotune.domain.jobvalues import shown
-from autotune.trainers.command_line import (
-    parse_command,
-    parse_shell,
-    rewrite_command,
-    rewrite_shell,
-)
+from autotune.trainers.command_line import parse_command, rewrite_command
 from autotune.trainers.detect import DIALECTS
 from autotune.trainers.dialect import GONE, Target
 from autotune.trainers.python_source import parse_script, rewrite_script
-from autotune.trainers.rewrite import changed_values, rewrite_json, rewrite_yaml
+from autotune.trainers.rewrite import changed_values, renamed_yaml, rewrite_json, rewrite_yaml
+from autotune.trainers.shell_file import parse_shell, rewrite_shell
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,10 +70,12 @@ def give_back(
         InputError: the text cannot be changed without changing something else as well.
     """
     name = Path(origin.path).name or COMMAND_FILE
+    windows = _ends_lines_with_crlf(origin.text)
+    origin = replace(origin, text=origin.text.replace("\r\n", "\n")) if windows else origin
     target = Target(values, config, transformers, origin.syntax, devices)
-    changes, notes = _changes(origin, made, target)
+    changes, instead, notes = _changes(origin, made, target)
     try:
-        text = _rewritten(origin, changes, name)
+        text = _rewritten(origin, changes, instead, name)
     except InputError:
         raise
     except Exception as error:  # a layout that the parser's positions do not describe
@@ -89,20 +87,30 @@ def give_back(
             _lines(origin.text), _lines(text), f"a/{name}", f"b/{name}", lineterm="\n"
         )
     )
-    if not changes:
-        notes.append(f"{name} already says what is recommended: nothing was changed in it")
+    text = text.replace("\n", "\r\n") if windows else text
     return Returned(name, text, diff, changes, tuple(notes))
 
 
+def _ends_lines_with_crlf(text: str) -> bool:
+    """Whether every line ends as on Windows: positions in a text are of one kind of line end."""
+    return 0 < text.count("\n") == text.count("\r\n")
+
+
 def _lines(text: str) -> list[str]:
-    return [line + "\n" for line in text.splitlines()]
+    """Lines as a difference holds them, so that `patch` can apply it."""
+    *lines, last = text.split("\n")
+    rest = [f"{last}\n\\ No newline at end of file\n"] if last else []
+    return [line + "\n" for line in lines] + rest
 
 
-def _changes(origin: Origin, made: Imported, target: Target) -> tuple[Changes, list[str]]:
-    """The keys to change, and what cannot be said."""
+def _changes(
+    origin: Origin, made: Imported, target: Target
+) -> tuple[Changes, dict[str, str], list[str]]:
+    """The keys to change, which of them takes the place of another, and what cannot be said."""
     dialect, meaning = DIALECTS[origin.trainer], made.meaning
     computed = set(_computed(origin))
     changes: Changes = {}
+    instead: dict[str, str] = {}
     notes: list[str] = []
     for knob in KNOBS:
         value = getattr(target.config, knob)
@@ -120,7 +128,25 @@ def _changes(origin: Origin, made: Imported, target: Target) -> tuple[Changes, l
             notes.append(f"{knob} {_text(value)}: the file computes it; set it there yourself")
         else:
             changes |= spelled
-    return {key: v for key, v in changes.items() if not _is_so(target.values, key, v)}, notes
+            instead |= _in_place_of(spelled, target)
+    notes += [
+        f"{name} {_text(value)}: not in the file; state it where the run is started"
+        for name, value in target.config.extra
+    ]
+    changes = {key: v for key, v in changes.items() if not _is_so(target.values, key, v)}
+    return changes, {old: new for old, new in instead.items() if new in changes}, notes
+
+
+def _in_place_of(spelled: Changes, target: Target) -> dict[str, str]:
+    """The key that goes and the one that is new, where one knob has both: one line of the file."""
+    gone = [key for key, value in spelled.items() if value is GONE and "." not in key]
+    new = [
+        key
+        for key, value in spelled.items()
+        if value is not GONE and "." not in key and not target.has(key)
+    ]
+    old = [key for key in gone if not isinstance(target.values.get(key), dict | list)]
+    return {old[0]: new[0]} if old and new else {}
 
 
 def _computed(origin: Origin) -> list[str]:
@@ -143,7 +169,7 @@ def _is_so(values: Mapping[str, Any], dotted: str, value: object) -> bool:
     return type(found) is type(value) and bool(found == value)
 
 
-def _rewritten(origin: Origin, changes: Changes, name: str) -> str:
+def _rewritten(origin: Origin, changes: Changes, instead: Mapping[str, str], name: str) -> str:
     if not changes:
         return origin.text
     if origin.syntax == "python":
@@ -154,7 +180,8 @@ def _rewritten(origin: Origin, changes: Changes, name: str) -> str:
         return rewrite_command(origin.text, changes)
     if origin.syntax == "json":
         return rewrite_json(origin.text, changes)
-    return rewrite_yaml(origin.text, changes)
+    left = {key: value for key, value in changes.items() if key not in instead}
+    return rewrite_yaml(renamed_yaml(origin.text, instead), left)
 
 
 def _values_of(syntax: str, text: str, name: str) -> dict[str, Any]:
@@ -205,9 +232,12 @@ def _check(
         raise InputError(msg, _OTHERWISE)
 
 
-def _as_text(values: Mapping[str, Any]) -> dict[str, str]:
-    """Flags are text: 4 and "4" are one."""
-    return {key: v if isinstance(v, str) else json.dumps(v) for key, v in values.items()}
+def _as_text(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Flags are text: 4 and "4" are one, also inside `--train.micro_batch_size`."""
+    return {
+        key: _as_text(v) if isinstance(v, dict) else v if isinstance(v, str) else json.dumps(v)
+        for key, v in values.items()
+    }
 
 
 _OTHERWISE = "write it in a file of its own: --export hf or --export trl"

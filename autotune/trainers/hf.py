@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from autotune.trainers.arguments import training_arguments
 from autotune.trainers.format import Export
-from autotune.trainers.launch import accelerate_yaml, run_sh
+from autotune.trainers.launch import accelerate_yaml
 from autotune.trainers.notes import shared_notes
-from autotune.trainers.script import train_py
-from autotune.trainers.versions import OLDEST_TRANSFORMERS, check_range
+from autotune.trainers.run_script import prepares, run_sh
+from autotune.trainers.script import prepare_py, train_py
+from autotune.trainers.versions import check_installed, check_known
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
@@ -27,12 +28,13 @@ class HuggingFace:
 
     def plan_versions(self, job: Job, version: Version | None) -> tuple[Version, Version | None]:
         """The stated transformers version, or the software profile's."""
-        transformers = version or job.software.transformers
-        check_range("transformers", transformers, OLDEST_TRANSFORMERS)
-        return transformers, job.software.trl
+        if version:
+            check_known("transformers", version)
+        check_installed("transformers", version or job.software.transformers)
+        return version or job.software.transformers, job.software.trl
 
     def write(self, plan: Plan) -> Export:
-        """The four files, and what Trainer cannot say."""
+        """The files, and what Trainer cannot say."""
         arguments = training_arguments(plan, LEARNING_RATE)
         files = {
             "training_args.json": json.dumps(arguments, indent=2) + "\n",
@@ -40,6 +42,8 @@ class HuggingFace:
             "accelerate.yaml": accelerate_yaml(plan),
             "run.sh": run_sh(plan),
         }
+        if prepares(plan):
+            files["prepare.py"] = prepare_py(plan, mask_prompt=False)
         return Export(files, tuple(shared_notes(plan, LEARNING_RATE) + _notes(plan)))
 
 
@@ -50,8 +54,6 @@ def _notes(plan: Plan) -> list[str]:
             "Trainer has no packing: exported without it, so steps, time and memory will differ;"
             " export to trl instead",
         )
-    if plan.config.length_grouping == "on" and not plan.job.pretokenized:
-        notes.append("length grouping reads and tokenises every row once before the first step")
     if plan.job.software.loss == "chunked":
         notes.append(
             "the software profile's loss never holds all logits, but Trainer's does: expect more"

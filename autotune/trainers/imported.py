@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
-from autotune.domain.job import Assumption
+from autotune.domain.job import Assumption, Beside
 from autotune.domain.jobvalues import shown
 
 if TYPE_CHECKING:
@@ -40,9 +40,13 @@ class Imported:
     devices: int | None = None
     global_batch: int | None = None  # where the format states the total itself
     saves_per_epoch: float | None = None
+    peft_targets: bool = False  # the adapter's modules are left to PEFT, which goes by the model
     liger: bool = False  # the file switches Liger's kernels on
     kept: set[str] = field(default_factory=set)
+    asked: set[str] = field(default_factory=set)  # keys that decide something here
+    misspelt: dict[str, str] = field(default_factory=dict)  # unknown key -> the one it may mean
     notes: list[Assumption] = field(default_factory=list)
+    beside: list[Beside] = field(default_factory=list)  # what completed it
 
     @property
     def meaning(self) -> dict[str, KnobValue]:
@@ -84,7 +88,7 @@ class Keys:
 
     def get(self, *names: str) -> Any:  # noqa: ANN401
         """The value of the first spelling that is stated. Raises InputError where two differ."""
-        found = [(name, self._at(name)) for name in names]
+        found = [(name, self.at(name)) for name in names]
         stated = [(name, value) for name, value in found if value is not None]
         self._used.update(names)
         if not stated:
@@ -98,7 +102,7 @@ class Keys:
 
     def spelled(self, *names: str) -> str | None:
         """The spelling that the file uses, if it states the setting."""
-        return next((name for name in names if self._at(name) is not None), None)
+        return next((name for name in names if self.at(name) is not None), None)
 
     def whole(self, *names: str, low: int = 0) -> int | None:
         """A whole number from `low` on."""
@@ -161,15 +165,28 @@ class Keys:
         return value
 
     def unused(self) -> list[str]:
-        """Stated keys at the top level that nobody asked for."""
-        touched = {name.split(".")[0] for name in self._used}
-        return [
-            key
-            for key, value in self.values.items()
-            if key not in touched and value not in ("", None)
-        ]
+        """Stated keys that nobody asked for; dotted, in a mapping of which others were read."""
+        found = []
+        for key, value in self.values.items():
+            if key in self._used or value in ("", None):
+                continue
+            if not isinstance(value, dict) or not self._reads_inside(key):
+                found.append(key)
+                continue
+            inner = (f"{key}.{name}" for name, held in value.items() if held not in ("", None))
+            found += [n for n in inner if n not in self._used and not self._reads_inside(n)]
+        return found
 
-    def _at(self, dotted: str) -> Any:  # noqa: ANN401
+    @property
+    def asked(self) -> set[str]:
+        """Every spelling that was asked for."""
+        return set(self._used)
+
+    def _reads_inside(self, dotted: str) -> bool:
+        return any(name.startswith(f"{dotted}.") for name in self._used)
+
+    def at(self, dotted: str) -> Any:  # noqa: ANN401
+        """What stands at a dotted name, asked for or not; None where nothing does."""
         value: Any = self.values
         for part in dotted.split("."):
             if not isinstance(value, dict):

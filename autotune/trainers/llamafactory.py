@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.errors import InputError
 from autotune.domain.jobvalues import shown
 from autotune.trainers.imported import Imported, Keys
+from autotune.trainers.left_alone import leave_rest
 from autotune.trainers.read_arguments import (
     EPOCHS,
     HF_DEFAULTS,
     all_linear,
-    leave_rest,
     read_base,
     read_batch,
     read_length_of_run,

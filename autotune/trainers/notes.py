@@ -10,7 +10,6 @@ from autotune.trainers.precision import is_pure_16bit
 from autotune.trainers.versions import (
     FSDP_BOOL,
     JIT_CHECKPOINT,
-    NEWEST_TRANSFORMERS,
     newer_note,
     show,
 )
@@ -26,12 +25,31 @@ def shared_notes(plan: Plan, learning_rate: float) -> list[str]:
             f"learning_rate {learning_rate:g} is only the trainer's default: learning rate, warm-up"
             " and schedule are yours to choose"
         ),
-        *newer_note("transformers", plan.transformers, NEWEST_TRANSFORMERS),
+        *newer_note("transformers", plan.transformers),
     ]
     notes += _run_notes(plan)
     notes += _precision_notes(plan)
     notes += _sharding_notes(plan)
     notes += _evaluation_notes(plan)
+    return notes
+
+
+def trainer_notes(plan: Plan, trainer: str, *, evaluates: bool, pads: bool) -> list[str]:
+    """What another trainer's own file leaves to the user, and what of the job it does not say."""
+    job = plan.job
+    notes = ["learning rate, schedule and the format of the data are yours to add"]
+    notes += newer_note("transformers", plan.transformers)
+    if not job.dataset_path:
+        notes.append("the job names no data file: name yours in the file")
+    if job.padding == "max_length" and not pads:
+        notes.append(f"{trainer} pads to the longest row of a batch, not to {job.max_length}")
+    if job.evaluation is not None and not evaluates:
+        when = f"every {job.evaluation.every_steps} steps" if job.evaluation.every_steps else "once"
+        notes.append(f"evaluation ({when}, {job.evaluation.rows} rows) is not in the file: add it")
+    if plan.offer.count > 1 and plan.config.sharding in {"zero2", "zero3"}:
+        notes.append("DeepSpeed must be installed; it keeps fp32 masters of 16-bit trained weights")
+    if job.software.kernels == "unsloth" and trainer != "unsloth":
+        notes.append("Unsloth's kernels are not in this format: expect a slower run, more memory")
     return notes
 
 

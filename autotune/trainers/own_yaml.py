@@ -1,51 +1,98 @@
-"""axolotl's and LLaMA-Factory's YAML written from nothing: the contract, then every knob.
+"""axolotl's, LLaMA-Factory's and litgpt's YAML written from nothing: the contract, then each knob.
 
-Knobs are spelled as in `autotune.trainers.axolotl` and `llamafactory`, so that what is written is
-read back as the same job and config.
+Knobs are spelled as in the dialects of these trainers, so that what is written is read back as the
+same job and config.
 """
 
 from __future__ import annotations
 
 import json
-import shlex
 from typing import TYPE_CHECKING, Any
 
+from autotune.cost.data import MOST_PROCESSES
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
+from autotune.trainers.arguments import counts_by_epochs
 from autotune.trainers.detect import DIALECTS
 from autotune.trainers.dialect import Target
-from autotune.trainers.format import Export
+from autotune.trainers.format import Export, from_anywhere
+from autotune.trainers.launch import accelerate_yaml, deepspeed_json
+from autotune.trainers.notes import trainer_notes
 from autotune.trainers.rewrite import changed_values
-from autotune.trainers.versions import check_range, show
+from autotune.trainers.run_script import prepares, trainer_sh
+from autotune.trainers.trl import LEARNING_RATE
+from autotune.trainers.versions import (
+    AXOLOTL_ONE_ATTENTION,
+    JIT_CHECKPOINT,
+    KNOWN,
+    check_known,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.domain.config import KnobValue
     from autotune.domain.job import Job
     from autotune.trainers.format import Plan
     from autotune.trainers.versions import Version
 
-AXOLOTL: Version = (0, 19)
-AXOLOTL_RUNS: Version = (5, 16, 1)  # transformers that axolotl 0.19.0 pins
-LLAMAFACTORY: Version = (0, 9, 5)
-LLAMAFACTORY_RUNS: Version = (5, 6, 0)  # newest transformers that llamafactory 0.9.5 allows
+# The transformers that a release of the trainer runs on: what axolotl pins and the newest that
+# LLaMA-Factory allows. Source: requirements.txt and pyproject.toml of their tags; from axolotl
+# 0.19.0 on the wheels.
+_AXOLOTL_RUNS: dict[Version, Version] = {
+    (0, 12): (4, 55, 2), (0, 13): (4, 57, 1), (0, 14): (5, 0, 0), (0, 15): (5, 3, 0),
+    (0, 16): (5, 5, 0), (0, 17): (5, 9, 0), (0, 18): (5, 14, 1), (0, 19): (5, 16, 1),
+    (0, 20): (5, 17, 0), (0, 21): (5, 20, 1),
+}  # fmt: skip
+_LLAMAFACTORY_RUNS: dict[Version, Version] = {(0, 9, 4): (4, 57, 1), (0, 9, 5): (5, 6, 0)}
 _SOME = "path/or/hub-name"
+_ONE_SWITCH = {
+    "flash_attention_2": "flash_attention", "sdpa": "sdp_attention", "eager": "eager_attention",
+}  # fmt: skip
+_ZERO = {"zero2", "zero3"}
 
 
 class AxolotlFile:
-    """axolotl.yml and the command that starts it; a version after @ is axolotl's."""
+    """axolotl.yml and the commands that start it; a version after @ is axolotl's."""
 
     name = "axolotl"
 
     def plan_versions(self, job: Job, version: Version | None) -> tuple[Version, Version | None]:
         """The transformers that axolotl pins."""
-        check_range(self.name, version or AXOLOTL, AXOLOTL)
-        _refuse_evaluation_only(job, self.name)
-        return AXOLOTL_RUNS, job.software.trl
+        stated = _stated(job, self.name, version)
+        runs = [runs for first, runs in _AXOLOTL_RUNS.items() if first <= stated]
+        return max(runs), job.software.trl
 
     def write(self, plan: Plan) -> Export:
         """The YAML and run.sh, and what the YAML cannot say."""
-        values, notes = _with_knobs(_axolotl_contract(plan), plan, self.name)
-        command = "axolotl train axolotl.yml"
-        return _exported(plan, "axolotl.yml", values, command, notes)
+        _refuse_wide_base(plan, self.name, trains_wide=False)
+        _refuse_sharded_states(plan)
+        values, notes = with_knobs(_axolotl_contract(plan), plan, self.name)
+        notes.append(
+            f"learning_rate {LEARNING_RATE:g} is TRL's default: axolotl has none, and refuses to "
+            "start without one"
+        )
+        version = plan.trainer or KNOWN[self.name][1]
+        if version < AXOLOTL_ONE_ATTENTION:
+            values[_ONE_SWITCH[values.pop("attn_implementation")]] = True
+        files: dict[str, str] = {}
+        if plan.config.sharding in _ZERO:
+            files = _zero_file(plan, values)
+        if plan.offer.spot or plan.job.limits.max_session_s is not None:
+            values["auto_resume_from_checkpoints"] = True
+        commands = ["axolotl train axolotl.yml"]
+        if prepares(plan):
+            commands.insert(0, 'CUDA_VISIBLE_DEVICES="" axolotl preprocess axolotl.yml')
+        files |= {"axolotl.yml": as_yaml(values), "run.sh": trainer_sh(plan, commands)}
+        notes += trainer_notes(plan, self.name, evaluates=False, pads=True)
+        return Export(files, tuple(notes))
+
+
+def _refuse_sharded_states(plan: Plan) -> None:
+    """Source: utils/schemas/validation.py of axolotl 0.19.0 and 0.21.0."""
+    if plan.config.sharding == "fsdp" and plan.config.optimizer == "adamw_bnb_8bit":
+        msg = "axolotl refuses adamw_bnb_8bit under FSDP2"
+        raise InputError(msg, "--set optimizer=adamw_torch_fused, or --set sharding=zero2")
 
 
 class LlamaFactoryFile:
@@ -55,28 +102,74 @@ class LlamaFactoryFile:
 
     def plan_versions(self, job: Job, version: Version | None) -> tuple[Version, Version | None]:
         """The newest transformers that LLaMA-Factory allows."""
-        check_range(self.name, version or LLAMAFACTORY, LLAMAFACTORY)
-        _refuse_evaluation_only(job, self.name)
-        return LLAMAFACTORY_RUNS, job.software.trl
+        stated = _stated(job, self.name, version)
+        return _LLAMAFACTORY_RUNS[stated[:3]], job.software.trl
 
     def write(self, plan: Plan) -> Export:
-        """The YAML and run.sh, and what the YAML cannot say."""
-        values, notes = _with_knobs(_llamafactory_contract(plan), plan, self.name)
-        notes.append("template: default must be the one of your model")
+        """The YAML, the launcher's config where it shards, run.sh, and what cannot be said."""
+        _refuse_wide_base(plan, self.name, trains_wide=True)
+        values, notes = with_knobs(_llamafactory_contract(plan), plan, self.name)
+        notes = [*notes, *_llamafactory_dtypes(plan, values)]
+        files: dict[str, str] = {}
         command = "llamafactory-cli train llamafactory.yaml"
-        return _exported(plan, "llamafactory.yaml", values, command, notes)
+        if plan.config.sharding in _ZERO:
+            files = _zero_file(plan, values)
+        if plan.config.sharding == "fsdp":
+            files = {"accelerate.yaml": accelerate_yaml(plan)}
+            launcher = "accelerate launch --config_file accelerate.yaml -m llamafactory.launcher"
+            command = f"{launcher} llamafactory.yaml"
+        if plan.offer.spot and plan.transformers >= JIT_CHECKPOINT:
+            values["enable_jit_checkpoint"] = True
+        files |= {"llamafactory.yaml": as_yaml(values), "run.sh": trainer_sh(plan, [command])}
+        notes.append("template: default must be the one of your model")
+        notes += trainer_notes(plan, self.name, evaluates=False, pads=False)
+        return Export(files, tuple(notes))
 
 
-def _refuse_evaluation_only(job: Job, name: str) -> None:
+def _stated(job: Job, name: str, version: Version | None) -> Version:
+    """The version asked for, or the newest known. Raises InputError for one that is not known."""
+    if version:
+        check_known(name, version)
     if job.steps == 0:
         msg = f"{name} has no run that only evaluates"
         raise InputError(msg, "export hf or trl")
+    return version or KNOWN[name][1]
 
 
-def _length_of_run(plan: Plan, epochs: str) -> dict[str, Any]:
+def _refuse_wide_base(plan: Plan, name: str, *, trains_wide: bool) -> None:
+    """Raise InputError for 32-bit weights under 16-bit arithmetic, which the trainer cannot load.
+
+    trains_wide: whether it keeps trained weights in fp32 by itself.
+    """
+    half = plan.config.precision in {"bf16", "fp16"}
+    if plan.job.method.base != "32bit" or not half or (trains_wide and not plan.job.method.is_lora):
+        return
+    msg = f"{name} loads the base in the compute dtype, {plan.config.precision}: it cannot be 32bit"
+    raise InputError(msg, "export hf or trl: how the base is stored is part of the job")
+
+
+def _llamafactory_dtypes(plan: Plan, values: dict[str, Any]) -> list[str]:
+    """Say what is trained in which dtype; what remains unsaid.
+
+    Under bf16 LLaMA-Factory turns what is trained into fp32 unless pure_bf16 is set; without bf16
+    and fp16 it computes in the checkpoint's dtype unless infer_dtype is set.
+    Source: llamafactory 0.9.5 model/adapter.py init_adapter, model/patcher.py patch_config.
+    """
+    config, method = plan.config, plan.job.method
+    if config.precision in {"fp32", "tf32"}:
+        values["infer_dtype"] = "float32"
+    narrow = config.adapter_dtype == "bf16" if method.is_lora else method.base == "16bit"
+    if config.precision != "bf16" or not narrow:
+        return []
+    if config.sharding == "zero3":
+        return ["LLaMA-Factory trains in fp32 under ZeRO-3: expect more memory than predicted"]
+    values.pop("bf16", None)
+    values["pure_bf16"] = True
+    return []
+
+
+def length_of_run(plan: Plan, epochs: str) -> dict[str, Any]:
     """Epochs where they are whole steps of the job; max_steps where the job is stated in steps."""
-    from autotune.trainers.arguments import counts_by_epochs
-
     if counts_by_epochs(plan):
         return {epochs: plan.job.epochs}
     return {"max_steps": plan.job.steps}
@@ -85,82 +178,103 @@ def _length_of_run(plan: Plan, epochs: str) -> dict[str, Any]:
 def _axolotl_contract(plan: Plan) -> dict[str, Any]:
     job, method = plan.job, plan.job.method
     values: dict[str, Any] = {
-        "base_model": job.model.name,
-        "datasets": [{"path": job.dataset_path or _SOME, "type": "completion"}],
+        "base_model": from_anywhere(plan.model),
+        "datasets": [{"path": from_anywhere(job.dataset_path or _SOME), "type": "completion"}],
+        "dataset_prepared_path": "last_run_prepared",
         "output_dir": plan.out_dir,
         "sequence_len": job.max_length,
         "pad_to_sequence_len": job.padding == "max_length",
+        "learning_rate": LEARNING_RATE,
     }
     if method.is_lora:
         values |= {
             "adapter": "qlora" if method.base == "nf4" else "lora",
             "load_in_4bit": method.base == "nf4",
             "load_in_8bit": method.base == "int8",
-            "lora_r": method.rank, "lora_alpha": _plain(method.alpha),
+            "lora_r": method.rank, "lora_alpha": plain(method.alpha),
             "lora_dropout": method.dropout, "lora_target_modules": list(method.targets),
         }  # fmt: skip
-    return {**values, **_length_of_run(plan, "num_epochs")}
+    return {**values, **length_of_run(plan, "num_epochs")}
 
 
 def _llamafactory_contract(plan: Plan) -> dict[str, Any]:
     job, method = plan.job, plan.job.method
     values: dict[str, Any] = {
-        "model_name_or_path": job.model.name, "stage": "sft", "do_train": True,
+        "model_name_or_path": from_anywhere(plan.model), "stage": "sft", "do_train": True,
         "finetuning_type": method.kind, "dataset": _SOME, "template": "default",
         "output_dir": plan.out_dir, "cutoff_len": job.max_length,
+        "preprocessing_num_workers": min(plan.offer.host.cores, MOST_PROCESSES),
     }  # fmt: skip
     if method.is_lora:
         values |= {
-            "lora_rank": method.rank, "lora_alpha": _plain(method.alpha),
+            "lora_rank": method.rank, "lora_alpha": plain(method.alpha),
             "lora_dropout": method.dropout, "lora_target": ",".join(method.targets),
         }  # fmt: skip
     if plan.quantized:
         values |= {"quantization_bit": 4 if method.base == "nf4" else 8}
-    return {**values, **_length_of_run(plan, "num_train_epochs")}
+    return {**values, **length_of_run(plan, "num_train_epochs")}
 
 
-def _plain(number: float) -> float:
+def plain(number: float) -> float:
+    """16 instead of 16.0."""
     return int(number) if number == int(number) else number
 
 
-def _with_knobs(
-    values: dict[str, Any], plan: Plan, trainer: str
+def with_knobs(
+    values: dict[str, Any], plan: Plan, trainer: str, done: Mapping[str, KnobValue] | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """The contract with every knob in it, and what the format has no word for."""
-    dialect, notes = DIALECTS[trainer], []
-    defaults = dialect.read(values, trainer).defaults
+    """The contract with every knob in it, and what the format has no word for.
+
+    done: what the contract says already, or the trainer does unasked.
+    """
+    dialect = DIALECTS[trainer]
+    if plan.config.precision == "fp32" and trainer != "litgpt":
+        values = {**values, "tf32": False}  # torch.compile would switch it on
+    as_is = {**dialect.read(values, trainer).defaults, **(done or {})}
+    unsaid: dict[str, list[str]] = {}
     for knob in KNOBS:
         value = getattr(plan.config, knob)
         target = Target(values, plan.config, plan.transformers, "yaml", plan.offer.count)
-        if knob == "sharding" and value in {"none", "ddp"}:
+        if knob == "sharding" and _is_launched(trainer, value):
             continue
-        if knob == "adapter_dtype" and defaults.get(knob) == value:
+        if knob == "adapter_dtype" and _is_pure(trainer, plan):
             continue
         spelled = dialect.spell(knob, value, target)
-        if isinstance(spelled, str):
-            notes.append(f"{dialect.title} cannot say {knob} {value}: {spelled}")
-        else:
+        if not isinstance(spelled, str):
             values = changed_values(values, spelled)
+        elif as_is.get(knob) != value:
+            unsaid.setdefault(spelled, []).append(f"{knob} {value}")
+    notes = [
+        f"{dialect.title} cannot say {', '.join(knobs)}: {why}" for why, knobs in unsaid.items()
+    ]
+    notes += [
+        f"{dialect.title} was given no args.{name} {value}: add it if the trainer has it"
+        for name, value in plan.config.arguments.items()
+    ]
     return values, notes
 
 
-def _exported(
-    plan: Plan, name: str, values: dict[str, Any], command: str, notes: list[str]
-) -> Export:
-    job = plan.job
-    text = "".join(f"{key}: {json.dumps(value)}\n" for key, value in values.items())
-    visible = ",".join(str(index) for index in range(plan.offer.count))
-    script = (
-        "#!/usr/bin/env bash\n"
-        f"# global batch {job.global_batch_size} = micro {plan.config.micro_batch_size} x "
-        f"accumulation {plan.config.gradient_accumulation_steps} x {plan.offer.count} device(s)\n"
-        "set -euo pipefail\n"
-        'cd "$(dirname "${BASH_SOURCE[0]}")"\n'
-        f"export CUDA_VISIBLE_DEVICES=${{CUDA_VISIBLE_DEVICES:-{visible}}}\n"
-        f"exec {shlex.join(command.split())}\n"
-    )
-    said = [
-        f"the spelling is that of transformers {show(plan.transformers)}",
-        "learning rate, schedule and the format of the data are yours to add",
-    ]
-    return Export({name: text, "run.sh": script}, tuple(said + notes))
+def _is_pure(trainer: str, plan: Plan) -> bool:
+    """Whether pure_bf16 says the adapters' dtype."""
+    return trainer == "llamafactory" and (plan.config.precision, plan.config.adapter_dtype) == (
+        "bf16", "bf16",
+    )  # fmt: skip
+
+
+def _is_launched(trainer: str, sharding: str) -> bool:
+    """Whether the files beside the YAML, or the number of processes, say the sharding."""
+    if trainer == "litgpt":
+        return sharding == "none"
+    return sharding in {"none", "ddp"} | _ZERO or trainer == "llamafactory"
+
+
+def _zero_file(plan: Plan, values: dict[str, Any]) -> dict[str, str]:
+    """DeepSpeed's config beside the YAML, which names it."""
+    name = f"deepspeed_{plan.config.sharding}.json"
+    values["deepspeed"] = name
+    return {name: deepspeed_json(plan)}
+
+
+def as_yaml(values: dict[str, Any]) -> str:
+    """A key a line; values as JSON, which YAML 1.1 and 1.2 both read."""
+    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in values.items())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.trainers.dialect import GONE
+from autotune.trainers.schema import schema_of
 
 if TYPE_CHECKING:
     from autotune.trainers.dialect import Changes
@@ -25,12 +26,24 @@ _LORA = {
     "r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout",
     "target_modules": "lora_target_modules",
 }  # fmt: skip
-_CALLS = {*ARGUMENTS, "LoraConfig", "BitsAndBytesConfig", "from_pretrained", "get_peft_model"}
+_PEFT = {"lora_r": "r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout"}
+_TRAINERS = {"SFTTrainer", "Trainer", "UnslothTrainer"}
+_TRAINER_KEYS = {"max_seq_length", "packing", "dataset_num_proc"}  # of SFTTrainer before trl 0.13
+_CALLS = {
+    *ARGUMENTS, *_TRAINERS, "LoraConfig", "BitsAndBytesConfig", "from_pretrained", "get_peft_model",
+}  # fmt: skip
 _MODELS = ("AutoModel", "FastLanguageModel", "FastModel", "FastVisionModel")
 _MODEL_KEYS = {
     "model_name", "pretrained_model_name_or_path", "attn_implementation", "dtype", "torch_dtype",
     "load_in_4bit", "load_in_8bit", "max_seq_length", "full_finetuning", "load_in_16bit",
 }  # fmt: skip
+
+
+_RENAMED = {
+    "model_name": "model_name_or_path", "pretrained_model_name_or_path": "model_name_or_path",
+    "torch_dtype": "dtype",
+}  # fmt: skip
+_BNB_KEYS = {"load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type"}
 
 
 @dataclass(slots=True)
@@ -47,6 +60,7 @@ class Script:
     trainer: str  # hf, trl or unsloth
     values: dict[str, Any] = field(default_factory=dict)
     computed: list[str] = field(default_factory=list)
+    defaulted: list[str] = field(default_factory=list)  # of LoraConfig, where it states nothing
     keywords: dict[str, ast.keyword] = field(default_factory=dict)
     calls: dict[str, ast.Call] = field(default_factory=dict)  # arguments, model
 
@@ -65,6 +79,9 @@ def parse_script(text: str, name: str) -> Script:
     made = Script("unsloth" if unsloth else ARGUMENTS[arguments[0].name])
     for call in calls:
         _add(made, call, constants)
+    if any(call.name == "LoraConfig" for call in calls):
+        made.defaulted = [key for key in _PEFT if key not in {*made.values, *made.computed}]
+        made.values |= {key: schema_of("peft").default(_PEFT[key]) for key in made.defaulted}
     return made
 
 
@@ -123,7 +140,7 @@ def _refuse_several(calls: list[_Call], name: str) -> None:
         seen[kind] = call.node.lineno
 
 
-def _constants(tree: ast.Module) -> dict[str, Any]:
+def _constants(tree: ast.Module) -> dict[str, ast.expr]:
     """Names bound exactly once in the whole file, at its top level, to a literal."""
     bound: dict[str, int] = {}
     for node in ast.walk(tree):
@@ -134,16 +151,38 @@ def _constants(tree: ast.Module) -> dict[str, Any]:
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
             target = statement.targets[0]
             if isinstance(target, ast.Name) and bound.get(target.id) == 1:
-                literal, value = _literal(statement.value, {})
-                if literal:
-                    found[target.id] = value
+                node = statement.value
+                if _literal(node, {})[0] or _entries(node, {}) is not None:
+                    found[target.id] = node
     return found
 
 
-def _literal(node: ast.expr, constants: dict[str, Any]) -> tuple[bool, Any]:
+def _entries(
+    node: ast.expr, constants: dict[str, ast.expr]
+) -> list[tuple[str, ast.expr, ast.keyword]] | None:
+    """The keys of a dict literal or of `dict(a=1)`, and where each stands; None for all else."""
+    if isinstance(node, ast.Name) and node.id in constants:
+        return _entries(constants[node.id], {})
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "dict" and not node.args:
+        plain = [keyword for keyword in node.keywords if keyword.arg is not None]
+        found = [(str(keyword.arg), keyword.value, keyword) for keyword in plain]
+        return found if len(plain) == len(node.keywords) else None
+    if not isinstance(node, ast.Dict):
+        return None
+    found = []
+    for key, value in zip(node.keys, node.values, strict=True):
+        if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+            return None
+        place = ast.keyword(key.value, value, lineno=key.lineno, col_offset=key.col_offset)
+        found.append((key.value, value, place))
+    return found
+
+
+def _literal(node: ast.expr, constants: dict[str, ast.expr]) -> tuple[bool, Any]:
     """Whether the expression is a literal, and its value."""
     if isinstance(node, ast.Name):
-        return node.id in constants, constants.get(node.id)
+        bound = constants.get(node.id)
+        return _literal(bound, {}) if bound is not None else (False, None)
     if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "torch":
         return True, node.attr
     try:
@@ -160,7 +199,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
     return value if isinstance(value, str | int | float | bool) or value is None else str(value)
 
 
-def _add(made: Script, call: _Call, constants: dict[str, Any]) -> None:
+def _add(made: Script, call: _Call, constants: dict[str, ast.expr]) -> None:
     is_arguments = call.name in ARGUMENTS
     if is_arguments:
         made.calls["arguments"] = call.node
@@ -168,31 +207,53 @@ def _add(made: Script, call: _Call, constants: dict[str, Any]) -> None:
         made.calls["model"] = call.node
         if call.node.args:
             _put(made, "model_name_or_path", call.node.args[0], constants)
+    elif call.name in _TRAINERS:
+        _add_trainer(made, call.node, constants)
     elif call.name in {"LoraConfig", "get_peft_model"}:
         made.values.setdefault("use_peft", True)
     for keyword in call.node.keywords:
         key = _key(call, keyword.arg)
         if key is not None and _put(made, key, keyword.value, constants):
             made.keywords[key] = keyword
-        elif keyword.arg is None and is_arguments:
-            made.computed.append("**")
+        elif keyword.arg is None:
+            _add_unpacked(made, call, keyword.value, constants)
+
+
+def _add_trainer(made: Script, node: ast.Call, constants: dict[str, ast.expr]) -> None:
+    """`SFTTrainer(model="name")` loads the model itself."""
+    named = [keyword.value for keyword in node.keywords if keyword.arg == "model"]
+    for value in [*named, *node.args[:1]]:
+        literal, name = _literal(value, constants)
+        if literal and isinstance(name, str):
+            made.values.setdefault("model_name_or_path", name)
+
+
+def _add_unpacked(
+    made: Script, call: _Call, node: ast.expr, constants: dict[str, ast.expr]
+) -> None:
+    """`**{...}`: read where it is a literal; otherwise anything may be in it."""
+    entries = _entries(node, constants)
+    if entries is None and call.name in ARGUMENTS:
+        made.computed.append("**")
+    for name, value, place in entries or []:
+        key = _key(call, name)
+        if key is not None and _put(made, key, value, constants):
+            made.keywords[key] = place
 
 
 def _key(call: _Call, name: str | None) -> str | None:
-    if name is None:
-        return None
-    if call.name in ARGUMENTS:
+    """What a call's keyword is on a command line; None where it decides nothing here."""
+    if name is None or call.name in ARGUMENTS:
         return name
     if call.name in {"LoraConfig", "get_peft_model"}:
         return name if name == "use_gradient_checkpointing" else _LORA.get(name)
-    if call.name == "BitsAndBytesConfig":
-        return name if name in {"load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type"} else None
-    if name in {"model_name", "pretrained_model_name_or_path"}:
-        return "model_name_or_path"
-    return name if name in _MODEL_KEYS else None
+    if name in _RENAMED:
+        return _RENAMED[name]
+    kept = _BNB_KEYS if call.name == "BitsAndBytesConfig" else _MODEL_KEYS
+    return name if name in (_TRAINER_KEYS if call.name in _TRAINERS else kept) else None
 
 
-def _put(made: Script, key: str, node: ast.expr, constants: dict[str, Any]) -> bool:
+def _put(made: Script, key: str, node: ast.expr, constants: dict[str, ast.expr]) -> bool:
     literal, value = _literal(node, constants)
     if literal:
         made.values[key] = value

@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.trainers.imported import Imported, Keys
+from autotune.trainers.left_alone import leave_rest
+from autotune.trainers.schema import schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -159,11 +161,24 @@ def read_adapter(keys: Keys, made: Imported) -> None:
     base = read_base(keys)
     stated = {"rank": rank, "alpha": alpha, "dropout": dropout}
     if peft or (peft is None and (rank is not None or targets)):
+        if made.trainer == "trl":
+            fill_adapter(made, stated)
+        made.peft_targets = targets is None
         made.part("method", kind="lora", base=base, **stated, targets=all_linear(targets))
     elif peft is False:
         made.part("method", kind="full", base=base)
     else:
         made.part("method", base=base)
+
+
+def fill_adapter(made: Imported, stated: dict[str, Any]) -> None:
+    """The adapter's size where the file does not state it: the trainer's own default."""
+    for part, key in (("rank", "lora_r"), ("alpha", "lora_alpha"), ("dropout", "lora_dropout")):
+        if stated[part] is None:
+            schema = schema_of(made.trainer)
+            stated[part] = schema.default(key)
+            why = f"{key} is not in the file; the default of {schema.newest}"
+            made.note(f"method.{part}", f"{stated[part]:g}", why)
 
 
 def all_linear(targets: list[str] | None) -> list[str] | None:
@@ -289,12 +304,3 @@ def read_evaluation(keys: Keys, made: Imported) -> None:
         whole = int(every) if every and every >= 1 and strategy != "epoch" else None
         made.part("evaluation", every_steps=whole, batch_size=batch)
         made.values.setdefault("evaluation", {})
-
-
-def leave_rest(keys: Keys, made: Imported) -> None:
-    """List what was not read: it stays in the file as it is."""
-    rest = keys.unused()
-    if rest:
-        listed = ", ".join(str(key)[:60] for key in rest[:40])
-        more = f" and {len(rest) - 40} more" if len(rest) > 40 else ""  # noqa: PLR2004
-        made.note(f"{keys.name}: not read", f"{listed}{more}", "kept as they are in the file")

@@ -29,6 +29,16 @@ def rewrite_yaml(text: str, changes: Changes) -> str:
     return text
 
 
+def renamed_yaml(text: str, names: Mapping[str, str]) -> str:
+    """The YAML with top-level keys renamed (old -> new) on their lines, values untouched."""
+    for old, new in names.items():
+        node = _compose(text)
+        for key, _ in node.value:
+            if key.value == old:
+                text = text[: key.start_mark.index] + new + text[key.end_mark.index :]
+    return text
+
+
 def rewrite_json(text: str, changes: Changes) -> str:
     """The JSON with those keys changed; indentation as the file has it."""
     for dotted, value in changes.items():
@@ -72,7 +82,17 @@ def _yaml_set(text: str, node: Any, key: Any, inner: Any, value: object) -> str:
     end = _end(text, key, inner)
     begin = min(inner.start_mark.index, end)
     lead = "" if text[begin - 1 : begin].isspace() else " "
-    return text[:begin] + lead + _scalar(value) + text[end:]
+    return text[:begin] + lead + _styled_as(inner, value) + text[end:]
+
+
+def _styled_as(inner: Any, value: object) -> str:  # noqa: ANN401
+    """A new text in the quotes of the old one, a new True as True."""
+    style = getattr(inner, "style", None)
+    if isinstance(value, bool) and inner.value in {"True", "False"}:
+        return str(value)
+    if not isinstance(value, str) or style not in {"'", '"'}:
+        return _scalar(value)
+    return json.dumps(value) if style == '"' else "'" + value.replace("'", "''") + "'"
 
 
 def _end(text: str, key: Any, inner: Any) -> int:  # noqa: ANN401

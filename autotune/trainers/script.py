@@ -1,4 +1,4 @@
-"""train.py: a block of settings above a fixed, readable script."""
+"""train.py and prepare.py: a block of settings above a fixed, readable script."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from autotune.cost.data import MOST_PROCESSES
 from autotune.trainers.precision import adapter_dtype, weights_dtype
 
 if TYPE_CHECKING:
@@ -18,11 +19,26 @@ _WIDTH = 88
 
 def train_py(plan: Plan, template: str) -> str:
     """The script of one trainer with this plan's settings in it."""
+    return _script(template, _settings(plan))
+
+
+def prepare_py(plan: Plan, *, mask_prompt: bool) -> str:
+    """The script that tokenises; `mask_prompt`: the loss is to be of the completions alone."""
+    processes = min(plan.offer.host.cores, MOST_PROCESSES)
+    return _script("prepare.py.txt", [
+        *_settings(plan),
+        ("PROCESSES", processes, "at most; no more than there are cores"),
+        ("MASK_PROMPT", mask_prompt, "rows with a prompt: learn the completion only"),
+    ])  # fmt: skip
+
+
+def _script(template: str, settings: list[tuple[str, object, str]]) -> str:
+    """A template with the shared parts and those settings that it reads."""
     folder = resources.files("autotune.trainers") / "templates"
     text = (folder / template).read_text(encoding="utf-8")
-    shared = (folder / "model.py.txt").read_text(encoding="utf-8")
-    text = text.replace("# @MODEL@\n", shared)
-    settings = [row for row in _settings(plan) if re.search(rf"\b{row[0]}\b", text)]
+    for mark, part in (("# @MODEL@\n", "model.py.txt"), ("# @ROWS@\n", "rows.py.txt")):
+        text = text.replace(mark, (folder / part).read_text(encoding="utf-8"))
+    settings = [row for row in settings if re.search(rf"\b{row[0]}\b", text)]
     return text.replace(_MARK, "".join(_setting(*row) for row in settings))
 
 
@@ -31,7 +47,7 @@ def _settings(plan: Plan) -> list[tuple[str, object, str]]:
     job, method = plan.job, plan.job.method
     evaluation = job.evaluation
     return [
-        ("MODEL", job.model.name, "MODEL in the environment wins"),
+        ("MODEL", plan.model, "MODEL in the environment wins"),
         ("DATA", job.dataset_path, "DATA in the environment wins"),
         ("TRAIN", plan.trains, ""),
         ("EVAL_ROWS", evaluation.rows if evaluation else 0, ""),

@@ -18,12 +18,32 @@ if TYPE_CHECKING:
     from autotune.trainers.dialect import Changes, Target
     from autotune.trainers.imported import Imported
 
+STAGE_OF = {"zero2": 2, "zero3": 3}
 LAUNCHER = "the launcher decides it: accelerate.yaml, written beside the file, says how"
 
 
 def spell_argument(knob: str, value: KnobValue, target: Target) -> Changes | str:
     """The TrainingArguments that say a knob's value, or why they cannot."""
-    return _SPELLINGS[knob](value, target)
+    changes = _SPELLINGS[knob](value, target)
+    inside = _inside_deepspeed(knob, value, target)
+    return {**changes, **inside} if inside and isinstance(changes, dict) else inside or changes
+
+
+def _inside_deepspeed(knob: str, value: KnobValue, target: Target) -> Changes:
+    """What a DeepSpeed config that stands in the arguments says of it as a number; not `auto`."""
+    config = target.values.get("deepspeed")
+    if not isinstance(config, dict):
+        return {}
+    counts = {
+        "micro_batch_size": "train_micro_batch_size_per_gpu",
+        "gradient_accumulation_steps": "gradient_accumulation_steps",
+    }
+    if knob in counts and isinstance(config.get(counts[knob]), int):
+        return {f"deepspeed.{counts[knob]}": value}
+    zero = config.get("zero_optimization")
+    if knob == "sharding" and value in STAGE_OF and isinstance(zero, dict) and "stage" in zero:
+        return {"deepspeed.zero_optimization.stage": STAGE_OF[str(value)]}
+    return {}
 
 
 def _plain(*names: str) -> Callable[[KnobValue, Target], Changes | str]:
@@ -49,8 +69,10 @@ def _prefetch(value: KnobValue, target: Target) -> Changes:
     return {"dataloader_prefetch_factor": value}
 
 
-def _saving(value: KnobValue, _: Target) -> Changes:
-    return {"save_strategy": "steps", "save_steps": value}
+def _saving(value: KnobValue, target: Target) -> Changes:
+    """By steps is the trainer's own default."""
+    stated = {"save_strategy": "steps"} if target.has("save_strategy") else {}
+    return {**stated, "save_steps": value}
 
 
 def spell_compile(value: KnobValue, target: Target) -> Changes:
@@ -105,7 +127,9 @@ def _attention(value: KnobValue, target: Target) -> Changes | str:
 
 def _sharding(value: KnobValue, target: Target) -> Changes | str:
     changes: Changes = {}
-    if value not in {"zero2", "zero3"}:
+    if value in STAGE_OF and target.has("deepspeed"):
+        return changes  # that file says it, and is given back as well
+    if value not in STAGE_OF:
         changes |= target.gone("deepspeed")
     if value != "fsdp":
         changes |= target.gone("fsdp", "fsdp_config")

@@ -9,16 +9,16 @@ from autotune.cost.data import MOST_PROCESSES
 from autotune.domain.errors import InputError
 from autotune.trainers.arguments import training_arguments
 from autotune.trainers.format import Export
-from autotune.trainers.launch import accelerate_yaml, run_sh
+from autotune.trainers.launch import accelerate_yaml
 from autotune.trainers.notes import shared_notes
 from autotune.trainers.precision import weights_dtype
-from autotune.trainers.script import train_py
+from autotune.trainers.run_script import prepares, run_sh
+from autotune.trainers.script import prepare_py, train_py
 from autotune.trainers.versions import (
-    NEWEST_TRL,
-    OLDEST_TRANSFORMERS,
-    OLDEST_TRL,
+    KNOWN,
     TRL_CHUNKED_LOSS,
-    check_range,
+    check_installed,
+    check_known,
     newer_note,
     show,
 )
@@ -42,12 +42,14 @@ class Trl:
         if trl is None:
             msg = f'the software profile "{job.software.name}" has no TRL'
             raise InputError(msg, "name the version that will run, as in trl@1.16.0")
-        check_range("trl", trl, OLDEST_TRL)
-        check_range("transformers", job.software.transformers, OLDEST_TRANSFORMERS)
+        if version:
+            check_known("trl", version)
+        check_installed("trl", trl)
+        check_installed("transformers", job.software.transformers)
         return job.software.transformers, trl
 
     def write(self, plan: Plan) -> Export:
-        """The four files, and what SFTTrainer cannot say."""
+        """The files, and what SFTTrainer cannot say."""
         arguments = {**training_arguments(plan, LEARNING_RATE), **_sft(plan)}
         files = {
             "sft_config.json": json.dumps(arguments, indent=2) + "\n",
@@ -55,6 +57,8 @@ class Trl:
             "accelerate.yaml": accelerate_yaml(plan),
             "run.sh": run_sh(plan),
         }
+        if prepares(plan):
+            files["prepare.py"] = prepare_py(plan, mask_prompt=True)
         return Export(files, tuple(shared_notes(plan, LEARNING_RATE) + _notes(plan)))
 
 
@@ -84,10 +88,8 @@ def _sft(plan: Plan) -> dict[str, object]:
 
 
 def _notes(plan: Plan) -> list[str]:
-    trl = plan.trl or NEWEST_TRL
-    notes = [*newer_note("trl", trl, NEWEST_TRL)]
-    if not plan.job.pretokenized:
-        notes.append("SFTTrainer tokenises every row before the first step, not while it trains")
+    trl = plan.trl or KNOWN["trl"][1]
+    notes = [*newer_note("trl", trl)]
     notes += _packing_notes(plan)
     chunked = plan.job.software.loss in {"chunked", "fused"}
     if trl >= TRL_CHUNKED_LOSS and not chunked:

@@ -15,11 +15,13 @@ from autotune.app.load_job import NamedJob, load_job, load_jobs
 from autotune.app.overrides import Overrides
 from autotune.app.price_notes import price_notes
 from autotune.app.tune import Options, tune
+from autotune.catalog.prices import price_for
 from autotune.report.devices_payload import comparison_payload
+from autotune.report.devices_table import comparison_text
 from autotune.search.selection import TIE
 
 if TYPE_CHECKING:
-    from autotune.domain.comparison import Comparison
+    from autotune.domain.comparison import Compared, Comparison
     from autotune.domain.job import Job
 
 ROOT = Path(__file__).parents[2]
@@ -111,6 +113,29 @@ def test_a_row_is_the_cheapest_just_below_its_flip_price_and_not_just_above(
             assert (again.row.offer.label == row.row.offer.label) is wins
 
 
+def test_one_machine_on_other_terms_is_no_doubt_about_the_order() -> None:
+    found = compared(load_job(H100, gpus=["h100-sxm@3USD/h"], spot=True))
+    cheapest, other = found.rows
+    assert cheapest.row.offer.spot
+    assert other.row.cost_usd.p10 < cheapest.row.cost_usd.p50
+    assert not other.could_be_cheapest
+
+
+def test_what_the_rows_rest_on_is_said_and_which_tune_would_trace(job: Job) -> None:
+    payload = comparison_payload(compare([NamedJob("", job)]))
+    assert payload["search"]["fidelity"] == "formula"
+    text = " ".join(comparison_text(payload).split())
+    assert "`autotune tune --fidelity formula` would pick" in text
+    assert "Calibrated: modelled, then scaled by what was measured before." in text
+    doubtful = [row["device"] for row in payload["rows"] if row["fits_probability"] < 0.95]
+    assert doubtful == ["rtx-4090"]
+    assert "1 of the rows fit with a probability under 0.95 (rtx-4090)" in text
+    assert "--fidelity auto traces those" in text
+    for row in payload["rows"]:
+        row["fits_probability"] = 0.99
+    assert "--fidelity auto" not in comparison_text(payload)
+
+
 def test_near_ties_are_called_ties(job: Job, found: Comparison) -> None:
     assert found.cheapest is not None
     second = found.rows[1]
@@ -200,6 +225,31 @@ def test_at_its_break_even_rate_a_spot_offer_costs_what_on_demand_costs() -> Non
         spot = next(r for r in again.rows if r.row.offer.spot)
         held = next(r for r in again.rows if not r.row.offer.spot)
         assert (spot.row.cost_usd.p50 < held.row.cost_usd.p50) is cheaper
+
+
+def test_spot_is_held_against_the_best_config_on_demand_not_against_its_own(tmp_path: Path) -> None:
+    price = price_for("h100-sxm")
+    assert price is not None
+
+    def row_on(**machine: Any) -> Compared:
+        path = tmp_path / "job.json"
+        path.write_text(json.dumps({
+            "model": "Qwen/Qwen2-0.5B", "method": {"kind": "lora", "rank": 4},
+            "data": {"rows": 800_000, "max_length": 128,
+                     "lengths": {"p50": 100, "p95": 120, "max": 128}},
+            "train": {"global_batch_size": 8}, "hardware": [{"gpu": "h100-sxm", **machine}],
+        }))  # fmt: skip
+        return compared(load_job(path)).rows[0]
+
+    spot = row_on(spot=True, price="1 USD/h", interruptions_per_hour=59)
+    held = row_on(price=f"{price.usd_per_hour} USD/h")
+    assert spot.row.config.compile == "off"  # compiling again 59 times an hour does not pay
+    assert held.row.config.compile == "default"
+    assert spot.spot is not None
+    assert spot.spot.on_demand_usd == pytest.approx(held.row.cost_usd.p50)
+    assert spot.row.cost_usd.p50 > spot.spot.on_demand_usd
+    assert spot.spot.break_even_per_day is not None
+    assert spot.spot.break_even_per_day < spot.spot.interruptions_per_day
 
 
 def owned(folder: Path, **keys: Any) -> Job:

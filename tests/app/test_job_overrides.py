@@ -93,6 +93,15 @@ def test_gpu_replaces_the_hardware_and_keeps_what_the_job_says_of_the_same_machi
 def test_evidence_keeps_speaking_of_the_machine_that_gpu_replaced(tmp_path: Path) -> None:
     job = load(tmp_path, WHOLE, gpus=["a100-40gb"])
     assert job.evidence[0].facts["gpu"] == "h100-sxm"
+    assert job.today_offer is not None
+    assert job.today_offer.device.name == "h100-sxm"
+    assert job.today_offer not in job.offers
+    assert job.today_here is None
+
+
+def test_a_machine_without_a_price_has_no_row_of_today(tmp_path: Path) -> None:
+    values = {**WHOLE, "hardware": [{"gpu": "h100-sxm"}]}
+    job = load(tmp_path, values, gpus=["a100-40gb"])
     assert job.today is None
     assert any(item.key == "evidence[0].today" for item in job.assumed)
 
@@ -152,7 +161,15 @@ def test_the_one_line_form_needs_a_device() -> None:
         job_from_options(model="gpt2", method="lora", rows=10, gpus=[])
 
 
-def test_another_global_batch_leaves_todays_config_out_and_says_so(tmp_path: Path) -> None:
+def test_another_global_batch_leaves_todays_config_at_its_own(tmp_path: Path) -> None:
     job = load(tmp_path, WHOLE, set_values={"train.global_batch_size": "16"})
-    assert (job.steps, job.today, len(job.evidence)) == (112_500, None, 1)
+    assert (job.steps, len(job.evidence)) == (112_500, 1)
+    assert job.today_batch is not None
+    assert (job.today_batch.global_batch_size, job.today_batch.steps) == (8, 225_000)
+
+
+def test_a_batch_that_nobody_stated_leaves_no_today_behind_and_says_so(tmp_path: Path) -> None:
+    values = {**MINIMAL, "evidence": [{"today": True, "config": {"micro_batch_size": 2}}]}
+    job = load(tmp_path, values, set_values={"train.global_batch_size": "64"})
+    assert job.today is None
     assert any(item.key == "today" for item in job.assumed)

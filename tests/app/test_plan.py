@@ -14,6 +14,8 @@ from autotune.app.campaign_subset import Item, best_subset, parse_budget, what_t
 from autotune.app.plan import PlanOptions, exit_status, plan
 from autotune.app.read_campaign import load_campaign
 from autotune.domain.errors import InputError
+from autotune.report.plan_payload import plan_payload
+from autotune.report.plan_text import plan_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,6 +69,12 @@ def test_stated_hours_are_taken_as_they_are(tmp_path: Path) -> None:
     assert found.schedule.makespan_s == pytest.approx(7.25 * 3600)
     assert found.longest_chain_s == pytest.approx(3.25 * 3600)
     assert exit_status(found) == 0
+
+
+def test_stated_hours_that_nobody_stated_are_said_to_be_the_models(tmp_path: Path) -> None:
+    silent = "no run of the campaign states hours: these are the model's"
+    assert silent in planned(tmp_path, MODELLED, hours="stated").warnings
+    assert silent not in planned(tmp_path, HOURS_ONLY, hours="stated").warnings
 
 
 def test_hours_of_a_day_stretch_the_calendar_and_say_what_is_resumed(tmp_path: Path) -> None:
@@ -142,6 +150,16 @@ def test_doubling_every_price_doubles_every_cost_and_changes_no_pick(
             assert x.row.config == y.row.config
             assert y.cost_usd.p50 == pytest.approx(2 * x.cost_usd.p50)
     assert once.schedule == twice.schedule
+
+
+def test_the_age_of_a_price_that_was_looked_up_is_told(tmp_path: Path) -> None:
+    text = MODELLED.replace("{gpu: h100, price: 2.50 USD/h}", "{gpu: l4}")
+    payload = plan_payload(planned(tmp_path, text))
+    stated, looked_up = payload["offers"]
+    assert stated["price_age_days"] is None
+    assert looked_up["price_age_days"] > 0
+    words = " ".join(plan_text(payload).split())
+    assert f"l4 {looked_up['price_age_days']} days ago" in words
 
 
 def test_a_machine_of_ones_own_is_one_machine(tmp_path: Path) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from simulatedmachine import TINY, Killed, Machine, bill_of, options_of, search, sequence, step_of
 
 from autotune.app.load_job import load_job
 from autotune.app.probe import Prober
 from autotune.app.probe_plan import ProbeOptions, plan_probe
-from autotune.app.probe_study import check_affordable, probe_candidates
+from autotune.app.probe_study import check_affordable
 from autotune.app.probe_transfer import transferred
 from autotune.app.probed_tune import without_limits
 from autotune.cost.model import CostModel
@@ -23,22 +23,12 @@ from autotune.probe.record import PROBES_FILE, ProbeRecord, read_records
 from autotune.probe.request import two_depths
 from autotune.search.past import PRIOR_FILE
 from autotune.search.record import TrialLog
-from autotune.space.enumerate import enumerate_candidates
-from autotune.space.file import load_space
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pathlib import Path
 
-    from autotune.app.probe import Probed
     from autotune.cost.model import Bill
     from autotune.domain.job import Job
-
-ROOT = Path(__file__).parents[2]
-TINY = ROOT / "jobs" / "tiny_cpu.yaml"
-
-
-class Killed(BaseException):
-    """The process is gone."""
 
 
 @pytest.fixture(autouse=True)
@@ -54,82 +44,6 @@ def job() -> Job:
 @pytest.fixture(scope="module")
 def bill(job: Job) -> Bill:
     return bill_of(job)
-
-
-def bill_of(job: Job) -> Bill:
-    return CostModel(job).price(enumerate_candidates(job, load_space(None)).candidates)
-
-
-def step_of(config: dict[str, Any]) -> float:
-    """[s] of 8 rows: bf16 is emulated, checkpointing recomputes, eager is slower."""
-    each = 0.02 + 0.03 * config["micro_batch_size"] ** 0.9
-    each *= 2.5 if config["precision"] == "bf16" else 1.0
-    each *= 1.3 if config["activation_checkpointing"] == "full" else 1.0
-    each *= 1.1 if config["attention"] == "eager" else 1.0
-    return float(each * 8 / config["micro_batch_size"] + 0.004 * config["num_dataloader_workers"])
-
-
-class Machine:
-    """A runner whose probes follow `step_of`. `dies(number, when)` is asked before and after."""
-
-    def __init__(
-        self,
-        step: Callable[[dict[str, Any]], float] = step_of,
-        dies: Callable[[int, str], None] = lambda _n, _w: None,
-        status: Callable[[dict[str, Any], str], str] = lambda _c, _r: "ok",
-        wall_s: float = 5.0,
-    ) -> None:
-        self.step, self.dies, self.status, self.wall_s = step, dies, status, wall_s
-        self.count = 0
-        self.asked: list[dict[str, Any]] = []
-
-    def run(
-        self, request: dict[str, Any], config: dict[str, Any], *,
-        predicted: dict[str, float] | None = None, role: str = "search",
-        timeout_s: float | None = None,  # noqa: ARG002 - a runner's signature
-    ) -> ProbeRecord:  # fmt: skip
-        self.dies(self.count, "before")
-        self.count += 1
-        self.asked.append(request)
-        layers = int(request["num_layers"])
-        accumulation = request["gradient_accumulation_steps"]
-        full = 8 // config["micro_batch_size"]
-        step_s = self.step(config) * accumulation / full * layers / 2
-        memory = 1e9 + 1e8 * layers * config["micro_batch_size"]
-        result = {
-            "step": {"step_s": step_s, "micro_s": step_s, "optimizer_s": 0.0, "data_s": 0.0,
-                     "accumulation": accumulation, "tokens": 1000, "relative_error": 0.01},
-            "memory": {"allocated_bytes": memory, "reserved_bytes": memory,
-                       "driver_bytes": memory + 2e8, "context_bytes": 2e8, "total_bytes": 2e10},
-            "checkpoint": {"save_s": 0.1, "bytes": 1000},
-            "loader": [{"workers": 0, "batch_s": 0.001, "start_s": 0.0, "batches": 9}],
-        }  # fmt: skip
-        status = self.status(config, role)
-        record = ProbeRecord(
-            request["key"], status, "", self.wall_s, config, "cpu", "", request, result,
-            when=str(self.count), role=role, predicted=predicted or {},
-        )  # fmt: skip
-        self.dies(self.count - 1, "after")
-        return record
-
-
-def options_of(machine: Machine, **changes: Any) -> ProbeOptions:
-    return ProbeOptions(**{"runner": lambda _: machine, "reuse": False, **changes})
-
-
-def search(
-    job: Job, bill: Bill, machine: Machine, folder: Path, *, resume: bool = False, **changes: Any
-) -> Probed:
-    own = {name: changes.pop(name) for name in ("storage", "sampler") if name in changes}
-    return probe_candidates(
-        job, bill, devices.cpu(), options_of(machine, **changes), objective="cost",
-        run_dir=folder, job_key="job", resume=resume, announce=lambda _: None, seed=0,
-        **{"storage": None, "sampler": "calibrated", **own},
-    )  # fmt: skip
-
-
-def sequence(folder: Path) -> list[tuple[str, str]]:
-    return [(record.key, record.role) for record in read_records(folder / PROBES_FILE)]
 
 
 def best_step(bill: Bill) -> float:
@@ -318,6 +232,20 @@ def test_a_second_run_starts_from_what_the_first_learned_and_says_what_that_save
     assert best[1] == pytest.approx(best[0], rel=0.03)
 
 
+def test_a_run_that_was_cut_short_is_no_measure_of_what_a_search_needs(
+    job: Job, bill: Bill, tmp_path: Path
+) -> None:
+    cut = search(job, bill, Machine(), tmp_path / "cut", reuse=True, probes=2)
+    assert not cut.explored.ended
+    (tmp_path / "home" / PROBES_FILE).unlink()
+    warm = search(job, bill, Machine(), tmp_path / "warm", reuse=True)
+    assert warm.explored.ended
+    assert not any("the first run" in note for note in warm.notes)
+    (tmp_path / "home" / PROBES_FILE).unlink()
+    last = search(job, bill, Machine(), tmp_path / "last", reuse=True, probes=1)
+    assert any("made 1 new probes before no more were allowed" in note for note in last.notes)
+
+
 def test_a_resumed_run_goes_on_with_the_prior_it_began_with(
     job: Job, bill: Bill, tmp_path: Path
 ) -> None:
@@ -389,6 +317,45 @@ def test_a_storage_goes_on_after_a_kill_with_the_same_proposals(
         search(job, bill, Machine(dies=dies), tmp_path / "run", storage=url)
     search(job, bill, Machine(), tmp_path / "run", storage=url, resume=True)
     assert sequence(tmp_path / "run") == sequence(tmp_path / "straight")
+
+
+@pytest.mark.parametrize("bad", [-1.0, "quick"])
+def test_a_record_with_a_measurement_that_cannot_be_stops_by_name(
+    job: Job, bill: Bill, tmp_path: Path, bad: object
+) -> None:
+    search(job, bill, Machine(), tmp_path, probes=2)
+    path = tmp_path / "trials.jsonl"
+    trials = [json.loads(line) for line in path.read_text().splitlines()]
+    trials[0]["measured"]["compute"] = bad
+    path.write_text("".join(json.dumps(trial) + "\n" for trial in trials))
+    before = path.read_text()
+    with pytest.raises(InputError, match="measured compute is"):
+        search(job, bill, Machine(), tmp_path, resume=True, probes=4)
+    assert path.read_text() == before, "nothing is lost"
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [("value", math.nan), ("value", math.inf), ("value", "1"), ("measured", {"compute": math.nan})],
+)
+def test_a_record_with_a_figure_that_cannot_be_stops_by_name(
+    job: Job, bill: Bill, tmp_path: Path, name: str, bad: object
+) -> None:
+    search(job, bill, Machine(), tmp_path, probes=2)
+    path = tmp_path / "trials.jsonl"
+    trials = [json.loads(line) for line in path.read_text().splitlines()]
+    trials[0][name] = bad
+    path.write_text("".join(json.dumps(trial) + "\n" for trial in trials))
+    with pytest.raises(InputError, match="line 1, is not a trial"):
+        search(job, bill, Machine(), tmp_path, resume=True, probes=4)
+
+
+def test_a_storage_of_another_space_is_refused(job: Job, bill: Bill, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    search(job, bill, Machine(), tmp_path / "a" / "run", storage=url, probes=2)
+    narrow = load_job(TINY, set_values={"compile": "off", "precision": "fp32"})
+    with pytest.raises(InputError, match=r"another job or space|of this search space"):
+        search(narrow, bill_of(narrow), Machine(), tmp_path / "b" / "run", storage=url, resume=True)
 
 
 def test_figures_that_no_device_makes_are_no_measurement(

@@ -124,6 +124,33 @@ def test_prices_change_dollars_and_no_recommendation(run: Path) -> None:
     assert part.after.best.cost_usd.p50 == pytest.approx(2.0 * hours)
 
 
+def test_a_limit_that_another_price_meets_is_told_and_is_no_other_recommendation(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "runs" / "h100"
+    answer = tune(load_job(H100), Options(fidelity="formula", trials=3, run_dir=folder))
+    assert [miss.limit for miss in answer.misses] == ["deadline", "budget"]
+    found = recompute(
+        folder, RecomputeOptions(overrides=Overrides(price="1 USD/h"), fidelity="formula")
+    )
+    assert exit_status(found, fail_on_change=True) == 4
+    (part,) = found.parts
+    change = next(c for c in part.changes if c.what == "limits missed")
+    assert (change.before, change.after) == ("budget, deadline", "deadline")
+    assert part.waterfall is not None
+    assert [step.change for step in part.waterfall.steps] == ["price"]
+    assert (part.waterfall.steps[0].before, part.waterfall.steps[0].after) == ("$2.50/h", "$1.00/h")
+
+
+@pytest.mark.parametrize("name", ["own.yml", "train.py"])
+def test_a_trainers_own_file_is_named_as_such(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("base_model: x\nmicro_batch_size: 2\nsequence_len: 512\nadapter: lora\n")
+    with pytest.raises(InputError, match="trainer's own file") as caught:
+        recompute(path, RecomputeOptions())
+    assert f"autotune tune {path}" in (caught.value.hint or "")
+
+
 def test_other_versions_are_a_change_of_their_own(run: Path) -> None:
     part = again(run, software={"transformers": "4.48.0"})
     change = next(c for c in part.changes if c.kind == "software")

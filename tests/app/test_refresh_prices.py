@@ -34,6 +34,7 @@ class Item:
     gpu_count: int = 1
     spot: bool = False
     location: str = "us-east-1"
+    flags: tuple[str, ...] = ()
 
 
 class GPUHuntError(Exception):
@@ -47,6 +48,7 @@ Answers = dict[str, "list[Item] | Exception"]
 @pytest.fixture
 def offer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Answers], list[str]]:
     """Installs a gpuhunt that answers so; gives the providers it is asked for."""
+    monkeypatch.delenv("AUTOTUNE_OFFLINE", raising=False)
     monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path))
 
     def install(answers: Answers) -> list[str]:
@@ -91,6 +93,14 @@ def test_the_cheapest_region_and_the_median_spot_price_are_kept(offer: Any) -> N
     assert (row.usd_per_hour, row.spot_usd_per_hour, row.region) == (5.0, 2.0, "us-west-2")
 
 
+def test_offers_on_other_terms_are_no_prices_by_the_hour(offer: Any) -> None:
+    ahead = Item("a3-highgpu-1g", 3.0, "H100", 80, flags=("gcp-dws-calendar-mode",))
+    offer({"gcp": [Item("a3-highgpu-1g", 5.0, "H100", 80), ahead]})
+    refresh_prices(["gcp"])
+    (row,) = [price for price in load_prices() if price.source.startswith("gpuhunt")]
+    assert row.usd_per_hour == 5.0
+
+
 def test_a_failing_provider_keeps_its_last_good_copy(offer: Any, tmp_path: Path) -> None:
     offer({"aws": [H100]})
     refresh_prices(["aws"])
@@ -126,7 +136,16 @@ def test_without_a_network_nothing_changes_and_it_is_said_once(offer: Any, tmp_p
     assert (tmp_path / "prices" / "aws.csv").exists()
 
 
+def test_offline_nothing_is_fetched(offer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = offer({"aws": [H100]})
+    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
+    with pytest.raises(InputError, match="AUTOTUNE_OFFLINE is set"):
+        refresh_prices()
+    assert asked == []
+
+
 def test_without_gpuhunt_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AUTOTUNE_OFFLINE", raising=False)
     monkeypatch.setitem(sys.modules, "gpuhunt", None)
     with pytest.raises(InputError) as caught:
         refresh_prices()
@@ -164,6 +183,9 @@ def test_a_folder_that_cannot_be_written_is_no_bug(offer: Any, tmp_path: Path) -
         (Item("gpu_1x_h100_pcie", 2.49, "H100", 80), "h100-pcie"),
         (Item("gpu_8x_h100_sxm5", 20.0, "H100", 80, 8), "h100-sxm"),
         (Item("NVIDIA H100 80GB HBM3", 3.0, "H100", 80), "h100-sxm"),
+        (Item("BM.GPU4.8", 24.4, "A100", 40, 8), "a100-sxm4-40gb"),
+        (Item("1H100.80S.30V", 2.29, "H100", 80), "h100-sxm"),
+        (Item("2A100.44V", 2.58, "A100", 80, 2), "a100-sxm4-80gb"),
         (Item("some box", 3.0, "H100", 80), "h100-pcie"),  # not said: the slower board
         (Item("g6.xlarge", 0.8, "L4", 24), "l4"),
         (Item("x", 0.5, "RTX4090", 24), "rtx-4090"),

@@ -215,6 +215,19 @@ def test_a_run_folder_alone_is_verified_by_what_its_script_wrote(tuned: Path) ->
         shutil.rmtree(out)
 
 
+def test_of_a_state_and_a_record_in_one_folder_the_newer_is_read(tuned: Path) -> None:
+    out, record = half_way(tuned / "output", 12.0), tuned / "observations.jsonl"
+    steps = [{"event": "step", "step": n, "duration_s": 13.0} for n in range(1, 60)]
+    record.write_text("".join(json.dumps(event) + "\n" for event in steps))
+    try:
+        assert verify(None, tuned).log == str(record)
+        os.utime(record, (1.6e9, 1.6e9))
+        assert verify(None, tuned).log == str(out / "checkpoint-1200" / "trainer_state.json")
+    finally:
+        shutil.rmtree(out)
+        record.unlink()
+
+
 def test_a_job_file_stands_in_for_a_run_folder(tmp_path: Path) -> None:
     found = verify(JOB, half_way(tmp_path / "out", 12.0))
     assert found.run_dir is None

@@ -145,8 +145,28 @@ def test_changes_that_only_go_together_are_one_step() -> None:
     job = load_job(H100, gpus=("t4", "a100-40gb:4@4.80USD/h"))
     one = State(job, job.offers[0], Config(4, 2, 1000, "fp16"))
     four = State(job, job.offers[1], Config(2, 1, 1000, "bf16", sharding="zero3", compile="off"))
-    (step,) = waterfall_between(one, config_edits(one, four), PLAIN).steps
-    assert {"machine", "split", "precision", "sharding"} == set(step.change.split(" and "))
+    steps = waterfall_between(one, config_edits(one, four), PLAIN).steps
+    named = {frozenset(step.change.split(" and ")) for step in steps}
+    assert named == {frozenset({"machine", "precision", "sharding"}), frozenset({"split"})}
+
+
+def test_devices_and_the_global_batch_are_changes_of_their_own_and_the_split_follows() -> None:
+    job = load_job(H100, gpus=("h100-sxm", "h100-sxm:2@5USD/h"))
+    config = Config(8, 1, 1000, "bf16")
+    start = State(job, job.offers[0], config)
+    twice = replace(job, global_batch_size=16, steps=job.steps // 2)
+    split = {"micro_batch_size": 8, "gradient_accumulation_steps": 1, "sharding": "ddp"}
+    end = State(twice, job.offers[1], config.with_knobs(**split))
+    batch = Edit("batch", "8", "16", lambda state: replace(state, job=twice))
+    fall = waterfall_between(start, [batch, *config_edits(start, end)], PLAIN)
+    worth = {step.change: step.duration_s for step in fall.steps}
+    assert set(worth) == {"batch", "machine and sharding"}
+    # By hand: each change alone, with the split that it leaves, and last, given the other.
+    wider = State(twice, job.offers[0], config.with_knobs(gradient_accumulation_steps=2))
+    two = config.with_knobs(micro_batch_size=4, sharding="ddp")
+    s = PLAIN([start, wider, State(job, job.offers[1], two), end])[0]
+    assert worth["batch"] == pytest.approx(((s[1] - s[0]) + (s[3] - s[2])) / 2)
+    assert worth["machine and sharding"] == pytest.approx(((s[2] - s[0]) + (s[3] - s[1])) / 2)
 
 
 def test_of_many_changes_the_smallest_are_one_step(job: Job) -> None:
@@ -309,6 +329,10 @@ def test_a_slow_disk_is_a_reading_that_a_probe_tells_from_slow_kernels(tmp_path:
     assert frozenset(("as stated", "checkpoint_disk")) in pairs
     disk = next(each for each in gap.readings if each.name == "checkpoint_disk")
     assert disk.predicted_s == pytest.approx(gap.measured_s, rel=0.01)
+    saves = next(check for check in gap.checks if check.name == "saves")
+    assert saves.cost_usd == 0
+    assert saves.decides
+    assert saves.shows["checkpoint_disk"] != saves.shows["as stated"] == saves.shows["padding"]
 
 
 def test_a_fourfold_residual_is_no_efficiency(tmp_path: Path) -> None:

@@ -247,6 +247,11 @@ def test_the_catalogue_prints_in_every_format(command: str, chosen: str, capsys:
         assert len(json.loads(out)[command]) > 10
 
 
+def test_a_provider_that_sells_nothing_known_is_bad_input(capsys: Capture) -> None:
+    assert run(["prices", "--provider", "awz"]) == 2
+    assert 'unknown provider "awz"; close to it: aws' in capsys.readouterr().err
+
+
 def test_a_list_can_be_narrowed_by_name(capsys: Capture) -> None:
     assert run(["devices", "T4", "--format", "json"]) == 0
     names = [row["name"] for row in json.loads(capsys.readouterr().out)["devices"]]

@@ -46,7 +46,7 @@ FLAGS = {
     "calibrate": {"--out", *FORMAT, *QUIET},
     "runs": FORMAT,
     "report": {*FORMAT, *QUIET},
-    "export": {"--to"},
+    "export": {"--to", *QUIET},
     "doctor": {"--folder", "--out", *FORMAT},
 }  # fmt: skip
 
@@ -77,3 +77,10 @@ def test_every_flag_says_what_it_does(name: str) -> None:
     undocumented = [p.name for p in commands[name].params if not getattr(p, "help", "")]
     assert undocumented == []
     assert commands[name].help
+
+
+def test_the_help_of_export_names_every_format() -> None:
+    from autotune.cli.tune import EXPORT_HELP
+    from autotune.trainers.export import FORMATS
+
+    assert all(f"{name}," in EXPORT_HELP for name in FORMATS)

@@ -41,6 +41,10 @@ def equal_rows(tokens: int) -> Lengths:
         ("20 samples/s", "rows", 20.0),
         ("38 h", "duration", 136_800.0),
         ("1h 30min", "duration", 5400.0),
+        ("0.8-1.2 s/step", "step", 1.2),
+        ("1800 to 2000 steps/h", "step", 2.0),
+        ("1,200-5,000 tokens/s", "tokens", 1200.0),
+        ("40-50 min", "duration", 3000.0),
     ],
 )
 def test_a_claim_is_read(text: str, quantity: Any, value: float) -> None:
@@ -51,7 +55,8 @@ def test_a_claim_is_read(text: str, quantity: Any, value: float) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "fast", "38", "0 s/step", "-1 h", "1 s/step at 2 h at 3 h", "nan tokens/s", "1e999 tok/s",
-     "tokens/s", "5 apples/s", "5 tokens/parsec", "9" * 500 + " h", "1..2 tokens/s"],
+     "tokens/s", "5 apples/s", "5 tokens/parsec", "1 s/step-2 h", "1-2-3 h",
+     "9" * 500 + " h", "1..2 tokens/s"],
 )  # fmt: skip
 def test_what_is_no_claim_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(InputError) as caught:
@@ -93,6 +98,15 @@ def test_a_likely_step_is_plausible_and_a_measurement_on_another_card_is_weighed
     assert found.claim is not None
     assert found.claim.verdict == "plausible"
     assert found.claim.likely.step_time_s == found.row.step_time_s
+
+
+def test_a_range_is_judged_at_its_slower_end() -> None:
+    found = check("a100_llama7b_int8", "0.8-1.2 s/step")
+    assert found.reason.startswith("at its slower end, ")
+    plain = check("a100_llama7b_int8", "1.2 s/step")
+    assert found.implied_flop_per_s == plain.implied_flop_per_s
+    read = check("rtx5090_llama2_7b", "3.1-12.8 h at 1200-5000 tokens/s")
+    assert "take 12.8 kiloseconds" in read.reason
 
 
 def test_kiloseconds_read_as_hours_are_found_out() -> None:

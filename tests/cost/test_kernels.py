@@ -16,7 +16,7 @@ FREE = {
 }  # fmt: skip
 
 
-def counted(torch: Any, run: Any) -> int:
+def counted(torch: Any, run: Any, *, autocast: bool = True) -> int:
     """Operations of one call that start a kernel."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -29,7 +29,7 @@ def counted(torch: Any, run: Any) -> int:
             self.total += func.__name__.split(".")[0] not in FREE
             return func(*args, **(kwargs or {}))
 
-    with torch.autocast("cpu", torch.bfloat16), Counter() as counter:
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast), Counter() as counter:
         run()
     return int(counter.total)
 

@@ -94,10 +94,45 @@ def test_a_record_gives_step_save_memory_and_machine(tmp_path: Path) -> None:
     assert (found["memory_bytes"].value, found["memory_bytes"].kind) == (5e10, "allocated")
 
 
+def test_each_session_of_a_resumed_training_warms_up_for_itself(tmp_path: Path) -> None:
+    path = record(
+        tmp_path / "observations.jsonl",
+        START, step(1, 60.0), *(step(n, 2.0) for n in range(2, 9)),
+        START, step(6, 60.0), *(step(n, 2.0) for n in range(7, 13)),
+        {"event": "end", "duration_s": 200.0},
+    )  # fmt: skip
+    log = read_record(path)
+    speed = speed_of(log, 1.0, 1.0)
+    assert speed is not None
+    assert (speed.step_s, log.steps_done) == (2.0, 12)
+    assert log.whole_s is None  # the first session was killed: how long it took is not known
+
+
+def test_steps_of_another_configuration_or_machine_are_left_out_and_said(tmp_path: Path) -> None:
+    config = {"precision": "bf16", "own_thing": 3}
+    path = record(
+        tmp_path / "observations.jsonl",
+        START, *(step(n, 9.0) for n in range(1, 7)),
+        START | {"config": config}, *(step(n, 2.0) for n in range(7, 12)),
+        START | {"config": config}, *(step(n, 2.0) for n in range(12, 15)),
+    )  # fmt: skip
+    log = read_record(path)
+    assert {part.seconds for part in log.stretches} == {2.0}
+    assert log.steps_done == 14
+    assert log.notes == ("6 steps of earlier sessions, run otherwise, are left out",)
+    assert log.knobs == {"precision": "bf16"}
+    with path.open("a") as stream:
+        stream.write(json.dumps(START | {"device": "NVIDIA L40S"}) + "\n")
+    assert read_record(path).gpu == START["device"]  # no step was made on the other one yet
+
+
 @pytest.mark.parametrize(
     ("events", "says"),
     [
         ([START], "holds no step"),
+        ([{**START, "config": {"precision": "int3"}}, step(1, 2.0)], "precision"),
+        ([{**START, "config": []}, step(1, 2.0)], "config is"),
+        ([{**START, "model": {"num_layers": -1}}, step(1, 2.0)], "num_layers is -1"),
         ([{"step": 1}], "with an event"),
         ([[1]], "with an event"),
         ([step(1, True)], "line 1.duration_s is true"),

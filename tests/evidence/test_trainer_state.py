@@ -56,6 +56,21 @@ def test_checkpoint_folders_time_the_steps_between_them_with_one_save_each(tmp_p
     assert speed.save_s is None
 
 
+def test_the_last_line_is_known_by_its_rate_too(tmp_path: Path) -> None:
+    end = {"step": 400, "train_runtime": 800.0, "train_steps_per_second": 0.5,
+           "train_samples_per_second": 4.0}  # fmt: skip
+    path = write(tmp_path / "trainer_state.json", global_step=400, log_history=[line(10), end])
+    log = read_trainer_state(path)
+    assert (log.covered_s, log.covered_steps, log.timed_by) == (800.0, 400, "train_runtime")
+    assert log.samples_per_step == pytest.approx(8.0)
+
+
+def test_one_runtime_beside_a_loss_times_the_steps_before_it(tmp_path: Path) -> None:
+    history = [line(50, train_runtime=100.0), line(100)]
+    log = read_trainer_state(write(tmp_path / "trainer_state.json", log_history=history))
+    assert (log.covered_s, log.covered_steps) == (100.0, 50)
+
+
 def test_folders_that_were_copied_at_once_time_nothing(tmp_path: Path) -> None:
     assert not read_trainer_state(checkpoints(tmp_path, {50: 0, 100: 0.2, 150: 0.4})).is_timed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import pytest
 from autotune.app.load_job import load_job
 from autotune.app.probe_plan import ProbeOptions
 from autotune.app.tune import Options, tune
+from autotune.catalog.home import home_dir
 from autotune.domain.errors import InputError, NoLocalDevice
 from autotune.probe.record import PROBES_FILE, read_records
 
@@ -62,6 +64,15 @@ def test_the_pick_ran_and_is_the_best_of_what_ran(tuned: Tune, tmp_path: Path) -
     assert sum(answer.best.time_s.as_dict().values()) == pytest.approx(answer.best.duration_s.p50)
 
 
+def test_the_users_own_choices_are_priced_beside_what_was_measured(tuned: Tune) -> None:
+    answer = tuned(probes=4)
+    assert answer.best is not None
+    assert answer.sensitivities
+    for each in answer.sensitivities:
+        assert each.basis == "calibrated"
+        assert each.duration_s + each.saved_s == pytest.approx(answer.best.duration_s.p50)
+
+
 def test_out_of_memory_is_an_infeasible_trial_and_no_failure(tuned: Tune, tmp_path: Path) -> None:
     locks = {"precision": "fp32", "compile": "off", "attention": "sdpa"}
     tuned(probes=8, job=load_job(ROOT / "jobs" / "tiny_cpu.yaml", set_values=locks))
@@ -83,7 +94,7 @@ def test_a_broken_kernel_is_found_once_and_never_run_again(tuned: Tune, tmp_path
 
 def test_one_line_a_probe_says_what_was_measured_and_what_is_left(tuned: Tune) -> None:
     told: list[str] = []
-    tuned(probes=2, told=told)
+    tuned(probes=4, told=told)
     lines = [line for line in told if line.startswith("probe ")]
     assert len(lines) >= 2
     assert any("/step" in line and "best" in line for line in lines)
@@ -91,12 +102,19 @@ def test_one_line_a_probe_says_what_was_measured_and_what_is_left(tuned: Tune) -
 
 
 def test_a_second_study_reuses_what_the_first_measured(tuned: Tune, tmp_path: Path) -> None:
-    first = tuned(probes=3)
-    again = tuned(probes=3, run_dir=tmp_path / "other")
-    assert again.best is not None
-    assert first.best is not None
-    assert again.best.config == first.best.config
-    assert again.search.probes < first.search.probes
+    """Without what the first one learned it asks for the same, and none of that is run again."""
+    whole = {"precision": "fp32", "attention": "sdpa"}  # eager attention is broken there
+    job = load_job(ROOT / "jobs" / "tiny_cpu.yaml", set_values=whole)
+    tuned(probes=6, job=job)
+    shutil.rmtree(home_dir() / "residuals")
+    tuned(probes=6, job=job, run_dir=tmp_path / "other")
+    first, again = (
+        [r for r in read_records(tmp_path / run / PROBES_FILE) if r.role == "search"]
+        for run in ("run", "other")
+    )
+    assert [r.key for r in again[:6]] == [r.key for r in first]
+    assert all(r.reused for r in again[:6])
+    assert not {r.key for r in first} & {r.key for r in again if not r.reused}
 
 
 def test_resuming_goes_on_after_what_is_recorded(tuned: Tune, tmp_path: Path) -> None:

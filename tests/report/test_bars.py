@@ -1,16 +1,13 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autotune.domain.units import GIB, HOUR_S
 from autotune.report.bars import memory_bars, rounded_parts, time_bars
-
-if TYPE_CHECKING:
-    from autotune.report.blocks import Bar
+from autotune.report.blocks import Bar, Bars, Section
+from autotune.report.text import sections_text
 
 parts_of_a_whole = st.lists(st.floats(0, 1e6), min_size=1, max_size=12)
 
@@ -64,3 +61,17 @@ def test_memory_over_what_is_usable_is_shown_as_too_much() -> None:
     over = bars.bars[-1]
     assert (over.name, over.kind, over.shown) == ("too much", "over", "10.00 GiB")
     assert over.start == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_long_name_is_wrapped_and_never_cuts_its_numbers(width: int) -> None:
+    name = "train.global_batch_size and machine and split and sharding and attention 8 -> 16"
+    bars = Bars((
+        Bar(name, "-11.45 h    +$17.46", "30%", 0.1, 0.3),
+        Bar("the pick", "14.63 h     $70.24", "39%", 0.0, 0.39, "total"),
+    ))  # fmt: skip
+    lines = sections_text([Section("From", (bars,))], width=width).splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert sum("+$17.46" in line and "█" in line for line in lines) == 1
+    assert "".join("".join(lines).split()).count("train.global_batch_size") == 1
+    assert any("$70.24" in line for line in lines)

@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autotune.domain.outcome import Spread
-from autotune.report.csv_rows import estimate_csv, recommendation_csv
+from autotune.report.csv_rows import estimate_csv, recommendation_csv, rows_csv
 from autotune.report.markdown import estimate_markdown, recommendation_markdown
 from autotune.report.payload import estimate_payload, recommendation_payload
 from autotune.report.phrases import step_arithmetic, token_arithmetic
@@ -79,7 +81,7 @@ def test_markup_in_names_is_plain_text(samples: Samples) -> None:
     job = replace(samples.full.job, name="[red]a*b|c[/red]")
     rec = replace(samples.full, job=job)
     assert "[red]a*b|c[/red]" in _text(rec)
-    assert r"[red]a\*b\|c[/red]" in recommendation_markdown(recommendation_payload(rec))
+    assert r"\[red]a\*b\|c\[/red]" in recommendation_markdown(recommendation_payload(rec))
 
 
 def test_today_is_shown_beside_the_pick_with_the_saving(samples: Samples) -> None:
@@ -167,6 +169,14 @@ def test_a_missed_limit_says_by_how_much(samples: Samples) -> None:
     assert "Deadline missed by 3.2 h." in _flat(_text(samples.late))
 
 
+def test_the_command_that_starts_the_training_can_be_pasted(samples: Samples) -> None:
+    files = ("hf/run.sh", "hf/train.py", "own/axolotl.yml")
+    rec = replace(samples.full, run_dir="runs/my run; rm -rf x", files=files)
+    shown = recommendation_markdown(recommendation_payload(rec))
+    assert "\nbash 'runs/my run; rm -rf x/hf/run.sh'  # train with the pick\n" in shown
+    assert "\nbash " not in recommendation_markdown(recommendation_payload(samples.full))
+
+
 def test_certainty_is_never_rounded_up(samples: Samples) -> None:
     assert samples.full.best is not None
     sure = replace(samples.full.best, fits_probability=0.9999)
@@ -205,6 +215,7 @@ def test_markdown_says_what_text_says(samples: Samples) -> None:
     payload = recommendation_payload(samples.full)
     markdown = _flat(recommendation_markdown(payload))
     assert "12.1 h (9.7 h to 15.1 h)" in markdown
+    assert "| part | amount | share |" in markdown
     assert "| training steps | 10.00 h | 83% |" in markdown
     assert samples.full.best is not None
     estimated = estimate_payload(samples.full.best, samples.full.job)
@@ -235,3 +246,21 @@ def test_csv_of_an_estimate_is_one_line(samples: Samples) -> None:
     assert samples.full.best is not None
     text = estimate_csv(estimate_payload(samples.full.best, samples.full.job))
     assert len(list(csv.DictReader(io.StringIO(text)))) == 1
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
+def test_a_name_that_a_sheet_would_run_is_text(start: str) -> None:
+    """The leading apostrophe is what makes it text. Source: OWASP, "CSV Injection"."""
+    name = f'{start}HYPERLINK("http://a","b"),c'
+    row = next(csv.DictReader(io.StringIO(rows_csv([{"name": name, "change_s": -1.5}]))))
+    assert row == {"name": "'" + name.replace("\r", "\n"), "change_s": "-1.5"}
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=("Cs",))), min_size=2, max_size=4))
+def test_csv_cells_come_back_as_they_were(cells: list[str]) -> None:
+    table = rows_csv([{str(i): cell for i, cell in enumerate(cells)}])
+    rows = list(csv.reader(io.StringIO(table, newline="")))
+    assert len(rows) == 2
+    for read, cell in zip(rows[1], cells, strict=True):
+        text = cell.replace("\r\n", "\n").replace("\r", "\n")  # one kind of line end
+        assert read in {text, f"'{text}"}

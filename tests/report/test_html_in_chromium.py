@@ -1,25 +1,16 @@
-"""The page in a real browser, driven over Chromium's debugging pipe; skipped where there is none.
-
-Source: Chrome DevTools Protocol, --remote-debugging-pipe: JSON messages that end in a NUL byte,
-read from file descriptor 3 and written to 4.
-"""
+"""The page in a real browser; skipped where there is none."""
 
 from __future__ import annotations
 
-import base64
-import json
-import os
-import shutil
-import subprocess
-import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from autotune.domain.recommendation import ProbedRun
 from autotune.report.html import recommendation_html
 from autotune.report.payload import recommendation_payload
+from bench.browser import PROGRAM, Browser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,130 +18,10 @@ if TYPE_CHECKING:
 
     from conftest import Samples
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PROGRAM = next((found for name in NAMES if (found := shutil.which(name))), None)
-FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run",
-    "--disable-dev-shm-usage", "--remote-debugging-pipe",
-)  # fmt: skip
-# The pipe's ends become descriptors 3 and 4, whatever numbers they have here.
-START = """
-import fcntl, os, sys
-ends = [fcntl.fcntl(int(each), fcntl.F_DUPFD, 10) for each in sys.argv[1:3]]
-for number, end in enumerate(ends, start=3):
-    os.dup2(end, number)
-os.execv(sys.argv[3], sys.argv[3:])
-"""
-TROUBLE = {"Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded"}
-
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(PROGRAM is None, reason="no Chromium on PATH"),
 ]
-
-
-class Browser:
-    """One page of a headless Chromium."""
-
-    def __init__(self, profile: Path) -> None:
-        down, self._out = os.pipe()
-        self._in, up = os.pipe()
-        assert PROGRAM is not None
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", START, str(down), str(up), PROGRAM, *FLAGS,
-             f"--user-data-dir={profile}"],
-            pass_fds=(down, up), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        os.close(down)
-        os.close(up)
-        self._rest = b""
-        self._number = 0
-        self.events: list[dict[str, Any]] = []
-        self._session: str | None = None
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
-            "sessionId"
-        ]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(f"{domain}.enable")
-
-    def close(self) -> None:
-        self._session = None
-        self.call("Browser.close")
-        self.process.wait(30)
-        os.close(self._in)
-        os.close(self._out)
-
-    def call(self, method: str, **params: object) -> dict[str, Any]:
-        """Send a command and wait for its answer; events on the way are kept."""
-        self._number += 1
-        message: dict[str, object] = {"id": self._number, "method": method, "params": params}
-        if self._session:
-            message["sessionId"] = self._session
-        os.write(self._out, json.dumps(message).encode() + b"\0")
-        while (answer := self._read()).get("id") != self._number:
-            self.events.append(answer)
-        assert "error" not in answer, answer
-        result: dict[str, Any] = answer["result"]
-        return result
-
-    def _read(self) -> dict[str, Any]:
-        while b"\0" not in self._rest:
-            more = os.read(self._in, 1 << 16)
-            assert more, "the browser has ended"
-            self._rest += more
-        line, _, self._rest = self._rest.partition(b"\0")
-        message: dict[str, Any] = json.loads(line)
-        return message
-
-    def open(self, page: Path, width: int, *, phone: bool = False) -> None:
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1,
-            mobile=phone,
-        )  # fmt: skip
-        self.events.clear()
-        self.call("Page.navigate", url=page.as_uri())
-        while not any(event["method"] == "Page.loadEventFired" for event in self.events):
-            self.events.append(self._read())
-
-    def js(self, expression: str) -> Any:
-        """The value of an expression in the page."""
-        found = self.call(
-            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
-        )
-        assert "exceptionDetails" not in found, found
-        return found["result"].get("value")
-
-    def at(self, selector: str) -> tuple[float, float]:
-        """The middle of an element on the screen, scrolled to."""
-        self.js(f"document.querySelector({selector!r}).scrollIntoView({{block: 'center'}})")
-        frame = "requestAnimationFrame"
-        self.js(f"new Promise(done => {frame}(() => {frame}(() => done(0))))")
-        x, y = self.js(
-            f"(() => {{ const b = document.querySelector({selector!r}).getBoundingClientRect();"
-            " return [b.left + b.width / 2, b.top + b.height / 2]; })()"
-        )
-        return x, y
-
-    def mouse(self, kind: str, at: tuple[float, float]) -> None:
-        button = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
-        self.call("Input.dispatchMouseEvent", type=kind, x=at[0], y=at[1], **button)
-
-    def click(self, selector: str) -> None:
-        at = self.at(selector)
-        self.mouse("mousePressed", at)
-        self.mouse("mouseReleased", at)
-
-    def key(self, name: str) -> None:
-        codes = {"Tab": 9, "ArrowRight": 39, "Escape": 27, "Enter": 13}
-        same = {"key": name, "code": name, "windowsVirtualKeyCode": codes[name]}
-        text = {"text": "\r"} if name == "Enter" else {}
-        self.call("Input.dispatchKeyEvent", type="keyDown", **same, **text)
-        self.call("Input.dispatchKeyEvent", type="keyUp", **same)
-
-    def trouble(self) -> list[dict[str, Any]]:
-        """What the console would show."""
-        return [event for event in self.events if event["method"] in TROUBLE]
 
 
 @pytest.fixture(scope="module")
@@ -165,14 +36,16 @@ def page(samples: Samples, tmp_path_factory: pytest.TempPathFactory) -> Path:
     answer = samples.full
     assert answer.best is not None
     probe = ProbedRun(answer.best.config, "ok", "search", False, 0.16, 0.18, 50e9, 30.0, 0.12, 0.2)
-    hostile = "x</title><script>document.title='owned'</script><img src=x onerror=alert(1)>"
+    hostile = (
+        "x</title><script>document.title='owned'</script><img src=x onerror=alert(1)>" + "m" * 300
+    )
     answer = replace(answer, probed=(probe,), job=replace(answer.job, name=hostile))
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(recommendation_html(recommendation_payload(answer)))
     return path
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [1280, 768, 360])
 def test_the_page_loads_silently_fits_its_window_and_asks_for_nothing(
     browser: Browser, page: Path, width: int
 ) -> None:
@@ -239,6 +112,34 @@ def test_arrow_keys_go_from_mark_to_mark_and_escape_closes_the_tip(
     assert browser.js("document.querySelector('#tip').hidden") is True
 
 
+def test_arrow_keys_go_through_the_plane_from_left_to_right(browser: Browser, page: Path) -> None:
+    browser.open(page, 1280)
+    browser.js("document.querySelector('.plot [tabindex=\"0\"]').focus()")
+    count = browser.js("document.querySelectorAll('.plot [data-tip]').length")
+    seen = []
+    for _ in range(count):
+        browser.key("ArrowRight")
+        seen.append(browser.js("document.activeElement.getBoundingClientRect().left"))
+    assert count >= 4
+    turn = seen.index(min(seen))
+    assert seen[turn:] + seen[:turn] == sorted(seen)
+
+
+def test_everything_that_takes_the_focus_has_a_name(browser: Browser, page: Path) -> None:
+    browser.open(page, 1280)
+    browser.call("Accessibility.enable")
+    nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
+    browser.call("Accessibility.disable")
+    held = [
+        node for node in nodes
+        if any(p["name"] == "focusable" and p["value"].get("value") for p in
+               node.get("properties", []))
+    ]  # fmt: skip
+    assert len(held) > 40
+    unnamed = [node["role"]["value"] for node in held if not node.get("name", {}).get("value")]
+    assert set(unnamed) <= {"generic"}  # code that scrolls
+
+
 def test_the_tab_key_reaches_every_table_and_drawing(browser: Browser, page: Path) -> None:
     browser.open(page, 1280)
     reached = set()
@@ -259,8 +160,8 @@ def test_the_tab_key_reaches_every_table_and_drawing(browser: Browser, page: Pat
 
 def test_print_shows_all_on_pages(browser: Browser, page: Path) -> None:
     browser.open(page, 1280)
-    printed = base64.b64decode(browser.call("Page.printToPDF", printBackground=True)["data"])
-    assert printed.startswith(b"%PDF")
+    assert browser.printed().startswith(b"%PDF")
+    assert browser.js("document.querySelectorAll('details:not([open])').length") == 0
     browser.call("Emulation.setEmulatedMedia", media="print")
     assert browser.js("getComputedStyle(document.querySelector('nav')).display") == "none"
     browser.call("Emulation.setEmulatedMedia", media="")

@@ -101,7 +101,9 @@ def test_scalars_of_arrays_become_plain_numbers(samples: Samples) -> None:
 def test_an_estimate_holds_row_job_assumed_and_warnings(samples: Samples) -> None:
     assert samples.full.best is not None
     payload = estimate_payload(samples.full.best, samples.full.job, ["one"])
-    assert list(payload) == ["schema_version", "row", "job", "assumed", "warnings"]
+    assert list(payload) == [
+        "schema_version", "row", "job", "assumed", "contradictions", "warnings",
+    ]  # fmt: skip
     assert payload["warnings"] == ["one"]
     assert payload["job"]["steps"] == 225_000
 

@@ -1,4 +1,4 @@
-"""What is searched for besides the least cost of a known space: limits, the front, extra knobs.
+"""What is searched for besides the least cost: limits, the front.
 
 A toy cost model: three devices, six micro-batches, four kernels; the quick device is dear. The
 truth differs by device and kernel.
@@ -16,8 +16,6 @@ import pytest
 
 from autotune.domain.errors import InputError
 from autotune.search.acquisition import Outlook
-from autotune.search.calibrated import CalibratedSampler
-from autotune.search.extra import WithKnobs
 from autotune.search.front import CHEAPEST, KNEE, SOONEST, Blend, FrontSampler
 from autotune.search.measurements import History
 from autotune.search.priced import MEMORY, Dimension, part_of
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from autotune.cost.columns import FloatArray
-    from autotune.search.priced import Priced
 
     Indices = NDArray[np.intp]
 
@@ -103,16 +100,21 @@ class Toy:
         return [(float(self.columns["micro"][i]),) for i in indices]
 
 
+class Other(Toy):
+    """The same candidates of another job."""
+
+    identity = "other"
+
+
 # The middle device is slower than thought and kernel c is the good one.
 TRUE_DEVICE, TRUE_KERNEL = np.asarray([1.0, 1.3, 0.95]), np.asarray([1.1, 1.05, 0.8, 1.0])
 
 
-def truth(toy: Toy, index: int, **levels: str) -> dict[str, float] | None:
+def truth(toy: Toy, index: int) -> dict[str, float] | None:
     """What a probe measures; None for out of memory."""
     part, memory = toy.parts
     device, kernel = toy.columns["device"][index], toy.columns["kernel"][index]
     hours = part.predicted[part.row_of[index]] * TRUE_DEVICE[device] * TRUE_KERNEL[kernel]
-    hours *= 0.85 if levels.get("flag") == "on" else 1.0
     needed = float(memory.predicted[memory.row_of[index]])
     measured = {"compute": float(hours), MEMORY: needed}
     return None if needed > toy.limit[index] else measured
@@ -219,64 +221,6 @@ def tell(study: optuna.Study, trial: optuna.Trial, measured: dict[str, float] | 
         study.tell(trial, measured["compute"])
 
 
-def test_a_knob_that_no_component_reads_is_learned_from_measurements_alone() -> None:
-    toy = Toy()
-    knobs = {"flag": ("off", "on"), "idle": ("no", "yes")}
-    priced: Priced = WithKnobs(toy, knobs)
-    assert len(priced) == 4 * len(toy)
-    wide = {**space(), **{k: optuna.distributions.CategoricalDistribution(v)
-                          for k, v in knobs.items()}}  # fmt: skip
-    sampler = CalibratedSampler(priced, wide)
-    study = optuna.create_study(sampler=sampler)
-    for _ in range(12):
-        trial = study.ask(wide)
-        inner = toy.find(trial.params)
-        assert inner is not None
-        tell(study, trial, truth(toy, inner, flag=trial.params["flag"]))
-    pick = sampler.outlook(study).pick()
-    assert pick is not None
-    chosen = priced.params(pick)
-    assert chosen["flag"] == "on"
-    _, cost = true_values(toy)
-    assert cost[toy.find(chosen)] <= 1.03 * cost.min()
-
-
-def test_an_extra_knob_keeps_indices_parameters_and_limits_together() -> None:
-    toy = Toy(limits={"deadline": 40.0})
-    priced = WithKnobs(toy, {"flag": ("off", "on", "auto")})
-    for index in (0, 5, 100, len(priced) - 1):
-        assert priced.find(priced.params(index)) == index
-        assert priced.limit[index] == toy.limit[index // 3]
-        near = priced.neighbours(index)
-        assert len(set(near)) == len(near) == len(toy.neighbours(index // 3)) + 2
-    ones = {"compute": np.ones(4)}
-    at = np.asarray([0, 1, 2, 3])
-    assert priced.totals(ones, at).tolist() == toy.totals(ones, at // 3).tolist()
-    assert priced.excesses(ones, at)["deadline"].tolist() == (
-        toy.excesses(ones, at // 3)["deadline"].tolist()
-    )
-    order = list(itertools.islice(priced.order(), 7))
-    assert len(set(order)) == 7
-    assert priced.params(order[0])["flag"] == "off"
-    assert priced.identity != WithKnobs(toy, {"flag": ("off", "on")}).identity
-
-
-@pytest.mark.parametrize(
-    ("knobs", "message"),
-    [
-        ({"flag": ("on",)}, "two or more"),
-        ({"flag": ("on", "on")}, "two or more"),
-        ({"kernel": ("x", "y")}, "a knob already"),
-        ({f"k{i}": ("x", "y", "z") for i in range(4)}, "81 combinations"),
-    ],
-)
-def test_an_extra_knob_that_cannot_be_searched_is_refused(
-    knobs: dict[str, tuple[str, ...]], message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        WithKnobs(Toy(), knobs)
-
-
 def test_the_front_is_probed_at_its_corners_and_its_knee() -> None:
     cost, time = Toy("cost"), Toy("time")
     sampler = FrontSampler(cost, time, space())
@@ -317,7 +261,7 @@ def test_a_resumed_front_goes_on_in_turn() -> None:
 
 def test_objectives_of_different_candidates_do_not_blend() -> None:
     with pytest.raises(InputError, match="different candidates"):
-        Blend(Toy(), WithKnobs(Toy("time"), {"flag": ("a", "b")}), 0.5)
+        Blend(Toy(), Other("time"), 0.5)
     with pytest.raises(InputError, match="between 0 and 1"):
         FrontSampler(Toy(), Toy("time"), space(), weights=(2.0,))
 

@@ -16,8 +16,9 @@ from autotune.search.acquisition import Outlook
 from autotune.search.axes import ParameterSpace
 from autotune.search.billed import BilledCandidates
 from autotune.search.deciding import deciding_probe
-from autotune.search.measured import Enough, Scored, explore_measured
+from autotune.search.measured import explore_measured
 from autotune.search.measurements import History
+from autotune.search.measurer import Enough, Scored
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 

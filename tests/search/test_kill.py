@@ -32,13 +32,20 @@ def search(bill: Bill, folder: Path, sampler: str, out: Connection) -> None:
     explore(bill, sampler=sampler, trials=TRIALS, run_dir=folder, resume=True, on_trial=tell)
 
 
-def killed_run(bill: Bill, folder: Path, sampler: str, delay_s: float) -> list[int]:
-    """Start a search, kill it after a while, and return the trials it said were finished."""
+def killed_run(
+    bill: Bill, folder: Path, sampler: str, delay_s: float, *, late: bool
+) -> list[int]:  # fmt: skip
+    """Start a search, kill it after a while, and return the trials it said were finished.
+
+    late: the while begins with its first finished trial, however slow the machine is.
+    """
     context: Any = multiprocessing.get_context("fork")
     inside, outside = context.Pipe(duplex=False)
     process = context.Process(target=search, args=(bill, folder, sampler, outside))
     process.start()
     outside.close()
+    if late:
+        inside.poll(60.0)
     time.sleep(delay_s)
     os.kill(process.pid, signal.SIGKILL)
     process.join()
@@ -59,8 +66,9 @@ def test_a_kill_at_any_point_loses_no_finished_trial(
     chance = random.Random(11)  # noqa: S311 - where to kill
     finished: set[int] = set()
     record = tmp_path / "trials.jsonl"
-    for _ in range(10):
-        finished |= set(killed_run(small_bill, tmp_path, sampler, chance.uniform(0.0, 0.15)))
+    for number in range(10):
+        delay_s, late = chance.uniform(0.0, 0.15), number % 3 == 0
+        finished |= set(killed_run(small_bill, tmp_path, sampler, delay_s, late=late))
         content = record.read_bytes() if record.exists() else b""
         whole = content[: content.rfind(b"\n") + 1].splitlines()
         numbers = [json.loads(line)["number"] for line in whole]

@@ -91,6 +91,29 @@ def test_equal_regret_compares_with_the_best_stock_sampler_and_the_probes_it_too
     )
 
 
+def test_a_page_keeps_rows_lines_and_curves_of_methods_that_are_not_run_again() -> None:
+    both = {"cliffs": {"tpe": [[0.9, 0.5, 0.4]] * 2, "calibrated": [[0.5, 0.3, 0.2]] * 2}}
+    figures = {s: {m: search.figures(c, [0, 0]) for m, c in by.items()} for s, by in both.items()}
+    page = f"{search_docs.table(figures)}\n\n{search_docs.equal_regret(both)}"
+    plot = search_docs.plot(both)
+    better = {"cliffs": {"calibrated": [[0.3, 0.2, 0.1]] * 2}}
+    own = {"cliffs": {"calibrated": search.figures(better["cliffs"]["calibrated"], [1, 1])}}
+    rows = search_docs.table(own, page).splitlines()
+    assert rows[:3] == page.splitlines()[:3]
+    assert rows[3].startswith("| cliffs | **calibrated** |")
+    assert "10.0%" in rows[3]
+    line = search_docs.equal_regret(better, page).splitlines()[-1]
+    assert line == (
+        "- cliffs: tpe has a median regret of 40.0% after 3 probes, calibrated after 1: "
+        "3.0 times fewer."
+    )
+    drawn = search_docs.drawn_before(plot)
+    again = search_docs.plot(better, drawn)
+    assert drawn["cliffs"]["tpe"] in again
+    assert drawn["cliffs"]["calibrated"] not in again
+    assert sorted(search_docs.plot(both, drawn).splitlines()) == sorted(plot.splitlines())
+
+
 def test_the_model_is_as_far_off_on_the_machines_as_their_biases_say(machine: Machine) -> None:
     fits, cost_sd, memory_sd, oom, regret, rank, large = search_machines.facts(machine)
     assert fits == machine.truly_fits.mean()

@@ -286,6 +286,26 @@ def test_a_storage_that_cannot_be_opened_is_an_input_error(small_bill: Bill, url
     assert "secret" not in caught.value.message
 
 
+def test_a_database_whose_driver_is_absent_is_named(small_bill: Bill) -> None:
+    with pytest.raises(InputError, match="needs psycopg") as caught:
+        explore(small_bill, trials=2, storage="postgresql://u:secret@h/db")
+    assert "driver" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("directions", [["maximize"], ["minimize", "minimize"]])
+def test_a_study_of_somebody_else_is_not_taken_over(
+    small_bill: Bill, tmp_path: Path, directions: list[str]
+) -> None:
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    theirs = optuna.create_study(storage=url, study_name="autotune", directions=directions)
+    theirs.tell(theirs.ask(), [1.0] * len(directions))
+    with pytest.raises(InputError, match="that autotune did not make"):
+        explore(small_bill, trials=2, storage=url, resume=True)
+    kept = optuna.load_study(study_name="autotune", storage=url)
+    assert len(kept.trials) == 1
+    assert not kept.user_attrs
+
+
 def test_unknown_and_uninstalled_samplers_are_input_errors(
     small_bill: Bill, monkeypatch: pytest.MonkeyPatch
 ) -> None:

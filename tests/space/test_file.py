@@ -84,6 +84,7 @@ def test_auto_and_single_values_are_read(tmp_path: Path) -> None:
         ("knobs: {compile: 'off', compile: default}", "not valid YAML"),
         ("knob: {compile: 'off'}", "key knobs"),
         ("knobs: {compile: 'off'}\nextra: 1", "extra"),
+        ("knobs: [compile]", "must map knobs"),
         ("- compile", "must be a mapping"),
         ("", "must be a mapping"),
         ("knobs: {compile: [", "not valid YAML"),

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ruamel.yaml import YAML
 
 from autotune.domain.config import Config
 from autotune.domain.device import Device, Host, Offer
 from autotune.domain.job import Evaluation, Job, Lengths, Limits, Method
 from autotune.domain.model import Linear, Model
 from autotune.domain.software import Software
+from autotune.trainers.python_source import parse_script
 
+if TYPE_CHECKING:
+    from autotune.trainers.format import Export
+
+FILE_OF = {  # where each format holds its settings
+    "hf": "training_args.json", "trl": "sft_config.json", "axolotl": "axolotl.yml",
+    "llamafactory": "llamafactory.yaml", "litgpt": "litgpt.yaml", "unsloth": "unsloth_train.py",
+}  # fmt: skip
 HOST = Host(
     cores=16,
     ram_bytes=128e9,
@@ -126,3 +137,13 @@ def evaluation(every_steps: int = 5) -> Evaluation:
 
 def with_base(method: Method, base: str) -> Method:
     return replace(method, base=base)  # type: ignore[arg-type]
+
+
+def values_of(target: str, made: Export) -> dict[str, Any]:
+    """The settings of an export, as its trainer's file holds them."""
+    name = target.partition("@")[0]
+    text = made.files[FILE_OF[name]]
+    if name == "unsloth":
+        return parse_script(text, FILE_OF[name]).values
+    found: dict[str, Any] = YAML(typ="safe", pure=True).load(text)
+    return found

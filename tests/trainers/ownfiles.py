@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.app.trainer_file import imported_again
-from autotune.domain.job import Origin
+from autotune.app.trainer_file import imported_again, values_beside
+from autotune.domain.job import Beside, Origin
 
 if TYPE_CHECKING:
     from typing import Any
@@ -20,10 +20,16 @@ FILES = {  # file -> (trainer, syntax); scripts carry .txt so that no tool forma
     "sft_script.txt": ("trl", "python"),
     "launch.sh": ("trl", "shell"),
     "axolotl.yml": ("axolotl", "yaml"),
+    "axolotl_2024.yml": ("axolotl", "yaml"),
     "llamafactory.yaml": ("llamafactory", "yaml"),
     "unsloth_script.txt": ("unsloth", "python"),
     "torchtune.yaml": ("torchtune", "yaml"),
     "litgpt.yaml": ("litgpt", "yaml"),
+}
+BESIDE = {  # configs of accelerate and DeepSpeed -> syntax
+    "beside/zero3.json": "json",
+    "beside/accelerate_zero2.yaml": "yaml",
+    "beside/accelerate_fsdp.yaml": "yaml",
 }
 
 
@@ -35,3 +41,16 @@ def origin(name: str, text: str | None = None) -> Origin:
 
 def read(name: str, text: str | None = None) -> tuple[Imported, dict[str, Any]]:
     return imported_again(origin(name, text))
+
+
+def syntax_of(name: str) -> str:
+    return BESIDE[name] if name in BESIDE else FILES[name][1]
+
+
+def values_of(name: str) -> dict[str, Any]:
+    """The mapping that a file is."""
+    return values_beside(beside(name)) if name in BESIDE else read(name)[1]
+
+
+def beside(name: str) -> Beside:
+    return Beside(name, BESIDE[name], (FOLDER / name).read_text(encoding="utf-8"))

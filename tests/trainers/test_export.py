@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from exportcases import FULL, LORA, SOFTWARE, config, evaluation, job, offer, with_base
@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 
 from autotune.domain.errors import InputError
 from autotune.trainers.export import FORMATS, Export, check_target, export
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ARGUMENTS = {"hf": "training_args.json", "trl": "sft_config.json"}
 TARGETS = sorted(ARGUMENTS)
@@ -38,15 +41,17 @@ def processes(exported: Export) -> int:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_four_files_are_written_under_their_names(target: str) -> None:
+def test_the_files_are_written_under_their_names(target: str) -> None:
     exported = export(target, job(), offer(), config())
     expected = {ARGUMENTS[target], "train.py", "accelerate.yaml", "run.sh"}
-    assert set(exported.files) == expected
+    assert set(exported.files) == {*expected, "prepare.py"}
+    ready = export(target, job(pretokenized=True), offer(), config())
+    assert set(ready.files) == expected
     assert all(text.endswith("\n") for text in exported.files.values())
 
 
 def test_every_registered_format_answers_to_its_own_name() -> None:
-    names = ("hf", "trl", "axolotl", "llamafactory")
+    names = ("hf", "trl", "axolotl", "llamafactory", "litgpt", "unsloth")
     assert {name: trainer.name for name, trainer in FORMATS.items()} == {n: n for n in names}
 
 
@@ -62,10 +67,26 @@ def test_a_version_that_is_no_version_is_refused(target: str) -> None:
         check_target(target, job())
 
 
-@pytest.mark.parametrize("target", ["hf@4.30.0", "trl@0.9.0"])
-def test_a_version_before_the_oldest_known_spelling_is_refused(target: str) -> None:
-    with pytest.raises(InputError, match="older than"):
+@pytest.mark.parametrize(
+    ("target", "known"),
+    [
+        ("hf@4.30.0", "4.57 to 5.23"), ("hf@5.24", "4.57 to 5.23"), ("hf@52.3", "4.57 to 5.23"),
+        ("trl@0.9.0", "1.0 to 1.16"), ("trl@2", "1.0 to 1.16"), ("axolotl@0.11", "0.12 to 0.21"),
+        ("axolotl@0.22.0", "0.12 to 0.21"), ("llamafactory@0.9", "0.9.4 to 0.9.5"),
+        ("litgpt@0.6", "0.5 to 0.5.13"), ("unsloth@2025.1", "2026.10"),
+    ],
+)  # fmt: skip
+def test_a_version_that_was_not_read_is_refused_with_the_known_range(
+    target: str, known: str
+) -> None:
+    with pytest.raises(InputError, match="is not known") as caught:
         export(target, job(), offer(), config())
+    assert caught.value.hint == f"known: {known}"
+
+
+@pytest.mark.parametrize("target", ["hf@4.57", "hf@5", "hf@5.23.9", "trl@1.16.2", "axolotl@0.19"])
+def test_every_version_of_the_known_range_is_written(target: str) -> None:
+    check_target(target, job())
 
 
 def test_trl_without_a_version_anywhere_is_refused_and_a_stated_one_is_taken() -> None:
@@ -75,11 +96,16 @@ def test_trl_without_a_version_anywhere_is_refused_and_a_stated_one_is_taken() -
     check_target("trl@1.16.0", bare)
 
 
-def test_a_version_newer_than_every_checked_one_is_noted() -> None:
-    assert any(
-        "newer than 5.23" in note for note in export("hf@6.0", job(), offer(), config()).notes
-    )
+def test_software_newer_than_every_checked_one_is_noted() -> None:
+    newer = job(software=replace(SOFTWARE, transformers=(5, 24, 0)))
+    assert any("newer than 5.23" in note for note in export("hf", newer, offer(), config()).notes)
     assert not any("newer" in note for note in export("hf", job(), offer(), config()).notes)
+
+
+def test_software_older_than_every_checked_one_is_refused() -> None:
+    older = job(software=replace(SOFTWARE, transformers=(4, 40, 0)))
+    with pytest.raises(InputError, match=r"older than 4\.57"):
+        export("hf", older, offer(), config())
 
 
 @given(
@@ -216,7 +242,7 @@ def test_a_cpu_offer_uses_the_cpu_and_nothing_of_a_gpu(target: str) -> None:
     assert read["dataloader_pin_memory"] is False
     assert "tf32" not in read
     assert "use_cpu: true" in exported.files["accelerate.yaml"]
-    assert "CUDA_VISIBLE_DEVICES=" not in exported.files["run.sh"].partition("USE_CPU:-0")[0]
+    assert "export CUDA_VISIBLE_DEVICES=" not in exported.files["run.sh"]
     assert "expandable_segments" not in exported.files["run.sh"]
     assert any("tf32 does not exist" in note for note in exported.notes)
 
@@ -406,3 +432,29 @@ def test_every_script_is_valid_python_whatever_the_names(
     compile(exported.files["train.py"], "train.py", "exec")
     assert settings(exported)["MODEL"] == name
     assert "@" not in re.findall(r"^# @.*@$", exported.files["train.py"], re.MULTILINE)
+
+
+def test_a_model_beside_the_job_file_is_found_from_where_run_sh_starts(tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "rows.jsonl").write_text("{}")
+    beside = job(base_dir=str(tmp_path), dataset_path=str(tmp_path / "rows.jsonl"))
+    beside = replace(beside, model=replace(beside.model, name="tiny"))
+    exported = export("hf", beside, offer(), config())
+    assert settings(exported)["MODEL"] == str(tmp_path / "tiny")
+    assert f"export MODEL=${{MODEL:-{tmp_path / 'tiny'}}}" in exported.files["run.sh"]
+    assert (
+        f'base_model: "{tmp_path / "tiny"}"'
+        in (export("axolotl", beside, offer(), config()).files["axolotl.yml"])
+    )
+
+
+def test_unsloth_takes_one_gpu() -> None:
+    for where, sharding in ((offer(2), "ddp"), (offer(cpu=True), "none")):
+        split = config(sharding=sharding, gradient_accumulation_steps=2 // where.count)
+        with pytest.raises(InputError, match="run on one GPU"):
+            export("unsloth", job(), where, split)
+
+
+def test_a_trainer_that_is_only_read_says_so() -> None:
+    with pytest.raises(InputError, match="torchtune is read and given back, but not written"):
+        check_target("torchtune", job())

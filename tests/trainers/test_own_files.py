@@ -18,6 +18,7 @@ SAYS: dict[str, tuple[int, int, dict[str, Any], dict[str, Any], int | None]] = {
     "sft_script.txt": (2, 8, {"epochs": 3.0}, {"rank": 16, "alpha": 32.0, "dropout": 0.05}, 1024),
     "launch.sh": (4, 2, {"epochs": 3.0}, {"rank": 16, "alpha": 32.0}, 1024),
     "axolotl.yml": (2, 4, {"epochs": 4.0}, {"rank": 32, "alpha": 16.0, "dropout": 0.05}, 2048),
+    "axolotl_2024.yml": (2, 4, {"epochs": 1.0}, {"rank": 32, "alpha": 16.0, "base": "nf4"}, 8192),
     "llamafactory.yaml": (1, 8, {"epochs": 3.0}, {"rank": 8, "alpha": 16.0}, 2048),
     "unsloth_script.txt": (2, 4, {"steps": 60}, {"rank": 16, "alpha": 16.0, "base": "nf4"}, 2048),
     "torchtune.yaml": (2, 8, {"epochs": 1.0}, {"rank": 8, "alpha": 16.0}, 1024),
@@ -35,6 +36,7 @@ KNOBS_SAID: dict[str, dict[str, Any]] = {
         "attention": "flash_attention_2", "optimizer": "adamw_bnb_8bit", "packing": "off",
         "activation_checkpointing": "full",
     },
+    "axolotl_2024.yml": {"packing": "on", "attention": "flash_attention_2"},
     "llamafactory.yaml": {"precision": "bf16", "checkpoint_every_steps": 500},
     "unsloth_script.txt": {"optimizer": "adamw_bnb_8bit"},
     "torchtune.yaml": {"precision": "bf16", "compile": "off", "packing": "off"},
@@ -110,6 +112,15 @@ def test_a_file_that_says_it_already_comes_back_byte_for_byte(name: str) -> None
          ["batch_size: 2", "gradient_accumulation_steps: 8"],
          ["batch_size: 4", "gradient_accumulation_steps: 4"]),
         ("litgpt.yaml", ["micro_batch_size: 1"], ["micro_batch_size: 2"]),
+        ("axolotl_2024.yml",
+         ["micro_batch_size: 2", "gradient_accumulation_steps: 4"],
+         ["micro_batch_size: 4", "gradient_accumulation_steps: 2"]),
+        ("launch.sh",
+         ["--per_device_train_batch_size 4 --gradient_accumulation_steps=2 \\"],
+         ["--per_device_train_batch_size 8 --gradient_accumulation_steps=1 \\"]),
+        ("unsloth_script.txt",
+         ["per_device_train_batch_size = 2,", "gradient_accumulation_steps = 4,"],
+         ["per_device_train_batch_size = 4", "gradient_accumulation_steps = 2"]),
     ],
 )  # fmt: skip
 def test_another_split_changes_those_lines_and_no_other(
@@ -217,3 +228,35 @@ def test_what_the_format_cannot_say_is_said() -> None:
     notes = " ".join(given_back("litgpt.yaml", config).notes)
     assert "cannot say attention flash_attention_2" in notes
     assert "cannot say packing on" in notes
+
+
+def test_a_key_takes_the_place_of_the_one_that_it_replaces() -> None:
+    config = whole_config("axolotl.yml", checkpoint_every_steps=250, attention="sdpa")
+    lines = given_back("axolotl.yml", config).text.splitlines()
+    before = origin("axolotl.yml").text.splitlines()
+    assert lines.index("save_steps: 250") == before.index("saves_per_epoch: 1")
+    assert lines.index("attn_implementation: sdpa") == before.index("flash_attention: true")
+
+
+def test_quotes_capitals_comments_and_indents_stay_as_the_user_typed_them() -> None:
+    text = origin("axolotl.yml").text
+    text = text.replace("optimizer: adamw_bnb_8bit", "optimizer: 'adamw_bnb_8bit'   # small")
+    text = text.replace("gradient_checkpointing: true", "gradient_checkpointing:   True")
+    made, values = read("axolotl.yml", text)
+    config = whole_config(
+        "axolotl.yml", optimizer="adamw_torch_fused", activation_checkpointing="none"
+    )
+    found = give_back(origin("axolotl.yml", text), values, made, config, (5, 23), 1)
+    assert "\noptimizer: 'adamw_torch_fused'   # small\n" in found.text
+    assert "\ngradient_checkpointing:   False\n" in found.text
+
+
+def test_lines_that_end_as_on_windows_still_do() -> None:
+    text = origin("axolotl.yml").text.replace("\n", "\r\n")
+    made, values = read("axolotl.yml", text)
+    config = whole_config("axolotl.yml", compile="default")
+    found = give_back(origin("axolotl.yml", text), values, made, config, (5, 23), 1)
+    assert found.text.count("\n") == found.text.count("\r\n") > text.count("\n")
+    assert "\r" not in found.diff
+    plain = given_back("axolotl.yml", config)
+    assert found.text == plain.text.replace("\n", "\r\n")

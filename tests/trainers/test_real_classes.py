@@ -165,3 +165,15 @@ def test_every_key_of_the_fsdp_block_is_an_option_of_accelerate() -> None:
         nested = {line.split(":")[0].strip() for line in text.splitlines() if line[0] == " "}
         assert nested
         assert nested <= known
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_accelerate_reads_the_deepspeed_file_of_other_trainers(stage: int, tmp_path: Path) -> None:
+    utils = pytest.importorskip("accelerate.utils.deepspeed")
+    path = tmp_path / "deepspeed.json"
+    path.write_text(
+        exported("axolotl", {"sharding": f"zero{stage}"}).files[f"deepspeed_zero{stage}.json"]
+    )
+    read = utils.HfDeepSpeedConfig(str(path))
+    assert (read.is_zero2(), read.is_zero3()) == (stage == 2, stage == 3)
+    assert read.get_value("train_micro_batch_size_per_gpu") == "auto"

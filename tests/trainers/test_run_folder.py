@@ -23,7 +23,7 @@ def bash(script: str, tmp_path: Path, **environment: str) -> subprocess.Complete
     path.write_text(head + '\nprintf "%s\\n" "$MODEL" "${DATA:-}" "$OUTPUT_DIR"\n')
     return subprocess.run(
         ["bash", str(path)],
-        env={"PATH": "/usr/bin:/bin", **environment},
+        env={"PATH": "/usr/bin:/bin", "PREPARE": "0", "TMPDIR": str(tmp_path), **environment},
         capture_output=True,
         text=True,
         check=False,

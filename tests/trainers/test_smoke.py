@@ -1,4 +1,4 @@
-"""The generated run.sh trains for real: a tiny random Llama, three steps on the CPU."""
+"""The generated run.sh trains for real: a tiny random Llama, ten steps on the CPU."""
 
 from __future__ import annotations
 
@@ -6,49 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from exportcases import FULL, LORA, config, evaluation, job, offer, with_base
+from exportcases import FULL, HOST, LORA, config, evaluation, job, offer, with_base
 
 from autotune.trainers.export import export, write_export
 
 pytestmark = pytest.mark.slow
-
-SPECIAL = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
-WORDS = ["red", "green", "blue", "one", "two", "three"]
-
-
-@pytest.fixture(scope="module")
-def model_and_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with model/ and data.jsonl (64 rows)."""
-    pytest.importorskip("torch")
-    transformers, tokenizers = (
-        pytest.importorskip("transformers"),
-        pytest.importorskip("tokenizers"),
-    )
-    folder = tmp_path_factory.mktemp("smoke")
-    vocabulary = {word: i for i, word in enumerate(["<pad>", "</s>", "<unk>", *WORDS])}
-    raw = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))  # noqa: S106
-    raw.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=raw, **SPECIAL)
-    tokenizer.save_pretrained(folder / "model")
-    shape = transformers.LlamaConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        eos_token_id=1,
-        bos_token_id=1,
-        pad_token_id=0,
-    )
-    transformers.LlamaForCausalLM(shape).save_pretrained(folder / "model")
-    rows = [{"text": " ".join(WORDS[: 2 + i % 5] * (1 + i % 20))} for i in range(64)]
-    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
 
 
 def run(
@@ -58,7 +25,8 @@ def run(
         "MODEL": str(folder / "model"),
         "DATA": str(folder / "data.jsonl"),
         "EVAL_DATA": str(folder / "data.jsonl"),
-        "MAX_STEPS": "3",
+        "MAX_STEPS": "10",
+        "LOCAL_DIR": str(where / "local disk"),
         "HF_HUB_OFFLINE": "1",
         "HF_HOME": str(where / "hf"),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -69,28 +37,34 @@ def run(
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
 
 
-def state(output: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((output / "checkpoint-3/trainer_state.json").read_text())
+def state(output: Path, step: int) -> dict[str, Any]:
+    text = (output / f"checkpoint-{step}/trainer_state.json").read_text()
+    loaded: dict[str, Any] = json.loads(text)
     return loaded
 
 
 @pytest.mark.parametrize("target", ["hf", "trl"])
-def test_run_sh_trains_three_steps_of_a_cpu_job(
+def test_run_sh_stages_tokenises_and_trains_ten_steps_of_a_cpu_job(
     target: str, model_and_data: Path, tmp_path: Path
 ) -> None:
-    cpu = job(with_base(LORA, "32bit"), evaluation=evaluation(2))
-    chosen = config(precision="fp32", checkpoint_every_steps=3, activation_checkpointing="full")
-    write_export(export(target, cpu, offer(cpu=True), chosen, 1e5), tmp_path)
+    cpu = job(with_base(LORA, "32bit"), evaluation=evaluation(5), storage="network")
+    chosen = config(precision="fp32", checkpoint_every_steps=10, activation_checkpointing="full")
+    small = replace(offer(cpu=True), host=replace(HOST, cores=2))
+    write_export(export(target, cpu, small, chosen, 1e5), tmp_path)
     done = run(model_and_data, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     output = tmp_path / "output"
-    trained = state(output)
-    assert trained["global_step"] == 3
+    trained = state(output, 10)
+    assert trained["global_step"] == trained["max_steps"] == 10
     assert trained["train_batch_size"] == 4
+    (staged,) = (tmp_path / "local disk").glob("*-data.jsonl")
+    assert staged.read_bytes() == (model_and_data / "data.jsonl").read_bytes()
+    assert (tmp_path / "local disk/train/made_of.json").is_file()
+    assert done.stderr.index("copying ") < done.stderr.index("tokenising ")
     assert any("eval_loss" in entry for entry in trained["log_history"])
     adapter = json.loads((output / "final/adapter_config.json").read_text())
     assert (adapter["r"], adapter["lora_alpha"], adapter["lora_dropout"]) == (8, 16, 0.05)
@@ -113,10 +87,11 @@ def test_use_cpu_tries_a_gpu_job_without_a_gpu(
         checkpoint_every_steps=3,
     )
     padded = job(FULL, evaluation=evaluation(0), padding="max_length")
-    write_export(export(target, padded, offer(2), two_gpus), tmp_path)
+    small = replace(offer(2), host=replace(HOST, cores=2))
+    write_export(export(target, padded, small, two_gpus), tmp_path)
     done = run(model_and_data, tmp_path, USE_CPU="1", MAX_STEPS="3")
     assert done.returncode == 0, done.stderr[-3000:]
-    assert state(tmp_path / "output")["global_step"] == 3
+    assert state(tmp_path / "output", 3)["global_step"] == 3
     assert "eval_loss" in done.stdout
     assert (tmp_path / "output/final/model.safetensors").exists()
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from .sharded import Unsupported
+
 HALF = ("bf16", "fp16")
+UNSET = "unset"
 COLLECTIVE_S = 240  # a rank may write a checkpoint of gigabytes while the others wait
 
 
@@ -42,7 +45,20 @@ def training_arguments(
         arguments["dataloader_persistent_workers"] = True
     if request["compile"] != "off":
         arguments |= {"torch_compile": True, "torch_compile_mode": request["compile"]}
-    return arguments
+    arguments |= _own(request)
+    return {name: value for name, value in arguments.items() if value != UNSET}
+
+
+def _own(request: dict[str, Any]) -> dict[str, Any]:
+    """The user's own arguments. Raises Unsupported for those that this version has not."""
+    from transformers import TrainingArguments
+
+    own: dict[str, Any] = request.get("arguments") or {}
+    absent = sorted(set(own) - set(inspect.signature(TrainingArguments).parameters))
+    if absent:
+        msg = f"TrainingArguments has no argument {', '.join(absent)}"
+        raise Unsupported(msg)
+    return own
 
 
 def _precision(request: dict[str, Any], *, on_cpu: bool) -> dict[str, Any]:

@@ -2,6 +2,9 @@
   "use strict";
   var tip = document.getElementById("tip");
 
+  // Titles are for readers without this script.
+  document.querySelectorAll("[data-tip] > title").forEach(function (title) { title.remove(); });
+
   function say(mark) {
     tip.textContent = mark.getAttribute("data-tip");
     tip.hidden = false;
@@ -41,6 +44,9 @@
     var step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
     if (!mark || !step) { return; }
     var marks = Array.from(mark.closest(".marks").querySelectorAll("[data-tip]"));
+    marks.sort(function (a, b) {
+      return a.getBoundingClientRect().left - b.getBoundingClientRect().left;
+    });
     var next = marks[(marks.indexOf(mark) + step + marks.length) % marks.length];
     mark.setAttribute("tabindex", "-1");
     next.setAttribute("tabindex", "0");

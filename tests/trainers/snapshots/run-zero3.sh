@@ -6,6 +6,8 @@
 # DATA        training rows, one JSON object a line
 # EVAL_DATA   evaluation rows; none: skip evaluation
 # OUTPUT_DIR  where checkpoints and the result go
+# LOCAL_DIR   a folder on the machine's own disk, for copied and tokenised rows
+# PREPARE     1: tokenise first; only: stop after that (needs no GPU); 0: do not
 # MAX_STEPS   stop after that many optimizer steps (a smoke run)
 # RESUME      1: go on from the last checkpoint in OUTPUT_DIR
 # USE_CPU     1: a smoke run without accelerator: fp32, no quantisation, one process
@@ -17,6 +19,7 @@ export DATA=${DATA:-data.jsonl}
 OUTPUT_DIR=${OUTPUT_DIR:-output}
 case "$OUTPUT_DIR" in /*) ;; *) OUTPUT_DIR="$here/$OUTPUT_DIR" ;; esac
 export OUTPUT_DIR
+LOCAL_DIR="${LOCAL_DIR:-${TMPDIR:-/tmp}/autotune-$(id -u)/test-job}"
 export RESUME="${RESUME:-0}"
 
 # more visible devices than these would change the global batch
@@ -32,6 +35,14 @@ free_bytes=$(( $(df -Pk "$OUTPUT_DIR" | awk 'NR == 2 { print $4 }') * 1024 ))
 if (( free_bytes < need_bytes )); then
   echo "checkpoints need $need_bytes bytes in $OUTPUT_DIR, but $free_bytes are free: free some space or set OUTPUT_DIR" >&2
   exit 1
+fi
+
+# every row is tokenised once, before the first step, as it was counted
+if [[ "${PREPARE:-1}" != 0 ]]; then
+  mkdir -p "$LOCAL_DIR"
+  CUDA_VISIBLE_DEVICES="" PREPARED="$LOCAL_DIR" python "$here/prepare.py"
+  if [[ "${PREPARE:-1}" == only ]]; then exit 0; fi
+  export DATA="$LOCAL_DIR/train"
 fi
 
 if [[ "${USE_CPU:-0}" == 1 ]]; then

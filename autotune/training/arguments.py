@@ -1,0 +1,158 @@
+"""What a training's own objects say of it: machine, split of the batch, knobs, model.
+
+Read from the attributes that TrainingArguments and TrainerState have had since transformers 4.46;
+what is absent, or has a value that no knob has, is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from autotune.trainers.read_arguments import ATTENTION, COMPILE_MODES, OPTIMIZERS
+
+_HALF = {"bfloat16": "bf16", "float16": "fp16"}
+
+
+def start_of(args: Any, state: Any, model: Any) -> dict[str, Any]:
+    """The values of the `start` line of a record."""
+    kind, indices = device_of(args, model)
+    values: dict[str, Any] = {
+        "device": _device_name(kind, indices),
+        "device_count": int(getattr(args, "world_size", 1)) * max(len(indices), 1),
+        "max_steps": int(state.max_steps),
+        "micro_batch_size": _micro_batch(args, state),
+        "gradient_accumulation_steps": int(args.gradient_accumulation_steps),
+        "config": _knobs(args, model, kind),
+        "model": _shape(model),
+        "software": _versions(),
+    }
+    every = getattr(state, "save_steps", None) or getattr(args, "save_steps", 0)
+    if _word(args, "save_strategy") == "steps" and every and every >= 1:
+        values["checkpoint_every_steps"] = int(every)
+    return {key: value for key, value in values.items() if value not in (None, {})}
+
+
+def device_of(args: Any, model: Any) -> tuple[str, tuple[int, ...]]:
+    """The kind of device, and the indices of the CUDA devices that this process uses."""
+    device = getattr(args, "device", None)
+    kind = str(getattr(device, "type", "cpu"))
+    if kind != "cuda":
+        return kind, ()
+    placed = getattr(model, "hf_device_map", None) or {}
+    spread = sorted({place for place in placed.values() if isinstance(place, int)})
+    if len(spread) > 1:
+        return kind, tuple(spread)
+    several = int(getattr(args, "n_gpu", 1))
+    if several > 1:
+        return kind, tuple(range(several))
+    return kind, (int(getattr(device, "index", 0) or 0),)
+
+
+def _device_name(kind: str, indices: tuple[int, ...]) -> str:
+    torch = sys.modules.get("torch")
+    if not indices or torch is None:
+        return kind
+    return str(torch.cuda.get_device_name(indices[0]))
+
+
+def _micro_batch(args: Any, state: Any) -> int:
+    """Rows a device sees at once; a Trainer that looks for its batch size says so in its state."""
+    stated = int(args.per_device_train_batch_size)
+    found = getattr(state, "train_batch_size", None)
+    if getattr(args, "auto_find_batch_size", False) and found:
+        return max(int(found) // max(int(getattr(args, "n_gpu", 1)), 1), 1)
+    return stated
+
+
+def _word(args: Any, name: str) -> str:
+    """An argument's value as a word; enumerations by their value."""
+    value = getattr(args, name, None)
+    return str(getattr(value, "value", value))
+
+
+def _knobs(args: Any, model: Any, kind: str) -> dict[str, Any]:
+    config = getattr(model, "config", None)
+    workers = getattr(args, "dataloader_num_workers", None)
+    found = {
+        "num_dataloader_workers": workers,
+        "prefetch_factor": getattr(args, "dataloader_prefetch_factor", None) if workers else None,
+        "pin_memory": getattr(args, "dataloader_pin_memory", None) if kind == "cuda" else None,
+        "compile": _compile(args),
+        "precision": _precision(args, model),
+        "activation_checkpointing": _checkpointing(args, model),
+        "attention": ATTENTION.get(str(getattr(config, "_attn_implementation", ""))),
+        "optimizer": OPTIMIZERS.get(_word(args, "optim")),
+        "sharding": _sharding(args),
+        "length_grouping": _grouping(args),
+    }
+    packing = getattr(args, "packing", None)
+    if isinstance(packing, bool):
+        found["packing"] = "on" if packing else "off"
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _compile(args: Any) -> str | None:
+    wanted = getattr(args, "torch_compile", None)
+    if wanted is None:
+        return None
+    mode = getattr(args, "torch_compile_mode", None) or "default"
+    return (mode if mode in COMPILE_MODES else "default") if wanted else "off"
+
+
+def _precision(args: Any, model: Any) -> str | None:
+    """The compute dtype: autocast's, else that of the weights, where they are not quantised."""
+    if getattr(args, "bf16", False) or getattr(args, "fp16", False):
+        return "bf16" if args.bf16 else "fp16"
+    dtype = str(getattr(model, "dtype", "")).removeprefix("torch.")
+    if dtype in _HALF:
+        return _HALF[dtype]
+    if dtype != "float32" or getattr(model, "is_quantized", False):
+        return None
+    return "tf32" if getattr(args, "tf32", None) else "fp32"
+
+
+def _checkpointing(args: Any, model: Any) -> str:
+    """On by an argument of either name, on the model itself, or by FSDP's own setting."""
+    names = ("gradient_checkpointing", "activation_checkpointing")
+    settings = getattr(args, "fsdp_config", None)
+    wanted = (
+        any(getattr(args, name, False) for name in names)
+        or getattr(model, "is_gradient_checkpointing", False)
+        or (isinstance(settings, dict) and settings.get("activation_checkpointing"))
+    )
+    return "full" if wanted else "none"
+
+
+def _sharding(args: Any) -> str:
+    if int(getattr(args, "world_size", 1)) <= 1:
+        return "none"
+    plugin = getattr(args, "deepspeed_plugin", None) or getattr(args, "hf_deepspeed_config", None)
+    if plugin is not None:
+        stage = getattr(plugin, "zero_stage", None)
+        stage = plugin.config.get("zero_optimization", {}).get("stage") if stage is None else stage
+        return {2: "zero2", 3: "zero3"}.get(stage, "ddp")
+    sharded = getattr(args, "fsdp", None) or os.environ.get("ACCELERATE_USE_FSDP") == "true"
+    return "fsdp" if sharded else "ddp"
+
+
+def _grouping(args: Any) -> str:
+    grouped = getattr(args, "group_by_length", False)
+    strategy = _word(args, "train_sampling_strategy")
+    return "on" if grouped or strategy == "group_by_length" else "off"
+
+
+def _shape(model: Any) -> dict[str, int]:
+    """Layers and width by which a model is told from another; a composite's, of its text part."""
+    config = getattr(model, "config", None)
+    text = getattr(config, "text_config", None) or config
+    names = {"num_layers": "num_hidden_layers", "hidden_size": "hidden_size"}
+    found = {ours: getattr(text, theirs, None) for ours, theirs in names.items()}
+    return {name: value for name, value in found.items() if isinstance(value, int)}
+
+
+def _versions() -> dict[str, str]:
+    names = ("torch", "transformers", "trl", "peft", "accelerate")
+    found = {name: getattr(sys.modules.get(name), "__version__", None) for name in names}
+    return {name: str(value) for name, value in found.items() if value}

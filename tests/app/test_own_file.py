@@ -1,0 +1,246 @@
+"""The user's own file with the pick in it: in place, in the run folder, and what starts it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from autotune.app import own_file
+from autotune.app.export import export_run
+from autotune.app.load_job import jobs_of_command, load_jobs
+from autotune.app.overrides import Overrides
+from autotune.app.own_file import (
+    check_in_place,
+    own_changes,
+    put_in_place,
+    replace_in_place,
+    same_export,
+)
+from autotune.app.tune import Options, tune
+from autotune.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from autotune.domain.config import Config
+    from autotune.domain.job import Job
+    from autotune.domain.recommendation import Recommendation
+    from autotune.trainers.give_back import Returned
+
+AXOLOTL = (Path(__file__).parents[1] / "trainers" / "own" / "axolotl.yml").read_text()
+COMMAND = (
+    "python train.py --model_name_or_path Qwen/Qwen2.5-7B --use_peft --lora_r 16 "
+    "--per_device_train_batch_size 4 --gradient-accumulation-steps=2 --bf16"
+)
+FAST = Options(fidelity="formula", trials=1)
+
+
+def loaded(path: Path) -> Job:
+    return load_jobs(path, Overrides(gpus=("h100",), stated={"data.rows": 1000}))[0].job
+
+
+def changed(job: Job, **knobs: Any) -> Config:
+    assert job.today is not None
+    return job.today.with_knobs(**{"compile": "default", **knobs})
+
+
+def returned(job: Job) -> Returned:
+    return own_file.returned("same", job, job.offers[0], changed(job))
+
+
+def answered(job: Job, folder: Path) -> Recommendation:
+    from dataclasses import replace
+
+    return tune(job, replace(FAST, run_dir=folder))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    found = tmp_path / "axolotl.yml"
+    found.write_text(AXOLOTL)
+    return found
+
+
+def test_a_second_backup_leaves_the_first_alone(path: Path) -> None:
+    first = replace_in_place(returned(loaded(path)), str(path), AXOLOTL)
+    path.write_text(AXOLOTL + "# mine\n")
+    second = replace_in_place(returned(loaded(path)), str(path), AXOLOTL + "# mine\n")
+    assert (first.name, second.name) == ("axolotl.yml.bak", "axolotl.yml.bak2")
+    assert first.read_text() == AXOLOTL
+    assert second.read_text() == AXOLOTL + "# mine\n"
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_crash_at_any_write_leaves_the_file_as_it_was(
+    path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    found, done = returned(loaded(path)), 0
+    real = Path.replace
+
+    def failing(self: Path, target: Path) -> Path:
+        nonlocal done
+        done += 1
+        if done == step:
+            raise KeyboardInterrupt
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", failing)
+    with pytest.raises(KeyboardInterrupt):
+        replace_in_place(found, str(path), AXOLOTL)
+    assert path.read_text() == AXOLOTL
+    left = {item.name for item in path.parent.iterdir()} - {path.name}
+    assert left == (set() if step == 1 else {"axolotl.yml.bak"})  # whole, or not there
+    assert all((path.parent / name).read_text() == AXOLOTL for name in left)
+
+
+def test_a_link_stays_a_link_and_its_target_is_changed(tmp_path: Path) -> None:
+    home = tmp_path / "elsewhere"
+    home.mkdir()
+    (home / "real.yml").write_text(AXOLOTL)
+    link = tmp_path / "axolotl.yml"
+    link.symlink_to(home / "real.yml")
+    backup = replace_in_place(returned(loaded(link)), str(link), AXOLOTL)
+    assert link.is_symlink()
+    assert "torch_compile: true" in (home / "real.yml").read_text()
+    assert (backup.parent, backup.read_text()) == (home.resolve(), AXOLOTL)
+
+
+def test_a_folder_that_cannot_be_written_is_the_users_error(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = returned(loaded(path))
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "touch", refused)  # root may write anywhere
+    with pytest.raises(InputError, match="cannot be changed in place: Permission denied") as caught:
+        replace_in_place(found, str(path), AXOLOTL)
+    assert "run folder" in str(caught.value.hint)
+    assert [item.name for item in path.parent.iterdir()] == ["axolotl.yml"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_folder_is_left_as_it_is(path: Path) -> None:
+    found = returned(loaded(path))
+    path.parent.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    try:
+        with pytest.raises(InputError, match="cannot be changed in place"):
+            replace_in_place(found, str(path), AXOLOTL)
+    finally:
+        path.parent.chmod(stat.S_IRWXU)
+    assert path.read_text() == AXOLOTL
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_line_ends_and_byte_order_mark_stay(path: Path, mark: bytes, ending: str) -> None:
+    before = mark + AXOLOTL.replace("\n", ending).encode()
+    path.write_bytes(before)
+    job = loaded(path)
+    assert job.origin is not None
+    replace_in_place(returned(job), str(path), job.origin.text)
+    after = path.read_bytes()
+    assert after.startswith(mark)
+    assert after.count(b"\xef\xbb\xbf") == before.count(b"\xef\xbb\xbf")
+    ended = after.count(b"\r\n")
+    assert ended == (after.count(b"\n") if ending == "\r\n" else 0)
+    unchanged = set(before.splitlines()) & set(after.splitlines())
+    assert len(unchanged) >= len(before.splitlines()) - 4
+
+
+def test_the_run_folder_gets_the_byte_order_mark_too(path: Path) -> None:
+    path.write_bytes(b"\xef\xbb\xbf" + AXOLOTL.encode())
+    job = loaded(path)
+    files = same_export("same", job, job.offers[0], changed(job)).files
+    assert files["axolotl.yml"].startswith("\ufeff")
+    assert "\ufeff" not in files["axolotl.yml.diff"]
+
+
+def test_a_trainers_own_file_gets_no_warning_of_another_trainer(path: Path, tmp_path: Path) -> None:
+    answer = answered(loaded(path), tmp_path / "run")
+    told = " ".join(answer.warnings)
+    assert not any(word in told for word in ("SFTTrainer", "TRL", "set DATA", "learning_rate"))
+    assert set(answer.files) == {"own/axolotl.yml", "own/axolotl.yml.diff", "run.sh"}
+    assert "axolotl train" in (tmp_path / "run" / "run.sh").read_text()
+    assert answer.other_formats == ("hf", "trl", "llamafactory", "litgpt", "unsloth")
+    assert path.read_text() == AXOLOTL
+
+
+def test_a_file_that_says_it_already_is_left_and_that_is_said(path: Path, tmp_path: Path) -> None:
+    first = answered(loaded(path), tmp_path / "one")
+    assert put_in_place(first, ()).startswith(f"{path} was changed; the file as it was is")
+    text = path.read_text()
+    again = answered(loaded(path), tmp_path / "two")
+    assert own_changes(again, ()) == (
+        "axolotl.yml already says what is recommended: nothing changes in it.\n"
+    )
+    assert "already says" in put_in_place(again, ())
+    assert path.read_text() == text
+    assert len(list(tmp_path.glob("*.bak*"))) == 1
+
+
+def test_a_typed_command_comes_back_as_a_command(tmp_path: Path) -> None:
+    overrides = Overrides(gpus=("h100",), stated={"data.rows": 1000})
+    job = jobs_of_command(COMMAND, overrides)[0].job
+    told = own_changes(answered(job, tmp_path / "run"), ())
+    assert told.startswith("The command with the pick in it:\n\npython train.py --model_name")
+    assert told.strip().splitlines()[-1] in (tmp_path / "run" / "run.sh").read_text()
+
+
+def test_nothing_is_changed_in_place_in_a_dry_run(path: Path) -> None:
+    with pytest.raises(InputError, match="--dry-run writes nothing"):
+        check_in_place(loaded(path), writes=False)
+
+
+def test_a_file_that_cannot_be_changed_is_replaced_by_one_of_ours_and_that_is_said(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise InputError("axolotl.yml cannot be changed where it stands")  # noqa: EM101, TRY003
+
+    monkeypatch.setattr(own_file, "give_back", refused)
+    answer = answered(loaded(path), tmp_path / "run")
+    assert "sft_config.json" in answer.files
+    assert any(
+        note == "axolotl.yml cannot be changed where it stands: trl was written instead"
+        for note in answer.warnings
+    )
+    assert own_changes(answer, ()) == ""
+
+
+def test_several_formats_get_a_folder_each_and_their_notes_their_names(
+    path: Path, tmp_path: Path
+) -> None:
+    from dataclasses import replace
+
+    options = replace(FAST, run_dir=tmp_path / "run", exports=("same", "litgpt", "hf@5.10"))
+    answer = tune(loaded(path), options)
+    folders = {name.partition("/")[0] for name in answer.files}
+    assert folders == {"own", "litgpt", "hf-5.10"}
+    assert any(note.startswith("litgpt: ") for note in answer.warnings)
+    assert any(note.startswith("hf@5.10: learning_rate") for note in answer.warnings)
+    assert answer.other_formats == ("trl", "llamafactory", "unsloth")
+
+
+def test_a_later_export_says_what_its_format_cannot(path: Path, tmp_path: Path) -> None:
+    answered(loaded(path), tmp_path / "run")
+    paths, notes = export_run(tmp_path / "run", "litgpt")
+    assert {found.name for found in paths} == {"litgpt.yaml", "run.sh"}
+    assert any("cannot say" in note and "optimizer adamw_bnb_8bit" in note for note in notes)
+
+
+def test_a_file_that_does_not_go_on_after_an_interruption_is_told_what_it_lacks(path: Path) -> None:
+    from dataclasses import replace
+
+    job = loaded(path)
+    spot = replace(job.offers[0], spot=True)
+    notes = same_export("same", job, spot, changed(job)).notes
+    assert any("add auto_resume_from_checkpoints: true" in note for note in notes)
+    calm = same_export("same", job, job.offers[0], changed(job)).notes
+    assert not any("add auto" in note for note in calm)
+    path.write_text(AXOLOTL + "auto_resume_from_checkpoints: true\n")
+    again = loaded(path)
+    assert not any("add auto" in n for n in same_export("same", again, spot, changed(again)).notes)

@@ -1,0 +1,98 @@
+"""prepare.py makes the tokens that the trainers themselves make of the same rows."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from exportcases import LORA, config, job, offer, with_base
+
+from autotune.trainers.export import export, write_export
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+SHORT = "one two three"
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "text": [{"text": SHORT}, {"text": "red green </s>"}, {"text": "blue " * 90}],
+    "prompt": [
+        {"prompt": "one two ", "completion": "three"},
+        {"prompt": "red " * 30, "completion": "blue " * 30},
+    ],
+    "messages": [
+        {"messages": [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]},
+    ],
+    "chat prompt": [
+        {
+            "prompt": [{"role": "user", "content": "one two"}],
+            "completion": [{"role": "assistant", "content": "three red"}],
+        }
+    ],
+}
+
+
+def prepared(target: str, rows: list[dict[str, Any]], model: Path, folder: Path) -> Any:
+    """The data set that prepare.py writes."""
+    datasets = pytest.importorskip("datasets")
+    cpu = job(with_base(LORA, "32bit"), dataset_path=str(folder / "rows.jsonl"))
+    write_export(export(target, cpu, offer(cpu=True), config(precision="fp32")), folder)
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MODEL", str(model))
+        patch.setenv("PREPARED", str(folder))
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        patch.setenv("HF_DATASETS_CACHE", str(folder / "hf"))
+        patch.setenv("TOKENIZERS_PARALLELISM", "false")
+        runpy.run_path(str(folder / "prepare.py"), run_name="__main__")
+    return datasets.load_from_disk(str(folder / "train"))
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_trl_would_have_made_the_same_tokens(
+    kind: str, model_and_data: Path, tmp_path: Path
+) -> None:
+    datasets, trl = pytest.importorskip("datasets"), pytest.importorskip("trl")
+    model = model_and_data / "model"
+    ours = prepared("trl", ROWS[kind], model, tmp_path)
+    arguments: dict[str, Any] = {
+        "output_dir": str(tmp_path / "out"), "max_length": 48, "use_cpu": True, "bf16": False,
+        "report_to": "none", "activation_checkpointing": False, "shuffle_dataset": False,
+    }  # fmt: skip
+
+    def rows_of(dataset: Any, **more: Any) -> list[tuple[list[int], list[int]]]:
+        args = trl.SFTConfig(**arguments, **more)
+        trainer = trl.SFTTrainer(str(model), args=args, train_dataset=dataset)
+        return [(row["input_ids"], row["labels"]) for row in trainer.train_dataset]
+
+    masked = {"completion_only_loss": True} if "completion_mask" in ours.column_names else {}
+    assert ("prompt" in kind) is bool(masked)
+    assert rows_of(ours, **masked) == rows_of(datasets.Dataset.from_list(ROWS[kind]))
+
+
+def test_what_lies_there_is_used_again_until_the_rows_change(
+    model_and_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = model_and_data / "model"
+    first = prepared("hf", ROWS["text"], model, tmp_path)
+    assert [len(row) for row in first["input_ids"]] == [4, 3, 48]
+    assert first["length"][:] == [4, 3, 48]
+    (tmp_path / "rows.jsonl").touch()
+    prepared("hf", ROWS["text"][:2], model, tmp_path)
+    assert "already" not in capsys.readouterr().out
+    with pytest.MonkeyPatch.context() as patch:
+        quiet = ("TOKENIZERS_PARALLELISM", "false")
+        for name, value in (("MODEL", model), ("PREPARED", tmp_path), quiet):
+            patch.setenv(name, str(value))
+        runpy.run_path(str(tmp_path / "prepare.py"), run_name="__main__")
+    assert "holds the tokens" in capsys.readouterr().out
+
+
+def test_a_row_of_an_unknown_kind_says_which_kinds_there_are(
+    model_and_data: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit, match=r"one has \['instruction', 'output'\]"):
+        prepared("hf", [{"instruction": "a", "output": "b"}], model_and_data / "model", tmp_path)

@@ -1,0 +1,254 @@
+"""Every format into every other one: the batch, length, adapter and epochs that were read come out.
+
+Read from a trainer's own file, written for another trainer, read again by that one's reader.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from ownfiles import BESIDE, FILES, FOLDER, beside, read, values_of
+from ruamel.yaml import YAML
+
+from autotune.app.load_job import load_jobs
+from autotune.app.overrides import Overrides
+from autotune.app.own_file import same_export
+from autotune.domain.errors import InputError
+from autotune.trainers.beside import add_beside
+from autotune.trainers.detect import DIALECTS
+from autotune.trainers.export import FORMATS, export
+from autotune.trainers.python_source import parse_script
+from autotune.trainers.return_beside import return_beside
+
+if TYPE_CHECKING:
+    from autotune.domain.config import Config
+    from autotune.domain.job import Job
+    from autotune.trainers.imported import Imported
+
+MAIN = {
+    "hf": "training_args.json", "trl": "sft_config.json", "axolotl": "axolotl.yml",
+    "llamafactory": "llamafactory.yaml", "litgpt": "litgpt.yaml", "unsloth": "unsloth_train.py",
+}  # fmt: skip
+MODEL = {"training_args.json": "Qwen/Qwen2.5-7B", "torchtune.yaml": "meta-llama/Llama-3.1-8B"}
+LEAST_PAIRS = 59  # of 10 files x 6 formats; Unsloth runs on one device, and launch.sh on two
+
+
+@lru_cache
+def job_of(name: str, folder: Path) -> Job:
+    """The job that a file states, on as many devices as it says."""
+    suffix = {"python": ".py", "shell": ".sh", "json": ".json"}.get(FILES[name][1], ".yaml")
+    path = folder / f"{name.partition('.')[0]}{suffix}"
+    path.write_text((FOLDER / name).read_text(encoding="utf-8"), encoding="utf-8")
+    stated: dict[str, object] = {"data.rows": 1000}
+    if name in MODEL:
+        stated["model"] = MODEL[name]
+    if name == "training_args.json":
+        stated["method.kind"] = "lora"
+    return load_jobs(path, Overrides(gpus=("h100-sxm",), stated=stated))[0].job
+
+
+def read_back(target: str, files: dict[str, str]) -> Imported:
+    """What the written file says to the reader of its own format."""
+    name = MAIN[target]
+    if name.endswith(".py"):
+        script = parse_script(files[name], name)
+        return DIALECTS[script.trainer].read(script.values, name)
+    made = DIALECTS[target].read(YAML(typ="safe", pure=True).load(files[name]), name)
+    if "accelerate.yaml" in files:
+        add_beside(made, YAML(typ="safe", pure=True).load(files["accelerate.yaml"]), "accelerate")
+    return made
+
+
+def same_contract(job: Job, config: Config, target: str, made: Imported) -> None:
+    """Bit-identical: these are the job, whatever file says it."""
+    count = job.offers[0].count
+    assert made.batch_on(count) == job.global_batch_size
+    train = made.values["train"]
+    assert train.get("epochs") == job.epochs or train.get("steps") == job.steps, train
+    length = made.values.get("data", {}).get("max_length")
+    if target != "hf":  # Trainer leaves length, model and adapter to the script
+        assert length == job.max_length
+    method = made.values.get("method", {})
+    if target not in {"hf", "trl"}:
+        assert (method["kind"], method.get("rank", 0)) == (job.method.kind, job.method.rank)
+        if job.method.is_lora:
+            assert (method["alpha"], method.get("dropout", 0.0)) == (
+                job.method.alpha, job.method.dropout,
+            )  # fmt: skip
+    meaning = made.meaning
+    assert meaning["micro_batch_size"] == config.micro_batch_size
+    assert meaning["gradient_accumulation_steps"] == config.gradient_accumulation_steps
+
+
+def written(job: Job, target: str, config: Config) -> dict[str, str] | None:
+    """The files of an export; None where the format has no words for the job, which it says."""
+    try:
+        return export(target, job, job.offers[0], config).files
+    except InputError:
+        return None
+
+
+def test_every_file_goes_out_in_every_format_and_comes_back_as_the_same_job(tmp_path: Path) -> None:
+    pairs = []
+    for name in FILES:
+        job = job_of(name, tmp_path)
+        assert job.today is not None
+        for target in FORMATS:
+            files = written(job, target, job.today)
+            if files is not None:
+                same_contract(job, job.today, target, read_back(target, files))
+                pairs.append((name, target))
+    assert len(pairs) >= LEAST_PAIRS, sorted(pairs)
+    assert {target for _, target in pairs} == set(FORMATS) == set(MAIN)
+
+
+ARGUMENTS = {
+    "output_dir": "out", "per_device_train_batch_size": 4, "gradient_accumulation_steps": 4,
+    "num_train_epochs": 2, "bf16": True,
+}  # fmt: skip
+
+
+def with_beside(name: str) -> Imported:
+    made = DIALECTS["hf"].read(ARGUMENTS, "args.json")
+    add_beside(made, values_of(name), name)
+    return made
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_a_config_beside_the_file_says_is_read(name: str) -> None:
+    made = with_beside(name)
+    assert made.devices == 4
+    assert made.batch_on(4) == 64
+    sharding = {"zero3": "zero3", "zero2": "zero2", "fsdp": "fsdp"}
+    assert made.knobs["sharding"] == next(v for k, v in sharding.items() if k in name)
+
+
+# The lines that a person would change by hand for micro-batch 8 x accumulation 2 on four devices.
+CHANGED = {
+    "beside/zero3.json": [
+        '-  "gradient_accumulation_steps": 4,',
+        '+  "gradient_accumulation_steps": 2,',
+        '-  "train_batch_size": 64, "train_micro_batch_size_per_gpu": 4,',
+        '+  "train_batch_size": 64, "train_micro_batch_size_per_gpu": 8,',
+    ],
+    "beside/accelerate_zero2.yaml": [
+        "-  gradient_accumulation_steps: 4   # as in the arguments",
+        "+  gradient_accumulation_steps: 2   # as in the arguments",
+    ],
+    "beside/accelerate_fsdp.yaml": [],
+}
+
+
+def lines(diff: str) -> list[str]:
+    return [line for line in diff.splitlines()[2:] if line[0] in "+-"]
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_another_split_changes_those_lines_of_the_config_beside_it(name: str) -> None:
+    made = with_beside(name)
+    config = whole(made, micro_batch_size=8, gradient_accumulation_steps=2)
+    found = return_beside(beside(name), values_of(name), config, 4)
+    assert lines(found.diff) == CHANGED[name]
+    again = DIALECTS["hf"].read(
+        {**ARGUMENTS, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 2}, "a.json"
+    )
+    kind = YAML(typ="safe", pure=True).load(found.text)
+    add_beside(again, kind, name)
+    assert (again.devices, again.batch_on(4), again.knobs["sharding"]) == (
+        4, 64, made.knobs["sharding"],
+    )  # fmt: skip
+
+
+def whole(made: Imported, **changes: Any) -> Config:
+    from autotune.domain.config import Config
+
+    knobs = {"checkpoint_every_steps": 500, "precision": "bf16", **made.meaning, **changes}
+    return Config(**knobs)
+
+
+@pytest.mark.parametrize(("name", "sharding", "gone", "new"), [
+    ("beside/zero3.json", "zero2", '-    "stage": 3,', '+    "stage": 2,'),
+    ("beside/accelerate_zero2.yaml", "zero3", "-  zero_stage: 2", "+  zero_stage: 3"),
+    ("beside/accelerate_fsdp.yaml", "ddp",
+     "-distributed_type: FSDP", "+distributed_type: MULTI_GPU"),
+])  # fmt: skip
+def test_another_sharding_changes_the_stage_or_the_kind(
+    name: str, sharding: str, gone: str, new: str
+) -> None:
+    config = whole(with_beside(name), sharding=sharding)
+    changed = lines(return_beside(beside(name), values_of(name), config, 4).diff)
+    assert gone in changed
+    assert new in changed
+
+
+def test_what_an_accelerate_config_has_no_section_for_is_said() -> None:
+    name = "beside/accelerate_fsdp.yaml"
+    found = return_beside(
+        beside(name), values_of(name), whole(with_beside(name), sharding="zero3"), 4
+    )
+    assert found.diff == ""
+    assert "no section for zero3" in " ".join(found.notes)
+
+
+def test_auto_in_a_deepspeed_config_is_left_alone() -> None:
+    from autotune.domain.job import Beside
+
+    values = {"zero_optimization": {"stage": 3}, "train_batch_size": "auto",
+              "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
+              "bf16": {"enabled": "auto"}}  # fmt: skip
+    made = DIALECTS["hf"].read(ARGUMENTS, "args.json")
+    add_beside(made, values, "ds.json")
+    config = whole(made, micro_batch_size=1, gradient_accumulation_steps=16, precision="fp16")
+    found = return_beside(Beside("ds.json", "json", json.dumps(values)), values, config, 1)
+    assert found.changes == {}
+
+
+def test_a_default_that_a_deepspeed_config_contradicts_is_refused() -> None:
+    made = DIALECTS["hf"].read({"output_dir": "o", "num_train_epochs": 1}, "args.json")
+    values = {"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 4}
+    with pytest.raises(InputError, match="does not state it, which means 8"):
+        add_beside(made, values, "ds.json")
+
+
+def test_what_is_read_of_a_file_is_what_its_text_says_twice() -> None:
+    for name in FILES:
+        made, values = read(name)
+        again, _ = read(name)
+        assert (made.values, made.meaning) == (again.values, again.meaning)
+        assert values
+
+
+EXAMPLES = Path(__file__).parents[2] / "jobs" / "trainers"
+FLAGS: dict[str, dict[str, object]] = {
+    "axolotl.yml": {}, "llamafactory.yaml": {},
+    "training_args.json": {"model": "Qwen/Qwen2.5-7B", "method.kind": "full",
+                           "data.max_length": 1024},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_a_shipped_file_comes_back_as_the_same_job_with_what_lies_beside_it(
+    name: str, tmp_path: Path
+) -> None:
+    count = 4 if name == "training_args.json" else 1
+    given = Overrides(gpus=(f"h100-sxm:{count}",), stated={"data.rows": 1000, **FLAGS[name]})
+    job = load_jobs(EXAMPLES / name, given)[0].job
+    assert job.today is not None
+    assert job.today.sharding == ("zero3" if count > 1 else "none")
+    each = job.global_batch_size // count
+    config = job.today.with_knobs(micro_batch_size=1, gradient_accumulation_steps=each)
+    if count > 1:
+        config = config.with_knobs(sharding="zero2")
+    for file, text in same_export("same", job, job.offers[0], config).files.items():
+        (tmp_path / file).write_text(text, encoding="utf-8")
+    again = load_jobs(tmp_path / name, given)[0].job
+    assert (again.global_batch_size, again.epochs, again.max_length, again.method) == (
+        job.global_batch_size, job.epochs, job.max_length, job.method,
+    )  # fmt: skip
+    assert again.today is not None
+    stated = ("micro_batch_size", "gradient_accumulation_steps", "sharding", "precision")
+    assert [getattr(again.today, k) for k in stated] == [getattr(config, k) for k in stated]
