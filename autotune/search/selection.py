@@ -189,6 +189,7 @@ def _near(bill: Bill, objective: Objective, index: int, optimum: int) -> bool:
 def _plainest(bill: Bill, pool: BoolArray, objective: Objective, optimum: int) -> int:
     """On the plateau of one offer: less memory, no compile, fewer workers, smaller micro-batch.
 
+    Then the attention kernel of today.
     Source: derived: a difference that no measurement shows should buy headroom and simplicity.
     """
     first, second = _figures(bill, objective)
@@ -203,11 +204,18 @@ def _plainest(bill: Bill, pool: BoolArray, objective: Objective, optimum: int) -
         _column(bill, "compile", [value != "off" for value in levels["compile"]], at),
         _column(bill, "num_dataloader_workers", levels["num_dataloader_workers"], at),
         _column(bill, "micro_batch_size", levels["micro_batch_size"], at),
-        _column(bill, "attention", [_ATTENTION_ORDER.index(v) for v in levels["attention"]], at),
+        _column(bill, "attention", _attention_ranks(bill), at),
         figure[at],
         *_identity(bill, at),
     ]
     return int(at[np.lexsort(keys[::-1])[0]])
+
+
+def _attention_ranks(bill: Bill) -> list[int]:
+    """The kernel that is used today first: nobody should change it for nothing."""
+    today = bill.job.today.attention if bill.job.today is not None else None
+    levels = bill.candidates.levels["attention"]
+    return [-1 if value == today else _ATTENTION_ORDER.index(value) for value in levels]
 
 
 def _runner_up(bill: Bill, pool: BoolArray, objective: Objective, index: int) -> int | None:
