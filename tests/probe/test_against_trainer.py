@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 pytestmark = pytest.mark.slow
-ATTEMPTS = 4
+ATTEMPTS = 8  # other programs on the machine make a pair of runs differ
 
 
 @pytest.fixture(scope="module")
