@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 # Speed of the host against the servers around A100 that the constants were fitted on. Assumptions.
 BASE_YEAR, YEARLY_GAIN = 2020, 0.03
 DESKTOP = 0.5  # desktop processors are about twice as fast in one thread
-MASKED_STACKS = ("hf", "peft")  # training code that runs models of transformers as they are
 
 
 def one_length(job: Job) -> bool:
@@ -96,19 +95,14 @@ def _further_kernels(job: Job, columns: Columns) -> tuple[FloatArray, FloatArray
 
 
 def synchronised(job: Job, columns: Columns) -> FloatArray:
-    """[rows] 1 where the host keeps waiting for answers of the device, else 0.
+    """[rows] 1 where every layer waits for an answer of the device, else 0.
 
-    So it is in Hugging Face's models with a mask of several rows, with flash attention in any
-    code, and under LLM.int8.
-
-    Source: transformers `_flash_attention_forward` (nonzero and item to remove padding) and
-    `masking_utils` (a mask is asked whether it is all ones); LLM.int8's outlier search is taken to
-    wait likewise. That other attention kernels wait as much as flash attention is read from the
-    public record, not from code: with it, groups that the fit has not seen come out closer.
+    Flash attention asks for the lengths of padded rows, LLM.int8 for the columns with outliers.
+    Source: transformers `_flash_attention_forward` (nonzero and item to remove padding);
+    LLM.int8's outlier search is taken to wait likewise.
     """
     flash = columns.equals("attention", "flash_attention_2")
-    masked = job.software.stack in MASKED_STACKS
-    asks: BoolArray = (flash | masked) & (columns.number("micro_batch_size") > 1)
+    asks = flash & (columns.number("micro_batch_size") > 1)
     return (asks | (job.method.is_lora and job.method.base == "int8")).astype(np.float64)
 
 
