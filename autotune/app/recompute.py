@@ -11,12 +11,13 @@ from autotune.app import runs
 from autotune.app.carried import add_measured, carried_observations, forget_measured
 from autotune.app.choices import check_choices
 from autotune.app.compared_rows import differences_of, limits_changed, recommends_another
-from autotune.app.instead_of_run import job_values
+from autotune.app.instead_of_run import started_from
 from autotune.app.journey import ending_at, starting_at
 from autotune.app.load_job import jobs_of_spec
 from autotune.app.overrides import Overrides
 from autotune.app.price_notes import OLD_DAYS
 from autotune.app.recorded_row import check_row, config_of_row
+from autotune.app.trainer_file import refuse_flags
 from autotune.app.tune import Options, tune
 from autotune.app.waterfall import Edit, State, config_edits, pricer, waterfall_between
 from autotune.cost.model import CostModel
@@ -88,13 +89,16 @@ class _Source:
 def recompute(
     source: Path | None, options: RecomputeOptions, progress: Callable[[str], None] = lambda _: None
 ) -> Recomputation:
-    """Recompute a run folder (the last one if None), or a job file from its first machine.
+    """Recompute a run folder (the last one if None), or a file from its first machine.
+
+    A trainer's own file names none: there it is the first of the overrides' GPUs.
 
     Raises InputError for no run, a damaged one or one of another version, and for bad changes.
     """
     begun = time.perf_counter()
     check_choices(objective=options.objective, fidelity=options.fidelity)
-    read = _source(source or runs.last_run())
+    read, overrides = _source(source or runs.last_run(), options.overrides)
+    options = replace(options, overrides=overrides)
     asked = _asked(read, options)
     news = _changed_jobs(read, options)
     if options.run_dir is not None and len(news) > 1:
@@ -134,18 +138,20 @@ def _pairs(option: str, text: str, example: str) -> dict[str, str]:
     return found
 
 
-def _source(path: Path) -> _Source:
+def _source(path: Path, overrides: Overrides) -> tuple[_Source, Overrides]:
     if path.is_file():
-        values = job_values(path, "recompute")
+        values, overrides = started_from(path, overrides)
         values.setdefault("name", path.stem)
-        return _Source(str(path), values, path.parent, (), None, 0)
+        return _Source(str(path), values, path.parent, (), None, 0), overrides
+    refuse_flags(overrides, str(path))
     record = runs.load_record(path)
     answer = recorded_payload(runs.load_recommendation_payload(path), str(path))
     if answer["best"] is not None:
         check_row(answer["best"], str(path))
-    return _Source(
+    read = _Source(
         str(path), record.spec, record.base_dir, record.question, dict(answer), record.age_days
     )
+    return read, overrides
 
 
 def _asked(read: _Source, options: RecomputeOptions) -> Options:

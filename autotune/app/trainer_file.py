@@ -87,7 +87,7 @@ def refuse_flags(overrides: Overrides, name: str) -> None:
     given = [flag_of(key) for key in overrides.stated]
     given += ["--beside"] if overrides.beside else []
     if given:
-        msg = f"the job file {name} and {', '.join(given)} are both given"
+        msg = f"{name} states the job, so {', '.join(given)} cannot be given beside it"
         raise InputError(msg, "change the file, or leave it out for the one-line form")
 
 

@@ -9,11 +9,18 @@ import typer
 
 from autotune.cli.jobs import (
     AllowOption,
+    BesideOption,
+    EpochsOption,
     GpuOption,
+    LengthOption,
+    MethodOption,
+    ModelOption,
     PriceOption,
+    RowsOption,
     SetOption,
     set_values,
     split_names,
+    stated_by_flags,
 )
 from autotune.cli.output import (
     Fidelity,
@@ -33,10 +40,17 @@ def recompute(  # noqa: PLR0917 - typer passes by name
         Path | None,
         typer.Argument(
             metavar="RUN",
-            help="A run folder (the last one if left out), or a job file: from its first machine.",
+            help="A run folder (the last one if left out), or a job file: from its first machine; "
+            "a trainer's own file: from the first of --gpu.",
             show_default=False,
         ),
     ] = None,
+    beside: BesideOption = None,
+    model: ModelOption = None,
+    method: MethodOption = None,
+    rows: RowsOption = None,
+    max_length: LengthOption = None,
+    epochs: EpochsOption = None,
     gpu: GpuOption = None,
     price: PriceOption = None,
     max_price: Annotated[
@@ -114,6 +128,8 @@ def recompute(  # noqa: PLR0917 - typer passes by name
             allow=split_names(allow),
             deadline=deadline,
             budget=budget,
+            stated=stated_by_flags(model, method, rows, max_length, epochs),
+            beside=tuple(beside or ()),
         ),
         software=software_of(software) if software else None,
         vary=[vary_of(text) for text in vary or ()],

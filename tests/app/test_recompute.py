@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.app import runs
-from autotune.app.load_job import load_job
+from autotune.app.load_job import load_job, load_jobs
 from autotune.app.overrides import Overrides
 from autotune.app.recompute import (
     RecomputeOptions,
@@ -143,12 +143,36 @@ def test_a_limit_that_another_price_meets_is_told_and_is_no_other_recommendation
 
 
 @pytest.mark.parametrize("name", ["own.yml", "train.py"])
-def test_a_trainers_own_file_is_named_as_such(tmp_path: Path, name: str) -> None:
+def test_a_trainers_own_file_needs_the_machine_it_runs_on(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_text("base_model: x\nmicro_batch_size: 2\nsequence_len: 512\nadapter: lora\n")
     with pytest.raises(InputError, match="trainer's own file") as caught:
-        recompute(path, RecomputeOptions())
-    assert f"autotune tune {path}" in (caught.value.hint or "")
+        recompute(path, RecomputeOptions(overrides=TO_A100))
+    assert "--gpu NOW,OTHER" in (caught.value.hint or "")
+
+
+def test_a_trainers_own_file_starts_from_the_first_machine() -> None:
+    path = ROOT / "jobs" / "trainers" / "axolotl.yml"
+    overrides = Overrides(gpus=("a100-80gb", "h100-sxm"), stated={"data.rows": 52000})
+    part = again(path, overrides=overrides)
+    before, after = part.before, part.after.best
+    assert before is not None
+    assert after is not None
+    assert (before["device"], after.offer.device.name) == ("a100-sxm4-80gb", "h100-sxm")
+    alone = tune(
+        load_jobs(path, replace(overrides, gpus=("h100-sxm",)))[0].job,
+        Options(dry_run=True, fidelity="formula", trials=1),
+    )
+    assert alone.best is not None
+    assert after.config == alone.best.config
+    assert after.cost_usd == alone.best.cost_usd
+
+
+def test_what_a_job_states_is_not_stated_beside_it(run: Path) -> None:
+    twice = RecomputeOptions(overrides=Overrides(stated={"data.rows": 3}))
+    for source in (run, H100):
+        with pytest.raises(InputError, match="--rows cannot be given beside it"):
+            recompute(source, twice)
 
 
 def test_other_versions_are_a_change_of_their_own(run: Path) -> None:

@@ -111,7 +111,7 @@ def test_a_flag_does_not_change_what_the_file_says() -> None:
 
 def test_flags_of_a_trainers_file_beside_a_job_file_are_refused() -> None:
     jobs = Path(__file__).parents[2] / "jobs" / "h100_38h.yaml"
-    with pytest.raises(InputError, match="--rows are both given"):
+    with pytest.raises(InputError, match="--rows cannot be given beside it"):
         load(jobs)
 
 

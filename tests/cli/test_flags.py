@@ -31,6 +31,7 @@ FLAGS = {
     "recompute": {
         "--gpu", "--price", "--max-price", "--set", "--allow", "--software", "--vary", "--space",
         "--minimize", "--deadline", "--budget", "--fidelity", "--run", "--fail-on-change",
+        "--beside", "--model", "--method", "--rows", "--max-length", "--epochs",
         *FORMAT, *QUIET,
     },
     "plan": {
