@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 STAMP := $(VENV)/.stamps
 JOB ?= jobs/h100_38h.yaml
+BINDIR ?= $(HOME)/.local/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt bench docs gpu-suite clean
+.PHONY: help demo test check fmt bench docs gpu-suite install clean where
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -29,9 +30,20 @@ $(STAMP)/tests: $(STAMP)/product
 
 demo: $(STAMP)/product  ## set up and answer the main question for jobs/h100_38h.yaml (no GPU needed)
 	$(BIN)/autotune tune $(JOB) || test $$? -eq 4  # 4: an answer, but a limit of the job is missed
+	@$(MAKE) --no-print-directory --silent where
 
 test: $(STAMP)/tests  ## set up and run all the tests
 	$(BIN)/python -m pytest
+	@$(MAKE) --no-print-directory --silent where
+
+install: $(STAMP)/product  ## put `autotune` into BINDIR (~/.local/bin), so that every shell finds it
+	@mkdir -p "$(BINDIR)" && ln -sf "$(CURDIR)/$(BIN)/autotune" "$(BINDIR)/autotune"
+	@echo "$(BINDIR)/autotune -> $(CURDIR)/$(BIN)/autotune"
+	@case ":$$PATH:" in *":$(BINDIR):"*) ;; *) echo "this shell does not look there yet: export PATH=\"$(BINDIR):\$$PATH\"" ;; esac
+
+where:
+	@if [ "$$(command -v autotune 2>/dev/null)" -ef "$(BIN)/autotune" ]; then :; else \
+	  printf '\nTo type `autotune` in this shell: source %s/bin/activate   (in every shell: make install)\n' "$(VENV)"; fi
 
 check: $(STAMP)/tests  ## lint, types, import contracts, generated documents
 	$(BIN)/ruff check .

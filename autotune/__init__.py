@@ -80,7 +80,9 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
     if name == "__version__":
         from importlib.metadata import version
 
-        return version("autotune")
+        from autotune.catalog.extras import DISTRIBUTION
+
+        return version(DISTRIBUTION)
     if name in _HOMES:
         return getattr(import_module(f"autotune.domain.{_HOMES[name]}"), name)
     if name == "TrainerCallback":

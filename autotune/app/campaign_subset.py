@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.catalog.extras import install_command
 from autotune.domain.errors import InputError
 from autotune.domain.plan import Cut, Subset
 from autotune.domain.units import format_seconds, format_usd, parse_seconds, parse_usd
@@ -157,7 +158,7 @@ def _program(
         )
     except ImportError:
         msg = "the best subset under a budget needs scipy, which is not installed"
-        raise InputError(msg, 'pip install "autotune[plan]"') from None
+        raise InputError(msg, install_command("plan")) from None
     kinds = len(items)
     counts = np.asarray([item.count for item in items], float)
     whole = sorted({i for item in items for i in item.after})

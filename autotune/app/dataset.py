@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.app.lengths import KIND, SCHEMA_VERSION, Histogram, from_counts
+from autotune.catalog.extras import install_command
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
@@ -287,7 +288,7 @@ def _encoder(path: Path) -> Any:  # noqa: ANN401 - tokenizers is not typed
         from tokenizers import Tokenizer
     except ImportError:
         msg = f"counting tokens with {file} needs the package tokenizers, which is not installed"
-        raise InputError(msg, 'pip install "autotune[dataset]"') from None
+        raise InputError(msg, install_command("dataset")) from None
     try:
         encoder = Tokenizer.from_file(str(file))
     except Exception as error:  # noqa: BLE001 - the package raises plain Exception

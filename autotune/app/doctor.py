@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from autotune.catalog.devices import cpu_device, local_host
+from autotune.catalog.extras import install_command
 from autotune.domain.errors import InputError
 from autotune.domain.units import GB, GIB, MB, format_bytes
 from autotune.probe import device as devices
@@ -181,7 +182,7 @@ def _versions(versions: dict[str, str]) -> list[Finding]:
         if name in versions:
             found.append(Finding(name, versions[name], _about(name)))
         elif name in NEEDED:
-            text = "probes and traces need it: pip install 'autotune[probe]'"
+            text = f"probes and traces need it: {install_command('probe')}"
             found.append(Finding(name, "not installed", text, "missing"))
     absent = [name for name in PACKAGES if name not in versions and name not in NEEDED]
     if absent:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.catalog.devices import default_host, find_device
+from autotune.catalog.extras import install_command
 from autotune.domain.device import Offer
 from autotune.domain.errors import NoLocalDevice
 from autotune.probe import device as devices
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.probe.device import LocalDevice
 
-HINT_PACKAGES = "pip install 'autotune[probe]'"
-
 
 def local_for(job: Job, on: str | None) -> tuple[LocalDevice, Offer]:
     """The device to probe on and the offer that it is. Raises NoLocalDevice (exit 5)."""
@@ -23,7 +22,7 @@ def local_for(job: Job, on: str | None) -> tuple[LocalDevice, Offer]:
               installed_versions()]  # fmt: skip
     if absent:
         msg = f"--score probe trains for a minute, and {', '.join(absent)} are not installed"
-        raise NoLocalDevice(msg, HINT_PACKAGES)
+        raise NoLocalDevice(msg, install_command("probe"))
     here = devices.local_devices()
     if on is not None:
         return _named(job, on, here)

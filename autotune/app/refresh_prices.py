@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.devices import load_devices
+from autotune.catalog.extras import install_command
 from autotune.catalog.models import OFFLINE
 from autotune.catalog.price_cache import cache_dir, read_cache_file
 from autotune.catalog.price_table import Price, table_text
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import ModuleType
 
-INSTALL_HINT = 'pip install "autotune[prices]", or state prices in the job'
 SILENT_S = 30.0  # a server that says nothing for so long is not waited for
 # gpuhunt's name -> (ours, what its rows are). Source: gpuhunt 0.1.34, `_internal/catalog.py`.
 # RunPod's rows mix secure and community hosts.
@@ -133,7 +133,8 @@ def _gpuhunt() -> ModuleType:
         return importlib.import_module("gpuhunt")
     except ImportError:
         msg = "prices are refreshed through gpuhunt, which is not installed"
-        raise InputError(msg, INSTALL_HINT) from None
+        hint = f"{install_command('prices')}; or state prices in the job"
+        raise InputError(msg, hint) from None
 
 
 @contextlib.contextmanager

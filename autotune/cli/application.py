@@ -54,10 +54,12 @@ app = typer.Typer(
 
 def _show_version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import PackageNotFoundError, version
+        from importlib.metadata import PackageNotFoundError
+
+        import autotune
 
         try:
-            typer.echo(f"autotune {version('autotune')}")
+            typer.echo(f"autotune {autotune.__version__}")
         except PackageNotFoundError:
             typer.echo("autotune, not installed: run from its source")
         raise typer.Exit

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.catalog.extras import install_command
 from autotune.domain.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def check_sampler(name: str) -> None:
         absent = [package for package in ("scipy", "torch") if find_spec(package) is None]
         if absent:
             msg = f"--sampler gp needs {' and '.join(absent)}, which this installation lacks"
-            raise InputError(msg, "pip install 'autotune[samplers]', or take another sampler")
+            raise InputError(msg, f"{install_command('samplers')}; or take another sampler")
 
 
 def sampler_maker(name: str, seed: int) -> Callable[[int], BaseSampler]:

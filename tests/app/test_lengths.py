@@ -275,4 +275,4 @@ def test_without_the_package_the_hint_says_what_to_install(
     with pytest.raises(InputError) as caught:
         count_rows(jsonl(tmp_path, {"text": "a"}), "tokenizer.json", tmp_path)
     assert caught.value.hint is not None
-    assert "autotune[dataset]" in caught.value.hint
+    assert "tokenizers" in caught.value.hint

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 
@@ -56,12 +54,9 @@ def test_a_device_that_nobody_measured_has_no_times(name: str) -> None:
     assert collective_times(name) is None
 
 
-def test_times_load_within_milliseconds_and_are_kept() -> None:
-    spans = []
+def test_times_are_read_once_and_kept() -> None:
     for name in MEASURED:
         gemm_times.cache_clear()
-        start = time.perf_counter()
         first = gemm_times(name)
-        spans.append(time.perf_counter() - start)
+        assert first is not None
         assert gemm_times(name) is first
-    assert min(spans) < 0.010

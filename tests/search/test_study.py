@@ -317,7 +317,7 @@ def test_unknown_and_uninstalled_samplers_are_input_errors(
         explore(small_bill, sampler="gp")
     assert "scipy and torch" in missing.value.message
     assert missing.value.hint is not None
-    assert "autotune[samplers]" in missing.value.hint
+    assert "scipy>=1.14" in missing.value.hint
 
 
 @pytest.mark.slow
