@@ -54,12 +54,12 @@ app = typer.Typer(
 
 def _show_version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import PackageNotFoundError
+        from importlib.metadata import PackageNotFoundError, version
 
-        import autotune
+        from autotune.catalog.extras import DISTRIBUTION
 
         try:
-            typer.echo(f"autotune {autotune.__version__}")
+            typer.echo(f"autotune {version(DISTRIBUTION)}")
         except PackageNotFoundError:
             typer.echo("autotune, not installed: run from its source")
         raise typer.Exit
