@@ -23,7 +23,7 @@ KEYS = {
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [sys.executable, "-m", "autotune", "plan", *arguments],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=900,
     )  # fmt: skip
     assert "Traceback" not in done.stderr
     return done

@@ -141,7 +141,7 @@ def test_one_process_serves_request_after_request_and_names_what_broke(
         lines += json.dumps([str(path), str(tmp_path / f"result{number}.json")]) + "\n"
     done = subprocess.run(
         [sys.executable, "-m", "autotune.probe.worker", "--serve"],
-        input=lines, text=True, capture_output=True, timeout=240, cwd=ROOT, check=False,
+        input=lines, text=True, capture_output=True, timeout=900, cwd=ROOT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     found = [json.loads((tmp_path / f"result{n}.json").read_text()) for n in range(5)]
@@ -164,7 +164,7 @@ def test_the_worker_runs_as_a_folder_of_its_own(tmp_path: Path, body: dict[str, 
         "runpy.run_module('probe_worker', run_name='__main__')\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=240,
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=900,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]

@@ -37,7 +37,7 @@ def run(
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=900,
     )
 
 

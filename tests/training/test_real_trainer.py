@@ -116,7 +116,7 @@ def _python(folder: Path, *command: str) -> Any:
     environment.pop("AUTOTUNE_RUNS", None)
     done = subprocess.run(
         [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True,
-        timeout=300, check=False,
+        timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done
