@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autotune.app import explain, runs
@@ -28,6 +28,7 @@ from autotune.cost.model import CostModel
 from autotune.cost.narrowest import narrowest_input, never_measured_note
 from autotune.domain.candidates import Candidates
 from autotune.domain.errors import InputError
+from autotune.domain.paths import whole
 from autotune.domain.recommendation import Recommendation, Rejected, SearchRecord
 from autotune.domain.units import format_count
 from autotune.search import selection
@@ -96,8 +97,8 @@ def tune(
 
     Raises InputError for bad input; an answer without `best` is no error.
     """
-    options = options or Options()
     begun = time.perf_counter()
+    options = _placed(options or Options())
     check_choices(objective=options.objective, fidelity=options.fidelity, score=options.score)
     check_sampler(options.sampler)
     check_exports(job, options.exports)
@@ -122,6 +123,19 @@ def tune(
     if run_dir is not None:
         _persist(answer, run_dir)
     return answer
+
+
+def _placed(options: Options) -> Options:
+    """The options with whole paths: what is recorded is read again from other folders."""
+    from autotune.search.storage import whole_url
+    from autotune.space.file import whole_name
+
+    return replace(
+        options,
+        run_dir=None if options.run_dir is None else whole(options.run_dir),
+        space=None if options.space is None else whole_name(options.space),
+        storage=None if options.storage is None else whole_url(options.storage),
+    )
 
 
 def _price(job: Job, options: Options, progress: Callable[[str], None]) -> _Priced:
@@ -313,8 +327,6 @@ def _finish(
     run_dir: Path | None, begun: float,
 ) -> Recommendation:  # fmt: skip
     """Export what to run, and add what only the end knows: notes, wall time, the folder."""
-    from dataclasses import replace
-
     notes: list[str] = []
     files: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
