@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from autotune.domain.config import KnobValue
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
-    from autotune.domain.recommendation import Sensitivity
+    from autotune.domain.recommendation import Asked, Sensitivity
     from autotune.domain.space import SearchSpace
     from autotune.domain.waterfall import Journey
     from autotune.search.selection import Objective, Selection
@@ -76,6 +76,7 @@ class Options:
     dry_run: bool = False
     probing: ProbeOptions | None = None  # with score probe: how much may be probed, and where
     present: tuple[tuple[str, KnobValue], ...] = ()  # levels of own knobs, where not the first
+    asked: Asked | None = None  # the command line, to name what to type next
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +351,7 @@ def _finish(
         warnings=(*answer.warnings, *notes),
         run_dir=str(run_dir) if run_dir else None,
         files=files,
+        asked=options.asked,
         other_formats=others,
     )
 

@@ -9,6 +9,7 @@ from autotune.cli.application import app
 
 FORMAT = {"--format"}
 QUIET = {"--quiet", "-q"}
+VERBOSE = {"--verbose", "-v"}
 FLAGS = {
     "tune": {
         "--model", "--method", "--rows", "--max-length", "--epochs", "--global-batch", "--gpu",
@@ -16,7 +17,7 @@ FLAGS = {
         "--budget", "--score", "--fidelity", "--sampler", "--trials", "--seed", "--storage",
         "--run", "--resume", "--export", "--dry-run", "--probes", "--probe-budget", "--probe-on",
         "--variant", "--trust-remote-code", "--from-args", "--beside", "--in-place",
-        *FORMAT, *QUIET,
+        *FORMAT, *QUIET, *VERBOSE,
     },
     "compare": {
         "--from-args", "--beside", "--model", "--method", "--rows", "--max-length", "--epochs",
@@ -46,7 +47,7 @@ FLAGS = {
     "validate": {"--data", "--fidelity", *FORMAT, *QUIET},
     "calibrate": {"--out", *FORMAT, *QUIET},
     "runs": FORMAT,
-    "report": {*FORMAT, *QUIET},
+    "report": {*FORMAT, *QUIET, *VERBOSE},
     "export": {"--to", *QUIET},
     "doctor": {"--folder", "--out", *FORMAT},
 }  # fmt: skip
