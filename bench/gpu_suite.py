@@ -31,7 +31,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.load_job import job_from_options
+from autotune.app.load_job import jobs_of_line
+from autotune.app.overrides import Overrides
 from autotune.domain.config import Config
 from autotune.probe import device as devices
 from autotune.probe.narrow import fit_share, until_sure
@@ -84,19 +85,22 @@ def jobs(gpu: str, *, dry: bool) -> dict[str, Job]:
     """The jobs of the suite on this device; tiny ones in a dry run."""
     small, large = (TINY, TINY) if dry else (SMALL, LARGE)
     length = 64 if dry else 1024
-    shared: dict[str, Any] = {"rows": 4096, "epochs": 1, "gpus": (gpu,), "price": "free"}
-    found: dict[str, Job] = {
-        "full": job_from_options(model=small, method="full", max_length=length, global_batch=32,
-                                 **shared),
-        "lora": job_from_options(model=large, method="lora", max_length=length, global_batch=32,
-                                 **shared),
-    }  # fmt: skip
+    found = {
+        "full": _job(gpu, small, "full", length),
+        "lora": _job(gpu, large, "lora", length),
+    }
     if dry:
         return {name: _shrunk(job) for name, job in found.items()}
-    found["nf4"] = job_from_options(
-        model=large, method="qlora", max_length=length, global_batch=32, **shared
-    )
+    found["nf4"] = _job(gpu, large, "qlora", length)
     return found
+
+
+def _job(gpu: str, model: str, method: str, max_length: int) -> Job:
+    stated: dict[str, object] = {
+        "model": model, "method.kind": method, "data.rows": 4096, "data.max_length": max_length,
+        "train.epochs": 1, "train.global_batch_size": 32,
+    }  # fmt: skip
+    return jobs_of_line(Overrides(gpus=(gpu,), price="free", stated=stated))[0].job
 
 
 def _shrunk(job: Job) -> Job:

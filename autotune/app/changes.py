@@ -148,7 +148,7 @@ def _more_of(offer: Offer, count: int) -> Offer | None:
 
 def other_machines(count: int) -> Change | None:
     """Every priced machine with so many devices, instead of the job's own."""
-    from autotune.app.overrides import priced_devices
+    from autotune.app.named_machines import priced_devices
 
     offers = tuple(o for o in (_priced(name, count) for name in priced_devices()) if o is not None)
     frees = ("sharding",) if count > 1 else ()

@@ -49,6 +49,8 @@ BYTES_PER_TOKEN = 4.0  # English text under vocabularies of 32k to 256k: 3.5 to 
 
 def method_of(section: MethodSection, model: Model, assumed: Assumed) -> Method:
     """How to train; for LoRA also which modules carry adapters."""
+    if "kind" not in section.model_fields_set:
+        _assume(assumed, "method.kind", section.kind, "not stated; how most models are fine-tuned")
     base = base_of(section, model, assumed)
     if section.kind == "full":
         return Method("full", base)

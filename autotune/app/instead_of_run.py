@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from autotune.app.one_line import line_document
 from autotune.app.overrides import Overrides, overridden
 from autotune.app.read_jobfile import read_document
 from autotune.app.trainer_file import read_any, refuse_flags
@@ -45,6 +46,19 @@ def started_from(path: Path, overrides: Overrides) -> tuple[dict[str, Any], Over
     document, own = read_any(path, overrides)
     here = overridden(document, Overrides(gpus=own.gpus[:1]))
     return here.values, replace(own, gpus=own.gpus[1:], stated={}, beside=())
+
+
+def started_from_line(overrides: Overrides) -> tuple[dict[str, Any], Overrides]:
+    """A job in one line with the first of its machines, and what changes: the other machines.
+
+    Raises InputError for fewer than two machines, and for what a job in one line lacks.
+    """
+    document = line_document(overrides)
+    if len(overrides.gpus) < 2:  # noqa: PLR2004 - from one to another
+        msg = "a job in one line is recomputed from one machine to another, and one is named"
+        raise InputError(msg, "name the one it runs on, then the others: --gpu NOW,OTHER")
+    here = overridden(document, Overrides(gpus=overrides.gpus[:1]))
+    return here.values, replace(overrides, gpus=overrides.gpus[1:], stated={})
 
 
 def _is_own(path: Path) -> bool:

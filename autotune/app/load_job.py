@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autotune.app.at_hand import as_the_driver_leaves
 from autotune.app.contract import data_of, evaluation_of, limits_of, method_of, training_of
@@ -22,6 +22,7 @@ from autotune.app.observed import (
     todays_offer,
 )
 from autotune.app.offers import distinct, offer_of
+from autotune.app.one_line import line_document
 from autotune.app.overrides import Overrides, overridden, states_today
 from autotune.app.read_jobfile import Document, checked
 from autotune.app.statements import statement_of
@@ -34,7 +35,6 @@ from autotune.catalog.software import find_software
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption, Job
 from autotune.domain.jobvalues import parse_offer_price
-from autotune.domain.paths import whole
 from autotune.domain.units import format_usd
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 __all__ = [
     "NamedJob",
     "default_config",
-    "job_from_options",
     "jobs_of_command",
+    "jobs_of_line",
     "jobs_of_spec",
     "load_job",
     "load_jobs",
@@ -144,46 +144,17 @@ def _jobs(
     return [NamedJob(each.name, _job(document, each, overrides, base_dir)) for each in variants]
 
 
-def job_from_options(  # noqa: PLR0913 - one argument a flag of the command line
-    *,
-    model: str,
-    method: str,
-    rows: int | str,
-    gpus: Sequence[str],
-    max_length: int | str | None = None,
-    epochs: float | str | None = None,
-    global_batch: int | str | None = None,
-    price: str | None = None,
-    max_price: str | None = None,
-    set_values: Mapping[str, str] | None = None,
-    allow: Sequence[str] = (),
-    deadline: str | None = None,
-    budget: str | None = None,
-) -> Job:
-    """The job of the one-line form. `method` is lora, qlora or full; see `load_job` for the rest.
+def jobs_of_line(overrides: Overrides) -> list[NamedJob]:
+    """The job of the one-line form: what `overrides.stated` says of it, by the keys of a job file.
 
     Raises:
-        InputError: An argument is wrong, or no device is named.
+        InputError: An argument is wrong, or the model, the rows or the device is missing.
     """
-    if not gpus:
-        msg = "--gpu is missing: on which device the job is to run"
-        raise InputError(msg, "`autotune devices` lists them; `--gpu all` compares the priced ones")
-    stated: dict[str, dict[str, Any]] = {
-        "data": {"rows": rows, "max_length": max_length},
-        "train": {"epochs": epochs, "global_batch_size": global_batch},
-    }
-    values: dict[str, Any] = {
-        "name": f"{Path(model).name or 'model'}-{method}"[:100],
-        "model": model,
-        "method": {"kind": method},
-        **{key: {k: v for k, v in part.items() if v is not None} for key, part in stated.items()},
-    }
-    overrides = Overrides(gpus, price, max_price, set_values or {}, allow, deadline, budget)
-    found = _jobs(Document(values, "command line"), overrides, Path())
+    found = _jobs(line_document(overrides), overrides, Path())
     if len(found) > 1:
         msg = f"the one-line form is one job, and these options make {len(found)}"
         raise InputError(msg, "write a job file: `autotune compare JOB` takes lists and variants")
-    return found[0].job
+    return found
 
 
 def jobs_of_spec(
@@ -263,7 +234,7 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
     Raises:
         InputError: A name is unknown, or what is stated cannot be.
     """
-    folder = whole(base_dir)
+    folder = Path(base_dir)
     assumed: list[Assumption] = notes_of(jobfile)
     machines = distinct(jobfile.hardware)
     if len(machines) < len(jobfile.hardware):

@@ -8,7 +8,6 @@ that were taken from the job.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -113,20 +112,7 @@ def _machine(
 
 def _stated_machine(hardware: HardwareSection) -> tuple[str, int]:
     """Name in the catalogue and count."""
-    name, _ = named_machine(hardware.gpu)  # which says what is wrong with "h100:x"
-    return find_device(name).name, hardware.count
-
-
-def named_machine(text: str) -> tuple[str, int]:
-    """Name and count of "NAME" or "NAME:N"; a count of at least 1."""
-    name, colon, count = text.strip().rpartition(":")
-    if not colon:
-        return text.strip(), 1
-    digits = count.strip()
-    if not re.fullmatch(r"[1-9][0-9]{0,5}", digits):
-        msg = f'"{text[:80]}" must be a device\'s name, or NAME:N with N a count from 1 on'
-        raise InputError(msg)
-    return name, int(digits)
+    return find_device(hardware.gpu).name, hardware.count
 
 
 def _global_batch(entry: EvidenceSection, devices: int) -> int | None:

@@ -10,19 +10,16 @@ import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.observed import named_machine
+from autotune.app.named_machines import add_spot, replace_hardware, set_prices
 from autotune.app.read_jobfile import Document
-from autotune.catalog.devices import find_device, load_devices
-from autotune.catalog.prices import price_for
 from autotune.domain.config import KNOBS
-from autotune.domain.errors import InputError, unknown
-from autotune.domain.jobvalues import QUALITY_WORDS
+from autotune.domain.errors import unknown
+from autotune.domain.jobvalues import QUALITY_WORDS, whole_or_zero
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 Values = dict[str, Any]
-_COUNTS = (1, 2, 4, 8)  # devices in one host that clouds sell
 
 SETTABLE = {
     "method": ("kind", "rank", "alpha", "dropout", "targets", "base"),
@@ -43,7 +40,7 @@ _SPLIT = {"micro_batch_size", "gradient_accumulation_steps"}
 class Overrides:
     """What was given beside the job file. Empty: nothing."""
 
-    gpus: Sequence[str] = ()  # "NAME", "NAME:N" or "NAME:N@PRICE", commas allowed; "all", "all:N"
+    gpus: Sequence[str] = ()  # "h100", "h100:8", "8xh100", each with @PRICE; "all", "all:8"
     price: str | None = None
     max_price: str | None = None
     set_values: Mapping[str, str] = field(default_factory=dict)
@@ -66,13 +63,13 @@ def overridden(document: Document, overrides: Overrides) -> Document:
     values = copy.deepcopy(document.values)
     changed: set[str] = set()
     if overrides.gpus:
-        _replace_hardware(values, overrides.gpus, _batch(values, overrides.set_values))
+        replace_hardware(values, overrides.gpus, _batch(values, overrides.set_values))
         changed.add("hardware")
     if overrides.price is not None:
-        _set_prices(values, overrides.price)
+        set_prices(values, overrides.price)
         changed.add("hardware")
     if overrides.spot:
-        _add_spot(values)
+        add_spot(values)
         changed.add("hardware")
     for key, value in overrides.set_values.items():
         set_key(values, key, value)
@@ -101,147 +98,17 @@ def _section(values: Values, dotted: str) -> Values:
     return values
 
 
+def set_stated(values: Values, key: str, value: object) -> None:
+    """Put a value at a dotted key of a job that does not state it."""
+    section, _, name = key.rpartition(".")
+    (_section(values, section) if section else values)[name] = value
+
+
 def _batch(values: Values, set_values: Mapping[str, str]) -> int:
     """The global batch as far as it is stated in whole numbers; 0 where it is not."""
     train = values.get("train")
     stated = train.get("global_batch_size") if isinstance(train, dict) else None
-    text = str(set_values.get("train.global_batch_size", stated))
-    plain = text.replace(",", "").replace("_", "").strip()
-    return int(plain) if plain.isdecimal() and len(plain) < 10 else 0  # noqa: PLR2004 - no batch
-
-
-def _replace_hardware(values: Values, gpus: Sequence[str], batch: int) -> None:
-    """New hardware; a machine that the job describes too keeps its price and host there.
-
-    Evidence keeps speaking of the machine that the job describes: the first, where it names none.
-    """
-    stated = values.get("hardware")
-    if isinstance(stated, str | dict):
-        stated = [stated]
-    entries = [_as_entry(item) for item in stated] if isinstance(stated, list) else []
-    evidence = values.get("evidence")
-    for item in evidence if isinstance(evidence, list) else []:
-        if entries and isinstance(item, dict):
-            item["hardware"] = _described(item.get("hardware"), entries)
-    plan = values.get("stated")
-    for item in [plan] if isinstance(plan, dict) else plan if isinstance(plan, list) else []:
-        if entries and isinstance(item, dict) and item.get("hardware") is None:
-            item["hardware"] = f"{entries[0].get('gpu')}:{entries[0].get('count', 1)}"
-    wanted = [part.strip() for text in gpus for part in text.split(",") if part.strip()]
-    values["hardware"] = [entry for text in wanted for entry in _machines(text, entries, batch)]
-    if not values["hardware"]:
-        msg = "--gpu names no device"
-        raise InputError(msg, "`autotune devices` lists them")
-
-
-def _described(seen: object, entries: Sequence[Values]) -> object:
-    """The machine of a piece of evidence as the job's hardware describes it."""
-    if seen is None:
-        return dict(entries[0])
-    if not isinstance(seen, str):
-        return seen
-    name, _, count = seen.rpartition(":") if ":" in seen else (seen, "", "1")
-    for entry in entries:
-        one = _device_name(str(entry.get("gpu"))) or entry.get("gpu")
-        if (_device_name(name), count.strip()) == (one, str(entry.get("count", 1))):
-            return dict(entry)
-    return seen
-
-
-def _as_entry(item: object) -> Values:
-    if isinstance(item, str):
-        name, count = named_machine(item)
-        return {"gpu": name, "count": count}
-    return dict(item) if isinstance(item, dict) else {}
-
-
-def _machines(text: str, stated: list[Values], batch: int) -> list[Values]:
-    text, at, price = text.partition("@")
-    if at:
-        found = [{**entry, "price": price.strip()} for entry in _machines(text, stated, batch)]
-        return [{key: entry[key] for key in entry if key != "owned"} for entry in found]
-    name, count = named_machine(text)
-    if name.casefold() == "all":
-        counts = (count,) if ":" in text else _COUNTS
-        return [
-            entry
-            for name in priced_devices()
-            for count in counts
-            if count == counts[0] or batch % count == 0
-            for entry in _stated_or_plain(name, count, stated)
-        ]
-    device = find_device(name).name
-    same = [
-        entry
-        for entry in stated
-        if isinstance(entry.get("gpu"), str)
-        and _device_name(entry["gpu"]) == device
-        and (":" not in text or entry.get("count", 1) == count)
-    ]
-    return same or [{"gpu": device, "count": count}]
-
-
-def _stated_or_plain(name: str, count: int, stated: list[Values]) -> list[Values]:
-    """The machine as the job describes it, where it does."""
-    same = [
-        entry
-        for entry in stated
-        if isinstance(entry.get("gpu"), str)
-        and _device_name(entry["gpu"]) == name
-        and entry.get("count", 1) == count
-    ]
-    return same or [{"gpu": name, "count": count}]
-
-
-def _add_spot(values: Values) -> None:
-    """Beside every machine on demand the same one on spot, where a spot price is known."""
-    stated = values.get("hardware")
-    items = [stated] if isinstance(stated, str | dict) else stated
-    entries = [_as_entry(item) for item in items] if isinstance(items, list) else []
-    more = [
-        {**{k: v for k, v in entry.items() if k not in {"price", "owned"}}, "spot": True}
-        for entry in entries
-        if not entry.get("spot") and _has_spot_price(entry)
-    ]
-    values["hardware"] = entries + [entry for entry in more if entry not in entries]
-
-
-def _has_spot_price(entry: Values) -> bool:
-    name = _device_name(str(entry.get("gpu")))
-    count = entry.get("count", 1)
-    return (
-        name is not None
-        and isinstance(count, int)
-        and count > 0
-        and price_for(name, count, spot=True) is not None
-    )
-
-
-def _device_name(text: str) -> str | None:
-    try:
-        return find_device(text).name
-    except InputError:
-        return None
-
-
-def priced_devices() -> list[str]:
-    """Every NVIDIA device with an on-demand price for one, by name."""
-    return sorted(
-        name
-        for name, device in load_devices().items()
-        if device.vendor == "nvidia" and price_for(name) is not None
-    )
-
-
-def _set_prices(values: Values, price: str) -> None:
-    stated = values.get("hardware")
-    if isinstance(stated, str | dict):
-        stated = [stated]
-    entries = [_as_entry(item) for item in stated] if isinstance(stated, list) else []
-    for entry in entries:
-        entry.pop("owned", None)
-        entry["price"] = price
-    values["hardware"] = entries
+    return whole_or_zero(set_values.get("train.global_batch_size", stated))
 
 
 def set_key(values: Values, key: str, value: str) -> None:
@@ -316,11 +183,11 @@ def states_today(values: Values) -> bool:
 def _shorten(data: Values, value: str) -> None:
     """Stated lengths are those after truncation: a smaller max_length truncates them further."""
     lengths = data.get("lengths")
-    limit = value.replace(",", "").replace("_", "").strip()
-    if not isinstance(lengths, dict) or not limit.isdecimal() or len(limit) > 9:  # noqa: PLR2004
+    limit = whole_or_zero(value)
+    if not isinstance(lengths, dict) or not limit:
         return
     shortened = {
-        name: min(length, int(limit))
+        name: min(length, limit)
         if name in {"p50", "p95", "max"} and isinstance(length, int | float)
         else length
         for name, length in lengths.items()

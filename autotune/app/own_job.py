@@ -12,13 +12,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.observed import named_machine
+from autotune.app.named_machines import ALL
 from autotune.app.read_jobfile import Document, document_of, read_text
 from autotune.catalog.models import find_model
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 from autotune.domain.job import Beside
-from autotune.domain.jobvalues import shown
+from autotune.domain.jobvalues import shown, whole_or_zero
+from autotune.domain.machine_text import split_machine, split_machines
 from autotune.trainers.beside import add_beside, add_deepspeed
 from autotune.trainers.schema import schema_of
 
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from autotune.trainers.imported import Imported
 
 _FLAGS = {
-    "model": "--model NAME", "method.kind": "--method lora|qlora|full", "data.rows": "--rows N",
+    "model": "--model NAME", "method.kind": "--method lora|qlora|full",
+    "data.rows": "--rows N or --data FILE",
     "hardware": "--gpu NAME",
 }  # fmt: skip
 _LOCKED = ("packing", "length_grouping", "optimizer", "adapter_dtype")  # opt-in, where stated
@@ -195,6 +197,7 @@ def flag_of(key: str) -> str:
     """The flag that states a key of the job."""
     return {
         "model": "--model", "method.kind": "--method", "data.rows": "--rows",
+        "data.dataset": "--data",
         "data.max_length": "--max-length", "train.epochs": "--epochs",
         "train.global_batch_size": "--global-batch",
     }.get(key, key)  # fmt: skip
@@ -209,7 +212,11 @@ def _ask_for(values: dict[str, Any], overrides: Overrides, name: str) -> None:
         missing.append("model")
     if "kind" not in values.get("method", {}) and "method.kind" not in given:
         missing.append("method.kind")
-    sized = "rows" in data or {"data.rows", "data.dataset", "data.lengths.histogram"} & set(given)
+    sized = not {"rows", "dataset"}.isdisjoint(data) or {
+        "data.rows",
+        "data.dataset",
+        "data.lengths.histogram",
+    } & set(given)
     if not sized and "steps" not in train:
         missing.append("data.rows")
     if not overrides.gpus:
@@ -227,20 +234,20 @@ def _with_counts(made: Imported, overrides: Overrides) -> Overrides:
     if not count or count == 1:
         return overrides
     gpus = []
-    for text in (part.strip() for gpu in overrides.gpus for part in gpu.split(",")):
-        name, at, price = text.partition("@")
-        if ":" not in name and name.casefold() != "all":
-            name = f"{name}:{count}"
-            made.note("hardware", f"{name}", "as many as the file runs on; NAME:1 stands for one")
-        gpus.append(f"{name}{at}{price}")
+    for text in split_machines(tuple(overrides.gpus)):
+        said = split_machine(text)
+        if said.count is None and said.name.casefold() != ALL:
+            text = f"{count}x {text}"  # noqa: PLW2901 - the same machine, counted
+            why = "as many as the file runs on; NAME:1 stands for one"
+            made.note("hardware", f"{said.name}:{count}", why)
+        gpus.append(text)
     return replace(overrides, gpus=tuple(gpus))
 
 
 def _first_machine(overrides: Overrides) -> tuple[str | None, int]:
     """Name and count of the first device named; no name for `all`."""
-    text = overrides.gpus[0].split(",")[0].partition("@")[0].strip()
-    name, count = named_machine(text)
-    return (None, 1) if name.casefold() == "all" else (name, count)
+    said = split_machine(split_machines(tuple(overrides.gpus))[0])
+    return (None, 1) if said.name.casefold() == ALL else (said.name, said.devices)
 
 
 def _place_saves(made: Imported, values: dict[str, Any], overrides: Overrides, batch: int) -> None:
@@ -249,11 +256,11 @@ def _place_saves(made: Imported, values: dict[str, Any], overrides: Overrides, b
     if often is None:
         return
     rows = overrides.set_values.get("data.rows", values.get("data", {}).get("rows"))
-    text = str(rows).replace(",", "").replace("_", "")
-    if rows is None or not text.isdecimal() or len(text) > 12:  # noqa: PLR2004
+    count = whole_or_zero(rows, scaled=True)
+    if not count:
         made.note("checkpoint_every_steps", 500, "saved by the epoch, and the rows are not stated")
         return
-    made.knobs["checkpoint_every_steps"] = max(1, int(math.ceil(int(text) / batch) / often))
+    made.knobs["checkpoint_every_steps"] = max(1, int(math.ceil(count / batch) / often))
 
 
 def _complete_evaluation(made: Imported, values: dict[str, Any], overrides: Overrides) -> None:

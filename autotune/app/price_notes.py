@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.catalog.prices import refused_prices
-from autotune.domain.recommendation import Decisive
 
 if TYPE_CHECKING:
     from autotune.domain.device import Offer
@@ -24,11 +23,9 @@ def price_notes(job: Job) -> list[str]:
     notes = [*refused_prices()] if any(offer.price_as_of for offer in job.offers) else []
     if len(oldest) <= NAMED:
         return notes + [
-            Decisive(
-                f"the price of {offer.label} is {offer.price_age_days} days old "
-                f"({offer.price_source}): the ranking may have changed; state your own with "
-                "--price, or `autotune prices refresh`"
-            )
+            f"the price of {offer.label} is {offer.price_age_days} days old "
+            f"({offer.price_source}): the ranking may have changed; state your own with --price, "
+            "or `autotune prices refresh`"
             for offer in oldest.values()
         ]
     by_age = sorted(oldest.values(), key=lambda o: (-(o.price_age_days or 0), o.device.name))
@@ -37,4 +34,4 @@ def price_notes(job: Job) -> list[str]:
         f"{len(by_age)} prices are older than {OLD_DAYS} days ({named}): the ranking may have "
         "changed; state your own with --gpu NAME:N@PRICE, or `autotune prices refresh`"
     )
-    return [*notes, Decisive(many)]
+    return [*notes, many]

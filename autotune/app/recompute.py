@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import time
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.app import runs
 from autotune.app.carried import add_measured, carried_observations, forget_measured
 from autotune.app.choices import check_choices
 from autotune.app.compared_rows import differences_of, limits_changed, recommends_another
-from autotune.app.instead_of_run import started_from
+from autotune.app.instead_of_run import started_from, started_from_line
 from autotune.app.journey import ending_at, starting_at
 from autotune.app.load_job import jobs_of_spec
 from autotune.app.overrides import Overrides
@@ -28,7 +29,6 @@ from autotune.report.recorded import recorded_payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from autotune.app.load_job import NamedJob
     from autotune.domain.device import Offer
@@ -91,13 +91,14 @@ def recompute(
 ) -> Recomputation:
     """Recompute a run folder (the last one if None), or a file from its first machine.
 
-    A trainer's own file names none: there it is the first of the overrides' GPUs.
+    A trainer's own file names none, nor does a job in one line (None, with a model stated in the
+    overrides): there it is the first of the overrides' GPUs.
 
     Raises InputError for no run, a damaged one or one of another version, and for bad changes.
     """
     begun = time.perf_counter()
     check_choices(objective=options.objective, fidelity=options.fidelity)
-    read, overrides = _source(source or runs.last_run(), options.overrides)
+    read, overrides = _source(source, options.overrides)
     options = replace(options, overrides=overrides)
     asked = _asked(read, options)
     news = _changed_jobs(read, options)
@@ -138,7 +139,11 @@ def _pairs(option: str, text: str, example: str) -> dict[str, str]:
     return found
 
 
-def _source(path: Path, overrides: Overrides) -> tuple[_Source, Overrides]:
+def _source(path: Path | None, overrides: Overrides) -> tuple[_Source, Overrides]:
+    if path is None and "model" in overrides.stated:
+        values, overrides = started_from_line(overrides)
+        return _Source("the command line", values, Path(), (), None, 0), overrides
+    path = path or runs.last_run()
     if path.is_file():
         values, overrides = started_from(path, overrides)
         values.setdefault("name", path.stem)

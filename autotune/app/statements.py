@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.app.observed import named_machine
 from autotune.catalog.devices import find_device
 from autotune.domain.errors import InputError
 from autotune.domain.jobvalues import parse_step_time
+from autotune.domain.machine_text import split_machine
 from autotune.domain.statement import About, Span, StatedDuration, Statement
 from autotune.domain.units import parse_bytes, parse_figure, parse_seconds, parse_span
 
@@ -55,8 +55,8 @@ def statement_of(entry: StatedEntry, index: int) -> Statement:
 def _machine(text: str | None) -> tuple[str | None, int]:
     if text is None:
         return None, 1
-    name, count = named_machine(text)
-    return find_device(name).name, count
+    said = split_machine(text)
+    return find_device(said.name).name, said.devices
 
 
 def _about(

@@ -88,7 +88,9 @@ def refuse_flags(overrides: Overrides, name: str) -> None:
     given += ["--beside"] if overrides.beside else []
     if given:
         msg = f"{name} states the job, so {', '.join(given)} cannot be given beside it"
-        raise InputError(msg, "change the file, or leave it out for the one-line form")
+        changes = " ".join(f"--set {key}={value}" for key, value in overrides.stated.items())
+        hint = f"to change the job, use {changes}" if changes else "leave --beside out"
+        raise InputError(msg, hint)
 
 
 def origin_of(jobfile: JobFile) -> Origin | None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 from autotune.app import runs
 from autotune.app.instead_of_run import job_values
 from autotune.app.log_match import Plan, check_same_job, plan_of
-from autotune.app.observed import named_machine
+from autotune.app.overrides import Overrides
+from autotune.app.own_job import flag_of
 from autotune.app.verified import without_verified
 from autotune.catalog.devices import find_device
 from autotune.catalog.local import default_host
@@ -19,7 +20,8 @@ from autotune.domain.candidates import Candidates
 from autotune.domain.config import Config
 from autotune.domain.device import Offer
 from autotune.domain.errors import InputError
-from autotune.domain.outcome import MemoryParts, Spread, TimeParts, bound_of
+from autotune.domain.machine_text import split_machine
+from autotune.domain.outcome import MemoryParts, Spread, TimeParts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,19 +46,21 @@ class Planned:
     notes: tuple[str, ...]
 
 
-def asked(run: Path | None) -> tuple[Job, Path | None, list[Plan]]:
-    """The job, its run folder, and the configurations that its answer holds."""
+def asked(run: Path | None, stated: Overrides | None = None) -> tuple[Job, Path | None, list[Plan]]:
+    """The job, its run folder, and the configurations that its answer holds.
+
+    stated: a job in one line, where it names a model; else what is set in a job file.
+    """
     from autotune.report.recorded import recorded_payload
 
-    if run is not None and run.is_file():
-        from autotune.app.estimate import estimate
-        from autotune.app.load_job import load_job
-        from autotune.report.payload import row_payload
-
-        job_values(run, "verify")
-        job = load_job(run)
-        row = row_payload(estimate(job, fidelity="formula").row)
-        return without_verified(job), None, [Plan("stated", cast("dict[str, Any]", row))]
+    stated = stated or Overrides()
+    if "model" in stated.stated or (run is not None and run.is_file()):
+        return _stated_plan(run, stated)
+    if stated != Overrides():
+        given = [flag_of(key) for key in stated.stated]
+        given += [f"--set {key}" for key in stated.set_values]
+        msg = f"a run folder states its job, so {', '.join(given)} cannot be given beside it"
+        raise InputError(msg, "leave it out, or name the job file, or state the job in one line")
     run_dir = run or runs.last_run()
     job = runs.load_run_job(run_dir)
     payload = recorded_payload(runs.load_recommendation_payload(run_dir), str(run_dir))
@@ -66,6 +70,21 @@ def asked(run: Path | None) -> tuple[Job, Path | None, list[Plan]]:
         msg = f"{run_dir} has no configuration to verify: nothing fitted"
         raise InputError(msg, "name another run, or the job file")
     return job, run_dir, plans
+
+
+def _stated_plan(run: Path | None, stated: Overrides) -> tuple[Job, None, list[Plan]]:
+    """The plan of a job file or of a job in one line: exactly what it states."""
+    from autotune.app.estimate import estimate
+    from autotune.app.load_job import jobs_of_line, load_jobs, only_job
+    from autotune.report.payload import row_payload
+
+    if run is None:
+        job = only_job(jobs_of_line(stated), "the command line")
+    else:
+        job_values(run, "verify")
+        job = only_job(load_jobs(run, stated), str(run))
+    row = row_payload(estimate(job, fidelity="formula").row)
+    return without_verified(job), None, [Plan("stated", cast("dict[str, Any]", row))]
 
 
 def planned_of(job: Job, run_dir: Path | None, plans: list[Plan], log: RunLog) -> Planned:
@@ -159,7 +178,6 @@ def _as_recorded(row: Estimated, recorded: Any) -> Estimated:  # noqa: ANN401 - 
         cost_usd=Spread(**recorded["cost_usd"]),
         step_time_s=recorded["step_time_s"],
         tokens_per_s=recorded["tokens_per_s"],
-        bound_by=bound_of(TimeParts(**time), row.step_bound),
         time_s=TimeParts(**time),
         memory_bytes=MemoryParts(**memory),
         checkpoints=recorded["checkpoints"],
@@ -174,9 +192,9 @@ def machine_of(named: str | None, count: int | None, planned: Planned) -> Offer:
     if named == "cpu":
         msg = f"the run is on the CPU, and {planned.offer.label} was planned"
         raise InputError(msg, "its times say nothing of that machine; --gpu NAME compares anyway")
-    name, stated = named_machine(named)
-    device = find_device(name)
-    count = stated if ":" in named else (count or planned.offer.count)
+    said = split_machine(named)
+    device = find_device(said.name)
+    count = said.count or count or planned.offer.count
     offers = (planned.offer, *planned.job.offers)
     for offer in offers:
         if (offer.device.name, offer.count) == (device.name, count):

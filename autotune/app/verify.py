@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from autotune.app import runs
 from autotune.app.measured_bill import MODELLED_SD, Z90
+from autotune.app.overrides import Overrides
 from autotune.app.read_log import read_log, training_of
 from autotune.app.verified import VERIFIED, remember, with_verified
 from autotune.app.verified_lines import Comparison, explanations, lines_of
@@ -46,11 +47,15 @@ LONGEST_ELAPSED_S = 10 * 365.25 * 86400
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """What the log does not say: on which machine, how long so far; and how many runs follow."""
+    """What the log does not say: on which machine, how long so far; and how many runs follow.
+
+    job: a job in one line, or what is set in a job file.
+    """
 
     gpu: str | None = None
     elapsed: str | None = None
     next_runs: int = 1
+    job: Overrides = field(default_factory=Overrides)
 
 
 def verify(run: Path | None, log: Path, options: VerifyOptions | None = None) -> Verification:
@@ -61,9 +66,13 @@ def verify(run: Path | None, log: Path, options: VerifyOptions | None = None) ->
     Raises InputError when the log is damaged, of another job, or says nothing of time.
     """
     options = options or VerifyOptions()
-    if run is None and (log / runs.JOB_FILE).is_file():
+    in_line = "model" in options.job.stated
+    if in_line and run is not None:
+        msg = f"{run} states the job, so it cannot be stated in one line too"
+        raise InputError(msg, "leave one of them out")
+    if run is None and not in_line and (log / runs.JOB_FILE).is_file():
         run = log
-    job, run_dir, plans = asked(run)
+    job, run_dir, plans = asked(run, options.job)
     read = read_log(log)
     if not job.steps:
         msg = f"{job.name} is an evaluation-only run: it has no training steps to verify"

@@ -179,6 +179,11 @@ def _plain(text: str) -> str:
     return _NOT_WORD.sub("", _MAKERS.sub("", lower))
 
 
+# What a cloud calls one board although the words alone would be another's. Source: Google Cloud,
+# "GPU machine types": nvidia-tesla-a100 has 40 GB (A2 standard), nvidia-a100-80gb has 80.
+_CLOUD_NAMES = {"nvidia-tesla-a100": "a100-sxm4-40gb"}
+
+
 @lru_cache(maxsize=1)
 def _by_plain_name() -> dict[str, Device]:
     """Every way to write a device; its own name wins over another's short or driver name."""
@@ -199,7 +204,8 @@ def find_device(text: str) -> Device:
     a100 and a100-80gb are a100-sxm4-80gb, a100-40gb is a100-sxm4-40gb, v100 is v100-sxm2-16gb,
     p100 is p100-pcie-16gb, gh200 is gh200-96gb, rtx-pro-6000 is the workstation edition.
     """
-    found = _by_plain_name().get(_plain(text))
+    named = _CLOUD_NAMES.get(text.strip().casefold(), text)
+    found = _by_plain_name().get(_plain(named))
     if found is None:
         devices = load_devices()
         known = list(devices) + [

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from autotune.domain.paths import whole
-
 
 def home_dir() -> Path:
-    """$AUTOTUNE_HOME, else ~/.cache/autotune, from the root. Not created here."""
+    """$AUTOTUNE_HOME, else ~/.cache/autotune. Not created here."""
     stated = os.environ.get("AUTOTUNE_HOME")
-    return whole(stated) if stated else Path.home() / ".cache" / "autotune"
+    return Path(stated) if stated else Path.home() / ".cache" / "autotune"

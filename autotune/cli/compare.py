@@ -6,24 +6,14 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from autotune.cli.jobs import (
-    AllowOption,
-    BesideOption,
-    EpochsOption,
-    FromArgsOption,
-    GpuOption,
-    JobArgument,
-    LengthOption,
-    MethodOption,
-    ModelOption,
-    PriceOption,
-    RowsOption,
-    SetOption,
-    VariantOption,
-    load_all,
-    set_values,
-    split_names,
-    stated_by_flags,
+from autotune.cli.options import (
+    Changes,
+    Limits,
+    OneLine,
+    Source,
+    Space,
+    overrides_of,
+    with_option_sets,
 )
 from autotune.cli.output import (
     Fidelity,
@@ -44,40 +34,20 @@ if TYPE_CHECKING:
     from autotune.app.load_job import NamedJob
 
 
-def compare(  # noqa: PLR0917 - typer passes by name
-    job: JobArgument = None,
-    from_args: FromArgsOption = None,
-    beside: BesideOption = None,
-    model: ModelOption = None,
-    method: MethodOption = None,
-    rows: RowsOption = None,
-    max_length: LengthOption = None,
-    epochs: EpochsOption = None,
-    gpu: GpuOption = None,
-    price: PriceOption = None,
-    max_price: Annotated[
-        str | None,
-        typer.Option("--max-price", metavar="PRICE", help="Leave out offers that are dearer."),
-    ] = None,
+@with_option_sets
+def compare(
+    *,
+    source: Source,
+    line: OneLine,
+    changes: Changes,
+    limits: Limits,
     spot: Annotated[
         bool, typer.Option("--spot", help="Also each machine on spot, where a price is known.")
     ] = False,
-    variant: VariantOption = None,
-    set_: SetOption = None,
-    allow: AllowOption = None,
-    space: Annotated[
-        str | None,
-        typer.Option("--space", metavar="FILE", help="Search space: a file, default or extended."),
-    ] = None,
+    space: Space = None,
     minimize: Annotated[
         Goal, typer.Option("--minimize", help="What the best within the limits is the least of.")
     ] = Goal.cost,
-    deadline: Annotated[
-        str | None, typer.Option("--deadline", metavar="24h", help="The run must end within.")
-    ] = None,
-    budget: Annotated[
-        str | None, typer.Option("--budget", metavar="60USD", help="The run must cost at most.")
-    ] = None,
     fidelity: Annotated[
         Fidelity,
         typer.Option("--fidelity", help="What memory rests on; auto and trace take longer."),
@@ -91,21 +61,8 @@ def compare(  # noqa: PLR0917 - typer passes by name
     autotune compare jobs/h100_38h.yaml --gpu h100,a100-40gb:4@4.80USD/h,h100:2@5.00USD/h
     """
     from autotune.app.compare import CompareOptions
-    from autotune.app.overrides import Overrides
 
-    changes = Overrides(
-        gpus=split_names(gpu),
-        price=price,
-        max_price=max_price,
-        set_values=set_values(set_),
-        allow=split_names(allow),
-        deadline=deadline,
-        budget=budget,
-        spot=spot,
-        stated=stated_by_flags(model, method, rows, max_length, epochs),
-        beside=tuple(beside or ()),
-    )
-    jobs = load_all(job, from_args, changes, variant)
+    jobs = source.jobs(overrides_of(line, changes, limits, source.beside, spot=spot))
     print_comparison(
         jobs, CompareOptions(space, minimize.value, fidelity.value), format_, quiet=quiet
     )

@@ -6,25 +6,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.jobs import (
-    AllowOption,
-    BesideOption,
-    EpochsOption,
-    FromArgsOption,
-    GpuOption,
-    JobArgument,
-    LengthOption,
-    MethodOption,
-    ModelOption,
-    PriceOption,
-    RowsOption,
-    SetOption,
-    VariantOption,
-    load_all,
-    set_values,
-    split_names,
-    stated_by_flags,
-)
+from autotune.cli.options import Changes, OneLine, Source, overrides_of, with_option_sets
 from autotune.cli.output import (
     Fidelity,
     Format,
@@ -38,20 +20,12 @@ from autotune.cli.output import (
 from autotune.domain.errors import InputError
 
 
-def estimate(  # noqa: PLR0917 - typer passes by name
-    job: JobArgument = None,
-    from_args: FromArgsOption = None,
-    beside: BesideOption = None,
-    model: ModelOption = None,
-    method: MethodOption = None,
-    rows: RowsOption = None,
-    max_length: LengthOption = None,
-    epochs: EpochsOption = None,
-    set_: SetOption = None,
-    variant: VariantOption = None,
-    allow: AllowOption = None,
-    gpu: GpuOption = None,
-    price: PriceOption = None,
+@with_option_sets
+def estimate(
+    *,
+    source: Source,
+    line: OneLine,
+    changes: Changes,
     claim: Annotated[
         str | None,
         typer.Option(
@@ -80,10 +54,10 @@ def estimate(  # noqa: PLR0917 - typer passes by name
 
     What the job does not state is the trainer's default. For example:
     autotune estimate jobs/h100_38h.yaml --set micro_batch_size=8 --set compile=default
+    or in one line: autotune estimate --model Qwen/Qwen2.5-7B --rows 20k --gpu h100
     """
     from autotune.app.estimate import estimate as price_config
     from autotune.app.load_job import only_job
-    from autotune.app.overrides import Overrides
     from autotune.report.csv_rows import estimate_csv
     from autotune.report.markdown import estimate_markdown
     from autotune.report.payload import dumps, estimate_payload
@@ -92,15 +66,8 @@ def estimate(  # noqa: PLR0917 - typer passes by name
     if full_trace and fidelity is Fidelity.formula:
         msg = "--full-trace and --fidelity formula contradict each other"
         raise InputError(msg, "leave one of them out")
-    overrides = Overrides(
-        gpus=split_names(gpu),
-        price=price,
-        set_values=set_values(set_),
-        allow=split_names(allow),
-        stated=stated_by_flags(model, method, rows, max_length, epochs),
-        beside=tuple(beside or ()),
-    )
-    loaded = only_job(load_all(job, from_args, overrides, variant), str(job or "the command"))
+    overrides = overrides_of(line, changes, beside=source.beside)
+    loaded = only_job(source.jobs(overrides), source.name)
     found = price_config(
         loaded,
         fidelity=fidelity.value,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.jobs import GpuOption, PriceOption, split_names
+from autotune.cli.options import Gpu, Price, Space, gpu_names
 from autotune.cli.output import (
     Fidelity,
     Format,
@@ -57,15 +57,12 @@ def plan(  # noqa: PLR0917 - typer passes by name
     share: Annotated[
         bool, typer.Option("--share", help="Two launch-bound runs to a card, where that pays.")
     ] = False,
-    gpu: GpuOption = None,
-    price: PriceOption = None,
+    gpu: Gpu = None,
+    price: Price = None,
     minimize: Annotated[
         Goal, typer.Option("--minimize", help="What each run and the machine are the least of.")
     ] = Goal.cost,
-    space: Annotated[
-        str | None,
-        typer.Option("--space", metavar="FILE", help="Search space: a file, default or extended."),
-    ] = None,
+    space: Space = None,
     fidelity: Annotated[
         Fidelity,
         typer.Option("--fidelity", help="What memory rests on; auto and trace take longer."),
@@ -102,7 +99,7 @@ def plan(  # noqa: PLR0917 - typer passes by name
     )
     with Progress(quiet=quiet) as progress:
         progress("reading the campaign")
-        found = find(load_campaign(campaign, gpus=split_names(gpu), price=price), options, progress)
+        found = find(load_campaign(campaign, gpus=gpu_names(gpu), price=price), options, progress)
     payload = plan_payload(found)
     if chart is not None:
         write_chart(chart, plan_svg(payload))

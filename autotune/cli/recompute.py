@@ -7,21 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.jobs import (
-    AllowOption,
-    BesideOption,
-    EpochsOption,
-    GpuOption,
-    LengthOption,
-    MethodOption,
-    ModelOption,
-    PriceOption,
-    RowsOption,
-    SetOption,
-    set_values,
-    split_names,
-    stated_by_flags,
-)
+from autotune.cli.options import Beside, Changes, Limits, OneLine, overrides_of, with_option_sets
 from autotune.cli.output import (
     Fidelity,
     Format,
@@ -35,30 +21,22 @@ from autotune.cli.output import (
 from autotune.cli.tune import Goal
 
 
-def recompute(  # noqa: PLR0917 - typer passes by name
+@with_option_sets
+def recompute(
     run: Annotated[
         Path | None,
         typer.Argument(
             metavar="RUN",
             help="A run folder (the last one if left out), or a job file: from its first machine; "
-            "a trainer's own file: from the first of --gpu.",
+            "a trainer's own file, or a job in one line: from the first of --gpu.",
             show_default=False,
         ),
     ] = None,
-    beside: BesideOption = None,
-    model: ModelOption = None,
-    method: MethodOption = None,
-    rows: RowsOption = None,
-    max_length: LengthOption = None,
-    epochs: EpochsOption = None,
-    gpu: GpuOption = None,
-    price: PriceOption = None,
-    max_price: Annotated[
-        str | None,
-        typer.Option("--max-price", metavar="PRICE", help="Leave out offers that are dearer."),
-    ] = None,
-    set_: SetOption = None,
-    allow: AllowOption = None,
+    *,
+    line: OneLine,
+    changes: Changes,
+    limits: Limits,
+    beside: Beside = None,
     software: Annotated[
         str | None,
         typer.Option(
@@ -82,12 +60,6 @@ def recompute(  # noqa: PLR0917 - typer passes by name
     minimize: Annotated[
         Goal | None, typer.Option("--minimize", help="As the run did, unless stated.")
     ] = None,
-    deadline: Annotated[
-        str | None, typer.Option("--deadline", metavar="24h", help="The run must end within.")
-    ] = None,
-    budget: Annotated[
-        str | None, typer.Option("--budget", metavar="60USD", help="The run must cost at most.")
-    ] = None,
     fidelity: Annotated[
         Fidelity, typer.Option("--fidelity", help="What the cost model rests on.")
     ] = Fidelity.auto,
@@ -108,7 +80,6 @@ def recompute(  # noqa: PLR0917 - typer passes by name
 
     For example: autotune recompute --gpu a100-40gb, or: autotune recompute --price 2.10USD/h
     """
-    from autotune.app.overrides import Overrides
     from autotune.app.recompute import RecomputeOptions, exit_status, software_of, vary_of
     from autotune.app.recompute import recompute as again
     from autotune.report.payload import dumps
@@ -120,17 +91,7 @@ def recompute(  # noqa: PLR0917 - typer passes by name
     )
 
     options = RecomputeOptions(
-        overrides=Overrides(
-            gpus=split_names(gpu),
-            price=price,
-            max_price=max_price,
-            set_values=set_values(set_),
-            allow=split_names(allow),
-            deadline=deadline,
-            budget=budget,
-            stated=stated_by_flags(model, method, rows, max_length, epochs),
-            beside=tuple(beside or ()),
-        ),
+        overrides=overrides_of(line, changes, limits, beside),
         software=software_of(software) if software else None,
         vary=[vary_of(text) for text in vary or ()],
         space=space,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from autotune.cli.lists import print_listing
-from autotune.cli.output import Format, FormatOption, QuietOption, VerboseOption, emit, warn
+from autotune.cli.output import Format, FormatOption, QuietOption, emit, warn
 from autotune.cli.tune import EXPORT_HELP, print_recommendation
 
 RunArgument = Annotated[
@@ -41,7 +41,6 @@ def report(
     format_: Annotated[
         ReportFormat, typer.Option("--format", help="How to print the answer.")
     ] = ReportFormat.text,
-    verbose: VerboseOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Print the answer of a run again.
@@ -50,7 +49,6 @@ def report(
     autotune report --format html > answer.html
     """
     from autotune.app.runs import last_run, load_recommendation_payload
-    from autotune.report.how_to_run import next_steps
     from autotune.report.recorded import recorded_payload
 
     run_dir = run or last_run()
@@ -61,8 +59,7 @@ def report(
         warn(payload["warnings"], quiet=quiet)
         emit(recommendation_html(payload))
         return
-    payload["next"] = next_steps(payload)
-    print_recommendation(payload, Format(format_.value), quiet=quiet, verbose=verbose)
+    print_recommendation(payload, Format(format_.value), quiet=quiet)
 
 
 def export(

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, TypedDict
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from autotune.cli.jobs import (
-    AllowOption,
-    BesideOption,
-    FromArgsOption,
-    GpuOption,
-    PriceOption,
-    SetOption,
-    VariantOption,
-    load_all,
-    set_values,
+from autotune.cli.options import (
+    Changes,
+    Limits,
+    OneLine,
+    Source,
+    Space,
+    overrides_of,
     split_names,
-    stated_by_flags,
+    with_option_sets,
 )
 from autotune.cli.output import (
     Fidelity,
@@ -29,13 +25,11 @@ from autotune.cli.output import (
     Progress,
     QuietOption,
     TrustOption,
-    VerboseOption,
     emit,
     emit_as,
     look,
     warn,
 )
-from autotune.cli.typed import asked
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
@@ -76,93 +70,23 @@ class Sampler(StrEnum):
     random = "random"
 
 
-@dataclass(frozen=True, slots=True)
-class OneLine:
-    """A job stated in options instead of a file."""
-
-    model: str | None
-    method: str | None
-    rows: int | None
-    max_length: int | None
-    epochs: float | None
-    global_batch: int | None
-
-    @property
-    def flags(self) -> list[str]:
-        """The options that were given."""
-        return [
-            f"--{field.name.replace('_', '-')}"
-            for field in fields(self)
-            if getattr(self, field.name) is not None
-        ]
-
-
-class Changes(TypedDict):
-    """What options change in a job, as the loaders take it."""
-
-    gpus: tuple[str, ...]
-    price: str | None
-    max_price: str | None
-    set_values: dict[str, str]
-    allow: tuple[str, ...]
-    deadline: str | None
-    budget: str | None
-
-
-def tune(  # noqa: PLR0917 - typer passes options by name
-    context: typer.Context,
-    job: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="JOB",
-            help="A job file (YAML), or a trainer's own file (HF or TRL arguments, axolotl, "
-            "LLaMA-Factory, ...). Without it, state the job with --model and --rows.",
-            show_default=False,
-        ),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", metavar="NAME", help="Model, if there is no job file.")
-    ] = None,
-    method: Annotated[
-        str | None, typer.Option("--method", metavar="lora|qlora|full", help="How to train it.")
-    ] = None,
-    rows: Annotated[int | None, typer.Option("--rows", help="Rows of training data.")] = None,
-    max_length: Annotated[
-        int | None, typer.Option("--max-length", help="Tokens a row at most.")
-    ] = None,
-    epochs: Annotated[float | None, typer.Option("--epochs", help="Passes over the data.")] = None,
-    global_batch: Annotated[
-        int | None, typer.Option("--global-batch", help="Rows of one optimizer step.")
-    ] = None,
-    from_args: FromArgsOption = None,
-    beside: BesideOption = None,
+@with_option_sets
+def tune(
+    *,
+    source: Source,
+    line: OneLine,
+    changes: Changes,
+    limits: Limits,
     in_place: Annotated[
         bool,
         typer.Option(
             "--in-place", help="Also change the trainer's file itself; the old one is kept."
         ),
     ] = False,
-    gpu: GpuOption = None,
-    price: PriceOption = None,
-    max_price: Annotated[
-        str | None,
-        typer.Option("--max-price", metavar="PRICE", help="Leave out offers that are dearer."),
-    ] = None,
-    set_: SetOption = None,
-    allow: AllowOption = None,
-    space: Annotated[
-        str | None,
-        typer.Option("--space", metavar="FILE", help="Search space: a file, default or extended."),
-    ] = None,
+    space: Space = None,
     minimize: Annotated[
         Goal, typer.Option("--minimize", help="What the answer is the least of.")
     ] = Goal.cost,
-    deadline: Annotated[
-        str | None, typer.Option("--deadline", metavar="24h", help="The run must end within.")
-    ] = None,
-    budget: Annotated[
-        str | None, typer.Option("--budget", metavar="60USD", help="The run must cost at most.")
-    ] = None,
     score: Annotated[
         Score, typer.Option("--score", help="Score by the cost model, or by probes on a device.")
     ] = Score.model,
@@ -194,7 +118,6 @@ def tune(  # noqa: PLR0917 - typer passes options by name
     run: Annotated[
         Path | None, typer.Option("--run", metavar="DIR", help="Folder of this run.")
     ] = None,
-    variant: VariantOption = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --run, or the last one.")
     ] = False,
@@ -210,27 +133,17 @@ def tune(  # noqa: PLR0917 - typer passes options by name
         bool, typer.Option("--dry-run", help="Answer without writing a run folder.")
     ] = False,
     format_: FormatOption = Format.text,
-    verbose: VerboseOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Find the best config and machine for a job.
 
     For example: autotune tune jobs/h100_38h.yaml, or in one line:
-    autotune tune --model Qwen/Qwen2.5-7B --method lora --rows 20000 --gpu h100,a100-80gb
+    autotune tune --model Qwen/Qwen2.5-7B --rows 20k --gpu h100,2xl40s
     """
-    one_line = OneLine(model, method, rows, max_length, epochs, global_batch)
-    changes: Changes = {
-        "gpus": split_names(gpu),
-        "price": price,
-        "max_price": max_price,
-        "set_values": set_values(set_),
-        "allow": split_names(allow),
-        "deadline": deadline,
-        "budget": budget,
-    }
+    overrides = overrides_of(line, changes, limits, source.beside)
     with Progress(quiet=quiet) as progress:
         progress("reading the job")
-        several = _load(job, one_line, changes, variant, from_args, beside or ())
+        several = source.jobs(overrides)
         if in_place:
             from autotune.app.own_file import check_in_place
 
@@ -254,27 +167,25 @@ def tune(  # noqa: PLR0917 - typer passes options by name
             score=score.value,
             dry_run=dry_run,
             probing=_probing(score, probes, probe_budget, probe_on),
-            asked=asked(context),
         )
         told = progress.line if score is Score.probe else progress
         recommendation = find(several[0].job, options, told) if len(several) == 1 else None
     if recommendation is None:
         _table_of_variants(several, options, format_, quiet=quiet)
     payload = recommendation_payload(recommendation)
-    print_recommendation(payload, format_, quiet=quiet, verbose=verbose)
-    _own_file(recommendation, options, format_, in_place=in_place, verbose=verbose)
+    print_recommendation(payload, format_, quiet=quiet)
+    _own_file(recommendation, options, format_, in_place=in_place)
     raise typer.Exit(exit_code(payload))
 
 
 def _own_file(
-    recommendation: Recommendation, options: Options, chosen: Format, *,
-    in_place: bool, verbose: bool,
-) -> None:  # fmt: skip
+    recommendation: Recommendation, options: Options, chosen: Format, *, in_place: bool
+) -> None:
     """Show what changes in the trainer's own file; with --in-place, change it."""
     from autotune.app.own_file import own_changes, put_in_place
 
     told = own_changes(recommendation, options.exports)
-    if told and (chosen is Format.md or (chosen is Format.text and verbose)):
+    if told and chosen in {Format.text, Format.md}:
         fenced = chosen is Format.md and told.startswith("---")
         emit(f"\n```diff\n{told}```" if fenced else f"\n{told}")
     if in_place:
@@ -313,63 +224,19 @@ def _probing(
     return ProbeOptions(probes=probes, budget_s=parse_seconds(budget) if budget else None, on=on)
 
 
-def _load(
-    job: Path | None,
-    one_line: OneLine,
-    changes: Changes,
-    variant: str | None,
-    from_args: str | None,
-    beside: Sequence[str],
-) -> list[NamedJob]:
-    """The jobs of the file, or of the one-line form. Raises InputError for both or neither."""
-    from autotune.app.load_job import NamedJob, job_from_options
-    from autotune.app.overrides import Overrides
-
-    if job is not None or from_args is not None:
-        stated = stated_by_flags(**asdict(one_line))
-        overrides = Overrides(**changes, stated=stated, beside=tuple(beside))
-        return load_all(job, from_args, overrides, variant)
-    if beside:
-        msg = "--beside is of a trainer's own file, and there is none"
-        raise InputError(msg, "name the trainer's file as JOB, or give --from-args")
-    if variant is not None:
-        msg = "--variant takes one of a job file's variants, and there is no job file"
-        raise InputError(msg, "name the job file")
-    if one_line.model is None or one_line.method is None or one_line.rows is None:
-        needed = ("--model", "--method", "--rows")
-        missing = ", ".join(flag for flag in needed if flag not in one_line.flags)
-        msg = f"no job file, and the one-line form lacks {missing}"
-        hint = "autotune tune JOB, or autotune tune --model NAME --method lora --rows N --gpu NAME"
-        raise InputError(msg, hint)
-    found = job_from_options(
-        model=one_line.model,
-        method=one_line.method,
-        rows=one_line.rows,
-        max_length=one_line.max_length,
-        epochs=one_line.epochs,
-        global_batch=one_line.global_batch,
-        **changes,
-    )
-    return [NamedJob("", found)]
-
-
-def print_recommendation(
-    payload: RecommendationPayload, chosen: Format, *, quiet: bool, verbose: bool = False
-) -> None:
+def print_recommendation(payload: RecommendationPayload, chosen: Format, *, quiet: bool) -> None:
     """The answer in the format asked for; warnings also on stderr where nobody reads the result."""
     from autotune.report.csv_rows import recommendation_csv
     from autotune.report.markdown import recommendation_markdown
     from autotune.report.payload import dumps
-    from autotune.report.screens.tune import recommendation_screen
     from autotune.report.text import recommendation_text
 
-    text = recommendation_text if verbose else recommendation_screen
     if chosen in {Format.json, Format.csv}:
         warn(payload["warnings"], quiet=quiet)
     emit_as(
         chosen,
         {
-            Format.text: lambda: text(payload, **look()),
+            Format.text: lambda: recommendation_text(payload, **look()),
             Format.json: lambda: dumps(payload),
             Format.csv: lambda: recommendation_csv(payload),
             Format.md: lambda: recommendation_markdown(payload),

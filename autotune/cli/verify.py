@@ -7,18 +7,21 @@ from typing import Annotated
 
 import typer
 
+from autotune.cli.options import Changes, OneLine, Set, overrides_of, with_option_sets
 from autotune.cli.output import Format, FormatOption, QuietOption, emit_as, look, warn
 
 MOST_RUNS = 10_000
 
 
+@with_option_sets
 def verify(
     first: Annotated[
         Path,
         typer.Argument(
             metavar="RUN|LOG",
             help="A run folder or a job file, and its log behind it; or a run folder alone, for "
-            "what its run.sh or the TrainerCallback wrote; or a log alone, of the last run.",
+            "what its run.sh or the TrainerCallback wrote; or a log alone, of the last run or of "
+            "the job that --model, --rows and --gpu state.",
             show_default=False,
         ),
     ],
@@ -31,10 +34,15 @@ def verify(
             show_default=False,
         ),
     ] = None,
+    *,
+    line: OneLine,
+    set_: Set = None,
     gpu: Annotated[
         str | None,
         typer.Option(
-            "--gpu", metavar="NAME[:N]", help="The machine it ran on, if not the planned one."
+            "--gpu",
+            metavar="NAME|8xNAME",
+            help="The machine it ran on, if not the planned one; of a job in one line, its own.",
         ),
     ] = None,
     elapsed: Annotated[
@@ -69,7 +77,9 @@ def verify(
     )
 
     run, log = (None, first) if second is None else (first, second)
-    found = compare(run, log, VerifyOptions(gpu, elapsed, next_runs))
+    machine = [gpu] if gpu and line.model is not None else None  # else it is another than planned
+    job = overrides_of(line, Changes(gpu=machine, set_=set_))
+    found = compare(run, log, VerifyOptions(None if machine else gpu, elapsed, next_runs, job))
     payload = verification_payload(found)
     if format_ in {Format.json, Format.csv}:
         warn(payload["warnings"], quiet=quiet)

@@ -37,6 +37,7 @@ from autotune.domain.jobvalues import (
     Rows,
     Section,
     Size,
+    Steps,
     StepTime,
     Text,
     Tokens,
@@ -57,7 +58,7 @@ from autotune.domain.statedfacts import MOST_ENTRIES, StatedEntry, entries
 class MethodSection(Section):
     """How to train. `qlora` is `lora` on an nf4 base."""
 
-    kind: Literal["full", "lora", "qlora"]
+    kind: Literal["full", "lora", "qlora"] = "lora"
     rank: Annotated[int, whole(1, MAX_RANK)] | None = None
     alpha: Annotated[float, real(0.0, 1e9, open_low=True)] | None = None
     dropout: Annotated[float, real(0.0, 0.99)] | None = None
@@ -143,7 +144,7 @@ class TrainSection(Section):
     """How long to train: epochs or steps, and the rows of one optimizer step."""
 
     epochs: Annotated[float, real(0.0, MAX_EPOCHS, open_low=True)] | None = None
-    steps: Annotated[int, whole(1, MAX_STEPS)] | None = None
+    steps: Steps | None = None
     global_batch_size: Batch | None = None
 
     @model_validator(mode="after")
@@ -158,7 +159,7 @@ class EvaluationSection(Section):
     """Evaluations; without `every_steps` there is one, at the end."""
 
     rows: Rows
-    every_steps: Annotated[int, whole(0, MAX_STEPS)] | None = None
+    every_steps: Annotated[int, whole(0, MAX_STEPS, scaled=True)] | None = None
     generate_tokens: Annotated[int, whole(0, MAX_LENGTH)] | None = None
     batch_size: Batch | None = None
 
@@ -286,7 +287,7 @@ class EvidenceSection(Section):
     global_batch_size: Batch | None = None  # where it is not the job's
     rows: Rows | None = None
     epochs: Annotated[float, real(0.0, MAX_EPOCHS, open_low=True)] | None = None
-    steps: Annotated[int, whole(1, MAX_STEPS)] | None = None
+    steps: Steps | None = None
     max_length: Tokens | None = None
     today: bool = False
     note: Text | None = None
@@ -321,10 +322,9 @@ class OriginSection(Section):
 
 
 class JobFile(Section):
-    """A whole job file. Needed: model, method, data size and hardware; the rest is assumed."""
+    """A whole job file. Needed: model, data size and hardware; the rest is assumed."""
 
     model: Text
-    method: Annotated[MethodSection, BeforeValidator(method_word)]
     variants: Annotated[tuple[dict[Text, Any], ...], BeforeValidator(empty_list)] = ()
     hardware: Annotated[
         tuple[Annotated[HardwareSection, BeforeValidator(machine_word)], ...],
@@ -332,6 +332,9 @@ class JobFile(Section):
         Field(min_length=1, max_length=1000),
     ]
     name: Text | None = None
+    method: Annotated[MethodSection, BeforeValidator(method_word)] = Field(
+        default_factory=MethodSection
+    )
     data: DataSection = Field(default_factory=DataSection)
     train: Annotated[
         Annotated[Literal["none"], Tag(TEXT)] | Annotated[TrainSection, Tag(MAPPING)],

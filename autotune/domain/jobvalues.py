@@ -7,6 +7,7 @@ so that what was read can be written back unchanged.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from autotune.domain.config import knob
 from autotune.domain.errors import InputError
+from autotune.domain.machine_text import machine_entry
 from autotune.domain.units import (
     parse_bytes,
     parse_bytes_per_s,
@@ -37,6 +39,10 @@ MAX_CHARACTERS = 1000  # of one value; the longest real ones are paths
 HUNDRED_YEARS_S = 100 * 365.25 * 86400
 MAX_USD = 1e12
 MAX_BYTES = 1e18
+_SCALED = re.compile(r"\s*([0-9][0-9_,.]*)\s*([kKmMbB])\s*")
+_SCALES, _POWERS = {"k": 1e3, "m": 1e6, "b": 1e9}, {"k": 2**10, "m": 2**20}
+_POINTED = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3})+")
+_GROUPED = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
 TEXT, MAPPING = "<text>", "<mapping>"  # tags of alternatives; error paths leave them out
 QUALITY_WORDS = {
     "base": "method.base", "rank": "method.rank", "alpha": "method.alpha",
@@ -70,17 +76,59 @@ def shown(value: object) -> str:
     return {"dict": "a mapping", "list": "a list"}.get(type(value).__name__, "a value")
 
 
-def whole(low: int, high: int) -> BeforeValidator:
-    """A whole number: 600000, 600_000, "600,000" or 6e5; never a boolean."""
+def whole(low: int, high: int, *, scaled: bool = False) -> BeforeValidator:
+    """A whole number: 600000, 600_000, "600,000" or 6e5; never a boolean.
 
-    def check(value: object) -> int:
-        number = _number_of(value)
-        if number is None or not float(low) <= number <= float(high) or number != int(number):
-            msg = f"{shown(value)} must be a whole number from {low} to {high:,}"
-            raise wrong(msg)
-        return int(number)
+    scaled: also "50k" and "1.5M". Where k may be 1000 or 1024, both readings are named instead.
+    """
+    return BeforeValidator(lambda value: _whole(value, low, high, scaled=scaled))
 
-    return BeforeValidator(check)
+
+def _whole(value: object, low: int, high: int, *, scaled: bool) -> int:
+    if isinstance(value, str):
+        _refuse_points(value)
+    number = _number_of(value)
+    if number is None and isinstance(value, str):
+        number = _scaled(value, exact=not scaled)
+    if number is None or not float(low) <= number <= float(high) or number != int(number):
+        also = ", such as 50000, 50k or 1.5M" if scaled else ""
+        msg = f"{shown(value)} must be a whole number from {low} to {high:,}{also}"
+        raise wrong(msg)
+    return int(number)
+
+
+def whole_of_flag(flag: str, text: str, high: int, *, scaled: bool = False) -> int:
+    """The whole number from 1 on that an option states. Raises InputError that names the option."""
+    try:
+        return _whole(text, 1, high, scaled=scaled)
+    except PydanticCustomError as error:
+        msg = f"{flag}: {error.message()}"
+        raise InputError(msg) from None
+
+
+def whole_or_zero(value: object, *, scaled: bool = False) -> int:
+    """The whole number that a value of an unchecked job file says; 0 where it says none."""
+    try:
+        return _whole(value, 1, MAX_ROWS, scaled=scaled)
+    except PydanticCustomError:
+        return 0
+
+
+def _scaled(text: str, *, exact: bool) -> float | None:
+    """The number that "50k", "1.5M" or "2B" says: thousands, millions, billions.
+
+    exact: raises for "4k" instead, of what comes in powers of two: is it 4000 or 4096?
+    """
+    match = _SCALED.fullmatch(text)
+    number = _number_of(match[1]) if match else None
+    if match is None or number is None:
+        return None
+    unit = match[2].casefold()
+    if exact and unit in _POWERS:
+        decimal, binary = number * _SCALES[unit], number * _POWERS[unit]
+        msg = f"{shown(text)} can be read as {decimal:,.0f} or as {binary:,.0f}; write it out"
+        raise wrong(msg)
+    return None if exact else round(number * _SCALES[unit], 6)  # so 1.1M is whole
 
 
 def real(low: float, high: float, *, open_low: bool = False) -> BeforeValidator:
@@ -99,18 +147,41 @@ def real(low: float, high: float, *, open_low: bool = False) -> BeforeValidator:
 
 
 def _number_of(value: object) -> float | None:
-    """The finite number that a scalar or its text says, or None."""
+    """The finite number that a scalar or its text says, or None.
+
+    Raises for a comma that does not part thousands.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     if isinstance(value, str):
-        value = value.replace(",", "").replace("_", "")
+        value = value.strip()
         if len(value) > 40:  # noqa: PLR2004 - no count has forty digits
             return None
+        _refuse_commas(value)
+        value = value.replace(",", "").replace("_", "")
     try:
         number = float(value)
     except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
+
+
+def _refuse_points(text: str) -> None:
+    """Raise for "304.000" where a whole number is meant: half of the world parts thousands so."""
+    if _POINTED.fullmatch(text.strip()):
+        thousands = text.strip().replace(".", "")
+        msg = (
+            f"{shown(text)} can be read as a decimal or as {int(thousands):,}; "
+            f"write {thousands} if that is meant"
+        )
+        raise wrong(msg)
+
+
+def _refuse_commas(text: str) -> None:
+    """Raise for "1,5" and "60,00": a comma parts groups of three digits and nothing else."""
+    if "," in text and not _GROUPED.fullmatch(text):
+        msg = f"{shown(text)}: a comma parts thousands (304,000) and a point starts decimals (1.5)"
+        raise wrong(msg)
 
 
 def _text(value: str) -> str:
@@ -256,11 +327,13 @@ def method_word(value: object) -> object:
 
 
 def machine_word(value: object) -> object:
-    """`h100-sxm` or `h100-sxm:2` stands for a whole hardware entry."""
-    if not isinstance(value, str):
+    """`h100-sxm`, `2x h100-sxm` or `h100-sxm:2` stands for a whole hardware entry."""
+    if not isinstance(value, str | Mapping):
         return value
-    name, colon, count = value.rpartition(":")
-    return {"gpu": name, "count": count} if colon and count.isdigit() else {"gpu": value}
+    try:
+        return machine_entry(value)
+    except InputError as error:
+        raise wrong(_with_hint(error)) from None
 
 
 def machine_list(value: object) -> object:
@@ -287,7 +360,8 @@ Rate = Annotated[str, _unit(parse_bytes_per_s, MAX_BYTES, open_low=True)]
 Money = Annotated[str, _unit(parse_usd, MAX_USD, open_low=False)]
 Electricity = Annotated[str, _unit(parse_usd_per_kwh, MAX_USD, open_low=False)]
 OfferPrice = Annotated[str, _unit(_price_number, MAX_USD, open_low=False)]
-Rows = Annotated[int, whole(1, MAX_ROWS)]
+Rows = Annotated[int, whole(1, MAX_ROWS, scaled=True)]
+Steps = Annotated[int, whole(1, MAX_STEPS, scaled=True)]
 Tokens = Annotated[int, whole(1, MAX_LENGTH)]
 Batch = Annotated[int, whole(1, MAX_BATCH)]
 Length = Annotated[float, real(1.0, MAX_LENGTH)]

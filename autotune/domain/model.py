@@ -8,8 +8,7 @@ Names of sizes are those of Hugging Face configs.
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 Norm = Literal["rmsnorm", "layernorm"]
@@ -79,12 +78,6 @@ class Model:
     hf_config: str = "{}"  # the config.json it was read from (its text part), as JSON
     remote_code: bool = False  # the config asks for code that transformers does not ship
     stored_as: str = ""  # how the checkpoint quantises its weights: nf4, int8, gptq, ...
-
-    @property
-    def fingerprint(self) -> str:
-        """What the model is, whatever it is called and wherever its config.json lies."""
-        shape = replace(self, name="", source="", hf_config="")
-        return hashlib.sha256(repr(shape).encode()).hexdigest()[:16]
 
     @property
     def query_size(self) -> int:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.load_job import job_from_options, load_job
+from autotune.app.load_job import jobs_of_line, load_job
+from autotune.app.overrides import Overrides
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
@@ -141,10 +142,11 @@ def test_limits_and_prices_on_the_command_line_need_units(tmp_path: Path) -> Non
 
 
 def test_the_one_line_form_is_the_same_job(tmp_path: Path) -> None:
-    options = job_from_options(
-        model="meta-llama/Llama-3.1-8B", method="qlora", rows="600000", max_length="1024",
-        epochs="3", global_batch="8", gpus=["h100-sxm"],
-    )  # fmt: skip
+    stated = {
+        "model": "meta-llama/Llama-3.1-8B", "method.kind": "qlora", "data.rows": 600000,
+        "data.max_length": 1024, "train.epochs": 3, "train.global_batch_size": 8,
+    }  # fmt: skip
+    options = jobs_of_line(Overrides(gpus=["h100-sxm"], stated=stated))[0].job
     values = {
         "name": "Llama-3.1-8B-qlora", "model": "meta-llama/Llama-3.1-8B", "method": "qlora",
         "data": {"rows": 600000, "max_length": 1024},
@@ -157,8 +159,8 @@ def test_the_one_line_form_is_the_same_job(tmp_path: Path) -> None:
 
 
 def test_the_one_line_form_needs_a_device() -> None:
-    with pytest.raises(InputError, match="--gpu is missing"):
-        job_from_options(model="gpt2", method="lora", rows=10, gpus=[])
+    with pytest.raises(InputError, match="lacks --gpu NAME"):
+        jobs_of_line(Overrides(stated={"model": "gpt2", "data.rows": 10}))
 
 
 def test_another_global_batch_leaves_todays_config_at_its_own(tmp_path: Path) -> None:

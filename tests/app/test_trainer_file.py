@@ -100,7 +100,7 @@ def test_what_is_missing_is_asked_for_by_flag(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         load_jobs(path, Overrides())
     assert caught.value.hint == (
-        "add --model NAME --method lora|qlora|full --rows N --gpu NAME"
+        "add --model NAME --method lora|qlora|full --rows N or --data FILE --gpu NAME"
     )  # fmt: skip
 
 

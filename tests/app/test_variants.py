@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.app.compare import compare
-from autotune.app.load_job import NamedJob, job_from_options, load_job, load_jobs
+from autotune.app.load_job import NamedJob, jobs_of_line, load_job, load_jobs
 from autotune.app.overrides import Overrides
 from autotune.app.tune import Options, tune
 from autotune.domain.errors import InputError
@@ -105,11 +105,10 @@ def test_a_variant_is_chosen_by_name_or_number(tmp_path: Path) -> None:
 
 
 def test_the_one_line_form_is_one_job() -> None:
+    stated = {"model": "Qwen/Qwen2-0.5B", "data.rows": 100}
+    rows = {"data.rows": "[10, 20]"}
     with pytest.raises(InputError, match="one job, and these options make 2"):
-        job_from_options(
-            model="Qwen/Qwen2-0.5B", method="lora", rows=100, gpus=["t4"],
-            set_values={"data.rows": "[10, 20]"},
-        )  # fmt: skip
+        jobs_of_line(Overrides(gpus=["t4"], set_values=rows, stated=stated))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.app.load_job import job_from_options
+from autotune.app.load_job import jobs_of_line
+from autotune.app.overrides import Overrides
 from autotune.catalog import local
 from autotune.domain.config import Config
 from autotune.space.rules import violations
@@ -44,9 +45,8 @@ def test_16_bit_rates_follow_the_flags_and_what_is_emulated_is_refused(
         assert (device.peak_flop_per_s(name) > 0) is (name in native)
         if name in native:
             assert device.peak_flop_per_s(name) > device.fp32_flop_per_s
-    job = job_from_options(
-        model="Qwen/Qwen2.5-0.5B", method="full", rows=100, max_length=128, gpus=("cpu",)
-    )
+    stated = {"model": "Qwen/Qwen2.5-0.5B", "method.kind": "full", "data.rows": 100}
+    job = jobs_of_line(Overrides(gpus=("cpu",), stated={**stated, "data.max_length": 128}))[0].job
     offer = replace(job.offers[0], device=device)
     config = Config(
         micro_batch_size=job.global_batch_size, gradient_accumulation_steps=1,

@@ -56,9 +56,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         seen.update(source=source, **changes)
         return SAMPLES.JOB
 
-    def job_from_options(**options: Any) -> object:
-        seen.update(options)
-        return SAMPLES.JOB
+    def jobs_of_line(overrides: Overrides) -> list[NamedJob]:
+        seen.update(asdict(overrides))
+        return [NamedJob("", SAMPLES.JOB)]
 
     def load_jobs(source: Path, overrides: Overrides, variant: str | None = None) -> list[NamedJob]:
         seen.update(source=source, **asdict(overrides))
@@ -66,7 +66,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     monkeypatch.setattr("autotune.app.load_job.load_job", load_job)
     monkeypatch.setattr("autotune.app.load_job.load_jobs", load_jobs)
-    monkeypatch.setattr("autotune.app.load_job.job_from_options", job_from_options)
+    monkeypatch.setattr("autotune.app.load_job.jobs_of_line", jobs_of_line)
     return seen
 
 

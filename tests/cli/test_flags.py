@@ -9,37 +9,36 @@ from autotune.cli.application import app
 
 FORMAT = {"--format"}
 QUIET = {"--quiet", "-q"}
-VERBOSE = {"--verbose", "-v"}
+LINE = {
+    "--model", "--method", "--rows", "--data", "--max-length", "--epochs", "--global-batch",
+}  # fmt: skip
+SOURCE = {"--from-args", "--variant", "--beside"}
+CHANGES = {"--gpu", "--price", "--set", "--allow"}
+LIMITS = {"--max-price", "--deadline", "--budget"}
 FLAGS = {
     "tune": {
-        "--model", "--method", "--rows", "--max-length", "--epochs", "--global-batch", "--gpu",
-        "--price", "--max-price", "--set", "--allow", "--space", "--minimize", "--deadline",
-        "--budget", "--score", "--fidelity", "--sampler", "--trials", "--seed", "--storage",
-        "--run", "--resume", "--export", "--dry-run", "--probes", "--probe-budget", "--probe-on",
-        "--variant", "--trust-remote-code", "--from-args", "--beside", "--in-place",
-        *FORMAT, *QUIET, *VERBOSE,
+        "--space", "--minimize", "--score", "--fidelity", "--sampler", "--trials", "--seed",
+        "--storage", "--run", "--resume", "--export", "--dry-run", "--probes", "--probe-budget",
+        "--probe-on", "--trust-remote-code", "--in-place",
+        *SOURCE, *LINE, *CHANGES, *LIMITS, *FORMAT, *QUIET,
     },
     "compare": {
-        "--from-args", "--beside", "--model", "--method", "--rows", "--max-length", "--epochs",
-        "--gpu", "--price", "--max-price", "--spot", "--variant", "--set", "--allow", "--space",
-        "--minimize", "--deadline", "--budget", "--fidelity", *FORMAT, *QUIET,
+        "--spot", "--space", "--minimize", "--fidelity",
+        *SOURCE, *LINE, *CHANGES, *LIMITS, *FORMAT, *QUIET,
     },
     "estimate": {
-        "--from-args", "--beside", "--model", "--method", "--rows", "--max-length", "--epochs",
-        "--variant", "--set", "--allow", "--gpu", "--price", "--claim",
-        "--fidelity", "--full-trace", "--trust-remote-code", *FORMAT, *QUIET,
+        "--claim", "--fidelity", "--full-trace", "--trust-remote-code",
+        *SOURCE, *LINE, *CHANGES, *FORMAT, *QUIET,
     },
     "recompute": {
-        "--gpu", "--price", "--max-price", "--set", "--allow", "--software", "--vary", "--space",
-        "--minimize", "--deadline", "--budget", "--fidelity", "--run", "--fail-on-change",
-        "--beside", "--model", "--method", "--rows", "--max-length", "--epochs",
-        *FORMAT, *QUIET,
+        "--software", "--vary", "--space", "--minimize", "--fidelity", "--run", "--fail-on-change",
+        "--beside", *LINE, *CHANGES, *LIMITS, *FORMAT, *QUIET,
     },
     "plan": {
         "--parallel", "--budget", "--hours", "--hours-per-day", "--barrier", "--share", "--gpu",
         "--price", "--minimize", "--space", "--fidelity", "--chart", *FORMAT, *QUIET,
     },
-    "verify": {"--gpu", "--elapsed", "--next-runs", *FORMAT, *QUIET},
+    "verify": {"--gpu", "--set", "--elapsed", "--next-runs", *LINE, *FORMAT, *QUIET},
     "devices": FORMAT,
     "models": FORMAT,
     "prices": {"--provider", *FORMAT, *QUIET},
@@ -47,7 +46,7 @@ FLAGS = {
     "validate": {"--data", "--fidelity", *FORMAT, *QUIET},
     "calibrate": {"--out", *FORMAT, *QUIET},
     "runs": FORMAT,
-    "report": {*FORMAT, *QUIET, *VERBOSE},
+    "report": {*FORMAT, *QUIET},
     "export": {"--to", *QUIET},
     "doctor": {"--folder", "--out", *FORMAT},
 }  # fmt: skip
@@ -79,6 +78,19 @@ def test_every_flag_says_what_it_does(name: str) -> None:
     undocumented = [p.name for p in commands[name].params if not getattr(p, "help", "")]
     assert undocumented == []
     assert commands[name].help
+
+
+@pytest.mark.parametrize("flag", sorted(LINE | CHANGES | LIMITS | SOURCE))
+def test_an_option_of_a_job_says_the_same_in_every_command(flag: str) -> None:
+    commands = getattr(typer.main.get_command(app), "commands")  # noqa: B009 - typed away
+    other = {("verify", "--gpu")}  # there it is where the log was made
+    texts = {
+        getattr(parameter, "help", "")
+        for name in ("tune", "estimate", "compare", "recompute", "verify")
+        for parameter in commands[name].params
+        if flag in parameter.opts and (name, flag) not in other
+    }
+    assert len(texts) == 1
 
 
 def test_the_help_of_export_names_every_format() -> None:

@@ -1,0 +1,290 @@
+"""The options of the command line, each declared once; a command asks for whole sets of them.
+
+A set is a dataclass whose fields are typer's options. `with_option_sets` gives a command the
+options of every set that its parameters are annotated with.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from autotune.domain.errors import InputError
+from autotune.domain.machine_text import split_machines
+
+if TYPE_CHECKING:
+    from autotune.app.load_job import NamedJob
+    from autotune.app.overrides import Overrides
+
+Gpu = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--gpu",
+        metavar="NAME|8xNAME[@PRICE],...",
+        help="Run on these machines: h100, 8xH100, h100:8, a name as nvidia-smi prints it; or: "
+        "all. Instead of the job's own.",
+    ),
+]
+Price = Annotated[
+    str | None,
+    typer.Option(
+        "--price", metavar="PRICE", help='"2.50USD/h" for the whole offer, "1.99USD/gpu-h" per GPU.'
+    ),
+]
+Beside = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--beside", metavar="FILE", help="accelerate's or DeepSpeed's config of that trainer."
+    ),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KNOB=VALUE", help="Pin a knob or change a job key; repeatable."),
+]
+Space = Annotated[
+    str | None,
+    typer.Option("--space", metavar="FILE", help="Search space: a file, default or extended."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class OneLine:
+    """A job stated in options; beside a trainer's own file, what that file does not say."""
+
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="NAME", help="Model: a hub name, or a folder with one."),
+    ] = None
+    method: Annotated[
+        str | None,
+        typer.Option("--method", metavar="lora|qlora|full", help="How to train it; else lora."),
+    ] = None
+    rows: Annotated[
+        str | None,
+        typer.Option("--rows", metavar="N", help="Rows of training data: 20000, 50k, 1.5M."),
+    ] = None
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            metavar="FILE",
+            help="The training data (JSONL): its rows and lengths are counted; with --rows, only "
+            "its lengths.",
+        ),
+    ] = None
+    max_length: Annotated[
+        str | None, typer.Option("--max-length", metavar="N", help="Tokens a row at most.")
+    ] = None
+    epochs: Annotated[
+        float | None, typer.Option("--epochs", metavar="N", help="Passes over the data.")
+    ] = None
+    global_batch: Annotated[
+        str | None, typer.Option("--global-batch", metavar="N", help="Rows of one optimizer step.")
+    ] = None
+
+    @property
+    def stated(self) -> dict[str, object]:
+        """What was given, by the keys of a job file. Raises InputError for what is no number."""
+        from autotune.domain.jobvalues import MAX_BATCH, MAX_LENGTH, MAX_ROWS, whole_of_flag
+
+        found: dict[str, object] = {}
+        if self.model is not None:
+            found["model"] = self.model
+        if self.method is not None:
+            found["method.kind"] = self.method
+        if self.data is not None:
+            found["data.dataset"] = str(Path(self.data).expanduser().absolute())
+        if self.rows is not None:
+            found["data.rows"] = whole_of_flag("--rows", self.rows, MAX_ROWS, scaled=True)
+        if self.max_length is not None:
+            found["data.max_length"] = whole_of_flag("--max-length", self.max_length, MAX_LENGTH)
+        if self.epochs is not None:
+            found["train.epochs"] = self.epochs
+        if self.global_batch is not None:
+            batch = whole_of_flag("--global-batch", self.global_batch, MAX_BATCH)
+            found["train.global_batch_size"] = batch
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What is changed in a job, wherever it comes from."""
+
+    gpu: Gpu = None
+    price: Price = None
+    set_: Set = None
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow", metavar="KNOB", help="Open a numeric knob to the search; repeatable."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an answer that chooses must keep to."""
+
+    max_price: Annotated[
+        str | None,
+        typer.Option("--max-price", metavar="PRICE", help="Leave out offers that are dearer."),
+    ] = None
+    deadline: Annotated[
+        str | None, typer.Option("--deadline", metavar="24h", help="The run must end within.")
+    ] = None
+    budget: Annotated[
+        str | None, typer.Option("--budget", metavar="60USD", help="The run must cost at most.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the job is read: a file, a launch command, or the one-line form."""
+
+    job: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="JOB",
+            help="A job file (YAML), or a trainer's own file: HF or TRL arguments (JSON, YAML, "
+            ".py), axolotl, LLaMA-Factory, torchtune, litgpt. Without it, state the job in one "
+            "line: --model NAME --rows N|--data FILE --gpu NAME.",
+            show_default=False,
+        ),
+    ] = None
+    from_args: Annotated[
+        str | None,
+        typer.Option(
+            "--from-args",
+            metavar="COMMAND",
+            help='A launch command instead of JOB: "python train.py '
+            '--per_device_train_batch_size 4".',
+        ),
+    ] = None
+    variant: Annotated[
+        str | None,
+        typer.Option(
+            "--variant",
+            metavar="NAME",
+            help="Only this variant of the job file, by name or number.",
+        ),
+    ] = None
+    beside: Beside = None
+
+    def jobs(self, overrides: Overrides) -> list[NamedJob]:
+        """The jobs that are asked about. Raises InputError for several sources, or for none."""
+        from autotune.app.load_job import jobs_of_command, jobs_of_line, load_jobs
+
+        if self.job is not None and self.from_args is not None:
+            msg = f"JOB {self.job} and --from-args are both given"
+            raise InputError(msg, "keep one of them")
+        if self.from_args is not None:
+            return jobs_of_command(self.from_args, overrides, variant=self.variant)
+        if self.job is not None:
+            return load_jobs(self.job, overrides, variant=self.variant)
+        if self.variant is not None:
+            msg = "--variant takes one of a job file's variants, and there is no job file"
+            raise InputError(msg, "name the job file")
+        return jobs_of_line(overrides)
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return str(self.job or "the command")
+
+
+def overrides_of(
+    line: OneLine,
+    changes: Changes,
+    limits: Limits | None = None,
+    beside: Sequence[str] | None = None,
+    *,
+    spot: bool = False,
+) -> Overrides:
+    """What the options state and change. Raises InputError for what cannot be read."""
+    from autotune.app.overrides import Overrides
+
+    limits = limits or Limits()
+    return Overrides(
+        gpus=gpu_names(changes.gpu),
+        price=changes.price,
+        max_price=limits.max_price,
+        set_values=set_values(changes.set_),
+        allow=split_names(changes.allow),
+        deadline=limits.deadline,
+        budget=limits.budget,
+        spot=spot,
+        stated=line.stated,
+        beside=tuple(beside or ()),
+    )
+
+
+def gpu_names(values: Sequence[str] | None) -> tuple[str, ...]:
+    """Machines from repeated --gpu that may hold commas. Raises InputError for none at all."""
+    split_names(values)
+    return split_machines(tuple(values or ()))
+
+
+def split_names(values: Sequence[str] | None) -> tuple[str, ...]:
+    """Names from repeated options that may hold commas. Raises InputError for none at all."""
+    parts = [part.strip() for value in values or () for part in value.split(",")]
+    names = tuple(part for part in parts if part)
+    if values and not names:
+        msg = f"{' '.join(repr(value) for value in values)} names nothing"
+        hint = "give --gpu, --allow or --export a name, or leave the option out"
+        raise InputError(msg, hint)
+    return names
+
+
+def set_values(pairs: Sequence[str] | None) -> dict[str, str]:
+    """`KNOB=VALUE` options as a mapping. Raises InputError for anything else, or a key twice."""
+    values: dict[str, str] = {}
+    for pair in pairs or ():
+        name, equals, value = pair.partition("=")
+        name, value = name.strip(), value.strip()
+        if not equals or not name or not value:
+            msg = f"--set {pair!r} must be KNOB=VALUE"
+            raise InputError(msg, "for example --set precision=bf16")
+        if name in values:
+            msg = f"--set gives {name} twice: {values[name]!r} and {value!r}"
+            raise InputError(msg, "keep one of them")
+        values[name] = value
+    return values
+
+
+def with_option_sets(command: Callable[..., None]) -> Callable[..., None]:
+    """The command as typer reads it: a parameter that is a set of options becomes its options."""
+    hints = get_type_hints(command, include_extras=True)
+    parameters = inspect.signature(command).parameters
+    sets = {name: hints[name] for name in parameters if is_dataclass(hints[name])}
+    flat: list[inspect.Parameter] = []
+    for name, parameter in parameters.items():
+        if name in sets:
+            own = get_type_hints(sets[name], include_extras=True)
+            flat += [
+                _option(each.name, each.default, own[each.name]) for each in fields(sets[name])
+            ]
+        else:
+            flat.append(_option(name, parameter.default, hints[name]))
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:  # noqa: ANN401 - typer passes what the options say
+        made = {
+            name: kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+            for name, kind in sets.items()
+        }
+        command(**given, **made)
+
+    setattr(run, "__signature__", inspect.Signature(flat, return_annotation=None))  # noqa: B010 - not in the type of functions
+    run.__annotations__ = {each.name: each.annotation for each in flat}
+    return run
+
+
+def _option(name: str, default: object, annotation: object) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY  # typer passes by name
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)

@@ -1,0 +1,121 @@
+"""A machine as people write it: "h100", "8xH100", "H100 x8", "h100:8", "2x h100-sxm, spot".
+
+Only the text is taken apart here; whether there is such a device is the catalogue's to say.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from autotune.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FORMS = "write NAME, NAME:N or 8xNAME, with N a count from 1 on"
+_TIMES = "[x\u00d7*]"
+_COUNT = r"([0-9]{1,6})"
+_NUMBERED = re.compile(r"^GPU [0-9]+: (.+?)(?: \(UUID: [^)]*\))?$")  # a line of nvidia-smi -L
+_SPOT = re.compile(r"(?:,\s*|\s+)spot$", re.IGNORECASE)
+# "1x4090" and "4090 x 1"; "8 H100" needs its blank; a glued x at most two digits: "rtx4090" is a
+# name.
+_BEFORE = (
+    re.compile(rf"^{_COUNT}\s*{_TIMES}[\s-]*(?=[A-Za-z]|[0-9]{{4}})", re.IGNORECASE),
+    re.compile(r"^([0-9]{1,3})\s+(?=[A-Za-z])"),
+)
+_AFTER = (
+    re.compile(r"\s*:\s*([^:]*)$"),
+    re.compile(rf"\s+{_TIMES}\s*{_COUNT}$", re.IGNORECASE),
+    re.compile(r"(?<=[A-Za-z0-9])[\u00d7*]\s*([0-9]{1,6})$"),
+    re.compile(r"(?<=[A-Za-z0-9])[xX]([0-9]{1,2})$"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineText:
+    """What a text says of a machine. count: None where it says none."""
+
+    name: str
+    count: int | None = None
+    spot: bool = False
+    price: str | None = None  # behind an @
+
+    @property
+    def devices(self) -> int:
+        """The count; a name without one is one device."""
+        return 1 if self.count is None else self.count
+
+
+def split_machine(text: str) -> MachineText:
+    """The name, count, terms and price of a machine. Raises InputError for a bad count."""
+    rest, at, price = text.strip().partition("@")
+    rest = rest.strip()
+    listed = _NUMBERED.match(rest)
+    if listed:
+        rest = listed[1]
+    unspotted = _SPOT.sub("", rest)
+    before, rest_after = _cut(_BEFORE, unspotted, text, from_end=False)
+    after, name = _cut(_AFTER, rest_after, text, from_end=True)
+    if before is not None and after is not None:
+        msg = f'"{text[:80]}" states two counts, {before} and {after}'
+        raise InputError(msg, FORMS)
+    count = before if after is None else after
+    if not name or (at and not price.strip()):
+        msg = f'"{text[:80]}" names no {"price behind @" if name else "device"}'
+        raise InputError(msg, FORMS)
+    return MachineText(name, count, unspotted != rest, price.strip() or None)
+
+
+def _cut(
+    patterns: tuple[re.Pattern[str], ...], rest: str, text: str, *, from_end: bool
+) -> tuple[int | None, str]:
+    """The count that the first matching pattern finds, and the text without it."""
+    for pattern in patterns:
+        match = pattern.search(rest)
+        if match:
+            left = rest[: match.start()] if from_end else rest[match.end() :]
+            return _count(match[1], text), left.strip()
+    return None, rest.strip()
+
+
+def _count(digits: str, text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,6}", digits.strip()) or int(digits) < 1:
+        msg = f'"{text[:80]}" must be a device\'s name with a count from 1 on, not {digits[:20]!r}'
+        raise InputError(msg, FORMS)
+    return int(digits)
+
+
+def split_machines(texts: tuple[str, ...] | list[str]) -> tuple[str, ...]:
+    """Machines from repeated options that may hold commas; "2x h100-sxm, spot" is one."""
+    parts: list[str] = []
+    for text in texts:
+        pieces = [piece.strip() for piece in text.split(",")]
+        for index, piece in enumerate(pieces):
+            if piece.casefold() == "spot" and index and parts:
+                parts[-1] += ", spot"
+            elif piece:
+                parts.append(piece)
+    return tuple(parts)
+
+
+def machine_entry(value: str | Mapping[str, Any]) -> dict[str, Any]:
+    """A hardware entry with name, count, terms and price apart, however its `gpu` is written.
+
+    Raises InputError where the text and the entry's other keys contradict each other.
+    """
+    entry: dict[str, Any] = {"gpu": value} if isinstance(value, str) else dict(value)
+    text = entry.get("gpu")
+    if not isinstance(text, str) or not text.strip():
+        return entry
+    said = split_machine(text)
+    count = entry.get("count")
+    if said.count is not None and count is not None and str(count).strip() != str(said.count):
+        msg = f"gpu is {text[:80]!r}, but count is {str(count)[:20]}"
+        raise InputError(msg, "state the count once")
+    if said.price is not None and not {"price", "owned"}.isdisjoint(entry):
+        msg = f"gpu is {text[:80]!r}, and the entry states its price elsewhere too"
+        raise InputError(msg, "state the price once")
+    stated = {"count": said.count, "spot": said.spot or None, "price": said.price}
+    return entry | {"gpu": said.name} | {k: v for k, v in stated.items() if v is not None}

@@ -1,0 +1,225 @@
+"""A job in one line, in every command that takes a job; nothing here is replaced by a stand-in."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from autotune.cli.application import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    Capture = pytest.CaptureFixture[str]
+
+LINE = ["--model", "Qwen/Qwen2.5-0.5B", "--rows", "2k", "--max-length", "512"]
+QUICK = ["--fidelity", "formula", "--format", "json", "-q"]
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("AUTOTUNE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+
+
+def answer(capsys: Capture, *argv: str, leaves_with: int = 0) -> dict[str, Any]:
+    assert run([*argv, *QUICK]) == leaves_with
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def refusal(capsys: Capture, *argv: str) -> str:
+    assert run(list(argv)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
+
+
+def assumed(found: dict[str, Any]) -> dict[str, str]:
+    return {item["key"]: item["value"] for item in found["assumed"]}
+
+
+def test_estimate_takes_a_job_in_one_line_and_lists_the_method_it_assumed(capsys: Capture) -> None:
+    found = answer(capsys, "estimate", *LINE, "--epochs", "2", "--global-batch", "8", "--gpu", "l4")
+    assert (found["job"]["rows"], found["job"]["steps"]) == (2000, 500)
+    assert found["row"]["device"] == "l4"
+    assert assumed(found)["method.kind"] == "lora"
+
+
+def test_a_stated_method_is_not_listed_as_assumed(capsys: Capture) -> None:
+    found = answer(capsys, "estimate", *LINE, "--method", "full", "--gpu", "h100")
+    assert "method.kind" not in assumed(found)
+    assert found["job"]["method"].startswith("full")
+
+
+def test_set_changes_a_job_in_one_line(capsys: Capture) -> None:
+    found = answer(
+        capsys, "estimate", *LINE, "--gpu", "l4", "--set", "micro_batch_size=2",
+        "--set", "method.rank=4",
+    )  # fmt: skip
+    assert found["row"]["config"]["micro_batch_size"] == 2
+    assert "rank 4" in found["job"]["method"]
+
+
+def test_tune_takes_a_job_in_one_line(capsys: Capture) -> None:
+    found = answer(capsys, "tune", *LINE, "--gpu", "l4,2xL40S", "--dry-run")
+    assert found["best"]["device"] in {"l4", "l40s"}
+    assert assumed(found)["method.kind"] == "lora"
+
+
+def test_compare_takes_a_job_in_one_line(capsys: Capture) -> None:
+    found = answer(capsys, "compare", *LINE, "--gpu", "l4,2xL40S")
+    machines = {(row["device"], row["device_count"]) for row in found["rows"]}
+    assert machines == {("l4", 1), ("l40s", 2)}
+
+
+def test_every_machine_that_compare_prints_can_be_typed(capsys: Capture) -> None:
+    argv = ["compare", *LINE, "--fidelity", "formula", "-q"]
+    machines = "l4,2xL40S,8x a100-40gb,NVIDIA GeForce RTX 4090"
+    assert run([*argv, "--spot", "--gpu", machines]) == 0
+    printed = capsys.readouterr().out
+    table = printed.partition("Machines\n")[2].partition("\n\n")[0].splitlines()[1:]
+    labels = [re.split(r"  +", line.strip())[0] for line in table]
+    assert {"l4", "2x l40s, spot", "8x a100-sxm4-40gb", "rtx-4090"} <= set(labels)
+    assert run([*argv, "--gpu", ",".join(labels)]) == 0
+    again = capsys.readouterr().out.partition("Machines\n")[2].partition("\n\n")[0]
+    assert again.splitlines()[1:] == table
+
+
+def test_recompute_takes_a_job_in_one_line_from_its_first_machine(capsys: Capture) -> None:
+    found = answer(capsys, "recompute", *LINE, "--gpu", "l4,h100")
+    text = json.dumps(found)
+    assert '"device": "l4"' in text
+    assert '"device": "h100-sxm"' in text
+    assert "from one machine to another" in refusal(capsys, "recompute", *LINE, "--gpu", "l4")
+
+
+def test_verify_takes_the_job_of_a_log_in_one_line(tmp_path: Path, capsys: Capture) -> None:
+    log = tmp_path / "out" / "trainer_state.json"
+    log.parent.mkdir()
+    log.write_text(json.dumps({
+        "global_step": 125, "max_steps": 125, "num_train_epochs": 1, "epoch": 1.0,
+        "train_batch_size": 8, "save_steps": 500,
+        "log_history": [{"step": 125, "train_runtime": 100.0, "epoch": 1.0}],
+    }))  # fmt: skip
+    argv = ["verify", str(log), *LINE, "--gpu", "l4", "--format", "json", "-q"]
+    assert run([*argv, "--set", "micro_batch_size=8"]) == 0
+    lines = json.loads(capsys.readouterr().out)["lines"]
+    step = next(line for line in lines if line["what"] == "step_time")
+    assert 0.5 < step["actual"] < 1.0
+    (tmp_path / "job.yaml").write_text("model: gpt2\n")
+    assert "states the job" in refusal(capsys, "verify", "job.yaml", *argv[1:])
+
+
+def test_data_states_the_dataset_by_its_whole_path(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "four"}\n{"text": "seven w"}\n')
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({
+        "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2,
+        "intermediate_size": 128, "vocab_size": 256, "max_position_embeddings": 512,
+    }))  # fmt: skip
+    argv = ["tune", "--model", str(model), "--data", "rows.jsonl", "--gpu", "l4"]
+    argv += ["--set", "data.tokenizer=bytes", "--run", "kept"]
+    assert answer(capsys, *argv)["job"]["rows"] == 2
+    monkeypatch.chdir("/")
+    kept = tmp_path / "kept"
+    again = answer(capsys, "recompute", str(kept), "--gpu", "t4")
+    assert again
+    spec = json.loads((kept / "job.json").read_text())
+    assert str(tmp_path / "rows.jsonl") in json.dumps(spec)
+
+
+def test_rows_beside_data_count_and_the_file_gives_the_lengths(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": "four"}\n{"text": "seven w"}\n')
+    found = answer(
+        capsys, "estimate", "--model", "Qwen/Qwen2.5-0.5B", "--data", str(rows), "--rows", "50k",
+        "--set", "data.tokenizer=bytes", "--gpu", "l4",
+    )  # fmt: skip
+    assert found["job"]["rows"] == 50_000
+    assert found["job"]["max_length"] == 7
+    assert assumed(found)["data.lengths"] == "of 50000 rows"
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("50k", 50_000), ("50K", 50_000), ("1.5M", 1_500_000), ("1.1m", 1_100_000),
+        ("304,000", 304_000), ("304_000", 304_000), ("2e5", 200_000), (" 20000 ", 20_000),
+        ("0.5k", 500),
+    ],
+)  # fmt: skip
+def test_rows_are_read_as_people_write_them_on_the_line_and_in_a_file(
+    text: str, rows: int, tmp_path: Path, capsys: Capture
+) -> None:
+    found = answer(
+        capsys, "estimate", "--model", "Qwen/Qwen2.5-0.5B", "--rows", text, "--gpu", "h100"
+    )
+    assert found["job"]["rows"] == rows
+    job = tmp_path / "job.yaml"
+    job.write_text(f"model: Qwen/Qwen2.5-0.5B\ndata: {{rows: '{text}'}}\nhardware: h100\n")
+    assert answer(capsys, "estimate", str(job))["job"]["rows"] == rows
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "says"),
+    [
+        ("--rows", "1,5M", "a comma parts thousands"),
+        ("--rows", "304.000", "can be read as a decimal or as 304,000"),
+        ("--rows", "50x", "such as 50000, 50k or 1.5M"),
+        ("--rows", "0", "a whole number from 1"),
+        ("--rows", "1.5", "a whole number from 1"),
+        ("--max-length", "4k", "can be read as 4,000 or as 4,096"),
+        ("--global-batch", "1k", "can be read as 1,000 or as 1,024"),
+    ],
+)
+def test_a_number_that_reads_two_ways_is_refused_with_both(
+    option: str, text: str, says: str, capsys: Capture
+) -> None:
+    error = refusal(
+        capsys, "estimate", "--model", "gpt2", "--rows", "9", "--gpu", "t4", option, text
+    )
+    assert f"error: {option}: '{text}'" in error
+    assert says in error
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        ("tune", "JOB is missing"),
+        ("estimate", "JOB is missing"),
+        ("compare --gpu t4", "JOB is missing"),
+        ("tune --rows 5", "lacks --model NAME, --gpu NAME"),
+        ("estimate --model gpt2 --gpu t4", "lacks --rows N or --data FILE"),
+        ("compare --model gpt2 --rows 5", "lacks --gpu NAME"),
+        ("tune job.yaml --from-args train.py", "--from-args are both given"),
+        ("tune --model gpt2 --rows 9 --gpu t4 --beside a.yaml", "--beside"),
+        ("tune --model gpt2 --rows 9 --gpu t4 --variant a", "--variant"),
+        ("tune --model gpt2 --rows 9 --gpu t4 --method lara", "'full', 'lora' or 'qlora'"),
+    ],
+)
+def test_a_job_is_a_file_or_a_line_never_both_or_neither(
+    argv: str, says: str, capsys: Capture
+) -> None:
+    assert says in refusal(capsys, *argv.split())
+
+
+def test_options_of_a_line_beside_a_job_file_say_how_to_change_it(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text("model: gpt2\ndata: {rows: 9}\nhardware: t4\n")
+    error = refusal(capsys, "estimate", str(job), "--rows", "10k")
+    assert "--rows cannot be given beside it" in error
+    assert "--set data.rows=10000" in error
+    assert run(["estimate", str(job), "--set", "data.rows=10k", *QUICK]) == 0
