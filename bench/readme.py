@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (ROOT / "README.md", ROOT / "docs" / "accuracy.md")
 COLUMNS = "110"
+STAMPED = "runs/20261122-120000-"
 PARTS: dict[str, list[str]] = {
     "demo": ["tune", "jobs/h100_38h.yaml"],
     "oneline": [
@@ -28,7 +29,9 @@ PARTS: dict[str, list[str]] = {
         "--max-length", "2048", "--gpu", "l40s",
     ],
     "mistake": ["tune", "jobs/h100_38h.yaml", "--gpu", "h10"],
-    "file": ["tune", "jobs/trainers/axolotl.yml", "--rows", "52000", "--gpu", "h100-sxm"],
+    "file": [
+        "tune", "jobs/trainers/axolotl.yml", "--rows", "52000", "--gpu", "h100-sxm", "--verbose",
+    ],
     "claim": ["estimate", "jobs/a100_llama7b_int8.yaml"],
     "sizes": [
         "compare", "jobs/rtx5090_llama2_7b.yaml", "--set", "data.rows=[10000, 50000, 100000]",
@@ -47,8 +50,6 @@ PARTS: dict[str, list[str]] = {
 }  # fmt: skip
 # Sections of a long report that the README shows; [...] stands for the others.
 SHOWN = {
-    "demo": ("The job", "Where the time goes", "Beside today", "From today", "Alternatives"),
-    "oneline": ("The job", "Where the time goes", "Beside today", "Alternatives"),
     "file": ("Beside today", "---"),
     "claim": ("What the job file says", "Where the time goes"),
     "sizes": ("rows ", "Machines", "With the number of rows", "What the job file says"),
@@ -74,6 +75,7 @@ def output_of(*arguments: str) -> str:
         )  # fmt: skip
         text = (done.stdout or done.stderr).replace(str(Path(folder) / "runs"), "runs")
     text = re.sub(r",\s+\d+ days ago", "", text)  # so that a day alone makes no part stale
+    text = re.sub(r"runs/\d{8}-\d{6}-", STAMPED, text)  # nor the second of a run
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
 
@@ -104,12 +106,13 @@ def rendered(page: str) -> str:
             continue
         before, rest = page.split(marks[0], 1)
         _, after = rest.split(marks[1], 1)
-        body, shown = output_of(*arguments), SHOWN.get(name, ())
+        body, shown = output_of(*arguments), SHOWN.get(name)
         if "--format" in arguments:
-            body = sections(body, shown)
+            body = sections(body, shown or ())
         else:
             command = shlex.join(["autotune", *arguments])
-            body = f"```text\n$ {command}\n{shortened(body, shown)}\n```"
+            text = body if shown is None else shortened(body, shown)
+            body = f"```text\n$ {command}\n{text}\n```"
         page = f"{before}{marks[0]}\n{body}\n{marks[1]}{after}"
     return page
 

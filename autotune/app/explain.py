@@ -14,8 +14,12 @@ if TYPE_CHECKING:
     import numpy as np
 
     from autotune.cost.model import Bill
+    from autotune.domain.job import Job
+    from autotune.domain.outcome import Estimated
 
 DERIVED = {"gradient_accumulation_steps", "checkpoint_every_steps", "save_total_limit"}
+LOCKED, ALONE = "locked by the job", "the only value that is valid here"
+UNSEARCHED = frozenset({LOCKED, ALONE})
 RELEVANT_FRACTION = 0.002  # changes below 0.2 % of the duration are "no difference"
 
 
@@ -32,11 +36,11 @@ def reasons(bill: Bill, pick: int) -> dict[str, str]:
         if len(others):
             found[name] = _clause(bill, pick, name, others)
         elif name in bill.job.lock:
-            found[name] = "locked by the job"
+            found[name] = LOCKED
         else:
-            found[name] = "the only value that is valid here"
+            found[name] = ALONE
     found["compile"] += _break_even(bill, pick)
-    found |= _derived_reasons(bill, pick)
+    found |= derived_reasons(bill.job, bill.estimate(pick))
     return found
 
 
@@ -96,17 +100,18 @@ def _clause(bill: Bill, pick: int, name: str, others: np.ndarray) -> str:
     return f"{value} would take {format_seconds(extra)} longer"
 
 
-def _derived_reasons(bill: Bill, pick: int) -> dict[str, str]:
-    job, offer = bill.job, bill.candidates.offer(pick)
-    micro = bill.candidates.value("micro_batch_size", pick)
-    interval_s = float(bill.interval_steps[pick] * bill.step_s[pick])
+def derived_reasons(job: Job, row: Estimated) -> dict[str, str]:
+    """Why the closed forms of a row are what they are, by the row's own seconds."""
+    offer, micro = row.offer, row.config.micro_batch_size
+    interval = min(row.config.checkpoint_every_steps, row.steps)
+    interval_s = interval * row.step_time_s
     split = f"{micro} x accumulation x {offer.count} device(s) = {job.global_batch_size}"
     kept = "what the disk holds, two at most"
     if not job.steps:
         checkpoints = kept = "nothing is saved: there are no training steps"
     elif "checkpoint_every_steps" in job.lock:
-        checkpoints = "locked by the job"
-    elif bill.interval_steps[pick] >= job.steps:
+        checkpoints = LOCKED
+    elif interval >= job.steps:
         checkpoints = f"one save, at the end: all steps take {format_seconds(interval_s)}"
     elif offer.spot:
         checkpoints = f"every {format_seconds(interval_s)}: saves against work lost (Young/Daly)"
@@ -115,5 +120,5 @@ def _derived_reasons(bill: Bill, pick: int) -> dict[str, str]:
     return {
         "gradient_accumulation_steps": f"makes the global batch exactly: {split}",
         "checkpoint_every_steps": checkpoints,
-        "save_total_limit": "locked by the job" if "save_total_limit" in job.lock else kept,
+        "save_total_limit": LOCKED if "save_total_limit" in job.lock else kept,
     }

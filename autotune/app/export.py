@@ -10,6 +10,7 @@ from autotune.app.own_file import OWN_FOLDER, SAME, check_same, is_same, same_ex
 from autotune.app.recorded_row import config_of_row
 from autotune.app.runs import load_recommendation_payload, load_run_job
 from autotune.domain.errors import InputError
+from autotune.domain.recommendation import Decisive
 from autotune.report.recorded import recorded_payload
 from autotune.trainers.export import FORMATS, check_target, export, write_export
 
@@ -45,7 +46,7 @@ def default_exports(job: Job) -> tuple[tuple[str, ...], list[str]]:
     try:
         check_target(DEFAULT_EXPORT, job)
     except InputError as error:
-        return (), [f"nothing to run was written: {error.message}"]
+        return (), [Decisive(f"nothing to run was written: {error.message}")]
     return (DEFAULT_EXPORT,), []
 
 

@@ -36,9 +36,16 @@ def journey_of(
     return Journey(
         waterfall=ending_at(fall, best, "measured instead of modelled"),
         options=side_options(end, price, space, calibration),
-        # Readings of today's time imply times of the pick, which trains at another batch there.
-        gaps=() if job.today_batch else measured_gaps(job, space, best),
+        gaps=measured_gaps(job, space, best) if _readable(job, best) else (),
     )
+
+
+def _readable(job: Job, best: Estimated) -> bool:
+    """Whether readings of today's time may imply times of the pick.
+
+    Not where it trains at another batch, nor where the pick was measured: that is no reading.
+    """
+    return job.today_batch is None and best.basis != "measured"
 
 
 def batch_edit(job: Job) -> tuple[Edit, ...]:

@@ -35,6 +35,7 @@ from autotune.catalog.software import find_software
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption, Job
 from autotune.domain.jobvalues import parse_offer_price
+from autotune.domain.paths import whole
 from autotune.domain.units import format_usd
 
 if TYPE_CHECKING:
@@ -234,7 +235,7 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
     Raises:
         InputError: A name is unknown, or what is stated cannot be.
     """
-    folder = Path(base_dir)
+    folder = whole(base_dir)
     assumed: list[Assumption] = notes_of(jobfile)
     machines = distinct(jobfile.hardware)
     if len(machines) < len(jobfile.hardware):

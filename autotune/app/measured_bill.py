@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autotune.cost import checkpoint
-from autotune.domain.outcome import Measured, MemoryParts, Spread, TimeParts
+from autotune.domain.outcome import Measured, MemoryParts, Spread, TimeParts, bound_of
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
@@ -68,27 +68,77 @@ def measured_row(job: Job, predicted: Estimated, record: ProbeRecord, memo: Memo
         final_save=old.final_save if save_s is None else min(old.final_save, save_s),
         lost_work=old.lost_work * _ratio(interval * step_s, predicted),
     )
-    duration = parts.total
-    measured = parts.train + parts.data_wait + parts.compile + parts.checkpoint
-    spread = math.hypot(_step_sd(record) * measured, MODELLED_SD * (duration - measured))
-    grow = math.exp(Z90 * spread / max(duration, 1e-9))
-    usd = offer.usd_per_hour / 3600.0
+    spread = math.hypot(*_spreads(parts, record).values())
+    grow = math.exp(Z90 * spread / max(parts.total, 1e-9))
     memory = _memory(predicted, record)
     return replace(
         predicted,
         config=config.with_knobs(checkpoint_every_steps=interval),
         basis="measured",
-        duration_s=Spread(duration / grow, duration, duration * grow),
-        cost_usd=Spread(duration / grow * usd, duration * usd, duration * grow * usd),
+        **_totals(predicted, parts, grow),
         step_time_s=step_s if steps else 0.0,
         tokens_per_s=predicted.tokens_per_s * predicted.step_time_s / step_s if steps else 0.0,
         mfu=predicted.mfu * predicted.step_time_s / step_s if steps else 0.0,
-        time_s=parts,
         memory_bytes=memory,
         fits_probability=1.0 if memory.total <= predicted.usable_bytes else 0.0,
         verdict="fits" if memory.total <= predicted.usable_bytes else "at_risk",
         checkpoints=checkpoints,
         measured=_measured(predicted, record),
+    )  # fmt: skip
+
+
+def _totals(row: Estimated, parts: TimeParts, grow: float) -> dict[str, Any]:
+    """Duration, cost and what bounds the run, as its parts have it. grow: p90 over p50."""
+    duration, usd = parts.total, row.offer.usd_per_hour / 3600.0
+    return {
+        "time_s": parts,
+        "duration_s": Spread(duration / grow, duration, duration * grow),
+        "cost_usd": Spread(duration / grow * usd, duration * usd, duration * grow * usd),
+        "bound_by": bound_of(parts, row.step_bound),
+    }
+
+
+def _spreads(parts: TimeParts, record: ProbeRecord) -> dict[str, float]:
+    """[s] standard deviation of the bill: by what was measured and by what was not."""
+    measured = parts.train + parts.data_wait + parts.compile + parts.checkpoint
+    return {
+        "measured": _step_sd(record) * measured,
+        "modelled": MODELLED_SD * (parts.total - measured),
+    }
+
+
+def narrowest_measured(item: MeasuredRow) -> str:
+    """What would narrow the interval of a measured row most, as words to print."""
+    parts = item.row.time_s
+    spreads = _spreads(parts, item.record)
+    if spreads["measured"] >= spreads["modelled"]:
+        return "more runs of the pick: what one probe of it differs from the next"
+    return UNMEASURED[max(UNMEASURED, key=lambda name: float(getattr(parts, name)))]
+
+
+UNMEASURED = {
+    "load": "loading: state hardware.host.download, or time a start",
+    "prepare": "how fast rows are prepared: state hardware.host.cores, or time it",
+    "evaluation": "the seconds of one evaluation: time one",
+    "final_save": "the seconds of the last save: state hardware.host.checkpoint_write",
+    "lost_work": "how often the machine is taken away: state hardware.interruptions_per_day",
+}
+
+
+def same_steps(row: Estimated, other: Estimated) -> bool:
+    """Whether both run the same training steps; how often they save may differ."""
+    closed = {"checkpoint_every_steps": 1, "save_total_limit": 1}
+    return row.config.with_knobs(**closed) == other.config.with_knobs(**closed)
+
+
+def as_measured(row: Estimated, measured: Estimated) -> Estimated:
+    """A modelled row whose training steps were measured: its own saves, the others as measured."""
+    parts = replace(
+        measured.time_s, checkpoint=row.time_s.checkpoint, lost_work=row.time_s.lost_work
+    )
+    return replace(
+        measured, config=row.config, checkpoints=row.checkpoints,
+        **_totals(measured, parts, measured.duration_s.p90 / max(measured.duration_s.p50, 1e-9)),
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.catalog.prices import refused_prices
+from autotune.domain.recommendation import Decisive
 
 if TYPE_CHECKING:
     from autotune.domain.device import Offer
@@ -23,9 +24,11 @@ def price_notes(job: Job) -> list[str]:
     notes = [*refused_prices()] if any(offer.price_as_of for offer in job.offers) else []
     if len(oldest) <= NAMED:
         return notes + [
-            f"the price of {offer.label} is {offer.price_age_days} days old "
-            f"({offer.price_source}): the ranking may have changed; state your own with --price, "
-            "or `autotune prices refresh`"
+            Decisive(
+                f"the price of {offer.label} is {offer.price_age_days} days old "
+                f"({offer.price_source}): the ranking may have changed; state your own with "
+                "--price, or `autotune prices refresh`"
+            )
             for offer in oldest.values()
         ]
     by_age = sorted(oldest.values(), key=lambda o: (-(o.price_age_days or 0), o.device.name))
@@ -34,4 +37,4 @@ def price_notes(job: Job) -> list[str]:
         f"{len(by_age)} prices are older than {OLD_DAYS} days ({named}): the ranking may have "
         "changed; state your own with --gpu NAME:N@PRICE, or `autotune prices refresh`"
     )
-    return [*notes, many]
+    return [*notes, Decisive(many)]

@@ -35,6 +35,7 @@ from autotune.catalog.home import home_dir
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError, Interrupted
+from autotune.domain.units import format_seconds
 from autotune.probe import device as devices
 from autotune.probe.memo import Memo
 from autotune.probe.narrow import RUNS, until_sure
@@ -169,10 +170,10 @@ class Prober:
         aside = statistics.median(walls) if walls else 0.0
         per_hour = predicted.offer.usd_per_hour
         scale = per_hour / 3600.0 if self.score == "cost_usd" else 1.0
-        budget = max(self.options.seconds - aside, 0.0)
         return Purse(
-            next_s * scale, self.spent_s * scale, budget * scale,
-            "usd" if self.score == "cost_usd" else "s", free=per_hour == 0,
+            next_s * scale, self.spent_s * scale, self.options.seconds * scale,
+            "usd" if self.score == "cost_usd" else "s", free=per_hour == 0, aside=aside * scale,
+            asked_s=self.options.seconds,
         )  # fmt: skip
 
     @property
@@ -213,7 +214,7 @@ class Prober:
             msg = f"the last {MOST_BROKEN} probes broke"
             raise Enough(msg)
         if self.spent_s + (plan.expected_s * self.pace if self.own else 0.0) > self.options.seconds:
-            msg = "the probe budget was spent"
+            msg = f"the probe budget of {format_seconds(self.options.seconds)} was spent"
             raise Enough(msg)
         duration = predicted.duration_s
         figures = {

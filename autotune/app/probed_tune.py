@@ -10,6 +10,7 @@ import numpy as np
 
 from autotune.app import explain, runs
 from autotune.app import tune as model_tune
+from autotune.app.measured_bill import as_measured, narrowest_measured, same_steps
 from autotune.app.probe_device import local_for, offers_here
 from autotune.app.probe_plan import ProbeOptions, plan_probe
 from autotune.app.probe_study import check_affordable, probe_candidates
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from autotune.app.probe import Probed
     from autotune.app.tune import Options
     from autotune.cost.model import Bill
+    from autotune.domain.calibration import Calibration
     from autotune.domain.device import Offer
     from autotune.domain.job import Job, Limits
     from autotune.domain.outcome import Estimated
@@ -80,12 +82,14 @@ def tune_by_probes(
     except KeyboardInterrupt:
         msg = "interrupted between two probes; every finished one is kept"
         raise Interrupted(msg, "--resume goes on where it stopped") from None
+    carried = transferred(found.rows, bill, offer, priced.bill, priced.calibration)
+    taught = _taught(priced, carried.calibration)
     answer = (
-        _measured_answer(priced, options, found)
+        _measured_answer(taught, options, found)
         if exact
-        else _transferred_answer(priced, options, found, bill, offer)
+        else _transferred_answer(taught, options, found, carried.note)
     )
-    return _finish(answer, priced, options, found, run_dir, begun)
+    return _finish(answer, taught, options, found, run_dir, begun)
 
 
 def _local_bill(
@@ -141,8 +145,14 @@ def _nothing(options: Options):  # type: ignore[no-untyped-def]  # noqa: ANN202 
     return Exploration(None, (), (), 0, options.objective, options.sampler, "dry run")
 
 
+def _taught(priced: model_tune._Priced, calibration: Calibration) -> model_tune._Priced:
+    """The same candidates under what the probes showed, so that both can stand side by side."""
+    bill = CostModel(priced.job, calibration).price(priced.found.candidates)
+    return replace(priced, bill=bill, calibration=calibration)
+
+
 def _measured_answer(priced: model_tune._Priced, options: Options, found: Probed) -> Recommendation:
-    """The best that ran, within the limits; the model fills in what was not measured."""
+    """The best that ran, within the limits; the model that the probes taught fills in the rest."""
     rows = list(found.rows)
     best, misses = _within_limits(rows, priced.job.limits)
     chosen = selection.best_index(priced.bill, options.objective, priced.job.limits)
@@ -156,27 +166,40 @@ def _measured_answer(priced: model_tune._Priced, options: Options, found: Probed
     others = [item for item in rows if item is not best]
     pick = found.explored.pick
     tied = set(found.ties) if best.index == pick else set()
+    modelled = CostModel(priced.job, priced.calibration).price(found.bill.candidates)
     return replace(
         base,
         best=best.row,
+        today=_today(base.today, rows),
         alternatives=tuple(item.row for item in others[:ALTERNATIVES]),
         pareto=_front(rows),
         machines=_machines(base.machines, rows),
         misses=misses,
         tie=bool(tied),
-        reasons=_reasons(found.bill, best, others),
-        sensitivities=_sensitivities(priced, found.bill.estimate(best.index), best.row),
+        reasons=_reasons(modelled, best, others),
+        narrowest=narrowest_measured(best),
+        warnings=priced.warnings,
+        beyond=(),  # modelled, and nothing says that it would beat what was measured
+        sensitivities=_sensitivities(priced, modelled.estimate(best.index), best.row),
     )
+
+
+def _today(modelled: Estimated | None, rows: list[MeasuredRow]) -> Estimated | None:
+    """Today's config as it was measured; where it was not, by the model that the probes taught."""
+    if modelled is None:
+        return None
+    same = (r.row for r in rows if r.row.offer == modelled.offer and same_steps(r.row, modelled))
+    measured = next(same, None)
+    return as_measured(modelled, measured) if measured else modelled
 
 
 def _sensitivities(
     priced: model_tune._Priced, modelled: Estimated, measured: Estimated
 ) -> tuple[Sensitivity, ...]:
     """What the user's own choices would be worth beside the measured pick."""
-    from autotune.app.sensitivities import beside_measured, sensitivities
+    from autotune.app.sensitivities import sensitivities
 
-    found = sensitivities(priced.job, priced.space, priced.calibration, modelled)
-    return beside_measured(found, modelled, measured)
+    return sensitivities(priced.job, priced.space, priced.calibration, measured, modelled)
 
 
 def _front(rows: list[MeasuredRow]) -> tuple[Estimated, ...]:
@@ -230,16 +253,16 @@ def _within_limits(
 def _reasons(bill: Bill, best: MeasuredRow, others: list[MeasuredRow]) -> dict[str, str]:
     """For each knob that was varied: what the best run with another value took longer.
 
-    For the others what the cost model says, marked as such.
+    For the others what the cost model says, marked as such; closed forms by what was measured.
     """
-    modelled = explain.reasons(bill, best.index)
     found = {
-        name: f"{text} (modelled)" if "would take" in text else text
-        for name, text in modelled.items()
+        name: text if text in explain.UNSEARCHED else f"{text} (modelled)"
+        for name, text in explain.reasons(bill, best.index).items()
     }
+    found |= explain.derived_reasons(bill.job, best.row)
     for name, own in best.row.config.as_record().items():
         rivals = [o for o in others if o.row.config.as_record().get(name) != own]
-        if name in {"checkpoint_every_steps", "gradient_accumulation_steps"} or not rivals:
+        if name in explain.DERIVED or not rivals:
             continue
         rival = min(rivals, key=lambda r: r.row.duration_s.p50)
         gap = rival.row.duration_s.p50 - best.row.duration_s.p50
@@ -250,18 +273,14 @@ def _reasons(bill: Bill, best: MeasuredRow, others: list[MeasuredRow]) -> dict[s
 
 
 def _transferred_answer(
-    priced: model_tune._Priced, options: Options, found: Probed, bill: Bill, offer: Offer
+    priced: model_tune._Priced, options: Options, found: Probed, note: str
 ) -> Recommendation:
     """The job's own offers under what probes on another device showed of each component."""
-    carried = transferred(found.rows, bill, offer, priced.bill, priced.calibration)
-    calibration = carried.calibration
-    whole = CostModel(priced.job, calibration).price(priced.found.candidates)
-    again = replace(priced, bill=whole, calibration=calibration)
-    chosen = selection.best_index(whole, options.objective, priced.job.limits)
+    chosen = selection.best_index(priced.bill, options.objective, priced.job.limits)
     answer = model_tune._answer(  # noqa: SLF001 - the calibrated answer
-        again, options, found.explored, chosen, Tracing(whole)
+        priced, options, found.explored, chosen, Tracing(priced.bill)
     )
-    return replace(answer, warnings=(*answer.warnings, carried.note))
+    return replace(answer, warnings=(*answer.warnings, note))
 
 
 def _runs(found: Probed) -> tuple[ProbedRun, ...]:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.domain.jobvalues import shown
+from autotune.domain.paths import whole
 from autotune.domain.units import DAY_S
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ class RunSummary:
 
 
 def runs_root() -> Path:
-    """Where run folders live: $AUTOTUNE_RUNS, else ./runs."""
-    return Path(os.environ.get("AUTOTUNE_RUNS", "runs"))
+    """Where run folders live: $AUTOTUNE_RUNS, else ./runs; from the root."""
+    return whole(os.environ.get("AUTOTUNE_RUNS") or "runs")
 
 
 def job_key(job: Job, question: tuple[str, ...] = ()) -> str:

@@ -14,7 +14,7 @@ from autotune.app.changes import SHORTEST, shorter
 from autotune.cost.model import CostModel
 from autotune.domain.errors import InputError
 from autotune.domain.recommendation import Sensitivity
-from autotune.domain.units import format_bytes
+from autotune.domain.units import HOUR_S, format_bytes
 from autotune.search.selection import best_index
 from autotune.space.enumerate import enumerate_candidates
 
@@ -38,38 +38,34 @@ class _Choice:
 
 
 def sensitivities(
-    job: Job, space: SearchSpace, calibration: Calibration, pick: Estimated
-) -> tuple[Sensitivity, ...]:
-    """One entry for each choice that applies to the job; those that fit nowhere say so."""
+    job: Job, space: SearchSpace, calibration: Calibration, pick: Estimated,
+    modelled: Estimated | None = None,
+) -> tuple[Sensitivity, ...]:  # fmt: skip
+    """One entry for each choice that applies to the job; those that fit nowhere say so.
+
+    modelled: the model's bill of a pick that was measured; every choice then stands beside the
+    measured one.
+    """
     if not job.steps:
         return ()
     here = replace(job, offers=(pick.offer,), today=None)
-    found = (_priced(choice, space, calibration, pick) for choice in _choices(here))
+    found = (_priced(choice, space, calibration, pick, modelled) for choice in _choices(here))
     return tuple(each for each in found if each is not None)
 
 
-def beside_measured(
-    found: tuple[Sensitivity, ...], modelled: Estimated, measured: Estimated
-) -> tuple[Sensitivity, ...]:
-    """The same choices beside what was measured of the pick, `modelled` being its bill.
+def _beside(row: Estimated, modelled: Estimated, measured: Estimated) -> tuple[float, float]:
+    """[s], [bytes] of a row beside what was measured of the pick, `modelled` being its bill.
 
-    Formula: time and money in the proportion of measured to modelled; memory by the difference.
+    Formula: every part of the bill in the proportion of measured to modelled, a part that the
+    model does not see as measured; memory by the difference.
     Source: derived: the choices run the pick's code on the pick's machine.
     """
-    longer = measured.duration_s.p50 / modelled.duration_s.p50
-    more = measured.memory_bytes.total - modelled.memory_bytes.total
-    return tuple(
-        replace(
-            each,
-            duration_s=each.duration_s * longer,
-            cost_usd=each.cost_usd * longer,
-            saved_s=each.saved_s * longer,
-            saved_usd=each.saved_usd * longer,
-            memory_bytes=max(each.memory_bytes + more, 0.0),
-            basis="calibrated",
-        )
-        for each in found
+    own, before, after = (each.time_s.as_dict() for each in (row, modelled, measured))
+    duration_s = sum(
+        own[name] * after[name] / before[name] if before[name] > 0 else after[name] for name in own
     )
+    more = measured.memory_bytes.total - modelled.memory_bytes.total
+    return duration_s, max(row.memory_bytes.total + more, 0.0)
 
 
 def _choices(job: Job) -> Iterator[_Choice]:
@@ -109,8 +105,9 @@ def _cut(job: Job, length: int) -> str:
 
 
 def _priced(
-    choice: _Choice, space: SearchSpace, calibration: Calibration, pick: Estimated
-) -> Sensitivity | None:
+    choice: _Choice, space: SearchSpace, calibration: Calibration, pick: Estimated,
+    modelled: Estimated | None,
+) -> Sensitivity | None:  # fmt: skip
     """The choice's best config on the same machine; None where it is not valid there."""
     try:
         found = enumerate_candidates(choice.job, space)
@@ -121,25 +118,27 @@ def _priced(
     if index is None:
         return None
     row = bill.estimate(index)
-    saved_s = pick.duration_s.p50 - row.duration_s.p50
-    saved_bytes = pick.memory_bytes.total - row.memory_bytes.total
+    duration_s, needed = row.duration_s.p50, row.memory_bytes.total
+    if modelled is not None:
+        duration_s, needed = _beside(row, modelled, pick)
+    cost_usd = duration_s / HOUR_S * row.offer.usd_per_hour
+    saved_s = pick.duration_s.p50 - duration_s
     return Sensitivity(
         key=choice.key,
         value=choice.value,
-        duration_s=row.duration_s.p50,
-        cost_usd=row.cost_usd.p50,
+        duration_s=duration_s,
+        cost_usd=cost_usd,
         saved_s=saved_s,
-        saved_usd=pick.cost_usd.p50 - row.cost_usd.p50,
-        memory_bytes=row.memory_bytes.total,
-        basis=row.basis,
-        note="; ".join(
-            part for part in (choice.note, _of_memory(pick, saved_s, saved_bytes)) if part
-        ),
+        saved_usd=pick.cost_usd.p50 - cost_usd,
+        memory_bytes=needed,
+        basis=row.basis if modelled is None else "calibrated",
+        note="; ".join(part for part in (choice.note, _of_memory(pick, saved_s, needed)) if part),
     )
 
 
-def _of_memory(pick: Estimated, saved_s: float, saved_bytes: float) -> str:
+def _of_memory(pick: Estimated, saved_s: float, needed: float) -> str:
     """Said where a choice buys memory and no time, as a quantised base often does."""
+    saved_bytes = pick.memory_bytes.total - needed
     no_time = saved_s <= SAME * pick.duration_s.p50
     if no_time and saved_bytes > 0:
         return f"saves {format_bytes(saved_bytes)} of memory, not time"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autotune.app import explain, runs
@@ -28,6 +28,7 @@ from autotune.cost.model import CostModel
 from autotune.cost.narrowest import narrowest_input, never_measured_note
 from autotune.domain.candidates import Candidates
 from autotune.domain.errors import InputError
+from autotune.domain.paths import whole
 from autotune.domain.recommendation import Recommendation, Rejected, SearchRecord
 from autotune.domain.units import format_count
 from autotune.search import selection
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from autotune.domain.config import KnobValue
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
-    from autotune.domain.recommendation import Sensitivity
+    from autotune.domain.recommendation import Asked, Sensitivity
     from autotune.domain.space import SearchSpace
     from autotune.domain.waterfall import Journey
     from autotune.search.selection import Objective, Selection
@@ -75,6 +76,7 @@ class Options:
     dry_run: bool = False
     probing: ProbeOptions | None = None  # with score probe: how much may be probed, and where
     present: tuple[tuple[str, KnobValue], ...] = ()  # levels of own knobs, where not the first
+    asked: Asked | None = None  # the command line, to name what to type next
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +98,8 @@ def tune(
 
     Raises InputError for bad input; an answer without `best` is no error.
     """
-    options = options or Options()
     begun = time.perf_counter()
+    options = _placed(options or Options())
     check_choices(objective=options.objective, fidelity=options.fidelity, score=options.score)
     check_sampler(options.sampler)
     check_exports(job, options.exports)
@@ -122,6 +124,19 @@ def tune(
     if run_dir is not None:
         _persist(answer, run_dir)
     return answer
+
+
+def _placed(options: Options) -> Options:
+    """The options with whole paths: what is recorded is read again from other folders."""
+    from autotune.search.storage import whole_url
+    from autotune.space.file import whole_name
+
+    return replace(
+        options,
+        run_dir=None if options.run_dir is None else whole(options.run_dir),
+        space=None if options.space is None else whole_name(options.space),
+        storage=None if options.storage is None else whole_url(options.storage),
+    )
 
 
 def _price(job: Job, options: Options, progress: Callable[[str], None]) -> _Priced:
@@ -313,8 +328,6 @@ def _finish(
     run_dir: Path | None, begun: float,
 ) -> Recommendation:  # fmt: skip
     """Export what to run, and add what only the end knows: notes, wall time, the folder."""
-    from dataclasses import replace
-
     notes: list[str] = []
     files: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
@@ -338,6 +351,7 @@ def _finish(
         warnings=(*answer.warnings, *notes),
         run_dir=str(run_dir) if run_dir else None,
         files=files,
+        asked=options.asked,
         other_formats=others,
     )
 

@@ -34,9 +34,9 @@ MAX_BYTES = 10_000_000
 
 def store_of(job: Job) -> Path:
     """The file that verified runs of such a job are kept in."""
-    model = replace(job.model, name="", hf_config="")
     work = (job.method, job.max_length, job.padding, job.lengths.quantiles, job.pretokenized)
-    exact = hashlib.sha256(repr((model, work, job.storage, job.software)).encode()).hexdigest()[:16]
+    facts = repr((job.model.fingerprint, work, job.storage, job.software))
+    exact = hashlib.sha256(facts.encode()).hexdigest()[:16]
     plain = "".join(c if c.isalnum() else "-" for c in job.model.family)
     return home_dir() / FOLDER / f"{plain[:40]}-{exact}.json"
 

@@ -21,7 +21,7 @@ from autotune.domain.config import Config
 from autotune.domain.device import Offer
 from autotune.domain.errors import InputError
 from autotune.domain.machine_text import split_machine
-from autotune.domain.outcome import MemoryParts, Spread, TimeParts
+from autotune.domain.outcome import MemoryParts, Spread, TimeParts, bound_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -178,6 +178,7 @@ def _as_recorded(row: Estimated, recorded: Any) -> Estimated:  # noqa: ANN401 - 
         cost_usd=Spread(**recorded["cost_usd"]),
         step_time_s=recorded["step_time_s"],
         tokens_per_s=recorded["tokens_per_s"],
+        bound_by=bound_of(TimeParts(**time), row.step_bound),
         time_s=TimeParts(**time),
         memory_bytes=MemoryParts(**memory),
         checkpoints=recorded["checkpoints"],

@@ -43,6 +43,10 @@ TrustOption = Annotated[
         help="Let the trace run code that comes with the model instead of with transformers.",
     ),
 ]
+VerboseOption = Annotated[
+    bool,
+    typer.Option("--verbose", "-v", help="Everything, instead of the first screen. Text only."),
+]
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="Neither progress nor warnings on stderr.")
 ]

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from autotune.cli.lists import print_listing
-from autotune.cli.output import Format, FormatOption, QuietOption, emit, warn
+from autotune.cli.output import Format, FormatOption, QuietOption, VerboseOption, emit, warn
 from autotune.cli.tune import EXPORT_HELP, print_recommendation
 
 RunArgument = Annotated[
@@ -41,6 +41,7 @@ def report(
     format_: Annotated[
         ReportFormat, typer.Option("--format", help="How to print the answer.")
     ] = ReportFormat.text,
+    verbose: VerboseOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Print the answer of a run again.
@@ -49,6 +50,7 @@ def report(
     autotune report --format html > answer.html
     """
     from autotune.app.runs import last_run, load_recommendation_payload
+    from autotune.report.how_to_run import next_steps
     from autotune.report.recorded import recorded_payload
 
     run_dir = run or last_run()
@@ -59,7 +61,8 @@ def report(
         warn(payload["warnings"], quiet=quiet)
         emit(recommendation_html(payload))
         return
-    print_recommendation(payload, Format(format_.value), quiet=quiet)
+    payload["next"] = next_steps(payload)
+    print_recommendation(payload, Format(format_.value), quiet=quiet, verbose=verbose)
 
 
 def export(

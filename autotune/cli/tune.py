@@ -25,11 +25,13 @@ from autotune.cli.output import (
     Progress,
     QuietOption,
     TrustOption,
+    VerboseOption,
     emit,
     emit_as,
     look,
     warn,
 )
+from autotune.cli.typed import asked
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ class Sampler(StrEnum):
 @with_option_sets
 def tune(
     *,
+    context: typer.Context,
     source: Source,
     line: OneLine,
     changes: Changes,
@@ -133,6 +136,7 @@ def tune(
         bool, typer.Option("--dry-run", help="Answer without writing a run folder.")
     ] = False,
     format_: FormatOption = Format.text,
+    verbose: VerboseOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Find the best config and machine for a job.
@@ -167,25 +171,27 @@ def tune(
             score=score.value,
             dry_run=dry_run,
             probing=_probing(score, probes, probe_budget, probe_on),
+            asked=asked(context),
         )
         told = progress.line if score is Score.probe else progress
         recommendation = find(several[0].job, options, told) if len(several) == 1 else None
     if recommendation is None:
         _table_of_variants(several, options, format_, quiet=quiet)
     payload = recommendation_payload(recommendation)
-    print_recommendation(payload, format_, quiet=quiet)
-    _own_file(recommendation, options, format_, in_place=in_place)
+    print_recommendation(payload, format_, quiet=quiet, verbose=verbose)
+    _own_file(recommendation, options, format_, in_place=in_place, verbose=verbose)
     raise typer.Exit(exit_code(payload))
 
 
 def _own_file(
-    recommendation: Recommendation, options: Options, chosen: Format, *, in_place: bool
-) -> None:
+    recommendation: Recommendation, options: Options, chosen: Format, *,
+    in_place: bool, verbose: bool,
+) -> None:  # fmt: skip
     """Show what changes in the trainer's own file; with --in-place, change it."""
     from autotune.app.own_file import own_changes, put_in_place
 
     told = own_changes(recommendation, options.exports)
-    if told and chosen in {Format.text, Format.md}:
+    if told and (chosen is Format.md or (chosen is Format.text and verbose)):
         fenced = chosen is Format.md and told.startswith("---")
         emit(f"\n```diff\n{told}```" if fenced else f"\n{told}")
     if in_place:
@@ -224,19 +230,23 @@ def _probing(
     return ProbeOptions(probes=probes, budget_s=parse_seconds(budget) if budget else None, on=on)
 
 
-def print_recommendation(payload: RecommendationPayload, chosen: Format, *, quiet: bool) -> None:
+def print_recommendation(
+    payload: RecommendationPayload, chosen: Format, *, quiet: bool, verbose: bool = False
+) -> None:
     """The answer in the format asked for; warnings also on stderr where nobody reads the result."""
     from autotune.report.csv_rows import recommendation_csv
     from autotune.report.markdown import recommendation_markdown
     from autotune.report.payload import dumps
+    from autotune.report.screens.tune import recommendation_screen
     from autotune.report.text import recommendation_text
 
+    text = recommendation_text if verbose else recommendation_screen
     if chosen in {Format.json, Format.csv}:
         warn(payload["warnings"], quiet=quiet)
     emit_as(
         chosen,
         {
-            Format.text: lambda: recommendation_text(payload, **look()),
+            Format.text: lambda: text(payload, **look()),
             Format.json: lambda: dumps(payload),
             Format.csv: lambda: recommendation_csv(payload),
             Format.md: lambda: recommendation_markdown(payload),

@@ -10,11 +10,11 @@ import numpy as np
 from autotune.cost.columns import Table
 from autotune.cost.uncertainty import Z90
 from autotune.cost.work import StepWork, evaluations, saves
-from autotune.domain.outcome import Bound, Estimated, MemoryParts, Spread, TimeParts
+from autotune.domain.outcome import Estimated, MemoryParts, Spread, TimeParts, bound_of
 
 if TYPE_CHECKING:
     from autotune.cost.model import Bill
-    from autotune.domain.outcome import Verdict
+    from autotune.domain.outcome import Bound, Verdict
 
 
 def time_parts(bill: Bill, i: int) -> TimeParts:
@@ -71,22 +71,15 @@ def _spread(bill: Bill, i: int, parts: TimeParts) -> float:
     return math.sqrt(variance) / max(parts.total, 1e-9)
 
 
-def _bound(bill: Bill, i: int, parts: TimeParts) -> Bound:
-    """The largest share of the bill; inside training, the largest of the step's own terms."""
-    shares: dict[Bound, float] = {
-        "data": parts.data_wait + parts.prepare,
-        "checkpoint": parts.checkpoint + parts.lost_work + parts.final_save,
-        "evaluation": parts.evaluation,
-        "startup": parts.load + parts.compile,
-    }
+def _step_bound(bill: Bill, i: int) -> Bound:
+    """The largest of a training step's own terms."""
     terms: dict[Bound, float] = {
         "compute": bill.at("compute", "compute_s", i),
         "bandwidth": bill.at("compute", "bandwidth_s", i),
         "launch": bill.at("compute", "launch_s", i),
         "communication": bill.at("collectives", "per_micro_s", i),
     }
-    inside = max(terms, key=lambda name: terms[name])
-    return max({**shares, inside: parts.train}.items(), key=lambda item: item[1])[0]
+    return max(terms, key=lambda name: terms[name])
 
 
 def estimate(bill: Bill, i: int) -> Estimated:
@@ -103,7 +96,7 @@ def estimate(bill: Bill, i: int) -> Estimated:
         checkpoint_every_steps=interval,
         save_total_limit=max(int(bill.save_total_limit[i]), 1),
     )
-    step_s = float(bill.step_s[i])
+    step_s, step_bound = float(bill.step_s[i]), _step_bound(bill, i)
     real_tokens = bill.at("compute", "real_tokens_per_step", i)
     peak = offer.device.peak_flop_per_s(config.precision) * count
     useful = bill.at("compute", "useful_flop_per_step", i)
@@ -125,7 +118,7 @@ def estimate(bill: Bill, i: int) -> Estimated:
         step_time_s=step_s if steps else 0.0,
         tokens_per_s=real_tokens / step_s if steps and step_s > 0 else 0.0,
         mfu=useful / (step_s * peak) if steps and peak > 0 and step_s > 0 else 0.0,
-        bound_by=_bound(bill, i, parts),
+        bound_by=bound_of(parts, step_bound),
         time_s=parts,
         memory_bytes=memory_parts,
         usable_bytes=float(bill.usable_bytes[i]),
@@ -134,6 +127,7 @@ def estimate(bill: Bill, i: int) -> Estimated:
         checkpoints=math.ceil(steps / interval) if steps else 0,
         checkpoint_bytes=bill.at("checkpoint", "bytes", i),
         reserved_bytes=bill.at("memory", "reserved", i),
+        step_bound=step_bound,
     )
 
 

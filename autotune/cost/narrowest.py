@@ -16,6 +16,7 @@ from autotune.cost.columns import Component, tabulate
 from autotune.cost.constants import fitted
 from autotune.cost.step_terms import step_terms
 from autotune.cost.uncertainty import variances
+from autotune.domain.recommendation import Decisive
 
 if TYPE_CHECKING:
     from autotune.cost.columns import Columns, Outputs
@@ -54,7 +55,7 @@ def never_measured_note(device: str) -> str | None:
     """What to say of a device that no measured training step speaks of; None for the others."""
     if fitted().offset("device", device) is not None:
         return None
-    return (
+    return Decisive(
         f"no training step on {device} is in the public record: its time is modelled from its "
         "rates, and the 80 % interval reaches at least a factor 1.5 each way"
     )

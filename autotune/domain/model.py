@@ -8,7 +8,8 @@ Names of sizes are those of Hugging Face configs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Norm = Literal["rmsnorm", "layernorm"]
@@ -78,6 +79,12 @@ class Model:
     hf_config: str = "{}"  # the config.json it was read from (its text part), as JSON
     remote_code: bool = False  # the config asks for code that transformers does not ship
     stored_as: str = ""  # how the checkpoint quantises its weights: nf4, int8, gptq, ...
+
+    @property
+    def fingerprint(self) -> str:
+        """What the model is, whatever it is called and wherever its config.json lies."""
+        shape = replace(self, name="", source="", hf_config="")
+        return hashlib.sha256(repr(shape).encode()).hexdigest()[:16]
 
     @property
     def query_size(self) -> int:

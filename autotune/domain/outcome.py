@@ -55,6 +55,21 @@ class TimeParts:
         return sum(self.as_dict().values())
 
 
+def bound_of(parts: TimeParts, in_training: Bound) -> Bound:
+    """What bounds a run: the largest share of its bill; of training, what bounds a step.
+
+    in_training: what bounds a step whose batches wait for nothing.
+    """
+    shares: dict[Bound, float] = {
+        "data": parts.data_wait,
+        "checkpoint": parts.checkpoint + parts.lost_work + parts.final_save,
+        "evaluation": parts.evaluation,
+        "startup": parts.load + parts.prepare + parts.compile,
+        in_training: parts.train,
+    }
+    return max(shares, key=lambda name: shares[name])
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryParts:
     """[bytes] on one device at the instant of peak at the longest batch; parts sum to `total`."""
@@ -101,6 +116,7 @@ class Estimated:
     checkpoints: int
     checkpoint_bytes: float
     reserved_bytes: float = 0.0  # by torch's allocator at the peak: allocated and cached
+    step_bound: Bound = "compute"  # what bounds a training step by the model, data aside
     measured: Measured | None = None  # what the row rests on, when its basis is measured
     traced: MemoryTrace | None = None  # what its memory rests on, where it was traced
 

@@ -104,6 +104,23 @@ class Sensitivity:
     basis: str = "modelled"
 
 
+class Decisive(str):
+    """A warning that may change what the reader does: it is on the first screen of an answer."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The command line that asked for an answer, without what only says how to print or keep it.
+
+    folder: where it was typed, so that its relative paths can be typed again.
+    """
+
+    words: tuple[str, ...]
+    folder: str
+
+
 @dataclass(frozen=True, slots=True)
 class Recommendation:
     """What `autotune tune` answers. `best` is None when nothing fits."""
@@ -129,3 +146,4 @@ class Recommendation:
     beyond: tuple[Estimated, ...] = ()  # would beat the front, but do not fit
     contradictions: tuple[str, ...] = ()  # what the job file says that does not hold
     journey: Journey | None = None  # from today to the pick, where both are there
+    asked: Asked | None = None  # None: not from a command line

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from autotune.cost.model import CostModel
 from autotune.cost.uncertainty import NEVER_MEASURED
 from autotune.domain.calibration import Calibration
+from autotune.domain.recommendation import Decisive
 from autotune.domain.units import MB, format_bytes, format_seconds
 from autotune.evidence.explanations import (
     Explanation,
@@ -219,7 +220,7 @@ def _gap_warning(
         "Efficiency does not explain that much, so it was not used to scale the prediction"
     )
     if not found:
-        return f"{head}; nothing that the cost model can change explains it"
+        return Decisive(f"{head}; nothing that the cost model can change explains it")
     lines = "; ".join(
         f"{item.text} (then {format_seconds(item.predicted_s)})" for item in found[:SHOWN]
     )
@@ -228,7 +229,7 @@ def _gap_warning(
         f". {alike} of these fit the measurement and it cannot tell them apart" if alike > 1 else ""
     )
     could = "What could" if alike else "None of what was tried explains it alone"
-    return f"{head}. {could}: {lines}{tail}"
+    return Decisive(f"{head}. {could}: {lines}{tail}")
 
 
 # What each kind of reading is compared with. A driver's reading holds the context, which no
@@ -274,7 +275,7 @@ def _memory_ratio(reference: Reference, price: Price, kind: str) -> float:
 
 def _memory_warning(reference: Reference, ratio: float, kind: str) -> str:
     unsafe = "; until then the fit of every configuration is in doubt" if ratio > 1.0 else ""
-    return (
+    return Decisive(
         f"{reference.observation.id}: {format_bytes(reference.observation.value)} were measured, "
         f"{ratio:.2f} times the {kind} memory predicted for that configuration; "
         "not applied. Another model, base, length, micro-batch, or another process on the "
@@ -287,9 +288,10 @@ def _out_of_memory(reference: Reference, price: Price, learned: _Learned) -> Non
     if bill.memory_violation[0] > 0:
         return
     learned.log_sds["memory"] = max(learned.log_sds.get("memory", 0.0), UNEXPLAINED_LOG_SD)
-    learned.warnings.append(
+    text = (
         f"{reference.observation.id}: that configuration ran out of memory, but "
         f"{format_bytes(float(bill.memory_bytes[0]))} of "
         f"{format_bytes(float(bill.usable_bytes[0]))} are predicted; longer rows, a larger "
         "micro-batch or another process on the device would explain it"
     )
+    learned.warnings.append(Decisive(text))

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.config import UNSET
+from autotune.domain.paths import whole
 from autotune.probe import device as devices
 from autotune.probe.outcomes import (
     OK,
@@ -69,6 +70,7 @@ class Runner:
 
     def __init__(self, place: Place) -> None:
         """Remember what the device holds now: that is what it must come back to."""
+        place = replace(place, folder=whole(place.folder))  # a worker runs in a folder of its own
         self.place = place
         place.folder.mkdir(parents=True, exist_ok=True)
         self.baseline = self._used()
@@ -265,8 +267,7 @@ def worker_environment(
         found.pop(name, None)
         if value != UNSET:
             found[name] = str(value)
-    root = str(Path(__file__).resolve().parents[2])
-    found["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    found["PYTHONPATH"] = os.pathsep.join((str(Path(__file__).resolve().parents[2]), *_own_path()))
     if place.local.is_cpu:
         found["CUDA_VISIBLE_DEVICES"] = ""
     else:
@@ -274,6 +275,12 @@ def worker_environment(
         found["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         found["CUDA_VISIBLE_DEVICES"] = ",".join(_visible(place.local))
     return found
+
+
+def _own_path() -> list[str]:
+    """The user's PYTHONPATH as it is meant here: a worker runs in another folder."""
+    stated = os.environ.get("PYTHONPATH", "")
+    return [str(whole(entry)) for entry in stated.split(os.pathsep)] if stated else []
 
 
 def _visible(local: LocalDevice) -> list[str]:

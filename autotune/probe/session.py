@@ -37,12 +37,12 @@ class Session:
 
     def __init__(self, place: Place) -> None:
         """The worker starts with the first request."""
-        self.place = place
         self.runner = Runner(place)
+        self.place = self.runner.place
         self.starts = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._mark = ""
-        self._folder = Path(tempfile.mkdtemp(prefix="session-", dir=place.folder))
+        self._folder = Path(tempfile.mkdtemp(prefix="session-", dir=self.place.folder))
 
     def __enter__(self) -> Self:
         """Use as a context manager: the process ends with the block."""

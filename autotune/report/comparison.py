@@ -96,13 +96,14 @@ def _alternative(label: str, row: Row, pick: Row, *, several: bool) -> tuple[str
         f"{offer_name(row)}: {label}" if several else label,
         format_seconds(row["duration_s"]["p50"]),
         format_usd(usd),
-        _against(usd, least) if row is not pick else "",
+        against(usd, least) if row is not pick else "",
         format_bytes(row["memory_bytes"]["total"]),
         probability(row),
     )
 
 
-def _against(usd: float, least: float) -> str:
+def against(usd: float, least: float) -> str:
+    """The dearer by, in percent: "+4%"; "same" where it rounds to nothing."""
     percent = round(100 * (usd - least) / least) if least else 0
     return f"{percent:+d}%" if percent else "same" if least else ""
 

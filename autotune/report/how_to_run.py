@@ -1,17 +1,21 @@
-"""What to type next: the training itself, and what follows it."""
+"""What to type next: the training itself, what follows it, and what sharpens the answer."""
 
 from __future__ import annotations
 
-from shlex import quote
+from itertools import pairwise
+from pathlib import Path
+from shlex import join, quote, split
 from typing import TYPE_CHECKING
 
 from autotune.report.blocks import Commands, Paragraph, Section
 
 if TYPE_CHECKING:
-    from autotune.report.schema import RecommendationPayload
+    from autotune.report.schema import AskedPayload, NextPayload, RecommendationPayload
 
 RUN_TITLE = "How to run it"
-SCRIPT = "run.sh"
+SCRIPT, TRAINS = "run.sh", "train.py"  # TRAINS beside it: a script that MAX_STEPS can stop
+SMOKE_STEPS = 60
+ROWS_FILE = "rows.jsonl"
 
 
 def run_section(payload: RecommendationPayload) -> Section:
@@ -19,25 +23,123 @@ def run_section(payload: RecommendationPayload) -> Section:
     run_dir, files = payload["run_dir"], payload.get("files", [])
     if not run_dir or not payload["best"]:
         return Section(RUN_TITLE, ())
-    folder = quote(run_dir)
-    commands = [(line, "train with the pick") for line in run_commands(payload)]
-    commands.append(
-        (f"autotune verify {folder}", "hold the run against this answer, half-way or finished")
-    )
-    others = payload.get("other_formats", [])
-    if others:
-        named = f"for another trainer: {', '.join(others)}"
-        commands.append((f"autotune export {folder} --to {others[0]}", named))
-    commands += [
-        (f"autotune report {folder} --format md", "this report again, in another format"),
-    ]
     held = f"{', '.join(files)} and every trial" if files else "every trial"
+    others = payload.get("other_formats", [])
     what = f"{run_dir} holds {held}."
-    return Section(RUN_TITLE, (Paragraph(what), Commands(tuple(commands))))
+    what += f" It can be exported for: {', '.join(others)}." if others else ""
+    commands = tuple((each["command"], each["what"]) for each in next_steps(payload))
+    return Section(RUN_TITLE, (Paragraph(what), Commands(commands)))
 
 
 def run_commands(payload: RecommendationPayload) -> list[str]:
     """What starts the training of the pick: a line for each script that was written."""
-    folder = payload["run_dir"] or ""
-    scripts = [name for name in payload.get("files", []) if name.rpartition("/")[2] == SCRIPT]
-    return [f"bash {quote(f'{folder}/{name}')}" for name in scripts]
+    return [f"bash {quote(_below(payload, name))}" for name in _scripts(payload)]
+
+
+def next_steps(payload: RecommendationPayload) -> list[NextPayload]:
+    """Commands for a shell in the current folder, in the order in which they are of use."""
+    found = [*to_train(payload), *to_verify(payload), *to_probe(payload)]
+    run_dir = payload["run_dir"]
+    if run_dir:
+        folder = quote(shown_folder(run_dir))
+        found.append(_step(f"autotune recompute {folder} --gpu all", "the same on other machines"))
+        found += [
+            _step(f"autotune export {folder} --to {name}", f"what to run, for {name}")
+            for name in payload.get("other_formats", [])[:1]
+        ]
+        found += [
+            _step(f"autotune report {folder} --verbose", "this answer with all that it rests on"),
+            _step(f"autotune report {folder} --format html > report.html", "the same as a page"),
+        ]
+    return found
+
+
+def to_train(payload: RecommendationPayload) -> list[NextPayload]:
+    """The smoke run and the run, with what the scripts must be told first."""
+    found: list[NextPayload] = []
+    names = _scripts(payload) if payload["best"] else []
+    ours = [name for name in names if _beside(name, TRAINS) in payload.get("files", [])]
+    if ours and payload["job"].get("dataset", ROWS_FILE) is None:
+        found.append(_step(f"export DATA={ROWS_FILE}", "your rows, one JSON object a line"))
+    for name in names:
+        script = quote(_below(payload, name))
+        if name in ours and payload["job"]["steps"] > SMOKE_STEPS:
+            what = f"a smoke run of {SMOKE_STEPS} steps: does it start, and fit?"
+            found.append(_step(f"MAX_STEPS={SMOKE_STEPS} bash {script}", what))
+        found.append(_step(f"bash {script}", "train with the pick"))
+    return found
+
+
+def to_verify(payload: RecommendationPayload) -> list[NextPayload]:
+    """Holding the run against the answer: a script of ours writes its log into the run folder."""
+    if not payload["run_dir"] or not payload["best"] or not _scripts(payload):
+        return []
+    folder = quote(shown_folder(payload["run_dir"]))
+    what = "hold the run against this answer, half-way or finished; later answers learn from it"
+    return [_step(f"autotune verify {folder}", what)]
+
+
+def to_probe(payload: RecommendationPayload) -> list[NextPayload]:
+    """The same question, answered by short measured runs where the pick's device is at hand."""
+    best, asked = payload["best"], payload.get("asked")
+    if not best or not asked or payload["search"]["score"] == "probe" or not _has_steps(payload):
+        return []
+    command = again(asked, "tune", "--score probe")
+    where = "here" if best["device"] == "cpu" else f"on a machine with {best['device']}"
+    return [_step(command, f"{where}: measure a few steps of the best configurations")]
+
+
+def again(asked: AskedPayload | None, command: str, options: str) -> str:
+    """The same question with options added; what they state anew is taken out of it."""
+    if asked is None:
+        return f"autotune {command} JOB {options}"
+    added = split(options)
+    stated = {_key(flag, value) for flag, value in pairwise(added) if flag.startswith("--")}
+    words: list[str] = []
+    left = iter(zip(asked["words"], [*asked["words"][1:], ""], strict=True))
+    for word, following in left:
+        if word.startswith("--") and _key(word, following) in stated:
+            next(left, None)
+        else:
+            words.append(word)
+    return _from_its_folder(asked, join([*words, *added]))
+
+
+def _key(flag: str, value: str) -> tuple[str, str]:
+    """What an option states: of `--set KEY=VALUE` its key."""
+    return flag, value.partition("=")[0] if flag == "--set" else ""
+
+
+def _from_its_folder(asked: AskedPayload, command: str) -> str:
+    if Path(asked["folder"]) == Path.cwd():
+        return command
+    return f"(cd {quote(asked['folder'])} && {command})"
+
+
+def shown_folder(path: str) -> str:
+    """A folder as one would type it: relative where it lies below the current one."""
+    folder = Path(path)
+    here = Path.cwd()
+    if folder.is_absolute() and folder.is_relative_to(here):
+        return str(folder.relative_to(here))
+    return path
+
+
+def _has_steps(payload: RecommendationPayload) -> bool:
+    return payload["job"]["steps"] > 0
+
+
+def _step(command: str, what: str) -> NextPayload:
+    return {"command": command, "what": what}
+
+
+def _scripts(payload: RecommendationPayload) -> list[str]:
+    return [name for name in payload.get("files", []) if name.rpartition("/")[2] == SCRIPT]
+
+
+def _beside(name: str, other: str) -> str:
+    return f"{name.rpartition('/')[0]}/{other}".lstrip("/")
+
+
+def _below(payload: RecommendationPayload, name: str) -> str:
+    return f"{shown_folder(payload['run_dir'] or '')}/{name}"

@@ -9,6 +9,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.config import KNOBS
+from autotune.domain.recommendation import Decisive
+from autotune.report.how_to_run import next_steps
 from autotune.report.probes import probed_payload
 from autotune.report.schema import (
     SCHEMA_VERSION,
@@ -72,6 +74,7 @@ def recommendation_payload(rec: Recommendation) -> RecommendationPayload:
         "probed": probed_payload(rec.probed),
         "contradictions": list(rec.contradictions),
         "warnings": list(rec.warnings),
+        "decisive": decisive(rec.warnings),
         "run_dir": rec.run_dir,
         "sensitivities": [_sensitivity(each) for each in rec.sensitivities],
     }
@@ -85,7 +88,15 @@ def recommendation_payload(rec: Recommendation) -> RecommendationPayload:
     if rec.journey is not None:
         payload["waterfall"] = waterfall_payload(rec.journey.waterfall)
         payload["journey"] = journey_payload(rec.journey)
+    if rec.asked is not None:
+        payload["asked"] = {"words": list(rec.asked.words), "folder": rec.asked.folder}
+    payload["next"] = next_steps(payload)
     return payload
+
+
+def decisive(warnings: Sequence[str]) -> list[str]:
+    """Those of the warnings that may change what the reader does."""
+    return [str(text) for text in warnings if isinstance(text, Decisive)]
 
 
 def _reasons(rec: Recommendation) -> dict[str, str]:
@@ -165,6 +176,7 @@ def job_payload(job: Job) -> JobPayload:
             for name, knob in KNOBS.items()
             if knob.opt_in and name not in job.allow and name not in job.lock
         ],
+        "dataset": job.dataset_path,
     }
 
 

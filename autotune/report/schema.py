@@ -76,6 +76,7 @@ class JobPayload(TypedDict):
     offers: int
     limits: LimitsPayload
     closed_knobs: list[str]
+    dataset: NotRequired[str | None]  # the rows, where the job names a file of them
 
 
 class AssumedPayload(TypedDict):
@@ -282,6 +283,20 @@ class JourneyPayload(TypedDict):
     measured: list[GapPayload]
 
 
+class AskedPayload(TypedDict):
+    """The command line that asked, and the folder that it was typed in."""
+
+    words: list[str]
+    folder: str
+
+
+class NextPayload(TypedDict):
+    """A command to type next, and what it does."""
+
+    command: str
+    what: str
+
+
 class RecommendationPayload(TypedDict):
     """`autotune tune --format json`."""
 
@@ -301,6 +316,7 @@ class RecommendationPayload(TypedDict):
     probed: NotRequired[list[ProbedPayload]]
     contradictions: NotRequired[list[str]]  # what the job file says that does not hold
     warnings: list[str]
+    decisive: NotRequired[list[str]]  # those of the warnings that may change what to do
     run_dir: str | None
     files: NotRequired[list[str]]  # what to run, below run_dir
     other_formats: NotRequired[list[str]]  # for `autotune export`
@@ -309,6 +325,8 @@ class RecommendationPayload(TypedDict):
     beyond: NotRequired[list[Row]]  # would beat the front, but do not fit
     waterfall: NotRequired[list[WaterfallStepPayload]]  # today + steps = best
     journey: NotRequired[JourneyPayload]
+    asked: NotRequired[AskedPayload]
+    next: NotRequired[list[NextPayload]]
 
 
 class EstimatePayload(TypedDict):

@@ -80,21 +80,22 @@ def shortfall_sections(
 
 
 def _why(missing: ShortfallPayload, *, nearest: bool) -> Section:
-    blocks: list[Block] = [Paragraph(_lead(missing, nearest=nearest))]
+    blocks: list[Block] = [Paragraph(shortfall_lead(missing, nearest=nearest))]
     if missing["resource"] == "disk":
         return Section("Why it does not fit", tuple(blocks))
-    when = (_peak(missing), _row_that_decides(missing))
+    when = (_peak(missing), row_that_decides(missing))
     if nearest:
         parts = {**missing["memory_bytes"], "usable": missing["available_bytes"]}
         blocks += [memory_bars(parts), Bullets(when)]
     else:  # the report of one configuration shows all of its parts anyway
-        blocks.append(Bullets((_holders(missing), *when)))
+        blocks.append(Bullets((holders(missing), *when)))
     if missing["memory_source"]:
         blocks.append(Paragraph(f"Usable: {missing['memory_source']}, and the headroom."))
     return Section("Why it does not fit", tuple(blocks))
 
 
-def _lead(missing: ShortfallPayload, *, nearest: bool) -> str:
+def shortfall_lead(missing: ShortfallPayload, *, nearest: bool) -> str:
+    """What is missing, in a sentence. nearest: it is the nearest of many that do not fit."""
     count = missing["device_count"]
     where = f"{count}x {missing['device']}"
     needs, usable = format_bytes(missing["required_bytes"]), missing["available_bytes"]
@@ -118,7 +119,8 @@ def _lead(missing: ShortfallPayload, *, nearest: bool) -> str:
     )
 
 
-def _holders(missing: ShortfallPayload) -> str:
+def holders(missing: ShortfallPayload) -> str:
+    """The largest parts of the memory, each with its share."""
     total = missing["memory_bytes"]["total"]
     named = [
         f"{MEMORY_LABELS.get(part['name'], part['name'])} {format_bytes(part['bytes'])} "
@@ -132,7 +134,8 @@ def _peak(missing: ShortfallPayload) -> str:
     return f"when: in {missing['instant']}"
 
 
-def _row_that_decides(missing: ShortfallPayload) -> str:
+def row_that_decides(missing: ShortfallPayload) -> str:
+    """The batch at which memory peaks."""
     batch = missing["longest_batch"]
     rows, tokens = batch["rows"], format_count(batch["tokens_per_row"])
     shape = f"1 row of {tokens} tokens"
@@ -172,7 +175,7 @@ def _table(changes: Sequence[RelaxationPayload]) -> Table:
             change["change"],
             format_seconds(change["duration_s"]),
             format_usd(change["cost_usd"]),
-            _of_usable(change),
+            of_usable(change),
         )
         for change in changes
     )
@@ -180,7 +183,8 @@ def _table(changes: Sequence[RelaxationPayload]) -> Table:
     return Table(titles, rows, frozenset({1, 2, 3}))
 
 
-def _of_usable(change: RelaxationPayload) -> str:
+def of_usable(change: RelaxationPayload) -> str:
+    """Memory of a change, against what is usable."""
     needs, usable = change["required_bytes"], change["available_bytes"]
     return f"{format_bytes(needs)} of {format_bytes(usable)}"
 

@@ -45,8 +45,13 @@ def estimate_text(payload: EstimatePayload, *, width: int = 80, colour: bool = F
     return sections_text(estimate_sections(payload), width=width, colour=colour)
 
 
-def sections_text(sections: Sequence[Section], *, width: int = 80, colour: bool = False) -> str:
-    """Any report as text; without colour there is no escape sequence in it."""
+def sections_text(
+    sections: Sequence[Section], *, width: int = 80, colour: bool = False, spaced: bool = True
+) -> str:
+    """Any report as text; without colour there is no escape sequence in it.
+
+    spaced: an empty line between sections.
+    """
     from rich.console import Console
     from rich.text import Text
 
@@ -62,7 +67,7 @@ def sections_text(sections: Sequence[Section], *, width: int = 80, colour: bool 
         _environ={},
     )
     for number, section in enumerate(sections):
-        if number:
+        if number and spaced:
             console.print()
         if section.title:
             console.print(Text(section.title, style="bold"))
@@ -107,11 +112,13 @@ def _print_bullets(console: Console, block: Bullets, indent: int) -> None:
 
 def _print_commands(console: Console, block: Commands, indent: int) -> None:
     """Commands are never wrapped: a wrapped command cannot be copied."""
+    from rich.padding import Padding
     from rich.text import Text
 
     for command, what in block.items:
         console.print(Text(" " * indent + command, style="cyan"), no_wrap=True, soft_wrap=True)
-        console.print(Text(" " * (indent + 4) + what, style="dim"))
+        if what:
+            console.print(Padding(Text(what, style="dim"), (0, 0, 0, indent + 4)))
 
 
 def _print_table(console: Console, block: Table, indent: int) -> None:
@@ -144,8 +151,9 @@ def _print_grid(
     if not rows:
         return
     grouped = bool(block.group_rows)
+    titled = not grouped and any(block.titles)
     whole = _unwrapped(block, widths, console.width - indent)
-    grid = Grid(box=None, padding=(0, GAP, 0, 0), pad_edge=False, show_header=not grouped)
+    grid = Grid(box=None, padding=(0, GAP, 0, 0), pad_edge=False, show_header=titled)
     for index, title in enumerate(block.titles):
         right = index in block.right
         aligned = grouped and (right or index < len(widths) - 1)

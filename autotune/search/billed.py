@@ -80,7 +80,7 @@ class BilledCandidates:
         job = self.bill.job
         axes = [(axis.name, [str(v) for v in axis.values]) for axis in self.space.axes]
         facts = [
-            job.model.name, repr(job.model), repr(job.method), job.rows, job.max_length, job.steps,
+            job.model.fingerprint, repr(job.method), job.rows, job.max_length, job.steps,
             job.global_batch_size, repr(job.lengths), job.padding, repr(job.software), axes,
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]

@@ -184,8 +184,7 @@ class FrontSampler(BaseSampler):
             purse = purse_of(proposal.index)
             unit = self._two[0] if purse.unit == "usd" else self._two[1]
             bill = float(outlook.posterior(unit, np.asarray([outlook.incumbent]))[0])
-            over = purse.budget is not None and purse.spent + purse.next_cost > purse.budget
-            if not over and (purse.free or proposal.best_gain * bill >= purse.next_cost):
+            if not purse.exceeded and (purse.free or proposal.best_gain * bill >= purse.next_cost):
                 worth[weight] = proposal.best_gain
         best = max(worth, key=lambda weight: worth[weight], default=None)
         return None if best is None else self._aims[best]

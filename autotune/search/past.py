@@ -48,7 +48,7 @@ class PastKey:
     @classmethod
     def of(cls, device: str, model: Model, work: str, versions: Mapping[str, str]) -> PastKey:
         """The key of a job on a device. work: what else changes the arithmetic, as text."""
-        shape = _digest(repr((replace(model, name="", hf_config=""), work)))
+        shape = _digest(repr((model.fingerprint, work)))
         return cls(device, model.family, shape, _digest(repr(sorted(versions.items()))))
 
     @property

@@ -56,6 +56,8 @@ class Stop:
 class Purse:
     """What probing may cost. next_cost and spent in `unit`; budget None: no limit.
 
+    aside: of the budget, kept for running the pick once more. asked_s: the budget as it was asked
+    for, where `unit` is dollars.
     free: the device costs nothing, so that a probe is never dearer than what it saves.
     """
 
@@ -64,6 +66,14 @@ class Purse:
     budget: float | None = None
     unit: Unit = "usd"
     free: bool = False
+    aside: float = 0.0
+    asked_s: float | None = None
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether the next probe would leave too little of the budget."""
+        needed = self.spent + self.next_cost + self.aside
+        return self.budget is not None and needed > self.budget
 
     def shown(self, value: float) -> str:
         """An amount for people."""
@@ -79,6 +89,18 @@ def described(left: Remaining, purse: Purse, *, saving: bool = True) -> str:
     if not saving:
         return text
     return f"another probe is expected to save {purse.shown(left.saving)}; {text}"
+
+
+def over_budget(purse: Purse) -> str:
+    """Why the next probe is not made: the budget as it was asked for, and what it goes into."""
+    kept = f", {purse.shown(purse.aside)} kept to run the pick once more" if purse.aside else ""
+    budget = purse.shown(purse.budget or 0.0)
+    if purse.unit == "usd" and purse.asked_s is not None:
+        budget = f"{format_seconds(purse.asked_s)} ({budget})"
+    return (
+        f"the probe budget of {budget} would be exceeded: "
+        f"{purse.shown(purse.spent)} spent, {purse.shown(purse.next_cost)} for the next probe{kept}"
+    )
 
 
 def check_budget(purse: Purse) -> None:
@@ -149,12 +171,8 @@ def judged(
     left = remaining(outlook)
     if proposal is None:
         return Stop("exhausted", "no candidate is left that could fit", left)
-    if purse.budget is not None and purse.spent + purse.next_cost > purse.budget:
-        reason = (
-            f"the probe budget of {purse.shown(purse.budget)} would be exceeded: "
-            f"{purse.shown(purse.spent)} spent, the next probe costs {purse.shown(purse.next_cost)}"
-        )
-        return Stop("budget", reason, left)
+    if purse.exceeded:
+        return Stop("budget", over_budget(purse), left)
     if outlook.incumbent is None:
         return None
     if left.fraction < least and confirmed(outlook, least):

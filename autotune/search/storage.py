@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
+from autotune.domain.paths import whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +39,16 @@ def open_study(
             study = _in_storage(storage, name, resume=resume)
         _agree(study, job_key, storage)
     return study
+
+
+def whole_url(url: str) -> str:
+    """A storage's URL that means the same from every folder: SQLite's file may be relative."""
+    scheme, mark, rest = url.partition(":///")
+    path, question, query = rest.partition("?")
+    relative = bool(path) and not path.startswith((":", "/", "file:"))
+    if not mark or scheme.partition("+")[0] != "sqlite" or not relative:
+        return url
+    return f"{scheme}{mark}{whole(path)}{question}{query}"
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.config import KNOBS, KnobValue, knob
 from autotune.domain.errors import InputError, unknown
+from autotune.domain.paths import near, whole
 from autotune.domain.space import AUTO, SearchSpace
 from autotune.space.extra import extra_of
 
@@ -65,12 +66,17 @@ def _find(name_or_path: str | Path) -> Path:
     text = str(name_or_path)
     if text in shipped:
         return shipped[text]
-    path = Path(text)
+    path = Path(near(text))
     if path.suffix in {".yaml", ".yml"} or path.is_file() or len(path.parts) > 1:
         return path
     hint = "take a shipped name, or the path of a YAML file such as my_space.yaml"
     what = "search space"
     raise unknown(what, text, shipped, hint)
+
+
+def whole_name(name_or_path: str) -> str:
+    """A shipped name as it is; the path of a file from the root."""
+    return name_or_path if name_or_path in _shipped() else str(whole(_find(name_or_path)))
 
 
 def _read_text(path: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from autotune.domain.recommendation import Decisive
 from autotune.trainers.arguments import counts_by_epochs
 from autotune.trainers.precision import is_pure_16bit
 from autotune.trainers.versions import (
@@ -79,7 +80,9 @@ def _precision_notes(plan: Plan) -> list[str]:
     if plan.on_cpu and config.precision == "tf32":
         notes.append("tf32 does not exist on a CPU: exported as fp32")
     if plan.on_cpu and config.precision == "fp16":
-        notes.append("accelerate refuses fp16 mixed precision on a CPU: choose bf16 or fp32")
+        notes.append(
+            Decisive("accelerate refuses fp16 mixed precision on a CPU: choose bf16 or fp32")
+        )
     if config.precision == "fp16" and plan.job.method.is_lora and config.adapter_dtype == "bf16":
         notes.append("adapters are kept in fp32: fp16's gradient scaler refuses bf16 gradients")
     if is_pure_16bit(plan):
@@ -98,11 +101,13 @@ def _sharding_notes(plan: Plan) -> list[str]:
             " accelerate.yaml carries them, so start with run.sh",
         )
     if sharding == "fsdp" and plan.job.method.base == "int8":
-        notes.append("FSDP with an int8 base is known to fail (peft issue 2833)")
+        notes.append(Decisive("FSDP with an int8 base is known to fail (peft issue 2833)"))
     if sharding in {"zero2", "zero3"}:
         notes.append("DeepSpeed must be installed; it keeps fp32 masters of 16-bit trained weights")
     if sharding == "zero3" and plan.quantized:
-        notes.append("ZeRO-3 with a quantised base cannot partition weights while it loads them")
+        notes.append(
+            Decisive("ZeRO-3 with a quantised base cannot partition weights while it loads them")
+        )
     return notes
 
 

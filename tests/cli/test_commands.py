@@ -32,7 +32,7 @@ def test_nothing_feasible_leaves_with_3_and_still_reports(
 ) -> None:
     answer_with(infeasible)
     assert run(["tune", "job.yaml"]) == 3
-    assert "What would make it fit" in capsys.readouterr().out
+    assert "What would fit, with the same training" in capsys.readouterr().out
 
 
 def test_a_missed_limit_leaves_with_4_and_still_answers(

@@ -9,6 +9,7 @@ from autotune.cli.application import app
 
 FORMAT = {"--format"}
 QUIET = {"--quiet", "-q"}
+VERBOSE = {"--verbose", "-v"}
 LINE = {
     "--model", "--method", "--rows", "--data", "--max-length", "--epochs", "--global-batch",
 }  # fmt: skip
@@ -20,7 +21,7 @@ FLAGS = {
         "--space", "--minimize", "--score", "--fidelity", "--sampler", "--trials", "--seed",
         "--storage", "--run", "--resume", "--export", "--dry-run", "--probes", "--probe-budget",
         "--probe-on", "--trust-remote-code", "--in-place",
-        *SOURCE, *LINE, *CHANGES, *LIMITS, *FORMAT, *QUIET,
+        *SOURCE, *LINE, *CHANGES, *LIMITS, *FORMAT, *QUIET, *VERBOSE,
     },
     "compare": {
         "--spot", "--space", "--minimize", "--fidelity",
@@ -46,7 +47,7 @@ FLAGS = {
     "validate": {"--data", "--fidelity", *FORMAT, *QUIET},
     "calibrate": {"--out", *FORMAT, *QUIET},
     "runs": FORMAT,
-    "report": {*FORMAT, *QUIET},
+    "report": {*FORMAT, *QUIET, *VERBOSE},
     "export": {"--to", *QUIET},
     "doctor": {"--folder", "--out", *FORMAT},
 }  # fmt: skip

@@ -12,15 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from autotune.probe.device import cpu
 from autotune.probe.outcomes import Ending, unexplained
-from autotune.probe.runner import GUARD
+from autotune.probe.runner import GUARD, Place, Runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autotune.domain.config import Config
     from autotune.probe.record import ProbeRecord
 
     Run = Callable[..., ProbeRecord]
+
+
+FAKE = Path(__file__).with_name("fake_worker.py")
 
 
 def alive(pid: int) -> bool:
@@ -70,6 +75,22 @@ def test_each_ending_has_its_name(
     record = run_fake(mode)
     assert (record.status, record.attempts) == (status, attempts), record.message
     assert said in record.message
+
+
+def test_a_relative_folder_and_a_relative_python_path_reach_the_worker_whole(
+    request_body: dict[str, Any], config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "users_own.py").write_text("")
+    worker = tmp_path / "worker.py"
+    worker.write_text(
+        f"import users_own, runpy\nrunpy.run_path({str(FAKE)!r}, run_name='__main__')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "mine")
+    place = Place(cpu(), Path("my runs ü/probing"), 30.0, (str(worker), "good"), sys.executable)
+    record = Runner(place).run(request_body, config.as_dict())
+    assert record.status == "ok", record.message
 
 
 def test_a_word_on_stderr_is_no_failure(run_fake: Run) -> None:

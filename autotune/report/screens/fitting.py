@@ -1,0 +1,60 @@
+"""How an answer becomes one screen: the least important goes first where it is too long.
+
+What is shown is decided at 80 columns, so that every terminal shows the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.report.text import sections_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autotune.report.blocks import Section
+
+MOST_LINES, COLUMNS = 30, 80
+UNSPACED = 2  # from this tightness on, no empty lines
+TIGHTEST = 9
+SHORT = 150  # [characters] of a text that others wrote, such as a warning: two lines
+
+
+def screen_text(
+    compose: Callable[[int], Sequence[Section]], *, width: int = COLUMNS, colour: bool = False
+) -> str:
+    """The fullest of a report's versions that fits the screen.
+
+    compose: the sections at a tightness from 0 (everything) to `TIGHTEST`.
+    """
+    sections, spaced = _fullest(compose)
+    return sections_text(sections, width=width, colour=colour, spaced=spaced)
+
+
+def _fullest(compose: Callable[[int], Sequence[Section]]) -> tuple[list[Section], bool]:
+    sections: list[Section] = []
+    for tight in range(TIGHTEST + 1):
+        sections = [section for section in compose(tight) if section.blocks]
+        spaced = tight < UNSPACED
+        text = sections_text(sections, width=COLUMNS, spaced=spaced)
+        if sum(max(1, -(-len(line) // COLUMNS)) for line in text.splitlines()) <= MOST_LINES:
+            return sections, spaced
+    return sections, False
+
+
+def shortened(text: str, length: int = SHORT) -> str:
+    """A text of unknown length in at most `length` characters, cut between words."""
+    flat = " ".join(text.split())
+    if len(flat) <= length:
+        return flat
+    return f"{flat[: length - 2].rpartition(' ')[0] or flat[: length - 3]}..."
+
+
+def fewer(most: int, tight: int, *at: int) -> int:
+    """How many of `most` are shown: one less from each tightness in `at` on."""
+    return most - sum(tight >= step for step in at)
+
+
+def shows(tight: int, until: int) -> bool:
+    """Whether what goes at tightness `until` is still there."""
+    return tight < until

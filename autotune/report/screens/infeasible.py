@@ -1,0 +1,113 @@
+"""The first screen where nothing fits: what is short, and the smallest changes that would do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.domain.units import format_seconds, format_usd
+from autotune.report.blocks import Bullets, Commands, Paragraph, Section, Table
+from autotune.report.how_to_run import again
+from autotune.report.screens.fitting import fewer, shortened, shows
+from autotune.report.screens.words import assumed_phrase, lengths_phrase
+from autotune.report.shortfall import (
+    holders,
+    nothing_fits,
+    of_usable,
+    row_that_decides,
+    shortfall_lead,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.report.blocks import Block
+    from autotune.report.schema import (
+        AskedPayload,
+        JobPayload,
+        RecommendationPayload,
+        RelaxationPayload,
+        ShortfallPayload,
+    )
+
+NAME, CHANGE = 48, 40  # [characters] of a job's name; of a change's
+OF_EACH = 2  # changes that keep the training, and changes that are the user's to decide
+
+
+def nothing_fits_sections(payload: RecommendationPayload, tight: int) -> list[Section]:
+    """The answer without a pick."""
+    from autotune.report.screens.tune import closing
+
+    rejected = payload["rejected"]
+    asked = payload.get("asked")
+    job: JobPayload = {**payload["job"], "name": shortened(payload["job"]["name"], NAME)}
+    return [
+        Section("", (nothing_fits(job, payload["search"]["priced"], rejected["count"]),)),
+        why_section(rejected.get("shortfall"), tight, nearest=True),
+        reasons_section(rejected["by_reason"], rejected.get("shortfall")),
+        *relaxed_sections(rejected["relaxations"], asked, "tune", tight),
+        Section("", tuple(_grounds(payload, tight))),
+        closing(payload),
+    ]
+
+
+def why_section(missing: ShortfallPayload | None, tight: int, *, nearest: bool) -> Section:
+    """What is short, by how much, and what holds it."""
+    if missing is None:
+        return Section("", ())
+    blocks: list[Block] = [Paragraph(shortfall_lead(missing, nearest=nearest))]
+    if missing["resource"] != "disk" and shows(tight, until=6):
+        blocks.append(Bullets((holders(missing), row_that_decides(missing))))
+    return Section("Why", tuple(blocks))
+
+
+def reasons_section(by_reason: dict[str, int], missing: ShortfallPayload | None) -> Section:
+    """Why candidates are not valid, where none came as far as memory."""
+    if missing is not None or not by_reason:
+        return Section("", ())
+    counts = sorted(by_reason.items(), key=lambda item: (-item[1], item[0]))[:4]
+    return Section("Why", (Bullets(tuple(shortened(why) for why, _ in counts)),))
+
+
+def relaxed_sections(
+    changes: Sequence[RelaxationPayload], asked: AskedPayload | None, command: str, tight: int
+) -> list[Section]:
+    """The two smallest changes of each kind, and the command that makes the first of each."""
+    most = fewer(OF_EACH, tight, 4)
+    free = [change for change in changes if not change["quality"]][:most]
+    own = [change for change in changes if change["quality"]][:most]
+    if not changes:
+        text = "No single change and no pair of changes that were tried makes it fit."
+        return [Section("", (Paragraph(text),))]
+    return [
+        _relaxed("What would fit, with the same training", free, asked, command),
+        _relaxed("What would fit, and changes the result (your decision)", own, asked, command),
+    ]
+
+
+def _relaxed(
+    title: str, changes: Sequence[RelaxationPayload], asked: AskedPayload | None, command: str
+) -> Section:
+    if not changes:
+        return Section("", ())
+    rows = tuple(
+        (
+            shortened(change["change"], CHANGE),
+            format_seconds(change["duration_s"]),
+            format_usd(change["cost_usd"]),
+            of_usable(change),
+        )
+        for change in changes
+    )
+    blocks: list[Block] = [Table(("",) * 4, rows, frozenset({1, 2, 3}))]
+    apply = changes[0].get("apply")
+    if apply:
+        blocks.append(Commands(((again(asked, command, apply), ""),)))
+    return Section(title, tuple(blocks))
+
+
+def _grounds(payload: RecommendationPayload, tight: int) -> list[Block]:
+    texts = [lengths_phrase(payload["job"])]
+    if shows(tight, until=7):
+        texts.append(assumed_phrase(payload["assumed"]))
+    told = " ".join(text for text in texts if text)
+    return [Paragraph(told)] if told else []

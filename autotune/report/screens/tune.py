@@ -1,0 +1,270 @@
+"""The first screen of `tune`: what to run, whether it fits, why, and what to type next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.domain.units import format_bytes, format_seconds, format_usd
+from autotune.report.blocks import Bullets, Commands, Paragraph, Section, Table
+from autotune.report.comparison import against
+from autotune.report.how_to_run import shown_folder, to_probe, to_train, to_verify
+from autotune.report.phrases import (
+    BOUND,
+    fit_phrase,
+    global_batch,
+    limit_phrase,
+    memory_phrase,
+    offer_name,
+    seconds_span,
+    usd_span,
+)
+from autotune.report.screens.fitting import fewer, screen_text, shortened, shows
+from autotune.report.screens.words import (
+    MOST_ASSUMED,
+    assumed_phrase,
+    basis_phrase,
+    change_words,
+    difference_words,
+    lengths_phrase,
+    machine_phrase,
+    settings_phrase,
+)
+
+if TYPE_CHECKING:
+    from autotune.report.blocks import Block
+    from autotune.report.schema import RecommendationPayload, Row, WaterfallStepPayload
+
+NAME, LABEL = 48, 44  # [characters] of a job's name; of an alternative's label
+SMALL = 0.005  # of today's cost or time: a change that is not worth a line
+ALTERNATIVES, CHANGES, DECISIVE = 3, 3, 3
+TELLING = ("compile", "activation_checkpointing", "micro_batch_size", "attention", "sharding")
+
+
+def recommendation_screen(
+    payload: RecommendationPayload, *, width: int = 80, colour: bool = False
+) -> str:
+    """The answer of `tune` as one screen."""
+    from autotune.report.screens.infeasible import nothing_fits_sections
+
+    compose = _sections if payload["best"] else nothing_fits_sections
+    return screen_text(lambda tight: compose(payload, tight), width=width, colour=colour)
+
+
+def _sections(payload: RecommendationPayload, tight: int) -> list[Section]:
+    best = payload["best"]
+    assert best is not None  # noqa: S101 - the caller has checked
+    return [
+        Section("", tuple(_opening(payload, best, tight))),
+        _beside_today(payload, best, tight),
+        _alternatives(payload, best, tight),
+        _grounds(payload, best, tight),
+        _sharpen(payload, best, tight),
+        _to_run(payload),
+        closing(payload),
+    ]
+
+
+def _opening(payload: RecommendationPayload, best: Row, tight: int) -> list[Block]:
+    lead = (
+        f"{shortened(payload['job']['name'], NAME)}: run it on {machine_phrase(best)}. It takes "
+        f"{seconds_span(best['duration_s'])}"
+    )
+    lead += f" and costs {usd_span(best['cost_usd'])}." if best["usd_per_hour"] else "."
+    settings = settings_phrase(best["config"], best["device_count"])
+    blocks: list[Block] = [
+        Paragraph(lead, "strong"),
+        *missed_blocks([limit_phrase(miss["limit"], miss["by"]) for miss in payload["misses"]]),
+        Paragraph(f"Settings: {settings}."),
+        Paragraph(
+            f"{_sentence(fit_phrase(best))}: {memory_phrase(best)}, at the longest batch.",
+            "plain" if best["verdict"] == "fits" else "bad",
+        ),
+    ]
+    decisive = payload.get("decisive", [])
+    blocks += [Paragraph(shortened(text), "warn") for text in decisive[:DECISIVE]]
+    if shows(tight, until=5):
+        blocks.append(Paragraph(_why(payload, best)))
+    if payload["tie"] and shows(tight, until=7):
+        text = "A tie: the next best cannot be told apart by what is known; the simpler was taken."
+        blocks.append(Paragraph(text))
+    return blocks
+
+
+def _why(payload: RecommendationPayload, best: Row) -> str:
+    """What the time is spent on, and what other settings would cost."""
+    text = bound_phrase(best)
+    told = [
+        f"{change_words(name)} {clause.partition(';')[0]}"
+        for name in TELLING
+        if "would" in (clause := payload["reasons"].get(name, ""))
+    ]
+    if not payload["today"] and told:
+        text += f" Otherwise: {'; '.join(told[:2])}."
+    return text
+
+
+def bound_phrase(row: Row) -> str:
+    """What the time is spent on, and what sets its pace."""
+    total = row["duration_s"]["p50"]
+    share = row["time_s"]["train"] / total if total else 0.0
+    text = f"Why: bound by {BOUND[row['bound_by']].partition('. ')[0]}"
+    return f"{text}; training steps are {100 * share:.0f} % of the time." if share else f"{text}."
+
+
+def missed_blocks(misses: list[str]) -> list[Block]:
+    """The limits that are missed, in one sentence."""
+    return [Paragraph(f"{_sentence('; '.join(misses))}.", "bad")] if misses else []
+
+
+def _beside_today(payload: RecommendationPayload, best: Row, tight: int) -> Section:
+    today = payload["today"]
+    if not today:
+        return Section("", ())
+    if today["verdict"] == "certain_oom":
+        text = "Beside today: by this model today's config runs out of memory."
+        return Section("", (Paragraph(text, "warn"),))
+    if today["config"] == best["config"] and offer_name(today) == offer_name(best):
+        return Section("", (Paragraph("This is what you run today: nothing in reach is better."),))
+    rows = _changes(payload.get("waterfall", []), today)
+    shown = rows[: fewer(CHANGES, tight, 4, 6)]
+    rest = len(payload.get("waterfall", [])) - len(shown)
+    blocks: list[Block] = [Table(("", "", ""), tuple(shown), frozenset({1, 2}))] if shown else []
+    if rest and shows(tight, until=3):
+        others = f"{rest} more change{'s' if rest > 1 else ''} of less effect"
+        blocks.append(Paragraph(f"and {others}" if shown else others))
+    return Section(f"Beside today: {_saved(today, best)}", tuple(blocks) or (Paragraph(""),))
+
+
+def _saved(today: Row, best: Row) -> str:
+    """Time and money against today, with today's figures."""
+    time_s = today["duration_s"]["p50"] - best["duration_s"]["p50"]
+    usd = today["cost_usd"]["p50"] - best["cost_usd"]["p50"]
+    time_words = f"{format_seconds(abs(time_s))} {'sooner' if time_s >= 0 else 'later'}"
+    usd_words = f"{format_usd(abs(usd))} {'cheaper' if usd >= 0 else 'dearer'}"
+    if format_usd(abs(usd)) == format_usd(0):
+        usd_words = "at the same cost"
+    before = f"{format_seconds(today['duration_s']['p50'])}, {format_usd(today['cost_usd']['p50'])}"
+    batch = ""
+    if global_batch(today) != global_batch(best):
+        batch = f"; today's global batch is {global_batch(today)}"
+    return f"{time_words} and {usd_words} than {before}{batch}"
+
+
+def _changes(steps: list[WaterfallStepPayload], today: Row) -> list[tuple[str, str, str]]:
+    """Changes worth a line, the largest first."""
+    usd, seconds = today["cost_usd"]["p50"], today["duration_s"]["p50"]
+
+    def worth(step: WaterfallStepPayload) -> float:
+        of_cost = abs(step["cost_usd"]) / usd if usd else 0.0
+        return max(of_cost, abs(step["duration_s"]) / seconds if seconds else 0.0)
+
+    told = sorted((s for s in steps if worth(s) >= SMALL), key=worth, reverse=True)
+    return [
+        (
+            f"{change_words(step['change'])} {step['from']} -> {step['to']}"
+            + (" (your decision)" if step["yours"] else ""),
+            signed(step["duration_s"], format_seconds(abs(step["duration_s"]))),
+            signed(step["cost_usd"], format_usd(abs(step["cost_usd"]))),
+        )
+        for step in told
+    ]
+
+
+def signed(change: float, shown: str) -> str:
+    """A change with its sign."""
+    return f"{'-' if change < 0 else '+'}{shown}"
+
+
+def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Section:
+    others = payload["alternatives"][: fewer(ALTERNATIVES, tight, 5, 8)]
+    if not others:
+        return Section("", ())
+    rows = tuple(
+        (
+            shortened(_label(row, best), LABEL),
+            format_seconds(row["duration_s"]["p50"]),
+            *_cost_cells(row, best),
+            format_bytes(row["memory_bytes"]["total"]),
+        )
+        for row in others
+    )
+    titles = ("",) * len(rows[0])
+    return Section("Next best", (Table(titles, rows, frozenset(range(1, len(titles)))),))
+
+
+def _cost_cells(row: Row, best: Row) -> tuple[str, ...]:
+    """The cost and how much dearer it is; nothing where everything is free."""
+    if not best["usd_per_hour"] and not row["usd_per_hour"]:
+        return ()
+    usd = row["cost_usd"]["p50"]
+    return format_usd(usd), against(usd, best["cost_usd"]["p50"])
+
+
+def _label(row: Row, best: Row) -> str:
+    words = difference_words(row["config"], best["config"])
+    return words if offer_name(row) == offer_name(best) else f"{offer_name(row)}: {words}"
+
+
+def _grounds(payload: RecommendationPayload, best: Row, tight: int) -> Section:
+    texts = [f"Rests on {basis_phrase(best)}"]
+    lengths = lengths_phrase(payload["job"])
+    texts += [lengths] if lengths else []
+    assumed = assumed_phrase(payload["assumed"], fewer(MOST_ASSUMED, tight, 6))
+    if assumed and shows(tight, until=8):
+        texts.append(assumed)
+    return Section("", (Paragraph(" ".join(texts)),))
+
+
+def _sharpen(payload: RecommendationPayload, best: Row, tight: int) -> Section:
+    """The two things that would narrow the ranges most, each as something to type or to add."""
+    items: list[str] = []
+    job, narrowest = payload["job"], payload["narrowest"]
+    if lengths_phrase(job):
+        items.append(
+            "row lengths: `autotune dataset FILE` counts them; or in the job file, under data: "
+            "`lengths: {p50: 220, p95: 700, max: 1024}`"
+        )
+    probe = to_probe(payload)
+    blocks: list[Block] = []
+    if narrowest and "lengths" not in narrowest and not (probe and "measured step" in narrowest):
+        items.append(shortened(narrowest))
+    if not probe and best["basis"] != "measured":
+        items.append("a run's log: `autotune verify RUN LOG`, half-way or finished")
+    if items:
+        blocks.append(Bullets(tuple(items[: 2 - bool(probe)])))
+    said = shows(tight, until=6)
+    blocks += [Commands(((each["command"], each["what"] if said else ""),)) for each in probe]
+    return Section("To sharpen it", tuple(blocks))
+
+
+def _to_run(payload: RecommendationPayload) -> Section:
+    steps = [*to_train(payload), *to_verify(payload)]
+    if not steps:
+        return Section("", ())
+    commands = Commands(tuple((step["command"], "") for step in steps))
+    own = [name for name in payload.get("files", []) if name.startswith("own/")]
+    smoke = any(step["command"].startswith("MAX_STEPS") for step in steps)
+    order = ": a smoke run, the run, then hold it against this answer" if smoke else ""
+    if not own:
+        return Section(f"To run{order}", (commands,))
+    text = f"Your file with these settings: {shown_folder(payload['run_dir'] or '')}/{own[0]}"
+    return Section(f"To run{order}", (Paragraph(text), commands))
+
+
+def closing(payload: RecommendationPayload) -> Section:
+    """How many notes are not here, and where everything is."""
+    shown = len(payload.get("decisive", [])[:DECISIVE])
+    covered = shown + (1 if lengths_phrase(payload["job"]) else 0)
+    count = max(0, len(payload["warnings"]) - covered)
+    notes = f"{count} more note{'' if count == 1 else 's'}" if count else ""
+    run_dir = payload["run_dir"]
+    where = "add --verbose"
+    if run_dir:
+        folder = shown_folder(run_dir)
+        where = f"`autotune report {folder} --verbose`, or the page {folder}/report.html"
+    text = f"{notes + '. ' if notes else ''}Everything: {where}"
+    return Section("", (Paragraph(text, "quiet"),))
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]

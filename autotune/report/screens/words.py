@@ -1,0 +1,144 @@
+"""Words of the first screen: for a reader who knows transformers' Trainer, and no more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.domain.units import format_count
+from autotune.report.phrases import knob_text, offer_name, price_phrase
+from autotune.report.screens.fitting import shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autotune.report.schema import AssumedPayload, JobPayload, Row
+
+TRAINER_NAMES = {  # knob -> the argument of transformers' Trainer
+    "micro_batch_size": "per_device_train_batch_size",
+    "num_dataloader_workers": "dataloader_num_workers",
+    "prefetch_factor": "dataloader_prefetch_factor",
+    "pin_memory": "dataloader_pin_memory",
+    "checkpoint_every_steps": "save_steps",
+    "compile": "torch_compile",
+    "activation_checkpointing": "gradient_checkpointing",
+    "attention": "attn_implementation",
+    "optimizer": "optim",
+    "length_grouping": "group_by_length",
+}
+BASIS = {
+    "modelled": "a model of the hardware; nothing was measured for it",
+    "traced": "memory from your training code, run without a GPU; time from a model",
+    "calibrated": "a model of the hardware, corrected by measured runs",
+    "measured": "steps measured on the device",
+}
+# What moves the answer most, first; only where nobody stated it.
+WEIGHTY = (
+    "train.steps", "train.epochs", "data.rows", "data.max_length", "train.global_batch_size",
+    "model", "method.kind", "method.rank", "method.base", "price", "data.padding",
+    "interruptions_per_day", "today",
+)  # fmt: skip
+MOST_ASSUMED = 3
+_SHARDED = {"ddp": "DDP", "fsdp": "FSDP", "zero2": "DeepSpeed ZeRO-2", "zero3": "DeepSpeed ZeRO-3"}
+
+
+def settings_phrase(config: Mapping[str, object], count: int) -> str:
+    """What is set, by the names that Trainer has for it where they differ."""
+    micro, accumulation = config["micro_batch_size"], config["gradient_accumulation_steps"]
+    words = [
+        f"micro-batch {micro} (per_device_train_batch_size)",
+        f"accumulation {accumulation}",
+        str(config["precision"]),
+    ]
+    if config["activation_checkpointing"] != "none":
+        words.append("gradient checkpointing")
+    if config["compile"] != "off":
+        mode = "" if config["compile"] == "default" else f" {config['compile']}"
+        words.append(f"torch.compile{mode}")
+    if config["attention"] != "sdpa":
+        words.append(f"attn_implementation {config['attention']}")
+    if count > 1:
+        words.append(_SHARDED.get(str(config["sharding"]), str(config["sharding"])))
+    words += [
+        f"{name} on"
+        for knob, name in (("packing", "packing"), ("length_grouping", "group_by_length"))
+        if config.get(knob) == "on"
+    ]
+    return ", ".join(words)
+
+
+def change_words(key: str) -> str:
+    """A knob or a key of the job file, as Trainer calls it."""
+    return TRAINER_NAMES.get(key, key)
+
+
+def difference_words(config: Mapping[str, object], pick: Mapping[str, object]) -> str:
+    """What a config does otherwise than the pick, without what follows from the rest."""
+    words = []
+    split = ("micro_batch_size", "gradient_accumulation_steps")
+    if config[split[0]] != pick[split[0]]:  # the other follows: the global batch is kept
+        words.append(f"micro-batch {config[split[0]]}")
+    words += [
+        f"{change_words(name)} {_switch(value)}"
+        for name, value in config.items()
+        if value != pick.get(name) and name not in (*split, *FOLLOWS)
+    ]
+    return ", ".join(words) or "same settings"
+
+
+FOLLOWS = ("checkpoint_every_steps", "save_total_limit", "num_dataloader_workers")
+
+
+def _switch(value: object) -> str:
+    return {"none": "off", "full": "on"}.get(str(value), knob_text(value))
+
+
+def machine_phrase(row: Row) -> str:
+    """The machine with its price: "1x h100-sxm at $2.50/h"; in full for a price nobody stated."""
+    price = price_phrase(row)
+    if row["usd_per_hour"] == 0:
+        return f"{offer_name(row)} (free)"
+    return f"{offer_name(row)} at {price.partition(' (')[0]}"
+
+
+def basis_phrase(row: Row) -> str:
+    """What the figures rest on, and what the ranges mean."""
+    return f"{BASIS[row['basis']]}. 8 of 10 runs should end within the ranges."
+
+
+def lengths_phrase(job: JobPayload) -> str:
+    """What unknown row lengths do to the figures; empty where they are known."""
+    if job["lengths_known"] or not job["steps"]:
+        return ""
+    return (
+        f"Row lengths are unknown: each row counts as {format_count(job['max_length'])} tokens, "
+        "so time, cost and memory are upper bounds."
+    )
+
+
+def assumed_phrase(assumed: Sequence[AssumedPayload], most: int = MOST_ASSUMED) -> str:
+    """The assumptions that matter most, in one line; empty where all was stated."""
+    ranked = sorted(
+        (item for item in assumed if _weight(item["key"]) < len(WEIGHTY)),
+        key=lambda item: _weight(item["key"]),
+    )
+    if not ranked:
+        return ""
+    named = [f"{_key(item['key'])} {shortened(item['value'], 40)}" for item in ranked[:most]]
+    rest = len(assumed) - len(named)
+    more = f", and {rest} more" if rest else ""
+    return f"Assumed, not stated: {'; '.join(named)}{more}."
+
+
+def _weight(key: str) -> int:
+    for rank, name in enumerate(WEIGHTY):
+        if key == name or (("[" in key) and key.endswith(f".{name}")):
+            return rank
+    return len(WEIGHTY)
+
+
+def _key(key: str) -> str:
+    """hardware[0] (h100-sxm).price -> price of h100-sxm; data.rows stays."""
+    if key.startswith("hardware[") and "(" in key:
+        machine = key.partition("(")[2].partition(")")[0]
+        return f"{key.rpartition('.')[2]} of {machine}"
+    return key

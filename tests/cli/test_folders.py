@@ -1,0 +1,114 @@
+"""Commands as people type them: relative paths, default folders, other folders, odd names."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.app.load_job import load_job
+from autotune.app.runs import runs_root
+from autotune.app.verified import store_of
+from autotune.catalog.home import home_dir
+from autotune.domain.errors import InputError
+from autotune.domain.paths import near, whole
+
+ROOT = Path(__file__).parents[2]
+ODD = "mein Ordner ü'x"
+FEW = ("--set", "precision=fp32", "--set", "compile=off", "--set", "attention=sdpa")
+
+
+def typed(
+    *argv: str, cwd: Path, timeout: float = 120.0, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """A command line in a folder, with nothing set but a home of its own."""
+    own = {k: v for k, v in os.environ.items() if not k.startswith("AUTOTUNE_")}
+    own |= {"AUTOTUNE_HOME": str(cwd / "home"), "AUTOTUNE_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-m", "autotune", *argv], cwd=cwd, env={**own, **environment},
+        capture_output=True, text=True, timeout=timeout, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with an odd name that holds the tiny job, its data and its model."""
+    folder = tmp_path / ODD
+    folder.mkdir()
+    shutil.copytree(ROOT / "jobs" / "data", folder / "jobs" / "data")
+    shutil.copy(ROOT / "jobs" / "tiny_cpu.yaml", folder / "jobs")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("named", [(), ("--run", "out/mein Lauf")], ids=["default", "relative"])
+def test_probes_run_in_a_relative_folder(here: Path, named: tuple[str, ...]) -> None:
+    for module in ("torch", "transformers", "peft"):
+        pytest.importorskip(module)
+    command = ("tune", "jobs/tiny_cpu.yaml", "--score", "probe", "--probes", "2", *FEW, *named)
+    done = typed(*command, "--format", "json", cwd=here, timeout=600)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["best"]["basis"] == "measured"
+    folder = Path(answer["run_dir"])
+    assert folder.is_absolute()
+    assert folder.parent == here / ("out" if named else "runs")
+    statuses = [json.loads(line)["status"] for line in (folder / "probes.jsonl").open()]
+    assert set(statuses) == {"ok"}
+
+
+def test_homes_and_run_folders_are_whole_paths_wherever_they_were_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AUTOTUNE_HOME", "my home")
+    monkeypatch.setenv("AUTOTUNE_RUNS", "../runs")
+    assert home_dir() == tmp_path / "my home"
+    assert runs_root() == tmp_path.parent / "runs"
+    monkeypatch.delenv("AUTOTUNE_RUNS")
+    assert runs_root() == tmp_path / "runs"
+    assert near(runs_root() / "a") == "runs/a"
+    assert near("/elsewhere") == "/elsewhere"
+
+
+def test_a_path_through_a_link_means_what_the_file_system_means(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "far" / "deep").mkdir(parents=True)
+    (tmp_path / "far" / "file").write_text("the right one")
+    (tmp_path / "file").write_text("the wrong one")
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "deep")
+    monkeypatch.chdir(tmp_path)
+    assert whole("link/../file").read_text() == "the right one"
+    assert whole("link") == tmp_path / "link"
+    with pytest.raises(InputError, match="null character"):
+        whole("a\0b")
+
+
+def test_one_model_is_one_model_however_its_path_was_typed(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("AUTOTUNE_HOME", str(here / "home"))
+    typed_as = (
+        "data/tiny_model",
+        "./data/tiny_model/config.json",
+        str(here / "jobs/data/tiny_model"),
+    )
+    jobs = [load_job("jobs/tiny_cpu.yaml", set_values={"model": name}) for name in typed_as]
+    monkeypatch.chdir(here / "jobs")
+    jobs.append(load_job("tiny_cpu.yaml"))
+    shutil.move(here / "jobs", here / "moved")
+    jobs.append(load_job(here / "moved" / "tiny_cpu.yaml"))
+    assert len({store_of(job) for job in jobs}) == 1
+    assert len({job.model.fingerprint for job in jobs}) == 1
+    other = here / "moved" / "data" / "tiny_model" / "config.json"
+    other.write_text(other.read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 3'))
+    changed = load_job(here / "moved" / "tiny_cpu.yaml")
+    assert changed.model.num_layers == 3
+    assert store_of(changed) != store_of(jobs[0])

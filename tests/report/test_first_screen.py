@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.domain.outcome import Spread
+from autotune.domain.recommendation import Asked, Miss
+from autotune.report.how_to_run import again, next_steps
+from autotune.report.payload import recommendation_payload
+from autotune.report.screens.fitting import MOST_LINES, shortened
+from autotune.report.screens.tune import recommendation_screen
+
+if TYPE_CHECKING:
+    import pytest
+    from conftest import Samples
+
+    from autotune.domain.recommendation import Recommendation
+
+OURS = ("training_args.json", "train.py", "run.sh")
+
+
+def _screen(rec: Recommendation, width: int = 80, *, colour: bool = False) -> str:
+    return recommendation_screen(recommendation_payload(rec), width=width, colour=colour)
+
+
+def _flat(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
+
+
+def _kept(rec: Recommendation) -> Recommendation:
+    asked = Asked(("autotune", "tune", "my job.yaml", "--gpu", "h100"), str(Path.cwd()))
+    return replace(rec, files=OURS, asked=asked)
+
+
+def test_the_screen_has_thirty_lines_at_most_and_no_line_over_80(samples: Samples) -> None:
+    for rec in (samples.full, samples.infeasible, samples.late):
+        for each in (rec, _kept(rec), replace(_kept(rec), tie=True)):
+            lines = _screen(each).splitlines()
+            assert len(lines) <= MOST_LINES
+            assert max(map(len, lines)) <= 80
+
+
+def test_long_names_do_not_lengthen_the_screen(samples: Samples) -> None:
+    job = replace(samples.full.job, name="a job with a name " * 40)
+    many = ("a warning that nobody cut short, with many words in it " * 20,) * 50
+    rec = replace(_kept(samples.full), job=job, warnings=many, narrowest="something " * 100)
+    assert len(_screen(rec).splitlines()) <= MOST_LINES
+
+
+def test_the_screen_answers_first(samples: Samples) -> None:
+    first = _flat(_screen(samples.full))
+    assert first.startswith("h100-38h: run it on 1x h100-sxm at $2.50/h. It takes 12.1 h")
+    for part in ("costs $30.27 ($24.22 to", "micro-batch 8 (per_device_train_batch_size)"):
+        assert part in first
+
+
+def test_today_is_set_beside_the_pick(samples: Samples) -> None:
+    assert "18.2 h sooner and $45.41 cheaper than 30.3 h, $75.68" in _flat(_screen(samples.full))
+
+
+def test_missed_limits_are_on_the_screen(samples: Samples) -> None:
+    misses = (Miss("deadline", 3.2 * 3600), Miss("budget", 4.5))
+    shown = _flat(_screen(replace(samples.late, misses=misses)))
+    assert "Deadline missed by 3.2 h; budget missed by $4.50." in shown
+
+
+def test_three_alternatives_at_most_with_what_they_cost_more(samples: Samples) -> None:
+    shown = _flat(_screen(samples.full))
+    assert "Next best" in shown
+    assert "micro-batch 4 12.7 h $31.78 +5%" in shown
+    alike = replace(samples.full, alternatives=samples.full.alternatives * 4)
+    assert _screen(alike).count("micro-batch 4") <= 3
+
+
+def test_unknown_row_lengths_are_said_and_how_to_state_them(samples: Samples) -> None:
+    lengths = replace(samples.full.job.lengths, known=False)
+    rec = replace(samples.full, job=replace(samples.full.job, lengths=lengths))
+    shown = _flat(_screen(rec))
+    assert "Row lengths are unknown: each row counts as 1,024 tokens" in shown
+    assert "`autotune dataset FILE`" in shown
+
+
+def test_what_is_free_has_no_cost(samples: Samples) -> None:
+    best = samples.full.best
+    assert best is not None
+    free = replace(
+        best, offer=replace(best.offer, usd_per_hour=0.0), cost_usd=Spread(0.0, 0.0, 0.0)
+    )
+    rec = replace(samples.full, best=free, today=None, alternatives=(free,))
+    assert "$" not in _screen(rec)
+
+
+def test_nothing_feasible_names_the_smallest_changes(samples: Samples) -> None:
+    shown = _flat(_screen(samples.infeasible))
+    assert "nothing fits" in shown
+    assert "activation_checkpointing full" in shown
+    assert "max_length 512 instead of 1024" in shown
+
+
+def test_notes_that_are_not_shown_are_counted(samples: Samples) -> None:
+    three = replace(samples.full, warnings=("one", "two", "three"))
+    assert "3 more notes." in _flat(_screen(three))
+    assert "1 more note." in _flat(_screen(replace(samples.full, warnings=("one",))))
+    assert "more note" not in _screen(replace(samples.full, warnings=()))
+
+
+def test_the_commands_are_those_of_the_json_whole_and_in_order(samples: Samples) -> None:
+    payload = recommendation_payload(_kept(samples.full))
+    typed = [each["command"] for each in payload["next"]]
+    folder = "runs/20261121-020000-h100-38h"
+    assert typed[:5] == [
+        "export DATA=rows.jsonl",
+        f"MAX_STEPS=60 bash {folder}/run.sh",
+        f"bash {folder}/run.sh",
+        f"autotune verify {folder}",
+        "autotune tune 'my job.yaml' --gpu h100 --score probe",
+    ]
+    shown = recommendation_screen(payload).splitlines()
+    assert [line.strip() for line in shown if line.strip() in typed] == [*typed[4:5], *typed[:4]]
+
+
+def test_folders_with_spaces_can_be_pasted_into_a_shell(samples: Samples) -> None:
+    rec = replace(_kept(samples.full), run_dir="über runs/it's one")
+    for step in next_steps(recommendation_payload(rec)):
+        words = shlex.split(step["command"])
+        assert any(word.startswith("über runs/it's one") for word in words) or (
+            "über" not in step["command"]
+        )
+
+
+def test_a_question_asked_elsewhere_is_asked_there_again(samples: Samples, tmp_path: Path) -> None:
+    asked = Asked(("autotune", "tune", "job.yaml"), str(tmp_path / "a folder"))
+    payload = recommendation_payload(replace(_kept(samples.full), asked=asked))
+    probes = [each["command"] for each in payload["next"] if "--score" in each["command"]]
+    assert probes == [f"(cd '{tmp_path}/a folder' && autotune tune job.yaml --score probe)"]
+
+
+def test_an_absolute_run_folder_below_the_current_one_is_shown_short(
+    samples: Samples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    payload = recommendation_payload(replace(_kept(samples.full), run_dir=f"{tmp_path}/runs/one"))
+    assert any(each["command"] == "bash runs/one/run.sh" for each in payload["next"])
+
+
+def test_an_option_that_is_stated_anew_replaces_the_old_one() -> None:
+    asked = {
+        "words": ["autotune", "tune", "--gpu", "h100", "--set", "a=1", "--set", "b=2"],
+        "folder": str(Path.cwd()),
+    }
+    said = again(asked, "tune", "--gpu a100:2 --set b=3")  # type: ignore[arg-type]
+    assert said == "autotune tune --set a=1 --gpu a100:2 --set b=3"
+
+
+def test_a_text_is_cut_between_words() -> None:
+    assert shortened("one two three", 10) == "one two..."
+    assert shortened("one  two\nthree", 20) == "one two three"
