@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cost.model import COMPONENTS
 from autotune.domain.config import is_extra
-from autotune.probe.record import ProbeLog, read_records
+from autotune.probe.record import ProbeLog, SharedProbeLog, read_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,12 +68,13 @@ class Memo:
         self.fingerprint = fingerprint
         self.versions = installed_versions()
         self._own = ProbeLog(own) if own else None
-        self._shared = ProbeLog(shared) if shared else None
+        self._shared = SharedProbeLog(shared) if shared else None
         self.records: list[ProbeRecord] = list(self._own.records) if self._own else []
         mine = {(r.key, r.when) for r in self.records}
         others = self._shared.records if self._shared else []
         self.earlier = [r for r in others if (r.key, r.when) not in mine and self._current(r)]
         self.stale = sum(not self._current(r) for r in others)
+        self.bad = len(self._shared.bad) if self._shared else 0  # lines of others that hold none
 
     def _current(self, record: ProbeRecord) -> bool:
         """Same device with as much room, same versions of what was measured."""
@@ -84,10 +85,14 @@ class Memo:
         return record.fingerprint == self.fingerprint and same
 
     def add(self, record: ProbeRecord) -> None:
-        """Keep a finished probe: on the disk, if there is a place for it, before returning."""
+        """Keep a finished probe: on the disk, if there is a place for it, before returning.
+
+        What others disturbed answers for this study alone.
+        """
         if self._own:
             self._own.append(record)
-        if self._shared and not record.reused and record.fits is not None:
+        told = record.fits is not None and not record.disturbed
+        if self._shared and told and not record.reused:
             self._shared.append(record)
         self.records.append(record)
 
@@ -97,23 +102,26 @@ class Memo:
 
     def find(self, key: str) -> ProbeRecord | None:
         """An earlier study's answer to a request, marked as reused."""
-        found = [r for r in self.earlier if r.key == key and r.fits is not None]
+        found = [r for r in self.earlier if r.key == key and r.fits is not None and not r.disturbed]
         return replace(found[-1], reused=True, role="search") if found else None
 
     def part(self, component: str, name: str, config: Config, offer: Offer) -> float | None:
         """[s] median of a part's measurements over records whose component reads the same.
 
         component: of the cost model; name: where the worker puts the part, such as checkpoint.
+        Records that others disturbed count only where there are no others.
         """
         wanted = signature(component, config.as_record(), offer)
         field = {"checkpoint": "save_s", "evaluation": "batch_s"}[name]
-        values = [
-            float(found[field])
+        alike = [
+            (not record.disturbed, float(found[field]))
             for record in (*self.earlier, *self.records)
             if record.ok
             and (found := record.result.get(name) or {}).get(field)
             and signature(component, record.config, offer) == wanted
         ]
+        calm = [value for undisturbed, value in alike if undisturbed]
+        values = calm or [value for _, value in alike]
         return median(values) if values else None
 
 

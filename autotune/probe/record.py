@@ -5,10 +5,11 @@ A record becomes Observations, which is what evidence, calibration and replay re
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from autotune.domain.config import Config
 from autotune.domain.errors import InputError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from autotune.domain.device import Offer
 
 PROBES_FILE = "probes.jsonl"
-TRACES_DROPPED = ("trace",)
+UNREAD_SLOWDOWN = 2.0  # of a disturbed probe that does not say by how much: assumption
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,9 @@ class ProbeRecord:
     """One probe.
 
     status: a name of `outcomes`. wall_s: what it cost, retries included. result: what the worker
-    wrote, {} when it wrote nothing. readings: of the device while it ran. reused: answered from an
-    earlier study's record.
+    wrote, {} when it wrote nothing. readings: of the host and the device while it ran. reused:
+    answered from an earlier study's record. disturbed: why its times are not the machine's own
+    pace, after it was measured as often as is allowed; empty: nothing speaks so.
     """
 
     key: str
@@ -49,6 +51,13 @@ class ProbeRecord:
     role: str = "search"  # or confirm, repeat
     reused: bool = False
     predicted: dict[str, float] = field(default_factory=dict)
+    disturbed: list[str] = field(default_factory=list)
+
+    @property
+    def slowdown(self) -> float:
+        """How many times too long its steps may be for what disturbed it; 1 where nothing did."""
+        window = (self.result.get("step") or {}).get("window") or {}
+        return float(window.get("slowdown", UNREAD_SLOWDOWN)) if self.disturbed else 1.0
 
     @property
     def ok(self) -> bool:
@@ -174,18 +183,26 @@ def config_of(record: ProbeRecord) -> Config:
 
 def read_records(path: Path) -> list[ProbeRecord]:
     """Records of a file; a torn last line never counted. Raises InputError for other damage."""
+    found, bad = _parsed(path)
+    if bad:
+        msg = f"{path}, line {bad[0]}, is not a probe"
+        raise InputError(msg, "the record is damaged; move it away")
+    return found
+
+
+def _parsed(path: Path) -> tuple[list[ProbeRecord], list[int]]:
+    """The records of a file's whole lines, and the numbers of the lines that hold none."""
     if not path.exists():
-        return []
+        return [], []
     content = path.read_bytes()
     whole = content[: content.rfind(b"\n") + 1]
-    found = []
+    found, bad = [], []
     for number, line in enumerate(whole.splitlines(), start=1):
         try:
             found.append(ProbeRecord.of(json.loads(line)))
-        except ValueError:
-            msg = f"{path}, line {number}, is not a probe"
-            raise InputError(msg, "the record is damaged; move it away") from None
-    return found
+        except (ValueError, RecursionError):
+            bad.append(number)
+    return found, bad
 
 
 class ProbeLog:
@@ -208,3 +225,36 @@ class ProbeLog:
             stream.flush()
             os.fsync(stream.fileno())
         self.records.append(record)
+
+
+class SharedProbeLog:
+    """A record that several processes append to, and that no bad line of another one can block.
+
+    bad: the numbers of lines that hold no probe; they are left where they are.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read what is there; another process may be writing its last line at this moment."""
+        self.path = path
+        self.records, self.bad = _parsed(path)
+
+    def append(self, record: ProbeRecord) -> None:
+        """Write a record behind whatever others wrote, and wait until the disk has it."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab+") as stream:
+            _lock(stream)
+            end = stream.seek(0, os.SEEK_END)
+            if end and os.pread(stream.fileno(), 1, end - 1) != b"\n":
+                stream.write(b"\n")  # a line that a crash tore stays a line of its own
+            stream.write(record.line())
+            stream.flush()
+            os.fsync(stream.fileno())
+        self.records.append(record)
+
+
+def _lock(stream: BinaryIO) -> None:
+    """Alone with the file until it is closed, where the system has such locks."""
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(stream, fcntl.LOCK_EX)

@@ -26,7 +26,9 @@ SCHEMA_VERSION = 1
 MOST_ACCUMULATION = 4  # micro-steps measured per optimizer step; more add no information
 SAMPLED_ROWS = 512  # synthetic rows, one from each of as many strata of the length distribution
 # Parts of their own, and what ends a probe that would not become steady.
-NO_KEY = ("key", "work_dir", "checkpoint_max_bytes", "loader_workers", "patience_s")
+NO_KEY = (
+    "key", "work_dir", "checkpoint_max_bytes", "loader_workers", "patience_s", "looks",
+)  # fmt: skip
 DEEPER_LAYERS = 8
 BYTES = "bytes"
 
@@ -37,7 +39,9 @@ class Effort:
 
     longest: steps at the longest rows, for memory: optimizer states appear in the first, so two.
     most: steps until steady; measured: steps after that; least: of them when `seconds` are over.
-    patience_s: after which steps that never became steady are taken as they are.
+    patience_s: after which steps that never became steady are taken as they are. windows: looks at
+    steps that others disturbed, at most; calm_s: waited for others, in all; window_s: the least
+    that a window lasts.
     """
 
     longest: int = 2
@@ -46,6 +50,9 @@ class Effort:
     least: int = 8
     seconds: float = 15.0
     patience_s: float = 60.0
+    windows: int = 3
+    calm_s: float = 15.0
+    window_s: float = 1.0
     checkpoint_max_bytes: float = 8e9
     loader: bool = True
     evaluation: bool = True
@@ -82,6 +89,9 @@ def request_for(
             "least": effort.least, "seconds": effort.seconds,
         },
         "patience_s": effort.patience_s,
+        "looks": {
+            "windows": effort.windows, "calm_s": effort.calm_s, "window_s": effort.window_s,
+        },
         "checkpoint_max_bytes": effort.checkpoint_max_bytes,
         "loader_workers": _worker_counts(offer, config) if effort.loader else [],
         "memory_limit_bytes": memory_limit_bytes,

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.config import UNSET
 from autotune.domain.paths import whole
 from autotune.probe import device as devices
+from autotune.probe.lease import leased
 from autotune.probe.outcomes import (
     OK,
     RETRIED,
@@ -34,16 +35,18 @@ from autotune.probe.outcomes import (
     unexplained,
 )
 from autotune.probe.record import ProbeRecord
+from autotune.probe.watch import Watch, disturbed
+from autotune.probe.worker.disturbance import MARK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from autotune.probe.device import LocalDevice
+    from autotune.probe.worker.phase import Doing
 
 GUARD = Path(__file__).with_name("guard.py")
 WORKER = ("-m", "autotune.probe.worker")
-MARK = "AUTOTUNE_PROBE"
-POLL_S, READING_S = 0.05, 0.5
+POLL_S = 0.05
 SWEEPS = 5
 BASELINE_WAIT_S = 20.0
 BASELINE_SLACK_BYTES = 256 * 2**20
@@ -69,11 +72,15 @@ class Runner:
     """Runs requests one after another, each in a process of its own."""
 
     def __init__(self, place: Place) -> None:
-        """Remember what the device holds now: that is what it must come back to."""
+        """Remember what the device holds now: that is what it must come back to.
+
+        `hear` may be set: it is told a running worker's phase and how long it has run [s].
+        """
         place = replace(place, folder=whole(place.folder))  # a worker runs in a folder of its own
         self.place = place
         place.folder.mkdir(parents=True, exist_ok=True)
         self.baseline = self._used()
+        self.hear: Callable[[Doing, float], None] | None = None
 
     def run(
         self, request: dict[str, Any], config: dict[str, Any], *,
@@ -81,14 +88,15 @@ class Runner:
         timeout_s: float | None = None,
     ) -> ProbeRecord:  # fmt: skip
         """One probe, with one more attempt where another could end differently."""
-        begun = time.monotonic()
-        record = self._once(request, config, predicted or {}, timeout_s)
-        if record.status in RETRIED:
-            first, record = record, self._once(request, config, predicted or {}, timeout_s)
-            if not record.ok and record.message != first.message:
-                both = f"{record.message} (before that: {first.status}, {first.message})"
-                record = replace(record, message=both[:4000])
-            record = replace(record, attempts=2)
+        with leased(self.place.local, self.hear):
+            begun = time.monotonic()
+            record = self._once(request, config, predicted or {}, timeout_s)
+            if record.status in RETRIED:
+                first, record = record, self._once(request, config, predicted or {}, timeout_s)
+                if not record.ok and record.message != first.message:
+                    both = f"{record.message} (before that: {first.status}, {first.message})"
+                    record = replace(record, message=both[:4000])
+                record = replace(record, attempts=2)
         return replace(record, role=role, wall_s=time.monotonic() - begun)
 
     def _once(
@@ -118,8 +126,9 @@ class Runner:
                 message = f"out of memory while others held {held / 2**30:.1f} GiB: {message}"
         record = self.record(request, config, status, message, found)
         return replace(
-            record, wall_s=time.monotonic() - begun, readings=readings, predicted=predicted
-        )
+            record, wall_s=time.monotonic() - begun, readings=readings, predicted=predicted,
+            disturbed=disturbed(found, readings) if record.ok else [],
+        )  # fmt: skip
 
     def _judged(
         self, found: dict[str, Any] | str, ending: Ending, request: dict[str, Any],
@@ -155,7 +164,8 @@ class Runner:
     ) -> tuple[Ending, dict[str, Any]]:
         mark, count = secrets.token_hex(8), int(request.get("count", 1))
         kills = _oom_kills()
-        watch = Watch(self.place.local)
+        watch = Watch(self.place.local, self.hear)
+        watch.before()
         with (folder / "stderr").open("wb") as errors:
             process = subprocess.Popen(  # noqa: S603 - our own interpreter and worker
                 self.command(str(folder / "request.json"), str(result_path), count=count),
@@ -213,48 +223,6 @@ class Runner:
         return 0.0
 
 
-class Watch:
-    """The device's own readings while a worker runs."""
-
-    def __init__(self, local: LocalDevice) -> None:
-        """Nothing is read yet."""
-        self.local = local
-        self.samples: list[dict[str, float]] = []
-        self._next = 0.0
-
-    def look(self) -> None:
-        """Read the device, unless it was read a moment ago."""
-        if self.local.is_cpu or time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + READING_S
-        found = devices.reading(self.local.index)
-        if found:
-            self.samples.append(found)
-
-    @property
-    def was_full(self) -> bool:
-        """Whether nearly all of its memory was in use at some time."""
-        share = [s["used_bytes"] / s["total_bytes"] for s in self.samples if "total_bytes" in s]
-        return max(share, default=0.0) > 0.95  # noqa: PLR2004 - what an allocator leaves over
-
-    def summary(self) -> dict[str, Any]:
-        """Means of what was read while busy, extremes of temperature and clock, throttling."""
-        busy = [s for s in self.samples if s.get("busy", 0.0) > 0.5] or self.samples  # noqa: PLR2004
-        found: dict[str, Any] = {}
-        for name in ("power_w", "sm_mhz", "celsius", "busy"):
-            values = [s[name] for s in busy if name in s]
-            if values:
-                found[name] = sum(values) / len(values)
-                found[f"{name}_min"], found[f"{name}_max"] = min(values), max(values)
-        bits = 0
-        for sample in busy:
-            bits |= int(sample.get("reasons", 0))
-        if busy:
-            found["throttled_by"] = devices.throttle_words(bits)
-            found["samples"] = len(busy)
-        return found
-
-
 def worker_environment(
     place: Place, mark: str, own: Mapping[str, Any] | None = None
 ) -> dict[str, str]:
@@ -294,7 +262,7 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float, watch: Watch, fold
     """Wait for the end or the deadline; why it may not go on, else an empty text."""
     deadline = time.monotonic() + timeout_s
     while process.poll() is None and time.monotonic() < deadline:
-        watch.look()
+        watch.look(folder)
         why = excess(folder)
         if why:
             return why

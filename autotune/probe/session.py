@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from autotune.probe.outcomes import INTERRUPTED, judged, read_result
-from autotune.probe.runner import Runner, Watch, excess, kill_all, worker_environment
+from autotune.probe.runner import Runner, excess, kill_all, worker_environment
+from autotune.probe.watch import Watch, disturbed
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -94,6 +95,7 @@ class Session:
     ) -> ProbeRecord:  # fmt: skip
         begun = time.monotonic()
         watch = Watch(self.place.local)
+        watch.before()
         try:
             found = self._ask(request, limit, watch)
             if found is None and self._gave_up:  # after the last answer: it never saw this one
@@ -112,7 +114,9 @@ class Session:
         if status in SPOILING:
             self.close()
         record = self.runner.record(request, config, status, message, found)
-        return replace(record, readings=watch.summary())
+        readings = watch.summary()
+        told = disturbed(found, readings) if record.ok else []
+        return replace(record, readings=readings, disturbed=told)
 
     @property
     def _gave_up(self) -> bool:

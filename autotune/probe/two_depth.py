@@ -108,6 +108,7 @@ def extrapolated(low: ProbeRecord, high: ProbeRecord, depth: int) -> ProbeRecord
     return replace(
         high, key=f"{high.key}@{depth}", status=OK, wall_s=low.wall_s + high.wall_s, result=result,
         request={**high.request, "num_layers": depth},
+        disturbed=list(dict.fromkeys([*low.disturbed, *high.disturbed])),
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from .arguments import training_arguments
 from .memory import Meter, limit, resident_bytes
 from .model import QUANTISED, build
 from .parts import checkpoint, evaluation, loader
+from .phase import PHASES, Phase
 from .ranks import StopSign, largest, local_bytes, several, slowest
 from .rows import Pad, Rows, Source
 from .sharded import Unsupported, check, prepare
@@ -27,7 +28,10 @@ STATE_BYTES = 12  # of a trained parameter and its two moments in fp32, at most
 
 
 class Run:
-    """A probe under way. `stage` says where it is, for whoever has to explain how it ended."""
+    """A probe under way. `stage` says where it is, for whoever has to explain how it ended.
+
+    What it does at the moment is also told to the folder that the request names (`phase`).
+    """
 
     def __init__(self, request: dict[str, Any], work: Path, begun_s: float) -> None:
         """request: checked by the caller; work: an empty folder for checkpoints."""
@@ -36,6 +40,8 @@ class Run:
         self._entered = begun_s
         self.result: dict[str, Any] = {"warnings": [], "seconds": {}}
         self.device = torch.device("cpu")
+        self.phase = Phase(request.get("work_dir"))
+        self.phase.enter("loading the libraries")
 
     def measure(self) -> dict[str, Any]:
         """Everything, in the order of what is worth most."""
@@ -77,6 +83,8 @@ class Run:
         else:
             self.result["seconds"]["import"] = now - self.begun_s
         self.stage, self._entered = stage, now
+        compiles = stage == "train" and self.request["compile"] != "off"
+        self.phase.enter("compiling" if compiles else PHASES.get(stage, stage))
 
     def _count(self, model: Any) -> None:  # noqa: ANN401 - a module
         parameters = list(model.parameters())
@@ -90,7 +98,10 @@ class Run:
         from transformers import TrainingArguments
 
         request = self.request
-        plan = {**request["steps"], "patience_s": request.get("patience_s", PATIENCE_S)}
+        plan = {**request["steps"], **(request.get("looks") or {})}
+        plan["patience_s"] = request.get("patience_s", PATIENCE_S)
+        if several():  # one rank alone cannot pause
+            plan["windows"] = 1
         per_step = request["micro_batch_size"] * request["gradient_accumulation_steps"]
         chunk = 50 * request["micro_batch_size"] if request["length_grouping"] == "on" else 0
         world = int(request.get("count", 1))
@@ -104,8 +115,9 @@ class Run:
         )  # fmt: skip
         prepare(request, on_cpu=self.device.type == "cpu")
         self.watch = Stopwatch(
-            plan, self.clock, self.meter, StopSign(self.work if several() else None)
-        )
+            plan, self.clock, self.meter, StopSign(self.work if several() else None),
+            self.phase.enter,
+        )  # fmt: skip
         trainer = ProbeTrainer(
             model=model, args=TrainingArguments(**arguments), train_dataset=self.rows,
             data_collator=self.collate, callbacks=[self.watch],
@@ -117,11 +129,11 @@ class Run:
         watch, request = self.watch, self.request
         watch.finish()
         measured = watch.measured
-        found: dict[str, Any] = summary(measured)
-        found["block_s"] = watch.block_s
-        found["steady"] = watch.steady_from is not None
-        found["warmup_steps"] = len(watch.steps) - len(measured)
-        before = watch.steps[: len(watch.steps) - len(measured)]
+        found: dict[str, Any] = summary(measured) | watch.windows.report()
+        found["block_s"] = watch.windows.best.block_s
+        found["steady"] = bool(found["window"]["steady"])
+        before = watch.windows.before
+        found["warmup_steps"] = len(before)
         self._spent(before, measured)
         typical = found["step_s"] / max(found["tokens"], 1)
         extra = sum(max(s.wall_s - typical * s.tokens, 0.0) for s in before)
@@ -145,6 +157,8 @@ class Run:
             "warmup": sum(s.wall_s for s in before[longest:]),
             "window": sum(s.wall_s for s in measured),
         }
+        parts["again"] = sum(s.wall_s for s in self.watch.steps) - sum(parts.values())
+        parts["waited"] = self.watch.windows.waited_s
         around = time.perf_counter() - self._entered - sum(parts.values())
         self.result["train_seconds"] = parts | {"around": max(around, 0.0)}
 

@@ -86,7 +86,7 @@ def summary(steps: Sequence[Step], tokens: Sequence[int] | None = None) -> dict[
     found: dict[str, float | int] = {"steps": len(steps), "tokens": statistics.fmean(counts)}
     walls = [s.wall_s for s in steps]
     fit = fit_steps(counts, walls)
-    ratios = [t / max(fit.at(n), 1e-12) for n, t in zip(counts, walls, strict=True)]
+    ratios = ratios_of(steps)
     centre = statistics.median(ratios)
     inside = [r for r in ratios if r <= OUTLIER * centre]
     spread = statistics.stdev(inside) / centre if len(inside) > 1 else 0.0
@@ -103,6 +103,17 @@ def summary(steps: Sequence[Step], tokens: Sequence[int] | None = None) -> dict[
     found["seconds_fixed"], found["seconds_per_token"] = fit.a, fit.b
     found["expected_s"] = centre * fit.at(statistics.fmean(tokens)) if tokens else found["step_s"]
     return found
+
+
+def ratios_of(steps: Sequence[Step]) -> list[float]:
+    """Seconds of each step over what its length explains, in order."""
+    fit = fit_steps([s.tokens for s in steps], [s.wall_s for s in steps])
+    return [s.wall_s / max(fit.at(s.tokens), 1e-12) for s in steps]
+
+
+def typical_s(steps: Sequence[Step]) -> float:
+    """[s] the mean step at these batches, outliers apart."""
+    return _typical([s.tokens for s in steps], [s.wall_s for s in steps])
 
 
 def _typical(tokens: Sequence[int], seconds: Sequence[float]) -> float:

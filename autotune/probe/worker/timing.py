@@ -14,10 +14,11 @@ import torch
 from transformers import Trainer, TrainerCallback
 
 from .ranks import StopSign
-from .steady import WINDOW, Step, is_steady
+from .steady import Step
+from .windows import Windows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from .memory import Meter
 
@@ -60,18 +61,17 @@ class Stopwatch(TrainerCallback):
     """
 
     def __init__(
-        self, plan: dict[str, Any], clock: Clock, meter: Meter, sign: StopSign | None = None
-    ) -> None:
-        """plan: longest, most, measured, least (steps), seconds (of the steady block), patience_s.
+        self, plan: dict[str, Any], clock: Clock, meter: Meter, sign: StopSign | None = None,
+        tell: Callable[[str, int, int], None] = lambda *_: None,
+    ) -> None:  # fmt: skip
+        """plan: of `Windows`. sign: how several ranks agree on the last step.
 
-        sign: how several ranks agree on the last step.
+        tell: hears the name of what goes on, and how much of how much of it is done.
         """
-        self.plan, self.clock, self.meter = plan, clock, meter
+        self.plan, self.clock, self.meter, self.tell = plan, clock, meter, tell
         self.sign = sign or StopSign(None)
         self.steps: list[Step] = []
-        self.steady_from: int | None = None
-        self.block: tuple[float, int] | None = None  # host clock and step at the block's start
-        self.block_s = 0.0
+        self.windows = Windows(plan, self.steps, on_cpu=not clock.cuda)
         self.retries_before = 0
         self.begun_s = 0.0
         self.first_step_s = 0.0
@@ -79,7 +79,6 @@ class Stopwatch(TrainerCallback):
         self._fetched = (0.0, 0)  # seconds in the loader and tokens of the step to come
         self._last_end: Any = None
         self._last_cpu = 0.0
-        self._checked = 0  # steps that were looked at for the start of the steady block
 
     def fetched(self, seconds: float, tokens: int) -> None:
         """The loader gave the batches of one step."""
@@ -88,6 +87,7 @@ class Stopwatch(TrainerCallback):
     def on_train_begin(self, *_: Any, **__: Any) -> None:  # noqa: ANN401 - Trainer's signature
         """Training starts."""
         self.begun_s = self.clock.now()
+        self.windows.begin()
         self._last_end = self.clock.mark()
         self._last_cpu = time.process_time()
         self.meter.reset()
@@ -140,47 +140,53 @@ class Stopwatch(TrainerCallback):
             cpu_s=marks["cpu"],
         )
 
-    def _first_steady(self) -> int | None:
-        """The step that a steady window starts at; each window is looked at once."""
-        first = max(int(self.plan["longest"]), self._checked)
-        for start in range(first, len(self.steps) - WINDOW + 1):
-            self._checked = start + 1
-            if is_steady(self.steps[start : start + WINDOW]):
-                return start
-        return None
-
     def _enough(self) -> bool:
+        """Whether a window was calm, or no other one is wanted."""
+        windows = self.windows
+        self._say()
+        if not windows.is_open:
+            if not windows.opens():
+                return windows.given_up()
+            self.retries_before = self.meter.retries()
+            self.meter.reset()
+            windows.opened(len(self._marks), self.clock.now())
+            self._mark_again()
+        if not windows.full():
+            return False
+        windows.close(len(self._marks), self.clock.now())
+        if windows.done[-1].disturbed:
+            self.tell("waiting for other programs", len(windows.done), 0)
+        satisfied = windows.satisfied()
+        self._mark_again()
+        return satisfied
+
+    def _say(self) -> None:
         done = len(self.steps)
-        if self.steady_from is None:
-            self.steady_from = self._first_steady()
-            if self.steady_from is not None:
-                self.retries_before = self.meter.retries()
-                self.meter.reset()
-                self.block = (self.clock.now(), len(self._marks))
-        if self.steady_from is None or self.block is None:
-            late = time.perf_counter() - self.begun_s > float(self.plan.get("patience_s", 60.0))
-            least = int(self.plan["longest"]) + int(self.plan["least"])
-            return done >= int(self.plan["most"]) or (late and done >= least)
-        since = time.perf_counter() - self.block[0]
-        counted = done - self.steady_from
-        long_enough = since >= float(self.plan["seconds"]) and counted >= int(self.plan["least"])
-        return counted >= WINDOW + int(self.plan["measured"]) or long_enough
+        if done <= int(self.plan["longest"]):
+            self.tell("longest batches", done, int(self.plan["longest"]))
+        elif self.windows.is_open:
+            self.tell("measuring", done - self.windows.first, self.windows.wanted)
+        else:
+            self.tell("warming up", done, 0)
+
+    def _mark_again(self) -> None:
+        """The next step begins now: what was read or slept belongs to none."""
+        self._last_end = self.clock.mark()
+        self._last_cpu = time.process_time()
 
     def finish(self) -> None:
-        """Training is over: resolve what is left and close the block."""
+        """Training is over: resolve what is left."""
         ended = self.clock.now()
         while len(self.steps) < len(self._marks) and END in self._marks[len(self.steps)]:
             self.steps.append(self._resolved(self._marks[len(self.steps)]))
-        if self.block is not None and len(self._marks) > self.block[1]:
-            self.block_s = (ended - self.block[0]) / (len(self._marks) - self.block[1])
+        self.windows.finish(len(self._marks), ended)
         self.meter.note("steady")
 
     @property
     def measured(self) -> list[Step]:
-        """The steady steps, or the last ones when none were."""
-        if self.steady_from is not None:
-            return self.steps[self.steady_from :]
-        return self.steps[max(len(self.steps) // 2, int(self.plan["longest"])) :] or self.steps
+        """The steps of the calmest window, or the last ones when none were steady."""
+        best = self.windows.best
+        return self.steps[best.first : best.last]
 
 
 class ProbeTrainer(Trainer):

@@ -1,0 +1,60 @@
+"""What the worker does at the moment, in a small file that whoever waits for it may read.
+
+Free of torch: the parent reads it with the same code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from .ranks import rank
+
+PHASE_FILE = "phase.json"
+TOLD_S = 0.5  # between two tellings of the same phase
+PHASES = {  # stages of a probe, as a person calls them
+    "build": "loading the model", "prepare": "preparing the trainer", "train": "warming up",
+    "evaluation": "evaluating", "checkpoint": "saving", "loader": "reading batches",
+    "done": "finishing",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Doing:
+    """A phase; done of `of` steps where it has steps, else 0 of 0."""
+
+    phase: str
+    done: int = 0
+    of: int = 0
+
+
+class Phase:
+    """Tells the folder of a probe what goes on; of several processes the first one does."""
+
+    def __init__(self, folder: str | None) -> None:
+        """folder: None tells nobody."""
+        self._path = Path(folder) / PHASE_FILE if folder and rank() == 0 else None
+        self._last, self._told_s = "", 0.0
+
+    def enter(self, phase: str, done: int = 0, of: int = 0) -> None:
+        """Now this. A disk that refuses is no reason to end a measurement."""
+        now = time.monotonic()
+        if self._path is None or (phase == self._last and now - self._told_s < TOLD_S):
+            return
+        self._last, self._told_s = phase, now
+        fresh = self._path.with_suffix(".new")
+        with contextlib.suppress(OSError):
+            fresh.write_text(json.dumps([phase, done, of]), encoding="utf-8")
+            fresh.replace(self._path)
+
+
+def doing(folder: Path) -> Doing | None:
+    """What was told last; None when nothing readable was."""
+    try:
+        phase, done, of = json.loads((folder / PHASE_FILE).read_text(encoding="utf-8"))
+        return Doing(str(phase), int(done), int(of))
+    except (OSError, ValueError, TypeError):
+        return None

@@ -1,0 +1,211 @@
+"""Windows of steady steps, and another one where a window was disturbed. Free of torch.
+
+A window begins at the first steady steps and lasts for so many steps and so many seconds. One that
+others disturbed is measured again in the same process, once they have left the machine alone for a
+moment; what is waited, how many windows there are and how long all of it may take is bounded. The
+calmest window is the result, and it says whether it was calm.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .disturbance import Host, between, disturbances, slowdown, spread_of, wait_for_calm
+from .steady import WINDOW, is_steady, ratios_of, typical_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .disturbance import Counters
+    from .steady import Step
+
+WINDOWS, CALM_S, LEAST_S, PATIENCE_S = 3, 15.0, 1.0, 60.0
+AGAIN = 2  # steps after a pause that belong to no window: clocks and caches come back
+
+
+@dataclass
+class Window:
+    """Steps `first` to before `last`; block_s: seconds a step by the host's clock."""
+
+    first: int
+    last: int = 0
+    step_s: float = 0.0
+    block_s: float = 0.0
+    seen: dict[str, Any] = field(default_factory=dict)
+    disturbed: list[str] = field(default_factory=list)
+
+
+class Windows:
+    """Decides after every step whether to go on. The steps are the caller's list, which grows."""
+
+    def __init__(
+        self, plan: dict[str, Any], steps: list[Step], *, on_cpu: bool, host: Host | None = None,
+        now: Callable[[], float] = time.perf_counter,
+        wait: Callable[[Host, float], tuple[bool, float]] | None = None,
+    ) -> None:  # fmt: skip
+        """Begin to count when told to.
+
+        plan: longest, most, measured, least (steps), seconds, patience_s; windows (at most), calm_s
+        (of waiting, in all), window_s (of a window, at least).
+        """
+        self.plan, self.steps, self.on_cpu = plan, steps, on_cpu
+        self.host, self.now = host or Host(), now
+        self._wait = wait or (lambda host, most_s: wait_for_calm(host, most_s, on_cpu=on_cpu))
+        self.done: list[Window] = []
+        self.waited_s = 0.0
+        self.begun_s = 0.0
+        self._since: Counters | None = None  # when the search for a window began
+        self._searched_s = 0.0
+        self._open: Window | None = None
+        self._opened: tuple[Counters, float, int] | None = None
+        self._from = self._checked = int(plan["longest"])  # where the search for a window begins
+
+    def begin(self) -> None:
+        """Training starts."""
+        self.begun_s, self._since = self.now(), self.host.read()
+        self._searched_s = self.begun_s
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a window is under way."""
+        return self._open is not None
+
+    @property
+    def first(self) -> int:
+        """The first step of the open window."""
+        return self._open.first if self._open is not None else len(self.steps)
+
+    @property
+    def wanted(self) -> int:
+        """Steps that a window usually has."""
+        return WINDOW + int(self.plan["measured"])
+
+    def opens(self) -> bool:
+        """Whether the last steps were steady: then a window begins at the first of them."""
+        for start in range(self._checked, len(self.steps) - WINDOW + 1):
+            self._checked = start + 1
+            if is_steady(self.steps[start : start + WINDOW]):
+                self._open = Window(start)
+                return True
+        return False
+
+    def opened(self, marks: int, at_s: float) -> None:
+        """The window's clocks start. marks: steps that have ended, some of them unresolved.
+
+        at_s: on the clock of `now`, when all of them had.
+        """
+        self._opened = (self.host.read(), at_s, marks)
+
+    def given_up(self) -> bool:
+        """Whether steps that do not become steady are taken as they are.
+
+        Where others are the reason, they are waited for first, and once in vain is enough.
+        """
+        done = len(self.steps) - self._from + int(self.plan["longest"])
+        least = int(self.plan["longest"]) + int(self.plan["least"])
+        if done < least:
+            return False
+        if done >= int(self.plan["most"]) or self._late:
+            return True
+        long = self.now() - self._searched_s > float(self.plan["seconds"])
+        return long and not self.done and self._in_vain()
+
+    def _in_vain(self) -> bool:
+        """Wait for the others that keep steps from becoming steady; whether that did not help."""
+        self._take_unsteady()
+        if not self.done or self.satisfied():
+            return True
+        self.done.pop()  # there will be a better one
+        self._since = self.host.read()
+        return False
+
+    @property
+    def _late(self) -> bool:
+        spent = self.now() - self.begun_s - self.waited_s
+        return spent > float(self.plan.get("patience_s", PATIENCE_S))
+
+    def full(self) -> bool:
+        """Whether the open window has lasted long enough."""
+        if self._open is None or self._opened is None:
+            return False
+        since, counted = self.now() - self._opened[1], len(self.steps) - self._open.first
+        if since >= float(self.plan["seconds"]) and counted >= int(self.plan["least"]):
+            return True
+        enough = counted >= WINDOW + int(self.plan["measured"])
+        return enough and since >= float(self.plan.get("window_s", LEAST_S))
+
+    def close(self, marks: int, at_s: float) -> None:
+        """The open window ends here, and is judged; marks, at_s: as of `opened`."""
+        if self._open is None or self._opened is None:
+            return
+        window, (before, began, first) = self._open, self._opened
+        window.last = len(self.steps)
+        window.block_s = (at_s - began) / max(marks - first, 1)
+        self._judge(window, before, steady=True)
+        self.done.append(window)
+        self._open = self._opened = None
+
+    def _judge(self, window: Window, before: Counters, *, steady: bool) -> None:
+        steps = self.steps[window.first : window.last]
+        window.step_s = typical_s(steps)
+        window.seen = {
+            **between(before, self.host.read(), self.host.cores),
+            **spread_of(ratios_of(steps)),
+            "steady": steady, "device": "cpu" if self.on_cpu else "cuda",
+        }  # fmt: skip
+        window.disturbed = disturbances(window.seen)
+
+    def satisfied(self) -> bool:
+        """Whether no further window is wanted; else the machine is calm now, and one may begin."""
+        if not self.done or not self.done[-1].disturbed:
+            return True
+        left = float(self.plan.get("calm_s", CALM_S)) - self.waited_s
+        if len(self.done) >= int(self.plan.get("windows", WINDOWS)) or left <= 0 or self._late:
+            return True
+        calm, slept_s = self._wait(self.host, left)
+        self.waited_s += slept_s
+        self._from = self._checked = len(self.steps) + AGAIN
+        self._searched_s = self.now()
+        return not calm
+
+    def finish(self, marks: int, at_s: float) -> None:
+        """Training is over: whatever there is becomes a window."""
+        if self._open is not None and len(self.steps) - self._open.first >= WINDOW:
+            self.close(marks, at_s)
+        if not self.done:
+            self._take_unsteady()
+
+    def _take_unsteady(self) -> None:
+        """The last half of steps that never became steady."""
+        if not self.steps or self._since is None:
+            return
+        longest = int(self.plan["longest"])
+        first = max(len(self.steps) // 2, min(longest, len(self.steps) - 1))
+        window = Window(first, len(self.steps))
+        self._judge(window, self._since, steady=False)
+        self.done.append(window)
+
+    @property
+    def before(self) -> list[Step]:
+        """The steps before the first window: warming up, and compiling."""
+        return self.steps[: self.done[0].first]
+
+    @property
+    def best(self) -> Window:
+        """The last calm window, else the quickest: others only ever make steps longer."""
+        calm = [window for window in self.done if not window.disturbed]
+        return calm[-1] if calm else min(self.done, key=lambda window: window.step_s)
+
+    def report(self) -> dict[str, Any]:
+        """What is kept of the best window and of those before it."""
+        best = self.best
+        return {
+            "disturbed": best.disturbed,
+            "window": {**best.seen, "slowdown": slowdown(best.seen)},
+            "windows": [
+                {"step_s": window.step_s, "disturbed": window.disturbed} for window in self.done
+            ],
+            "waited_s": self.waited_s,
+        }
