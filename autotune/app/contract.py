@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from autotune.app import lengths as length_rules
 from autotune.app.dataset import BYTES, count_rows
 from autotune.app.stored_base import base_of
+from autotune.catalog.text_tokens import BYTES_PER_TOKEN
 from autotune.cost.parameters import resolve_targets
 from autotune.domain.errors import InputError
 from autotune.domain.job import EVALUATION_ROWS, Assumption, Evaluation, Limits, Method
@@ -44,7 +45,6 @@ VRAM_HEADROOM = (
     0.03  # from runs that failed and finished: `python -m bench.headroom` prints the curve
 )
 MAX_LOST_WORK = "30min"
-BYTES_PER_TOKEN = 4.0  # English text under vocabularies of 32k to 256k: 3.5 to 4.8
 
 
 def method_of(section: MethodSection, model: Model, assumed: Assumed) -> Method:
@@ -106,7 +106,8 @@ def data_of(jobfile: JobFile, model: Model, base_dir: Path, assumed: Assumed) ->
     row_bytes = histogram.row_bytes if histogram else 0.0
     if row_bytes <= 0:
         row_bytes = BYTES_PER_TOKEN * found.mean
-        _assume(assumed, "data.row_bytes", f"{row_bytes:.0f}", "not known; 4 bytes a token")
+        why = f"not known; {BYTES_PER_TOKEN:g} bytes a token"
+        _assume(assumed, "data.row_bytes", f"{row_bytes:.0f}", why)
     return Data(
         rows, max_length, found, padding, bool(section.pretokenized),
         section.storage or "local", row_bytes,

@@ -7,14 +7,12 @@ through the same reader as a user's file, so there is one path.
 from __future__ import annotations
 
 import json
-import os
-import re
-import threading
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.catalog import hub
 from autotune.catalog.hf_config import (
     MAX_CONFIG_BYTES,
     model_from_config,
@@ -29,11 +27,7 @@ if TYPE_CHECKING:
 
     from autotune.domain.model import Model
 
-HUB_URL = "https://huggingface.co/{name}/resolve/main/config.json"
-HUB_TIMEOUT_S = 3.0
-OFFLINE = "AUTOTUNE_OFFLINE"
 HOW_TO_ADD = "pass a folder or file with config.json, or see the catalogue with `autotune models`"
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 
 @lru_cache(maxsize=1)
@@ -91,7 +85,8 @@ def find_model(text: str, base_dir: Path | None = None) -> Model:
 
     In this order: a path (./dir, /dir, ~/dir, file.json; relative to `base_dir`), a name of the
     catalogue in any case and with or without its organisation, a folder that exists, a hub id.
-    The hub is asked once, for at most three seconds, and not at all when AUTOTUNE_OFFLINE is set.
+    The hub is asked once, for at most three seconds, and not at all when AUTOTUNE_OFFLINE or
+    HF_HUB_OFFLINE is set; its cache on this disk comes first.
     """
     wanted = text.strip()
     if not wanted or "\0" in wanted:
@@ -108,7 +103,7 @@ def find_model(text: str, base_dir: Path | None = None) -> Model:
     if _is_dir(path):
         return _from_path(path, wanted)
     reason = "it is not in the catalogue"
-    if _HUB_ID.fullmatch(wanted) and ".." not in wanted:
+    if hub.is_hub_id(wanted):
         outcome = _from_hub(wanted)
         if not isinstance(outcome, str):
             return outcome
@@ -134,36 +129,14 @@ def _from_path(path: Path, text: str) -> Model:
 
 def _from_hub(name: str) -> Model | str:
     """The hub's model, or the reason why there is none."""
-    if os.environ.get(OFFLINE):
-        return f"it is not in the catalogue and {OFFLINE} is set, so the hub was not asked"
     data = fetch_config(name)
     if isinstance(data, str):
         return data
-    url = HUB_URL.format(name=name)
+    url = hub.address(name, "config.json")
     return model_from_config(parse_config(data, url), name, url)
 
 
 def fetch_config(name: str) -> bytes | str:
-    """The config.json of a hub id, or the reason why there is none, within three seconds.
-
-    Name resolution ignores socket timeouts, so the request runs in a thread that is left behind.
-    """
-    answer: list[bytes | str] = []
-    thread = threading.Thread(target=lambda: answer.append(_request(name)), daemon=True)
-    thread.start()
-    thread.join(HUB_TIMEOUT_S)
-    return answer[0] if answer else f"the hub did not answer within {HUB_TIMEOUT_S:.0f} s"
-
-
-def _request(name: str) -> bytes | str:
-    import urllib.error  # a quarter of the start-up time, and seldom needed
-    import urllib.request
-
-    try:
-        with urllib.request.urlopen(HUB_URL.format(name=name), timeout=HUB_TIMEOUT_S) as reply:  # noqa: S310 - https only
-            data: bytes = reply.read(MAX_CONFIG_BYTES + 1)
-    except urllib.error.HTTPError as error:
-        return f"the hub answered {error.code} for it"
-    except (OSError, ValueError) as error:
-        return f"the hub could not be asked ({getattr(error, 'reason', error)})"
-    return data if len(data) <= MAX_CONFIG_BYTES else "its config.json on the hub is too large"
+    """The config.json of a hub id, from its cache or by one request, or why there is none."""
+    found = hub.find_file(name, "config.json", most_bytes=MAX_CONFIG_BYTES)
+    return found.where if found.content is None else found.content

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from autotune.cost.data import BYTES_PER_TOKEN, TOKENISED_PER_CORE_S
+from autotune.catalog.text_tokens import BYTES_PER_TOKEN
+from autotune.cost.data import TOKENISED_PER_CORE_S
 from autotune.domain.units import MB, format_seconds
 from autotune.evidence.reference import Reference, cut
 

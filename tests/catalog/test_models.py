@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.catalog import models
+from autotune.catalog import hub, models
 from autotune.catalog.families import FAMILIES
 from autotune.catalog.hf_config import model_from_config, parse_config, read_config_file
 from autotune.catalog.models import expected_parameters, find_model, load_models
@@ -194,8 +194,9 @@ def test_a_hub_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch)
 
     release = threading.Event()
     monkeypatch.delenv("AUTOTUNE_OFFLINE", raising=False)
-    monkeypatch.setattr(models, "HUB_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(models, "_request", lambda _: str(release.wait(30)))
+    monkeypatch.setattr(hub, "_download", lambda *_: str(release.wait(30)))
+    monkeypatch.setattr(hub, "ANSWER_S", 0.05)
+    monkeypatch.setattr(hub.find_file, "__kwdefaults__", {"total_s": 0.05})
     with pytest.raises(InputError, match="unknown model") as caught:
         find_model("someone/slow")
     release.set()
