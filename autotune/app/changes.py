@@ -113,10 +113,13 @@ def all_settings(changes: list[Change]) -> Change:
 
 
 def more_devices(question: Question) -> list[Rungs]:
-    """More pieces of the devices that the job already names, as few as will do."""
+    """More pieces of the devices that the job already names, as few as will do.
+
+    A device that the job has as many of as one host holds makes no ladder.
+    """
     offers = question[0].offers
     most = {offer.device.name: offer for offer in sorted(offers, key=lambda own: own.count)}
-    return [
+    ladders = (
         tuple(
             Change(
                 "machine", _offered((more,)), ("sharding",), f"on {more.label}",
@@ -127,7 +130,8 @@ def more_devices(question: Question) -> list[Rungs]:
         )
         for offer in list(most.values())[:MOST_DEVICES]
         if not offer.device.is_cpu
-    ]  # fmt: skip
+    )  # fmt: skip
+    return [rungs for rungs in ladders if rungs]
 
 
 def _more_of(offer: Offer, count: int) -> Offer | None:

@@ -85,6 +85,11 @@ def estimate(
     return Estimate(job, row, tuple(notes), checked, missing, changes, wrong)
 
 
+def exit_status(found: Estimate) -> int:
+    """As `tune`: 0 an answer, 3 where the device does not hold it, or the disk its checkpoints."""
+    return 3 if found.shortfall is not None else 0
+
+
 def stated_config(job: Job) -> Config:
     """The config the job states: `today`, else defaults, with locked knobs applied.
 

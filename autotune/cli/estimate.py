@@ -52,11 +52,13 @@ def estimate(
 ) -> None:
     """Price exactly one config, without a search.
 
-    What the job does not state is the trainer's default. For example:
+    What the job does not state is the trainer's default. Exits with 3 where it does not fit. For
+    example:
     autotune estimate jobs/h100_38h.yaml --set micro_batch_size=8 --set compile=default
     or in one line: autotune estimate --model Qwen/Qwen2.5-7B --rows 20k --gpu h100
     """
     from autotune.app.estimate import estimate as price_config
+    from autotune.app.estimate import exit_status
     from autotune.app.load_job import only_job
     from autotune.report.csv_rows import estimate_csv
     from autotune.report.markdown import estimate_markdown
@@ -95,3 +97,4 @@ def estimate(
             Format.md: lambda: estimate_markdown(payload),
         },
     )
+    raise typer.Exit(exit_status(found))

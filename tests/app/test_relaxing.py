@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from autotune.app.changes import more_devices
 from autotune.app.estimate import estimate
 from autotune.app.load_job import load_job
 from autotune.app.relaxing import relaxations
@@ -53,6 +54,20 @@ def written(folder: Path, *, gpu: str = "l4", lock: str = "{}", method: str = "l
     described = "{kind: lora, rank: 16, targets: all-linear}" if method == "lora" else method
     path.write_text(JOB.format(gpu=gpu, lock=lock, method=described))
     return path
+
+
+def test_a_job_on_as_many_devices_as_a_host_holds_gets_its_relaxations(folder: Path) -> None:
+    path = folder / "eight_devices.yaml"
+    path.write_text(
+        "model: meta-llama/Llama-3.1-70B\nmethod: full\ntrain: {global_batch_size: 8}\n"
+        "data: {rows: 1000, max_length: 65536}\nhardware: [{gpu: h100-sxm, count: 8}]\n"
+    )
+    job = load_job(path)
+    assert more_devices((job, load_space())) == []
+    found = relaxations(job, load_space())
+    assert found
+    assert all(change.quality for change in found)
+    assert all(change.required_bytes <= change.available_bytes for change in found)
 
 
 def applied(path: Path, change: Relaxation) -> Job:

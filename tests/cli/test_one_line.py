@@ -78,6 +78,24 @@ def test_compare_takes_a_job_in_one_line(capsys: Capture) -> None:
     assert machines == {("l4", 1), ("l40s", 2)}
 
 
+@pytest.mark.parametrize("chosen", ["text", "json", "csv", "md"])
+def test_estimate_of_what_does_not_fit_leaves_with_3_and_prints_its_row(
+    chosen: str, capsys: Capture
+) -> None:
+    argv = ["estimate", "--model", "Qwen/Qwen2.5-7B", "--rows", "2k", "--method", "full"]
+    assert run([*argv, "--gpu", "t4", "--fidelity", "formula", "--format", chosen, "-q"]) == 3
+    printed = capsys.readouterr().out
+    assert "t4" in printed
+    if chosen == "json":
+        found = json.loads(printed)
+        assert found["row"]["verdict"] == "certain_oom"
+        assert found["shortfall"]["required_bytes"] > found["shortfall"]["available_bytes"]
+        assert any(each["apply"] for each in found["relaxations"])
+    if chosen == "text":
+        assert "does not fit" in printed.lower()
+        assert "--set method" in printed
+
+
 def test_every_machine_that_compare_prints_can_be_typed(capsys: Capture) -> None:
     argv = ["compare", *LINE, "--fidelity", "formula", "-q"]
     machines = "l4,2xL40S,8x a100-40gb,NVIDIA GeForce RTX 4090"
