@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from autotune.app import runs
-from autotune.app.log_match import differences
+from autotune.app.log_match import Smoke, differences, told_to_stop
 from autotune.app.verified import with_verified
 from autotune.app.verified_plan import asked, machine_of, planned_of, planned_on
 from autotune.catalog.devices import find_device
@@ -85,9 +86,13 @@ def _as_recorded(run_dir: Path, log: RunLog, why: InputError) -> Expected:
     job, row = payload["job"], payload["best"]
     if row is None:
         raise why
-    if log.max_steps != job["steps"]:
-        msg = f"this training has {log.max_steps} steps, and {job['name']} has {job['steps']}"
-        raise InputError(msg)
+    steps, notes = job["steps"], []
+    if log.max_steps != steps:
+        each = math.ceil(steps / max(job["epochs"], 1e-9))
+        if not told_to_stop(log, steps, each, math.ceil(job["epochs"])):
+            msg = f"this training has {log.max_steps} steps, and {job['name']} has {steps}"
+            raise InputError(msg)
+        notes.append(Smoke(log.max_steps or 0, steps).note)
     try:
         device: Any = find_device(log.gpu or "").name
     except InputError:
@@ -100,5 +105,6 @@ def _as_recorded(run_dir: Path, log: RunLog, why: InputError) -> Expected:
         f"{name} {value} (planned {config[name]})"
         for name, value in differences(Config.of(config), log).items()
     )
-    notes = (f"not made as planned: {changed}; predicted is what was planned",) if changed else ()
-    return Expected(job["name"], run_dir, job["steps"], row, notes)
+    if changed:
+        notes.append(f"not made as planned: {changed}; predicted is what was planned")
+    return Expected(job["name"], run_dir, job["steps"], row, tuple(notes))

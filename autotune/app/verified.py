@@ -1,9 +1,10 @@
 """What verified runs of a job measured, kept under `$AUTOTUNE_HOME` as evidence of later ones.
 
-One file for everything with the same model, method, row lengths and software: rows, epochs and the
-global batch may differ, and so may the machine, which each Observation names. They go the way of a
-job file's `evidence:`, so another machine gets what carries over, with a wider interval. A later
-log of the same training replaces the earlier one.
+One file for everything with the same model, method, row lengths and software, wherever the model's
+folder lies and however it was typed: rows, epochs and the global batch may differ, and so may the
+machine, which each Observation names. They go the way of a job file's `evidence:`, so another
+machine gets what carries over, with a wider interval. A later log of the same training replaces the
+earlier one. Times that a busy machine spoiled are kept, and say why they teach nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption
 from autotune.domain.observation import MemoryKind, Observation, Quantity
+from autotune.evidence.run_log import MARKED
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from autotune.domain.job import Job
@@ -34,8 +37,9 @@ MAX_BYTES = 10_000_000
 
 def store_of(job: Job) -> Path:
     """The file that verified runs of such a job are kept in."""
+    software = replace(job.software, name="", as_of="")  # by its versions
     work = (job.method, job.max_length, job.padding, job.lengths.quantiles, job.pretokenized)
-    facts = repr((job.model.fingerprint, work, job.storage, job.software))
+    facts = repr((job.model.fingerprint, work, job.storage, software))
     exact = hashlib.sha256(facts.encode()).hexdigest()[:16]
     plain = "".join(c if c.isalnum() else "-" for c in job.model.family)
     return home_dir() / FOLDER / f"{plain[:40]}-{exact}.json"
@@ -65,17 +69,34 @@ def with_verified(job: Job, *, but: str = "") -> Job:
     """
     path = store_of(job)
     runs, damaged = _read(path)
-    known = [observation for name, own in runs.items() if name != but for observation in own]
     if damaged:
         note = Assumption("evidence", "verified runs left out", f"{path} is damaged")
-    elif known:
-        count = len(runs) - (but in runs)
-        what = f"{count} verified run{'s' * (count != 1)}"
-        why = f"measured before on such a job; delete {path} to forget them"
-        note = Assumption("evidence", what, why)
-    else:
-        return job
-    return replace(job, evidence=(*job.evidence, *known), assumed=(*job.assumed, note))
+        return replace(job, assumed=(*job.assumed, note))
+    known = [own for name, own in runs.items() if name != but]
+    usable = [[o for o in own if MARKED not in o.facts] for own in known]
+    notes = [*_taken(usable, path), *_spoiled(known, path)]
+    evidence = [observation for own in usable for observation in own]
+    return replace(job, evidence=(*job.evidence, *evidence), assumed=(*job.assumed, *notes))
+
+
+def _taken(usable: Sequence[Sequence[Observation]], path: Path) -> list[Assumption]:
+    count = sum(bool(own) for own in usable)
+    if not count:
+        return []
+    what = f"{count} verified run{'s' * (count != 1)}"
+    why = f"measured before on such a job; delete {path} to forget them"
+    return [Assumption("evidence", what, why)]
+
+
+def _spoiled(known: Sequence[Sequence[Observation]], path: Path) -> list[Assumption]:
+    reasons = [next((str(o.facts[MARKED]) for o in own if MARKED in o.facts), "") for own in known]
+    reasons = [reason for reason in reasons if reason]
+    if not reasons:
+        return []
+    count = len(reasons)
+    what = f"the times of {count} verified run{'s' * (count != 1)} left out"
+    why = f"the machine was busy with other work: {reasons[-1]}; delete {path} to forget them"
+    return [Assumption("evidence", what, why)]
 
 
 def without_verified(job: Job) -> Job:

@@ -10,7 +10,7 @@ from autotune.domain.units import format_seconds
 from autotune.domain.verification import Explained, Line
 from autotune.evidence.explanations import CLOSE, explanations_of
 from autotune.evidence.reference import reference_of
-from autotune.evidence.run_log import best_memory
+from autotune.evidence.run_log import best_memory, spoiled_by
 
 if TYPE_CHECKING:
     from autotune.cost.model import Bill
@@ -37,11 +37,22 @@ class Comparison:
     row: Estimated
     log: RunLog
     speed: Speed
+    smoke: bool = False  # the log's run stops after another number of steps than the job's
 
     @property
     def steps(self) -> int:
-        """Steps of the whole run."""
+        """Steps of the whole job."""
+        return self.row.steps if self.smoke else self.own_steps
+
+    @property
+    def own_steps(self) -> int:
+        """Steps of the log's own run."""
         return self.log.max_steps or self.row.steps
+
+    @property
+    def spoiled(self) -> str:
+        """Why the log's times speak of a busy machine; empty: they speak of the training."""
+        return spoiled_by(self.log, self.speed)
 
     @property
     def predicted_save_s(self) -> float:
@@ -57,8 +68,9 @@ class Comparison:
     def saves_done(self) -> int:
         """Saves up to the log's last step: those it holds, else as the interval says."""
         if self.log.saves_s:
-            return min(len(self.log.saves_s), self.row.checkpoints)
-        if self.log.steps_done >= self.steps:
+            done = len(self.log.saves_s)
+            return done if self.smoke else min(done, self.row.checkpoints)
+        if self.log.steps_done >= self.steps and not self.smoke:
             return self.row.checkpoints
         return self.log.steps_done // self.config.checkpoint_every_steps
 
@@ -74,10 +86,11 @@ class Comparison:
     def evaluations_done(self) -> int:
         """Evaluations that the log holds, or else would hold by its last step."""
         if self.log.evaluations:
-            return min(len(self.log.evaluations), self.evaluations)
+            done = len(self.log.evaluations)
+            return done if self.smoke else min(done, self.evaluations)
         own = self.job.evaluation
         if own is None or own.every_steps <= 0:
-            return self.evaluations if self.log.steps_done >= self.steps else 0
+            return self.evaluations if self.log.steps_done >= self.own_steps else 0
         return self.log.steps_done // own.every_steps
 
     @property
@@ -105,7 +118,7 @@ def lines_of(found: Comparison) -> tuple[Line, ...]:
     row, speed = found.row, found.speed
     tokens = row.tokens_per_s * row.step_time_s
     lines = [
-        Line("step_time", row.step_time_s, speed.step_s, "s", f"mean of {speed.steps:,} steps"),
+        Line("step_time", row.step_time_s, speed.step_s, "s", _step_note(found)),
         Line("tokens_per_s", row.tokens_per_s, tokens / speed.step_s, "tokens/s"),
         *_data_line(found),
         _checkpoints(found),
@@ -115,6 +128,18 @@ def lines_of(found: Comparison) -> tuple[Line, ...]:
         *_memory(found),
     ]
     return tuple(lines)
+
+
+def _step_note(found: Comparison) -> str:
+    """How many steps the mean is of, and how far they scatter."""
+    seen, note = found.speed.seen_sd, f"mean of {found.speed.steps:,} steps"
+    if seen is None:
+        return note
+    return f"{note}; parts of the run scatter by {100 * seen:.2g} %"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _data_line(found: Comparison) -> list[Line]:
@@ -128,9 +153,11 @@ def _checkpoints(found: Comparison) -> Line:
     done, each = found.saves_done, found.predicted_save_s
     measured = found.speed.save_s
     if measured is None:
-        note = f"{done:,} saves so far; the log does not time them"
+        note = f"{_counted(done, 'save')} so far; the log does not time them"
         return Line("checkpoints", done * each, None, "s", note)
-    return Line("checkpoints", done * each, done * measured, "s", f"{done:,} saves so far")
+    return Line(
+        "checkpoints", done * each, done * measured, "s", f"{_counted(done, 'save')} so far"
+    )
 
 
 def _evaluation(found: Comparison) -> list[Line]:
@@ -140,7 +167,7 @@ def _evaluation(found: Comparison) -> list[Line]:
     if not seconds:
         predicted = found.evaluations_done * found.predicted_evaluation_s
         return [Line("evaluation", predicted, None, "s", "the log does not time evaluations")]
-    note = f"{len(seconds):,} evaluations so far"
+    note = f"{_counted(len(seconds), 'evaluation')} so far"
     if found.job.evaluation is None:
         note += "; the job states none"
     predicted = len(seconds) * found.predicted_evaluation_s
@@ -160,12 +187,15 @@ def _covered(found: Comparison) -> Line:
     end = max(part.end for part in log.stretches)
     whole = log.covered_steps == end - begin
     part = "" if whole else f"{log.covered_steps:,} of "
-    note = f"{part}steps {begin + 1:,} to {end:,}, {saves:,} saves in them"
+    note = f"{part}steps {begin + 1:,} to {end:,}, {_counted(saves, 'save')} in them"
     return Line("timed", predicted, log.covered_s, "s", note)
 
 
 def _total(found: Comparison) -> Line:
     predicted = found.row.duration_s.p50
+    if found.smoke:
+        note = f"of the whole job, which this was not: step {found.log.steps_done:,}"
+        return Line("total", predicted, None, "s", note)
     if found.log.steps_done < found.steps:
         note = f"not finished: step {found.log.steps_done:,} of {found.steps:,}"
         return Line("total", predicted, None, "s", note)
@@ -202,6 +232,8 @@ def explanations(
     def price(job: Job, candidates: Candidates) -> Bill:
         return CostModel(job, before).price(candidates)
 
+    if found.log.waiting and found.spoiled:
+        return (_busy(found),)
     told = _waits(found)
     for observation in (*observations, *_with_saves(found, observations)):
         predicted = {
@@ -218,9 +250,26 @@ def explanations(
             Explained(item.name, item.text, item.predicted_s, item.measured_s, item.explains)
             for item in explanations_of(reference, price)
             if observation.quantity == "step_time_s" or item.name == "checkpoint_disk"
+            if item.name not in _stated(found.log)
             if item.explains or (item.predicted_s < item.measured_s) == slower
         ][:SHOWN]
     return tuple(told)
+
+
+def _stated(log: RunLog) -> set[str]:
+    """Beliefs that the log itself settles."""
+    known = {"attention", "activation_checkpointing", "precision"} & set(log.knobs)
+    if "num_dataloader_workers" in log.knobs and log.data_wait_s is not None:
+        known.add("dataloader")
+    return known | ({"micro_batch"} if log.micro_batch_size else set())
+
+
+def _busy(found: Comparison) -> Explained:
+    """That the machine was busy: what is predicted, were so much of the time spent waiting."""
+    told = found.row.step_time_s / (1.0 - min(found.log.waiting or 0.0, 0.99))
+    measured = found.speed.step_s
+    explains = 1 / CLOSE <= told / measured <= CLOSE
+    return Explained("busy_machine", found.spoiled, told, measured, explains)
 
 
 def _waits(found: Comparison) -> list[Explained]:

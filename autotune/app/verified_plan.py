@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from autotune.app import runs
 from autotune.app.instead_of_run import job_values
-from autotune.app.log_match import Plan, check_same_job, plan_of
+from autotune.app.log_match import Plan, Smoke, check_same_job, plan_of
 from autotune.app.overrides import Overrides
 from autotune.app.own_job import flag_of
 from autotune.app.verified import without_verified
@@ -44,6 +44,7 @@ class Planned:
     offer: Offer
     recorded: Estimated | None  # the row of the run's answer, where it is exactly this config
     notes: tuple[str, ...]
+    smoke: Smoke | None = None  # the log's run stops after another number of steps
 
 
 def asked(run: Path | None, stated: Overrides | None = None) -> tuple[Job, Path | None, list[Plan]]:
@@ -91,10 +92,13 @@ def planned_of(job: Job, run_dir: Path | None, plans: list[Plan], log: RunLog) -
     """The plan that the log is of, after refusing a log of another job."""
     job, plans = _at_its_batch(job, plans, log)
     offer = _offer_of(job, plans[0].row)
-    check_same_job(job, price(job, offer, Config.of(plans[0].row["config"])).steps, log)
+    steps = price(job, offer, Config.of(plans[0].row["config"])).steps
+    smoke = check_same_job(job, steps, log)
     plan, config = plan_of(plans, log)
     offer = _offer_of(job, plan.row)
     notes = list(log.notes)
+    if smoke is not None:
+        notes.insert(0, smoke.note)
     same = config.as_record() == plan.row["config"]
     if plan.role == "today":
         notes.append("the log is of the config in use today, not of the pick")
@@ -108,7 +112,7 @@ def planned_of(job: Job, run_dir: Path | None, plans: list[Plan], log: RunLog) -
     recorded = None
     if same and run_dir is not None:
         recorded = _as_recorded(price(job, offer, config), plan.row)
-    return Planned(job, run_dir, config, offer, recorded, tuple(notes))
+    return Planned(job, run_dir, config, offer, recorded, tuple(notes), smoke)
 
 
 def _at_its_batch(job: Job, plans: list[Plan], log: RunLog) -> tuple[Job, list[Plan]]:
@@ -191,8 +195,14 @@ def machine_of(named: str | None, count: int | None, planned: Planned) -> Offer:
     if named is None or (named == "mps" and planned.offer.device.vendor == "apple"):
         return planned.offer
     if named == "cpu":
-        msg = f"the run is on the CPU, and {planned.offer.label} was planned"
-        raise InputError(msg, "its times say nothing of that machine; --gpu NAME compares anyway")
+        here = [o for o in (planned.offer, *planned.job.offers) if o.device.name == "cpu"]
+        if here:
+            return here[0]
+        msg = (
+            f"the run is on the CPU, and {planned.offer.label} was planned: it shows that the job "
+            "starts and trains, and its times say nothing of that machine"
+        )
+        raise InputError(msg, "--gpu NAME compares anyway")
     said = split_machine(named)
     device = find_device(said.name)
     count = said.count or count or planned.offer.count

@@ -26,9 +26,9 @@ from autotune.cost.model import CostModel
 from autotune.domain.errors import InputError
 from autotune.domain.outcome import Spread
 from autotune.domain.units import format_seconds, parse_seconds
-from autotune.domain.verification import Learned, NextRuns, Remaining, Verification
+from autotune.domain.verification import Learned, NextRuns, Remaining, RunKind, Verification
 from autotune.evidence.calibrate import calibration_from_evidence
-from autotune.evidence.run_log import observations_of_log, speed_of, with_elapsed
+from autotune.evidence.run_log import MARKED, observations_of_log, speed_of, with_elapsed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from autotune.evidence.run_log import RunLog
 
 VERIFIED_FILE = "verified.json"
-STEP_SD = 0.03  # of a run's mean step between two runs of the same config on the same machine
 CONTRADICTS = 1.2  # two statements of one time that differ by more
 LONGEST_ELAPSED_S = 10 * 365.25 * 86400
 
@@ -128,7 +127,7 @@ def _compare(planned: Planned, offer: Offer, before: Calibration, log: RunLog) -
     if speed is None:
         msg = f"{log.path} holds no step whose time can be told"
         raise InputError(msg, "add --elapsed 3h: how long the script had run")
-    return Comparison(planned.job, offer, config, row, log, speed)
+    return Comparison(planned.job, offer, config, row, log, speed, smoke=planned.smoke is not None)
 
 
 def _answer(
@@ -143,7 +142,8 @@ def _answer(
     notes = _notes(planned, found, elsewhere=elsewhere)
     written, late = _keep(job, log, observations)
     known = with_verified(job, but=training_of(log.path))
-    learned_job = replace(job, evidence=(*known.evidence, *observations))
+    usable = tuple(own for own in observations if MARKED not in own.facts)
+    learned_job = replace(job, evidence=(*known.evidence, *usable))
     after, warnings, _ = calibration_from_evidence(learned_job, CostModel(learned_job).price)
     told = explanations(found, observations, before)
     verification = Verification(
@@ -151,8 +151,12 @@ def _answer(
         run_dir=str(planned.run_dir) if planned.run_dir else None,
         log=log.path,
         steps_done=log.steps_done,
-        steps=log.max_steps or found.row.steps,
+        steps=found.steps,
         timed_by=log.timed_by,
+        kind=RunKind(
+            planned.smoke.steps if planned.smoke else None, log.ended, log.waiting, found.spoiled
+        ),
+        step_s=_around(found.speed.step_s, found.speed.log_sd),
         offer=found.offer,
         planned=planned.offer,
         config=found.config,
@@ -177,6 +181,12 @@ def _notes(planned: Planned, found: Comparison, *, elsewhere: bool) -> list[str]
         )
     if found.log.tokens:
         notes.append(_tokens_note(planned.job, found.log))
+    spoiled = found.spoiled
+    if spoiled:
+        notes.append(
+            f"the machine was busy with other work: {spoiled}. What it measured of time is told "
+            "here and teaches nothing; run it again on a quiet machine"
+        )
     doubt = _impossible(found)
     return [*notes, doubt] if doubt else notes
 
@@ -258,17 +268,18 @@ def _tokens_note(job: Job, log: RunLog) -> str:
 
 
 def _remaining(found: Comparison) -> Remaining:
-    """What is left of the run, at the speed it has shown.
+    """What is left of the run, at the speed it has shown; nothing of a smoke run that is over.
 
     Formula: steps left x step + saves left x save + evaluations left x evaluation + final save.
     Source: derived.
     """
-    left = max(found.steps - found.log.steps_done, 0)
+    left = max(found.own_steps - found.log.steps_done, 0)
     if not left:
         return Remaining(0, 0.0, 0.0)
     seconds = left * found.speed.step_s + found.row.time_s.final_save
-    seconds += (found.row.checkpoints - found.saves_done) * found.save_s
-    seconds += (found.evaluations - found.evaluations_done) * found.evaluation_s
+    if not found.smoke:
+        seconds += (found.row.checkpoints - found.saves_done) * found.save_s
+        seconds += (found.evaluations - found.evaluations_done) * found.evaluation_s
     usd = seconds / 3600.0 * found.offer.usd_per_hour
     return Remaining(left, seconds, None if found.offer.price_source == UNKNOWN_PRICE else usd)
 
@@ -288,12 +299,17 @@ def _next_runs(
         return NextRuns(count, offer, again.duration_s, again.cost_usd, basis)  # type: ignore[arg-type]
     total = found.projected_s
     steps_s = found.steps * found.speed.step_s
-    spread = math.hypot(STEP_SD * steps_s, MODELLED_SD * (total - steps_s)) / total
-    grow = math.exp(Z90 * spread)
+    spread = math.hypot(found.speed.log_sd * steps_s, MODELLED_SD * (total - steps_s)) / total
     usd = offer.usd_per_hour / 3600.0
-    duration = Spread(total / grow, total, total * grow)
+    duration = _around(total, spread)
     cost = Spread(*(value * usd for value in (duration.p10, duration.p50, duration.p90)))
     return NextRuns(count, offer, duration, cost, "measured")
+
+
+def _around(value: float, log_sd: float) -> Spread:
+    """The 80 % interval around a median."""
+    grow = math.exp(Z90 * log_sd)
+    return Spread(value / grow, value, value * grow)
 
 
 def _learned(before: Calibration, after: Calibration) -> tuple[Learned, ...]:

@@ -16,15 +16,15 @@ MOST_RUNS = 10_000
 @with_option_sets
 def verify(
     first: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
-            metavar="RUN|LOG",
+            metavar="[RUN|LOG]",
             help="A run folder or a job file, and its log behind it; or a run folder alone, for "
             "what its run.sh or the TrainerCallback wrote; or a log alone, of the last run or of "
-            "the job that --model, --rows and --gpu state.",
+            "the job that --model, --rows and --gpu state; or nothing: the last run.",
             show_default=False,
         ),
-    ],
+    ] = None,
     second: Annotated[
         Path | None,
         typer.Argument(
@@ -66,6 +66,7 @@ def verify(
     For example:
     autotune verify outputs/checkpoint-1200/trainer_state.json --next-runs 2
     """
+    from autotune.app.runs import last_run
     from autotune.app.verify import VerifyOptions
     from autotune.app.verify import verify as compare
     from autotune.report.payload import dumps
@@ -76,7 +77,8 @@ def verify(
         verification_text,
     )
 
-    run, log = (None, first) if second is None else (first, second)
+    log = second or first or last_run()
+    run = first if second is not None else None
     machine = [gpu] if gpu and line.model is not None else None  # else it is another than planned
     job = overrides_of(line, Changes(gpu=machine, set_=set_))
     found = compare(run, log, VerifyOptions(None if machine else gpu, elapsed, next_runs, job))

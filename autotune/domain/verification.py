@@ -74,8 +74,23 @@ class Learned:
 
 
 @dataclass(frozen=True, slots=True)
+class RunKind:
+    """What the log is of, beside the job itself.
+
+    smoke_steps: of a run that was told to stop after another number of steps than the job's; None:
+    the job itself. ended: how it ended before its last step, where the log says it. spoiled: why
+    its times speak of a busy machine; empty: they do not.
+    """
+
+    smoke_steps: int | None
+    ended: str
+    waiting: float | None  # share of its threads' time that they waited for a processor
+    spoiled: str
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
-    """What `autotune verify` answers."""
+    """What `autotune verify` answers. steps: of the job; steps_done: of the log's run."""
 
     job: Job
     run_dir: str | None
@@ -83,6 +98,8 @@ class Verification:
     steps_done: int
     steps: int
     timed_by: str
+    kind: RunKind
+    step_s: Spread  # of another such run, by what this one shows
     offer: Offer  # the machine that the log was made on
     planned: Offer
     config: Config
@@ -96,5 +113,5 @@ class Verification:
 
     @property
     def finished(self) -> bool:
-        """Whether the log reaches the run's last step."""
-        return self.steps_done >= self.steps
+        """Whether the log reaches the last step of the job, or of its smoke run."""
+        return self.steps_done >= (self.kind.smoke_steps or self.steps)

@@ -1,19 +1,21 @@
 """A user's own measurements scale what they speak of, and nothing else.
 
 Within a factor of two the difference between measured and predicted is efficiency (kernels,
-versions, clocks) and becomes a factor on the component concerned. Beyond it something else is
-going on: the factor is not applied, the prediction is marked uncertain, and the warning names what
-could explain the gap, each priced. A write speed that nobody stated is the one exception: a
-measured save is the way to learn it, and the implied speed is said.
+versions, clocks) and becomes a factor on the component concerned; on a device that the model hardly
+knows, within what it itself calls likely. Beyond it something else is going on: the factor is not
+applied, the interval grows (to what the job's own run took, where that was measured), and the
+warning names what could explain the gap, each priced. A write speed that nobody stated is the one
+exception: a measured save is the way to learn it, and the implied speed is said.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.cost.model import CostModel
-from autotune.cost.uncertainty import NEVER_MEASURED
+from autotune.cost.uncertainty import NEVER_MEASURED, Z90
 from autotune.domain.calibration import Calibration
 from autotune.domain.recommendation import Decisive
 from autotune.domain.units import MB, format_bytes, format_seconds
@@ -24,6 +26,7 @@ from autotune.evidence.explanations import (
     predicted_seconds,
 )
 from autotune.evidence.reference import Reference, reference_of
+from autotune.evidence.run_log import LOG_SD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,10 +34,13 @@ if TYPE_CHECKING:
     from autotune.cost.model import Bill
     from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
+    from autotune.domain.observation import Observation
     from autotune.evidence.residuals import Price
 
 LARGEST_FACTOR = 2.0  # what efficiency alone can explain, each way
-UNEXPLAINED_LOG_SD = 0.54  # ln 2 / 1.28: the 80 % interval reaches a factor of two
+UNEXPLAINED_LOG_SD = 0.54  # ln 2 / 1.28: the 80 % interval reaches a factor of two at least
+SURPRISE = 2.0  # the model's own standard deviations that still are its error, not something else
+MOST_NOISE = 3.0
 HERE_LOG_SD = 0.08  # assumption: the same machine
 # Efficiency transferred between devices leaves this one unmeasured.
 ELSEWHERE_LOG_SD = NEVER_MEASURED
@@ -140,14 +146,26 @@ def _save_warning(reference: Reference, ratio: float, size: float, *, assumed: b
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Factor:
+    """The logarithm of measured over predicted, of a step.
+
+    noise: log sd beyond that of any measurement; model: the prediction's own log sd.
+    """
+
+    log: float
+    noise: float
+    model: float
+
+
 def _times(known: Sequence[Reference], price: Price, learned: _Learned) -> None:
     """Durations, step times and throughputs scale the training step.
 
     A gap that nothing explains widens the interval, unless it is of other hardware and a time on
     this one was measured too.
     """
-    here: list[float] = []
-    elsewhere: list[float] = []
+    here: list[_Factor] = []
+    elsewhere: list[_Factor] = []
     unexplained = 0.0
     for reference in known:
         if reference.observation.quantity not in TIMES:
@@ -156,36 +174,78 @@ def _times(known: Sequence[Reference], price: Price, learned: _Learned) -> None:
         factor = step_factor(reference, bill, learned.factors.get("checkpoint", 1.0))
         if factor is None:
             continue
-        if _plausible(factor):
-            (elsewhere if reference.elsewhere else here).append(factor)
+        model_sd = float(bill.tables["compute"].gather("log_sd")[0])
+        if abs(math.log(factor)) <= _largest(reference, model_sd):
+            found = _Factor(math.log(factor), _noise(reference.observation), model_sd)
+            (elsewhere if reference.elsewhere else here).append(found)
         else:
-            _unexplained(reference, bill, price, learned)
-            unexplained = max(unexplained, 0.0 if reference.elsewhere else UNEXPLAINED_LOG_SD)
+            reach = UNEXPLAINED_LOG_SD
+            if LOG_SD in reference.observation.facts:  # of this very job, by its own log
+                reach = max(reach, model_sd, abs(math.log(factor)) / Z90)
+            _unexplained(reference, bill, price, learned, reach)
+            unexplained = max(unexplained, 0.0 if reference.elsewhere else reach)
     if not here:
         unexplained = learned.log_sds.get("compute", 0.0)
     factors, spread = (here, HERE_LOG_SD) if here else (elsewhere, ELSEWHERE_LOG_SD)
     if not factors:
         return
-    factor = _geometric_mean(factors)
-    widest = max(abs(math.log(own / factor)) for own in factors)
+    log_factor, log_sd = _combined(factors, spread)
     where = "this hardware" if here else "other hardware, transferred"
+    factor = math.exp(log_factor)
     why = f"{len(factors)} measured time(s) on {where}: training {factor:.2f}x"
     for component in ("compute", "collectives"):
-        learned.learn(component, factor, max(spread, widest, unexplained), why)
+        learned.learn(component, factor, max(log_sd, unexplained), why)
+
+
+def _largest(reference: Reference, model_sd: float) -> float:
+    """|ln| of the largest factor that is taken for efficiency.
+
+    A device whose speed is hardly known (a processor) may be further from its prediction than
+    kernels, versions and clocks explain on one that was measured.
+    """
+    own = math.log(LARGEST_FACTOR)
+    return own if reference.elsewhere else max(own, SURPRISE * model_sd)
+
+
+def _noise(observation: Observation) -> float:
+    """Log sd that a run's own log shows, beyond that of any measurement."""
+    stated = observation.facts.get(LOG_SD)
+    own = float(stated) if isinstance(stated, int | float) and 0 <= stated <= MOST_NOISE else 0.0
+    return math.sqrt(max(own**2 - HERE_LOG_SD**2, 0.0))
+
+
+def _combined(factors: Sequence[_Factor], spread: float) -> tuple[float, float]:
+    """Logarithm of the factor and its log sd, from measurements that are not all equally sure.
+
+    Formula: mean weighted by 1 / (spread^2 + noise^2), shrunk to the model by the least noise:
+    m^2 / (m^2 + noise^2), m the model's own log sd. Source: normal prior and likelihood; noise is
+    taken as common to all, so it does not shrink with their number.
+    """
+    weights = [1.0 / (spread**2 + own.noise**2) for own in factors]
+    total = sum(weights)
+    mean = sum(own.log * weight for own, weight in zip(factors, weights, strict=True)) / total
+    widest = max(abs(own.log - mean) - own.noise for own in factors)
+    noise, model = min(own.noise for own in factors), max(own.model for own in factors)
+    if not noise:
+        return mean, max(spread, widest)
+    kept = model**2 / (model**2 + noise**2)
+    return mean * kept, max(math.hypot(spread, noise * math.sqrt(kept)), widest)
 
 
 def step_factor(reference: Reference, bill: Bill, saves: float) -> float | None:
     """What multiplies the busy time of training to give the measured time.
 
     Formula: (measured - everything else) / (train - waiting for data); saves at their own factor.
-    Source: derived. At most zero becomes a factor near zero: even an instant step is too slow.
+    Of a step: (measured - waiting for data) / (predicted - waiting for data). Source: derived. At
+    most zero becomes a factor near zero: even an instant step is too slow.
     """
     measured, expected = measured_seconds(reference, bill), predicted_seconds(reference, bill)
     if measured is None or expected is None or measured <= 0 or expected <= 0:
         return None
-    if reference.observation.quantity != "duration_s":
-        return measured / expected
     parts = bill.time_parts(0)
+    if reference.observation.quantity != "duration_s":
+        wait = parts.data_wait / max(float(bill.steps[0]), 1.0)
+        return max((measured - wait) / (expected - wait), 1e-3) if expected > wait else None
     if parts.train <= 0:
         return None
     rest = parts.total - parts.train
@@ -193,12 +253,14 @@ def step_factor(reference: Reference, bill: Bill, saves: float) -> float | None:
     return max((measured - rest) / parts.train, 1e-3)
 
 
-def _unexplained(reference: Reference, bill: Bill, price: Price, learned: _Learned) -> None:
+def _unexplained(
+    reference: Reference, bill: Bill, price: Price, learned: _Learned, log_sd: float
+) -> None:
     """Not applied: say so, widen the interval, and name what could explain it."""
     measured = measured_seconds(reference, bill) or 0.0
     expected = predicted_seconds(reference, bill) or 1.0
     for component in ("compute", "collectives"):
-        learned.log_sds[component] = UNEXPLAINED_LOG_SD
+        learned.log_sds[component] = max(log_sd, learned.log_sds.get(component, 0.0))
     found = explanations_of(reference, price, saves_known="checkpoint" in learned.factors)
     learned.explanations.extend(found)
     learned.warnings.append(_gap_warning(reference, measured, expected, found))

@@ -3,15 +3,18 @@
 A log's time comes in stretches: so many steps in so many seconds, in which so many checkpoints were
 saved. Stretches without a save give the step; what those with saves have in excess gives the save.
 The first stretch of a session also holds compiling and the first batches, so it is left out where
-there are others.
+there are others. How far the step's mean may be off is read from the stretches too.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from autotune.cost.uncertainty import Z90
 from autotune.domain.observation import Observation
 
 if TYPE_CHECKING:
@@ -22,7 +25,16 @@ if TYPE_CHECKING:
 
 FEW = 3  # stretches from which on the first of a session is left out
 LEAST_STEP_S = 1e-6  # no optimizer step is shorter
+BUSY = 0.2  # share of its threads' time spent waiting, from which on the machine was not its own
+UNSTEADY = 0.3  # log standard deviation between parts of a run: no training does that by itself
+MARKED = "marked"  # fact of an Observation that a busy machine spoiled: why
+LOG_SD = "log_sd"  # fact of an Observation: of another such run, by the scatter of this one
 LEAST_SAVES = 2  # excesses that a save's seconds are taken from
+STEP_SD = 0.03  # of a run's mean step between two runs of the same config on the same machine
+SHORT_SD = 0.3  # assumption: of one step around the mean of all that a run may meet
+WINDOWS, WINDOW_STEPS, FEWEST_WINDOWS = 10, 5, 3
+# 90th percentile of Student's t over that of the normal distribution, by degrees of freedom.
+_STUDENT = (2.40, 1.47, 1.28, 1.20, 1.15, 1.12, 1.10, 1.09, 1.08)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +76,8 @@ class RunLog:
     gpu: str | None = None
     gpus: int | None = None
     knobs: Mapping[str, KnobValue] = field(default_factory=dict)  # further ones that it states
-    num_layers: int | None = None  # of the model
-    hidden_size: int | None = None
+    model: Mapping[str, int] = field(default_factory=dict)  # sizes, by the names of `Model`
+    method: Mapping[str, Any] = field(default_factory=dict)  # kind, rank, base: as in a job file
     stretches: tuple[Stretch, ...] = ()
     saves_s: tuple[float, ...] = ()
     evaluations: tuple[tuple[int, float], ...] = ()  # step, seconds
@@ -73,6 +85,8 @@ class RunLog:
     tokens: float | None = None  # input tokens that the trainer counted
     data_wait_s: float | None = None  # of a step, mean
     whole_s: float | None = None  # wall time of the whole program
+    waiting: float | None = None  # share of the time its threads waited for a busy processor
+    ended: str = ""  # how a training ended that did not reach its last step, where the log says it
     timed_by: str = ""
     dated: bool = False  # timed by the dates of files, which copying changes
     notes: tuple[str, ...] = ()
@@ -123,6 +137,8 @@ class Speed:
     save_s: float | None
     steps: int  # that the step's seconds are the mean of
     save_assumed: bool = False  # saves were taken off at their predicted seconds
+    log_sd: float = STEP_SD  # of the mean step of another such run, by what this one shows
+    seen_sd: float | None = None  # how far windows of this log scatter; None: too few steps
 
 
 def speed_of(log: RunLog, predicted_save_s: float, predicted_first_s: float) -> Speed | None:
@@ -136,15 +152,57 @@ def speed_of(log: RunLog, predicted_save_s: float, predicted_first_s: float) -> 
         return None
     own_save = sum(log.saves_s) / len(log.saves_s) if any(log.saves_s) else None
     clean = [part for part in parts if not log.saves_in(part)]
-    if clean:
-        step_s = _mean_step(log, clean, 0.0, predicted_first_s)
-        save_s = own_save or _excess(log, parts, step_s)
-        speed = Speed(step_s, save_s, _count(clean))
-    else:
-        save_s = own_save or predicted_save_s
-        step_s = _mean_step(log, parts, save_s, predicted_first_s)
-        speed = Speed(step_s, own_save, _count(parts), save_assumed=own_save is None)
-    return speed if speed.step_s >= LEAST_STEP_S else None
+    save_s = 0.0 if clean else (own_save or predicted_save_s)
+    used = clean or parts
+    step_s = _mean_step(log, used, save_s, predicted_first_s)
+    if step_s < LEAST_STEP_S:
+        return None
+    windows = [
+        _mean_step(log, window, save_s, predicted_first_s) / step_s for window in _windows(used)
+    ]
+    seen = _scatter(windows)
+    return Speed(
+        step_s=step_s,
+        save_s=own_save or (_excess(log, parts, step_s) if clean else None),
+        steps=_count(used),
+        save_assumed=not clean and own_save is None,
+        log_sd=max(_other_run_sd(seen, len(windows), _count(used)), _idle_sd(log)),
+        seen_sd=seen,
+    )
+
+
+def _windows(parts: Sequence[Stretch]) -> list[list[Stretch]]:
+    """The stretches in their order, in up to ten windows of five steps or more each."""
+    least = max(_count(parts) / WINDOWS, WINDOW_STEPS)
+    found: list[list[Stretch]] = [[]]
+    for part in parts:
+        if _count(found[-1]) >= least:
+            found.append([])
+        found[-1].append(part)
+    if len(found) > 1 and _count(found[-1]) < least:
+        found[-2] += found.pop()
+    return found
+
+
+def _scatter(ratios: Sequence[float]) -> float | None:
+    """Log standard deviation of the windows; None where there are too few of them."""
+    if len(ratios) < FEWEST_WINDOWS:
+        return None
+    return statistics.stdev(math.log(max(ratio, LEAST_STEP_S)) for ratio in ratios)
+
+
+def _other_run_sd(seen: float | None, windows: int, steps: int) -> float:
+    """Log standard deviation of the mean step of another run, judged by this log.
+
+    Formula: hypot(between runs, one step's scatter / sqrt(steps), t x windows' scatter x sqrt(1 +
+    1 / windows)): what disturbed some windows may disturb all of the next run, and few steps have
+    not seen what may come. Source: prediction interval of a normal sample.
+    """
+    short = SHORT_SD / math.sqrt(max(steps, 1))
+    if seen is None:
+        return math.hypot(STEP_SD, short)
+    student = _STUDENT[min(windows - 1, len(_STUDENT)) - 1]
+    return math.hypot(STEP_SD, short, student * seen * math.sqrt(1.0 + 1.0 / windows))
 
 
 def _steady(stretches: Sequence[Stretch]) -> list[Stretch]:
@@ -178,10 +236,19 @@ def _excess(log: RunLog, parts: Sequence[Stretch], step_s: float) -> float | Non
     return excess / count if excess > 0 else None
 
 
+def _idle_sd(log: RunLog) -> float:
+    """Log standard deviation whose 80 % interval reaches the step of a machine without others."""
+    waiting = min(log.waiting or 0.0, 0.99)
+    return -math.log(1.0 - waiting) / Z90 if waiting >= BUSY else 0.0
+
+
 def observations_of_log(
     log: RunLog, speed: Speed, knobs: Mapping[str, object], facts: Mapping[str, object]
 ) -> tuple[Observation, ...]:
-    """The log as Observations of a configuration on a machine: step, save, memory."""
+    """The log as Observations of a configuration on a machine: step, save, memory.
+
+    Times of a machine that was busy with other work are marked; memory is what it is.
+    """
     found: list[tuple[Quantity, float, MemoryKind | None]] = [("step_time_s", speed.step_s, None)]
     if speed.save_s is not None:
         found.append(("checkpoint_save_s", speed.save_s, None))
@@ -196,10 +263,33 @@ def observations_of_log(
             provenance=f"{log.path}, timed by {log.timed_by}",
             kind=kind,
             knobs=dict(knobs),
-            facts=dict(facts),
+            facts={**facts, **_how_sure(log, speed, quantity)},
         )
         for quantity, value, kind in found
     )
+
+
+def _how_sure(log: RunLog, speed: Speed, quantity: Quantity) -> dict[str, object]:
+    marked = spoiled_by(log, speed) if quantity != "memory_bytes" else ""
+    known: dict[str, object] = {MARKED: marked} if marked else {}
+    return known | ({LOG_SD: speed.log_sd} if quantity == "step_time_s" else {})
+
+
+def spoiled_by(log: RunLog, speed: Speed) -> str:
+    """Why the times of a log speak of a busy machine and not of the training; empty: they do.
+
+    Rows grouped by length make some parts of a quiet run slower than others.
+    """
+    if log.waiting is not None and log.waiting >= BUSY:
+        return f"its threads waited {_percent(log.waiting)} of their time for a busy processor"
+    grouped = log.knobs.get("length_grouping") == "on"
+    if speed.seen_sd is not None and speed.seen_sd >= UNSTEADY and not grouped:
+        return f"its steps took longer in some parts than in others, by {_percent(speed.seen_sd)}"
+    return ""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def best_memory(log: RunLog) -> tuple[MemoryKind, float] | None:

@@ -7,24 +7,32 @@ be `data_wait_s`, `checkpoint_s`, `evaluation_s` and `memory_bytes`. A blank cel
 Record, `observations.jsonl`: a JSON object a line, each with its `event`:
 
     {"event": "start", "device": "NVIDIA H100 80GB HBM3", "device_count": 1, "max_steps": 2375,
-     "micro_batch_size": 16, "gradient_accumulation_steps": 8, "checkpoint_every_steps": 50,
-     "config": {"precision": "bf16", "num_dataloader_workers": 4},
-     "model": {"num_layers": 32, "hidden_size": 4096}}
+     "epochs": 1, "micro_batch_size": 16, "gradient_accumulation_steps": 8,
+     "checkpoint_every_steps": 50, "config": {"precision": "bf16", "num_dataloader_workers": 4},
+     "model": {"num_layers": 32, "hidden_size": 4096, "intermediate_size": 14336,
+               "vocab_size": 128256},
+     "method": {"kind": "lora", "rank": 16, "base": "16bit"}}
     {"event": "step", "step": 1, "duration_s": 3.21, "data_wait_s": 0.01}
+    {"event": "epoch", "step": 50, "epoch": 0.021}
+    {"event": "host", "step": 50, "ran_s": 160.1, "waited_s": 0.4}
     {"event": "checkpoint", "step": 50, "duration_s": 7.4}
     {"event": "evaluation", "step": 50, "duration_s": 31.0}
     {"event": "memory", "step": 50, "allocated_bytes": 3.1e10, "reserved_bytes": 3.4e10}
     {"event": "end", "step": 2375, "duration_s": 8012.5}
 
-`duration_s` of a step holds neither saves nor evaluations, that of `end` the whole program. A
-training that was resumed has a `start` for each session. What is not named here is passed over, and
-a last line cut off in mid-writing does not count. `autotune.TrainerCallback` writes such a record.
+`duration_s` of a step holds neither saves nor evaluations, that of `end` the whole program; `end`
+also holds the `error` that a program ended with. `host` says how long the program's threads ran,
+and how long they were ready and waited for a processor that others used. A training that was
+resumed has a `start` for each session. What is not named here is passed over, and a last line cut
+off in mid-writing does not count. `autotune.TrainerCallback` and exported scripts write such a
+record.
 """
 
 from __future__ import annotations
 
 import csv
 import json
+import statistics
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +57,9 @@ _SAME = (
 )  # fmt: skip
 _NUMBERS = ("data_wait_s", "checkpoint_s", "evaluation_s", "memory_bytes")
 MAX_LINES = 1_000_000
+_MODEL = ("num_layers", "hidden_size", "intermediate_size", "vocab_size")
+MOST_WARM_UP, STALL = 10, 2.0  # steps of a session, and how many times the later median they take
+_METHOD = {"kind": ("full", "lora"), "base": ("16bit", "32bit", "int8", "nf4")}
 
 
 def read_csv_log(path: Path) -> RunLog:
@@ -119,12 +130,26 @@ def _count_cell(row: Sequence[str], at: int, where: str) -> int:
 
 
 def _each(points: Sequence[tuple[int, float]]) -> tuple[Stretch, ...]:
-    """Stretches of one step each; the first is taken to warm up. A step may come twice."""
+    """Stretches of one step each; the first ones warm up. A step may come twice."""
+    cold = _warm_up([seconds for _, seconds in points])
     return tuple(
-        Stretch(step - 1, step, seconds, pure=True, warm_up=position == 0)
+        Stretch(step - 1, step, seconds, pure=True, warm_up=position < cold)
         for position, (step, seconds) in enumerate(points)
         if seconds > 0
     )
+
+
+def _warm_up(seconds: Sequence[float]) -> int:
+    """How many steps a session warms up for: the first, and slow ones that follow it at once.
+
+    A compiler meets new shapes and an allocator grows in more than one step.
+    """
+    most = min(MOST_WARM_UP, len(seconds) // 5)
+    later = seconds[max(most, 1) :]
+    if not later:
+        return 1
+    slow = STALL * statistics.median(later)
+    return next((n for n in range(1, most) if seconds[n] <= slow), max(most, 1))
 
 
 def _since(points: Sequence[tuple[int, float]]) -> tuple[Stretch, ...]:
@@ -155,7 +180,7 @@ def read_record(path: Path) -> RunLog:
         msg = f"{path} holds no step"
         raise InputError(msg, "the run has not begun to train, or wrote no record")
     waits = [number(e["data_wait_s"], f"{at}.data_wait_s") for e, at in steps if "data_wait_s" in e]
-    whole = [_seconds(e, at) for e, at in _of(every, "end")]
+    whole = [_seconds(e, at) for e, at in _of(every, "end") if "duration_s" in e]
     memory: dict[MemoryKind, float] = {}
     for kind, key in (("allocated", "allocated_bytes"), ("reserved", "reserved_bytes")):
         sizes = [
@@ -175,18 +200,53 @@ def read_record(path: Path) -> RunLog:
         memory_bytes=memory,
         data_wait_s=sum(waits) / len(waits) if waits else None,
         whole_s=sum(whole) if whole and len(whole) >= len(_of(every, "start")) else None,
+        epoch=_epoch(events),
+        waiting=_waiting(events),
+        ended=_ended(every, events, start.get("max_steps"), steps_done),
         timed_by="its own record",
         notes=notes,
     )
 
 
+def _epoch(events: Sequence[Event]) -> float | None:
+    """Epochs at the last step of the record, from the last line that says it."""
+    told = _of(events, "epoch")
+    if not told:
+        return None
+    event, where = told[-1]
+    epoch = number(event.get("epoch"), f"{where}.epoch", high=1e9)
+    done = max(_step(e, at) for e, at in _of(events, "step"))
+    return epoch * done / _step(event, where) or None
+
+
+def _waiting(events: Sequence[Event]) -> float | None:
+    """Share of its threads' time that they waited for a processor."""
+    told = _of(events, "host")
+    ran = sum(number(e.get("ran_s"), f"{at}.ran_s") for e, at in told)
+    waited = sum(number(e.get("waited_s"), f"{at}.waited_s") for e, at in told)
+    return waited / (ran + waited) if ran + waited > 0 else None
+
+
+def _ended(every: Sequence[Event], events: Sequence[Event], steps: object, steps_done: int) -> str:
+    """How the last session ended, where that was before its last step."""
+    if not isinstance(steps, int) or steps_done >= steps or not _of(events, "start"):
+        return ""
+    begun = max(i for i, (event, _) in enumerate(every) if event["event"] == "start")
+    ends = _of(every[begun:], "end")
+    if not ends:
+        return "no end was recorded: it still runs, or it was killed"
+    error = ends[-1][0].get("error")
+    return f"it ended with {shown(error)}" if error else "the program ended there"
+
+
 def started(start: dict[str, Any], where: str) -> dict[str, Any]:
     """What a `start` says, as fields of a RunLog. Raises InputError naming the key."""
     gpu, knobs, model = start.get("device"), start.get("config", {}), start.get("model", {})
+    method = start.get("method", {})
     if gpu is not None and not isinstance(gpu, str):
         msg = f"{where}.device is {shown(gpu)}, and must be a name"
         raise InputError(msg)
-    for name, value in (("config", knobs), ("model", model)):
+    for name, value in (("config", knobs), ("model", model), ("method", method)):
         if not isinstance(value, dict):
             msg = f"{where}.{name} is {shown(value)}, and must be an object"
             raise InputError(msg)
@@ -196,15 +256,24 @@ def started(start: dict[str, Any], where: str) -> dict[str, Any]:
 
     return {
         "max_steps": maybe("max_steps", start, where),
+        "epochs": maybe("epochs", start, where),
         "micro_batch_size": maybe("micro_batch_size", start, where),
         "gradient_accumulation_steps": maybe("gradient_accumulation_steps", start, where),
         "save_every_steps": maybe("checkpoint_every_steps", start, where),
         "gpu": gpu,
         "gpus": maybe("device_count", start, where),
         "knobs": {n: KNOBS[n].parse(v, where) for n, v in knobs.items() if n in KNOBS},
-        "num_layers": maybe("num_layers", model, f"{where}.model"),
-        "hidden_size": maybe("hidden_size", model, f"{where}.model"),
+        "model": {n: v for n in _MODEL if (v := maybe(n, model, f"{where}.model"))},
+        "method": _method(method, f"{where}.method"),
     }
+
+
+def _method(method: dict[str, Any], where: str) -> dict[str, Any]:
+    """What it says of the method; a word that no job file has is left out."""
+    found = {n: method[n] for n, words in _METHOD.items() if method.get(n) in words}
+    if method.get("rank") is not None:
+        found["rank"] = count(method["rank"], f"{where}.rank")
+    return found
 
 
 def _sessions(events: Sequence[Event]) -> tuple[Stretch, ...]:

@@ -23,6 +23,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.jobvalues import shown
 from autotune.evidence.log_text import count, log_text, number, parsed_json
 from autotune.evidence.run_log import RunLog, Stretch
+from autotune.evidence.saved_model import saved_beside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +56,9 @@ def read_trainer_state(path: Path) -> RunLog:
         raise InputError(msg, f"the Trainer writes {STATE_FILE} into every checkpoint folder")
     entries = _entries(state["log_history"], str(path))
     log = _stated(state, entries, path)
-    return _timed(_saved_otherwise(log, path), entries, path)
+    model, method = saved_beside(path)
+    log = replace(_saved_otherwise(log, path), model=model, method=method)
+    return _timed(log, entries, path)
 
 
 def _saved_otherwise(log: RunLog, path: Path) -> RunLog:

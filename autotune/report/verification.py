@@ -51,6 +51,11 @@ def verification_payload(found: Verification) -> dict[str, Any]:
             "steps": found.steps,
             "finished": found.finished,
             "timed_by": found.timed_by,
+            "smoke_steps": found.kind.smoke_steps,
+            "ended": found.kind.ended,
+            "waiting": found.kind.waiting,
+            "spoiled": found.kind.spoiled,
+            "step_time_s": asdict(found.step_s),
             "device": found.offer.device.name,
             "device_count": found.offer.count,
             "planned_device": found.planned.device.name,
@@ -117,9 +122,7 @@ def verification_sections(payload: Mapping[str, Any]) -> list[Section]:
 
 def _lead(payload: Mapping[str, Any]) -> tuple[Block, ...]:
     log, ratio = payload["log"], payload["lines"][0]["ratio"]
-    done, steps = format_count(log["steps_done"]), format_count(log["steps"])
-    far = "finished" if log["finished"] else f"step {done} of {steps}"
-    head = f"{payload['job']['name']}, {far}: "
+    head = f"{payload['job']['name']}, {_how_far(log)}: "
     if ratio is None:
         return (Paragraph(f"{head}no step time was predicted.", "warn"),)
     close = abs(ratio - 1.0) <= CLOSE
@@ -131,7 +134,19 @@ def _lead(payload: Mapping[str, Any]) -> tuple[Block, ...]:
     head += f"a step takes {words}{'' if close else ' predicted'}."
     where = f"{log['device_count']}x {log['device']}"
     timed = Paragraph(f"On {where}; timed by {log['timed_by']}.", "quiet")
-    return Paragraph(head, "good" if close else "warn"), timed
+    ended = (Paragraph(f"Not finished: {log['ended']}.", "warn"),) if log["ended"] else ()
+    return Paragraph(head, "good" if close else "warn"), *ended, timed
+
+
+def _how_far(log: Mapping[str, Any]) -> str:
+    done, steps, smoke = (format_count(n or 0) for n in (
+        log["steps_done"], log["steps"], log["smoke_steps"],
+    ))  # fmt: skip
+    if log["smoke_steps"]:
+        kind = "smoke run" if log["smoke_steps"] < log["steps"] else "run of another length"
+        own = f"{kind} of {smoke} steps (the job has {steps})"
+        return own if log["finished"] else f"step {done} of a {own}"
+    return "finished" if log["finished"] else f"step {done} of {steps}"
 
 
 def _lines(payload: Mapping[str, Any]) -> Table:
@@ -203,6 +218,9 @@ def _outlook(payload: Mapping[str, Any]) -> list[str]:
 
 
 def _learned(payload: Mapping[str, Any]) -> list[Block]:
+    if payload["log"]["spoiled"]:
+        text = f"Nothing of its times: {payload['log']['spoiled']}."
+        return [Paragraph(text, "warn"), *_written(payload)]
     rows = tuple(
         (item["component"], f"{item['before']:.2f}", f"{item['after']:.2f}", _spread(item))
         for item in payload["calibration"]
@@ -211,9 +229,13 @@ def _learned(payload: Mapping[str, Any]) -> list[Block]:
     if rows:
         titles = ("factor on", "before", "now", "spread")
         blocks.append(Table(titles, rows, frozenset({1, 2, 3})))
-    if payload["written"]:
-        blocks.append(Paragraph(f"Written: {', '.join(payload['written'])}.", "quiet"))
-    return blocks
+    return [*blocks, *_written(payload)]
+
+
+def _written(payload: Mapping[str, Any]) -> list[Block]:
+    if not payload["written"]:
+        return []
+    return [Paragraph(f"Written: {', '.join(payload['written'])}.", "quiet")]
 
 
 def _spread(item: Mapping[str, Any]) -> str:

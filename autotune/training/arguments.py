@@ -10,6 +10,7 @@ import os
 import sys
 from typing import Any
 
+from autotune.evidence.saved_model import SIZES
 from autotune.trainers.read_arguments import ATTENTION, COMPILE_MODES, OPTIMIZERS
 
 _HALF = {"bfloat16": "bf16", "float16": "fp16"}
@@ -25,7 +26,9 @@ def start_of(args: Any, state: Any, model: Any) -> dict[str, Any]:
         "micro_batch_size": _micro_batch(args, state),
         "gradient_accumulation_steps": int(args.gradient_accumulation_steps),
         "config": _knobs(args, model, kind),
+        "epochs": int(getattr(state, "num_train_epochs", 0) or 0) or None,
         "model": _shape(model),
+        "method": _method(model, _sharding(args)),
         "software": _versions(),
     }
     every = getattr(state, "save_steps", None) or getattr(args, "save_steps", 0)
@@ -144,12 +147,47 @@ def _grouping(args: Any) -> str:
 
 
 def _shape(model: Any) -> dict[str, int]:
-    """Layers and width by which a model is told from another; a composite's, of its text part."""
+    """Sizes by which a model is told from another; a composite's, of its text part."""
     config = getattr(model, "config", None)
     text = getattr(config, "text_config", None) or config
-    names = {"num_layers": "num_hidden_layers", "hidden_size": "hidden_size"}
-    found = {ours: getattr(text, theirs, None) for ours, theirs in names.items()}
+    found = {ours: getattr(text, theirs, None) for ours, theirs in SIZES.items()}
     return {name: value for name, value in found.items() if isinstance(value, int)}
+
+
+def _method(model: Any, sharding: str) -> dict[str, Any]:
+    """How the model is trained, as PEFT and the weights themselves say it."""
+    adapters = getattr(model, "peft_config", None)
+    if isinstance(adapters, dict) and adapters:
+        first = next(iter(adapters.values()))
+        if _word(first, "peft_type") != "LORA":
+            return {}
+        kind, rank = "lora", getattr(first, "r", None)
+    elif _is_trained_whole(model):
+        kind, rank = "full", None
+    else:
+        return {}
+    base = _base(model, kind, whole=sharding in {"none", "ddp"})
+    found = {"kind": kind, "rank": rank, "base": base}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _is_trained_whole(model: Any) -> bool:
+    parameters = getattr(model, "parameters", None)
+    return parameters is not None and all(p.requires_grad for p in parameters())
+
+
+def _base(model: Any, kind: str, *, whole: bool) -> str | None:
+    """How the base is stored; None where it cannot be told, as under a sharding framework."""
+    if getattr(model, "is_loaded_in_8bit", False):
+        return "int8"
+    if getattr(model, "is_loaded_in_4bit", False):
+        return "nf4"
+    if not whole or getattr(model, "is_quantized", False):
+        return None
+    dtypes = {str(p.dtype) for p in model.parameters() if kind == "full" or not p.requires_grad}
+    if dtypes == {"torch.float32"}:
+        return "32bit"
+    return "16bit" if dtypes and dtypes <= {"torch.bfloat16", "torch.float16"} else None
 
 
 def _versions() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""How long this process has run, where that is the time of one training and nothing else."""
+"""This process: how long it has run, how long its threads waited for a processor, how it ends."""
 
 from __future__ import annotations
 
@@ -30,3 +30,27 @@ def age_s() -> float | None:
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - begun
         return age if age > 0 else None
     return None
+
+
+def scheduled_s() -> tuple[float, float]:
+    """[s] that this process's threads ran, and that they were ready and waited for a processor.
+
+    Zero and zero where the system does not say. Threads of other processes, or more threads than
+    processors, make them wait. Source: Linux, Documentation/scheduler/sched-stats.rst,
+    /proc/<pid>/schedstat: time on the processor and on its queue, in nanoseconds.
+    """
+    ran = waited = 0
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for thread in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                fields = (thread / "schedstat").read_text(encoding="ascii").split()
+                ran, waited = ran + int(fields[0]), waited + int(fields[1])
+    return ran / 1e9, waited / 1e9
+
+
+def last_error() -> str:
+    """The error that ends this program, such as "KeyboardInterrupt"; empty where there is none."""
+    error = getattr(sys, "last_value", None)
+    if error is None:
+        return ""
+    return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")[:300]

@@ -74,7 +74,7 @@ class Recorder:
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """What passed since the last step was not the loader's."""
         if self.session is not None:
-            self.session.ends("other", state.global_step)
+            self.session.ends("other", state)
 
     on_epoch_end = on_epoch_begin
 
@@ -82,32 +82,33 @@ class Recorder:
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """All batches of the step are there."""
         if self.session is not None:
-            self.session.ends("wait", state.global_step)
+            self.session.ends("wait", state)
 
     @_guarded
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """The optimizer has stepped."""
         if self.session is not None:
-            self.session.ends("work", state.global_step)
+            self.session.ends("work", state)
             self.session.take_down()
 
     @_guarded
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         """A training's log ends; an evaluation's is part of the evaluation."""
         if self.session is not None and "loss" in (logs or {}):
-            self.session.ends("other", state.global_step)
+            self.session.ends("other", state)
 
     @_guarded
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """An evaluation ends; one before the first step counts for none."""
         if self.session is not None:
-            self.session.ends("evaluation" if state.global_step else "other", state.global_step)
+            self.session.ends("evaluation" if state.global_step else "other", state)
 
     @_guarded
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """A checkpoint is written."""
+        """A checkpoint is written, and the record beside it, whatever happens next."""
         if self.session is not None:
-            self.session.ends("checkpoint", state.global_step)
+            self.session.ends("checkpoint", state)
+            self.session.take_down(now=True)
 
     @_guarded
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

@@ -44,22 +44,24 @@ class Session:
         self.memory = Memory(indices)
         self.judge_at = judge_at
         self.judged: list[Step] | None = [] if judge_at else None
+        self.begun = self.scheduled = process.scheduled_s()
+        self.epoch: float | None = None
         process.count_training()
         atexit.register(self.close)
         self.stopwatch = Stopwatch(clock_of(kind))  # last: what is above takes a moment
 
-    def ends(self, stretch: Stretch, step: int) -> None:
-        """A stretch of the training ends; `step` steps are done."""
-        self.stopwatch.ends(stretch, step)
-        self.done = step
+    def ends(self, stretch: Stretch, state: Any) -> None:
+        """A stretch of the training ends, with so many steps and epochs done."""
+        self.stopwatch.ends(stretch, int(state.global_step))
+        self.done, self.epoch = int(state.global_step), getattr(state, "epoch", None)
 
-    def take_down(self) -> None:
-        """Keep what has passed; judge and write when it is time."""
+    def take_down(self, *, now: bool = False) -> None:
+        """Keep what has passed; judge and write when it is time, or now."""
         self._keep(self.stopwatch.passed())
         enough = self.judged is not None and len(self.judged) >= self.judge_at
         if enough:
             self._judge()
-        if enough or self.record.is_due:
+        if enough or now or self.record.is_due:
             self._write()
 
     def _keep(self, passed: Sequence[Step | Pause]) -> None:
@@ -80,6 +82,12 @@ class Session:
         found = self.memory.read()
         if found:
             self.record.add("memory", **found)
+        if self.done and self.epoch:
+            self.record.add("epoch", step=self.done, epoch=_rounded(self.epoch))
+        ran, waited = _since(self.scheduled)
+        self.scheduled = process.scheduled_s()
+        if ran:  # threads that ended take their times with them
+            self.record.add("host", step=self.done, ran_s=_rounded(ran), waited_s=_rounded(waited))
         self.record.flush()
 
     def _judge(self) -> None:
@@ -88,7 +96,10 @@ class Session:
             return
         row = self.expected.row if self.expected is not None else None
         memory, free = self.memory.read(), self.memory.free()
-        say(verdict(pace_of(steps), steps[-1].number, self.steps, row, memory, free))
+        whole = self.expected.steps if self.expected is not None and row else self.steps
+        ran, waited = _since(self.begun)
+        waiting = waited / (ran + waited) if ran else 0.0
+        say(verdict(pace_of(steps), steps[-1].number, whole, row, memory, free, waiting))
 
     def finish(self) -> None:
         """The training ended by itself."""
@@ -107,10 +118,17 @@ class Session:
         with contextlib.suppress(Exception):
             self._keep(self.stopwatch.rest())
         with contextlib.suppress(Exception):
-            whole = process.age_s()
-            if whole is not None:
-                self.record.add("end", step=self.done, duration_s=_rounded(whole))
+            whole, error = process.age_s(), process.last_error()
+            known = {"duration_s": _rounded(whole)} if whole is not None else {}
+            told = {"error": error} if error else {}
+            self.record.add("end", step=self.done, **known, **told)
             self.record.flush()
+
+
+def _since(before: tuple[float, float]) -> tuple[float, float]:
+    """[s] that this process's threads ran and waited since then."""
+    ran, waited = process.scheduled_s()
+    return max(ran - before[0], 0.0), max(waited - before[1], 0.0)
 
 
 def _rounded(seconds: float) -> float:

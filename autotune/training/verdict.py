@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
+from autotune.evidence.run_log import BUSY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ CLOSE = 0.1  # within a tenth is as predicted, as `verify` says it too
 STALL = 3.0  # times the median work: a compiler, not a step
 MOST_WARM_UP = 10  # steps that are not judged, at most a fifth of those there are
 CAUSE = 0.5  # of the excess, that makes a part its cause
+MANY = 3.0  # times, from which on a share in percent says less
 NEAR_FULL = 0.05  # of the device's memory
 
 
@@ -65,17 +67,29 @@ def opening(expected: Expected | None, path: str, why: str) -> str:
 
 
 def verdict(
-    pace: Pace, step: int, steps: int, row: Row | None, memory: Mapping[str, int], free: int | None
-) -> str:
-    """The line after `step` of `steps`. memory: [bytes] by the keys of a record; free: [bytes]."""
+    pace: Pace, step: int, steps: int, row: Row | None, memory: Mapping[str, int],
+    free: int | None, waiting: float = 0.0,
+) -> str:  # fmt: skip
+    """The line after `step` of `steps`.
+
+    memory: [bytes] by the keys of a record; free: [bytes]; waiting: share of the threads' time that
+    they waited for a processor.
+    """
     at = f"step {format_count(step)}: "
     if row is None:
         left = pace.step_s * max(steps - step, 0)
         rest = f"; {format_seconds(left)} of steps remain" if left else ""
         wait = f", {format_seconds(pace.data_wait_s)} of it waiting for data"
         return f"{at}{format_seconds(pace.step_s)} a step{wait}{rest}"
-    texts = [_time(pace, steps, row), *_memory(row, memory, free)]
+    texts = [_time(pace, steps, row), *_busy(waiting), *_memory(row, memory, free)]
     return at + "; ".join(texts)
+
+
+def _busy(waiting: float) -> list[str]:
+    if waiting < BUSY:
+        return []
+    share = f"{100 * waiting:.0f} % of their time"
+    return [f"the machine is busy with other work: the threads waited {share} for a processor"]
 
 
 def _time(pace: Pace, steps: int, row: Row) -> str:
@@ -84,7 +98,9 @@ def _time(pace: Pace, steps: int, row: Row) -> str:
     if abs(ratio - 1.0) <= CLOSE:
         return f"on plan: {actual} a step, {ratio:.2f} of the predicted {predicted}"
     if ratio > 1:
-        head = f"{100 * (ratio - 1):.0f} % slower than predicted: {_cause(pace, steps, row)}"
+        share = f"{100 * (ratio - 1):.0f} % slower than"
+        much = f"{ratio:.2g} times as long as" if ratio >= MANY else share
+        head = f"{much} predicted: {_cause(pace, steps, row)}"
     else:
         head = f"{100 * (1 - ratio):.0f} % faster than predicted: {actual} a step, not {predicted}"
     return f"{head}; {_outlook(pace, steps, row)}"

@@ -81,7 +81,7 @@ def test_no_evidence_teaches_nothing() -> None:
 @pytest.mark.parametrize("factor", [0.6, 1.0, 1.7])
 def test_a_step_time_within_a_factor_of_two_scales_training(factor: float) -> None:
     calibration, warnings, _ = learn(seen("step_time_s", factor * float(predicted().step_s[0])))
-    assert calibration.factors["compute"] == pytest.approx(factor)
+    assert calibration.factors["compute"] == pytest.approx(factor, rel=1e-3)  # but for its data
     assert warnings == ()
 
 
@@ -170,7 +170,7 @@ def test_other_hardware_transfers_the_ratio_with_a_wider_interval() -> None:
     ratio = 1.5
     there, _, _ = learn(replace(away, value=ratio * float(bill.step_s[0])))
     here, _, _ = learn(seen("step_time_s", ratio * float(predicted().step_s[0])))
-    assert there.factors["compute"] == pytest.approx(ratio)
+    assert there.factors["compute"] == pytest.approx(ratio, rel=1e-3)
     assert there.log_sds["compute"] > here.log_sds["compute"]
 
 

@@ -91,7 +91,11 @@ def test_two_lines_record_a_real_training_and_verify_reads_it(tmp_path: Path) ->
     log = read_record(run / "observations.jsonl")
     assert (log.steps_done, log.max_steps, log.gpu) == (STEPS, STEPS, "cpu")
     assert (log.micro_batch_size, log.gradient_accumulation_steps) == (2, 2)
-    assert (log.num_layers, log.hidden_size) == (2, 64)
+    assert log.model == {
+        "num_layers": 2, "hidden_size": 64, "intermediate_size": 128, "vocab_size": 256,
+    }  # fmt: skip
+    assert log.method == {"kind": "full", "base": "32bit"}
+    assert (log.epochs, log.epoch) == (1, pytest.approx(1.0))
     assert log.data_wait_s is not None
     assert FETCH_S <= log.data_wait_s < 3 * FETCH_S
     assert [step for step, _ in log.evaluations] == [20, 40]

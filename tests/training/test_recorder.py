@@ -218,7 +218,7 @@ def test_what_was_run_otherwise_is_said_and_priced_as_it_is(
 @pytest.mark.parametrize(
     ("state", "changes", "model", "why"),
     [
-        ({"max_steps": 60}, {}, None, "max_steps is 60"),
+        ({"max_steps": 60, "num_train_epochs": 30}, {}, None, "max_steps is 60"),
         ({}, {"gradient_accumulation_steps": 1, "per_device_train_batch_size": 2}, None, "batch"),
         ({}, {}, SimpleNamespace(config=SimpleNamespace(num_hidden_layers=2, hidden_size=4096)),
          "num_layers 2"),
@@ -230,7 +230,8 @@ def test_a_training_of_another_job_is_recorded_without_its_plan(  # noqa: PLR091
 ) -> None:  # fmt: skip
     args = as_planned(fake, tuned, tmp_path / "out", **changes)
     steps = state.get("max_steps", 2375)
-    training = fake.Training(Recorder(), device, args, steps)
+    epochs = state.get("num_train_epochs", 1)
+    training = fake.Training(Recorder(), device, args, steps, num_train_epochs=epochs)
     training.begin(model or LLAMA)
     for _ in range(51):
         training.step(1.0, 0.25)
