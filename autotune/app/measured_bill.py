@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autotune.cost import checkpoint
-from autotune.domain.outcome import Measured, MemoryParts, Spread, TimeParts, bound_of
+from autotune.cost.fit_claims import surest
+from autotune.cost.memory_constants import memory_constants
+from autotune.domain.outcome import (
+    FEASIBLE_PROBABILITY,
+    Measured,
+    MemoryParts,
+    Spread,
+    TimeParts,
+    bound_of,
+)
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
@@ -20,6 +30,7 @@ if TYPE_CHECKING:
 Z90 = 1.2815515655446004
 BETWEEN_PROBES_SD = 0.03  # clocks, temperature, placement: what repeating a probe leaves over
 MODELLED_SD = 0.3  # of the parts that no probe of a minute can measure: load, prepare, lost work
+HELD_SD = 0.02  # assumption: a long run holds more or less than a probe of its longest batch
 EVALUATION_OVERHEAD_S = 2.0  # of the cost model: modes, gathering, logging
 
 
@@ -33,8 +44,8 @@ class MeasuredRow:
 
     @property
     def fits(self) -> bool:
-        """Whether what the device had in use stays within the limit."""
-        return self.row.memory_bytes.total <= self.row.usable_bytes
+        """Whether what the device had in use stays within the limit, surely enough to offer it."""
+        return self.row.feasible
 
 
 def measured_row(job: Job, predicted: Estimated, record: ProbeRecord, memo: Memo) -> Estimated:
@@ -80,8 +91,8 @@ def measured_row(job: Job, predicted: Estimated, record: ProbeRecord, memo: Memo
         tokens_per_s=predicted.tokens_per_s * predicted.step_time_s / step_s if steps else 0.0,
         mfu=predicted.mfu * predicted.step_time_s / step_s if steps else 0.0,
         memory_bytes=memory,
-        fits_probability=1.0 if memory.total <= predicted.usable_bytes else 0.0,
-        verdict="fits" if memory.total <= predicted.usable_bytes else "at_risk",
+        **_verdict(predicted, memory.total),
+        reserved_bytes=float(record.result["memory"]["reserved_bytes"]),
         checkpoints=checkpoints,
         measured=_measured(predicted, record),
     )  # fmt: skip
@@ -96,6 +107,19 @@ def _totals(row: Estimated, parts: TimeParts, grow: float) -> dict[str, Any]:
         "cost_usd": Spread(duration / grow * usd, duration * usd, duration * grow * usd),
         "bound_by": bound_of(parts, row.step_bound),
     }
+
+
+def _verdict(row: Estimated, held_bytes: float) -> dict[str, Any]:
+    """Whether a run that held so much at its longest batch fits, and how sure that is.
+
+    Formula: Phi(log(capacity / held) / sd), no surer than tested claims.
+    Source: derived.
+    """
+    capacity = max(row.offer.device.memory_torch_bytes, row.usable_bytes)
+    own = NormalDist().cdf(math.log(capacity / max(held_bytes, 1.0)) / HELD_SD)
+    chance = min(own, surest(crowded=False, claims=memory_constants().claims))
+    room = held_bytes <= row.usable_bytes and chance >= FEASIBLE_PROBABILITY
+    return {"fits_probability": chance, "verdict": "fits" if room else "at_risk"}
 
 
 def _spreads(parts: TimeParts, record: ProbeRecord) -> dict[str, float]:

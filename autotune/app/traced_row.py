@@ -8,6 +8,8 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from autotune.cost.device_memory import blas_bytes
+from autotune.cost.fit_claims import surest
+from autotune.cost.memory_constants import memory_constants
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import Candidates
 from autotune.domain.outcome import MemoryParts
@@ -54,10 +56,11 @@ def with_trace(bill: Bill, index: int, row: Estimated, traced: Traced) -> Estima
     capacity = bill.at("memory", "capacity", index)
     same = _same_software(job, traced)
     spread = hypot(_spread(bill, index, row, same=same), bill.at("memory", "slack_log_sd", index))
+    own = NormalDist().cdf(log(capacity / parts.total) / max(spread, LEAST_LOG_SD))
     changed = replace(
         row,
         memory_bytes=parts,
-        fits_probability=NormalDist().cdf(log(capacity / parts.total) / max(spread, LEAST_LOG_SD)),
+        reserved_bytes=min(row.reserved_bytes + allocated - before, capacity - parts.context),
         basis="traced" if row.basis == "modelled" else row.basis,
         traced=MemoryTrace(
             allocated_bytes=allocated,
@@ -74,6 +77,8 @@ def with_trace(bill: Bill, index: int, row: Estimated, traced: Traced) -> Estima
             allocator=_allocator_run(traced.allocator) if traced.allocator else None,
         ),
     )
+    most = surest(crowded=changed.crowded, claims=memory_constants().claims)
+    changed = replace(changed, fits_probability=min(own, most))
     return replace(changed, verdict=_verdict(changed, capacity))
 
 

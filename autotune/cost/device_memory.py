@@ -87,12 +87,16 @@ def cached(
     """[bytes] that the caching allocator is expected to hold beside the allocated peak.
 
     moving: the part of the peak that comes and goes in a step. room: bytes left beside the peak;
-    what is cached is given back before a run fails, so it decides nothing.
+    what is cached is given back before a run fails. A processor's allocator caches nothing.
     """
     if job.software.empties_cache:
         return np.minimum(fragmentation(columns, moving, model.slack), room)
-    share = cached_share(job, columns, model.cached)
+    share = columns.of_device(_caches) * cached_share(job, columns, model.cached)
     return np.minimum(share * moving, np.maximum(room, 0.0))
+
+
+def _caches(device: Device) -> float:
+    return 0.0 if device.is_cpu else 1.0
 
 
 def cached_share(job: Job, columns: Columns, sizes: Mapping[str, float]) -> FloatArray:

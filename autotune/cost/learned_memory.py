@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.cost.fit_claims import borne, is_crowded
 from autotune.cost.instants import PARTS
 from autotune.cost.memory import LEAST_LOG_SD, normal_cdf
+from autotune.cost.memory_constants import memory_constants
 
 if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray, Outputs
@@ -30,6 +32,7 @@ def learned_memory(outputs: Outputs, factor: float, log_sd: float | None) -> Out
     own_sd = outputs["log_sd"] if log_sd is None else np.full_like(total, log_sd)
     cached_sd = np.sqrt(np.maximum(outputs["reserved_log_sd"] ** 2 - outputs["log_sd"] ** 2, 0.0))
     spread = np.maximum(np.hypot(own_sd, outputs["slack_log_sd"]), LEAST_LOG_SD)
+    crowded = is_crowded(reserved + context, outputs["usable"])
     return {
         **outputs,
         **parts,
@@ -37,7 +40,10 @@ def learned_memory(outputs: Outputs, factor: float, log_sd: float | None) -> Out
         "total": total,
         "reserved": reserved,
         "driver": reserved + context,
-        "fits_probability": normal_cdf(np.log(capacity / total) / spread),
+        "crowded": crowded.astype(np.float64),
+        "fits_probability": borne(
+            normal_cdf(np.log(capacity / total) / spread), crowded, memory_constants().claims
+        ),
         "certain_oom": (allocated + context > capacity).astype(np.float64),
         "log_sd": own_sd,
         "reserved_log_sd": np.hypot(own_sd, cached_sd),

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from autotune.cost.constants import PATH, Offset
+from autotune.cost.fit_claims import CLAIM_KINDS, Claims
 
 if TYPE_CHECKING:
     from autotune.domain.software import Software
@@ -55,7 +56,8 @@ class MemoryConstants:
     model code of their own. spreads: standard deviation of log(predicted / measured) allocated
     bytes by kind; of `own_model` relative to activations and logits. cached: what the allocator
     holds beside the allocated peak when there is room, as a share of what comes and goes.
-    reserved: spread that this adds to the reserved peak.
+    reserved: spread that this adds to the reserved peak. claims: tested claims of a fit by kind,
+    which bound how sure another may be; none: not bounded.
     """
 
     slack: Slack
@@ -63,6 +65,7 @@ class MemoryConstants:
     spreads: dict[str, float]
     cached: dict[str, float]
     reserved: dict[str, float]
+    claims: dict[str, Claims] = field(default_factory=dict)
 
     def offset(self, software: Software, family: str) -> Offset:
         """Of a trainer's model code; none where it trains the classes of transformers."""
@@ -80,6 +83,7 @@ def parse(table: dict[str, Any]) -> MemoryConstants:
         {kind: float(table["log_sd"][kind]) for kind in KINDS},
         {kind: float(table["cached"][kind]) for kind in CACHED_KINDS},
         {kind: float(table["reserved_log_sd"][kind]) for kind in RESERVED_KINDS},
+        {kind: Claims(*map(int, table["claims"][kind])) for kind in CLAIM_KINDS},
     )
 
 

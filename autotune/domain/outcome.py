@@ -136,8 +136,8 @@ class Estimated:
         does not stay within usable memory though what it hands out does, or the probability of
         fitting is under `SAFE_PROBABILITY`.
         """
-        held, whose = self._reserved()
-        if held > self.usable_bytes:
+        if self.crowded:
+            held, whose = self._reserved()
             return (
                 f"with what it caches, the allocator is {whose} to hold {format_bytes(held)}, "
                 f"where {format_bytes(self.usable_bytes)} are usable"
@@ -145,6 +145,11 @@ class Estimated:
         if self.fits_probability < SAFE_PROBABILITY:
             return f"the probability that it fits is {self.fits_probability:.2f}"
         return ""
+
+    @property
+    def crowded(self) -> bool:
+        """Whether what the allocator holds, its cache included, leaves nothing of usable memory."""
+        return self._reserved()[0] >= self.usable_bytes * (1.0 - SAME)
 
     def _reserved(self) -> tuple[float, str]:
         """[bytes] reserved at most, with the context beside it, and how that is known."""
@@ -156,6 +161,7 @@ class Estimated:
         return self.reserved_bytes + context, "expected"
 
 
+SAME = 1e-9  # relative: two sizes in bytes
 FEASIBLE_PROBABILITY = 0.9
 SAFE_PROBABILITY = 0.95  # from here on nothing is done about fragmentation
 

@@ -29,7 +29,8 @@ _HEAD = """\
 # memory: constants of `cost.memory_constants.MemoryConstants`, on {readings} peaks and verdicts;
 # slack on {outcomes} runs of sources that report both outcomes, {failures} of which ran out of
 # memory. log_sd: half-widths of 80 % intervals over 1.28; own_model and the reserved ones on groups
-# left out of the fit.
+# left out of the fit. claims: [runs called a fit by fits without their group, of them failed]; of a
+# source that reports no failures, each group counts as one run.
 """
 
 
@@ -57,7 +58,8 @@ def _memory(found: MemoryRefit) -> list[str]:
     tables = (("log_sd", own.spreads), ("cached", own.cached), ("reserved_log_sd", own.reserved))
     for name, table in tables:
         lines += ["", f"[memory.{name}]", *(f"{kind} = {v:.3g}" for kind, v in table.items())]
-    return [*lines, ""]
+    claims = (f"{kind} = [{each.n}, {each.failures}]" for kind, each in own.claims.items())
+    return [*lines, "", "[memory.claims]", *claims, ""]
 
 
 def _pair(offset: Offset) -> str:

@@ -34,6 +34,7 @@ from autotune.cost.memory_constants import (
     MemoryConstants,
     Slack,
 )
+from autotune.evidence.fit_claims import both_outcomes
 from autotune.evidence.fitting import left_out_key
 from autotune.evidence.least_squares import minimise
 from autotune.evidence.memory_quantiles import held_by, weighted_median
@@ -97,7 +98,7 @@ def fit_memory(rows: MemoryRows) -> MemoryFit:
         cached=_cached(rows),
         reserved=dict.fromkeys(RESERVED_KINDS, WITHIN_SD),
     )
-    teaching = _both_outcomes(rows)
+    teaching = both_outcomes(rows.cases)
     failures = sum(bool(c.oom) and c.group[0] in teaching for c in rows.cases)
     outcomes = sum(c.group[0] in teaching for c in rows.cases)
     return MemoryFit(constants, outcomes, failures)
@@ -112,14 +113,8 @@ def _own_code(case: MeasuredCase) -> bool:
     return case.job.software.own_model
 
 
-def _both_outcomes(rows: MemoryRows) -> set[str]:
-    """Sources that report runs that ran out of memory beside runs that finished."""
-    failed = {case.group[0] for case in rows.cases if case.oom}
-    return {case.group[0] for case in rows.cases if not case.oom} & failed
-
-
 def _informative(rows: MemoryRows) -> FloatArray:
-    teaching = _both_outcomes(rows)
+    teaching = both_outcomes(rows.cases)
     return np.asarray([_own_code(c) or c.group[0] in teaching for c in rows.cases], np.bool_)
 
 

@@ -6,7 +6,7 @@ are those that the other groups showed when they were left out themselves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,9 @@ import numpy as np
 
 from autotune.cost import memory
 from autotune.cost.columns import Component
+from autotune.cost.fit_claims import CROWDED, ROOMY
 from autotune.cost.memory_constants import RESERVED_KINDS
+from autotune.evidence.fit_claims import fit_claims
 from autotune.evidence.fitting import left_out_key
 from autotune.evidence.memory_fit import (
     SMALLEST,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from autotune.cost.columns import Columns, FloatArray, Outputs
+    from autotune.cost.fit_claims import Claims
     from autotune.cost.memory_constants import MemoryConstants
     from autotune.domain.job import Job
     from autotune.evidence.case import MeasuredCase
@@ -73,12 +76,24 @@ def refit_memory(cases: Sequence[MeasuredCase]) -> MemoryRefit:
     for group, own in members.items():
         sized = with_spreads(fits[group], shown.own_model(group), shown.reserved(group))
         left_out.update(_price(own, sized.constants))
+    said = fit_claims(rows.cases, left_out)
+    for group, own in members.items():
+        _bound(own, left_out, said.without(group))
     sources: dict[str, int] = {}
     for case in rows.cases:
         if case.oom or case.peak_bytes is not None or case.job.software.own_model:
             sources[case.group[0]] = sources.get(case.group[0], 0) + 1
     whole = with_spreads(fit_memory(rows), shown.own_model(None), shown.reserved(None))
+    whole = replace(whole, constants=replace(whole.constants, claims=said.without(None)))
     return MemoryRefit(whole, left_out, dict(sorted(sources.items())))
+
+
+def _bound(cases: Sequence[MeasuredCase], predicted: Predicted, claims: dict[str, Claims]) -> None:
+    """No claim is surer than those of its kind that other groups tested."""
+    for case in cases:
+        own = predicted[case.id]
+        most = claims[CROWDED if own["crowded"] else ROOMY].bears
+        own["fits_probability"] = min(own["fits_probability"], most)
 
 
 def _price(cases: Sequence[MeasuredCase], model: MemoryConstants) -> Predicted:
@@ -91,7 +106,7 @@ def _price(cases: Sequence[MeasuredCase], model: MemoryConstants) -> Predicted:
     return found
 
 
-_EXTRA = ("usable", "fits_probability", "live_share", "offset_sd")
+_EXTRA = ("usable", "fits_probability", "live_share", "offset_sd", "crowded")
 
 
 def _outputs(job: Job, columns: Columns, *, model: MemoryConstants) -> Outputs:

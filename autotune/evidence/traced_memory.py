@@ -13,6 +13,8 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from autotune.cost import device_memory
+from autotune.cost.fit_claims import surest
+from autotune.cost.memory_constants import memory_constants
 from autotune.domain.outcome import FEASIBLE_PROBABILITY
 
 if TYPE_CHECKING:
@@ -112,8 +114,12 @@ def with_traced(found: Prediction, case: MeasuredCase, peak_bytes: float) -> Pre
     grown = allocated / memory["allocated"]
     total = context + (memory["total"] - context) * grown
     spread = max(math.hypot(found.memory_log_sd, found.slack_log_sd), 1e-6)
-    fits = NormalDist().cdf(math.log(found.usable_bytes / total) / spread)
     reserved = min(memory["reserved"] + allocated - memory["allocated"], found.usable_bytes)
+    crowded = reserved + context >= found.usable_bytes
+    fits = min(
+        NormalDist().cdf(math.log(found.usable_bytes / total) / spread),
+        surest(crowded=crowded, claims=memory_constants().claims),
+    )
     certain = allocated + context > found.usable_bytes
     return replace(
         found,

@@ -14,15 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.cost.memory_constants import memory_constants
 from autotune.evidence.accuracy import ALL_ROWS, accuracy_of
+from autotune.evidence.reliability import reliability
 from autotune.evidence.residuals import predict, residuals
 from autotune.evidence.verdicts import OomCounts, verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
+    from autotune.cost.fit_claims import Claims
     from autotune.evidence.accuracy import Scope
     from autotune.evidence.case import MeasuredCase, Skipped
+    from autotune.evidence.reliability import ReliabilityBin
     from autotune.evidence.residuals import Prediction, Price, Residual
     from autotune.evidence.sweeps import Sweeps
 
@@ -88,6 +92,8 @@ class Validation:
     partial_rows: dict[str, tuple[str, ...]] = field(default_factory=dict)
     fidelity: str = "formula"
     traced: dict[str, int] = field(default_factory=dict)
+    reliability: tuple[ReliabilityBin, ...] = ()
+    claims: dict[str, Claims] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Numbers and names only, ready for JSON."""
@@ -123,6 +129,8 @@ def validate(
         memory_allocated=errors_of([r for r in memory if r.kind == "allocated"]),
         time=errors_of(time),
         oom=verdicts(cases, predictions),
+        reliability=reliability(cases, predictions),
+        claims=dict(memory_constants().claims),
         coverage={
             "p10_p90": _coverage(time),
             "p10_p90_rows": accuracy.scopes[ALL_ROWS].coverage if time else None,

@@ -219,6 +219,7 @@ def row_payload(row: Estimated) -> Row:
         "fits_probability": _real(row.fits_probability, "fits_probability"),
         "verdict": row.verdict,
         "reserved_bytes": _real(row.reserved_bytes, "reserved_bytes"),
+        "crowded": bool(row.crowded),
         "risk": row.risk,
         "usable_source": row.offer.memory_source,
         "measured": _measured(row.measured),

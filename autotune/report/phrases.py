@@ -34,6 +34,7 @@ VERDICT = {
     "at_risk": "is at risk of running out of memory",
     "certain_oom": "does not fit: it runs out of memory",
 }
+LITTLE_ROOM = "should run, though what torch caches would fill the memory"
 DERIVED_KNOBS = ("checkpoint_every_steps", "save_total_limit")  # closed forms, not choices
 
 
@@ -164,8 +165,11 @@ def memory_phrase(row: Row) -> str:
 
 
 def fit_phrase(row: Row) -> str:
-    """The verdict with its probability."""
-    return f"{VERDICT[row['verdict']]} (probability {probability(row)})"
+    """The verdict with its probability; never a plain "fits" where the cache fills the memory."""
+    verdict = VERDICT[row["verdict"]]
+    if row["verdict"] == "fits" and row.get("crowded"):
+        verdict = LITTLE_ROOM
+    return f"{verdict} (probability {probability(row)})"
 
 
 def probability(row: Row) -> str:

@@ -8,6 +8,7 @@ from autotune.domain.units import format_count
 from autotune.report.blocks import Block, Bullets, Paragraph, Section, Table
 from autotune.report.csv_rows import flattened, rows_csv
 from autotune.report.markdown import sections_markdown
+from autotune.report.reliability import reliability_section
 from autotune.report.schema import SCHEMA_VERSION
 from autotune.report.text import sections_text
 
@@ -31,7 +32,10 @@ def validation_payload(validation: Validation) -> dict[str, Any]:
     content = validation.as_dict()
     for name in ("listed", "wrong"):
         content["oom"][name] = list(content["oom"][name])
-    content["groups"] = list(content["groups"])
+    for name in ("groups", "reliability"):
+        content[name] = list(content[name])
+    for own in content["claims"].values():
+        own["bears"] = (own["n"] - own["failures"] + 1) / (own["n"] + 2)
     return {"schema_version": SCHEMA_VERSION, **content}
 
 
@@ -65,6 +69,7 @@ def validation_sections(payload: Mapping[str, Any]) -> list[Section]:
     sections = [
         Section("", (lead, _errors_table(payload), note)),
         Section("Out of memory", _oom_blocks(payload["oom"])),
+        reliability_section(payload["reliability"], payload["claims"]),
         Section(
             "Intervals",
             (

@@ -13,6 +13,7 @@ from autotune.app.load_job import load_job
 from autotune.domain.outcome import SAFE_PROBABILITY, Measured
 from autotune.domain.traced import AllocatorRun, AtOp, MemoryTrace
 from autotune.report.payload import row_payload
+from autotune.report.phrases import fit_phrase
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,6 +70,34 @@ def test_what_the_allocator_would_hold_beyond_usable_memory_is_a_risk(roomy: Est
     more = replace(roomy, reserved_bytes=roomy.usable_bytes)
     assert "expected to hold" in more.risk
     assert replace(roomy, reserved_bytes=0.5 * roomy.usable_bytes).risk == ""
+
+
+def test_a_run_whose_cache_would_fill_the_memory_is_never_said_to_fit(roomy: Estimated) -> None:
+    more = replace(roomy, reserved_bytes=roomy.usable_bytes)
+    said = fit_phrase(row_payload(more))
+    assert row_payload(more)["verdict"] == "fits"
+    assert row_payload(more)["crowded"] is True
+    assert "fits" not in said
+    assert (
+        said == "should run, though what torch caches would fill the memory (probability over 0.99)"
+    )
+    assert fit_phrase(row_payload(roomy)).startswith("fits (")
+    assert row_payload(roomy)["crowded"] is False
+
+
+def test_a_crowded_config_is_claimed_less_surely_by_the_model_itself(tmp_path: Path) -> None:
+    """Rows of many lengths on a card that their blocks fill."""
+    path = tmp_path / "job.yaml"
+    lengths = "lengths: {p50: 220, p95: 700, max: 1024}"
+    path.write_text(JOB.replace("padding: max_length", f"padding: longest, {lengths}")
+                    .replace("max_length: 64", "max_length: 1024")
+                    .replace("lock: {micro_batch_size: 1}", ""))  # fmt: skip
+    rows = [estimate(load_job(path, set_values={"micro_batch_size": str(n)})).row for n in (4, 8)]
+    crowded = [row for row in rows if row.crowded and row.verdict == "fits"]
+    assert crowded
+    for row in crowded:
+        assert 0.9 <= row.fits_probability < 0.97
+        assert "expected to hold" in row.risk
 
 
 def test_a_simulated_or_measured_reserve_stands_for_the_expected_one(roomy: Estimated) -> None:
