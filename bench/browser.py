@@ -98,14 +98,18 @@ class Browser:
 
     def open(self, page: Path, width: int, *, phone: bool = False, scale: int = 1) -> None:
         """Load a page in a window that wide [CSS pixels]; scale: pixels of a picture to one."""
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=scale,
-            mobile=phone,
-        )  # fmt: skip
+        self.size(width, phone=phone, scale=scale)
         self.events.clear()
         self.call("Page.navigate", url=page.as_uri())
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
             self.events.append(self._read())
+
+    def size(self, width: int, height: int = 900, *, phone: bool = False, scale: int = 1) -> None:
+        """The window [CSS pixels]; scale: pixels of a picture to one."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height,
+            deviceScaleFactor=scale, mobile=phone,
+        )  # fmt: skip
 
     def js(self, expression: str) -> Any:  # noqa: ANN401 - any value of JSON
         """The value of an expression in the page."""

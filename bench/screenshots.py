@@ -19,8 +19,7 @@ from bench.browser import Browser
 ROOT = Path(__file__).resolve().parent.parent
 JOB = "jobs/h100_38h.yaml"
 RUN = "runs/h100-38h"
-DESKTOP_PX, PHONE_PX, PHONE_SCALE = 1000, 360, 2
-LONGEST_PX = {"desktop": 1150, "phone": 1000}
+DESKTOP_PX, PHONE_PX, PHONE_TALL_PX, PHONE_SCALE = 1000, 390, 844, 2
 LIMIT_MISSED = 4  # exit code: an answer, but a limit of the job is missed
 
 
@@ -39,22 +38,25 @@ def page_of(folder: Path, *flags: str) -> Path:
     return folder / RUN / "report.html"
 
 
-def section_top(browser: Browser, title: str) -> float:
-    """[CSS pixels] Where the section begins whose identifier starts with `title`."""
-    top = f"document.querySelector('section[id^=\"{title}\"]').getBoundingClientRect().top"
-    return float(browser.js(f"{top} + scrollY"))
+def part(browser: Browser, first: str, last: str) -> tuple[float, float]:
+    """[CSS pixels] From the top of one section of the page to the end of another: top, height."""
+    ends = f"[document.getElementById('{first}'), document.getElementById('{last}')]"
+    top, end = browser.js(f"(([a, b]) => [a.getBoundingClientRect().top + scrollY,"
+                          f" b.getBoundingClientRect().bottom + scrollY])({ends})")  # fmt: skip
+    return float(top), float(end) - float(top)
 
 
 def pictures(browser: Browser, folder: Path) -> dict[str, bytes]:
     """The PNGs by name."""
     one, every = page_of(folder / "one"), page_of(folder / "all", "--gpu", "all")
     browser.open(one, DESKTOP_PX)
-    found = {"report.png": browser.picture(DESKTOP_PX, 0, LONGEST_PX["desktop"])}
+    _, why = part(browser, "what", "why")
+    top, _ = part(browser, "what", "what")
+    found = {"report.png": browser.picture(DESKTOP_PX, 0, top + why)}
     browser.open(one, PHONE_PX, phone=True, scale=PHONE_SCALE)
-    found["report_phone.png"] = browser.picture(PHONE_PX, 0, LONGEST_PX["phone"])
+    found["report_phone.png"] = browser.picture(PHONE_PX, 0, PHONE_TALL_PX)
     browser.open(every, DESKTOP_PX)
-    top, end = (section_top(browser, title) for title in ("from-today", "machines-and"))
-    found["report_front.png"] = browser.picture(DESKTOP_PX, top, end - top)
+    found["report_front.png"] = browser.picture(DESKTOP_PX, *part(browser, "machine", "machine"))
     return found
 
 

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING
 from autotune.domain.outcome import FEASIBLE_PROBABILITY
 from autotune.domain.units import HOUR_S, MINUTE_S, format_bytes, format_seconds, format_usd
 from autotune.report.html_axis import Axis, axis_for
-from autotune.report.html_bars import mark
 from autotune.report.html_markup import Markup, joined, share, tag
 from autotune.report.phrases import config_phrase, offer_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from autotune.report.schema import LimitsPayload, RecommendationPayload, Row
 
-HEIGHT_PX = 320
-EDGE = 0.15  # of the width: a name that near to an edge does not stand in the middle of its line
+HEIGHT_PX = 220
+MACHINES = 3  # prices an hour from which on money says something else than time
+BADGE_PX = 9  # radius of a mark that holds a letter
 # A shape a role: told apart without colour.
 SHAPES = {
-    "pick": ("M0 -10L10 0L0 10L-10 0Z", "the pick"),
+    "pick": ("", "the pick"),
     "today": ("M0 -8L8 7L-8 7Z", "today"),
-    "front": ("M-6 0A6 6 0 1 0 6 0A6 6 0 1 0 -6 0Z", "the front: nothing is sooner and cheaper"),
-    "alternative": ("M-5 -5H5V5H-5Z", "another that fits"),
-    "beyond": ("M-6 -6L6 6M-6 6L6 -6", "would be better, but does not fit"),
+    "front": ("M-4 0A4 4 0 1 0 4 0A4 4 0 1 0 -4 0Z", "on the front"),
+    "alternative": ("M-3.5 -3.5H3.5V3.5H-3.5Z", "another that fits"),
+    "beyond": ("M-5 -5L5 5M-5 5L5 -5", "would be better, but does not fit"),
 }
 
 
@@ -77,47 +77,44 @@ def each_once(found: Sequence[Point]) -> list[Point]:
     """The first of each candidate, in reverse order."""
     seen: dict[tuple[object, ...], Point] = {}
     for point in found:
-        row = point.row
-        key = (offer_name(row), row["usd_per_hour"], *row["config"].values())
-        seen.setdefault(key, point)
+        seen.setdefault(key_of(point.row), point)
     return list(reversed(seen.values()))
 
 
-def front_html(payload: RecommendationPayload) -> Markup:
-    """The plane of time and money; nothing where nothing fits, is paid or is to be compared."""
-    if not payload["best"]:
-        return Markup()
+def key_of(row: Row) -> tuple[object, ...]:
+    """What tells a candidate from the others."""
+    return (offer_name(row), row["usd_per_hour"], *row["config"].values())
+
+
+def front_html(payload: RecommendationPayload, letters: Mapping[tuple[object, ...], str]) -> Markup:
+    """The plane of time and money; nothing where it would only show one price an hour.
+
+    letters: the candidates that are marked by a letter, as a table beside it names them.
+    """
     points, limits = points_of(payload), payload["job"]["limits"]
-    free = not any(point.at[1] for point in points)
-    if len(points) < 2 or free:  # noqa: PLR2004 - one point is no comparison
+    prices = {point.row["usd_per_hour"] for point in points if point.role != "beyond"}
+    if not payload["best"] or len(prices) < MACHINES:
         return Markup()
     times, costs = axis_for([p.at[0] for p in points]), axis_for([p.at[1] for p in points])
     front = sorted({(r["duration_s"]["p50"], r["cost_usd"]["p50"]) for r in payload["pareto"]})
+    lettered = [point for point in points if key_of(point.row) in letters]
+    order = [*(point for point in points if point not in lettered), *lettered]
     drawn = [
         _grid(times, costs),
-        _unreached(front, times, costs),
         _limits(limits, times, costs),
         _staircase(front, times, costs),
-        _limit_names(limits, times, costs),
-        *(_point(point, times, costs, first=i == 0) for i, point in enumerate(points)),
+        *(
+            _point(point, times, costs, letters.get(key_of(point.row), ""), first=i == 0)
+            for i, point in enumerate(order)
+        ),
     ]
     plot = tag(
-        "svg", _PATTERNS, *drawn, width="100%", height=str(HEIGHT_PX), role="group",
-        aria_label="Duration against cost", class_="marks plot",
+        "svg", *drawn, width="100%", height=str(HEIGHT_PX), role="group",
+        aria_label="Duration against cost; the table below has the numbers", class_="marks plot",
     )  # fmt: skip
-    caption = tag("figcaption", "Duration (across) against cost (up) of the whole run")
-    past = bool(_within(_stated(limits), times) or _within([("", limits["budget_usd"])], costs))
-    legend = _legend(points, front, past=past)
-    return tag("figure", caption, tag("div", plot, class_="plane"), legend)
-
-
-_PATTERNS = tag(
-    "defs",
-    tag(
-        "pattern", tag("path", d="M0 10L10 0", class_="hatch"), id="hatch-empty", width="10",
-        height="10", patternUnits="userSpaceOnUse",
-    ),
-)  # fmt: skip
+    words = "Duration of the whole run (across) against its cost (up). Letters: the table below."
+    legend = _legend(order, limits, times, costs, letters)
+    return joined([tag("figcaption", words), tag("div", plot, class_="plane"), legend])
 
 
 def _x(axis: Axis, value: float) -> str:
@@ -149,22 +146,6 @@ def _time_unit(longest_s: float) -> tuple[float, str]:
     if longest_s >= 2 * HOUR_S:
         return HOUR_S, "h"
     return (MINUTE_S, "min") if longest_s >= 2 * MINUTE_S else (1.0, "s")
-
-
-def _unreached(front: Sequence[tuple[float, float]], times: Axis, costs: Axis) -> Markup:
-    """Sooner and cheaper than the front: nothing that fits is there."""
-    if not front:
-        return Markup()
-    edges = [0.0, *(times.place(time_s) for time_s, _ in front), 1.0]
-    tops = [0.0, *(_y(costs, usd) for _, usd in front)]
-    strips = [
-        tag(
-            "rect", x=share(left), width=share(max(right - left, 0.0)), y=f"{top:g}",
-            height=f"{HEIGHT_PX - top:g}", class_="empty",
-        )
-        for left, right, top in zip(edges[:-1], edges[1:], tops, strict=True)
-    ]  # fmt: skip
-    return joined(list(strips))
 
 
 def _staircase(front: Sequence[tuple[float, float]], times: Axis, costs: Axis) -> Markup:
@@ -200,25 +181,6 @@ def _limits(limits: LimitsPayload, times: Axis, costs: Axis) -> Markup:
     return joined(marks)
 
 
-def _limit_names(limits: LimitsPayload, times: Axis, costs: Axis) -> Markup:
-    """What each limit is, written over all lines."""
-    marks = []
-    for name, limit in _within(_stated(limits), times):
-        at = times.place(limit)
-        side = "" if at < EDGE else "ends" if at > 1 - EDGE else "under"
-        words = f"{name} {format_seconds(limit)}"
-        marks.append(tag("text", words, x=share(at), y="-6", class_=f"tick {side}".strip()))
-    for name, budget in _within([("budget", limits["budget_usd"])], costs):
-        words = f"{name} {format_usd(budget)}"
-        marks.append(
-            tag(
-                "text", words, x="100%", y=f"{_y(costs, budget):g}", dx="-6", dy="-6",
-                class_="tick ends past",
-            )
-        )  # fmt: skip
-    return joined(marks)
-
-
 def _stated(limits: LimitsPayload) -> list[tuple[str, float | None]]:
     return [("deadline", limits["deadline_s"]), ("session", limits["max_session_s"])]
 
@@ -227,26 +189,52 @@ def _within(named: Sequence[tuple[str, float | None]], axis: Axis) -> list[tuple
     return [(name, value) for name, value in named if value and axis.low < value < axis.high]
 
 
-def _point(point: Point, times: Axis, costs: Axis, *, first: bool) -> Markup:
+def _point(point: Point, times: Axis, costs: Axis, letter: str, *, first: bool) -> Markup:
     time_s, usd = point.at
-    shape = mark("path", point.tip, first=first, d=SHAPES[point.role][0], class_=f"p {point.role}")
-    return tag("svg", shape, x=_x(times, time_s), y=f"{_y(costs, usd):g}", class_="at")
+    tip = f"{letter}, {point.tip}" if letter else point.tip
+    if not letter:
+        path = SHAPES[point.role][0] or SHAPES["front"][0]
+        marks = [mark("path", tip, first=first, d=path, class_=f"p {point.role}")]
+    else:
+        circle = mark("circle", tip, first=first, r=str(BADGE_PX), class_=f"p named {point.role}")
+        name = tag("text", letter, dy="4", class_=f"in {point.role}", aria_hidden="true")
+        marks = [circle, name]
+    return tag("svg", *marks, x=_x(times, time_s), y=f"{_y(costs, usd):g}", class_="at")
 
 
-def _legend(points: Sequence[Point], front: Sequence[tuple[float, float]], *, past: bool) -> Markup:
-    present = {point.role for point in points}
+def mark(name: str, tip: str, *, first: bool, **attributes: str) -> Markup:
+    """A shape that tells what it is when pointed at, touched or reached with the arrow keys.
+
+    The title is for pages without the script, which tells more at once and takes it away.
+    """
+    return tag(
+        name, tag("title", tip), role="img", aria_label=tip, data_tip=tip,
+        tabindex="0" if first else "-1", **attributes,
+    )  # fmt: skip
+
+
+def _legend(
+    points: Sequence[Point],
+    limits: LimitsPayload,
+    times: Axis,
+    costs: Axis,
+    letters: Mapping[tuple[object, ...], str],
+) -> Markup:
+    """What the shapes and lines are: no name stands in the drawing, where a line could cross it."""
+    plain = {point.role for point in points if key_of(point.row) not in letters}
     items = [
         tag("li", _swatch(tag("path", d=path, class_=f"p {role}")), words)
         for role, (path, words) in SHAPES.items()
-        if role in present
+        if role in plain - {"front"} and path
     ]
-    if front:
-        area = tag("rect", x="-9", y="-7", width="18", height="14", class_="empty")
-        items.append(tag("li", _swatch(area), "nothing that fits is here"))
-    if past:
-        area = tag("rect", x="-9", y="-7", width="18", height="14", class_="past")
-        line = tag("line", x1="-9", x2="-9", y1="-9", y2="9", class_="past")
-        items.append(tag("li", _swatch(joined([area, line])), "past a limit of the job"))
+    stairs = tag("path", d="M-10 -5H0V5H10", class_="stair")
+    items.append(tag("li", _swatch(stairs), "the front: nothing that fits is sooner and cheaper"))
+    for name, limit in _within(_stated(limits), times):
+        line = tag("line", x1="0", x2="0", y1="-10", y2="10", class_="past")
+        items.append(tag("li", _swatch(line), f"{name} {format_seconds(limit)}"))
+    for name, budget in _within([("budget", limits["budget_usd"])], costs):
+        line = tag("line", x1="-10", x2="10", y1="0", y2="0", class_="past")
+        items.append(tag("li", _swatch(line), f"{name} {format_usd(budget)}"))
     return tag("ul", *items, class_="legend")
 
 

@@ -54,8 +54,19 @@
     event.preventDefault();
   });
 
+  // What explains an answer in a drawing is open where there is room for it.
+  if (window.matchMedia("(min-width: 40.01rem)").matches) {
+    document.querySelectorAll("details.wide").forEach(function (each) { each.open = true; });
+  }
+
+  // For browsers whose styles cannot open a fold on paper.
+  var opened = [];
   window.addEventListener("beforeprint", function () {
-    document.querySelectorAll("details").forEach(function (folded) { folded.open = true; });
+    opened = Array.from(document.querySelectorAll("details.printed:not([open])"));
+    opened.forEach(function (folded) { folded.open = true; });
+  });
+  window.addEventListener("afterprint", function () {
+    opened.forEach(function (folded) { folded.open = false; });
   });
 
   function keyOf(row, column) {

@@ -1,0 +1,306 @@
+"""The page as a reader asks: five questions in order, each answered before it is explained.
+
+What answers a question is shown; what explains the answer is folded under it. The sections are
+those of the text report, so page and text say the same; a section that has no place here is folded
+under the fourth question, so that nothing is lost.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from autotune.domain.units import format_count, format_seconds, format_usd
+from autotune.report.answer import recommendation_sections
+from autotune.report.blocks import Bars, Commands, Paragraph, Section
+from autotune.report.html_bills import bills_html, probes_html, rows_by_name, tiles
+from autotune.report.html_blocks import (
+    block_html,
+    blocks_html,
+    commands_html,
+    fold,
+    folded,
+    section_html,
+    titled,
+)
+from autotune.report.html_choices import choices_html
+from autotune.report.html_machines import (
+    few_machines_html,
+    keeping,
+    machines,
+    machines_html,
+    misfits_words,
+    plane_html,
+)
+from autotune.report.html_markup import Markup, joined, tag
+from autotune.report.html_words import words_html
+from autotune.report.phrases import BASIS, config_phrase, differences, offer_name, price_phrase
+
+if TYPE_CHECKING:
+    from autotune.report.blocks import Block
+    from autotune.report.schema import LimitsPayload, RecommendationPayload, Row
+
+COMMANDS = 4  # that are shown at most; the others are folded
+EVERY, AN_HOUR = "Every machine and configuration", "What an hour saved costs"
+BILLS = "Where the time and the memory go"
+CHECKED = "autotune verify"  # the last command that is shown
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, its name in the contents, its answer, and what stands under it."""
+
+    name: str
+    short: str
+    words: str
+    answer: Markup
+    content: tuple[Markup, ...] = ()
+
+
+class Sections:
+    """The report's sections. Each is taken once, by how its title begins."""
+
+    def __init__(self, payload: RecommendationPayload) -> None:
+        self.left = recommendation_sections(payload)
+
+    def take(self, title: str) -> Section:
+        """The first whose title begins so, or an empty one; "" takes the one without a title."""
+        for each in self.left:
+            if each.title.startswith(title) if title else not each.title:
+                self.left.remove(each)
+                return each
+        return Section(title, ())
+
+    def take_all(self, title: str) -> list[Section]:
+        """Every one whose title begins so."""
+        found = [each for each in self.left if each.title.startswith(title)]
+        self.left = [each for each in self.left if each not in found]
+        return found
+
+
+def questions(payload: RecommendationPayload) -> list[Question]:
+    """The questions that this answer has something to say to."""
+    sections = Sections(payload)
+    asked = _of_a_pick(payload, sections) if payload["best"] else _of_none(payload, sections)
+    found = [each for each in asked if each.answer or any(each.content)]
+    words = words_html([part for each in found for part in (each.answer, *each.content)])
+    last = found[-1]
+    last = replace(last, content=(*last.content, fold("Words used here", words, printed=True)))
+    return [*found[:-1], last]
+
+
+def _of_a_pick(payload: RecommendationPayload, sections: Sections) -> list[Question]:
+    what = _what(payload, sections)
+    why, machine = _why(payload, sections, what[1]), _machine(payload, sections)
+    run = _run(sections)
+    return [what[0], why, machine, _sure(payload, sections), run]
+
+
+def _what(payload: RecommendationPayload, sections: Sections) -> tuple[Question, list[Paragraph]]:
+    """What to run; and what the report's lead says of today's config."""
+    best = payload["best"]
+    assert best is not None  # noqa: S101 - the caller has checked
+    _, *lead = sections.take("").blocks
+    beside = [each for each in lead if isinstance(each, Paragraph) and each.tone == "good"]
+    own = [each for each in lead if each not in beside]
+    hours, dollars = format_seconds(best["duration_s"]["p50"]), format_usd(best["cost_usd"]["p50"])
+    answer = f"Run it on {offer_name(best)}: {hours}, {dollars}."
+    settings = Paragraph(f"With {config_phrase(best['config'])}.")
+    bills = bills_html(rows_by_name(payload))
+    for section, _ in bills:
+        sections.take(section.title)
+    both = [titled(section.title, drawn) for section, drawn in bills]
+    content = [
+        *blocks_html([settings]),
+        tiles(best, payload["today"]),
+        *blocks_html(own),
+        folded(sections.take("Settings"), title="Every setting, and why", printed=True),
+        fold(BILLS, tag("div", *both, class_="beside"), printed=True),
+        folded(sections.take("The job"), title="The job and its arithmetic", printed=True),
+    ]
+    words = "What should I run, what does it cost, and does it fit?"
+    return Question("what", "What to run", words, tag("p", answer), tuple(content)), beside
+
+
+def _why(payload: RecommendationPayload, sections: Sections, beside: list[Paragraph]) -> Question:
+    """The pick beside today and the alternatives."""
+    answer = beside[0].text if beside else _next_best(payload)
+    today, fall = sections.take("Beside today"), sections.take("From today")
+    others, left_out = sections.take("Alternatives"), sections.take("What was left out")
+    more = [*([today] if fall.blocks else []), others, left_out]
+    content = (
+        *blocks_html(beside[1:]),
+        choices_html(payload),
+        folded(_told(fall), printed=True, wide=True) if fall.blocks else section_html(today),
+        fold("Everything else that was compared", *map(section_html, more)),
+    )
+    return Question("why", "Why this", "Why this one?", tag("p", answer), content)
+
+
+def _told(fall: Section) -> Section:
+    """The changes, without those that show as zero: these are named under it."""
+    blocks: list[Block] = []
+    nothing: list[str] = []
+    for block in fall.blocks:
+        if not isinstance(block, Bars):
+            blocks.append(block)
+            continue
+        kept = tuple(bar for bar in block.bars if re.search(r"[1-9]", bar.shown))
+        nothing += [bar.name for bar in block.bars if bar not in kept]
+        blocks.append(replace(block, bars=kept))
+    if nothing:
+        blocks.append(Paragraph(f"Without effect: {', '.join(nothing)}.", "quiet"))
+    return Section(fall.title, tuple(blocks))
+
+
+def _next_best(payload: RecommendationPayload) -> str:
+    best, others = payload["best"], payload["alternatives"]
+    if not best or not others:
+        return "Nothing else that was tried fits."
+    if payload["tie"]:
+        return "It is a tie: the next best cannot be told apart from it by what is known."
+    other = others[0]
+    same = offer_name(other) == offer_name(best)
+    what = differences(other["config"], best["config"]) if same else (
+        f"{offer_name(other)} with {config_phrase(other['config'])}"
+    )  # fmt: skip
+    figures = (
+        f"{format_seconds(other['duration_s']['p50'])}, {format_usd(other['cost_usd']['p50'])}"
+    )
+    return f"The next best is {what}: {figures}."
+
+
+def _machine(payload: RecommendationPayload, sections: Sections) -> Question:
+    """The machines that were compared, where there are several."""
+    best = payload["best"]
+    front = sections.take("Time against money")
+    found = machines(payload)
+    words = "Which machine?"
+    if not best:
+        return Question("machine", "Machine", words, Markup(), (_all_machines(payload),))
+    if len(found) > 1:
+        answer, hour = _machines_answer(payload), section_html(replace(front, title=AN_HOUR))
+        figure = tag("figure", plane_html(payload), few_machines_html(payload))
+        content = (figure, fold(EVERY, hour, machines_html(payload)))
+        return Question("machine", "Machine", words, tag("p", answer), content)
+    answer = f"{offer_name(best)}, {_rate(best)}."
+    price = block_html(Paragraph(f"Price: {price_phrase(best)}.", "quiet"))
+    alone = (price, _alone(payload), _all_machines(payload))
+    return Question("machine", "Machine", words, tag("p", answer), alone)
+
+
+def _all_machines(payload: RecommendationPayload) -> Markup:
+    return fold(EVERY, machines_html(payload)) if payload.get("machines") else Markup()
+
+
+def _rate(row: Row) -> str:
+    rate = row["usd_per_hour"]
+    return f"at {format_usd(rate)}/h" if rate else "free of charge"
+
+
+def _alone(payload: RecommendationPayload) -> Markup:
+    if payload["job"]["offers"] > 1:
+        return joined([tag("p", "No other machine of the job holds it."), misfits_words(payload)])
+    words = "It is the only machine that the job names, so no other was compared."
+    folder = payload["run_dir"]
+    line = f"autotune recompute {folder} --gpu all" if folder else ""
+    what = "the same job on every machine with a price"
+    return joined([tag("p", words), commands_html([(line, what)] if line else [])])
+
+
+def _machines_answer(payload: RecommendationPayload) -> str:
+    """Which machine is the cheapest, and which the soonest, of those that keep the limits."""
+    found, kept = machines(payload), keeping(payload)
+    among, limits = kept or found, _limits(payload["job"]["limits"])
+    cheapest, soonest = among[0], min(among, key=lambda row: row["duration_s"]["p50"])
+    named = offer_name(cheapest)
+    words = "the cheapest and the soonest" if soonest is cheapest else "the cheapest"
+    which = f"that keep {limits}" if limits and kept else "on which it fits"
+    if len(among) == 1:
+        return f"Only {named} keeps {limits}."
+    text = f"{named} is {words} of the {format_count(len(among))} machines {which}."
+    return text if kept or not limits else f"{text} None keeps {limits}."
+
+
+def _limits(limits: LimitsPayload) -> str:
+    """The limits that were stated, by name."""
+    stated = {
+        "the deadline": limits["deadline_s"],
+        "the budget": limits["budget_usd"],
+        "the session limit": limits["max_session_s"],
+    }
+    return " and ".join(name for name, value in stated.items() if value is not None)
+
+
+def _run(sections: Sections) -> Question:
+    """The commands, and what to know before typing them."""
+    section = sections.take("How to run it")
+    warnings = replace(sections.take("Warnings"), title="Before you start")
+    shown: list[tuple[str, str]] = []
+    others: list[tuple[str, str]] = []
+    rest: list[Block] = []
+    for block in section.blocks:
+        if isinstance(block, Commands):
+            count = _count_shown(block)
+            shown += block.items[:count]
+            others += block.items[count:]
+        else:
+            rest.append(block)
+    more = fold("More commands, and the files", *blocks_html(rest), commands_html(others))
+    content = (section_html(warnings), commands_html(shown), more)
+    return Question("run", "Run it", "How do I run it and check it?", Markup(), content)
+
+
+def _count_shown(block: Commands) -> int:
+    lines = [line for line, _ in block.items]
+    checks = [i for i, line in enumerate(lines) if line.startswith(CHECKED)]
+    return min(checks[0] + 1 if checks else 1, COMMANDS)
+
+
+def _sure(payload: RecommendationPayload, sections: Sections) -> Question:
+    """What it rests on, and what would change it."""
+    best = payload["best"]
+    answer = f"{BASIS[best['basis']]}." if best else ""
+    probes = sections.take("Probes")
+    changes = sections.take("What would change")
+    choices = [sections.take("What your own"), sections.take("Around")]
+    around = [section_html(each) for each in reversed(choices)]
+    readings = sections.take_all("What the measured")
+    said = sections.take("What the job file says")
+    assumed = sections.take("Assumed")
+    found = sections.take("How it was found")
+    measured = (best["measured"] if best else None) or {}
+    source = measured.get("provenance")
+    content = (
+        *blocks_html([Paragraph(f"From {source}.", "quiet")] if source else []),
+        titled(probes.title, probes_html(payload, probes)),
+        tag("p", f"{changes.title}:", class_="strong") if changes.blocks else Markup(),
+        *blocks_html(changes.blocks),
+        *(folded(each) for each in readings),
+        folded(said),
+        fold("What your other choices are worth", *around),
+        fold("Assumed, and how it was found", *map(section_html, (assumed, found))),
+        *(folded(each) for each in sections.left),
+    )
+    return Question(
+        "sure", "How sure", "How sure is it, and what would change it?", tag("p", answer), content
+    )
+
+
+def _of_none(payload: RecommendationPayload, sections: Sections) -> list[Question]:
+    """Where nothing fits: what would, and why this does not."""
+    lead = blocks_html(sections.take("").blocks)
+    change, why = sections.take("What would make it fit"), sections.take("Why it does not fit")
+    tried = sections.take("Why nothing fits")
+    job = folded(sections.take("The job"), title="The job and its arithmetic", printed=True)
+    run = replace(_run(sections), words="What should I know before I try again?", short="Before")
+    sure = _sure(payload, sections)
+    tried_too = (*blocks_html(why.blocks), folded(tried, title="What was tried", printed=True))
+    return [
+        Question("what", "What to run", "What should I run?", joined(lead),
+                 (section_html(change), job)),
+        Question("why", "Why nothing fits", "Why does nothing fit?", Markup(), tried_too),
+        _machine(payload, sections),
+        sure, run,
+    ]  # fmt: skip
