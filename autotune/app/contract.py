@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.app import lengths as length_rules
-from autotune.app.dataset import BYTES, count_rows
+from autotune.app.dataset import count_rows
 from autotune.app.stored_base import base_of
+from autotune.catalog.models import local_folder
 from autotune.catalog.text_tokens import BYTES_PER_TOKEN
 from autotune.cost.parameters import resolve_targets
 from autotune.domain.errors import InputError
-from autotune.domain.job import EVALUATION_ROWS, Assumption, Evaluation, Limits, Method
+from autotune.domain.job import BYTES, EVALUATION_ROWS, Assumption, Evaluation, Limits, Method
 from autotune.domain.jobfile import TrainSection
+from autotune.domain.paths import stated_in
 from autotune.domain.units import parse_seconds, parse_usd
 
 if TYPE_CHECKING:
@@ -91,7 +93,7 @@ class Data:
 def data_of(jobfile: JobFile, model: Model, base_dir: Path, assumed: Assumed) -> Data:
     """Rows and their lengths: counted, read from a histogram, stated, or assumed."""
     section = jobfile.data
-    histogram = _histogram(section, jobfile.model, base_dir, assumed)
+    histogram = _histogram(section, model, base_dir, assumed)
     rows = _rows(jobfile, histogram, assumed)
     max_length = _max_length(section, histogram, model, assumed)
     found = _lengths(section, histogram, max_length, assumed)
@@ -111,26 +113,27 @@ def data_of(jobfile: JobFile, model: Model, base_dir: Path, assumed: Assumed) ->
     return Data(
         rows, max_length, found, padding, bool(section.pretokenized),
         section.storage or "local", row_bytes,
-        str(base_dir / section.dataset) if section.dataset else None,
+        str(stated_in(base_dir, section.dataset)) if section.dataset else None,
     )  # fmt: skip
 
 
 def _histogram(
-    section: DataSection, model: str, base_dir: Path, assumed: Assumed
+    section: DataSection, model: Model, base_dir: Path, assumed: Assumed
 ) -> Histogram | None:
     if section.lengths is not None and section.lengths.histogram is not None:
-        return length_rules.read_histogram(base_dir / section.lengths.histogram)
+        return length_rules.read_histogram(stated_in(base_dir, section.lengths.histogram))
     if section.dataset is None:
         return None
     tokenizer = section.tokenizer
-    if tokenizer is None and (base_dir / model / "tokenizer.json").is_file():
-        tokenizer = model
-        _assume(assumed, "data.tokenizer", model, "not stated; the one beside the model")
+    own = local_folder(model, base_dir)
+    if tokenizer is None and own is not None and (own / "tokenizer.json").is_file():
+        tokenizer = str(own)
+        _assume(assumed, "data.tokenizer", model.name, "not stated; the one beside the model")
     if tokenizer is None:
         msg = "data.tokenizer is missing: the tokens of data.dataset have to be counted with one"
         hint = f"a tokenizer.json, a folder with one, or `{BYTES}` (one token per UTF-8 byte)"
         raise InputError(msg, hint)
-    return count_rows(base_dir / section.dataset, tokenizer, base_dir)
+    return count_rows(stated_in(base_dir, section.dataset), tokenizer, base_dir)
 
 
 def _rows(jobfile: JobFile, histogram: Histogram | None, assumed: Assumed) -> int:

@@ -22,6 +22,8 @@ import numpy as np
 from autotune.app.lengths import KIND, SCHEMA_VERSION, Histogram, from_counts
 from autotune.catalog.extras import install_command
 from autotune.domain.errors import InputError
+from autotune.domain.job import BYTES
+from autotune.domain.paths import stated_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 
     from autotune.domain.job import Lengths
 
-BYTES = "bytes"  # the tokenizer that needs no files: one token per UTF-8 byte
 MARKS_PER_MESSAGE = 2  # one special token before a message, one after, as in ChatML
 MAX_LINE_BYTES = 50_000_000
 FORMS = "a row needs input_ids, text, prompt and completion, instruction and output, or messages"
@@ -270,7 +271,7 @@ def _counter(tokenizer: str, base_dir: Path | None) -> Callable[[list[Row]], lis
     """[tokens] of rows, by the tokenizer of that name or path."""
     if tokenizer == BYTES:
         return lambda rows: [row.tokens + len((row.text or "").encode()) for row in rows]
-    encoder = _encoder(Path(base_dir or ".") / tokenizer)
+    encoder = _encoder(stated_in(base_dir or ".", tokenizer))
 
     def count(rows: list[Row]) -> list[int]:
         encodings = iter(encoder.encode_batch([row.text for row in rows if row.text]))

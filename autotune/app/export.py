@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -121,7 +122,7 @@ def _write(
     else:
         made = export(
             target, pick.job, pick.offer, pick.config,
-            checkpoint_bytes=pick.checkpoint_bytes, risk=pick.risk,
+            checkpoint_bytes=pick.checkpoint_bytes, risk=pick.risk, python=sys.executable,
         )  # fmt: skip
         folder = run_dir if alone else run_dir / target.replace("@", "-")
     return write_export(made, folder), list(made.notes)

@@ -6,6 +6,7 @@ through the same reader as a user's file, so there is one path.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import replace
 from functools import lru_cache
@@ -21,6 +22,7 @@ from autotune.catalog.hf_config import (
 )
 from autotune.catalog.tables import DATA, CatalogDataError
 from autotune.domain.errors import InputError, unknown
+from autotune.domain.paths import stated_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,7 +94,7 @@ def find_model(text: str, base_dir: Path | None = None) -> Model:
     if not wanted or "\0" in wanted:
         msg = f"model {text!r} is not a name"
         raise InputError(msg, HOW_TO_ADD)
-    path = (base_dir or Path()) / Path(wanted).expanduser()
+    path = stated_in(base_dir or Path(), wanted)
     if wanted.startswith((".", "/", "~")) or wanted.casefold().endswith(".json"):
         return _from_path(path, wanted)
     found = _by_text().get(wanted.casefold())
@@ -125,6 +127,21 @@ def _is_dir(path: Path) -> bool:
 def _from_path(path: Path, text: str) -> Model:
     file = path / "config.json" if _is_dir(path) else path
     return model_from_config(read_config_file(file), text, str(file))
+
+
+def local_folder(model: Model, base_dir: Path | str | None = None) -> Path | None:
+    """The folder on this machine that the model lies in; None where there is none.
+
+    It is the one that its config was read from, else one of its name in `base_dir`.
+    """
+    file = Path(model.source)
+    with contextlib.suppress(OSError, ValueError):  # a source that is no path at all
+        if file.is_absolute() and file.is_file():
+            return file.parent
+    if base_dir is None or "\0" in model.name:
+        return None
+    beside = stated_in(base_dir, model.name)
+    return beside if _is_dir(beside) else None
 
 
 def _from_hub(name: str) -> Model | str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
+
+from autotune.domain.paths import stated_in
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config, KnobValue
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from autotune.domain.statement import Statement
 
 EVALUATION_ROWS = 8  # per_device_eval_batch_size of transformers' Trainer
+BYTES = "bytes"  # the tokenizer that needs no files: one token per UTF-8 byte
 Base = Literal["16bit", "32bit", "int8", "nf4"]
 
 
@@ -167,6 +171,13 @@ class Job:
         return replace(
             self, global_batch_size=own.global_batch_size, steps=own.steps, today_batch=None
         )
+
+    @property
+    def tokenizer(self) -> str | None:
+        """What the job says that rows are tokenised with: `bytes`, or a path from the root."""
+        data = json.loads(self.spec or "{}").get("data") or {}
+        name = data.get("tokenizer")
+        return name if name in {None, BYTES} else str(stated_in(self.base_dir, name))
 
     @property
     def tokens(self) -> int:

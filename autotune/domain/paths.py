@@ -36,6 +36,15 @@ def whole(path: str | Path) -> Path:
         return typed.absolute()
 
 
+def stated_in(folder: str | Path, path: str) -> Path:
+    """A path that a file in `folder` states, from the root."""
+    try:
+        typed = Path(path).expanduser()
+    except RuntimeError:
+        typed = Path(path)
+    return whole(Path(folder) / typed)
+
+
 def near(path: str | Path) -> str:
     """The path as short as it can be typed here: relative where it is below the current folder."""
     found = Path(path)

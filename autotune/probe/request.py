@@ -10,12 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.catalog.models import local_folder
 from autotune.domain.errors import InputError
+from autotune.domain.paths import whole
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config
@@ -25,12 +28,13 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 MOST_ACCUMULATION = 4  # micro-steps measured per optimizer step; more add no information
 SAMPLED_ROWS = 512  # synthetic rows, one from each of as many strata of the length distribution
+SCAN_BYTES = 64_000_000  # of a data set that a worker reads to choose rows from
+TOKENIZER = "tokenizer"
 # Parts of their own, and what ends a probe that would not become steady.
 NO_KEY = (
     "key", "work_dir", "checkpoint_max_bytes", "loader_workers", "patience_s", "looks",
 )  # fmt: skip
 DEEPER_LAYERS = 8
-BYTES = "bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,8 @@ def request_for(
 def key_of(body: dict[str, Any]) -> str:
     """A digest of everything that is measured."""
     kept = {name: value for name, value in body.items() if name not in NO_KEY}
+    if kept.get("dataset"):  # what it holds, wherever it lies
+        kept["dataset"] = {k: v for k, v in kept["dataset"].items() if k not in {"path", TOKENIZER}}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:24]
 
 
@@ -158,18 +164,44 @@ def _dataset(job: Job) -> dict[str, str] | None:
     """The data set and its tokenizer, where the job names both."""
     if not job.dataset_path:
         return None
-    stated = json.loads(job.spec or "{}")
-    name = (stated.get("data") or {}).get("tokenizer")
-    if name is None and (Path(job.base_dir) / str(stated.get("model")) / "tokenizer.json").exists():
-        name = stated["model"]
+    name = job.tokenizer
     if name is None:
-        return None
-    tokenizer = name if name == BYTES else str((Path(job.base_dir) / name).resolve())
-    path = Path(job.dataset_path)
+        folder = local_folder(job.model, job.base_dir)
+        if folder is None or not (folder / "tokenizer.json").is_file():
+            return None
+        name = str(folder)
+    path = whole(job.dataset_path)
     if not path.is_file():
         msg = f"the data set {path} is gone"
         raise InputError(msg, "probes read the job's own rows; put the file back")
-    return {"path": str(path.resolve()), "tokenizer": tokenizer}
+    return {
+        "path": str(path), TOKENIZER: name,
+        "rows_digest": digest_of(path), "tokenizer_digest": digest_of(Path(name)),
+    }  # fmt: skip
+
+
+def digest_of(path: Path) -> str:
+    """What a file holds: its size and its first bytes, as many as a worker reads of it.
+
+    A folder stands for its tokenizer.json; a name that is no file for itself.
+    """
+    file = path / "tokenizer.json" if path.is_dir() else path
+    try:
+        stat = file.stat()
+    except OSError:
+        return path.name
+    return _digest(file, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=16)
+def _digest(file: Path, size: int, _changed_ns: int) -> str:
+    found = hashlib.sha256(str(size).encode())
+    with file.open("rb") as stream:
+        left = SCAN_BYTES
+        while left > 0 and (part := stream.read(min(left, 1 << 20))):
+            found.update(part)
+            left -= len(part)
+    return found.hexdigest()[:16]
 
 
 def _evaluation(job: Job, config: Config) -> dict[str, int] | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from autotune.catalog.models import local_folder
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config
@@ -99,8 +100,8 @@ def request_for(
 
 def code_folder(model: Model) -> str:
     """The folder or hub id that a model's own code is read from."""
-    file = Path(model.source.partition(";")[0])
-    return str(file.parent.resolve()) if file.suffix == ".json" and file.exists() else model.name
+    folder = local_folder(model)
+    return model.name if folder is None else str(folder)
 
 
 def untraceable(job: Job, *, trust_remote_code: bool) -> str:

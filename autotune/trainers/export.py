@@ -47,7 +47,7 @@ def check_target(target: str, job: Job) -> None:
     trainer.plan_versions(job, version)
 
 
-def export(
+def export(  # noqa: PLR0913 - what a plan is, each named
     target: str,
     job: Job,
     offer: Offer,
@@ -55,6 +55,8 @@ def export(
     checkpoint_bytes: float = 0.0,
     risk: str = "",
     out_dir: str = "output",
+    *,
+    python: str = "",
 ) -> Export:
     """The files that run `config` of `job` on `offer` with one trainer.
 
@@ -68,6 +70,7 @@ def export(
         risk: why the candidate fits only narrowly, empty where it does not; asks the allocator
             to fragment less.
         out_dir: default of OUTPUT_DIR; relative to the folder that holds the files.
+        python: an interpreter to start with where the one in PATH lacks what training imports.
 
     Returns:
         The texts by file name, and notes on what the format cannot express.
@@ -89,6 +92,7 @@ def export(
         risk=risk,
         out_dir=out_dir,
         trainer=version,
+        python=python,
     )
     return trainer.write(plan)
 

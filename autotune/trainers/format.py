@@ -7,14 +7,18 @@ Adding a trainer: one file with a class that satisfies `TrainerFormat`, and one 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+from autotune.catalog.models import local_folder
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
     from autotune.trainers.versions import Version
+
+
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.index.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class Plan:
     risk: str  # why the candidate fits only narrowly; empty where it fits with room to spare
     out_dir: str  # where checkpoints go unless OUTPUT_DIR says otherwise
     trainer: Version | None = None  # the version that was asked for with @, in its own counting
+    python: str = ""  # the interpreter that made the plan, where it may run here
 
     @property
     def on_cpu(self) -> bool:
@@ -39,9 +44,22 @@ class Plan:
 
     @property
     def model(self) -> str:
-        """The model to load: a folder beside the job file, or a name on the hub."""
-        folder = Path(self.job.base_dir) / self.job.model.name
-        return str(folder) if folder.is_dir() else self.job.model.name
+        """The model to load: a folder on this machine by its whole path, or a name on the hub."""
+        folder = local_folder(self.job.model, self.job.base_dir)
+        return str(folder) if folder else self.job.model.name
+
+    @property
+    def from_scratch(self) -> bool:
+        """Whether the model is a config.json alone: there are no weights to begin from."""
+        folder = local_folder(self.job.model, self.job.base_dir)
+        if folder is None or self.job.model.hf_config == "{}":
+            return False
+        return not any(True for pattern in WEIGHTS for _ in folder.glob(pattern))
+
+    @property
+    def tokenizer(self) -> str | None:
+        """What rows were counted with, where it is not the model's own: `bytes`, or a path."""
+        return None if self.job.tokenizer == self.model else self.job.tokenizer
 
     @property
     def trains(self) -> bool:
@@ -74,8 +92,3 @@ class TrainerFormat(Protocol):
 
     def write(self, plan: Plan) -> Export:
         """The files, and what they cannot say."""
-
-
-def from_anywhere(path: str) -> str:
-    """The whole path of what lies on this machine, for a script that changes its folder."""
-    return str(Path(path).resolve()) if Path(path).exists() else path

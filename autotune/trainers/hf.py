@@ -9,7 +9,7 @@ from autotune.trainers.arguments import training_arguments
 from autotune.trainers.format import Export
 from autotune.trainers.launch import accelerate_yaml
 from autotune.trainers.notes import shared_notes
-from autotune.trainers.run_script import prepares, run_sh
+from autotune.trainers.run_script import input_files, prepares, run_sh
 from autotune.trainers.script import prepare_py, train_py
 from autotune.trainers.versions import check_installed, check_known
 
@@ -40,10 +40,10 @@ class HuggingFace:
             "training_args.json": json.dumps(arguments, indent=2) + "\n",
             "train.py": train_py(plan, "hf.py.txt"),
             "accelerate.yaml": accelerate_yaml(plan),
-            "run.sh": run_sh(plan),
         }
         if prepares(plan):
             files["prepare.py"] = prepare_py(plan, mask_prompt=False)
+        files |= {"run.sh": run_sh(plan, files, ()), **input_files(plan)}
         return Export(files, tuple(shared_notes(plan, LEARNING_RATE) + _notes(plan)))
 
 

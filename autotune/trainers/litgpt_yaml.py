@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
-from autotune.trainers.format import Export, from_anywhere
+from autotune.trainers.format import Export
 from autotune.trainers.notes import trainer_notes
 from autotune.trainers.own_yaml import as_yaml, length_of_run, plain, with_knobs
 from autotune.trainers.run_script import trainer_sh
@@ -75,7 +75,7 @@ def _contract(plan: Plan) -> dict[str, Any]:
     job, method = plan.job, plan.job.method
     precise = _MIXED if method.base == "32bit" else _TRUE
     values: dict[str, Any] = {
-        "checkpoint_dir": from_anywhere(plan.model), "out_dir": plan.out_dir,
+        "checkpoint_dir": plan.model, "out_dir": plan.out_dir,
         "precision": precise[plan.config.precision], "devices": plan.offer.count,
     }  # fmt: skip
     if plan.quantized:
@@ -93,7 +93,7 @@ def _contract(plan: Plan) -> dict[str, Any]:
         "data": {
             "class_path": "litgpt.data.JSON",
             "init_args": {
-                "json_path": from_anywhere(job.dataset_path or "path/to/rows.json"),
+                "json_path": job.dataset_path or "path/to/rows.json",
                 "val_split_fraction": 0.0,
                 "num_workers": plan.config.num_dataloader_workers,
             },

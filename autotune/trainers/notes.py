@@ -42,6 +42,8 @@ def trainer_notes(plan: Plan, trainer: str, *, evaluates: bool, pads: bool) -> l
     notes += newer_note("transformers", plan.transformers)
     if not job.dataset_path:
         notes.append("the job names no data file: name yours in the file")
+    if plan.tokenizer is not None:
+        notes.append(f"rows were counted with {plan.tokenizer}: {trainer} takes the model's own")
     if job.padding == "max_length" and not pads:
         notes.append(f"{trainer} pads to the longest row of a batch, not to {job.max_length}")
     if job.evaluation is not None and not evaluates:
@@ -58,6 +60,10 @@ def _run_notes(plan: Plan) -> list[str]:
     job, notes = plan.job, []
     if not job.dataset_path:
         notes.append("the job names no data file: set DATA when you start run.sh")
+    if plan.from_scratch:
+        notes.append(
+            "the model's folder holds no weights: until it does, training begins from random ones"
+        )
     if plan.trains and not counts_by_epochs(plan):
         steps = math.ceil(job.epochs * math.ceil(job.rows / job.global_batch_size))
         notes.append(
@@ -115,7 +121,9 @@ def _evaluation_notes(plan: Plan) -> list[str]:
     evaluation = plan.job.evaluation
     if evaluation is None:
         return []
-    notes = [f"set EVAL_DATA when you start run.sh; its first {evaluation.rows} rows are used"]
+    rows = f"its first {evaluation.rows} rows are used"
+    without = "without it nothing is evaluated" if plan.trains else "nothing else is done"
+    notes = [f"set EVAL_DATA when you start run.sh: {rows}; {without}"]
     if evaluation.generate_tokens > 0:
         notes.append(
             f"generating {evaluation.generate_tokens} tokens a row is not part of this trainer's"

@@ -15,7 +15,7 @@ from autotune.domain.errors import InputError
 from autotune.trainers.arguments import counts_by_epochs
 from autotune.trainers.detect import DIALECTS
 from autotune.trainers.dialect import Target
-from autotune.trainers.format import Export, from_anywhere
+from autotune.trainers.format import Export
 from autotune.trainers.launch import accelerate_yaml, deepspeed_json
 from autotune.trainers.notes import trainer_notes
 from autotune.trainers.rewrite import changed_values
@@ -178,8 +178,8 @@ def length_of_run(plan: Plan, epochs: str) -> dict[str, Any]:
 def _axolotl_contract(plan: Plan) -> dict[str, Any]:
     job, method = plan.job, plan.job.method
     values: dict[str, Any] = {
-        "base_model": from_anywhere(plan.model),
-        "datasets": [{"path": from_anywhere(job.dataset_path or _SOME), "type": "completion"}],
+        "base_model": plan.model,
+        "datasets": [{"path": job.dataset_path or _SOME, "type": "completion"}],
         "dataset_prepared_path": "last_run_prepared",
         "output_dir": plan.out_dir,
         "sequence_len": job.max_length,
@@ -200,7 +200,7 @@ def _axolotl_contract(plan: Plan) -> dict[str, Any]:
 def _llamafactory_contract(plan: Plan) -> dict[str, Any]:
     job, method = plan.job, plan.job.method
     values: dict[str, Any] = {
-        "model_name_or_path": from_anywhere(plan.model), "stage": "sft", "do_train": True,
+        "model_name_or_path": plan.model, "stage": "sft", "do_train": True,
         "finetuning_type": method.kind, "dataset": _SOME, "template": "default",
         "output_dir": plan.out_dir, "cutoff_len": job.max_length,
         "preprocessing_num_workers": min(plan.offer.host.cores, MOST_PROCESSES),

@@ -1,25 +1,38 @@
-"""run.sh: what the plan counted on, in its order: environment, staging, tokenising, launch."""
+"""run.sh: what the plan counted on, in its order: inputs, staging, tokenising, launch."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shlex
 from typing import TYPE_CHECKING
 
+from autotune.domain.job import BYTES
 from autotune.domain.units import format_seconds
+from autotune.trainers.byte_tokenizer import byte_tokenizer
 from autotune.trainers.launch import own_environment
+from autotune.trainers.run_inputs import (
+    MODEL_COPY,
+    complete,
+    inputs,
+    interpreter,
+    plain_name,
+    start,
+)
 from autotune.trainers.versions import ALLOC_CONF, EXPANDABLE_SEGMENTS, OLD_ALLOC_CONF
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from autotune.trainers.format import Plan
 
+PACKAGES = ("torch", "transformers", "peft", "accelerate")
 _HELP = {
     "MODEL": "model id or folder",
+    "TOKENIZER": "tokenizer, if it is not the model's",
     "DATA": "training rows, one JSON object a line",
-    "EVAL_DATA": "evaluation rows; none: skip evaluation",
+    "EVAL_DATA": "evaluation rows; left out or none: no evaluation",
     "OUTPUT_DIR": "where checkpoints and the result go",
     "LOCAL_DIR": "a folder on the machine's own disk, for copied and tokenised rows",
     "STAGE": "1: copy the rows there first; 0: read them where they lie",
@@ -27,6 +40,7 @@ _HELP = {
     "MAX_STEPS": "stop after that many optimizer steps (a smoke run)",
     "RESUME": "1: go on from the last checkpoint in OUTPUT_DIR",
     "USE_CPU": "1: a smoke run without accelerator: fp32, no quantisation, one process",
+    "PYTHON": "the interpreter",
 }
 
 
@@ -35,13 +49,20 @@ def prepares(plan: Plan) -> bool:
     return plan.trains and not plan.job.pretokenized
 
 
-def run_sh(plan: Plan) -> str:
-    """The script that starts a train.py of ours, with the checks worth making before paying."""
+def run_sh(plan: Plan, files: Iterable[str], packages: Iterable[str]) -> str:
+    """The script that starts a train.py of ours, with the checks worth making before paying.
+
+    files: what lies beside it and is needed; packages: what its train.py imports beside
+    transformers.
+    """
     lines = [
         *_header(plan, _settings(plan)),
         "",
-        'here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"',
-        *_paths(plan),
+        *start(),
+        *complete(files),
+        *inputs(plan),
+        *_places(plan),
+        *interpreter(plan, dict.fromkeys((*PACKAGES, *packages, *_for_preparing(plan)))),
         *_environment(plan),
         *_disk_check(plan),
         *_staging(plan),
@@ -51,6 +72,19 @@ def run_sh(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
+def input_files(plan: Plan) -> dict[str, str]:
+    """What a run needs and the machine may not have: a byte tokenizer, a config without weights."""
+    files = byte_tokenizer(plan.job.model.vocab_size) if plan.tokenizer == BYTES else {}
+    if plan.from_scratch:
+        fields = json.dumps(json.loads(plan.job.model.hf_config), indent=1)
+        files[f"{MODEL_COPY}/config.json"] = fields + "\n"
+    return files
+
+
+def _for_preparing(plan: Plan) -> tuple[str, ...]:
+    return ("datasets",) if prepares(plan) else ()
+
+
 def trainer_sh(plan: Plan, commands: Sequence[str], *, moves: bool = True) -> str:
     """The script that runs a trainer's own commands, of which the last one stays.
 
@@ -58,8 +92,7 @@ def trainer_sh(plan: Plan, commands: Sequence[str], *, moves: bool = True) -> st
     paths in them start where the user is.
     """
     *first, last = commands
-    folder = '"$(dirname "${BASH_SOURCE[0]}")"'
-    place = [f"cd {folder}"] if moves else [f'here="$(cd {folder} && pwd)"']
+    place = [*start()[1:], *(['cd -- "$here"'] if moves else [])]
     lines = [
         *_header(plan, {}),
         *(["", *place] if moves or "$here" in last else []),
@@ -105,21 +138,30 @@ def _header(plan: Plan, settings: dict[str, str]) -> list[str]:
     ]
 
 
-def _paths(plan: Plan) -> list[str]:
-    lines = [f"export MODEL=${{MODEL:-{_default(plan.model)}}}"]
-    if plan.job.dataset_path:
-        lines.append(f"export DATA=${{DATA:-{_default(plan.job.dataset_path)}}}")
-    elif plan.trains:
-        lines.append('export DATA="${DATA:?set DATA to a file with one JSON object a line}"')
-    if plan.job.evaluation is not None:
-        hint = "set EVAL_DATA to the evaluation rows, or to none to skip evaluation"
-        lines.append(f'export EVAL_DATA="${{EVAL_DATA:?{hint}}}"')
-    lines.append(f"OUTPUT_DIR=${{OUTPUT_DIR:-{_default(plan.out_dir)}}}")
-    lines.append('case "$OUTPUT_DIR" in /*) ;; *) OUTPUT_DIR="$here/$OUTPUT_DIR" ;; esac')
-    lines.append("export OUTPUT_DIR")
+def _places(plan: Plan) -> list[str]:
+    """Where results and tokens go. Rows that lie on the network need a disk of the machine's."""
+    lines = [
+        "",
+        f"OUTPUT_DIR=${{OUTPUT_DIR:-{shlex.quote(plan.out_dir)}}}",
+        'case "$OUTPUT_DIR" in /*) ;; *) OUTPUT_DIR="$here/$OUTPUT_DIR" ;; esac',
+        "export OUTPUT_DIR",
+    ]
     if "LOCAL_DIR" in _settings(plan):
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", plan.job.name).strip("-.")[:48] or "job"
-        lines.append(f'LOCAL_DIR="${{LOCAL_DIR:-${{TMPDIR:-/tmp}}/autotune-$(id -u)/{name}}}"')
+        if plan.job.storage == "network":
+            name = f'{plain_name(plan.job.name)}-$(cksum <<< "$here" | cut -d" " -f1)'
+            lines += [
+                'own="${TMPDIR:-/tmp}/autotune-$(id -u)" LOCAL_DIR="${LOCAL_DIR:-}"',
+                'if [[ -z "$LOCAL_DIR" ]]; then',
+                '  (umask 077 && mkdir -p -- "$own")',
+                (
+                    '  [[ -O "$own" && ! -L "$own" ]] ||'
+                    ' stop "$own is not a folder of yours: set LOCAL_DIR"'
+                ),
+                f'  LOCAL_DIR="$own/{name}"',
+                "fi",
+            ]
+        else:
+            lines.append('LOCAL_DIR="${LOCAL_DIR:-$here/tokens}"')
     again = plan.offer.spot or plan.job.limits.max_session_s is not None
     lines.append(f'export RESUME="${{RESUME:-{int(again)}}}"')
     return lines
@@ -174,10 +216,9 @@ def _disk_check(plan: Plan) -> list[str]:
         """free_bytes=$(( $(df -Pk "$OUTPUT_DIR" | awk 'NR == 2 { print $4 }') * 1024 ))""",
         "if (( free_bytes < need_bytes )); then",
         (
-            '  echo "checkpoints need $need_bytes bytes in $OUTPUT_DIR, but $free_bytes are free:'
-            ' free some space or set OUTPUT_DIR" >&2'
+            '  stop "checkpoints need $need_bytes bytes in $OUTPUT_DIR, but $free_bytes are free:'
+            ' free some space or set OUTPUT_DIR"'
         ),
-        "  exit 1",
         "fi",
     ]
 
@@ -206,10 +247,9 @@ def _staging(plan: Plan) -> list[str]:
         """    free_kb="$(df -Pk "$LOCAL_DIR" | awk 'NR == 2 { print $4 }')\"""",
         "    if (( free_kb < need_kb )); then",
         (
-            '      echo "$DATA takes $need_kb KiB in $LOCAL_DIR, but $free_kb are free:'
-            ' set LOCAL_DIR, or STAGE=0" >&2'
+            '      stop "$DATA takes $need_kb KiB in $LOCAL_DIR, but $free_kb are free:'
+            ' set LOCAL_DIR, or STAGE=0"'
         ),
-        "      exit 1",
         "    fi",
         '    echo "copying $DATA to $LOCAL_DIR" >&2',
         '    rm -rf -- "$staged" "$staged.part"',
@@ -232,7 +272,7 @@ def _preparing(plan: Plan) -> list[str]:
         "# every row is tokenised once, before the first step, as it was counted",
         'if [[ "${PREPARE:-1}" != 0 ]]; then',
         '  mkdir -p "$LOCAL_DIR"',
-        '  CUDA_VISIBLE_DEVICES="" PREPARED="$LOCAL_DIR" python "$here/prepare.py"',
+        '  CUDA_VISIBLE_DEVICES="" PREPARED="$LOCAL_DIR" "$PYTHON" "$here/prepare.py"',
         '  if [[ "${PREPARE:-1}" == only ]]; then exit 0; fi',
         '  export DATA="$LOCAL_DIR/train"',
         *([evaluated] if plan.job.evaluation is not None else []),
@@ -244,15 +284,13 @@ def _command() -> list[str]:
     return [
         "",
         'if [[ "${USE_CPU:-0}" == 1 ]]; then',
-        '  CUDA_VISIBLE_DEVICES="" exec python "$here/train.py"',
+        '  CUDA_VISIBLE_DEVICES="" exec "$PYTHON" "$here/train.py"',
         "fi",
-        'exec accelerate launch --config_file "$here/accelerate.yaml" "$here/train.py"',
+        "# accelerate launch, in that Python",
+        "launch='import sys; sys.path = [p for p in sys.path if p];'",
+        "launch+=' from accelerate.commands.launch import main; main()'",
+        ('exec "$PYTHON" -c "$launch" --config_file "$here/accelerate.yaml" "$here/train.py"'),
     ]
-
-
-def _default(text: str) -> str:
-    """A word for the right side of ${NAME:-...}, whatever it holds."""
-    return shlex.quote(text)
 
 
 def _one_line(text: str) -> str:

@@ -8,6 +8,8 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from autotune.cost.data import MOST_PROCESSES
+from autotune.domain.job import BYTES
+from autotune.trainers.byte_tokenizer import FOLDER
 from autotune.trainers.precision import adapter_dtype, weights_dtype
 
 if TYPE_CHECKING:
@@ -36,7 +38,8 @@ def _script(template: str, settings: list[tuple[str, object, str]]) -> str:
     """A template with the shared parts and those settings that it reads."""
     folder = resources.files("autotune.trainers") / "templates"
     text = (folder / template).read_text(encoding="utf-8")
-    for mark, part in (("# @MODEL@\n", "model.py.txt"), ("# @ROWS@\n", "rows.py.txt")):
+    parts = ("model", "tokenizer", "rows")
+    for mark, part in ((f"# @{name.upper()}@\n", f"{name}.py.txt") for name in parts):
         text = text.replace(mark, (folder / part).read_text(encoding="utf-8"))
     settings = [row for row in settings if re.search(rf"\b{row[0]}\b", text)]
     return text.replace(_MARK, "".join(_setting(*row) for row in settings))
@@ -48,6 +51,9 @@ def _settings(plan: Plan) -> list[tuple[str, object, str]]:
     evaluation = job.evaluation
     return [
         ("MODEL", plan.model, "MODEL in the environment wins"),
+        ("FROM_SCRATCH", plan.from_scratch, "the model was planned without any weights"),
+        ("TOKENIZER", _tokenizer(plan), "TOKENIZER in the environment wins; None: the model's"),
+        ("PRETOKENIZED", job.pretokenized, "rows are lists of tokens already"),
         ("DATA", job.dataset_path, "DATA in the environment wins"),
         ("TRAIN", plan.trains, ""),
         ("EVAL_ROWS", evaluation.rows if evaluation else 0, ""),
@@ -62,6 +68,11 @@ def _settings(plan: Plan) -> list[tuple[str, object, str]]:
         ("ADAPTER_DTYPE", adapter_dtype(plan), ""),
         ("LORA", _lora(plan), "None: all weights are trained"),
     ]
+
+
+def _tokenizer(plan: Plan) -> str | None:
+    """A path from the root, or the name of a folder beside the script."""
+    return FOLDER if plan.tokenizer == BYTES else plan.tokenizer
 
 
 def _setting(name: str, value: object, comment: str) -> str:

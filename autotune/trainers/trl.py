@@ -12,7 +12,7 @@ from autotune.trainers.format import Export
 from autotune.trainers.launch import accelerate_yaml
 from autotune.trainers.notes import shared_notes
 from autotune.trainers.precision import weights_dtype
-from autotune.trainers.run_script import prepares, run_sh
+from autotune.trainers.run_script import input_files, prepares, run_sh
 from autotune.trainers.script import prepare_py, train_py
 from autotune.trainers.versions import (
     KNOWN,
@@ -55,10 +55,10 @@ class Trl:
             "sft_config.json": json.dumps(arguments, indent=2) + "\n",
             "train.py": train_py(plan, "trl.py.txt"),
             "accelerate.yaml": accelerate_yaml(plan),
-            "run.sh": run_sh(plan),
         }
         if prepares(plan):
             files["prepare.py"] = prepare_py(plan, mask_prompt=True)
+        files |= {"run.sh": run_sh(plan, files, ("trl", "datasets")), **input_files(plan)}
         return Export(files, tuple(shared_notes(plan, LEARNING_RATE) + _notes(plan)))
 
 

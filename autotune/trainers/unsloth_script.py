@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.trainers.arguments import training_arguments
-from autotune.trainers.format import Export, from_anywhere
+from autotune.trainers.format import Export
 from autotune.trainers.notes import trainer_notes
 from autotune.trainers.own_yaml import plain
 from autotune.trainers.precision import weights_dtype
@@ -80,7 +80,7 @@ class UnslothScript:
         again = plan.offer.spot or plan.job.limits.max_session_s is not None
         script = _SCRIPT.format(
             load=_call(_load(plan), ""), adapters=_adapters(plan),
-            data=json.dumps(from_anywhere(plan.job.dataset_path or "path/to/rows.jsonl")),
+            data=json.dumps(plan.job.dataset_path or "path/to/rows.jsonl"),
             arguments=_call(arguments, "    "), output=json.dumps(f"{plan.out_dir}/final"),
             resume=_resume(plan) if again else "",
         )  # fmt: skip
@@ -99,7 +99,7 @@ def _resume(plan: Plan) -> str:
 def _load(plan: Plan) -> dict[str, Any]:
     method = plan.job.method
     return {
-        "model_name": from_anywhere(plan.model), "max_seq_length": plan.job.max_length,
+        "model_name": plan.model, "max_seq_length": plan.job.max_length,
         "dtype": weights_dtype(plan), "load_in_4bit": method.base == "nf4",
         "load_in_8bit": method.base == "int8", "full_finetuning": method.kind == "full",
     }  # fmt: skip

@@ -1,8 +1,11 @@
-"""Answers to print without computing them: the ones that tests/report prints."""
+"""Answers to print without computing them, and command lines typed in a folder of their own."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
+import shutil
+import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +22,38 @@ if TYPE_CHECKING:
     from autotune.app.overrides import Overrides
     from autotune.app.tune import Options
     from autotune.domain.recommendation import Recommendation
+
+
+ROOT = Path(__file__).parents[2]
+ODD = "mein Ordner ü'x"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with an odd name that holds the tiny job, its data and its model."""
+    folder = tmp_path / ODD
+    folder.mkdir()
+    shutil.copytree(ROOT / "jobs" / "data", folder / "jobs" / "data")
+    shutil.copy(ROOT / "jobs" / "tiny_cpu.yaml", folder / "jobs")
+    return folder
+
+
+@pytest.fixture
+def typed(here: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """A command line in that folder, with nothing set but a home of its own."""
+
+    def run(
+        *argv: str, cwd: Path = here, timeout: float = 120.0, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        own = {k: v for k, v in os.environ.items() if not k.startswith("AUTOTUNE_")}
+        own |= {"AUTOTUNE_HOME": str(here / "home"), "AUTOTUNE_OFFLINE": "1"}
+        own |= {"PYTHONPATH": str(ROOT), **environment}
+        return subprocess.run(
+            [sys.executable, "-m", "autotune", *argv], cwd=cwd, env=own,
+            capture_output=True, text=True, timeout=timeout, check=False,
+        )  # fmt: skip
+
+    return run
 
 
 def _samples_module() -> ModuleType:

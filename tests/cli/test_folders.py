@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,47 +16,30 @@ from autotune.catalog.home import home_dir
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near, whole
 
-ROOT = Path(__file__).parents[2]
-ODD = "mein Ordner ü'x"
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+
+    Typed = Callable[..., subprocess.CompletedProcess[str]]
+
 FEW = ("--set", "precision=fp32", "--set", "compile=off", "--set", "attention=sdpa")
-
-
-def typed(
-    *argv: str, cwd: Path, timeout: float = 120.0, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    """A command line in a folder, with nothing set but a home of its own."""
-    own = {k: v for k, v in os.environ.items() if not k.startswith("AUTOTUNE_")}
-    own |= {"AUTOTUNE_HOME": str(cwd / "home"), "AUTOTUNE_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, "-m", "autotune", *argv], cwd=cwd, env={**own, **environment},
-        capture_output=True, text=True, timeout=timeout, check=False,
-    )  # fmt: skip
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Path:
-    """A folder with an odd name that holds the tiny job, its data and its model."""
-    folder = tmp_path / ODD
-    folder.mkdir()
-    shutil.copytree(ROOT / "jobs" / "data", folder / "jobs" / "data")
-    shutil.copy(ROOT / "jobs" / "tiny_cpu.yaml", folder / "jobs")
-    return folder
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("named", [(), ("--run", "out/mein Lauf")], ids=["default", "relative"])
-def test_probes_run_in_a_relative_folder(here: Path, named: tuple[str, ...]) -> None:
+def test_probes_run_in_a_relative_folder(here: Path, typed: Typed, named: tuple[str, ...]) -> None:
     for module in ("torch", "transformers", "peft"):
         pytest.importorskip(module)
     command = ("tune", "jobs/tiny_cpu.yaml", "--score", "probe", "--probes", "2", *FEW, *named)
-    done = typed(*command, "--format", "json", cwd=here, timeout=600)
+    done = typed(*command, "--format", "json", timeout=600)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["best"]["basis"] == "measured"
     folder = Path(answer["run_dir"])
     assert folder.is_absolute()
     assert folder.parent == here / ("out" if named else "runs")
-    statuses = [json.loads(line)["status"] for line in (folder / "probes.jsonl").open()]
+    lines = (folder / "probes.jsonl").read_text().splitlines()
+    statuses = [json.loads(line)["status"] for line in lines]
     assert set(statuses) == {"ok"}
 
 

@@ -441,7 +441,7 @@ def test_a_model_beside_the_job_file_is_found_from_where_run_sh_starts(tmp_path:
     beside = replace(beside, model=replace(beside.model, name="tiny"))
     exported = export("hf", beside, offer(), config())
     assert settings(exported)["MODEL"] == str(tmp_path / "tiny")
-    assert f"export MODEL=${{MODEL:-{tmp_path / 'tiny'}}}" in exported.files["run.sh"]
+    assert f'MODEL="$(found {tmp_path / "tiny"} model)"' in exported.files["run.sh"]
     assert (
         f'base_model: "{tmp_path / "tiny"}"'
         in (export("axolotl", beside, offer(), config()).files["axolotl.yml"])

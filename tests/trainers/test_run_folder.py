@@ -16,48 +16,59 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def bash(script: str, tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run run.sh up to its last command, which is replaced by a report of the environment."""
-    head = script.partition('\nif [[ "${USE_CPU')[0]
-    path = tmp_path / "run.sh"
-    path.write_text(head + '\nprintf "%s\\n" "$MODEL" "${DATA:-}" "$OUTPUT_DIR"\n')
-    return subprocess.run(
-        ["bash", str(path)],
-        env={"PATH": "/usr/bin:/bin", "PREPARE": "0", "TMPDIR": str(tmp_path), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
+def bash(
+    exported: Export, folder: Path, *, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """run.sh in its folder, with a Python that has everything and tells what it was started on."""
+    write_export(exported, folder)
+    tools = folder / "tools"
+    tools.mkdir(exist_ok=True)
+    (tools / "python").write_text(
+        '#!/usr/bin/env bash\n[[ "$2" == *find_spec* ]] && exit\n'
+        'printf "%s\\n" "$MODEL" "$TOKENIZER" "${DATA:-}" "$OUTPUT_DIR" "${EVAL_DATA:-}"\n'
     )
+    (tools / "python").chmod(0o755)
+    return subprocess.run(
+        ["bash", str(folder / "run.sh")], cwd=cwd,
+        env={"PATH": f"{tools}:/usr/bin:/bin", "PREPARE": "0", **environment},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["plain", "a b", "it's", "x}y", "$(exit 3)", 'q"q', "`false`"])
 def test_names_reach_the_shell_unchanged_and_unexecuted(name: str, tmp_path: Path) -> None:
-    odd = job(dataset_path=name)
+    (tmp_path / name).write_text("{}")
+    odd = job(dataset_path=str(tmp_path / name))
     odd = replace(odd, model=replace(odd.model, name=name))
-    done = bash(export("hf", odd, offer(), config()).files["run.sh"], tmp_path)
+    done = bash(export("hf", odd, offer(), config()), tmp_path / f"run of {name}")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [name, name, str(tmp_path / "output")]
+    output = tmp_path / f"run of {name}" / "output"
+    assert done.stdout.splitlines()[:4] == [name, name, str(tmp_path / name), str(output)]
 
 
 def test_the_environment_overrides_the_job(tmp_path: Path) -> None:
-    script = export("hf", job(), offer(), config()).files["run.sh"]
-    done = bash(script, tmp_path, MODEL="m", DATA="d", OUTPUT_DIR=str(tmp_path / "o"))
-    assert done.stdout.splitlines() == ["m", "d", str(tmp_path / "o")]
+    (tmp_path / "d").write_text("{}")
+    own = {"MODEL": "m", "TOKENIZER": "t", "DATA": "d", "OUTPUT_DIR": str(tmp_path / "o")}
+    done = bash(export("hf", job(), offer(), config()), tmp_path, cwd=tmp_path, **own)
+    assert done.stdout.splitlines()[:4] == list(own.values())
 
 
 def test_missing_data_stops_the_run_with_what_to_set(tmp_path: Path) -> None:
-    script = export("hf", job(dataset_path=None), offer(), config()).files["run.sh"]
-    done = bash(script, tmp_path)
-    assert done.returncode != 0
-    assert "set DATA" in done.stderr
+    done = bash(export("hf", job(dataset_path=None), offer(), config()), tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("run.sh: DATA is not set, and the job names no data file: set")
+    gone = bash(export("hf", job(dataset_path="/gone/rows.jsonl"), offer(), config()), tmp_path)
+    assert gone.returncode == 1
+    assert gone.stderr.startswith("run.sh: there is no /gone/rows.jsonl: set DATA to a file")
 
 
 @pytest.mark.parametrize(("checkpoint_bytes", "code"), [(1.0, 0), (1e17, 1)])
 def test_a_full_disk_stops_the_run_before_it_starts(
     checkpoint_bytes: float, code: int, tmp_path: Path
 ) -> None:
-    script = export("hf", job(), offer(), config(), checkpoint_bytes).files["run.sh"]
-    done = bash(script, tmp_path)
+    (tmp_path / "rows").write_text("{}")
+    what = job(dataset_path=str(tmp_path / "rows"))
+    done = bash(export("hf", what, offer(), config(), checkpoint_bytes), tmp_path)
     assert done.returncode == code
     assert ("checkpoints need 300000000000000000 bytes" in done.stderr) is (code == 1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 from dataclasses import replace
@@ -23,10 +24,15 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
 
 ROWS = '{"text": "one"}\n'
-TOOLS = {  # what run.sh starts, as scripts that write down that they were
-    "python": 'echo "$(basename "$1") DATA=$DATA EVAL=${EVAL_DATA:-} gpus=[$CUDA_VISIBLE_DEVICES]"',
-    "accelerate": 'echo "$1 $(basename "${@: -1}") DATA=$DATA RESUME=$RESUME"',
-}
+PYTHON = """#!/usr/bin/env bash
+# what run.sh starts, as a script that writes down that it was; it has every package
+case "$1 $2" in
+  *find_spec*) exit ;;
+  *accelerate*) told="launch $(basename "${@: -1}") DATA=$DATA RESUME=$RESUME" ;;
+  *) told="$(basename "$1") DATA=$DATA EVAL=${EVAL_DATA:-} gpus=[$CUDA_VISIBLE_DEVICES]" ;;
+esac
+echo "$told" >> CALLS
+"""
 
 
 def started(
@@ -38,9 +44,9 @@ def started(
     folder, tools = tmp_path / "run", tmp_path / "tools"
     write_export(export("hf", what, offer(devices), knobs), folder)
     tools.mkdir(exist_ok=True)
-    for name, line in TOOLS.items():
-        (tools / name).write_text(f"#!/usr/bin/env bash\n{line} >> {tmp_path}/calls\n")
-        (tools / name).chmod(0o755)
+    (tools / "python").write_text(PYTHON.replace("CALLS", shlex.quote(f"{tmp_path}/calls")))
+    (tools / "python").chmod(0o755)
+    (tmp_path / "eval.jsonl").write_text(ROWS)
     return subprocess.run(
         ["bash", str(folder / "run.sh")],
         env={

@@ -1,0 +1,181 @@
+"""The part of run.sh that finds what a run needs, and says first what is missing.
+
+Paths are those of the machine that planned the run. Where one is absent, what lies beside run.sh
+under the same name stands in, so that a run folder can be taken elsewhere with its rows in it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+from autotune.domain.job import BYTES
+from autotune.trainers.byte_tokenizer import FOLDER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from autotune.trainers.format import Plan
+
+MODEL_COPY = "model"  # folder for the config.json of a model without weights
+_FOUND = [
+    "# a path where the run was planned; where it is absent, what lies beside this script",
+    'found() { if [[ ! -e "$1" && -e "$here/$2" ]]; then echo "$here/$2"; else echo "$1"; fi; }',
+]
+_LOST = [
+    "# a path of nothing; what is no path is a name on the hub",
+    'lost() { case "$1" in /* | ./* | ../*) [[ ! -e "$1" ]] ;; *) false ;; esac; }',
+]
+ROWS = "a file with one JSON object a line"
+
+
+def start() -> list[str]:
+    """How it stops, and the folder that it lies in, also behind a link to it."""
+    self = '"${BASH_SOURCE[0]:-$0}"'
+    return [
+        'stop() { echo "run.sh: $*" >&2; exit 1; }',
+        f'self="$(readlink -f -- {self} 2>/dev/null || echo {self})"',
+        'here="$(CDPATH="" cd -- "$(dirname -- "$self")" && pwd)"',
+    ]
+
+
+def complete(files: Iterable[str]) -> list[str]:
+    """Stop where one of the files that the script starts is not beside it."""
+    names = " ".join(shlex.quote(name) for name in files)
+    return [
+        f"for name in {names}; do",
+        (
+            '  [[ -f "$here/$name" ]] || stop "$name is not in $here:'
+            ' start run.sh in its run folder, or take the whole folder along"'
+        ),
+        "done",
+    ]
+
+
+def inputs(plan: Plan) -> list[str]:
+    """MODEL, TOKENIZER, DATA and EVAL_DATA, each found or named as what is missing."""
+    stated = (plan.model.startswith("/"), plan.job.dataset_path, plan.tokenizer)
+    return [
+        "",
+        *(_FOUND if any(stated) else []),
+        *_LOST,
+        *_model(plan),
+        *_tokenizer(plan),
+        *_data(plan),
+        *_evaluation(plan),
+    ]
+
+
+def _model(plan: Plan) -> list[str]:
+    """A hub id as it is; a folder by its whole path."""
+    if plan.model.startswith("/"):
+        return _path("MODEL", plan.model, MODEL_COPY, "a model's folder or its id on the hub")
+    wanted = "a model's folder or its id on the hub"
+    return [f"export MODEL=${{MODEL:-{shlex.quote(plan.model)}}}", *_unless_lost("MODEL", wanted)]
+
+
+def _tokenizer(plan: Plan) -> list[str]:
+    """Where rows were counted with one of their own; else the model's."""
+    if plan.tokenizer is None:
+        return ['export TOKENIZER="${TOKENIZER:-$MODEL}"']
+    if plan.tokenizer == BYTES:
+        return [f'export TOKENIZER="${{TOKENIZER:-$here/{FOLDER}}}"  # a token is a UTF-8 byte']
+    name, wanted = plan.tokenizer.rpartition("/")[2], "a tokenizer.json or a folder with one"
+    return _path("TOKENIZER", plan.tokenizer, name, wanted)
+
+
+def _data(plan: Plan) -> list[str]:
+    path = plan.job.dataset_path
+    if path:
+        return _path("DATA", path, path.rpartition("/")[2], f"{ROWS}, or put it beside run.sh")
+    if not plan.trains:
+        return []
+    missing = "DATA is not set, and the job names no data file"
+    return [
+        f'[[ -n "${{DATA:-}}" ]] || stop "{missing}: set DATA to {ROWS}"',
+        "export DATA",
+        *_unless_there("DATA", ROWS),
+    ]
+
+
+def _path(name: str, path: str, beside: str, wanted: str) -> list[str]:
+    """A variable whose value, unless set, is a path of the machine that planned the run."""
+    return [
+        f'export {name}="${{{name}:-}}"',
+        (f'[[ -n "${name}" ]] || {name}="$(found {shlex.quote(path)} {shlex.quote(beside)})"'),
+        *(_unless_there if name == "DATA" else _unless_lost)(name, wanted),
+    ]
+
+
+def _unless_there(name: str, wanted: str) -> list[str]:
+    return [f'[[ -e "${name}" ]] || stop "there is no ${name}: set {name} to {wanted}"']
+
+
+def _unless_lost(name: str, wanted: str) -> list[str]:
+    return [f'if lost "${name}"; then stop "there is no ${name}: set {name} to {wanted}"; fi']
+
+
+def _evaluation(plan: Plan) -> list[str]:
+    """Rows to evaluate on are never taken from those to train on: without any it is left out."""
+    evaluation = plan.job.evaluation
+    if evaluation is None:
+        return []
+    lines = ['export EVAL_DATA="${EVAL_DATA:-}"']
+    if plan.trains:
+        every = evaluation.every_steps
+        when = f"{evaluation.rows} rows {f'every {every} steps' if every else 'at the end'}"
+        lines += [
+            'if [[ -z "$EVAL_DATA" ]]; then',
+            "  EVAL_DATA=none",
+            (
+                '  echo "run.sh: EVAL_DATA is not set: training without the evaluation that the'
+                f' plan counts ({when})" >&2'
+            ),
+            "fi",
+        ]
+    else:
+        missing = "EVAL_DATA is not set, and this run only evaluates"
+        lines.append(f'[[ -n "$EVAL_DATA" ]] || stop "{missing}: set EVAL_DATA to {ROWS}"')
+    lost = f"there is no $EVAL_DATA: set EVAL_DATA to {ROWS}, or to none"
+    return [*lines, f'[[ "$EVAL_DATA" == none || -e "$EVAL_DATA" ]] || stop "{lost}"']
+
+
+def interpreter(plan: Plan, packages: Iterable[str]) -> list[str]:
+    """A Python that has the packages: one of PATH, else the one that made the plan."""
+    known = f" {shlex.quote(plan.python)}" if plan.python else ""
+    return [
+        "",
+        "# a Python that has what training imports: of PATH, else the one that planned the run",
+        f'needed="{" ".join(packages)}"',
+        *_needed_on_a_gpu(plan),
+        "lacks='import sys; sys.path = [p for p in sys.path if p]; from importlib import util;'",
+        "lacks+=' print(*(n for n in sys.argv[1].split() if util.find_spec(n) is None))'",
+        'missing_in() { "$1" -c "$lacks" "$needed" 2>/dev/null || echo "$needed"; }',
+        'if [[ -z "${PYTHON:-}" ]]; then',
+        f"  for PYTHON in python python3{known} python; do",
+        '    [[ -n "$(missing_in "$PYTHON")" ]] || break',
+        "  done",
+        "fi",
+        'command -v "$PYTHON" > /dev/null || stop "there is no $PYTHON: set PYTHON to another"',
+        'missing="$(missing_in "$PYTHON")"',
+        (
+            '[[ -z "$missing" ]] || stop "$PYTHON lacks $missing:'
+            ' $PYTHON -m pip install $missing, or set PYTHON to one that has them"'
+        ),
+    ]
+
+
+def _needed_on_a_gpu(plan: Plan) -> list[str]:
+    names = [
+        *(["bitsandbytes"] if plan.quantized or "8bit" in plan.config.optimizer else []),
+        *(["deepspeed"] if plan.config.sharding in {"zero2", "zero3"} else []),
+    ]
+    if not names:
+        return []
+    return [f'[[ "${{USE_CPU:-0}}" == 1 ]] || needed+=" {" ".join(names)}"']
+
+
+def plain_name(text: str) -> str:
+    """A name that is safe in a path."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:48] or "job"
