@@ -32,18 +32,19 @@ PARTS: dict[str, list[str]] = {
     "file": [
         "tune", "jobs/trainers/axolotl.yml", "--rows", "52000", "--gpu", "h100-sxm", "--verbose",
     ],
-    "claim": ["estimate", "jobs/a100_llama7b_int8.yaml"],
+    "claim": ["estimate", "jobs/a100_llama7b_int8.yaml", "--verbose"],
     "sizes": [
         "compare", "jobs/rtx5090_llama2_7b.yaml", "--set", "data.rows=[10000, 50000, 100000]",
+        "--verbose",
     ],
-    "campaign": ["plan", "jobs/campaigns/rtx4090_qwen2.yaml", "--parallel", "4"],
+    "campaign": ["plan", "jobs/campaigns/rtx4090_qwen2.yaml", "--parallel", "4", "--verbose"],
     "machines": [
         "compare", "jobs/h100_38h.yaml", "--gpu",
-        "h100-sxm,a100-40gb:4@4.80USD/h,h100-sxm:2@5.00USD/h",
+        "h100-sxm,a100-40gb:4@4.80USD/h,h100-sxm:2@5.00USD/h", "--verbose",
     ],
     "variants": [
         "recompute", "jobs/t4_to_a100_gemma2.yaml", "--gpu", "a100-40gb", "--vary", "rank=8",
-        "--vary", "rank=32", "--vary", "kind=qlora", "--quiet",
+        "--vary", "rank=32", "--vary", "kind=qlora", "--quiet", "--verbose",
     ],
     "accuracy": ["validate", "--format", "md"],
     "validation": ["validate", "--format", "md"],

@@ -138,6 +138,9 @@ def plan(
 
 def write_chart(path: Path, drawing: str) -> None:
     """Keep the drawing of a schedule. Raises InputError where it cannot be."""
+    if path.suffix.casefold() != ".svg":
+        msg = f"--chart {path} is no .svg file"
+        raise InputError(msg, "name a file such as schedule.svg, or put --chart last and alone")
     if path.is_dir() or not path.parent.is_dir():
         what = "is a folder" if path.is_dir() else "is in a folder that does not exist"
         msg = f"--chart {path} {what}"

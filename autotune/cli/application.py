@@ -19,6 +19,7 @@ from autotune.cli.output import give_up_on_stdout, prepare_streams
 from autotune.cli.plan import plan
 from autotune.cli.recompute import recompute
 from autotune.cli.tune import tune
+from autotune.cli.usage import UsageProblem, as_input_error, unknown_command, with_values
 from autotune.cli.verify import verify
 from autotune.domain.errors import AutotuneError, InputError, Interrupted
 
@@ -30,6 +31,12 @@ _OF_THE_MACHINE = frozenset(
 
 class Commands(TyperGroup):
     """A group in which Ctrl-C is an answer of its own, with its own exit code."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - as below
+        """The command that is meant. Raises InputError for none of ours."""
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            raise unknown_command(args[0], sorted(self.commands))
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - the context class moved between versions
         """Run the command. Raises Interrupted on Ctrl-C."""
@@ -102,10 +109,13 @@ app.command()(doctor)
 def run(argv: Sequence[str] | None = None) -> int:
     """Run a command line; its exit code. Errors are told on stderr, without a traceback."""
     prepare_streams()
+    words = with_values(sys.argv[1:] if argv is None else argv)
     try:
-        app(args=None if argv is None else list(argv), prog_name="autotune")
+        return _code_of(app(args=words, prog_name="autotune", standalone_mode=False))
     except SystemExit as left:
-        return _code_of(left)
+        return _code_of(left.code)
+    except UsageProblem as problem:
+        return _tell_usage(problem, words)
     except AutotuneError as error:
         _tell(error.message, error.hint)
         return error.exit_code
@@ -113,30 +123,55 @@ def run(argv: Sequence[str] | None = None) -> int:
         give_up_on_stdout()
         return 0
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
-            give_up_on_stdout()
-            where = f" ({error.filename})" if error.filename else ""
-            _tell(f"this machine refused: {error.strerror}{where}", "make room, or grant access")
-            return InputError.exit_code
-        if os.environ.get("AUTOTUNE_DEBUG"):
+        if os.environ.get("AUTOTUNE_DEBUG") and not _of_the_machine(error):
             raise
-        _tell(
-            f"this is a bug in autotune, sorry: {type(error).__name__}: {error}",
-            "run the same command with AUTOTUNE_DEBUG=1 and report the traceback it shows, "
-            "with the command, the job file and `autotune --version`",
-        )
-        return BUG
-    return 0
+        return _tell_unforeseen(error)
 
 
-def _code_of(left: SystemExit) -> int:
-    if left.code is None:
+def _of_the_machine(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in _OF_THE_MACHINE
+
+
+def _tell_unforeseen(error: Exception) -> int:
+    """What the machine refused, or a defect of ours."""
+    if isinstance(error, OSError) and _of_the_machine(error):
+        give_up_on_stdout()
+        where = f" ({error.filename})" if error.filename else ""
+        _tell(f"this machine refused: {error.strerror}{where}", "make room, or grant access")
+        return InputError.exit_code
+    _tell(
+        f"this is a bug in autotune, sorry: {type(error).__name__}: {error}",
+        "run the same command with AUTOTUNE_DEBUG=1 and report the traceback it shows, "
+        "with the command, the job file and `autotune --version`",
+    )
+    return BUG
+
+
+def _code_of(left: object) -> int:
+    """The exit code that a command left with: none is 0."""
+    if left is None:
         return 0
-    return left.code if isinstance(left.code, int) else BUG
+    return left if isinstance(left, int) else BUG
+
+
+def _tell_usage(problem: Exception, words: Sequence[str]) -> int:
+    """A command line that cannot be read; an empty one is answered with the help."""
+    commands = getattr(typer.main.get_command(app), "commands", {})
+    if not words:
+        sys.stderr.write(f"{problem}\n")
+        return InputError.exit_code
+    error = as_input_error(problem, words, commands)
+    _tell(error.message, error.hint)
+    return error.exit_code
 
 
 def _tell(message: str, hint: str | None) -> None:
     sys.stdout.flush()
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {_printable(message)}", file=sys.stderr)
     if hint:
-        print(f"hint: {hint}", file=sys.stderr)
+        print(f"hint: {_printable(hint)}", file=sys.stderr)
+
+
+def _printable(text: str) -> str:
+    """What was typed must not steer the terminal: control characters are written out."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -21,22 +22,26 @@ from autotune.cli.output import (
     FormatOption,
     Progress,
     QuietOption,
+    VerboseOption,
     emit_as,
     look,
     warn,
 )
 from autotune.cli.tune import Goal
+from autotune.cli.typed import asked, asked_payload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.app.compare import CompareOptions
     from autotune.app.load_job import NamedJob
+    from autotune.report.schema import AskedPayload
 
 
 @with_option_sets
 def compare(
     *,
+    context: typer.Context,
     source: Source,
     line: OneLine,
     changes: Changes,
@@ -53,6 +58,7 @@ def compare(
         typer.Option("--fidelity", help="What memory rests on; auto and trace take longer."),
     ] = Fidelity.formula,
     format_: FormatOption = Format.text,
+    verbose: VerboseOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Compare machines: the best config of each, in hours and dollars.
@@ -63,30 +69,41 @@ def compare(
     from autotune.app.compare import CompareOptions
 
     jobs = source.jobs(overrides_of(line, changes, limits, source.beside, spot=spot))
-    print_comparison(
-        jobs, CompareOptions(space, minimize.value, fidelity.value), format_, quiet=quiet
-    )
+    what = CompareOptions(space, minimize.value, fidelity.value)
+    question = asked_payload(asked(context, frozenset({"--spot"})))
+    print_comparison(jobs, what, format_, question, quiet=quiet, verbose=verbose)
 
 
 def print_comparison(
-    jobs: Sequence[NamedJob], options: CompareOptions, chosen: Format, *, quiet: bool
+    jobs: Sequence[NamedJob],
+    options: CompareOptions,
+    chosen: Format,
+    question: AskedPayload,
+    *,
+    quiet: bool,
+    verbose: bool,
 ) -> NoReturn:
     """Compare, print, and leave with the exit code of the answer."""
     from autotune.app.compare import compare as find
     from autotune.app.compare import exit_status
     from autotune.report.devices_payload import comparison_csv, comparison_payload
     from autotune.report.devices_table import comparison_markdown, comparison_text
+    from autotune.report.how_to_run import one_step
     from autotune.report.payload import dumps
+    from autotune.report.screens.compare import comparison_screen
 
     with Progress(quiet=quiet) as progress:
         found = find(jobs, options, progress)
     payload = comparison_payload(found)
+    one = f"--variant {quote(jobs[0].variant)}" if len(jobs) > 1 else ""
+    payload["next"] = one_step(question, "tune", one, "the best of these, with what to run")
+    text = comparison_text if verbose else comparison_screen
     if chosen in {Format.json, Format.csv}:
         warn(payload["warnings"], quiet=quiet)
     emit_as(
         chosen,
         {
-            Format.text: lambda: comparison_text(payload, **look()),
+            Format.text: lambda: text(payload, **look()),
             Format.json: lambda: dumps(payload),
             Format.csv: lambda: comparison_csv(payload),
             Format.md: lambda: comparison_markdown(payload),

@@ -13,16 +13,19 @@ from autotune.cli.output import (
     FormatOption,
     QuietOption,
     TrustOption,
+    VerboseOption,
     emit_as,
     look,
     warn,
 )
+from autotune.cli.typed import OF_ESTIMATE, asked, asked_payload
 from autotune.domain.errors import InputError
 
 
 @with_option_sets
 def estimate(
     *,
+    context: typer.Context,
     source: Source,
     line: OneLine,
     changes: Changes,
@@ -48,6 +51,7 @@ def estimate(
     ] = False,
     trust_remote_code: TrustOption = False,
     format_: FormatOption = Format.text,
+    verbose: VerboseOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Price exactly one config, without a search.
@@ -61,8 +65,10 @@ def estimate(
     from autotune.app.estimate import exit_status
     from autotune.app.load_job import only_job
     from autotune.report.csv_rows import estimate_csv
+    from autotune.report.how_to_run import one_step
     from autotune.report.markdown import estimate_markdown
     from autotune.report.payload import dumps, estimate_payload
+    from autotune.report.screens.estimate import estimate_screen
     from autotune.report.text import estimate_text
 
     if full_trace and fidelity is Fidelity.formula:
@@ -86,12 +92,17 @@ def estimate(
         relaxations=found.relaxations,
         contradictions=found.contradictions,
     )
+    question = asked_payload(asked(context))
+    payload["asked"] = question
+    search = asked_payload(asked(context, OF_ESTIMATE, knobs=False))
+    payload["next"] = one_step(search, "tune", "", "the best settings and machine, what to run")
+    text = estimate_text if verbose else estimate_screen
     if format_ in {Format.json, Format.csv}:
         warn(payload["warnings"], quiet=quiet)
     emit_as(
         format_,
         {
-            Format.text: lambda: estimate_text(payload, **look()),
+            Format.text: lambda: text(payload, **look()),
             Format.json: lambda: dumps(payload),
             Format.csv: lambda: estimate_csv(payload),
             Format.md: lambda: estimate_markdown(payload),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,11 +16,18 @@ from autotune.cli.output import (
     FormatOption,
     Progress,
     QuietOption,
+    VerboseOption,
     emit_as,
     look,
     warn,
 )
 from autotune.cli.tune import Goal
+from autotune.cli.typed import asked, asked_payload
+
+if TYPE_CHECKING:
+    from autotune.report.schema import NextPayload
+
+OPTION, HERE = "--chart", Path("-")  # HERE: --chart without a file
 
 
 class HoursFrom(StrEnum):
@@ -30,6 +38,7 @@ class HoursFrom(StrEnum):
 
 
 def plan(  # noqa: PLR0917 - typer passes by name
+    context: typer.Context,
     campaign: Annotated[
         Path, typer.Argument(metavar="CAMPAIGN", help="A campaign file.", show_default=False)
     ],
@@ -69,9 +78,14 @@ def plan(  # noqa: PLR0917 - typer passes by name
     ] = Fidelity.formula,
     chart: Annotated[
         Path | None,
-        typer.Option("--chart", metavar="FILE.svg", help="Also draw the schedule to this file."),
+        typer.Option(
+            "--chart",
+            metavar="[FILE.svg]",
+            help="Draw the schedule: below the answer, or to this file.",
+        ),
     ] = None,
     format_: FormatOption = Format.text,
+    verbose: VerboseOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Plan a campaign: many runs, what they cost, when each runs.
@@ -85,6 +99,7 @@ def plan(  # noqa: PLR0917 - typer passes by name
     from autotune.report.plan_chart import plan_svg
     from autotune.report.plan_payload import plan_csv, plan_payload
     from autotune.report.plan_text import plan_markdown, plan_text
+    from autotune.report.screens.plan import plan_screen
 
     options = PlanOptions(
         parallel=parallel,
@@ -101,17 +116,28 @@ def plan(  # noqa: PLR0917 - typer passes by name
         progress("reading the campaign")
         found = find(load_campaign(campaign, gpus=gpu_names(gpu), price=price), options, progress)
     payload = plan_payload(found)
-    if chart is not None:
+    payload["next"] = [] if chart else _next(context)
+    if chart is not None and chart != HERE:
         write_chart(chart, plan_svg(payload))
+    screen = partial(plan_screen, chart=chart == HERE)
+    text = plan_text if verbose else screen
     if format_ in {Format.json, Format.csv}:
         warn(payload["warnings"], quiet=quiet)
     emit_as(
         format_,
         {
-            Format.text: lambda: plan_text(payload, **look()),
+            Format.text: lambda: text(payload, **look()),
             Format.json: lambda: dumps(payload),
             Format.csv: lambda: plan_csv(payload),
             Format.md: lambda: plan_markdown(payload),
         },
     )
     raise typer.Exit(exit_status(found))
+
+
+def _next(context: typer.Context) -> list[NextPayload]:
+    """The chart, for who did not ask for it."""
+    from autotune.report.how_to_run import one_step
+
+    question = asked_payload(asked(context))
+    return one_step(question, "plan", OPTION, "which run starts when, and where")

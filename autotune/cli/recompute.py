@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
-from typing import Annotated
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,11 +16,17 @@ from autotune.cli.output import (
     FormatOption,
     Progress,
     QuietOption,
+    VerboseOption,
     emit_as,
     look,
     warn,
 )
 from autotune.cli.tune import Goal
+from autotune.cli.typed import asked, asked_payload
+from autotune.report.how_to_run import shown_folder
+
+if TYPE_CHECKING:
+    from autotune.report.schema import AskedPayload
 
 
 @with_option_sets
@@ -33,6 +41,7 @@ def recompute(
         ),
     ] = None,
     *,
+    context: typer.Context,
     line: OneLine,
     changes: Changes,
     limits: Limits,
@@ -74,6 +83,7 @@ def recompute(
         ),
     ] = False,
     format_: FormatOption = Format.text,
+    verbose: VerboseOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Answer an earlier run's question again, and show what changes and why.
@@ -82,6 +92,7 @@ def recompute(
     """
     from autotune.app.recompute import RecomputeOptions, exit_status, software_of, vary_of
     from autotune.app.recompute import recompute as again
+    from autotune.report.how_to_run import one_step
     from autotune.report.payload import dumps
     from autotune.report.recompute import (
         recompute_csv,
@@ -89,6 +100,7 @@ def recompute(
         recompute_payload,
         recompute_text,
     )
+    from autotune.report.screens.recompute import recompute_screen
 
     options = RecomputeOptions(
         overrides=overrides_of(line, changes, limits, beside),
@@ -102,15 +114,39 @@ def recompute(
     with Progress(quiet=quiet) as progress:
         found = again(run, options, progress)
     payload = recompute_payload(found)
+    if keep is None:
+        what = "keep this answer as a run, with what to run"
+        to_keep = f"--run {quote(str(_free(found.source)))}"
+        payload["next"] = one_step(_question(context, found.source), "recompute", to_keep, what)
+    text = recompute_text if verbose else recompute_screen
     if format_ in {Format.json, Format.csv}:
         warn(payload["warnings"], quiet=quiet)
     emit_as(
         format_,
         {
-            Format.text: lambda: recompute_text(payload, **look()),
+            Format.text: lambda: text(payload, **look()),
             Format.json: lambda: dumps(payload),
             Format.csv: lambda: recompute_csv(payload),
             Format.md: lambda: recompute_markdown(payload),
         },
     )
     raise typer.Exit(exit_status(found, fail_on_change=fail_on_change))
+
+
+def _question(context: typer.Context, source: str) -> AskedPayload:
+    """What was asked, with the run named: another run may be the last one by then."""
+    question = asked_payload(asked(context))
+    words = question["words"]
+    if context.params["run"] is None:
+        words = [*words[:2], shown_folder(source), *words[2:]]
+    return {"words": words, "folder": question["folder"]}
+
+
+def _free(source: str) -> Path:
+    """A folder beside the run, or among the runs, that does not exist yet."""
+    from autotune.app.runs import runs_root
+
+    path = Path(shown_folder(source))
+    near = path.parent if path.is_dir() else runs_root()
+    names = (f"{path.stem}-again{number or ''}" for number in count())
+    return next(near / name for name in names if not (near / name).exists())

@@ -31,7 +31,7 @@ from autotune.cli.output import (
     look,
     warn,
 )
-from autotune.cli.typed import asked
+from autotune.cli.typed import asked, asked_payload
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from autotune.app.probe_plan import ProbeOptions
     from autotune.app.tune import Options
     from autotune.domain.recommendation import Recommendation
-    from autotune.report.schema import RecommendationPayload
+    from autotune.report.schema import AskedPayload, RecommendationPayload
 
 NOTHING_FEASIBLE, LIMIT_MISSED = 3, 4
 TRIALS = 100
@@ -176,7 +176,8 @@ def tune(
         told = progress.line if score is Score.probe else progress
         recommendation = find(several[0].job, options, told) if len(several) == 1 else None
     if recommendation is None:
-        _table_of_variants(several, options, format_, quiet=quiet)
+        question = asked_payload(asked(context))
+        _table_of_variants(several, options, format_, question, quiet=quiet, verbose=verbose)
     payload = recommendation_payload(recommendation)
     print_recommendation(payload, format_, quiet=quiet, verbose=verbose)
     _own_file(recommendation, options, format_, in_place=in_place, verbose=verbose)
@@ -199,7 +200,13 @@ def _own_file(
 
 
 def _table_of_variants(
-    several: Sequence[NamedJob], options: Options, chosen: Format, *, quiet: bool
+    several: Sequence[NamedJob],
+    options: Options,
+    chosen: Format,
+    question: AskedPayload,
+    *,
+    quiet: bool,
+    verbose: bool,
 ) -> NoReturn:
     """Variants are the user's to choose among: one table, and no run folder. Leaves the program."""
     from autotune.app.compare import CompareOptions
@@ -210,7 +217,7 @@ def _table_of_variants(
         msg = f"the job file holds {len(several)} variants; a run, a probe or an export is of one"
         raise InputError(msg, f"add --variant with one of: {names}")
     what = CompareOptions(options.space, options.objective, "formula")
-    print_comparison(several, what, chosen, quiet=quiet)
+    print_comparison(several, what, chosen, question, quiet=quiet, verbose=verbose)
 
 
 def _probing(

@@ -6,6 +6,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.domain.config import KNOBS
 from autotune.domain.recommendation import Asked
 
 if TYPE_CHECKING:
@@ -14,21 +15,37 @@ if TYPE_CHECKING:
 
     import typer
 
+    from autotune.report.schema import AskedPayload
+
 # Options that say how an answer is printed or kept, not what is asked.
 ABOUT_THE_ANSWER = frozenset(
-    {"format_", "quiet", "verbose", "run", "resume", "dry_run", "storage", "in_place", "export"}
-)
-ABOUT_PROBES = frozenset({"score", "probes", "probe_budget", "probe_on"})
+    {
+        "--format", "--quiet", "--verbose", "--run", "--resume", "--dry-run", "--storage",
+        "--in-place", "--export", "--fail-on-change",
+    }
+)  # fmt: skip
+OF_ESTIMATE = frozenset({"--claim", "--full-trace", "--fidelity"})  # that a search has not
 
 
-def asked(context: typer.Context, but: frozenset[str] = ABOUT_THE_ANSWER) -> Asked:
-    """The command with its arguments and options, those of `but` left out."""
+def asked(
+    context: typer.Context, but: frozenset[str] = frozenset(), *, knobs: bool = True
+) -> Asked:
+    """The command with its arguments and options, those of `but` left out.
+
+    knobs: with what `--set` says of knobs; what it says of the job always stays.
+    """
     words = ["autotune", str(context.info_name)]
     for parameter in context.command.params:
         name = str(parameter.name)
-        if name in but or context.get_parameter_source(name).name != "COMMANDLINE":  # type: ignore[union-attr]
+        source = context.get_parameter_source(name)
+        if source is None or source.name != "COMMANDLINE":
             continue
-        words += _words(parameter, context.params[name])
+        if (ABOUT_THE_ANSWER | but).intersection(parameter.opts):
+            continue
+        value = context.params[name]
+        if "--set" in parameter.opts and not knobs:
+            value = [pair for pair in value if pair.partition("=")[0].strip() not in KNOBS]
+        words += _words(parameter, value)
     return Asked(tuple(words), str(Path.cwd()))
 
 
@@ -49,3 +66,8 @@ def _text(value: object) -> str:
     if isinstance(value, Enum):
         return str(value.value)
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def asked_payload(found: Asked) -> AskedPayload:
+    """The same for an answer's JSON."""
+    return {"words": list(found.words), "folder": found.folder}

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autotune.cli.options import Changes, OneLine, Set, overrides_of, with_option_sets
-from autotune.cli.output import Format, FormatOption, QuietOption, emit_as, look, warn
+from autotune.cli.output import (
+    Format,
+    FormatOption,
+    QuietOption,
+    VerboseOption,
+    emit_as,
+    look,
+    warn,
+)
+
+if TYPE_CHECKING:
+    from autotune.report.schema import AskedPayload
 
 MOST_RUNS = 10_000
 
@@ -58,6 +69,7 @@ def verify(
         ),
     ] = 1,
     format_: FormatOption = Format.text,
+    verbose: VerboseOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Compare a run with its prediction, finished or half-way, and learn from it.
@@ -69,7 +81,9 @@ def verify(
     from autotune.app.runs import last_run
     from autotune.app.verify import VerifyOptions
     from autotune.app.verify import verify as compare
+    from autotune.report.how_to_run import after_verifying
     from autotune.report.payload import dumps
+    from autotune.report.screens.verify import verification_screen
     from autotune.report.verification import (
         verification_csv,
         verification_markdown,
@@ -83,14 +97,26 @@ def verify(
     job = overrides_of(line, Changes(gpu=machine, set_=set_))
     found = compare(run, log, VerifyOptions(None if machine else gpu, elapsed, next_runs, job))
     payload = verification_payload(found)
+    payload["next"] = after_verifying(found.run_dir, _asked(found.run_dir))
+    text = verification_text if verbose else verification_screen
     if format_ in {Format.json, Format.csv}:
         warn(payload["warnings"], quiet=quiet)
     emit_as(
         format_,
         {
-            Format.text: lambda: verification_text(payload, **look()),
+            Format.text: lambda: text(payload, **look()),
             Format.json: lambda: dumps(payload),
             Format.csv: lambda: verification_csv(payload),
             Format.md: lambda: verification_markdown(payload),
         },
     )
+
+
+def _asked(run_dir: str | None) -> AskedPayload | None:
+    """The command line that the run's answer was asked with, where it was a command line."""
+    from autotune.app.runs import load_recommendation_payload
+    from autotune.report.recorded import recorded_payload
+
+    if run_dir is None:
+        return None
+    return recorded_payload(load_recommendation_payload(Path(run_dir)), run_dir).get("asked")

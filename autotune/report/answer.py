@@ -99,7 +99,7 @@ def estimate_sections(payload: EstimatePayload) -> list[Section]:
     """The report of one priced configuration."""
     row = payload["row"]
     lead, fits = row_blocks(row, f"{payload['job']['name']}: ")
-    late = [Paragraph(_sentence(miss) + ".", "bad") for miss in _missed(payload["job"], row)]
+    late = [Paragraph(_sentence(miss) + ".", "bad") for miss in missed_limits(payload["job"], row)]
     sections = [
         Section("", (lead, *late, fits)),
         *_missing(payload),
@@ -219,7 +219,7 @@ def _nothing_fits(payload: RecommendationPayload) -> list[Section]:
     ]
 
 
-def _missed(job: JobPayload, row: Row) -> list[str]:
+def missed_limits(job: JobPayload, row: Row) -> list[str]:
     """Limits that this row misses."""
     limits = job["limits"]
     pairs = (

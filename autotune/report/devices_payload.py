@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.report.csv_rows import flattened, rows_csv
-from autotune.report.payload import assumed_payload, job_payload, row_payload
+from autotune.report.payload import assumed_payload, decisive, job_payload, row_payload
 from autotune.report.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def comparison_payload(found: Comparisons) -> Payload:
         },
         "contradictions": [text for part in found.parts for text in part.contradictions],
         "warnings": list(dict.fromkeys(w for part in found.parts for w in part.warnings)),
+        "decisive": decisive([w for part in found.parts for w in part.warnings]),
     }
 
 

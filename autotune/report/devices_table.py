@@ -57,7 +57,7 @@ def comparison_sections(payload: Payload) -> list[Section]:
         sections = [variants_lead(payload), variants_section(payload), memory_section(payload)]
     else:
         sections = [
-            _lead(payload, payload),
+            comparison_lead(payload, payload),
             Section("Machines", tuple(_table(payload["rows"], payload))),
         ]
     sections += [
@@ -76,7 +76,7 @@ def comparison_sections(payload: Payload) -> list[Section]:
     return [section for section in sections if section.blocks]
 
 
-def _lead(payload: Payload, part: Payload) -> Section:
+def comparison_lead(payload: Payload, part: Payload) -> Section:
     """Cheapest, fastest, cheapest within the limits, and how sure the order is."""
     job, cheapest, fastest = payload["job"], part["cheapest"], part["fastest"]
     if cheapest is None:
@@ -88,15 +88,15 @@ def _lead(payload: Payload, part: Payload) -> Section:
     if limits:
         within = part["cheapest_within_limits"]
         lines.append(
-            f"cheapest within {_limits(limits)}: {_won(within)}"
+            f"cheapest within {limits_phrase(limits)}: {_won(within)}"
             if within
-            else f"within {_limits(limits)}: none of them"
+            else f"within {limits_phrase(limits)}: none of them"
         )
     blocks: list[Block] = [
         Paragraph(f"{job['name']}: {step_arithmetic(job)}.", "strong"),
         Bullets(tuple(lines)),
     ]
-    doubt = _doubt(payload["rows"], cheapest)
+    doubt = order_doubt(payload["rows"], cheapest)
     if doubt:
         blocks.append(Paragraph(doubt, "warn"))
     return Section("", tuple(blocks))
@@ -118,7 +118,8 @@ def _price(row: Payload) -> str:
     return f" at {format_usd(row['usd_per_hour'])}/h{seen}"
 
 
-def _limits(limits: Payload) -> str:
+def limits_phrase(limits: Payload) -> str:
+    """The stated limits in words: the deadline of 24 h and the budget of $60."""
     words = {
         "deadline_s": "the deadline of ", "budget_usd": "the budget of ",
         "max_session_s": "one session of ",
@@ -127,7 +128,8 @@ def _limits(limits: Payload) -> str:
     return " and ".join(words[k] + show.get(k, format_seconds)(v) for k, v in limits.items())
 
 
-def _doubt(rows: Sequence[Payload], cheapest: Payload) -> str:
+def order_doubt(rows: Sequence[Payload], cheapest: Payload) -> str:
+    """Ties with the cheapest, and whose range reaches below it; empty where neither is so."""
     ties = [machine_name(row) for row in rows if row["tie"]]
     open_ = [row for row in rows if row["could_be_cheapest"] and row is not cheapest]
     open_ = [row for row in open_ if not row["tie"]]
@@ -148,7 +150,7 @@ def _table(rows: Sequence[Payload], part: Payload) -> list[Block]:
     """Hours and dollars of each machine, then what bounds each and what would turn the order."""
     if not rows:
         return []
-    shown = _folded_rows(rows, part)
+    shown = folded_rows(rows, part)
     strong = frozenset(i for i, row in enumerate(shown) if row is part["cheapest_within_limits"])
     bill = Table(
         ("machine", "USD/h", "duration", "80 % range", "cost", "80 % range"),
@@ -187,7 +189,7 @@ def _winners(part: Payload) -> list[Payload | None]:
     return [part["cheapest"], part["fastest"], part["cheapest_within_limits"]]
 
 
-def _folded_rows(rows: Sequence[Payload], part: Payload) -> list[Payload]:
+def folded_rows(rows: Sequence[Payload], part: Payload) -> list[Payload]:
     """All rows, or the cheapest of each device and those that win something."""
     if len(rows) <= MOST_ROWS:
         return list(rows)
@@ -222,11 +224,12 @@ def _turning_line(row: Payload, part: Payload) -> tuple[str, ...]:
         row["bound_by"],
         "" if age is None else f"{age} d",
         "" if flip is None else f"{'< ' if first else ''}{flip:,.2f}",
-        ", ".join(_marks(row, part)),
+        ", ".join(row_marks(row, part)),
     )
 
 
-def _marks(row: Payload, part: Payload) -> list[str]:
+def row_marks(row: Payload, part: Payload) -> list[str]:
+    """What is to be said of a row in a word: fastest, late, dear."""
     marks = []
     if row is part["fastest"]:
         marks.append("fastest")

@@ -89,6 +89,23 @@ def to_probe(payload: RecommendationPayload) -> list[NextPayload]:
     return [_step(command, f"{where}: measure a few steps of the best configurations")]
 
 
+def one_step(asked: AskedPayload, command: str, options: str, what: str) -> list[NextPayload]:
+    """What was asked, put to another command or with options added."""
+    words = [*asked["words"][:1], command, *asked["words"][2:]]
+    return [_step(again({**asked, "words": words}, command, options), what)]
+
+
+def after_verifying(run_dir: str | None, asked: AskedPayload | None) -> list[NextPayload]:
+    """What a verified run is good for: the answer asked anew, and what the rest should run."""
+    found = []
+    if asked is not None:
+        found.append(_step(again(asked, "tune", ""), "ask again, with what this run taught"))
+    if run_dir is not None:
+        what = "whether another machine or other settings pay for what remains"
+        found.append(_step(f"autotune recompute {quote(shown_folder(run_dir))}", what))
+    return found
+
+
 def again(asked: AskedPayload | None, command: str, options: str) -> str:
     """The same question with options added; what they state anew is taken out of it."""
     if asked is None:

@@ -95,8 +95,8 @@ def recommendation_payload(rec: Recommendation) -> RecommendationPayload:
 
 
 def decisive(warnings: Sequence[str]) -> list[str]:
-    """Those of the warnings that may change what the reader does."""
-    return [str(text) for text in warnings if isinstance(text, Decisive)]
+    """Those of the warnings that may change what the reader does, each once."""
+    return list(dict.fromkeys(str(text) for text in warnings if isinstance(text, Decisive)))
 
 
 def _reasons(rec: Recommendation) -> dict[str, str]:
@@ -140,6 +140,7 @@ def estimate_payload(
         "assumed": assumed_payload(job.assumed),
         "contradictions": list(contradictions),
         "warnings": list(warnings),
+        "decisive": decisive(warnings),
     }
     if claim is not None:
         payload["claim"] = asdict(claim)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.report.csv_rows import rows_csv
-from autotune.report.payload import assumed_payload, row_payload
+from autotune.report.payload import assumed_payload, decisive, row_payload
 from autotune.report.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def plan_payload(found: Plan) -> Payload:
         "contradictions": list(found.contradictions),
         "assumed": assumed_payload(found.assumed),
         "warnings": list(found.warnings),
+        "decisive": decisive(found.warnings),
         "wall_seconds": found.wall_seconds,
     }
 

@@ -40,15 +40,15 @@ def plan_markdown(payload: Payload) -> str:
 def plan_sections(payload: Payload) -> list[Section]:
     """The whole report. Sections with nothing to say are left out."""
     sections = [
-        _lead(payload),
-        _contradictions(payload),
-        _machines(payload),
-        _phases(payload),
+        campaign_lead(payload),
+        contradictions_of_plan(payload),
+        machines_section(payload),
+        phases_section(payload),
         _runs(payload),
         schedule_section(payload),
         scaling_section(payload),
-        _subset(payload),
-        _cuts(payload),
+        subset_section(payload),
+        cuts_section(payload),
         _assumed(payload),
         _bullets("Warnings", payload["warnings"]),
     ]
@@ -65,7 +65,8 @@ def offer_name(offer: Payload) -> str:
     return f"{times}{offer['device']}{', spot' if offer['spot'] else ''}"
 
 
-def _lead(payload: Payload) -> Section:
+def campaign_lead(payload: Payload) -> Section:
+    """What the campaign takes, on which machine, and when it ends."""
     total, offer = payload["total"], payload["offers"][payload["machine"]]
     phases = len({run["phase"] for run in payload["runs"]})
     text = f"{payload['name']}: {many(total['runs'], 'run')}"
@@ -119,7 +120,8 @@ def _source(payload: Payload) -> str:
     return "Modelled, each run at its best config; ranges are 80 % intervals, added end to end."
 
 
-def _contradictions(payload: Payload) -> Section:
+def contradictions_of_plan(payload: Payload) -> Section:
+    """What the file says and what does not hold."""
     return _bullets("What the campaign file says and what does not hold", payload["contradictions"])
 
 
@@ -129,7 +131,8 @@ def _beside(payload: Payload) -> bool:
     return stated and any(run["hours_from"] == "model" for run in payload["runs"])
 
 
-def _machines(payload: Payload) -> Section:
+def machines_section(payload: Payload) -> Section:
+    """Hours and dollars on each machine."""
     rows: list[tuple[str, ...]] = []
     notes = []
     stated = _beside(payload)
@@ -224,7 +227,8 @@ def _electricity(offer: Payload, *, beside: bool) -> str:
     return text
 
 
-def _phases(payload: Payload) -> Section:
+def phases_section(payload: Payload) -> Section:
+    """Hours and dollars of each phase and its parts."""
     stated = _beside(payload)
     rows: list[tuple[str, ...]] = []
     strong = set()
@@ -309,7 +313,8 @@ def _run_line(group: list[Payload], letter: str, *, mixed: bool) -> tuple[str, .
     )
 
 
-def _subset(payload: Payload) -> Section:
+def subset_section(payload: Payload) -> Section:
+    """What a budget keeps and leaves out."""
     subset = payload["subset"]
     if subset is None:
         return Section("Within the budget", ())
@@ -334,7 +339,8 @@ def _counted(runs: dict[str, int]) -> str:
     return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in runs.items())
 
 
-def _cuts(payload: Payload) -> Section:
+def cuts_section(payload: Payload) -> Section:
+    """The runs to leave out first."""
     if payload["total"]["runs"] < 2 or not payload["cuts"]:  # noqa: PLR2004 - nothing to choose
         return Section("What to cut first", ())
     rows = tuple(

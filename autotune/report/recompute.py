@@ -11,7 +11,7 @@ from autotune.report.blocks import Bullets, Paragraph, Section, Table
 from autotune.report.claim import contradictions_section
 from autotune.report.csv_rows import flattened, rows_csv
 from autotune.report.markdown import sections_markdown
-from autotune.report.payload import assumed_payload, job_payload, row_payload
+from autotune.report.payload import assumed_payload, decisive, job_payload, row_payload
 from autotune.report.phrases import change_phrase, config_phrase, offer_name, seconds_span, usd_span
 from autotune.report.schema import SCHEMA_VERSION
 from autotune.report.text import sections_text
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Payload = dict[str, Any]
 MOST_KEPT = 30
+CHANGED = "What changes, and why"
 
 
 def recompute_payload(found: Recomputation) -> Payload:
@@ -38,6 +39,7 @@ def recompute_payload(found: Recomputation) -> Payload:
         **parts[0],
         "contradictions": list(found.parts[0].after.contradictions),
         "warnings": list(dict.fromkeys(w for part in found.parts for w in part.warnings)),
+        "decisive": decisive([w for part in found.parts for w in part.warnings]),
         "wall_seconds": found.wall_seconds,
     }
     if len(parts) > 1:
@@ -97,7 +99,7 @@ def recompute_markdown(payload: Payload) -> str:
 def recompute_csv(payload: Payload) -> str:
     """Two lines a variant: before and after."""
     rows = []
-    for part in _parts(payload):
+    for part in parts_of(payload):
         for role in ("before", "after"):
             if part[role]:
                 lead = {"role": role, "variant": part["variant"] or ""}
@@ -105,19 +107,20 @@ def recompute_csv(payload: Payload) -> str:
     return rows_csv(rows)
 
 
-def _parts(payload: Payload) -> list[Payload]:
+def parts_of(payload: Payload) -> list[Payload]:
+    """The variants, or the one answer that there is."""
     found: list[Payload] = payload.get("variants") or [payload]
     return found
 
 
 def _sections(payload: Payload) -> list[Section]:
-    parts = _parts(payload)
-    sections = [Section("", _leads(payload, parts))]
+    parts = parts_of(payload)
+    sections = [Section("", leads(payload, parts))]
     if len(parts) > 1:
-        sections.append(_table_of_variants(parts))
+        sections.append(variants_table(parts))
     first = parts[0]
     sections += [
-        _changes("What changes, and why", first, ("job", "machine", "price", "software", "knob")),
+        changed_section(first),
         _bill(first),
         _fall(first),
         _memory(parts),
@@ -131,7 +134,8 @@ def _sections(payload: Payload) -> list[Section]:
     return [section for section in sections if section.blocks]
 
 
-def _leads(payload: Payload, parts: Sequence[Payload]) -> tuple[Block, ...]:
+def leads(payload: Payload, parts: Sequence[Payload]) -> tuple[Block, ...]:
+    """Before and after, of each variant."""
     blocks: list[Block] = []
     by_verdict: dict[str, list[str]] = {}
     for part in parts:
@@ -167,7 +171,8 @@ def _one_line(row: Row) -> str:
     )
 
 
-def _table_of_variants(parts: Sequence[Payload]) -> Section:
+def variants_table(parts: Sequence[Payload]) -> Section:
+    """Each variant, before and after."""
     rows = []
     for part in parts:
         for role in ("before", "after"):
@@ -195,6 +200,11 @@ def _short(config: Mapping[str, Any]) -> str:
     """Split and precision: "8 x 2, bf16"."""
     split = f"{config['micro_batch_size']} x {config['gradient_accumulation_steps']}"
     return f"{split}, {config['precision']}"
+
+
+def changed_section(part: Payload) -> Section:
+    """What changes in the answer, and why."""
+    return _changes(CHANGED, part, ("job", "machine", "price", "software", "knob"))
 
 
 def _changes(title: str, part: Payload, kinds: Sequence[str]) -> Section:

@@ -339,6 +339,9 @@ class EstimatePayload(TypedDict):
     assumed: list[AssumedPayload]
     contradictions: NotRequired[list[str]]
     warnings: list[str]
+    decisive: NotRequired[list[str]]
+    asked: NotRequired[AskedPayload]
+    next: NotRequired[list[NextPayload]]
     claim: NotRequired[dict[str, Any]]
     shortfall: NotRequired[ShortfallPayload]  # with relaxations: where it does not fit
     relaxations: NotRequired[list[RelaxationPayload]]

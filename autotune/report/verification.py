@@ -9,7 +9,7 @@ from autotune.domain.units import format_bytes, format_count, format_seconds, fo
 from autotune.report.blocks import Bullets, Paragraph, Section, Table
 from autotune.report.csv_rows import rows_csv
 from autotune.report.markdown import sections_markdown
-from autotune.report.payload import job_payload
+from autotune.report.payload import decisive, job_payload
 from autotune.report.phrases import seconds_span, usd_span
 from autotune.report.schema import SCHEMA_VERSION
 from autotune.report.text import sections_text
@@ -30,6 +30,7 @@ _LABELS = {
     "total": "whole run",
     "peak_memory": "peak memory",
 }
+NOT_LOGGED = "not logged"
 CLOSE = 0.1  # within a tenth is as predicted
 _BASIS = {
     "measured": "as this one was measured",
@@ -89,6 +90,7 @@ def verification_payload(found: Verification) -> dict[str, Any]:
         "calibration": [asdict(item) for item in found.learned],
         "written": list(found.written),
         "warnings": list(found.warnings),
+        "decisive": decisive(found.warnings),
     }
 
 
@@ -110,14 +112,38 @@ def verification_markdown(payload: Mapping[str, Any]) -> str:
 def verification_sections(payload: Mapping[str, Any]) -> list[Section]:
     """The verdict, the lines, what explains them, what it means now."""
     sections = [
-        Section("", _lead(payload)),
-        Section("Predicted and actual", (_lines(payload),)),
-        Section("What could explain it", tuple(_explanations(payload))),
-        Section("From here", (Bullets(tuple(_outlook(payload))),)),
+        verdict_section(payload),
+        lines_section(payload),
+        explanations_section(payload),
+        outlook_section(payload),
         Section("What was learned", tuple(_learned(payload))),
         Section("Warnings", _warnings(payload)),
     ]
     return [section for section in sections if section.blocks]
+
+
+def verdict_section(payload: Mapping[str, Any]) -> Section:
+    """As predicted or not, in a sentence."""
+    return Section("", _lead(payload))
+
+
+def lines_section(payload: Mapping[str, Any], *, notes: bool = True) -> Section:
+    """Every quantity that was compared. notes: with what is to be said of each."""
+    table = _lines(payload)
+    if not notes:
+        rows = tuple(row[:-1] for row in table.rows if row[2] != NOT_LOGGED)
+        table = Table(table.titles[:-1], rows, table.right)
+    return Section("Predicted and actual", (table,))
+
+
+def explanations_section(payload: Mapping[str, Any]) -> Section:
+    """What would explain the difference."""
+    return Section("What could explain it", tuple(_explanations(payload)))
+
+
+def outlook_section(payload: Mapping[str, Any]) -> Section:
+    """What remains of this run, and what the next ones take."""
+    return Section("From here", (Bullets(tuple(_outlook(payload))),))
 
 
 def _lead(payload: Mapping[str, Any]) -> tuple[Block, ...]:
@@ -169,7 +195,7 @@ def _times(ratio: float) -> str:
 
 def _shown(value: float | None, unit: str) -> str:
     if value is None:
-        return "not logged"
+        return NOT_LOGGED
     if unit == "s":
         return format_seconds(value)
     return format_bytes(value) if unit == "bytes" else f"{format_count(value)} {unit}"

@@ -25,21 +25,22 @@ FLAGS = {
     },
     "compare": {
         "--spot", "--space", "--minimize", "--fidelity",
-        *SOURCE, *LINE, *CHANGES, *LIMITS, *FORMAT, *QUIET,
+        *SOURCE, *LINE, *CHANGES, *LIMITS, *FORMAT, *QUIET, *VERBOSE,
     },
     "estimate": {
         "--claim", "--fidelity", "--full-trace", "--trust-remote-code",
-        *SOURCE, *LINE, *CHANGES, *FORMAT, *QUIET,
+        *SOURCE, *LINE, *CHANGES, *FORMAT, *QUIET, *VERBOSE,
     },
     "recompute": {
         "--software", "--vary", "--space", "--minimize", "--fidelity", "--run", "--fail-on-change",
-        "--beside", *LINE, *CHANGES, *LIMITS, *FORMAT, *QUIET,
+        "--beside", *LINE, *CHANGES, *LIMITS, *FORMAT, *QUIET, *VERBOSE,
     },
     "plan": {
         "--parallel", "--budget", "--hours", "--hours-per-day", "--barrier", "--share", "--gpu",
         "--price", "--minimize", "--space", "--fidelity", "--chart", *FORMAT, *QUIET,
+        *VERBOSE,
     },
-    "verify": {"--gpu", "--set", "--elapsed", "--next-runs", *LINE, *FORMAT, *QUIET},
+    "verify": {"--gpu", "--set", "--elapsed", "--next-runs", *LINE, *FORMAT, *QUIET, *VERBOSE},
     "devices": FORMAT,
     "models": FORMAT,
     "prices": {"--provider", *FORMAT, *QUIET},

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from autotune.domain.units import format_seconds, format_usd
 from autotune.report.blocks import Bullets, Commands, Paragraph, Section, Table
 from autotune.report.how_to_run import again
+from autotune.report.screens.closing import decisive_blocks, grounds_section
 from autotune.report.screens.fitting import fewer, shortened, shows
-from autotune.report.screens.words import assumed_phrase, lengths_phrase
+from autotune.report.screens.words import MOST_ASSUMED
 from autotune.report.shortfall import (
     holders,
     nothing_fits,
@@ -40,12 +41,13 @@ def nothing_fits_sections(payload: RecommendationPayload, tight: int) -> list[Se
     rejected = payload["rejected"]
     asked = payload.get("asked")
     job: JobPayload = {**payload["job"], "name": shortened(payload["job"]["name"], NAME)}
+    lead = nothing_fits(job, payload["search"]["priced"], rejected["count"])
     return [
-        Section("", (nothing_fits(job, payload["search"]["priced"], rejected["count"]),)),
+        Section("", (lead, *decisive_blocks(payload))),
         why_section(rejected.get("shortfall"), tight, nearest=True),
         reasons_section(rejected["by_reason"], rejected.get("shortfall")),
         *relaxed_sections(rejected["relaxations"], asked, "tune", tight),
-        Section("", tuple(_grounds(payload, tight))),
+        grounds_section(payload["job"], payload["assumed"], fewer(MOST_ASSUMED, tight, 5, 7, 7)),
         closing(payload),
     ]
 
@@ -57,7 +59,7 @@ def why_section(missing: ShortfallPayload | None, tight: int, *, nearest: bool) 
     blocks: list[Block] = [Paragraph(shortfall_lead(missing, nearest=nearest))]
     if missing["resource"] != "disk" and shows(tight, until=6):
         blocks.append(Bullets((holders(missing), row_that_decides(missing))))
-    return Section("Why", tuple(blocks))
+    return Section("What is short", tuple(blocks))
 
 
 def reasons_section(by_reason: dict[str, int], missing: ShortfallPayload | None) -> Section:
@@ -103,11 +105,3 @@ def _relaxed(
     if apply:
         blocks.append(Commands(((again(asked, command, apply), ""),)))
     return Section(title, tuple(blocks))
-
-
-def _grounds(payload: RecommendationPayload, tight: int) -> list[Block]:
-    texts = [lengths_phrase(payload["job"])]
-    if shows(tight, until=7):
-        texts.append(assumed_phrase(payload["assumed"]))
-    told = " ".join(text for text in texts if text)
-    return [Paragraph(told)] if told else []

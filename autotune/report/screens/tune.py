@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from autotune.domain.units import format_bytes, format_seconds, format_usd
@@ -18,10 +19,10 @@ from autotune.report.phrases import (
     seconds_span,
     usd_span,
 )
+from autotune.report.screens.closing import closing_section, decisive_blocks, grounds_section
 from autotune.report.screens.fitting import fewer, screen_text, shortened, shows
 from autotune.report.screens.words import (
     MOST_ASSUMED,
-    assumed_phrase,
     basis_phrase,
     change_words,
     difference_words,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 NAME, LABEL = 48, 44  # [characters] of a job's name; of an alternative's label
 SMALL = 0.005  # of today's cost or time: a change that is not worth a line
-ALTERNATIVES, CHANGES, DECISIVE = 3, 3, 3
+ALTERNATIVES, CHANGES = 3, 3
 TELLING = ("compile", "activation_checkpointing", "micro_batch_size", "attention", "sharding")
 
 
@@ -57,7 +58,12 @@ def _sections(payload: RecommendationPayload, tight: int) -> list[Section]:
         Section("", tuple(_opening(payload, best, tight))),
         _beside_today(payload, best, tight),
         _alternatives(payload, best, tight),
-        _grounds(payload, best, tight),
+        grounds_section(
+            payload["job"],
+            payload["assumed"],
+            fewer(MOST_ASSUMED, tight, 6, 8, 8),
+            f"Rests on {basis_phrase(best)}",
+        ),
         _sharpen(payload, best, tight),
         _to_run(payload),
         closing(payload),
@@ -80,8 +86,7 @@ def _opening(payload: RecommendationPayload, best: Row, tight: int) -> list[Bloc
             "plain" if best["verdict"] == "fits" else "bad",
         ),
     ]
-    decisive = payload.get("decisive", [])
-    blocks += [Paragraph(shortened(text), "warn") for text in decisive[:DECISIVE]]
+    blocks += decisive_blocks(payload)
     if shows(tight, until=5):
         blocks.append(Paragraph(_why(payload, best)))
     if payload["tie"] and shows(tight, until=7):
@@ -205,16 +210,6 @@ def _label(row: Row, best: Row) -> str:
     return words if offer_name(row) == offer_name(best) else f"{offer_name(row)}: {words}"
 
 
-def _grounds(payload: RecommendationPayload, best: Row, tight: int) -> Section:
-    texts = [f"Rests on {basis_phrase(best)}"]
-    lengths = lengths_phrase(payload["job"])
-    texts += [lengths] if lengths else []
-    assumed = assumed_phrase(payload["assumed"], fewer(MOST_ASSUMED, tight, 6))
-    if assumed and shows(tight, until=8):
-        texts.append(assumed)
-    return Section("", (Paragraph(" ".join(texts)),))
-
-
 def _sharpen(payload: RecommendationPayload, best: Row, tight: int) -> Section:
     """The two things that would narrow the ranges most, each as something to type or to add."""
     items: list[str] = []
@@ -253,17 +248,12 @@ def _to_run(payload: RecommendationPayload) -> Section:
 
 def closing(payload: RecommendationPayload) -> Section:
     """How many notes are not here, and where everything is."""
-    shown = len(payload.get("decisive", [])[:DECISIVE])
-    covered = shown + (1 if lengths_phrase(payload["job"]) else 0)
-    count = max(0, len(payload["warnings"]) - covered)
-    notes = f"{count} more note{'' if count == 1 else 's'}" if count else ""
     run_dir = payload["run_dir"]
-    where = "add --verbose"
-    if run_dir:
-        folder = shown_folder(run_dir)
-        where = f"`autotune report {folder} --verbose`, or the page {folder}/report.html"
-    text = f"{notes + '. ' if notes else ''}Everything: {where}"
-    return Section("", (Paragraph(text, "quiet"),))
+    if not run_dir:
+        return closing_section(payload)
+    folder = shown_folder(run_dir)
+    report = f"`autotune report {quote(folder)} --verbose`"
+    return closing_section(payload, f"{report}, or the page {folder}/report.html")
 
 
 def _sentence(text: str) -> str:

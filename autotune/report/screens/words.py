@@ -121,7 +121,7 @@ def assumed_phrase(assumed: Sequence[AssumedPayload], most: int = MOST_ASSUMED) 
         (item for item in assumed if _weight(item["key"]) < len(WEIGHTY)),
         key=lambda item: _weight(item["key"]),
     )
-    if not ranked:
+    if not ranked or not most:
         return ""
     named = [f"{_key(item['key'])} {shortened(item['value'], 40)}" for item in ranked[:most]]
     rest = len(assumed) - len(named)

@@ -1,0 +1,143 @@
+"""The first screen of `compare`: which machine, for how long and how much, and how sure that is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.domain.units import format_bytes, format_seconds, format_usd
+from autotune.report.blocks import Paragraph, Section, Table
+from autotune.report.devices_notes import machine_name
+from autotune.report.devices_table import folded_rows, limits_phrase, order_doubt, row_marks
+from autotune.report.phrases import chance
+from autotune.report.screens.closing import (
+    closing_section,
+    decisive_blocks,
+    grounds_section,
+    next_section,
+    trimmed,
+)
+from autotune.report.screens.fitting import fewer, screen_text, shortened
+from autotune.report.screens.words import MOST_ASSUMED, settings_phrase
+from autotune.report.variants_table import spread, spread_s, variants_lead, variants_section
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.report.blocks import Block
+    from autotune.report.schema import AssumedPayload
+
+Payload = dict[str, Any]
+NAME, MACHINES, VARIANTS, UNFIT = 48, 12, 10, 3
+MISSED = {"late": "late: past the deadline", "dear": "dear: over the budget"}
+SURE = 0.99  # a probability of fitting that needs no word
+
+
+def comparison_screen(payload: Payload, *, width: int = 80, colour: bool = False) -> str:
+    """The comparison as one screen."""
+    return screen_text(lambda tight: _sections(payload, tight), width=width, colour=colour)
+
+
+def _sections(payload: Payload, tight: int) -> list[Section]:
+    most = fewer(MACHINES, tight, 2, 3, 3, 4, 4, 5, 5, 6)
+    if payload["variants"]:
+        several = fewer(VARIANTS, tight, 2, 3, 4, 4, 5, 6)
+        parts = [
+            trimmed(variants_lead(payload), max(2, several - 4)),
+            trimmed(variants_section(payload), several),
+        ]
+    else:
+        parts = [Section("", tuple(_lead(payload))), _machines(payload, most)]
+    return [
+        *parts,
+        Section("", (*decisive_blocks(payload), *_unfit(payload["infeasible"]))),
+        grounds_section(payload["job"], _of_the_job(payload), fewer(MOST_ASSUMED, tight, 6, 7)),
+        next_section(payload.get("next", [])),
+        closing_section(payload),
+    ]
+
+
+def _lead(payload: Payload) -> list[Block]:
+    """The cheapest and the fastest, what keeps the limits, and how sure the order is."""
+    name, cheapest = shortened(payload["job"]["name"], NAME), payload["cheapest"]
+    if cheapest is None:
+        return [Paragraph(f"{name}: it fits on none of these machines.", "bad")]
+    blocks: list[Block] = []
+    fastest = payload["fastest"]
+    text = f"{name}: cheapest on {_took(cheapest)}"
+    text += " and fastest there." if fastest is cheapest else f"; fastest on {_took(fastest)}."
+    blocks.append(Paragraph(text, "strong"))
+    limits = {k: v for k, v in payload["job"]["limits"].items() if v is not None}
+    within = payload["cheapest_within_limits"]
+    if limits and within is None:
+        blocks.append(Paragraph(f"None keeps {limits_phrase(limits)}.", "bad"))
+    elif limits and within is not cheapest:
+        text = f"Cheapest that keeps {limits_phrase(limits)}: {_took(within)}."
+        blocks.append(Paragraph(text, "strong"))
+    doubt = order_doubt(payload["rows"], cheapest)
+    return [*blocks, Paragraph(doubt, "warn")] if doubt else blocks
+
+
+def _of_the_job(payload: Payload) -> list[AssumedPayload]:
+    """Assumptions without those of single machines: their prices are in the table."""
+    return [item for item in payload["assumed"] if not item["key"].startswith("hardware[")]
+
+
+def _took(row: Payload) -> str:
+    hours, usd = row["duration_s"]["p50"], row["cost_usd"]["p50"]
+    return f"{machine_name(row)} ({format_seconds(hours)}, {format_usd(usd)})"
+
+
+def _machines(payload: Payload, most: int) -> Section:
+    """Time and money of each machine, and what the cheapest would run."""
+    rows = folded_rows(payload["rows"], payload)
+    if not rows:
+        return Section("Machines", ())
+    winner = payload["cheapest_within_limits"] or payload["cheapest"]
+    named = [row for row in rows[most:] if row is winner or row is payload["fastest"]]
+    shown = [*rows[: most - len(named)], *named]
+    strong = frozenset(i for i, row in enumerate(shown) if row is winner)
+    titles = ("machine", "$/h", "time", "range", "cost", "range", "")
+    table = Table(
+        titles, tuple(_line(row, payload) for row in shown), frozenset(range(1, 6)), strong
+    )
+    blocks: list[Block] = [table]
+    if len(payload["rows"]) > len(shown):
+        text = f"and {len(payload['rows']) - len(shown)} more: --format csv or json"
+        blocks.append(Paragraph(text, "quiet"))
+    late = {mark for row in shown for mark in row_marks(row, payload)} & MISSED.keys()
+    told = ["8 of 10 runs should end within the ranges", *(MISSED[mark] for mark in sorted(late))]
+    blocks.append(Paragraph(f"{'; '.join(told)}.", "quiet"))
+    settings = settings_phrase(winner["config"], winner["device_count"])
+    blocks.append(Paragraph(f"On {machine_name(winner)}: {settings}."))
+    return Section("Machines, each with its best settings", tuple(blocks))
+
+
+def _line(row: Payload, payload: Payload) -> tuple[str, ...]:
+    marks = row_marks(row, payload)
+    if row["fits_probability"] < SURE:
+        marks.append(f"fits {chance(row['fits_probability'])}")
+    return (
+        machine_name(row),
+        f"{row['usd_per_hour']:,.2f}",
+        format_seconds(row["duration_s"]["p50"]),
+        spread_s(row["duration_s"]),
+        format_usd(row["cost_usd"]["p50"]),
+        spread(row["cost_usd"], 1.0),
+        ", ".join(marks),
+    )
+
+
+def _unfit(items: Sequence[Payload]) -> list[Block]:
+    """Machines that it does not fit on, in a sentence."""
+    if not items:
+        return []
+    named = [f"{machine_name(item)} ({_short_of(item)})" for item in items[:UNFIT]]
+    more = f" and {len(items) - UNFIT} more" if len(items) > UNFIT else ""
+    return [Paragraph(f"Does not fit: {', '.join(named)}{more}.")]
+
+
+def _short_of(item: Payload) -> str:
+    if item["required_bytes"] is None or item["available_bytes"] is None:
+        return shortened(item["reason"], 48)
+    needs, usable = format_bytes(item["required_bytes"]), format_bytes(item["available_bytes"])
+    return f"{needs} of {usable}"

@@ -1,0 +1,97 @@
+"""The first screen of `estimate`: one configuration, whether it fits, and where its time goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.report.answer import missed_limits
+from autotune.report.bars import MEMORY_LABELS, TIME_LABELS
+from autotune.report.blocks import Paragraph, Section
+from autotune.report.claim import claim_section
+from autotune.report.phrases import fit_phrase, memory_phrase, seconds_span, usd_span
+from autotune.report.screens.closing import (
+    closing_section,
+    decisive_blocks,
+    grounds_section,
+    next_section,
+)
+from autotune.report.screens.fitting import fewer, screen_text, shortened, shows
+from autotune.report.screens.infeasible import relaxed_sections, why_section
+from autotune.report.screens.tune import bound_phrase, missed_blocks
+from autotune.report.screens.words import (
+    MOST_ASSUMED,
+    basis_phrase,
+    machine_phrase,
+    settings_phrase,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.report.blocks import Block
+    from autotune.report.schema import EstimatePayload, Row
+
+NAME, PARTS = 48, 4
+WORTH = 0.01  # of the whole: a part that is named
+
+
+def estimate_screen(payload: EstimatePayload, *, width: int = 80, colour: bool = False) -> str:
+    """The answer of `estimate` as one screen."""
+    return screen_text(lambda tight: _sections(payload, tight), width=width, colour=colour)
+
+
+def _sections(payload: EstimatePayload, tight: int) -> list[Section]:
+    row, asked = payload["row"], payload.get("asked")
+    missing = payload.get("shortfall")
+    sections = [Section("", tuple(_opening(payload, row, tight)))]
+    if missing is not None:
+        sections.append(why_section(missing, tight, nearest=False))
+        changes = payload.get("relaxations", [])
+        sections += relaxed_sections(changes, asked, "estimate", tight)
+    most = fewer(MOST_ASSUMED, tight, 6)
+    rests = f"Rests on {basis_phrase(row)}"
+    return [
+        *sections,
+        claim_section(payload.get("claim")),
+        Section("", tuple(_parts(row)) if shows(tight, until=7) else ()),
+        grounds_section(payload["job"], payload["assumed"], most, rests),
+        next_section(payload.get("next", [])),
+        closing_section(payload),
+    ]
+
+
+def _opening(payload: EstimatePayload, row: Row, tight: int) -> list[Block]:
+    lead = f"{shortened(payload['job']['name'], NAME)}: {seconds_span(row['duration_s'])}"
+    lead += f" and {usd_span(row['cost_usd'])}" if row["usd_per_hour"] else ""
+    fits = f"{fit_phrase(row)}: {memory_phrase(row)}, at the longest batch."
+    blocks: list[Block] = [
+        Paragraph(f"{lead} on {machine_phrase(row)}.", "strong"),
+        *missed_blocks(missed_limits(payload["job"], row)),
+        Paragraph(f"Settings: {settings_phrase(row['config'], row['device_count'])}."),
+        Paragraph(f"{fits[:1].upper()}{fits[1:]}", "plain" if row["verdict"] == "fits" else "bad"),
+        *decisive_blocks(payload),
+    ]
+    if shows(tight, until=5) and "shortfall" not in payload:
+        blocks.append(Paragraph(bound_phrase(row)))
+    return blocks
+
+
+def _parts(row: Row) -> list[Block]:
+    """The largest parts of the time and of the memory."""
+    time_s = row["time_s"]
+    memory = {k: v for k, v in row["memory_bytes"].items() if k not in {"total", "usable"}}
+    return [
+        Paragraph(f"Time: {_shares(time_s, TIME_LABELS)}."),
+        Paragraph(f"Memory: {_shares(memory, MEMORY_LABELS)}."),
+    ]
+
+
+def _shares(parts: Mapping[str, float], labels: Mapping[str, str]) -> str:
+    total = sum(parts.values())
+    told = sorted(parts.items(), key=lambda item: -item[1])[:PARTS]
+    named = [
+        f"{labels.get(name, name)} {100 * value / total:.0f} %"
+        for name, value in told
+        if total and value / total >= WORTH
+    ]
+    return ", ".join(named) or "nothing"
