@@ -23,7 +23,7 @@ from autotune.cli.output import (
 )
 from autotune.cli.tune import Goal
 from autotune.cli.typed import asked, asked_payload
-from autotune.report.how_to_run import shown_folder
+from autotune.domain.paths import near
 
 if TYPE_CHECKING:
     from autotune.report.schema import AskedPayload
@@ -138,7 +138,7 @@ def _question(context: typer.Context, source: str) -> AskedPayload:
     question = asked_payload(asked(context))
     words = question["words"]
     if context.params["run"] is None:
-        words = [*words[:2], shown_folder(source), *words[2:]]
+        words = [*words[:2], near(source), *words[2:]]
     return {"words": words, "folder": question["folder"]}
 
 
@@ -146,7 +146,7 @@ def _free(source: str) -> Path:
     """A folder beside the run, or among the runs, that does not exist yet."""
     from autotune.app.runs import runs_root
 
-    path = Path(shown_folder(source))
-    near = path.parent if path.is_dir() else runs_root()
+    path = Path(near(source))
+    folder = path.parent if path.is_dir() else Path(near(runs_root()))
     names = (f"{path.stem}-again{number or ''}" for number in count())
-    return next(near / name for name in names if not (near / name).exists())
+    return next(folder / name for name in names if not (folder / name).exists())

@@ -7,6 +7,7 @@ from pathlib import Path
 from shlex import join, quote, split
 from typing import TYPE_CHECKING
 
+from autotune.domain.paths import near
 from autotune.report.blocks import Commands, Paragraph, Section
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def next_steps(payload: RecommendationPayload) -> list[NextPayload]:
     found = [*to_train(payload), *to_verify(payload), *to_probe(payload)]
     run_dir = payload["run_dir"]
     if run_dir:
-        folder = quote(shown_folder(run_dir))
+        folder = quote(near(run_dir))
         found.append(_step(f"autotune recompute {folder} --gpu all", "the same on other machines"))
         found += [
             _step(f"autotune export {folder} --to {name}", f"what to run, for {name}")
@@ -74,7 +75,7 @@ def to_verify(payload: RecommendationPayload) -> list[NextPayload]:
     """Holding the run against the answer: a script of ours writes its log into the run folder."""
     if not payload["run_dir"] or not payload["best"] or not _scripts(payload):
         return []
-    folder = quote(shown_folder(payload["run_dir"]))
+    folder = quote(near(payload["run_dir"]))
     what = "hold the run against this answer, half-way or finished; later answers learn from it"
     return [_step(f"autotune verify {folder}", what)]
 
@@ -102,7 +103,7 @@ def after_verifying(run_dir: str | None, asked: AskedPayload | None) -> list[Nex
         found.append(_step(again(asked, "tune", ""), "ask again, with what this run taught"))
     if run_dir is not None:
         what = "whether another machine or other settings pay for what remains"
-        found.append(_step(f"autotune recompute {quote(shown_folder(run_dir))}", what))
+        found.append(_step(f"autotune recompute {quote(near(run_dir))}", what))
     return found
 
 
@@ -133,15 +134,6 @@ def _from_its_folder(asked: AskedPayload, command: str) -> str:
     return f"(cd {quote(asked['folder'])} && {command})"
 
 
-def shown_folder(path: str) -> str:
-    """A folder as one would type it: relative where it lies below the current one."""
-    folder = Path(path)
-    here = Path.cwd()
-    if folder.is_absolute() and folder.is_relative_to(here):
-        return str(folder.relative_to(here))
-    return path
-
-
 def _has_steps(payload: RecommendationPayload) -> bool:
     return payload["job"]["steps"] > 0
 
@@ -159,4 +151,4 @@ def _beside(name: str, other: str) -> str:
 
 
 def _below(payload: RecommendationPayload, name: str) -> str:
-    return f"{shown_folder(payload['run_dir'] or '')}/{name}"
+    return f"{near(payload['run_dir'] or '')}/{name}"

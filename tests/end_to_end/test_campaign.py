@@ -17,6 +17,7 @@ KEYS = {
     "schema_version", "phases", "runs", "offers", "schedule", "subset", "warnings", "cuts",
     "contradictions", "assumed", "scaling", "stated_scaling", "sharing", "total", "machine",
     "name", "hours_from", "mixed_cost_usd", "wall_seconds",
+    "decisive", "next",
 }  # fmt: skip
 
 
@@ -164,7 +165,7 @@ def test_the_long_pretraining_is_cut_first_and_saves_75_hours(stated: dict[str, 
 @pytest.mark.slow
 def test_every_format_tells_the_plan(tmp_path: Path) -> None:
     chart = tmp_path / "schedule.svg"
-    text = run(CAMPAIGN, "--parallel", "3", "--chart", str(chart)).stdout
+    text = run(CAMPAIGN, "--parallel", "3", "--chart", str(chart), "--verbose").stdout
     assert max(map(len, text.splitlines())) <= 80
     for words in ("63 runs in 3 phases", "Schedule", "it cannot go under"):
         assert words in text

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from autotune.report.screens.verify import verification_screen
 from autotune.report.verification import verification_text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,8 +90,9 @@ def test_case_a_is_verified_half_way_and_its_next_runs_follow(begun: Path) -> No
 def test_the_last_run_is_taken_and_every_format_says_the_same(begun: Path) -> None:
     arguments = ("verify", str(begun / "out" / "checkpoint-600"))
     found = answer(begun, *arguments)
-    text = run(begun, *arguments).stdout
+    text = run(begun, *arguments, "--verbose").stdout
     assert text == verification_text(found)
+    assert run(begun, *arguments).stdout == verification_screen(found)
     assert "step 600 of 2,375" in text
     assert max(map(len, text.splitlines())) <= 80
     assert "| step |" in run(begun, *arguments, "--format", "md").stdout

@@ -5,10 +5,11 @@ from __future__ import annotations
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from autotune.domain.paths import near
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.blocks import Bullets, Commands, Paragraph, Section, Table
 from autotune.report.comparison import against
-from autotune.report.how_to_run import shown_folder, to_probe, to_train, to_verify
+from autotune.report.how_to_run import to_probe, to_train, to_verify
 from autotune.report.phrases import (
     BOUND,
     fit_phrase,
@@ -242,7 +243,7 @@ def _to_run(payload: RecommendationPayload) -> Section:
     order = ": a smoke run, the run, then hold it against this answer" if smoke else ""
     if not own:
         return Section(f"To run{order}", (commands,))
-    text = f"Your file with these settings: {shown_folder(payload['run_dir'] or '')}/{own[0]}"
+    text = f"Your file with these settings: {near(payload['run_dir'] or '')}/{own[0]}"
     return Section(f"To run{order}", (Paragraph(text), commands))
 
 
@@ -251,7 +252,7 @@ def closing(payload: RecommendationPayload) -> Section:
     run_dir = payload["run_dir"]
     if not run_dir:
         return closing_section(payload)
-    folder = shown_folder(run_dir)
+    folder = near(run_dir)
     report = f"`autotune report {quote(folder)} --verbose`"
     return closing_section(payload, f"{report}, or the page {folder}/report.html")
 
