@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from autotune.evidence.run_log import RunLog
 
+AT_ONCE_S = 60.0  # between the last line of a record and the state saved after it, at most
 OUTPUT = "output"  # of a run folder: where its run.sh writes, unless told otherwise
 _READERS = {".json": read_trainer_state, ".csv": read_csv_log, ".jsonl": read_record}
 
@@ -26,7 +27,8 @@ _READERS = {".json": read_trainer_state, ".csv": read_csv_log, ".jsonl": read_re
 def read_log(path: Path) -> RunLog:
     """The log of a file; of a folder, the Trainer's newest state or the run's own record in it.
 
-    Where a folder has both, the one that was written last.
+    Where a folder has both, the one that was written last; a record that was written at the same
+    time as a state is of the same training, and says more.
 
     Raises InputError when there is none, or it is damaged.
     """
@@ -48,11 +50,16 @@ def _in_folder(folder: Path) -> Path:
     found += [place / RECORD_FILE for place in places]
     logs = [file for file in found if file is not None and file.is_file()]
     if logs:
-        return max(logs, key=lambda file: file.stat().st_mtime)
+        return max(logs, key=_written)
     msg = (
         f"{shown(str(folder))} holds neither {STATE_FILE}, checkpoints with one, nor {RECORD_FILE}"
     )
     raise InputError(msg, "name the Trainer's output folder, a checkpoint of it, or the log itself")
+
+
+def _written(log: Path) -> float:
+    """[s] when a log was written; a record a little later, so that it wins over its own states."""
+    return log.stat().st_mtime + (AT_ONCE_S if log.name == RECORD_FILE else 0.0)
 
 
 def training_of(path: str) -> str:

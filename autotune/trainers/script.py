@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from autotune.trainers.format import Plan
 
 _MARK = "# @SETTINGS@\n"
+_PARTS = ("MODEL", "TOKENIZER", "ROWS", "TIMES")
 _WIDTH = 88
 
 
@@ -38,9 +39,9 @@ def _script(template: str, settings: list[tuple[str, object, str]]) -> str:
     """A template with the shared parts and those settings that it reads."""
     folder = resources.files("autotune.trainers") / "templates"
     text = (folder / template).read_text(encoding="utf-8")
-    parts = ("model", "tokenizer", "rows")
-    for mark, part in ((f"# @{name.upper()}@\n", f"{name}.py.txt") for name in parts):
-        text = text.replace(mark, (folder / part).read_text(encoding="utf-8"))
+    for name in _PARTS:
+        part = (folder / f"{name.casefold()}.py.txt").read_text(encoding="utf-8")
+        text = text.replace(f"# @{name}@\n", part)
     settings = [row for row in settings if re.search(rf"\b{row[0]}\b", text)]
     return text.replace(_MARK, "".join(_setting(*row) for row in settings))
 

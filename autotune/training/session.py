@@ -5,9 +5,11 @@ from __future__ import annotations
 import atexit
 import contextlib
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
+from autotune.domain.paths import near
 from autotune.evidence.run_log import RunLog
 from autotune.evidence.step_times import RECORD_FILE, started
 from autotune.training import process
@@ -40,7 +42,7 @@ class Session:
         self.record = _record(self.expected, Path(args.output_dir), resumed=self.done > 0)
         self.record.add("start", **start)
         self.record.flush()
-        say(opening(self.expected, str(self.record.path), why))
+        say(opening(self.expected, near(self.record.path), why))
         self.memory = Memory(indices)
         self.judge_at = judge_at
         self.judged: list[Step] | None = [] if judge_at else None
@@ -109,7 +111,7 @@ class Session:
         self._write()
         if self.expected is not None and self.expected.row is not None:
             run = self.expected.run_dir
-            told = f"{run}" if run is not None else f"JOB {self.record.path}"
+            told = quote(near(run)) if run is not None else f"JOB {quote(near(self.record.path))}"
             say(f"recorded; `autotune verify {told}` compares the run with its plan")
 
     def close(self) -> None:
@@ -154,5 +156,5 @@ def _record(expected: Expected | None, output: Path, *, resumed: bool) -> Record
         try:
             return Record(expected.run_dir / RECORD_FILE, resumed=resumed)
         except OSError:
-            say(f"{expected.run_dir} cannot be written: recording into {output} instead")
+            say(f"{near(expected.run_dir)} cannot be written: recording into {output} instead")
     return Record(output / RECORD_FILE, resumed=resumed)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from exportcases import FULL, HOST, LORA, config, evaluation, job, offer, with_base
 
+from autotune.app.read_log import read_log
 from autotune.trainers.export import export, write_export
 
 pytestmark = pytest.mark.slow
@@ -70,6 +71,15 @@ def test_run_sh_stages_tokenises_and_trains_ten_steps_of_a_cpu_job(
     assert (adapter["r"], adapter["lora_alpha"], adapter["lora_dropout"]) == (8, 16, 0.05)
     assert sorted(adapter["target_modules"]) == ["down_proj", "q_proj", "v_proj"]
     assert (output / "final/tokenizer.json").exists()
+    log = read_log(tmp_path)  # of the run's folder: its own record, which was written last
+    assert (log.form, log.steps_done, log.max_steps, log.gpu) == ("record", 10, 10, "cpu")
+    assert (log.micro_batch_size, log.gradient_accumulation_steps) == (4, 2)
+    assert [step for step, _ in log.evaluations] == [5, 10]
+    assert len(log.saves_s) == 1
+    assert log.method == {"kind": "lora", "rank": 8}
+    assert log.model["num_layers"] >= 1
+    assert log.epoch == pytest.approx(trained["epoch"])
+    assert log.waiting is None or 0 <= log.waiting < 1
 
 
 @pytest.mark.parametrize("target", ["hf", "trl"])
