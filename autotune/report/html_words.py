@@ -67,5 +67,5 @@ def words_html(parts: Sequence[Markup]) -> Markup:
     used = [(word, what) for word, pattern, what in WORDS if re.search(pattern, text)]
     return tag(
         "dl", *(tag("div", tag("dt", word), tag("dd", what)) for word, what in used),
-        class_="words",
+        class_="glossary",
     ) if used else Markup()  # fmt: skip

@@ -132,7 +132,7 @@ def test_a_section_that_has_no_place_of_its_own_is_folded_under_how_sure(samples
 
 def test_every_word_that_is_explained_is_used_and_explained_once(samples: Samples) -> None:
     root = tree(samples.full)
-    words = of_class(root, "words")[0]
+    words = of_class(root, "glossary")[0]
     terms = texts(words, "dt")
     page = text(root).replace(text(words), "")
     assert len(terms) == len(set(terms)) > 8
