@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from autotune.domain.units import HOUR_S, MINUTE_S
+
 FROM_LOGARITHMIC = 8.0  # largest over smallest value
 TICKS = 5
 ROOM = 0.06  # of the span, kept free on both sides
@@ -47,6 +49,13 @@ class Axis:
             if len(shown) <= TICKS + 1:
                 break
         return shown[:: max(math.ceil(len(shown) / (TICKS + 1)), 1)]
+
+
+def time_unit(longest_s: float) -> tuple[float, str]:
+    """[s] The unit in which times up to this one are named, and its name."""
+    if longest_s >= 2 * HOUR_S:
+        return HOUR_S, "h"
+    return (MINUTE_S, "min") if longest_s >= 2 * MINUTE_S else (1.0, "s")
 
 
 def axis_for(values: list[float]) -> Axis:

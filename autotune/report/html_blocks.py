@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from autotune.report.blocks import Bars, Block, Section
 
 CARDS_FROM = 4  # columns from which on a row becomes a card on a phone
-LONGEST, SHOWN = 5, 3  # items of a list: more than these are folded, and to how many
+LONGEST, SHOWN = 4, 2  # items of a list: more than these are folded, and to how many
 
 
 def section_html(section: Section) -> Markup:
@@ -69,7 +69,8 @@ def block_html(block: Block) -> Markup:
     if isinstance(block, Paragraph):
         return tag("p", with_code(block.text), class_=block.tone)
     if isinstance(block, Bullets):
-        return _bullets(block)
+        items = [tag("li", with_code(item)) for item in block.items]
+        return tag("ul", *items, class_=block.tone)
     if isinstance(block, Commands):
         return commands_html(block.items)
     if isinstance(block, Table):
@@ -77,14 +78,13 @@ def block_html(block: Block) -> Markup:
     return cascade_html(block)
 
 
-def _bullets(block: Bullets) -> Markup:
+def few_bullets_html(block: Bullets) -> Markup:
     """A list; the most of a long one is folded away."""
-    items = [tag("li", with_code(item)) for item in block.items]
-    if len(items) <= LONGEST or block.tone == "warn":
-        return tag("ul", *items, class_=block.tone)
-    others = tag("ul", *items[SHOWN:], class_=block.tone)
-    more = fold(f"{len(items) - SHOWN} more", others, linked=False)
-    return joined([tag("ul", *items[:SHOWN], class_=block.tone), more])
+    if len(block.items) <= LONGEST:
+        return block_html(block)
+    first, others = block.items[:SHOWN], block.items[SHOWN:]
+    more = fold(f"{len(others)} more", block_html(Bullets(others, block.tone)), linked=False)
+    return joined([block_html(Bullets(first, block.tone)), more])
 
 
 def with_code(text: str) -> Markup:

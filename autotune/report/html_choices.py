@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ALTERNATIVES = 3
 TITLES = ("", "duration", "cost", "peak memory")
-SURE = 0.99  # from this probability of fitting on, nothing is said of it
+SURE = 0.95  # from this probability of fitting on, only the whole table tells it
 
 
 def choices_html(payload: RecommendationPayload) -> Markup:
@@ -96,7 +96,7 @@ def figures(row: Row, limits: LimitsPayload) -> list[Markup]:
     time_s, usd, memory = row["duration_s"], row["cost_usd"], row["memory_bytes"]
     late, dear = missed(row, limits)
     hours, dollars = between(time_s, format_seconds), between(usd, format_usd)
-    sure = row["fits_probability"] > SURE
+    sure = row["fits_probability"] >= SURE
     usable = f"of {format_bytes(memory['usable'])}"
     return [
         figure_cell("duration", time_s["p50"], format_seconds, hours, late),

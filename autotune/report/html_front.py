@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.domain.outcome import FEASIBLE_PROBABILITY
-from autotune.domain.units import HOUR_S, MINUTE_S, format_bytes, format_seconds, format_usd
-from autotune.report.html_axis import Axis, axis_for
+from autotune.domain.units import format_bytes, format_seconds, format_usd
+from autotune.report.html_axis import Axis, axis_for, time_unit
 from autotune.report.html_markup import Markup, joined, share, tag
 from autotune.report.phrases import config_phrase, offer_name
 
@@ -132,7 +132,7 @@ def _grid(times: Axis, costs: Axis) -> Markup:
         y = f"{_y(costs, value):g}"
         marks.append(tag("line", x1="0%", x2="100%", y1=y, y2=y, class_="grid"))
         marks.append(tag("text", format_usd(value), x="-8", y=y, dy="4", class_="tick left"))
-    unit, name = _time_unit(times.high)
+    unit, name = time_unit(times.high)
     for value in Axis(times.low / unit, times.high / unit, times.logarithmic).ticks():
         x = _x(times, value * unit)
         marks.append(tag("line", x1=x, x2=x, y1="0", y2=bottom, class_="grid"))
@@ -140,12 +140,6 @@ def _grid(times: Axis, costs: Axis) -> Markup:
             tag("text", f"{value:g} {name}", x=x, y=str(HEIGHT_PX + 18), class_="tick under")
         )
     return joined(marks)
-
-
-def _time_unit(longest_s: float) -> tuple[float, str]:
-    if longest_s >= 2 * HOUR_S:
-        return HOUR_S, "h"
-    return (MINUTE_S, "min") if longest_s >= 2 * MINUTE_S else (1.0, "s")
 
 
 def _staircase(front: Sequence[tuple[float, float]], times: Axis, costs: Axis) -> Markup:

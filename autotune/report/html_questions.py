@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.units import format_count, format_seconds, format_usd
 from autotune.report.answer import recommendation_sections
-from autotune.report.blocks import Bars, Commands, Paragraph, Section
+from autotune.report.blocks import Bars, Bullets, Commands, Paragraph, Section
 from autotune.report.html_bills import bills_html, probes_html, rows_by_name, tiles
 from autotune.report.html_blocks import (
     block_html,
     blocks_html,
     commands_html,
+    few_bullets_html,
     fold,
     folded,
     section_html,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 COMMANDS = 4  # that are shown at most; the others are folded
 EVERY, AN_HOUR = "Every machine and configuration", "What an hour saved costs"
 BILLS = "Where the time and the memory go"
+ELSEWHERE = "autotune recompute"
 CHECKED = "autotune verify"  # the last command that is shown
 
 
@@ -184,29 +186,26 @@ def _machine(payload: RecommendationPayload, sections: Sections) -> Question:
         figure = tag("figure", plane_html(payload), few_machines_html(payload))
         content = (figure, fold(EVERY, hour, machines_html(payload)))
         return Question("machine", "Machine", words, tag("p", answer), content)
-    answer = f"{offer_name(best)}, {_rate(best)}."
-    price = block_html(Paragraph(f"Price: {price_phrase(best)}.", "quiet"))
-    alone = (price, _alone(payload), _all_machines(payload))
-    return Question("machine", "Machine", words, tag("p", answer), alone)
+    return Question("machine", "Machine", words, *_alone(payload, best))
 
 
 def _all_machines(payload: RecommendationPayload) -> Markup:
     return fold(EVERY, machines_html(payload)) if payload.get("machines") else Markup()
 
 
-def _rate(row: Row) -> str:
-    rate = row["usd_per_hour"]
-    return f"at {format_usd(rate)}/h" if rate else "free of charge"
-
-
-def _alone(payload: RecommendationPayload) -> Markup:
+def _alone(payload: RecommendationPayload, best: Row) -> tuple[Markup, tuple[Markup, ...]]:
+    """The answer where one machine only is left, and what stands under it."""
+    price = block_html(Paragraph(f"Its price: {price_phrase(best)}.", "quiet"))
     if payload["job"]["offers"] > 1:
-        return joined([tag("p", "No other machine of the job holds it."), misfits_words(payload)])
-    words = "It is the only machine that the job names, so no other was compared."
-    folder = payload["run_dir"]
-    line = f"autotune recompute {folder} --gpu all" if folder else ""
-    what = "the same job on every machine with a price"
-    return joined([tag("p", words), commands_html([(line, what)] if line else [])])
+        answer = f"Of the job's machines only {offer_name(best)} holds it."
+        return tag("p", answer), (price, misfits_words(payload), _all_machines(payload))
+    again = [
+        (each["command"], "the same job on every machine with a price")
+        for each in payload.get("next", [])
+        if each["command"].startswith(ELSEWHERE)
+    ]
+    answer = f"Only {offer_name(best)} was compared: the job names no other."
+    return tag("p", answer), (price, commands_html(again))
 
 
 def _machines_answer(payload: RecommendationPayload) -> str:
@@ -276,7 +275,10 @@ def _sure(payload: RecommendationPayload, sections: Sections) -> Question:
         *blocks_html([Paragraph(f"From {source}.", "quiet")] if source else []),
         titled(probes.title, probes_html(payload, probes)),
         tag("p", f"{changes.title}:", class_="strong") if changes.blocks else Markup(),
-        *blocks_html(changes.blocks),
+        *(
+            few_bullets_html(each) if isinstance(each, Bullets) else block_html(each)
+            for each in changes.blocks
+        ),
         *(folded(each) for each in readings),
         folded(said),
         fold("What your other choices are worth", *around),
@@ -284,7 +286,7 @@ def _sure(payload: RecommendationPayload, sections: Sections) -> Question:
         *(folded(each) for each in sections.left),
     )
     return Question(
-        "sure", "How sure", "How sure is it, and what would change it?", tag("p", answer), content
+        "sure", "How sure", "How sure is it? What would change it?", tag("p", answer), content
     )
 
 

@@ -6,6 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import format_seconds
+from autotune.report.html_axis import Axis, time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +17,7 @@ _MARKS = "123456789abcdefghijklmnopqrstuvwxyz"
 _COLOURS = (
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999",
 )  # fmt: skip
-_LEFT, _ROW, _TOP, _WIDTH, _TICKS = 70, 22, 46, 900, 6
+_LEFT, _ROW, _TOP, _WIDTH = 70, 22, 46, 900
 
 
 def phase_marks(payload: Payload) -> dict[str | None, str]:
@@ -47,10 +48,12 @@ def plan_svg(payload: Payload) -> str:
         return _empty(payload)
     span = schedule["makespan_s"]
     scale = (_WIDTH - _LEFT - 20) / span
-    height = _TOP + _ROW * schedule["machines"] + 30 + 18
+    bottom = _TOP + _ROW * schedule["machines"]
     phases = list(dict.fromkeys(run["phase"] for run in payload["runs"]))
     colours = {name: _COLOURS[n % len(_COLOURS)] for n, name in enumerate(phases)}
-    title = f"{payload['name']}: {format_seconds(span)} on {schedule['machines']} machine(s)"
+    legend, height = _legend([name or "runs" for name in phases], list(colours.values()), bottom)
+    machines = "1 machine" if schedule["machines"] == 1 else f"{schedule['machines']} machines"
+    title = f"{payload['name']}: {format_seconds(span)} on {machines}"
     parts = [_head(height, title), _text(_LEFT, 18, title, weight="bold")]
     parts += _axis(span, scale, schedule["machines"])
     parts += [
@@ -60,7 +63,7 @@ def plan_svg(payload: Payload) -> str:
     lanes = _lanes(schedule["placements"])
     for placed, (lane, of) in zip(schedule["placements"], lanes, strict=True):
         parts.append(_bar(placed, scale, colours[placed["phase"]], lane, of))
-    parts += _legend([name or "runs" for name in phases], list(colours.values()), height - 12)
+    parts += legend
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -100,15 +103,16 @@ def _text(x: float, y: float, text: str, *, anchor: str = "start", weight: str =
 
 
 def _axis(span: float, scale: float, machines: int) -> list[str]:
+    """Lines at round times, named over the schedule."""
     found = []
     bottom = _TOP + _ROW * machines
-    for tick in range(_TICKS + 1):
-        seconds = span * tick / _TICKS
-        x = _LEFT + seconds * scale
+    unit, name = time_unit(span)
+    for tick in Axis(0.0, span / unit, logarithmic=False).ticks():
+        x = _LEFT + tick * unit * scale
         found.append(
             f'<line x1="{x:.1f}" y1="{_TOP - 4}" x2="{x:.1f}" y2="{bottom}" stroke="#dddddd"/>'
         )
-        found.append(_text(x, _TOP - 9, format_seconds(seconds), anchor="middle"))
+        found.append(_text(x, _TOP - 9, f"{tick:g} {name}", anchor="middle"))
     return found
 
 
@@ -125,15 +129,19 @@ def _bar(placed: Payload, scale: float, colour: str, lane: int, of: int) -> str:
     )
 
 
-def _legend(names: Sequence[str], colours: Sequence[str], y: int) -> list[str]:
+def _legend(names: Sequence[str], colours: Sequence[str], top: int) -> tuple[list[str], int]:
+    """The phases in lines under the schedule, and where the drawing ends [pixels]."""
     found = []
-    x = float(_LEFT)
+    x, y = float(_LEFT), top + 36
     for name, colour in zip(names, colours, strict=True):
         shown = name if len(name) < 30 else name[:27] + "..."  # noqa: PLR2004 - room in the legend
+        wide = 30 + 7.5 * len(shown)
+        if x + wide > _WIDTH and x > _LEFT:
+            x, y = float(_LEFT), y + 20
         found.append(f'<rect x="{x:.1f}" y="{y - 10}" width="12" height="12" fill="{colour}"/>')
         found.append(_text(x + 16, y, shown))
-        x += 30 + 7.0 * len(shown)
-    return found
+        x += wide
+    return found, y + 12
 
 
 def _empty(payload: Payload) -> str:

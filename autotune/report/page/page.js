@@ -55,7 +55,7 @@
   });
 
   // What explains an answer in a drawing is open where there is room for it.
-  if (window.matchMedia("(min-width: 40.01rem)").matches) {
+  if (window.matchMedia("(min-width: 54.01rem)").matches) {
     document.querySelectorAll("details.wide").forEach(function (each) { each.open = true; });
   }
 
