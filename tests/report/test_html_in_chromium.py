@@ -62,7 +62,8 @@ def answers(samples: Samples, tmp_path_factory: pytest.TempPathFactory) -> dict[
         patch.setenv("AUTOTUNE_OFFLINE", "1")
         for number, (kind, words) in enumerate(ASKED.items()):
             run_dir = folder / str(number)
-            assert run(["tune", *words, "--quiet", "--run", str(run_dir)]) in {0, 3, 4}
+            line = ["tune", *words, "--format", "json", "--quiet", "--run", str(run_dir)]
+            assert run(line) in {0, 3, 4}
             pages[kind] = run_dir / "report.html"
     assert samples.full.best is not None
     best = samples.full.best
