@@ -144,6 +144,7 @@ def _more_of(offer: Offer, count: int) -> Offer | None:
     return replace(
         offer,
         count=count,
+        instance="",
         usd_per_hour=rate,
         price_source=source,
         host=replace(default_host(count, offer.device), wsl=offer.host.wsl),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.waterfall import touched
 from autotune.domain.config import KNOBS, Config
+from autotune.domain.machine_text import machine_label
 from autotune.domain.recompute import Difference, Kept
 from autotune.report.payload import job_payload
 from autotune.space.rules import violations
@@ -36,6 +37,8 @@ def recommends_another(before: Mapping[str, Any] | None, after: Mapping[str, Any
         return before is not after
     names = ("device", "device_count", "spot")
     if any(before[name] != after[name] for name in names):
+        return True
+    if (before.get("instance") or "") != (after.get("instance") or ""):
         return True
     return any(
         before["config"].get(name) != after["config"].get(name)
@@ -128,7 +131,13 @@ def _machine(
     before: Mapping[str, Any], after: Mapping[str, Any], *, one: bool
 ) -> Iterator[Difference | Kept]:
     there, here = (
-        f"{row['device_count']}x {row['device']}{', spot' if row['spot'] else ''}"
+        machine_label(
+            row["device"],
+            row["device_count"],
+            spot=row["spot"],
+            instance=row.get("instance"),
+            counted=True,
+        )
         for row in (before, after)
     )
     if there == here:

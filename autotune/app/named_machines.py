@@ -1,11 +1,16 @@
-"""`--gpu`, `--price` and `--spot`: machines by name, as entries of a job file's hardware."""
+"""`--gpu`, `--price` and `--spot`: machines by name, as entries of a job file's hardware.
+
+An instance of a cloud (p4d.24xlarge) becomes the devices that it holds, and keeps its name for its
+price and host.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.devices import find_device, load_devices
-from autotune.catalog.prices import price_for
+from autotune.catalog.instances import HOW_TO_NAME, find_instance, unknown_instance
+from autotune.catalog.prices import price_for, price_of_instance
 from autotune.domain.errors import InputError
 from autotune.domain.jobvalues import whole_or_zero
 from autotune.domain.machine_text import machine_entry, split_machine, split_machines
@@ -37,6 +42,62 @@ def replace_hardware(values: Values, gpus: Sequence[str], batch: int) -> None:
     if not values["hardware"]:
         msg = "--gpu names no device"
         raise InputError(msg, "`autotune devices` lists them")
+
+
+def name_devices(values: Values) -> None:
+    """Instances of the hardware and of the evidence become their devices. Raises InputError."""
+    stated = values.get("hardware")
+    if isinstance(stated, str | dict):
+        values["hardware"] = _instance_as_devices(stated, "hardware")
+    elif isinstance(stated, list):
+        values["hardware"] = [
+            _instance_as_devices(item, f"hardware[{index}]") for index, item in enumerate(stated)
+        ]
+    evidence = values.get("evidence")
+    for index, item in enumerate(evidence if isinstance(evidence, list) else ()):
+        if isinstance(item, dict) and item.get("hardware") is not None:
+            where = f"evidence[{index}].hardware"
+            item["hardware"] = _instance_as_devices(item["hardware"], where)
+
+
+def _instance_as_devices(item: object, where: str) -> object:
+    """An entry that names an instance as its devices; any other as it is."""
+    if not isinstance(item, str | dict):
+        return item
+    try:
+        entry = machine_entry(item)
+        named = as_devices(entry)
+    except InputError as error:
+        msg = f"{where}: {error.message}"
+        raise InputError(msg, error.hint) from None
+    return item if named == entry else named
+
+
+def as_devices(entry: Values) -> Values:
+    """An entry's instance (as `gpu` or `instance`) as the devices it holds; others unchanged.
+
+    Raises InputError for a count or a device that the instance does not have, and for the name of
+    an instance that nobody knows.
+    """
+    text, gpu = entry.get("instance"), entry.get("gpu")
+    if text is None and (not isinstance(gpu, str) or device_name(gpu) or gpu.casefold() == ALL):
+        return entry
+    found = find_instance(str(gpu if text is None else text))
+    if found is None:
+        unknown = unknown_instance(str(gpu)) if text is None else None
+        if unknown is not None:
+            raise unknown
+        if text is not None and gpu is None:
+            msg = f"unknown instance {str(text)[:80]!r}"
+            raise InputError(msg, HOW_TO_NAME)
+        return entry  # a recorded one that the tables no longer have, or the name of a device
+    if whole_or_zero(entry.get("count") or found.count) != found.count:
+        msg = f"{found.label} has {found.count}x {found.device}, and {entry['count']} are asked for"
+        raise InputError(msg, "an instance is one machine; leave the count out, or name devices")
+    if text is not None and gpu is not None and device_name(str(gpu)) != found.device:
+        msg = f"{found.label} has {found.count}x {found.device}, and gpu is {str(gpu)[:80]!r}"
+        raise InputError(msg, "leave gpu out")
+    return {**entry, "gpu": found.device, "count": found.count, "instance": found.label}
 
 
 def entries_of(values: Values) -> list[Values]:
@@ -84,11 +145,16 @@ def _named(name: str, count: int | None, stated: list[Values], batch: int) -> It
                 if count or each == 1 or batch % each == 0:
                     yield from _stated_or_plain(device, each, stated)
         return
-    device = find_device(name).name
+    asked = as_devices({"gpu": name} if count is None else {"gpu": name, "count": count})
+    device, instance = find_device(str(asked["gpu"])).name, asked.get("instance")
     same = [
-        entry for entry in stated if _key(entry)[0] == device and count in {None, _key(entry)[1]}
+        entry
+        for entry in stated
+        if _key(entry)[0] == device
+        and (instance is None or entry.get("instance") == instance)
+        and count in {None, _key(entry)[1]}
     ]
-    yield from same or [{"gpu": device, "count": count or 1}]
+    yield from same or [{**asked, "gpu": device, "count": asked.get("count", 1)}]
 
 
 def _stated_or_plain(name: str, count: int, stated: list[Values]) -> list[Values]:
@@ -112,6 +178,9 @@ def add_spot(values: Values) -> None:
 
 def _has_spot_price(entry: Values) -> bool:
     name, count = _key(entry)
+    instance = find_instance(str(entry["instance"])) if entry.get("instance") else None
+    if instance is not None:
+        return price_of_instance(instance.provider, instance.listed_as, spot=True)[0] is not None
     return name is not None and count > 0 and price_for(name, count, spot=True) is not None
 
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.devices import cpu_device, default_host, find_device
-from autotune.catalog.prices import age_days, price_for
+from autotune.catalog.instances import find_instance
+from autotune.catalog.prices import age_days, price_for, price_of_instance
 from autotune.domain.device import Host, Offer
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption
@@ -25,6 +26,8 @@ from autotune.domain.units import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from autotune.catalog.instances import Instance
+    from autotune.catalog.prices import Price
     from autotune.domain.device import Device
     from autotune.domain.jobfile import HardwareSection, HostSection, OwnedSection
 
@@ -57,6 +60,7 @@ def offer_of(
     """One offer. What was not stated is appended to `assumed`. Raises InputError."""
     where = f"hardware[{index}]"
     device = cpu_device() if section.gpu.casefold() == "cpu" else find_device(section.gpu)
+    instance = find_instance(section.instance) if section.instance else None
     if device.is_cpu and section.count != 1:
         msg = f"{where}: cpu is this machine, so its count is 1, not {section.count}"
         raise InputError(msg)
@@ -65,8 +69,12 @@ def offer_of(
         if section.count > 1
         else (f"{where} ({device.name})")
     )
-    host = _host(section.host, section.count, device, storage, label, assumed)
-    offer = Offer(device, section.count, 0.0, host, "", spot=section.spot)
+    host = default_host(section.count, device, storage)
+    if instance is not None:
+        host = _host_of(instance, host, label, assumed)
+    host = _host(section.host, host, device, label, assumed)
+    name = section.instance or ""
+    offer = Offer(device, section.count, 0.0, host, "", spot=section.spot, instance=name)
     offer = _priced(offer, section, label, assumed)
     return _interrupted(offer, section, label, assumed)
 
@@ -81,15 +89,28 @@ def distinct(sections: Sequence[HardwareSection]) -> tuple[HardwareSection, ...]
     return tuple(found.values())
 
 
+def _host_of(instance: Instance, host: Host, label: str, assumed: list[Assumption]) -> Host:
+    """The assumed host with what is known of the instance around the devices."""
+    value = f"{instance.label}: {instance.count}x {instance.device}"
+    if not instance.vcpus or not instance.ram_bytes:
+        assumed.append(Assumption(f"{label}.instance", value, "the table of prices says so"))
+        return host
+    value += f", {instance.vcpus} vCPUs, {format_bytes(instance.ram_bytes)}"
+    assumed.append(Assumption(f"{label}.instance", value, instance.source))
+    known = {"cores", "ram_bytes", "shm_bytes"}
+    return replace(
+        host,
+        cores=instance.vcpus,
+        ram_bytes=instance.ram_bytes,
+        shm_bytes=instance.ram_bytes / 2,  # Linux gives /dev/shm half of the RAM
+        assumed=tuple(name for name in host.assumed if name not in known),
+    )
+
+
 def _host(
-    stated: HostSection | None,
-    count: int,
-    device: Device,
-    storage: str,
-    label: str,
-    assumed: list[Assumption],
+    stated: HostSection | None, host: Host, device: Device, label: str, assumed: list[Assumption]
 ) -> Host:
-    host = default_host(count, device, storage)
+    """The host with what the job states of it; what is left of the assumed is listed."""
     values: dict[str, Any] = {}
     for key, (field, parse) in _HOST_KEYS.items():
         value = getattr(stated, key, None)
@@ -199,11 +220,7 @@ def _purchase_per_hour(owned: OwnedSection, label: str, assumed: list[Assumption
 
 
 def _catalog_priced(offer: Offer, label: str, assumed: list[Assumption]) -> Offer:
-    found = price_for(offer.device.name, offer.count, spot=offer.spot)
-    if found is None:
-        kind = "spot price" if offer.spot else "price"
-        msg = f"{label}: no {kind} of {offer.count}x {offer.device.name} is known"
-        raise InputError(msg, 'state one, such as `price: 2.50 USD/h` or `--price "2.50 USD/h"`')
+    found = (_instance_price if offer.instance else _device_price)(offer, label)
     why = f"not stated; {found.source}, {found.as_of}"
     assumed.append(Assumption(f"{label}.price", f"{format_usd(found.usd_per_hour)}/h", why))
     return replace(
@@ -213,6 +230,33 @@ def _catalog_priced(offer: Offer, label: str, assumed: list[Assumption]) -> Offe
         price_as_of=found.as_of,
         price_age_days=age_days(found.as_of),
     )
+
+
+def _instance_price(offer: Offer, label: str) -> Price:
+    """What the instance costs; never what its devices cost elsewhere."""
+    instance = find_instance(offer.instance)
+    found, why = None, "the tables do not have it any more"
+    if instance is not None:
+        found, why = price_of_instance(instance.provider, instance.listed_as, spot=offer.spot)
+    if found is None:
+        terms = "spot price" if offer.spot else "price"
+        msg = f"{label}: no {terms} of {offer.instance} is known: {why}"
+        name = offer.instance.partition(" ")[2]
+        hint = (
+            f'state it: --gpu "{name}@PRICE"; or --gpu {offer.count}x{offer.device.name}, for what '
+            "these devices cost elsewhere; `autotune prices refresh` fetches today's prices"
+        )
+        raise InputError(msg, hint)
+    return found
+
+
+def _device_price(offer: Offer, label: str) -> Price:
+    found = price_for(offer.device.name, offer.count, spot=offer.spot)
+    if found is None:
+        kind = "spot price" if offer.spot else "price"
+        msg = f"{label}: no {kind} of {offer.count}x {offer.device.name} is known"
+        raise InputError(msg, 'state one, such as `price: 2.50 USD/h` or `--price "2.50 USD/h"`')
+    return found
 
 
 def _interrupted(

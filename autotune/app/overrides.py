@@ -10,7 +10,7 @@ import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.named_machines import add_spot, replace_hardware, set_prices
+from autotune.app.named_machines import add_spot, name_devices, replace_hardware, set_prices
 from autotune.app.read_jobfile import Document
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import unknown
@@ -61,6 +61,7 @@ def settable_keys() -> list[str]:
 def overridden(document: Document, overrides: Overrides) -> Document:
     """The document with the command line's changes; lines of changed keys are forgotten."""
     values = copy.deepcopy(document.values)
+    name_devices(values)
     changed: set[str] = set()
     if overrides.gpus:
         replace_hardware(values, overrides.gpus, _batch(values, overrides.set_values))

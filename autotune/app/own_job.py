@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.named_machines import ALL
+from autotune.app.named_machines import ALL, as_devices
 from autotune.app.read_jobfile import Document, document_of, read_text
 from autotune.catalog.models import find_model
 from autotune.domain.config import KNOBS
@@ -236,7 +236,8 @@ def _with_counts(made: Imported, overrides: Overrides) -> Overrides:
     gpus = []
     for text in split_machines(tuple(overrides.gpus)):
         said = split_machine(text)
-        if said.count is None and said.name.casefold() != ALL:
+        counted = said.count or as_devices({"gpu": said.name}).get("count")
+        if counted is None and said.name.casefold() != ALL:
             text = f"{count}x {text}"  # noqa: PLW2901 - the same machine, counted
             why = "as many as the file runs on; NAME:1 stands for one"
             made.note("hardware", f"{said.name}:{count}", why)
@@ -247,7 +248,10 @@ def _with_counts(made: Imported, overrides: Overrides) -> Overrides:
 def _first_machine(overrides: Overrides) -> tuple[str | None, int]:
     """Name and count of the first device named; no name for `all`."""
     said = split_machine(split_machines(tuple(overrides.gpus))[0])
-    return (None, 1) if said.name.casefold() == ALL else (said.name, said.devices)
+    if said.name.casefold() == ALL:
+        return None, 1
+    entry = as_devices({"gpu": said.name, "count": said.count})
+    return str(entry["gpu"]), int(entry.get("count") or 1)
 
 
 def _place_saves(made: Imported, values: dict[str, Any], overrides: Overrides, batch: int) -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.domain.jobvalues import shown
+from autotune.domain.machine_text import machine_label
 from autotune.domain.paths import whole
 from autotune.domain.units import DAY_S
 
@@ -233,9 +234,14 @@ def _summary(payload: dict[str, Any]) -> str:
     if not best:
         return "nothing fits"
     duration, cost = best["duration_s"]["p50"], best["cost_usd"]["p50"]
-    return (
-        f"{best['device_count']}x {best['device']}, {format_seconds(duration)}, {format_usd(cost)}"
+    where = machine_label(
+        best["device"],
+        best["device_count"],
+        spot=best.get("spot", False),
+        instance=best.get("instance"),
+        counted=True,
     )
+    return f"{where}, {format_seconds(duration)}, {format_usd(cost)}"
 
 
 def last_run(root: Path | None = None) -> Path:

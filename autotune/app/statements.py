@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.app.named_machines import as_devices
 from autotune.catalog.devices import find_device
 from autotune.domain.errors import InputError
 from autotune.domain.jobvalues import parse_step_time
-from autotune.domain.machine_text import split_machine
+from autotune.domain.machine_text import machine_entry
 from autotune.domain.statement import About, Span, StatedDuration, Statement
 from autotune.domain.units import parse_bytes, parse_figure, parse_seconds, parse_span
 
@@ -55,8 +56,8 @@ def statement_of(entry: StatedEntry, index: int) -> Statement:
 def _machine(text: str | None) -> tuple[str | None, int]:
     if text is None:
         return None, 1
-    said = split_machine(text)
-    return find_device(said.name).name, said.devices
+    entry = as_devices(machine_entry(text))
+    return find_device(str(entry["gpu"])).name, int(entry.get("count", 1))
 
 
 def _about(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from autotune.app import runs
 from autotune.app.instead_of_run import job_values
 from autotune.app.log_match import Plan, Smoke, check_same_job, plan_of
+from autotune.app.named_machines import as_devices
 from autotune.app.overrides import Overrides
 from autotune.app.own_job import flag_of
 from autotune.app.verified import without_verified
@@ -20,7 +21,7 @@ from autotune.domain.candidates import Candidates
 from autotune.domain.config import Config
 from autotune.domain.device import Offer
 from autotune.domain.errors import InputError
-from autotune.domain.machine_text import split_machine
+from autotune.domain.machine_text import machine_entry
 from autotune.domain.outcome import MemoryParts, Spread, TimeParts, bound_of
 
 if TYPE_CHECKING:
@@ -137,8 +138,8 @@ def _is_of(job: Job, log: RunLog) -> bool:
 def _offer_of(job: Job, row: Any) -> Offer:  # noqa: ANN401 - a recorded row
     """The job's offer, or the machine that it runs on today, that a recorded row is on."""
     known = (*job.offers, job.today_offer) if job.today_offer else job.offers
-    wanted = (row["device"], row["device_count"], row["spot"])
-    same = (o for o in known if (o.device.name, o.count, o.spot) == wanted)
+    wanted = (row["device"], row["device_count"], row["spot"], row.get("instance") or "")
+    same = (o for o in known if (o.device.name, o.count, o.spot, o.instance) == wanted)
     return next(same, job.offers[0])
 
 
@@ -203,9 +204,9 @@ def machine_of(named: str | None, count: int | None, planned: Planned) -> Offer:
             "starts and trains, and its times say nothing of that machine"
         )
         raise InputError(msg, "--gpu NAME compares anyway")
-    said = split_machine(named)
-    device = find_device(said.name)
-    count = said.count or count or planned.offer.count
+    entry = as_devices(machine_entry(named))
+    device = find_device(str(entry["gpu"]))
+    count = entry.get("count") or count or planned.offer.count
     offers = (planned.offer, *planned.job.offers)
     for offer in offers:
         if (offer.device.name, offer.count) == (device.name, count):

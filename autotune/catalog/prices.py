@@ -25,7 +25,7 @@ from autotune.catalog.tables import DATA, CatalogDataError
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from pathlib import Path
 
     from autotune.catalog.price_cache import Cached
@@ -38,6 +38,7 @@ __all__ = [
     "age_days",
     "load_prices",
     "price_for",
+    "price_of_instance",
     "refused_prices",
 ]
 
@@ -120,6 +121,42 @@ def price_for(
         if found:
             return choose([p for p in found if not p.notes.startswith(_OTHER_SIZE)] or found)
     return None
+
+
+def price_of_instance(
+    provider: str, names: Collection[str], *, spot: bool = False
+) -> tuple[Price | None, str]:
+    """The price of one provider's instance, and why there is none.
+
+    Args:
+        provider: As the tables name it.
+        names: The instance's, as the tables list them.
+        spot: Its spot price.
+
+    The user's own table comes first; of several regions the cheapest. Rows that would never stand
+    in for a device (superseded, without the host, suspicious) are no price of the instance either.
+    """
+    rows = [p for p in _known(cached_prices()) if p.provider == provider and p.instance in names]
+    if not rows:
+        return None, "the table of prices does not list it"
+    priced = _latest(rows, spot=spot)
+    if not priced:
+        return None, "no spot price of it is known" if spot else "only its spot price is known"
+    usable = [p for p in priced if p.kind in LISTED | INDICATIVE and not p.suspicious]
+    if not usable:
+        why = priced[0].suspicious or priced[0].notes or priced[0].kind
+        return None, f"its listed price cannot be used: {why}"
+    own = [price for price in usable if price.own]
+    best = _cheapest([_scaled(p, p.count, spot=spot) for p in own or usable])
+    where = f" in {best.region}" if best.region else ""
+    terms = " spot" if spot else ""
+    source = f"{provider} {best.instance}{terms}{where}: {_source_of(best)}"
+    return replace(best, source=source), ""
+
+
+def _source_of(price: Price) -> str:
+    """Where a scaled row comes from, without the instance that was put before it."""
+    return price.source.partition(": ")[2]
 
 
 _OTHER_SIZE = "sold only by "

@@ -26,9 +26,9 @@ Gpu = Annotated[
     list[str] | None,
     typer.Option(
         "--gpu",
-        metavar="NAME|8xNAME[@PRICE],...",
-        help="Run on these machines: h100, 8xH100, h100:8, a name as nvidia-smi prints it; or: "
-        "all. Instead of the job's own.",
+        metavar="NAME|8xNAME|INSTANCE[@PRICE],...",
+        help="Run on these machines: h100, 8xH100, h100:8, a name as nvidia-smi prints it, an "
+        "instance of a cloud (p4d.24xlarge); or: all. Instead of the job's own.",
     ),
 ]
 Price = Annotated[

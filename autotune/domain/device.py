@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autotune.domain.machine_text import machine_label
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -90,9 +92,9 @@ class Offer:
     month_usd: float | None = None  # subscription: what a month costs, however little is used
     month_hours: float | None = None
     memory_source: str = ""  # where the device's memory was read; empty: the catalogue
+    instance: str = ""  # "aws p4d.24xlarge", where it was named so
 
     @property
     def label(self) -> str:
         """The offer in a few characters: "2x h100-sxm, spot"."""
-        times = f"{self.count}x " if self.count > 1 else ""
-        return f"{times}{self.device.name}{', spot' if self.spot else ''}"
+        return machine_label(self.device.name, self.count, spot=self.spot, instance=self.instance)

@@ -220,6 +220,7 @@ class HardwareSection(Section):
     """One offer: devices of one kind, on one host, at one price."""
 
     gpu: Text
+    instance: Text | None = None  # "aws p4d.24xlarge", which these devices are
     count: Annotated[int, whole(1, MAX_DEVICES)] = 1
     price: Price | None = None
     owned: OwnedSection | None = None

@@ -100,6 +100,18 @@ def split_machines(texts: tuple[str, ...] | list[str]) -> tuple[str, ...]:
     return tuple(parts)
 
 
+def machine_label(
+    device: str, count: int, *, spot: bool, instance: str | None, counted: bool = False
+) -> str:
+    """A machine in a few characters, as `split_machine` reads it: "2x h100-sxm, spot".
+
+    counted: also one device with its count.
+    """
+    times = f"{count}x " if count > 1 or counted else ""
+    name = f" ({instance})" if instance else ""
+    return f"{times}{device}{name}{', spot' if spot else ''}"
+
+
 def machine_entry(value: str | Mapping[str, Any]) -> dict[str, Any]:
     """A hardware entry with name, count, terms and price apart, however its `gpu` is written.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.machine_text import machine_label
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 from autotune.report.blocks import Bullets, Section, Table
 
@@ -17,8 +18,8 @@ MANY = 100  # a day: from so many on no decimals are shown
 
 def machine_name(row: Mapping[str, Any]) -> str:
     """The machine of a row in a few characters: "2x h100-sxm, spot"."""
-    times = f"{row['device_count']}x " if row["device_count"] > 1 else ""
-    return f"{times}{row['device']}{', spot' if row['spot'] else ''}"
+    spot, instance = row["spot"], row.get("instance")
+    return machine_label(row["device"], row["device_count"], spot=spot, instance=instance)
 
 
 def variant_and_machine(row: Mapping[str, Any]) -> str:

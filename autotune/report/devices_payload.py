@@ -145,6 +145,7 @@ def _infeasible(item: NotFitting, variant: str) -> Payload:
         "variant": variant or None,
         "device": item.offer.device.name,
         "device_count": item.offer.count,
+        "instance": item.offer.instance or None,
         "spot": item.offer.spot,
         "reason": item.reason,
         "required_bytes": item.required_bytes,
@@ -156,6 +157,7 @@ def _scaling(line: Scaling) -> Payload:
     return {
         "device": line.offer.device.name,
         "device_count": line.offer.count,
+        "instance": line.offer.instance or None,
         "spot": line.offer.spot,
         "of": line.label or None,
         "rows": list(line.sizes),

@@ -200,6 +200,7 @@ def row_payload(row: Estimated) -> Row:
     return {
         "device": row.offer.device.name,
         "device_count": _whole(row.offer.count),
+        "instance": row.offer.instance or None,
         "usd_per_hour": _real(row.offer.usd_per_hour, "usd_per_hour"),
         "price_as_of": row.offer.price_as_of,
         "price_source": row.offer.price_source,

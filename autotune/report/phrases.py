@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.domain.config import is_extra
+from autotune.domain.machine_text import machine_label
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def between(spread: SpreadPayload, show: Callable[[float], str]) -> str:
 
 def offer_name(row: Row) -> str:
     """The machine: "2x h100-sxm, spot"."""
-    return f"{row['device_count']}x {row['device']}{', spot' if row['spot'] else ''}"
+    count, spot, instance = row["device_count"], row["spot"], row.get("instance")
+    return machine_label(row["device"], count, spot=spot, instance=instance, counted=True)
 
 
 def global_batch(row: Row) -> int:

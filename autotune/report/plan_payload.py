@@ -140,6 +140,7 @@ def _offer(total: OfferTotal) -> Payload:
     return {
         "device": offer.device.name,
         "device_count": offer.count,
+        "instance": offer.instance or None,
         "usd_per_hour": offer.usd_per_hour,
         "price_source": offer.price_source,
         "price_as_of": offer.price_as_of,

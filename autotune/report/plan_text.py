@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.machine_text import machine_label
 from autotune.domain.units import HOUR_S, format_count, format_seconds, format_usd
 from autotune.report.blocks import Bullets, Paragraph, Section, Table
 from autotune.report.markdown import sections_markdown
@@ -61,8 +62,8 @@ def _bullets(title: str, items: list[str]) -> Section:
 
 def offer_name(offer: Payload) -> str:
     """A machine in a few characters: 4x a100-sxm4-40gb, spot."""
-    times = f"{offer['device_count']}x " if offer["device_count"] > 1 else ""
-    return f"{times}{offer['device']}{', spot' if offer['spot'] else ''}"
+    spot, instance = offer["spot"], offer.get("instance")
+    return machine_label(offer["device"], offer["device_count"], spot=spot, instance=instance)
 
 
 def campaign_lead(payload: Payload) -> Section:

@@ -24,6 +24,7 @@ class Row(TypedDict):
 
     device: str
     device_count: int
+    instance: NotRequired[str | None]  # "aws p4d.24xlarge", where the machine was named so
     usd_per_hour: float
     price_as_of: str | None
     price_source: str

@@ -241,3 +241,76 @@ def test_options_of_a_line_beside_a_job_file_say_how_to_change_it(
     assert "--rows cannot be given beside it" in error
     assert "--set data.rows=10000" in error
     assert run(["estimate", str(job), "--set", "data.rows=10k", *QUICK]) == 0
+
+
+INSTANCES = "p4d.24xlarge,Standard_ND96isr_H100_v5,gpu_8x_h100_sxm5"
+
+
+def test_an_instance_is_its_devices_at_its_own_price_with_its_own_host(capsys: Capture) -> None:
+    found = answer(capsys, "estimate", *LINE, "--gpu", "p4d.24xlarge")
+    row = found["row"]
+    assert (row["device"], row["device_count"]) == ("a100-sxm4-40gb", 8)
+    assert row["instance"] == "aws p4d.24xlarge"
+    assert row["usd_per_hour"] == pytest.approx(21.957642)
+    assert row["price_source"].startswith("aws p4d.24xlarge in us-east-1/")
+    said = assumed(found)["hardware[0] (8x a100-sxm4-40gb).instance"]
+    assert said == "aws p4d.24xlarge: 8x a100-sxm4-40gb, 96 vCPUs, 1.1 TiB"
+    assert "cores" not in assumed(found)["hardware[0] (8x a100-sxm4-40gb).host"]
+    spot = answer(capsys, "estimate", *LINE, "--gpu", "p4d.24xlarge spot")["row"]
+    assert (spot["spot"], spot["usd_per_hour"]) == (True, pytest.approx(11.932))
+    own = answer(capsys, "estimate", *LINE, "--gpu", "a2-highgpu-8g@20USD/h")["row"]
+    assert (own["instance"], own["usd_per_hour"]) == ("gcp a2-highgpu-8g", 20.0)
+
+
+def test_instances_are_printed_by_name_and_what_is_printed_can_be_typed(capsys: Capture) -> None:
+    rows = answer(capsys, "compare", *LINE, "--gpu", INSTANCES, "--spot")["rows"]
+    named = {(row["instance"], row["spot"]): row["usd_per_hour"] for row in rows}
+    assert len(named) == 4
+    assert named["azure Standard_ND96isr_H100_v5", False] == pytest.approx(98.32)
+    assert named["lambda gpu_8x_h100_sxm5", False] == pytest.approx(31.92)
+    labels = [
+        f"8x {row['device']} ({row['instance']}){', spot' if row['spot'] else ''}" for row in rows
+    ]
+    assert run(["compare", *LINE, "--gpu", ",".join(labels), "--fidelity", "formula", "-q"]) == 0
+    assert all(label in " ".join(capsys.readouterr().out.split()) for label in labels[:1])
+    again = answer(capsys, "compare", *LINE, "--gpu", ",".join(labels))["rows"]
+    assert {(row["instance"], row["spot"]): row["usd_per_hour"] for row in again} == named
+
+
+@pytest.mark.parametrize(
+    "hardware",
+    ["p4d.24xlarge", "[p4d.24xlarge]", "{gpu: p4d.24xlarge}", "{instance: p4d.24xlarge}",
+     "[{instance: aws p4d.24xlarge, gpu: a100-40gb, count: 8}]"],
+)  # fmt: skip
+def test_a_job_file_names_an_instance(hardware: str, tmp_path: Path, capsys: Capture) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(f"model: Qwen/Qwen2.5-0.5B\ndata: {{rows: 2k}}\nhardware: {hardware}\n")
+    row = answer(capsys, "estimate", str(job))["row"]
+    assert (row["instance"], row["device_count"]) == ("aws p4d.24xlarge", 8)
+
+
+def test_a_run_on_an_instance_is_recomputed_on_it(tmp_path: Path, capsys: Capture) -> None:
+    answer(capsys, "tune", *LINE, "--gpu", "p4d.24xlarge", "--run", str(tmp_path / "run"))
+    found = answer(capsys, "recompute", str(tmp_path / "run"))
+    assert found["changed"] is False
+    assert '"instance": "aws p4d.24xlarge"' in json.dumps(found)
+    elsewhere = answer(capsys, "recompute", str(tmp_path / "run"), "--gpu", "p5.48xlarge")
+    assert elsewhere["changed"] is True
+    assert '"instance": "aws p5.48xlarge"' in json.dumps(elsewhere)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "says"),
+    [
+        ("p4d.12xlarge", ["unknown instance", "close to it: p4d.24xlarge", "known of aws"]),
+        ("2xp5.48xlarge", ["aws p5.48xlarge has 8x h100-sxm, and 2 are asked for"]),
+        ("a2-highgpu-8g", ["no price of gcp a2-highgpu-8g", '--gpu "a2-highgpu-8g@PRICE"']),
+        ("gpu_8x_h100_sxm5 spot", ["no spot price of lambda gpu_8x_h100_sxm5"]),
+        ("p5.48xlargo", ["unknown device"]),
+    ],
+)
+def test_an_instance_that_cannot_be_priced_says_what_can(
+    gpu: str, says: list[str], capsys: Capture
+) -> None:
+    error = refusal(capsys, "estimate", *LINE, "--gpu", gpu)
+    assert all(part in error for part in says), error
