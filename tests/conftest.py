@@ -1,8 +1,11 @@
-"""What holds for every test: Ctrl-C works, wherever the tests were started."""
+"""What holds for every test: Ctrl-C works, and nobody asks the hub or reads a user's cache."""
 
 from __future__ import annotations
 
+import os
 import signal
+import tempfile
+from pathlib import Path
 
 
 def pytest_configure() -> None:
@@ -10,5 +13,7 @@ def pytest_configure() -> None:
 
     Children inherit an ignored signal, and a Python that starts so never raises KeyboardInterrupt.
     """
+    os.environ["AUTOTUNE_OFFLINE"] = "1"
+    os.environ["HF_HUB_CACHE"] = str(Path(tempfile.gettempdir()) / f"no-hub-cache-{os.getpid()}")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

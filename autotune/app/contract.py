@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.app import lengths as length_rules
-from autotune.app.dataset import count_rows
+from autotune.app.dataset import count_dataset, notes_of
 from autotune.app.stored_base import base_of
-from autotune.catalog.models import local_folder
 from autotune.catalog.text_tokens import BYTES_PER_TOKEN
 from autotune.cost.parameters import resolve_targets
 from autotune.domain.errors import InputError
-from autotune.domain.job import BYTES, EVALUATION_ROWS, Assumption, Evaluation, Limits, Method
+from autotune.domain.job import EVALUATION_ROWS, Assumption, Evaluation, Limits, Method
 from autotune.domain.jobfile import TrainSection
 from autotune.domain.paths import stated_in
 from autotune.domain.units import parse_seconds, parse_usd
@@ -25,6 +24,7 @@ from autotune.domain.units import parse_seconds, parse_usd
 if TYPE_CHECKING:
     from typing import Literal
 
+    from autotune.app.dataset import Count
     from autotune.app.lengths import Histogram
     from autotune.domain.job import Lengths
     from autotune.domain.jobfile import (
@@ -93,7 +93,8 @@ class Data:
 def data_of(jobfile: JobFile, model: Model, base_dir: Path, assumed: Assumed) -> Data:
     """Rows and their lengths: counted, read from a histogram, stated, or assumed."""
     section = jobfile.data
-    histogram = _histogram(section, model, base_dir, assumed)
+    count = _count(section, model, base_dir, assumed)
+    histogram = count.histogram if count else _stated_histogram(section, base_dir)
     rows = _rows(jobfile, histogram, assumed)
     max_length = _max_length(section, histogram, model, assumed)
     found = _lengths(section, histogram, max_length, assumed)
@@ -113,27 +114,25 @@ def data_of(jobfile: JobFile, model: Model, base_dir: Path, assumed: Assumed) ->
     return Data(
         rows, max_length, found, padding, bool(section.pretokenized),
         section.storage or "local", row_bytes,
-        str(stated_in(base_dir, section.dataset)) if section.dataset else None,
+        str(count.path) if count else None,
     )  # fmt: skip
 
 
-def _histogram(
-    section: DataSection, model: Model, base_dir: Path, assumed: Assumed
-) -> Histogram | None:
-    if section.lengths is not None and section.lengths.histogram is not None:
-        return length_rules.read_histogram(stated_in(base_dir, section.lengths.histogram))
+def _stated_histogram(section: DataSection, base_dir: Path) -> Histogram | None:
+    if section.lengths is None or section.lengths.histogram is None:
+        return None
+    return length_rules.read_histogram(stated_in(base_dir, section.lengths.histogram))
+
+
+def _count(section: DataSection, model: Model, base_dir: Path, assumed: Assumed) -> Count | None:
+    """The data set's rows and tokens, with what has to be known of how they were found."""
     if section.dataset is None:
         return None
-    tokenizer = section.tokenizer
-    own = local_folder(model, base_dir)
-    if tokenizer is None and own is not None and (own / "tokenizer.json").is_file():
-        tokenizer = str(own)
-        _assume(assumed, "data.tokenizer", model.name, "not stated; the one beside the model")
-    if tokenizer is None:
-        msg = "data.tokenizer is missing: the tokens of data.dataset have to be counted with one"
-        hint = f"a tokenizer.json, a folder with one, or `{BYTES}` (one token per UTF-8 byte)"
-        raise InputError(msg, hint)
-    return count_rows(stated_in(base_dir, section.dataset), tokenizer, base_dir)
+    path = stated_in(base_dir, section.dataset)
+    count = count_dataset(path, section.tokenizer, base_dir, model=model, column=section.column)
+    for note in notes_of(count, stated=section.tokenizer is not None):
+        _assume(assumed, *note)
+    return count
 
 
 def _rows(jobfile: JobFile, histogram: Histogram | None, assumed: Assumed) -> int:

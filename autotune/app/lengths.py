@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 POINTS = 257
 P50, P95 = 0.5, 0.95
+Z90 = NormalDist().inv_cdf(0.9)
 MAX_HISTOGRAM_BYTES = 50_000_000
+MOST_LOG_SD = 5.0
 SCHEMA_VERSION = 1
 KIND = "autotune.lengths"
 _BISECTIONS = 60  # halvings of log2(bend): far below the rounding of the mean
@@ -38,7 +40,8 @@ _BISECTIONS = 60  # halvings of log2(bend): far below the rounding of the mean
 
 def all_at_maximum(max_length: int) -> Lengths:
     """Nothing is known: every row counts as `max_length`, an upper bound of the work."""
-    return Lengths((float(max_length),) * POINTS, float(max_length), max_length, known=False)
+    quantiles = (float(max_length),) * POINTS
+    return Lengths(quantiles, float(max_length), max_length, known=False, basis="unknown")
 
 
 def from_quantiles(p50: float, p95: float, maximum: int, mean: float | None = None) -> Lengths:
@@ -121,14 +124,17 @@ def _lengths(quantiles: NDArray[np.float64], maximum: int, truncated_rows: int =
 class Histogram:
     """How many rows have each length, before truncation."""
 
-    counts: Mapping[int, int]  # [rows] by length [tokens]
+    counts: Mapping[int, int]  # [rows] by length [tokens], of the rows that were counted
     row_bytes: float = 0.0  # [bytes] mean size of one row in its file; 0: not known
     source: str = ""
+    basis: Literal["counted", "sampled", "estimated"] = "counted"
+    log_sd: float = 0.0  # how far all lengths together may be off: an estimate, or a sample
+    all_rows: int = 0  # of the data set, where only a sample of them was counted
 
     @property
     def rows(self) -> int:
         """[rows] in all."""
-        return sum(self.counts.values())
+        return self.all_rows or sum(self.counts.values())
 
     @property
     def longest(self) -> int:
@@ -138,14 +144,44 @@ class Histogram:
 
 def from_counts(histogram: Histogram, max_length: int) -> Lengths:
     """[tokens] Lengths of counted rows, cut to `max_length`; what was cut is counted."""
-    lengths = np.array(sorted(histogram.counts), np.float64)
-    rows = np.array([histogram.counts[int(length)] for length in lengths], np.float64)
-    cut = float(rows[lengths > max_length].sum())
-    lengths = np.minimum(lengths, max_length)
-    quantiles = _quantiles_of(lengths, rows)
-    found = _lengths(quantiles, int(lengths[-1]), truncated_rows=round(cut))
-    exact_mean = float(lengths @ rows / rows.sum())
-    return Lengths(found.quantiles, exact_mean, found.maximum, found.known, found.truncated_rows)
+    raw = np.array(sorted(histogram.counts), np.float64)
+    rows = np.array([histogram.counts[int(length)] for length in raw], np.float64)
+    rows *= histogram.rows / rows.sum()
+    cut = float(rows[raw > max_length].sum())
+    lengths = np.minimum(raw, max_length)
+    found = _lengths(_quantiles_of(lengths, rows), int(lengths[-1]), truncated_rows=round(cut))
+    return replace(
+        found,
+        mean=float(lengths @ rows / rows.sum()),
+        maximum=_longest(histogram, max_length),
+        basis=histogram.basis,
+        log_sd=_spread_after_cut(histogram, raw, rows, max_length),
+    )
+
+
+def _longest(histogram: Histogram, max_length: int) -> int:
+    """[tokens] that the longest row may have: memory has to hold it, so it is no estimate's middle.
+
+    A sample has seen some rows, and a longer one may be among the others.
+    """
+    if histogram.basis == "counted":
+        return min(histogram.longest, max_length)
+    if histogram.basis == "sampled":
+        return max_length
+    return min(max_length, math.ceil(histogram.longest * math.exp(Z90 * histogram.log_sd)))
+
+
+def _spread_after_cut(
+    histogram: Histogram, lengths: NDArray[np.float64], rows: NDArray[np.float64], max_length: int
+) -> float:
+    """Log standard deviation of the mean length: rows that are cut to `max_length` vary no more."""
+    if histogram.log_sd <= 0:
+        return 0.0
+    low, high = (
+        float(np.minimum(lengths * math.exp(sign * histogram.log_sd), max_length) @ rows)
+        for sign in (-1.0, 1.0)
+    )
+    return math.log(high / low) / 2
 
 
 def _quantiles_of(lengths: NDArray[np.float64], rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -176,7 +212,14 @@ def read_histogram(path: Path) -> Histogram:
         msg = f"{path} is no length histogram: {problem}"
         raise InputError(msg, "write one with `autotune dataset FILE --out FILE`")
     pairs = zip(content["lengths"], content["counts"], strict=True)
-    return Histogram(dict(pairs), float(content.get("row_bytes", 0.0)), str(path))
+    return Histogram(
+        dict(pairs),
+        float(content.get("row_bytes", 0.0)),
+        str(path),
+        content.get("basis", "counted"),
+        float(content.get("log_sd", 0.0)),
+        content.get("rows", 0) if content.get("basis", "counted") != "counted" else 0,
+    )
 
 
 def _histogram_problem(content: Any) -> str | None:  # noqa: ANN401 - whatever the file holds
@@ -185,7 +228,7 @@ def _histogram_problem(content: Any) -> str | None:  # noqa: ANN401 - whatever t
     lengths, counts = content.get("lengths"), content.get("counts")
     if not isinstance(lengths, list) or not isinstance(counts, list) or not lengths:
         return '"lengths" and "counts" must be lists with at least one value'
-    row_bytes = content.get("row_bytes", 0.0)
+    row_bytes, log_sd = content.get("row_bytes", 0.0), content.get("log_sd", 0.0)
     checks = (
         (content.get("schema_version") == SCHEMA_VERSION, f'"schema_version" is {SCHEMA_VERSION}'),
         (len(lengths) == len(counts), '"lengths" and "counts" have the same number of values'),
@@ -201,6 +244,15 @@ def _histogram_problem(content: Any) -> str | None:  # noqa: ANN401 - whatever t
         (
             isinstance(row_bytes, int | float) and 0 <= row_bytes <= MAX_ROWS,
             '"row_bytes" is a number of bytes',
+        ),
+        (
+            content.get("basis", "counted") in {"counted", "sampled", "estimated"},
+            '"basis" is counted, sampled or estimated',
+        ),
+        (_whole(content.get("rows", 1), 1, MAX_ROWS), f'"rows" is from 1 to {MAX_ROWS:,}'),
+        (
+            isinstance(log_sd, int | float) and 0 <= log_sd <= MOST_LOG_SD,
+            f'"log_sd" is a number from 0 to {MOST_LOG_SD:g}',
         ),
     )
     return next((f"it must hold that {rule}" for holds, rule in checks if not holds), None)

@@ -25,6 +25,7 @@ SETTABLE = {
     "method": ("kind", "rank", "alpha", "dropout", "targets", "base"),
     "data": (
         "rows", "max_length", "padding", "pretokenized", "storage", "dataset", "tokenizer",
+        "column",
     ),
     "data.lengths": ("p50", "p95", "max", "mean", "histogram"),
     "train": ("epochs", "steps", "global_batch_size"),

@@ -131,7 +131,7 @@ def find_file(name: str, filename: str, *, most_bytes: int, total_s: float = ANS
     if variable:
         return HubFile(None, f"it is not in the hub's cache, and {variable} is set")
     url = _url(name, filename)
-    answer = _within(lambda: _download(url, most_bytes, total_s), max(total_s, ANSWER_S))
+    answer = _within(lambda asked: _download(url, most_bytes, total_s, asked), total_s)
     if isinstance(answer, str):
         return HubFile(None, answer)
     return HubFile(answer, _shown(url), _keep(kept, answer))
@@ -194,16 +194,34 @@ def token() -> str | None:
     return stated if _TOKEN.fullmatch(stated) else None
 
 
-def _within(ask: Callable[[], bytes | str], seconds: float) -> bytes | str:
+@dataclass(slots=True)
+class _Asked:
+    """A request under way: whether the hub has answered, and with what."""
+
+    begun: threading.Event
+    ended: threading.Event
+    answer: bytes | str = ""
+
+
+def _within(ask: Callable[[_Asked], bytes | str], total_s: float) -> bytes | str:
     """What `ask` answers in time. Name resolution ignores socket timeouts, hence the thread."""
-    answer: list[bytes | str] = []
-    thread = threading.Thread(target=lambda: answer.append(ask()), daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return answer[0] if answer else f"the hub did not answer within {seconds:.0f} s"
+    asked = _Asked(threading.Event(), threading.Event())
+
+    def work() -> None:
+        asked.answer = ask(asked)
+        asked.ended.set()
+        asked.begun.set()
+
+    threading.Thread(target=work, daemon=True).start()
+    first = min(ANSWER_S, total_s)
+    if not asked.begun.wait(first):
+        return f"the hub did not answer within {first:.0f} s"
+    return (
+        asked.answer if asked.ended.wait(total_s) else f"it did not arrive within {total_s:.0f} s"
+    )
 
 
-def _download(url: str, most_bytes: int, total_s: float) -> bytes | str:
+def _download(url: str, most_bytes: int, total_s: float, progress: _Asked) -> bytes | str:
     import urllib.error  # a quarter of the start-up time, and seldom needed
     import urllib.request
 
@@ -217,6 +235,7 @@ def _download(url: str, most_bytes: int, total_s: float) -> bytes | str:
     try:
         asked = urllib.request.Request(url, headers=headers)  # noqa: S310 - http(s), checked above
         with _opener().open(asked, timeout=ANSWER_S) as reply:
+            progress.begun.set()
             content = bytearray()
             while chunk := reply.read(_CHUNK):
                 content += chunk

@@ -12,14 +12,33 @@ from autotune.cli.output import Format, FormatOption, Progress, QuietOption, emi
 
 def dataset(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A JSONL file, a row a line.", show_default=False)
-    ],
-    tokenizer: Annotated[
-        str,
-        typer.Option(
-            "--tokenizer", metavar="FILE", help="A tokenizer.json, its folder, or: bytes."
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="Rows: JSON lines or array, CSV, text, Parquet, Arrow; or a folder of them.",
+            show_default=False,
         ),
-    ] = "bytes",
+    ],
+    *,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="NAME", help="Count with the tokenizer of this model."),
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            "--tokenizer",
+            metavar="FILE",
+            help="A tokenizer.json, its folder, a name on the hub, or: bytes. "
+            "Without it and --model, tokens are estimated.",
+        ),
+    ] = None,
+    column: Annotated[
+        str | None,
+        typer.Option(
+            "--column", metavar="NAME", help="What to count, if trainers do not know its name."
+        ),
+    ] = None,
     max_length: Annotated[
         int | None, typer.Option("--max-length", min=1, help="Cut rows to this many tokens.")
     ] = None,
@@ -30,9 +49,9 @@ def dataset(
     format_: FormatOption = Format.text,
     quiet: QuietOption = False,
 ) -> None:
-    """Count the tokens of every row of a file.
+    """Count the tokens of every row of a data set.
 
-    Lengths, what padding costs, and what packing would gain.
+    Lengths, what padding costs, what packing would gain, and the lines for a job file.
     """
     from autotune.app.dataset import dataset_histogram, write_histogram
     from autotune.report.dataset import (
@@ -45,7 +64,9 @@ def dataset(
 
     with Progress(quiet=quiet) as progress:
         progress(f"counting the tokens of {file}")
-        found = dataset_histogram(file, tokenizer, max_length)
+        found = dataset_histogram(
+            file, tokenizer, max_length, model=model, column=column, progress=progress
+        )
     if out is not None:
         write_histogram(found, out)
         if not quiet:

@@ -119,11 +119,17 @@ def device_sd(name: str, model: Fitted) -> float:
 
 
 def _job_unknowns(job: Job, columns: Columns) -> dict[str, FloatArray]:
-    """Lengths and padding that were assumed. They decide nothing where every batch is full."""
+    """Lengths that were estimated, lengths and padding that were assumed.
+
+    They decide nothing where every batch is full.
+    """
     stated = {item.key for item in job.assumed}
     follows = (job.padding == "longest") & ~columns.equals("packing", "on")
     unknown = "data.lengths" in stated and not job.lengths.known
     lengths = np.where(follows & unknown, LENGTHS_UNKNOWN**2, 0.0)
+    if job.lengths.log_sd > 0:  # packed rows follow their tokens as padded ones do
+        follows_tokens = follows | columns.equals("packing", "on")
+        lengths = np.where(follows_tokens, job.lengths.log_sd**2, lengths)
     padding = np.zeros(columns.rows)
     if "data.padding" in stated and job.lengths.known:
         gap = np.log(np.maximum(job.max_length / padded_length(job, columns), 1.0))

@@ -43,7 +43,8 @@ class Lengths:
     """Distribution of row lengths in tokens after truncation, as a quantile function.
 
     `quantiles[i]` is the length at probability i / (len - 1), linear in between. `known` is False
-    when nothing was stated and every row is counted at the maximum.
+    when nothing was stated and every row is counted at the maximum. `log_sd` is how far the mean
+    may be off: of an estimate from characters, or of a sample of the rows.
     """
 
     quantiles: tuple[float, ...]
@@ -51,6 +52,8 @@ class Lengths:
     maximum: int
     known: bool
     truncated_rows: int = 0
+    basis: Literal["stated", "counted", "sampled", "estimated", "unknown"] = "stated"
+    log_sd: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

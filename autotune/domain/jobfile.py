@@ -120,6 +120,7 @@ class DataSection(Section):
     storage: Literal["local", "network"] | None = None
     dataset: Text | None = None
     tokenizer: Text | None = None
+    column: Text | None = None  # of the dataset, where trainers would not know it by its name
 
     @model_validator(mode="after")
     def _agrees(self) -> DataSection:
@@ -129,6 +130,9 @@ class DataSection(Section):
             raise wrong(msg)
         if self.tokenizer is not None and self.dataset is None:
             msg = "tokenizer is for counting the tokens of a dataset, and none is stated"
+            raise wrong(msg)
+        if self.column is not None and self.dataset is None:
+            msg = "column is one of a dataset's, and none is stated"
             raise wrong(msg)
         top = lengths and (lengths.max or lengths.p95)
         if top and self.max_length and top > self.max_length:

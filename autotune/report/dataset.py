@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.domain.units import format_count
-from autotune.report.blocks import Bar, Bars, Block, Bullets, Paragraph, Section, Table
+from autotune.report.blocks import (
+    Bar,
+    Bars,
+    Block,
+    Bullets,
+    Commands,
+    Paragraph,
+    Section,
+    Table,
+)
 from autotune.report.csv_rows import rows_csv
 from autotune.report.markdown import sections_markdown
 from autotune.report.schema import SCHEMA_VERSION
@@ -16,7 +25,8 @@ if TYPE_CHECKING:
 
 BUCKETS = 12
 _SCALARS = (
-    "path", "tokenizer", "max_length", "rows", "tokens", "mean", "p50", "p95", "maximum",
+    "path", "tokenizer", "basis", "reason", "template", "files", "rows_counted", "max_length",
+    "rows", "tokens", "tokens_p10", "tokens_p90", "mean", "p50", "p95", "maximum",
     "longest_row", "truncated_rows", "truncated_tokens", "batch_size", "padding_waste",
     "padding_waste_max_length", "packing_gain", "grouping_gain",
 )  # fmt: skip
@@ -44,6 +54,11 @@ class DatasetLike(Protocol):
         """Every length."""
         ...
 
+    @property
+    def job_lines(self) -> tuple[tuple[str, str], ...]:
+        """Data sections for a job file, and what each does."""
+        ...
+
 
 def dataset_payload(report: DatasetLike) -> dict[str, Any]:
     """Figures, quantiles and a coarse histogram; lengths in tokens, shares as fractions."""
@@ -52,6 +67,7 @@ def dataset_payload(report: DatasetLike) -> dict[str, Any]:
         **{name: getattr(report, name) for name in _SCALARS},
         "quantiles": [{"probability": p, "tokens": tokens} for p, tokens in report.quantiles],
         "histogram": _buckets(report.histogram.counts),
+        "job_lines": [{"line": line, "does": does} for line, does in report.job_lines],
     }
 
 
@@ -72,12 +88,7 @@ def dataset_markdown(payload: Mapping[str, Any]) -> str:
 
 def dataset_sections(payload: Mapping[str, Any]) -> list[Section]:
     """The answer first: how many tokens, how long rows are, what padding wastes."""
-    lead = Paragraph(
-        f"{format_count(payload['rows'])} rows, {format_count(payload['tokens'])} tokens an epoch "
-        f"(counted with {payload['tokenizer']}); a row has {payload['mean']:.0f} on average.",
-        "strong",
-    )
-    blocks: list[Block] = [lead]
+    blocks: list[Block] = [Paragraph(_lead(payload), "strong"), *_basis(payload)]
     if payload["truncated_rows"]:
         blocks.append(
             Paragraph(
@@ -107,7 +118,47 @@ def dataset_sections(payload: Mapping[str, Any]) -> list[Section]:
         Section("", tuple(blocks)),
         Section("Lengths in tokens", (_bars(payload["histogram"]), quantiles)),
         Section("What padding costs", (costs,)),
+        Section(
+            "For a job file",
+            (Commands(tuple((each["line"], each["does"]) for each in payload["job_lines"])),),
+        ),
     ]
+
+
+def _lead(payload: Mapping[str, Any]) -> str:
+    """Rows and tokens, and whether they were counted."""
+    rows, tokens = format_count(payload["rows"]), format_count(payload["tokens"])
+    mean = f"a row has {payload['mean']:.0f} on average"
+    if payload["basis"] == "counted":
+        return (
+            f"{rows} rows, {tokens} tokens an epoch (counted with {payload['tokenizer']}); {mean}."
+        )
+    low, high = (format_count(round(payload[key])) for key in ("tokens_p10", "tokens_p90"))
+    how = "estimated from bytes" if payload["basis"] == "estimated" else "from a sample"
+    return f"About {rows} rows, {tokens} tokens an epoch ({how}: {low} to {high}); {mean}."
+
+
+def _basis(payload: Mapping[str, Any]) -> list[Block]:
+    """What the figures rest on, where not every row was counted by a tokenizer."""
+    found: list[Block] = []
+    if payload["basis"] == "estimated":
+        found.append(
+            Paragraph(
+                f"No tokenizer counted them: {payload['reason']}. Characters were counted by "
+                f"script ({payload['tokenizer']}). --model NAME or --tokenizer FILE counts tokens.",
+                "warn",
+            )
+        )
+    if payload["rows_counted"] < payload["rows"]:
+        counted = format_count(payload["rows_counted"])
+        found.append(Paragraph(f"{counted} of the rows were read; the rest is taken to be alike.",
+                               "warn"))  # fmt: skip
+    if payload["files"] > 1:
+        found.append(Paragraph(f"{payload['files']} files of the folder were read together."))
+    if payload["template"]:
+        words = payload["template"]
+        found.append(Paragraph(f"{words[0].upper()}{words[1:]}."))
+    return found
 
 
 def _percent(share: float) -> str:

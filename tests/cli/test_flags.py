@@ -44,7 +44,7 @@ FLAGS = {
     "devices": FORMAT,
     "models": FORMAT,
     "prices": {"--provider", *FORMAT, *QUIET},
-    "dataset": {"--tokenizer", "--max-length", "--out", *FORMAT, *QUIET},
+    "dataset": {"--model", "--tokenizer", "--column", "--max-length", "--out", *FORMAT, *QUIET},
     "validate": {"--data", "--fidelity", *FORMAT, *QUIET},
     "calibrate": {"--out", *FORMAT, *QUIET},
     "runs": FORMAT,

@@ -59,6 +59,14 @@ class FakeHistogram:
 class FakeDataset:
     path: str = "rows.jsonl"
     tokenizer: str = "bytes"
+    basis: str = "counted"
+    reason: str = ""
+    template: str = ""
+    files: int = 1
+    rows_counted: int = 10
+    tokens_p10: float = 610.0
+    tokens_p90: float = 610.0
+    job_lines: tuple[tuple[str, str], ...] = (("data: {dataset: rows.jsonl}", "counts it"),)
     max_length: int = 100
     rows: int = 10
     tokens: int = 610
@@ -171,3 +179,15 @@ def test_the_data_set_report_shows_truncation_and_padding(width: int) -> None:
     assert "10 rows, 610 tokens an epoch" in text
     assert "2 rows are longer than 100 and lose 180 tokens; the longest has 240." in text
     assert "30% of a batch is padding" in text
+    assert "data: {dataset: rows.jsonl}" in text
+
+
+def test_a_data_set_report_says_that_it_is_an_estimate_of_a_sample_and_why() -> None:
+    guessed = replace(
+        FakeDataset(), basis="estimated", reason="nobody named a tokenizer", rows_counted=5,
+        tokens_p10=500.0, tokens_p90=745.0,
+    )  # fmt: skip
+    text = " ".join(dataset_text(dataset_payload(guessed)).split())
+    assert "About 10 rows, 610 tokens an epoch (estimated from bytes: 500 to 745)" in text
+    assert "No tokenizer counted them: nobody named a tokenizer." in text
+    assert "5 of the rows were read" in text

@@ -1,0 +1,15 @@
+"""Data sets: which files, which columns, how many rows, and how many tokens each row has."""
+
+from autotune.app.dataset.count import Count, count_dataset, count_rows
+from autotune.app.dataset.notes import notes_of
+from autotune.app.dataset.report import DatasetReport, dataset_histogram, write_histogram
+
+__all__ = [
+    "Count",
+    "DatasetReport",
+    "count_dataset",
+    "count_rows",
+    "dataset_histogram",
+    "notes_of",
+    "write_histogram",
+]

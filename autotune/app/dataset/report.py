@@ -1,0 +1,192 @@
+"""`autotune dataset FILE`: the lengths of a data set, and what they say of padding and packing."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.app.dataset.count import count_dataset
+from autotune.app.lengths import KIND, SCHEMA_VERSION, Z90, from_counts
+from autotune.catalog.models import find_model
+from autotune.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from autotune.app.dataset.count import Count
+    from autotune.app.lengths import Histogram
+    from autotune.domain.job import Lengths
+
+WASTE_BATCH = 8  # rows padded together when the caller states no micro-batch
+PROBABILITIES = (0.0, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetReport:
+    """What the lengths of a data set say. Shares are fractions; lengths are tokens a row."""
+
+    path: str
+    tokenizer: str
+    basis: str  # counted, sampled or estimated
+    reason: str  # why the tokens are an estimate; empty where they are not
+    template: str  # how chats and answered questions were put together; empty without any
+    files: int
+    rows_counted: int  # of them; fewer than rows in a sample
+    max_length: int  # rows were cut to it
+    rows: int
+    tokens: int  # after truncation
+    tokens_p10: float  # how far they may be off; equal to tokens where every row was counted
+    tokens_p90: float
+    quantiles: tuple[tuple[float, float], ...]  # (probability, tokens), after truncation
+    mean: float
+    p50: float
+    p95: float
+    maximum: int
+    longest_row: int  # before truncation, of the rows that were counted
+    truncated_rows: int
+    truncated_tokens: int
+    batch_size: int  # rows padded together in the figures that follow
+    padding_waste: float  # share of a batch's tokens that are padding, padded to its longest row
+    padding_waste_max_length: float  # the same, padded to max_length
+    packing_gain: float  # tokens saved by packing into max_length, share of those padded
+    grouping_gain: float  # tokens saved by batching rows of similar length, share of those padded
+    job_lines: tuple[tuple[str, str], ...]  # a data section for a job file, and what it does
+    lengths: Lengths
+    histogram: Histogram
+
+
+def dataset_histogram(  # noqa: PLR0913 - one argument an option of the command line
+    path: Path | str,
+    tokenizer: str | None = None,
+    max_length: int | None = None,
+    *,
+    batch_size: int = WASTE_BATCH,
+    base_dir: Path | None = None,
+    model: str | None = None,
+    column: str | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> DatasetReport:
+    """Count the tokens of every row of a data set. Raises InputError naming file and line.
+
+    `tokenizer` is `bytes`, a `tokenizer.json`, a folder that holds one or a name on the hub; None:
+    that of `model`, or an estimate. `max_length` None: the longest row.
+    """
+    if batch_size < 1 or (max_length is not None and max_length < 1):
+        msg = f"batch size {batch_size} and max length {max_length} must be at least 1"
+        raise InputError(msg)
+    folder = base_dir or Path()
+    count = count_dataset(
+        Path(path), tokenizer, folder,
+        model=find_model(model, folder) if model else None, column=column, progress=progress,
+    )  # fmt: skip
+    return report_of(count, max_length, batch_size, model=model, column=column)
+
+
+def report_of(
+    count: Count, max_length: int | None, batch_size: int, *, model: str | None, column: str | None
+) -> DatasetReport:
+    """What a count says at a length and a batch."""
+    histogram = count.histogram
+    limit = max_length or histogram.longest
+    lengths = from_counts(histogram, limit)
+    raw = np.array(sorted(histogram.counts), np.int64)
+    rows = np.array([histogram.counts[int(value)] for value in raw], np.int64)
+    cut = np.minimum(raw, limit)
+    tokens = int(cut @ rows)
+    scale = histogram.rows / int(rows.sum())
+    padded_tokens = _padded_tokens(cut, rows, batch_size)
+    packed_tokens = math.ceil(tokens / limit) * limit
+    grid = np.linspace(0.0, 1.0, len(lengths.quantiles))
+    table = tuple((p, float(np.interp(p, grid, lengths.quantiles))) for p in PROBABILITIES)
+    at = dict(table)
+    spread = math.exp(Z90 * lengths.log_sd)
+    return DatasetReport(
+        path=histogram.source, tokenizer=count.tokenizer.label, basis=histogram.basis,
+        reason=count.tokenizer.reason, template=count.template, files=len(count.files),
+        rows_counted=int(rows.sum()), max_length=limit, rows=histogram.rows,
+        tokens=round(tokens * scale), tokens_p10=tokens * scale / spread,
+        tokens_p90=tokens * scale * spread, quantiles=table, mean=lengths.mean,
+        p50=at[0.5], p95=at[0.95], maximum=lengths.maximum, longest_row=histogram.longest,
+        truncated_rows=lengths.truncated_rows,
+        truncated_tokens=round((int(raw @ rows) - tokens) * scale),
+        batch_size=batch_size,
+        padding_waste=1 - tokens / padded_tokens,
+        padding_waste_max_length=1 - tokens / (int(rows.sum()) * limit),
+        packing_gain=max(0.0, 1 - packed_tokens / padded_tokens),
+        grouping_gain=max(0.0, 1 - _grouped_tokens(cut, rows, batch_size) / padded_tokens),
+        job_lines=_job_lines(count, at, lengths, max_length, model, column),
+        lengths=lengths, histogram=histogram,
+    )  # fmt: skip
+
+
+def _job_lines(
+    count: Count, at: dict[float, float], lengths: Lengths, max_length: int | None,
+    model: str | None, column: str | None,
+) -> tuple[tuple[str, str], ...]:  # fmt: skip
+    """The data section of a job file: the data set itself, and what was found in it, without it."""
+    named = f", column: {column}" if column else ""
+    cut = f", max_length: {max_length}" if max_length else ""
+    first = f"data: {{dataset: {count.histogram.source}{named}{cut}}}"
+    counted = model or "the job's model"
+    rest = f"tokens are counted with the tokenizer of {counted}"
+    p50, p95 = max(round(at[0.5]), 1), max(round(at[0.95]), 1)
+    top = max(lengths.maximum, p95)
+    found = f"{{p50: {p50}, p95: {p95}, max: {top}, mean: {lengths.mean:.1f}}}"
+    sized = f"data: {{rows: {count.histogram.rows}, max_length: {top}, lengths: {found}}}"
+    return ((first, rest), (sized, "what was found here, without the file"))
+
+
+def _padded_tokens(lengths: NDArray[np.int64], rows: NDArray[np.int64], batch_size: int) -> float:
+    """[tokens] of an epoch when random rows are padded to the longest of their batch; expected.
+
+    Formula: rows x E[longest of b], where P(longest <= x) = P(length <= x)^b.
+    Source: derived; exact for draws with replacement, so nothing is sampled.
+    """
+    below = np.cumsum(rows) / rows.sum()
+    of_longest = np.diff(np.concatenate([[0.0], below**batch_size]))
+    return float(rows.sum()) * float(lengths @ of_longest)
+
+
+def _grouped_tokens(lengths: NDArray[np.int64], rows: NDArray[np.int64], batch_size: int) -> float:
+    """[tokens] of an epoch when rows are batched in order of length: the least padding there is."""
+    last = np.cumsum(rows)
+    total = int(last[-1])
+    ends = np.arange(batch_size, total + batch_size, batch_size)
+    sizes = np.minimum(ends, total) - (ends - batch_size)
+    longest = lengths[np.searchsorted(last, np.minimum(ends, total))]
+    return float(longest @ sizes)
+
+
+def write_histogram(report: DatasetReport, path: Path) -> None:
+    """Write the lengths as JSON that `lengths: {histogram: FILE}` reads.
+
+    Keys: schema_version (1), kind ("autotune.lengths"), source and tokenizer (text), rows,
+    basis (counted, sampled or estimated), log_sd (how far all lengths may be off), row_bytes (mean
+    bytes of a row in its file), lengths (tokens before truncation, rising) and counts (rows of each
+    length, of those that were counted). Raises InputError when the file cannot be written.
+    """
+    counts = dict(sorted(report.histogram.counts.items()))
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": KIND,
+        "source": Path(report.path).name,
+        "tokenizer": report.tokenizer,
+        "rows": report.rows,
+        "basis": report.basis,
+        "log_sd": report.histogram.log_sd,
+        "row_bytes": report.histogram.row_bytes,
+        "lengths": list(counts),
+        "counts": list(counts.values()),
+    }
+    try:
+        path.write_text(json.dumps(content) + "\n", encoding="utf-8")
+    except OSError as error:
+        msg = f"{path} cannot be written: {error.strerror}"
+        raise InputError(msg) from None
