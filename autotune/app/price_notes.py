@@ -25,16 +25,16 @@ def price_notes(job: Job) -> list[str]:
     if len(oldest) <= NAMED:
         return notes + [
             Decisive(
-                f"the price of {offer.label} is {offer.price_age_days} days old "
-                f"({offer.price_source}): the ranking may have changed; state your own with "
-                "--price, or `autotune prices refresh`"
+                f"the price of {offer.label} is {offer.price_age_days} days old: the ranking may "
+                "have changed; state your own with --price, or `autotune prices refresh` "
+                f"({offer.price_source})"
             )
             for offer in oldest.values()
         ]
     by_age = sorted(oldest.values(), key=lambda o: (-(o.price_age_days or 0), o.device.name))
     named = ", ".join(f"{offer.device.name} {offer.price_age_days} days" for offer in by_age)
     many = (
-        f"{len(by_age)} prices are older than {OLD_DAYS} days ({named}): the ranking may have "
-        "changed; state your own with --gpu NAME:N@PRICE, or `autotune prices refresh`"
+        f"{len(by_age)} prices are older than {OLD_DAYS} days: the ranking may have changed; state "
+        f"your own with --gpu NAME:N@PRICE, or `autotune prices refresh` ({named})"
     )
     return [*notes, Decisive(many)]

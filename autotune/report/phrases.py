@@ -36,6 +36,8 @@ VERDICT = {
     "certain_oom": "does not fit: it runs out of memory",
 }
 LITTLE_ROOM = "should run, though what torch caches would fill the memory"
+SHARDING = {"ddp": "DDP", "fsdp": "FSDP", "zero2": "DeepSpeed ZeRO-2", "zero3": "DeepSpeed ZeRO-3"}
+ATTENTION = {"flash_attention_2": "FlashAttention-2", "eager": "plain (eager)"}
 DERIVED_KNOBS = ("checkpoint_every_steps", "save_total_limit")  # closed forms, not choices
 
 
@@ -96,17 +98,23 @@ def knob_text(value: object) -> str:
     return format_count(value) if isinstance(value, int) else str(value)
 
 
+def compile_phrase(config: Mapping[str, object]) -> str:
+    """torch.compile with its mode, where it is not the plain one."""
+    mode = config["compile"]
+    return "torch.compile" if mode == "default" else f"torch.compile {mode}"
+
+
 def config_phrase(config: Mapping[str, object]) -> str:
     """A whole config in a few words: what moves time and memory most."""
     words = [split_phrase(config), str(config["precision"])]
     if config["activation_checkpointing"] != "none":
-        words.append("activation checkpointing")
+        words.append("gradient checkpointing")
     if config["compile"] != "off":
-        words.append(f"compile {config['compile']}")
+        words.append(compile_phrase(config))
     if config["attention"] != "sdpa":
-        words.append(f"{config['attention']} attention")
+        words.append(f"{ATTENTION.get(str(config['attention']), config['attention'])} attention")
     if config["sharding"] != "none":
-        words.append(str(config["sharding"]))
+        words.append(SHARDING.get(str(config["sharding"]), str(config["sharding"])))
     words += [f"{name} {knob_text(value)}" for name, value in config.items() if is_extra(name)]
     return ", ".join(words)
 

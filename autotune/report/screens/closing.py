@@ -22,7 +22,13 @@ VERBOSE = "add --verbose"
 def decisive_blocks(payload: Mapping[str, Any]) -> list[Block]:
     """Warnings that may change what the reader does."""
     found: list[str] = payload.get("decisive", [])[:DECISIVE]
-    return [Paragraph(shortened(f"{text[:1].upper()}{text[1:]}"), "warn") for text in found]
+    return [Paragraph(shortened(_sentence(text)), "warn") for text in found]
+
+
+def _sentence(text: str) -> str:
+    """With a capital, unless it begins with the name of something."""
+    first = text.partition(" ")[0]
+    return text[:1].upper() + text[1:] if first.isalpha() else text
 
 
 def grounds_section(

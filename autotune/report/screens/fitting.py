@@ -43,10 +43,13 @@ def _fullest(compose: Callable[[int], Sequence[Section]]) -> tuple[list[Section]
 
 
 def shortened(text: str, length: int = SHORT) -> str:
-    """A text of unknown length in at most `length` characters, cut between words."""
+    """A text of unknown length in at most `length` characters: whole sentences, or whole words."""
     flat = " ".join(text.split())
     if len(flat) <= length:
         return flat
+    sentences = flat[: length + 1].rpartition(". ")[0]
+    if len(sentences) > length / 3:
+        return f"{sentences}."
     return f"{flat[: length - 2].rpartition(' ')[0] or flat[: length - 3]}..."
 
 

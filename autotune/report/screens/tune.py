@@ -62,7 +62,7 @@ def _sections(payload: RecommendationPayload, tight: int) -> list[Section]:
         grounds_section(
             payload["job"],
             payload["assumed"],
-            fewer(MOST_ASSUMED, tight, 6, 8, 8),
+            fewer(MOST_ASSUMED, tight, 4, 6, 9),
             f"Rests on {basis_phrase(best)}",
         ),
         _sharpen(payload, best, tight),
@@ -88,10 +88,10 @@ def _opening(payload: RecommendationPayload, best: Row, tight: int) -> list[Bloc
         ),
     ]
     blocks += decisive_blocks(payload)
-    if shows(tight, until=5):
+    if shows(tight, until=8):
         blocks.append(Paragraph(_why(payload, best)))
-    if payload["tie"] and shows(tight, until=7):
-        text = "A tie: the next best cannot be told apart by what is known; the simpler was taken."
+    if payload["tie"] and shows(tight, until=8):
+        text = "A tie: the next best cannot be told apart from it by what is known."
         blocks.append(Paragraph(text))
     return blocks
 
@@ -182,14 +182,15 @@ def signed(change: float, shown: str) -> str:
 
 
 def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Section:
-    others = payload["alternatives"][: fewer(ALTERNATIVES, tight, 5, 8)]
+    others = payload["alternatives"][: fewer(ALTERNATIVES, tight, 5, 7)]
     if not others:
         return Section("", ())
+    free = not any(row["usd_per_hour"] for row in (best, *others))
     rows = tuple(
         (
-            shortened(_label(row, best), LABEL),
+            _label(row, best),
             format_seconds(row["duration_s"]["p50"]),
-            *_cost_cells(row, best),
+            *(() if free else _cost_cells(row, best)),
             format_bytes(row["memory_bytes"]["total"]),
         )
         for row in others
@@ -199,16 +200,15 @@ def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Sect
 
 
 def _cost_cells(row: Row, best: Row) -> tuple[str, ...]:
-    """The cost and how much dearer it is; nothing where everything is free."""
-    if not best["usd_per_hour"] and not row["usd_per_hour"]:
-        return ()
+    """The cost and how much dearer it is."""
     usd = row["cost_usd"]["p50"]
     return format_usd(usd), against(usd, best["cost_usd"]["p50"])
 
 
 def _label(row: Row, best: Row) -> str:
-    words = difference_words(row["config"], best["config"])
-    return words if offer_name(row) == offer_name(best) else f"{offer_name(row)}: {words}"
+    elsewhere = offer_name(row) != offer_name(best)
+    machine = f"{offer_name(row)}: " if elsewhere else ""
+    return machine + difference_words(row["config"], best["config"], LABEL - len(machine))
 
 
 def _sharpen(payload: RecommendationPayload, best: Row, tight: int) -> Section:
@@ -216,10 +216,7 @@ def _sharpen(payload: RecommendationPayload, best: Row, tight: int) -> Section:
     items: list[str] = []
     job, narrowest = payload["job"], payload["narrowest"]
     if lengths_phrase(job):
-        items.append(
-            "row lengths: `autotune dataset FILE` counts them; or in the job file, under data: "
-            "`lengths: {p50: 220, p95: 700, max: 1024}`"
-        )
+        items.append(_how_to_state_lengths(payload))
     probe = to_probe(payload)
     blocks: list[Block] = []
     if narrowest and "lengths" not in narrowest and not (probe and "measured step" in narrowest):
@@ -228,9 +225,19 @@ def _sharpen(payload: RecommendationPayload, best: Row, tight: int) -> Section:
         items.append("a run's log: `autotune verify RUN LOG`, half-way or finished")
     if items:
         blocks.append(Bullets(tuple(items[: 2 - bool(probe)])))
-    said = shows(tight, until=6)
+    said = shows(tight, until=3)
     blocks += [Commands(((each["command"], each["what"] if said else ""),)) for each in probe]
     return Section("To sharpen it", tuple(blocks))
+
+
+def _how_to_state_lengths(payload: RecommendationPayload) -> str:
+    asked = payload.get("asked")
+    if asked and "--model" in asked["words"]:
+        return "row lengths: add `--data FILE`, and they are counted"
+    return (
+        "row lengths: in the job file, under data: `lengths: {p50: 220, p95: 700, max: 1024}`; "
+        "`autotune dataset FILE` counts them"
+    )
 
 
 def _to_run(payload: RecommendationPayload) -> Section:
@@ -252,9 +259,8 @@ def closing(payload: RecommendationPayload) -> Section:
     run_dir = payload["run_dir"]
     if not run_dir:
         return closing_section(payload)
-    folder = near(run_dir)
-    report = f"`autotune report {quote(folder)} --verbose`"
-    return closing_section(payload, f"{report}, or the page {folder}/report.html")
+    report = f"`autotune report {quote(near(run_dir))} --verbose`"
+    return closing_section(payload, f"{report}, or its report.html")
 
 
 def _sentence(text: str) -> str:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.domain.units import format_count
-from autotune.report.phrases import knob_text, offer_name, price_phrase
+from autotune.report.phrases import (
+    ATTENTION,
+    SHARDING,
+    compile_phrase,
+    knob_text,
+    offer_name,
+    price_phrase,
+)
 from autotune.report.screens.fitting import shortened
 
 if TYPE_CHECKING:
@@ -38,7 +45,7 @@ WEIGHTY = (
     "interruptions_per_day", "today",
 )  # fmt: skip
 MOST_ASSUMED = 3
-_SHARDED = {"ddp": "DDP", "fsdp": "FSDP", "zero2": "DeepSpeed ZeRO-2", "zero3": "DeepSpeed ZeRO-3"}
+OLD_DAYS = 30  # of a price, from which its age is said
 
 
 def settings_phrase(config: Mapping[str, object], count: int) -> str:
@@ -52,12 +59,11 @@ def settings_phrase(config: Mapping[str, object], count: int) -> str:
     if config["activation_checkpointing"] != "none":
         words.append("gradient checkpointing")
     if config["compile"] != "off":
-        mode = "" if config["compile"] == "default" else f" {config['compile']}"
-        words.append(f"torch.compile{mode}")
+        words.append(compile_phrase(config))
     if config["attention"] != "sdpa":
-        words.append(f"attn_implementation {config['attention']}")
+        words.append(f"{ATTENTION.get(str(config['attention']), config['attention'])} attention")
     if count > 1:
-        words.append(_SHARDED.get(str(config["sharding"]), str(config["sharding"])))
+        words.append(SHARDING.get(str(config["sharding"]), str(config["sharding"])))
     words += [
         f"{name} on"
         for knob, name in (("packing", "packing"), ("length_grouping", "group_by_length"))
@@ -71,8 +77,11 @@ def change_words(key: str) -> str:
     return TRAINER_NAMES.get(key, key)
 
 
-def difference_words(config: Mapping[str, object], pick: Mapping[str, object]) -> str:
-    """What a config does otherwise than the pick, without what follows from the rest."""
+def difference_words(config: Mapping[str, object], pick: Mapping[str, object], length: int) -> str:
+    """What a config does otherwise than the pick, without what follows from the rest.
+
+    In `length` characters: what does not fit is counted.
+    """
     words = []
     split = ("micro_batch_size", "gradient_accumulation_steps")
     if config[split[0]] != pick[split[0]]:  # the other follows: the global batch is kept
@@ -82,7 +91,11 @@ def difference_words(config: Mapping[str, object], pick: Mapping[str, object]) -
         for name, value in config.items()
         if value != pick.get(name) and name not in (*split, *FOLLOWS)
     ]
-    return ", ".join(words) or "same settings"
+    shown = len(words)
+    while shown > 1 and len(", ".join(words[:shown])) + (4 if shown < len(words) else 0) > length:
+        shown -= 1
+    more = f", +{len(words) - shown}" if shown < len(words) else ""
+    return (", ".join(words[:shown]) + more) or "same settings"
 
 
 FOLLOWS = ("checkpoint_every_steps", "save_total_limit", "num_dataloader_workers")
@@ -97,7 +110,9 @@ def machine_phrase(row: Row) -> str:
     price = price_phrase(row)
     if row["usd_per_hour"] == 0:
         return f"{offer_name(row)} (free)"
-    return f"{offer_name(row)} at {price.partition(' (')[0]}"
+    age = row.get("price_age_days") or 0
+    seen = f", a price of {age} days ago" if age > OLD_DAYS else ""
+    return f"{offer_name(row)} at {price.partition(' (')[0]}{seen}"
 
 
 def basis_phrase(row: Row) -> str:
@@ -111,7 +126,7 @@ def lengths_phrase(job: JobPayload) -> str:
         return ""
     return (
         f"Row lengths are unknown: each row counts as {format_count(job['max_length'])} tokens, "
-        "so time, cost and memory are upper bounds."
+        "so time and cost are upper bounds."
     )
 
 
