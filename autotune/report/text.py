@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from autotune.report.blocks import Bar, Block, Section
     from autotune.report.schema import EstimatePayload, RecommendationPayload
 
-NARROWEST, WIDEST = 60, 120
+NARROWEST, WIDEST = 40, 120
 FEWEST_CELLS = 10  # [columns] that the bars have at least
 NARROW_COLUMN, GAP = 11, 2  # [columns] least room for text that wraps; between columns
 _TONES = {

@@ -13,6 +13,8 @@ from autotune.app.load_job import load_job
 from autotune.app.tune import Options, tune
 from autotune.domain.units import format_seconds
 from autotune.report.payload import recommendation_payload
+from autotune.report.screens.fitting import MOST_LINES
+from autotune.report.screens.tune import recommendation_screen
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -141,3 +143,14 @@ def test_a_config_of_today_that_was_probed_is_said_as_it_was_measured(tmp_path: 
     assert found.today.step_time_s == found.best.step_time_s == pytest.approx(3.0)
     assert found.today.config.checkpoint_every_steps == 10
     assert found.today.time_s.total == pytest.approx(found.today.duration_s.p50)
+
+
+@pytest.mark.parametrize("name", ["free", "paid", "today"])
+def test_a_measured_answer_is_told_on_one_screen_and_says_so(
+    answers: dict[str, Recommendation], name: str
+) -> None:
+    shown = recommendation_screen(payload(answers, name))
+    assert len(shown.splitlines()) <= MOST_LINES
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "Rests on steps measured on the device" in shown
+    assert "--score probe" not in shown

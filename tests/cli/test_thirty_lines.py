@@ -1,0 +1,154 @@
+"""What every command prints by default fits one screen of 80 columns and thirty lines."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autotune.cli.application import run
+from autotune.report.screens.fitting import MOST_LINES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Typed = Callable[..., tuple[int, str]]
+
+ROOT = Path(__file__).parents[2]
+JOBS = sorted((ROOT / "jobs").glob("*.yaml"))
+CAMPAIGNS = sorted((ROOT / "jobs" / "campaigns").glob("*.yaml"))
+SMALL = ("--model", "Qwen2.5-7B", "--rows", "20k")
+ONE_LINE = {
+    "lora": (*SMALL, "--gpu", "h100"),
+    "full": (*SMALL, "--method", "full", "--gpu", "8xh100"),
+    "qlora": ("--model", "Llama-3.1-70B", "--method", "qlora", "--rows", "50k", "--gpu", "8xh100"),
+    "many": (*SMALL, "--gpu", "h100,l40s,a100-80gb,rtx-4090"),
+    "late": (*SMALL, "--gpu", "h100", "--deadline", "1min", "--budget", "0.10USD"),
+    "nothing": (*SMALL, "--method", "full", "--gpu", "rtx-4090"),
+}
+TRAINERS = {
+    "axolotl": ("axolotl.yml", "--rows", "52000", "--gpu", "h100-sxm"),
+    "hf": ("training_args.json", *SMALL, "--method", "lora", "--gpu", "l40s"),
+}
+COMMAND = re.compile(r"\s*(\(cd |autotune |MAX_STEPS=|bash |export )")
+
+
+@pytest.fixture
+def typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Typed:
+    """A command line in a folder and home of its own: its exit code and what it printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
+    monkeypatch.delenv("AUTOTUNE_RUNS", raising=False)
+
+    def run_it(*words: str, columns: int = 80) -> tuple[int, str]:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        code = run([*words, "--quiet"])
+        return code, capsys.readouterr().out
+
+    return run_it
+
+
+def held(text: str, columns: int = 80) -> str:
+    """The text, once its lines are counted: a command is one line however long it is."""
+    lines = text.splitlines()
+    assert len(lines) <= MOST_LINES, text
+    assert [x for x in lines if len(x) > columns and not COMMAND.match(x)] == []
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda path: path.stem)
+def test_each_job_is_answered_on_one_screen_by_every_command(job: Path, typed: Typed) -> None:
+    code, text = typed("tune", str(job))
+    shown = held(text)
+    assert code in {0, 4}
+    for part in ("run it on", "It takes", "usable", "Why:", "Next best", "Rests on", "To run"):
+        assert part in shown
+    assert "Beside today" in shown or "evidence" not in job.read_text()
+    assert "autotune verify runs/" in shown
+    held(typed("report")[1])
+    for command in ("estimate", "compare", "recompute"):
+        again = held(typed(command, str(job))[1])
+        assert "--verbose" in again
+
+
+@pytest.mark.parametrize("name", ONE_LINE)
+def test_one_line_forms_are_answered_on_one_screen(name: str, typed: Typed) -> None:
+    code, text = typed("tune", *ONE_LINE[name])
+    shown = held(text)
+    assert code == {"late": 4, "nothing": 3}.get(name, 0)
+    if name == "late":
+        assert "Deadline missed by" in shown
+        assert "budget missed by" in shown
+    if code == 3:
+        assert "nothing fits" in shown or "none of the" in shown
+    else:
+        assert "add `--data FILE`" in shown
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_a_trainers_file_is_answered_on_one_screen(name: str, typed: Typed) -> None:
+    file, *options = TRAINERS[name]
+    _, text = typed("tune", str(ROOT / "jobs" / "trainers" / file), *options)
+    assert "Your file with these settings: runs/" in held(text)
+
+
+def test_what_does_not_fit_is_said_with_the_two_smallest_changes(typed: Typed) -> None:
+    words = ("estimate", *SMALL, "--method", "full", "--gpu", "rtx-4090")
+    code, text = typed(*words)
+    shown = held(text)
+    assert code == 3
+    assert "What is short" in shown
+    assert shown.count("autotune estimate --model") == 2
+
+
+@pytest.mark.parametrize("campaign", CAMPAIGNS, ids=lambda path: path.stem)
+def test_a_campaign_is_planned_on_one_screen(campaign: Path, typed: Typed) -> None:
+    code, text = typed("plan", str(campaign), "--parallel", "4")
+    shown = held(text)
+    assert code == 0
+    assert "Phases" in shown
+    assert "Schedule" not in shown
+
+
+def test_the_chart_is_drawn_where_it_is_asked_for(typed: Typed, tmp_path: Path) -> None:
+    campaign = str(CAMPAIGNS[0])
+    assert "Schedule" in typed("plan", campaign, "--chart")[1]
+    assert typed("plan", campaign, "--chart", "drawn.svg")[0] == 0
+    assert (tmp_path / "drawn.svg").read_text().startswith("<svg")
+
+
+def test_a_file_that_is_no_drawing_is_not_overwritten_by_one(typed: Typed, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("dear to me")
+    assert typed("plan", str(CAMPAIGNS[0]), "--chart", str(mine))[0] == 2
+    assert mine.read_text() == "dear to me"
+
+
+def test_all_machines_are_compared_on_one_screen(typed: Typed) -> None:
+    _, text = typed("compare", str(ROOT / "jobs" / "h100_38h.yaml"), "--gpu", "all")
+    held(text)
+
+
+def test_a_narrow_terminal_gets_narrow_lines(typed: Typed) -> None:
+    job = str(ROOT / "jobs" / "h100_38h.yaml")
+    for words in (("tune", job), ("tune", job, "--dry-run", "--verbose"), ("estimate", job)):
+        for columns in (40, 60):
+            lines = typed(*words, columns=columns)[1].splitlines()
+            assert [x for x in lines if len(x) > columns and not COMMAND.match(x)] == []
+
+
+def test_a_log_is_verified_on_one_screen(typed: Typed, tmp_path: Path) -> None:
+    typed("tune", str(ROOT / "jobs" / "h100_38h.yaml"))
+    rows = "".join(f"{step},0.5\n" for step in range(1, 400))
+    (tmp_path / "log.csv").write_text(f"step,seconds\n{rows}")
+    code, text = typed("verify", "log.csv")
+    shown = held(text)
+    assert code == 0
+    assert "times what was predicted" in shown
+    assert "Kept for later answers" in shown
+    assert "autotune tune" in shown

@@ -1,0 +1,111 @@
+"""Whatever is wrong with a command line is said in one form, with what to type instead."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import typer.main
+
+from autotune.cli.application import app, run
+from autotune.cli.usage import with_values
+
+if TYPE_CHECKING:
+    Capture = pytest.CaptureFixture[str]
+
+JOB = str(Path(__file__).parents[2] / "jobs" / "tiny_cpu.yaml")
+CAMPAIGN = str(Path(__file__).parents[2] / "jobs" / "campaigns" / "a100_llama7b.yaml")
+# What is typed, and what must be said of it.
+WRONG: list[tuple[str, str]] = [
+    ("tun job.yaml", r'unknown command "tun"; close to it: tune'),
+    ("job.yaml", r'"job\.yaml" is no command\nhint: autotune tune job\.yaml'),
+    ("--nope", r'unknown option "--nope" of autotune'),
+    ("--versoin", r"close to it: --version"),
+    ("tune job.yaml --verbos", r"of autotune tune; close to it: --verbose"),
+    ("tune job.yaml --max_length 5", r"close to it: --max-length"),
+    ("tune job.yaml -x", r'unknown option "-x" of autotune tune'),
+    ("tune a b c", r"nothing is known to do with: b c"),
+    ("tune job.yaml --score modle", r"'modle' must be one of: model, probe\nhint: --score model"),
+    ("tune job.yaml --score=foo", r"--score 'foo' must be one of: model, probe\nhint: --score: "),
+    ("tune job.yaml --probes x", r"--probes 'x' must be a whole number"),
+    ("tune job.yaml --probes 0", r"--probes '0' must be at least 1"),
+    ("tune job.yaml --epochs many", r"--epochs 'many' must be a number"),
+    ("tune job.yaml --gpu", r"--gpu needs a value\nhint: --gpu NAME"),
+    ("tune no-such-file.yaml", r"no-such-file\.yaml"),
+    ("tune --model Qwen2.5-7B", r"--rows"),
+    (f"tune {JOB} --gpu h10", r'unknown device "h10"; close to it: h100'),
+    (f"tune {JOB} --set nonsense", r"--set 'nonsense' must be KNOB=VALUE"),
+    (f"tune {JOB} --deadline soon", r"'soon'"),
+    ("estimate job.yaml --score probe", r'"--score" of autotune estimate; it is one of tune'),
+    (f"estimate {JOB} --full-trace --fidelity formula", r"contradict each other"),
+    ("estimate", r"--model"),
+    ("compare", r"--model"),
+    ("compare job.yaml --minimize speed", r"--minimize 'speed' must be one of: cost, time"),
+    ("recompute --fidelity tracing", r"one of: auto, formula, trace\nhint: --fidelity trace"),
+    ("recompute no-such-run", r"no-such-run"),
+    ("verify --next-runs 0 log.csv", r"--next-runs '0' must be at least 1"),
+    ("verify no-such-log.csv", r"no-such-log\.csv|no runs"),
+    ("plan", r"autotune plan needs CAMPAIGN"),
+    (f"plan {CAMPAIGN} --parallel two", r"--parallel 'two' must be a whole number"),
+    (f"plan {CAMPAIGN} --chart schedule.png", r"schedule\.png is no \.svg file"),
+    ("dataset", r"autotune dataset needs"),
+    ("export", r"autotune export needs --to\nhint: --to NAME\[@VERSION\]"),
+    ("report no-such-run", r"no-such-run"),
+    ("runs --format xml", r"--format 'xml' must be one of: text, json, csv, md"),
+    ("devices --formt json", r"of autotune devices; close to it: --format"),
+    ("models --quiet", r'unknown option "--quiet" of autotune models'),
+    ("prices --provder aws", r"close to it: --provider"),
+    ("validate --data", r"--data needs a value"),
+    ("calibrate --out", r"--out needs a value"),
+    ("doctor --folders x", r"close to it: --folder"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "said"), WRONG, ids=[line for line, _ in WRONG])
+def test_a_wrong_command_line_is_told_in_one_form(
+    line: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
+    monkeypatch.delenv("AUTOTUNE_RUNS", raising=False)
+    (tmp_path / "job.yaml").write_text("{}")
+    assert run(line.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    told = re.sub(r"^(?:reading|pricing)[^\n]*\n", "", err)
+    assert re.fullmatch(r"error: [^\n]+\n(hint: [^\n]+\n)?", told), err
+    assert re.search(said, told), err
+
+
+def test_every_command_is_tried_with_something_wrong() -> None:
+    commands = set(getattr(typer.main.get_command(app), "commands"))  # noqa: B009 - typed away
+    assert commands <= {word for line, _ in WRONG for word in line.split()}
+
+
+def test_what_was_typed_cannot_steer_the_terminal(capsys: Capture) -> None:
+    assert run(["tune", "--\x1b[31mred"]) == 2
+    err = capsys.readouterr().err
+    assert "\x1b" not in err
+    assert r"\x1b[31mred" in err
+
+
+def test_an_empty_command_line_is_answered_with_the_help(capsys: Capture) -> None:
+    assert run([]) == 2
+    assert "Commands:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        (["plan", "a.yaml", "--chart"], ["plan", "a.yaml", "--chart", "-"]),
+        (["plan", "--chart", "--share", "a"], ["plan", "--chart", "-", "--share", "a"]),
+        (["plan", "a", "--chart", "b.svg"], ["plan", "a", "--chart", "b.svg"]),
+        (["plan", "a", "--chart", "-"], ["plan", "a", "--chart", "-"]),
+        ([], []),
+    ],
+)
+def test_a_chart_without_a_file_is_drawn_here(typed: list[str], read: list[str]) -> None:
+    assert with_values(typed) == read
