@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.units import format_count, format_seconds, format_usd
 from autotune.report.answer import recommendation_sections
-from autotune.report.blocks import Bars, Bullets, Commands, Paragraph, Section
+from autotune.report.blocks import Bars, Bullets, Commands, Paragraph, Section, Table
 from autotune.report.html_bills import bills_html, probes_html, rows_by_name, tiles
 from autotune.report.html_blocks import (
     block_html,
@@ -37,6 +37,7 @@ from autotune.report.html_machines import (
 from autotune.report.html_markup import Markup, joined, tag
 from autotune.report.html_words import words_html
 from autotune.report.phrases import BASIS, config_phrase, differences, offer_name, price_phrase
+from autotune.report.screens.words import change_words, settings_phrase
 
 if TYPE_CHECKING:
     from autotune.report.blocks import Block
@@ -108,7 +109,7 @@ def _what(payload: RecommendationPayload, sections: Sections) -> tuple[Question,
     own = [each for each in lead if each not in beside]
     hours, dollars = format_seconds(best["duration_s"]["p50"]), format_usd(best["cost_usd"]["p50"])
     answer = f"Run it on {offer_name(best)}: {hours}, {dollars}."
-    settings = Paragraph(f"With {config_phrase(best['config'])}.")
+    settings = Paragraph(f"With {settings_phrase(best['config'], best['device_count'])}.")
     bills = bills_html(rows_by_name(payload))
     for section, _ in bills:
         sections.take(section.title)
@@ -117,12 +118,26 @@ def _what(payload: RecommendationPayload, sections: Sections) -> tuple[Question,
         *blocks_html([settings]),
         tiles(best, payload["today"]),
         *blocks_html(own),
-        folded(sections.take("Settings"), title="Every setting, and why", printed=True),
+        folded(_named(sections.take("Settings")), title="Every setting, and why", printed=True),
         fold(BILLS, tag("div", *both, class_="beside"), printed=True),
         folded(sections.take("The job"), title="The job and its arithmetic", printed=True),
     ]
     words = "What should I run, what does it cost, and does it fit?"
     return Question("what", "What to run", words, tag("p", answer), tuple(content)), beside
+
+
+def _named(settings: Section) -> Section:
+    """Settings with the names that transformers' Trainer has for them, where these are others."""
+    blocks: list[Block] = []
+    for block in settings.blocks:
+        if isinstance(block, Table):
+            names = [(row[0], change_words(row[0])) for row in block.rows]
+            shown = [own if own == name else f"{own} ({name})" for own, name in names]
+            rows = tuple((name, *row[1:]) for name, row in zip(shown, block.rows, strict=True))
+            blocks.append(replace(block, rows=rows))
+        else:
+            blocks.append(block)
+    return Section(settings.title, tuple(blocks))
 
 
 def _why(payload: RecommendationPayload, sections: Sections, beside: list[Paragraph]) -> Question:

@@ -17,6 +17,8 @@ WORDS = (
     ("accumulation", "accumulation [0-9]",
      ("forward and backward passes whose gradients are added up before the optimizer steps: "
      "gradient_accumulation_steps")),
+    ("activation checkpointing", "activation.checkpointing",
+     "activations are computed again in the backward pass: gradient_checkpointing"),
     ("allocator", "allocator",
      ("the part of torch that takes memory from the driver in segments and keeps what it no "
      "longer needs")),
@@ -24,6 +26,8 @@ WORDS = (
     ("calibrated", "[Cc]alibrated",
      "computed, then corrected by what was measured on this or on similar hardware"),
     ("candidate", "candidates?\\b", "one configuration on one machine"),
+    ("checkpoint_every_steps", "checkpoint_every_steps",
+     "steps from one checkpoint to the next: save_steps"),
     ("driver context", "driver context", "what CUDA itself keeps of a device's memory"),
     ("evidence", "evidence", "times and peaks that you measured and wrote into the job file"),
     ("fidelity", "fidelity",

@@ -328,3 +328,23 @@ def test_drawings_are_hidden_from_readers_that_have_the_numbers(samples: Samples
     drawn = [each for each in drawn if each.find(".//svg") is not None]
     assert len(drawn) > 10
     assert all(each.get("aria-hidden") == "true" for each in drawn)
+
+
+def test_a_job_of_one_machine_says_that_no_other_was_compared_and_how_to(samples: Samples) -> None:
+    job = replace(samples.full.job, offers=samples.full.job.offers[:1])
+    alone = replace(samples.full, job=job, alternatives=(), pareto=())
+    machine = next(s for s in tree(alone).iter("section") if s.get("id") == "machine")
+    assert "Only 1x h100-sxm was compared" in text(machine)
+    assert "--gpu all" in text(machine)
+    assert "$2.50/h (job file" in text(machine)
+    assert not list(machine.iter("svg"))
+
+
+def test_settings_have_the_names_that_the_trainer_has_for_them(samples: Samples) -> None:
+    fold = next(
+        each for each in tree(samples.full).iter("details") if "every" in each.get("id", "")
+    )
+    names = [line[0] for line in cells(next(fold.iter("table")))]
+    assert "micro_batch_size (per_device_train_batch_size)" in names
+    assert "compile (torch_compile)" in names
+    assert "gradient_accumulation_steps" in names
