@@ -347,4 +347,4 @@ def test_settings_have_the_names_that_the_trainer_has_for_them(samples: Samples)
     names = [line[0] for line in cells(next(fold.iter("table")))]
     assert "micro_batch_size (per_device_train_batch_size)" in names
     assert "compile (torch_compile)" in names
-    assert "gradient_accumulation_steps" in names
+    assert "precision" in names
