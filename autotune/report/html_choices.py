@@ -9,7 +9,8 @@ from autotune.report.html_bills import PICK, TODAY
 from autotune.report.html_blocks import drawn_cell, head_html
 from autotune.report.html_drawn import Range, ranges_drawn
 from autotune.report.html_markup import Markup, breakable, tag
-from autotune.report.phrases import between, config_phrase, differences, offer_name, probability
+from autotune.report.phrases import between, config_phrase, offer_name, probability
+from autotune.report.screens.words import difference_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from autotune.report.schema import LimitsPayload, RecommendationPayload, Row
 
 ALTERNATIVES = 3
+LONG = 90  # [characters] of what a configuration does otherwise
 TITLES = ("", "duration", "cost", "peak memory")
 SURE = 0.95  # from this probability of fitting on, only the whole table tells it
 
@@ -131,7 +133,7 @@ def _name(name: str, row: Row, pick: Row) -> Markup:
     elsewhere = offer_name(row) != offer_name(pick)
     words = config_phrase(row["config"])
     if row is not pick and not elsewhere:
-        words = differences(row["config"], pick["config"])
+        words = difference_words(row["config"], pick["config"], LONG)
     if elsewhere or row is pick:
         words = f"{offer_name(row)}, {words}"
     if not name:

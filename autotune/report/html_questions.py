@@ -25,7 +25,7 @@ from autotune.report.html_blocks import (
     section_html,
     titled,
 )
-from autotune.report.html_choices import choices_html
+from autotune.report.html_choices import LONG, choices_html
 from autotune.report.html_machines import (
     few_machines_html,
     keeping,
@@ -36,8 +36,8 @@ from autotune.report.html_machines import (
 )
 from autotune.report.html_markup import Markup, joined, tag
 from autotune.report.html_words import words_html
-from autotune.report.phrases import BASIS, config_phrase, differences, offer_name, price_phrase
-from autotune.report.screens.words import change_words, settings_phrase
+from autotune.report.phrases import BASIS, config_phrase, offer_name, price_phrase
+from autotune.report.screens.words import change_words, difference_words, settings_phrase
 
 if TYPE_CHECKING:
     from autotune.report.blocks import Block
@@ -163,12 +163,19 @@ def _told(fall: Section) -> Section:
         if not isinstance(block, Bars):
             blocks.append(block)
             continue
-        kept = tuple(bar for bar in block.bars if re.search(r"[1-9]", bar.shown))
-        nothing += [bar.name for bar in block.bars if bar not in kept]
+        named = [replace(bar, name=_as_trainer(bar.name)) for bar in block.bars]
+        kept = tuple(bar for bar in named if re.search(r"[1-9]", bar.shown))
+        nothing += [bar.name for bar in named if bar not in kept]
         blocks.append(replace(block, bars=kept))
     if nothing:
         blocks.append(Paragraph(f"Without effect: {', '.join(nothing)}.", "quiet"))
     return Section(fall.title, tuple(blocks))
+
+
+def _as_trainer(change: str) -> str:
+    """A change, "compile off -> default", by the name that Trainer has for the setting."""
+    name, space, ends = change.partition(" ")
+    return f"{change_words(name)}{space}{ends}"
 
 
 def _next_best(payload: RecommendationPayload) -> str:
@@ -179,7 +186,7 @@ def _next_best(payload: RecommendationPayload) -> str:
         return "It is a tie: the next best cannot be told apart from it by what is known."
     other = others[0]
     same = offer_name(other) == offer_name(best)
-    what = differences(other["config"], best["config"]) if same else (
+    what = difference_words(other["config"], best["config"], LONG) if same else (
         f"{offer_name(other)} with {config_phrase(other['config'])}"
     )  # fmt: skip
     figures = (
