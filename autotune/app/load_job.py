@@ -26,6 +26,7 @@ from autotune.app.one_line import line_document
 from autotune.app.overrides import Overrides, overridden, states_today
 from autotune.app.read_jobfile import Document, checked
 from autotune.app.statements import statement_of
+from autotune.app.stored_base import as_stated
 from autotune.app.trainer_defaults import default_config
 from autotune.app.trainer_file import command_document, notes_of, origin_of, read_any
 from autotune.app.variants import Variant, chosen, variants_of
@@ -243,7 +244,7 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
         why = "the same machine on the same terms is priced once"
         assumed.append(Assumption("hardware", f"{more} of the entries left out", why))
         jobfile = jobfile.model_copy(update={"hardware": machines})
-    model = find_model(jobfile.model, folder)
+    model = as_stated(jobfile.method, find_model(jobfile.model, folder), assumed)
     method = method_of(jobfile.method, model, assumed)
     data = data_of(jobfile, model, folder, assumed)
     epochs, steps, batch = training_of(jobfile, data.rows, assumed)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autotune.catalog.models import find_model
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption
 
@@ -16,6 +18,24 @@ BITSANDBYTES = ("nf4", "int8")  # stored and trained on as they are
 # Formats that transformers unpacks to 16 bit when it loads them for training. Source: transformers
 # 5.23 utils/quantization_config.py: Mxfp4Config and FineGrainedFP8Config have `dequantize`.
 UNPACKED = ("fp8", "mxfp4")
+# Formats of engines that only run models: llama.cpp, ExLlama, Apple's MLX.
+INFERENCE_ONLY = ("gguf", "exl2", "mlx")
+
+
+def as_stated(section: MethodSection, model: Model, assumed: list[Assumption]) -> Model:
+    """The model that is trained: with the base stated, a quantised copy gives way to its original.
+
+    What the model's name was taken to mean is appended to `assumed`.
+    """
+    if model.shape_of:
+        assumed.append(Assumption("model.shape", model.shape_of, model.source))
+    stated = "nf4" if section.kind == "qlora" else section.base
+    copied = model.plain_name and model.stored_as and model.stored_as not in UNPACKED
+    if not copied or model.stored_as in INFERENCE_ONLY or stated in {None, model.stored_as}:
+        return model
+    why = f"method.base {stated} is stated, and {model.name} stores {model.stored_as}"
+    assumed.append(Assumption("model", model.plain_name, why))
+    return replace(find_model(model.plain_name), shape_of=model.shape_of)
 
 
 def base_of(section: MethodSection, model: Model, assumed: list[Assumption]) -> Base:
@@ -24,11 +44,15 @@ def base_of(section: MethodSection, model: Model, assumed: list[Assumption]) -> 
     if stated is None and section.kind == "qlora":
         stated = "nf4"
     stored = model.stored_as
+    plain = f"name the model it was made from{f', {model.plain_name}' * bool(model.plain_name)}"
+    if stored in INFERENCE_ONLY:
+        msg = f"{model.name} is {stored.upper()}, a format to run models, and no trainer loads it"
+        raise InputError(msg, plain)
     if stored in BITSANDBYTES:
         return _as_stored(stated, section, model, assumed)
     if stored and stored not in UNPACKED:
         msg = f"{model.name} stores its weights quantised by {stored}, which is not described here"
-        raise InputError(msg, "name the model it was made from; method.base: nf4 quantises that")
+        raise InputError(msg, f"{plain}; method.base: nf4 quantises that")
     if stated is None:
         why = "not stated; weights in a 16-bit dtype"
         if stored:
@@ -42,7 +66,7 @@ def _as_stored(
     stated: Base | None, section: MethodSection, model: Model, assumed: list[Assumption]
 ) -> Base:
     stored: Base = "nf4" if model.stored_as == "nf4" else "int8"
-    plain = "name the model it was made from"
+    plain = f"name the model it was made from{f', {model.plain_name}' * bool(model.plain_name)}"
     if section.kind == "full":
         msg = f"{model.name} stores its weights as {stored}, and full fine-tuning cannot train them"
         raise InputError(msg, f"{plain}, or train adapters: method.kind: lora")

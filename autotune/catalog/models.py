@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog import hub
+from autotune.catalog.derived import derived_names, derived_of, stored_by_name
 from autotune.catalog.hf_config import (
     MAX_CONFIG_BYTES,
     model_from_config,
@@ -27,6 +28,7 @@ from autotune.domain.paths import stated_in
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from autotune.catalog.derived import Derived
     from autotune.domain.model import Model
 
 HOW_TO_ADD = "pass a folder or file with config.json, or see the catalogue with `autotune models`"
@@ -86,7 +88,8 @@ def find_model(text: str, base_dir: Path | None = None) -> Model:
     """The model a person means. Raises InputError with the closest names and how to add one.
 
     In this order: a path (./dir, /dir, ~/dir, file.json; relative to `base_dir`), a name of the
-    catalogue in any case and with or without its organisation, a folder that exists, a hub id.
+    catalogue in any case and with or without its organisation, a folder that exists, the config of
+    a hub id in the hub's cache, a fine-tune or copy whose name says whose shape it has, the hub.
     The hub is asked once, for at most three seconds, and not at all when AUTOTUNE_OFFLINE or
     HF_HUB_OFFLINE is set; its cache on this disk comes first.
     """
@@ -101,20 +104,48 @@ def find_model(text: str, base_dir: Path | None = None) -> Model:
     if found is not None:
         entry, name = found
         model = load_models()[entry["name"]]
-        return model if name == model.name else replace(model, name=name)
+        model = model if name == model.name else replace(model, name=name)
+        stored = stored_by_name(name)
+        return replace(model, stored_as=stored, plain_name=entry["name"]) if stored else model
     if _is_dir(path):
         return _from_path(path, wanted)
     reason = "it is not in the catalogue"
+    derived = derived_of(wanted, _known_name)
+    if derived is not None and hub.cached_file(wanted, "config.json") is None:
+        return _from_name(wanted if "/" in wanted else derived.plain, derived)
     if hub.is_hub_id(wanted):
         outcome = _from_hub(wanted)
         if not isinstance(outcome, str):
-            return outcome
-        reason = outcome
+            return replace(outcome, plain_name=derived.plain) if derived else outcome
+        reason = f"{outcome}; a fine-tune has the shape of its base: name that one"
     raise unknown(kind="model", value=text[:200], known=_names(), hint=f"{reason}; {HOW_TO_ADD}")
 
 
+def _known_name(text: str) -> str | None:
+    """The catalogue's name, or alias with an organisation, that a text is; None where it is none.
+
+    Names that say how weights are quantised are no plain model's.
+    """
+    found = _by_text().get(text.casefold())
+    return None if found is None or stored_by_name(found[1]) else found[1]
+
+
+def _from_name(name: str, derived: Derived) -> Model:
+    """The model of a name that says whose shape it has."""
+    entry = _by_text()[derived.base.casefold()][0]
+    source = f"{derived.why}; the shape of {derived.base}"
+    model = model_from_config({**entry["config"], **dict(derived.config)}, name, source)
+    return replace(
+        model,
+        stored_as=derived.stored_as or model.stored_as,
+        shape_of=derived.base,
+        plain_name=derived.plain,
+    )
+
+
 def _names() -> list[str]:
-    return [name for entry in _entries() for name in (entry["name"], *entry["aliases"])]
+    own = [name for entry in _entries() for name in (entry["name"], *entry["aliases"])]
+    return [*own, *derived_names()]
 
 
 def _is_dir(path: Path) -> bool:

@@ -79,11 +79,13 @@ class Model:
     hf_config: str = "{}"  # the config.json it was read from (its text part), as JSON
     remote_code: bool = False  # the config asks for code that transformers does not ship
     stored_as: str = ""  # how the checkpoint quantises its weights: nf4, int8, gptq, ...
+    shape_of: str = ""  # the catalogue's model whose shape stands in; empty: its own config
+    plain_name: str = ""  # the same model with plain weights, where a name says that it is a copy
 
     @property
     def fingerprint(self) -> str:
         """What the model is, whatever it is called and wherever its config.json lies."""
-        shape = replace(self, name="", source="", hf_config="")
+        shape = replace(self, name="", source="", hf_config="", shape_of="", plain_name="")
         return hashlib.sha256(repr(shape).encode()).hexdigest()[:16]
 
     @property

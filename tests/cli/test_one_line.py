@@ -96,17 +96,24 @@ def test_estimate_of_what_does_not_fit_leaves_with_3_and_prints_its_row(
         assert "--set method" in printed
 
 
-def test_every_machine_that_compare_prints_can_be_typed(capsys: Capture) -> None:
+def test_every_machine_that_compare_prints_can_be_typed(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     argv = ["compare", *LINE, "--fidelity", "formula", "-q"]
     machines = "l4,2xL40S,8x a100-40gb,NVIDIA GeForce RTX 4090"
     assert run([*argv, "--spot", "--gpu", machines]) == 0
     printed = capsys.readouterr().out
-    table = printed.partition("Machines\n")[2].partition("\n\n")[0].splitlines()[1:]
-    labels = [re.split(r"  +", line.strip())[0] for line in table]
+    labels = [label for label, _ in machines_of(printed)]
     assert {"l4", "2x l40s, spot", "8x a100-sxm4-40gb", "rtx-4090"} <= set(labels)
     assert run([*argv, "--gpu", ",".join(labels)]) == 0
-    again = capsys.readouterr().out.partition("Machines\n")[2].partition("\n\n")[0]
-    assert again.splitlines()[1:] == table
+    assert machines_of(capsys.readouterr().out) == machines_of(printed)
+
+
+def machines_of(printed: str) -> list[tuple[str, str]]:
+    """The machines of compare's table, each with its first number: the price."""
+    table = printed.partition("\nMachines")[2].partition("\n\n")[0]
+    return re.findall(r"^  (\S.*?) {2,}([0-9.]+)", table, re.MULTILINE)
 
 
 def test_recompute_takes_a_job_in_one_line_from_its_first_machine(capsys: Capture) -> None:
@@ -314,3 +321,33 @@ def test_an_instance_that_cannot_be_priced_says_what_can(
 ) -> None:
     error = refusal(capsys, "estimate", *LINE, "--gpu", gpu)
     assert all(part in error for part in says), error
+
+
+def test_a_fine_tune_is_priced_by_its_bases_shape_and_the_answer_says_so(capsys: Capture) -> None:
+    argv = ["--model", "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "--rows", "2k", "--gpu", "h100"]
+    argv += ["--max-length", "256"]
+    found = answer(capsys, "estimate", *argv)
+    assert found["job"]["model"] == "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B"
+    assert assumed(found)["model.shape"] == "Qwen/Qwen2.5-7B"
+    base = answer(capsys, "estimate", "--model", "Qwen/Qwen2.5-7B", *argv[2:])
+    assert found["row"]["memory_bytes"] == base["row"]["memory_bytes"]
+    assert run(["tune", *argv, "--fidelity", "formula", "--dry-run", "-q"]) == 0
+    assert "model.shape Qwen/Qwen2.5-7B; method.kind lora" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
+def test_a_quantised_copy_is_trained_as_it_is_stored(capsys: Capture) -> None:
+    argv = ["--model", "unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "--rows", "2k", "--gpu", "h100"]
+    argv += ["--max-length", "256"]
+    found = answer(capsys, "estimate", *argv)
+    assert assumed(found)["method.base"] == "nf4"
+    plain = answer(capsys, "estimate", *argv, "--set", "method.base=16bit")
+    assert plain["job"]["model"] == "Qwen/Qwen2.5-7B-Instruct"
+    weights = [answer_["row"]["memory_bytes"]["weights"] for answer_ in (found, plain)]
+    assert weights[0] < weights[1] / 2
+    error = refusal(
+        capsys, "estimate", "--model", "bartowski/Meta-Llama-3.1-8B-Instruct-GGUF", *argv[2:]
+    )
+    assert "GGUF" in error
+    assert "meta-llama/Meta-Llama-3.1-8B-Instruct" in error

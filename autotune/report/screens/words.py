@@ -40,9 +40,9 @@ BASIS = {
 }
 # What moves the answer most, first; only where nobody stated it.
 WEIGHTY = (
-    "train.steps", "train.epochs", "data.rows", "data.max_length", "train.global_batch_size",
-    "model", "method.kind", "method.rank", "method.base", "price", "data.padding",
-    "interruptions_per_day", "today",
+    "model", "model.shape", "method.kind", "train.steps", "train.epochs", "data.rows",
+    "data.max_length", "train.global_batch_size", "method.rank", "method.base", "price",
+    "data.padding", "interruptions_per_day", "today",
 )  # fmt: skip
 MOST_ASSUMED = 3
 OLD_DAYS = 30  # of a price, from which its age is said

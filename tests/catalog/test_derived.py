@@ -1,0 +1,192 @@
+"""Fine-tunes and copies: whose shape a name says that a model has, and where it says nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autotune.app.load_job import jobs_of_line
+from autotune.app.overrides import Overrides
+from autotune.catalog.derived import derived_names, derived_of, stored_by_name
+from autotune.catalog.models import find_model, load_models
+from autotune.cost.parameters import parameter_count
+from autotune.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.domain.job import Job
+
+
+@pytest.fixture(autouse=True)
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No hub but an empty cache of one."""
+    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+def job_of(model: str, **changes: str) -> Job:
+    stated = {"model": model, "data.rows": 100}
+    return jobs_of_line(Overrides(gpus=("h100",), set_values=changes, stated=stated))[0].job
+
+
+def assumed(job: Job, key: str) -> list[str]:
+    return [f"{item.value} {item.why}" for item in job.assumed if item.key == key]
+
+
+# Parameters as the safetensors index on each model's page counts them.
+@pytest.mark.parametrize(
+    ("name", "base", "parameters"),
+    [
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "Qwen/Qwen2.5-1.5B", 1_777_088_000),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "Qwen/Qwen2.5-7B", 7_615_616_512),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", "Qwen/Qwen2.5-14B", 14_770_033_664),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "Qwen/Qwen2.5-32B", 32_763_876_352),
+        ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "meta-llama/Llama-3.1-8B", 8_030_261_248),
+        ("DeepSeek-R1-Distill-Llama-8B", "meta-llama/Llama-3.1-8B", 8_030_261_248),
+        ("HuggingFaceH4/zephyr-7b-beta", "mistralai/Mistral-7B-v0.1", 7_241_732_096),
+        ("teknium/OpenHermes-2.5-Mistral-7B", "mistralai/Mistral-7B-v0.1", 7_241_748_480),
+        ("codellama/CodeLlama-7b-hf", "meta-llama/Llama-2-7b-hf", 6_738_546_688),
+        ("Qwen/Qwen2.5-Coder-7B-Instruct", "Qwen/Qwen2.5-7B", 7_615_616_512),
+        ("Qwen/Qwen3-4B-Instruct-2507", "Qwen/Qwen3-4B", 4_022_468_096),
+    ],
+)
+def test_a_fine_tune_has_the_shape_of_its_base_and_its_own_size(
+    name: str, base: str, parameters: int
+) -> None:
+    model = find_model(name)
+    assert (model.shape_of, model.stored_as) == (base, "")
+    assert model.name.endswith(name)
+    assert "/" in model.name
+    assert parameter_count(model) == parameters
+
+
+def test_every_shipped_fine_tune_is_of_a_model_of_the_catalogue() -> None:
+    assert len(derived_names()) > 60
+    for name in derived_names():
+        model = find_model(name)
+        assert model.name == name
+        assert model.shape_of
+        assert find_model(model.shape_of).shape_of == ""
+        assert "entered 2026-" in model.source
+
+
+@pytest.mark.parametrize(
+    ("name", "plain", "stored"),
+    [
+        ("unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "Qwen/Qwen2.5-7B-Instruct", "nf4"),
+        ("unsloth/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-7B-Instruct", ""),
+        ("unsloth/Meta-Llama-3.1-8B-unsloth-bnb-4bit", "meta-llama/Meta-Llama-3.1-8B", "nf4"),
+        ("unsloth/llama-3-8b-Instruct-bnb-4bit", "unsloth/llama-3-8b-Instruct", "nf4"),
+        ("unsloth/mistral-7b-bnb-4bit", "mistralai/Mistral-7B-v0.1", "nf4"),
+        ("unsloth/DeepSeek-R1-Distill-Qwen-7B-unsloth-bnb-4bit",
+         "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "nf4"),
+        ("hugging-quants/Meta-Llama-3.1-8B-Instruct-BNB-NF4",
+         "meta-llama/Meta-Llama-3.1-8B-Instruct", "nf4"),
+        ("NousResearch/Meta-Llama-3-8B", "meta-llama/Meta-Llama-3-8B", ""),
+        ("TheBloke/Mistral-7B-Instruct-v0.2-GPTQ", "mistralai/Mistral-7B-Instruct-v0.2", "gptq"),
+        ("TheBloke/Llama-2-7B-AWQ", "meta-llama/Llama-2-7b-hf", "awq"),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "Qwen/Qwen2.5-7B-Instruct", "gptq"),
+        ("Qwen/Qwen3-8B-FP8", "Qwen/Qwen3-8B", "fp8"),
+        ("bartowski/Meta-Llama-3.1-8B-Instruct-GGUF", "meta-llama/Meta-Llama-3.1-8B-Instruct",
+         "gguf"),
+        ("mlx-community/Meta-Llama-3.1-8B-Instruct-4bit", "meta-llama/Meta-Llama-3.1-8B-Instruct",
+         "mlx"),
+    ],
+)  # fmt: skip
+def test_a_copy_is_the_model_that_its_name_says(name: str, plain: str, stored: str) -> None:
+    model = find_model(name)
+    assert (model.name, model.stored_as) == (name, stored)
+    assert find_model(plain).name == model.plain_name or model.plain_name == plain
+    assert parameter_count(model) == parameter_count(find_model(plain))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "someone/Qwen2.5-7B-Instruct",  # anybody may call anything so
+        "someone/Qwen2.5-7B-Instruct-GPTQ",
+        "unsloth/nothing-like-it-bnb-4bit",
+        "unsloth/Qwen2.5-7B-Instruct-128K",
+        "NousResearch/Hermes-2-Pro-Llama-3-8B",  # its vocabulary is another
+        "TheBloke/Qwen2.5-7B-Instruct",  # without a suffix it would be its own
+    ],
+)
+def test_a_name_that_proves_nothing_is_unknown_with_those_close_to_it(name: str) -> None:
+    with pytest.raises(InputError) as caught:
+        find_model(name)
+    assert "unknown model" in caught.value.message
+    assert "has the shape of its base: name that one" in str(caught.value.hint)
+
+
+def test_what_a_name_was_taken_to_mean_is_listed_as_assumed() -> None:
+    job = job_of("unsloth/Qwen2.5-7B-Instruct-unsloth-bnb-4bit")
+    (said,) = assumed(job, "model.shape")
+    assert said.startswith("Qwen/Qwen2.5-7B-Instruct a copy of Qwen/Qwen2.5-7B-Instruct with")
+    assert "some of its layers stay in 16 bit" in said
+    assert job.method.base == "nf4"
+    assert "stores its weights so" in assumed(job, "method.base")[0]
+    fine_tune = job_of("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B")
+    assert "config.json published at huggingface.co" in assumed(fine_tune, "model.shape")[0]
+    assert assumed(job_of("Qwen/Qwen2.5-7B-Instruct"), "model.shape") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "16bit"),
+        ("Qwen/Qwen2.5-7B-Instruct-AWQ", "nf4"),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "16bit"),
+    ],
+)
+def test_a_stated_base_has_the_last_word_and_takes_the_original(name: str, base: str) -> None:
+    job = job_of(name, **{"method.base": base})
+    assert (job.model.name, job.method.base) == ("Qwen/Qwen2.5-7B-Instruct", base)
+    assert any(f"method.base {base} is stated" in said for said in assumed(job, "model"))
+
+
+@pytest.mark.parametrize(
+    ("name", "says", "hint"),
+    [
+        ("bartowski/Meta-Llama-3.1-8B-Instruct-GGUF", "is GGUF, a format to run models",
+         "meta-llama/Meta-Llama-3.1-8B-Instruct"),
+        ("mlx-community/Meta-Llama-3.1-8B-Instruct-4bit", "is MLX", "meta-llama/Meta-Llama-3.1-8B"),
+        ("TheBloke/Mistral-7B-Instruct-v0.2-GPTQ", "quantised by gptq",
+         "mistralai/Mistral-7B-Instruct-v0.2"),
+        ("TheBloke/Llama-2-70B-GPTQ", "quantised by gptq", "meta-llama/Llama-2-70b-hf"),
+    ],
+)  # fmt: skip
+def test_a_copy_that_cannot_be_trained_names_its_original(name: str, says: str, hint: str) -> None:
+    with pytest.raises(InputError) as caught:
+        job_of(name)
+    assert says in caught.value.message
+    assert hint in str(caught.value.hint)
+
+
+def test_full_fine_tuning_of_a_quantised_copy_names_its_original() -> None:
+    with pytest.raises(InputError) as caught:
+        job_of("unsloth/Qwen2.5-7B-Instruct-bnb-4bit", **{"method.kind": "full"})
+    assert "full fine-tuning cannot train them" in caught.value.message
+    assert "Qwen/Qwen2.5-7B-Instruct," in str(caught.value.hint)
+
+
+def test_the_models_own_config_in_the_hubs_cache_wins_over_its_name(hub: Path) -> None:
+    snapshot = hub / "models--unsloth--Qwen2.5-7B-Instruct-bnb-4bit" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    config = json.loads(find_model("Qwen/Qwen2.5-7B-Instruct").hf_config)
+    nf4 = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+    config |= {"num_hidden_layers": 4, "quantization_config": nf4}
+    (snapshot / "config.json").write_text(json.dumps(config))
+    model = find_model("unsloth/Qwen2.5-7B-Instruct-bnb-4bit")
+    assert (model.num_layers, model.stored_as, model.shape_of) == (4, "nf4", "")
+    assert model.plain_name == "Qwen/Qwen2.5-7B-Instruct"
+
+
+def test_names_that_say_nothing_of_storage_are_plain() -> None:
+    for name in (*load_models(), "x/Phi-3-mini-4k-instruct", "x/Qwen2.5-14B-Instruct-1M"):
+        assert stored_by_name(name) == "", name
+    assert derived_of("nothing", lambda _: None) is None
