@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.domain.config import KNOBS
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 from autotune.report.bars import memory_bars, time_bars
 from autotune.report.blocks import Bullets, Paragraph, Section, Table
@@ -24,7 +23,6 @@ from autotune.report.phrases import (
     differences,
     fit_phrase,
     global_batch,
-    knob_text,
     limit_phrase,
     memory_phrase,
     offer_name,
@@ -36,6 +34,7 @@ from autotune.report.phrases import (
     usd_span,
 )
 from autotune.report.probes import probes_section
+from autotune.report.settings import settings_section
 from autotune.report.shortfall import nothing_fits, shortfall_sections
 from autotune.report.traced import traced_blocks
 from autotune.report.waterfall import journey_sections
@@ -54,18 +53,12 @@ if TYPE_CHECKING:
         Row,
     )
 
-FOLD = 3  # knobs that share a reason are listed in one line from this many on
 NEAREST = 3
 MACHINES = 12  # assumptions about machines that are listed one by one
 _FOLDED = {
     "host": "typical of each; --format json has them",
     "price": "the catalogue's, dated: `autotune prices`; --format json has each source",
     "interruptions_per_day": "of spot; --format json has them",
-}
-_CLASS_HEADINGS = {
-    "neutral": "neutral: the training is the same",
-    "numeric": "numeric: the same mathematics with other rounding or kernels",
-    "extra": "your own: extra in the search space",
 }
 
 
@@ -78,7 +71,7 @@ def recommendation_sections(payload: RecommendationPayload) -> list[Section]:
         assumed_section(payload["assumed"]),
     ]
     if best:
-        sections.append(_settings_section(best, payload["reasons"]))
+        sections.append(settings_section(best, payload["reasons"]))
         sections += bill_sections(best)
         sections += [today_section(payload), *journey_sections(payload)]
         sections.append(contradictions_section(payload.get("contradictions", [])))
@@ -107,7 +100,7 @@ def estimate_sections(payload: EstimatePayload) -> list[Section]:
         contradictions_section(payload.get("contradictions", [])),
         _job_section(payload["job"], row),
         assumed_section(payload["assumed"]),
-        _settings_section(row, {}),
+        settings_section(row, {}),
         *bill_sections(row),
         warnings_section(payload["warnings"]),
     ]
@@ -131,7 +124,9 @@ def _missing(payload: EstimatePayload) -> list[Section]:
     missing = payload.get("shortfall")
     if missing is None:
         return []
-    return shortfall_sections(missing, payload.get("relaxations", []), nearest=False)
+    return shortfall_sections(
+        missing, payload.get("relaxations", []), payload.get("asked"), nearest=False
+    )
 
 
 def bill_sections(row: Row) -> list[Section]:
@@ -215,7 +210,7 @@ def _nothing_fits(payload: RecommendationPayload) -> list[Section]:
     missing = rejected.get("shortfall")
     return [
         Section("", (lead,)),
-        *shortfall_sections(missing, rejected["relaxations"], nearest=True),
+        *shortfall_sections(missing, rejected["relaxations"], payload.get("asked"), nearest=True),
     ]
 
 
@@ -272,45 +267,6 @@ def _job_section(job: JobPayload, row: Row | None) -> Section:
     if stated:
         lines.append(f"limit: {', '.join(stated)}")
     return Section("The job", (Bullets(tuple(lines)),))
-
-
-def _settings_section(row: Row, reasons: dict[str, str]) -> Section:
-    shared: dict[str, list[str]] = {}
-    for name in row["config"]:
-        shared.setdefault(reasons.get(name, ""), []).append(name)
-    folded = {why for why, names in shared.items() if len(names) >= FOLD and reasons}
-    rows: list[tuple[str, ...]] = []
-    groups: set[int] = set()
-    for knob_class, heading in _CLASS_HEADINGS.items():
-        names = [
-            name
-            for name in row["config"]
-            if _class_of(name) == knob_class and reasons.get(name, "") not in folded
-        ]
-        if names:
-            groups.add(len(rows))
-            rows.append((heading, "", ""))
-        rows += [(n, knob_text(row["config"][n]), reasons.get(n, "")) for n in names]
-    width = 3 if reasons else 2
-    table = Table(
-        ("setting", "value", "why")[:width],
-        tuple(cells[:width] for cells in rows),
-        frozenset({1}),
-        group_rows=frozenset(groups),
-    )
-    notes = [
-        Paragraph(
-            f"{_sentence(why or 'not searched')}: "
-            + ", ".join(f"{name} {knob_text(row['config'][name])}" for name in shared[why])
-            + "."
-        )
-        for why in sorted(folded)
-    ]
-    return Section("Settings", (table, *notes) if rows else tuple(notes))
-
-
-def _class_of(name: str) -> str:
-    return KNOBS[name].knob_class if name in KNOBS else "extra"
 
 
 def _usable_note(row: Row) -> Paragraph:

@@ -16,6 +16,7 @@ from autotune.report.devices_notes import (
     spot_section,
     variant_and_machine,
 )
+from autotune.report.glossary import with_words
 from autotune.report.markdown import sections_markdown
 from autotune.report.phrases import BASIS, config_phrase, probability, step_arithmetic
 from autotune.report.text import sections_text
@@ -42,12 +43,12 @@ DOUBTFUL = 0.95  # as `autotune.app.tracing` has it: under it, auto traces
 
 def comparison_text(payload: Payload, *, width: int = 80, colour: bool = False) -> str:
     """The comparison for a terminal."""
-    return sections_text(comparison_sections(payload), width=width, colour=colour)
+    return sections_text(with_words(comparison_sections(payload)), width=width, colour=colour)
 
 
 def comparison_markdown(payload: Payload) -> str:
     """The comparison as Markdown."""
-    return sections_markdown(comparison_sections(payload))
+    return sections_markdown(with_words(comparison_sections(payload)))
 
 
 def comparison_sections(payload: Payload) -> list[Section]:

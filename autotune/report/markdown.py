@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from autotune.report.answer import estimate_sections, recommendation_sections
 from autotune.report.blocks import Bars, Bullets, Commands, Paragraph, Table
+from autotune.report.glossary import with_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,12 +23,12 @@ _LINE_MARK = re.compile(r"(\d{0,9})(>|[-+=.)](?=\s|$|[-=]))")  # a list, a quota
 
 def recommendation_markdown(payload: RecommendationPayload) -> str:
     """The answer of `tune`."""
-    return sections_markdown(recommendation_sections(payload))
+    return sections_markdown(with_words(recommendation_sections(payload)))
 
 
 def estimate_markdown(payload: EstimatePayload) -> str:
     """The answer of `estimate`."""
-    return sections_markdown(estimate_sections(payload))
+    return sections_markdown(with_words(estimate_sections(payload)))
 
 
 def sections_markdown(sections: Sequence[Section]) -> str:

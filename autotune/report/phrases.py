@@ -36,6 +36,18 @@ VERDICT = {
     "certain_oom": "does not fit: it runs out of memory",
 }
 LITTLE_ROOM = "should run, though what torch caches would fill the memory"
+TRAINER_NAMES = {  # knob -> the argument of transformers' Trainer
+    "micro_batch_size": "per_device_train_batch_size",
+    "num_dataloader_workers": "dataloader_num_workers",
+    "prefetch_factor": "dataloader_prefetch_factor",
+    "pin_memory": "dataloader_pin_memory",
+    "checkpoint_every_steps": "save_steps",
+    "compile": "torch_compile",
+    "activation_checkpointing": "gradient_checkpointing",
+    "attention": "attn_implementation",
+    "optimizer": "optim",
+    "length_grouping": "group_by_length",
+}
 SHARDING = {"ddp": "DDP", "fsdp": "FSDP", "zero2": "DeepSpeed ZeRO-2", "zero3": "DeepSpeed ZeRO-3"}
 ATTENTION = {"flash_attention_2": "FlashAttention-2", "eager": "plain (eager)"}
 DERIVED_KNOBS = ("checkpoint_every_steps", "save_total_limit")  # closed forms, not choices

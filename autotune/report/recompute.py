@@ -10,6 +10,7 @@ from autotune.report.bars import MEMORY_LABELS, TIME_LABELS
 from autotune.report.blocks import Bullets, Paragraph, Section, Table
 from autotune.report.claim import contradictions_section
 from autotune.report.csv_rows import flattened, rows_csv
+from autotune.report.glossary import with_words
 from autotune.report.markdown import sections_markdown
 from autotune.report.payload import assumed_payload, decisive, job_payload, row_payload
 from autotune.report.phrases import change_phrase, config_phrase, offer_name, seconds_span, usd_span
@@ -88,12 +89,12 @@ def _part(part: Recomputed) -> Payload:
 
 def recompute_text(payload: Payload, *, width: int = 80, colour: bool = False) -> str:
     """For a terminal of `width` columns."""
-    return sections_text(_sections(payload), width=width, colour=colour)
+    return sections_text(with_words(_sections(payload)), width=width, colour=colour)
 
 
 def recompute_markdown(payload: Payload) -> str:
     """The same as Markdown."""
-    return sections_markdown(_sections(payload))
+    return sections_markdown(with_words(_sections(payload)))
 
 
 def recompute_csv(payload: Payload) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 from autotune.report.bars import MEMORY_LABELS, memory_bars
 from autotune.report.blocks import Bullets, Commands, Paragraph, Section, Table
+from autotune.report.how_to_run import again
 from autotune.report.phrases import chance, config_phrase
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from autotune.domain.recommendation import Relaxation
     from autotune.domain.shortfall import Shortfall
     from autotune.report.blocks import Block
-    from autotune.report.schema import JobPayload, RelaxationPayload, ShortfallPayload
+    from autotune.report.schema import AskedPayload, JobPayload, RelaxationPayload, ShortfallPayload
 
 LARGEST = 4
 
@@ -70,13 +71,17 @@ def relaxation_payload(change: Relaxation) -> RelaxationPayload:
 def shortfall_sections(
     missing: ShortfallPayload | None,
     changes: Sequence[RelaxationPayload],
+    asked: AskedPayload | None,
     *,
     nearest: bool,
 ) -> list[Section]:
-    """What is missing, then what would help. nearest: it is the nearest of many that do not fit."""
+    """What is missing, then what would help, as options of what was asked.
+
+    nearest: it is the nearest of many that do not fit.
+    """
     sections = [_why(missing, nearest=nearest)] if missing else []
     command = "tune" if nearest else "estimate"
-    return [*sections, _changes(changes, command, missing=missing is not None)]
+    return [*sections, _changes(changes, asked, command, missing=missing is not None)]
 
 
 def _why(missing: ShortfallPayload, *, nearest: bool) -> Section:
@@ -144,7 +149,13 @@ def row_that_decides(missing: ShortfallPayload) -> str:
     return f"the batch that decides is the longest: {shape} ({batch['origin']})"
 
 
-def _changes(changes: Sequence[RelaxationPayload], command: str, *, missing: bool) -> Section:
+def _changes(
+    changes: Sequence[RelaxationPayload],
+    asked: AskedPayload | None,
+    command: str,
+    *,
+    missing: bool,
+) -> Section:
     """Changes after which it fits: those that keep the training, then those of the contract."""
     if not changes:
         nothing = "No single change and no pair of changes that were tried makes it fit."
@@ -160,7 +171,7 @@ def _changes(changes: Sequence[RelaxationPayload], command: str, *, missing: boo
         text = "These change the result, so they are your decision and were not applied:"
         blocks += [Paragraph(text), _table(own)]
     commands = tuple(
-        (f"autotune {command} JOB {each[0]['apply']}", what)
+        (again(asked, command, each[0]["apply"]), what)
         for each, what in ((free, "the soonest that keeps the training"), (own, "your decision"))
         if each and each[0].get("apply")
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from autotune.report.answer import estimate_sections, recommendation_sections
 from autotune.report.blocks import Bars, Bullets, Commands, Paragraph, Table
+from autotune.report.glossary import with_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,12 +38,12 @@ def recommendation_text(
     payload: RecommendationPayload, *, width: int = 80, colour: bool = False
 ) -> str:
     """The answer of `tune` for a terminal of `width` columns."""
-    return sections_text(recommendation_sections(payload), width=width, colour=colour)
+    return sections_text(with_words(recommendation_sections(payload)), width=width, colour=colour)
 
 
 def estimate_text(payload: EstimatePayload, *, width: int = 80, colour: bool = False) -> str:
     """The answer of `estimate` for a terminal of `width` columns."""
-    return sections_text(estimate_sections(payload), width=width, colour=colour)
+    return sections_text(with_words(estimate_sections(payload)), width=width, colour=colour)
 
 
 def sections_text(

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.domain.outcome import Spread
-from autotune.domain.recommendation import Asked, Miss
+from autotune.domain.recommendation import Asked, Decisive, Miss
 from autotune.report.how_to_run import again, next_steps
 from autotune.report.payload import recommendation_payload
 from autotune.report.screens.fitting import MOST_LINES, shortened
 from autotune.report.screens.tune import recommendation_screen
+from autotune.report.text import recommendation_text
 
 if TYPE_CHECKING:
     import pytest
@@ -158,3 +159,46 @@ def test_an_option_that_is_stated_anew_replaces_the_old_one() -> None:
 def test_a_text_is_cut_between_words() -> None:
     assert shortened("one two three", 10) == "one two..."
     assert shortened("one  two\nthree", 20) == "one two three"
+
+
+def test_colour_is_sober_and_changes_no_word(samples: Samples) -> None:
+    plain, coloured = _screen(samples.full), _screen(samples.full, colour=True)
+    assert "\x1b" not in plain
+    assert _flat(re.sub(r"\x1b\[[0-9;]*m", "", coloured)) == _flat(plain)
+    codes = set(re.findall(r"\x1b\[([0-9;]*)m", coloured))
+    assert codes <= {"0", "1", "2", "1;31", "31", "32", "33", "36"}  # bold, dim, four hues
+
+
+def test_relaxations_are_commands_of_what_was_asked(samples: Samples) -> None:
+    rejected = samples.infeasible.rejected
+    first = replace(rejected.relaxations[0], apply="--set activation_checkpointing=full")
+    asked = Asked(("autotune", "tune", "my job.yaml"), str(Path.cwd()))
+    rec = replace(
+        samples.infeasible,
+        asked=asked,
+        rejected=replace(rejected, relaxations=(first, *rejected.relaxations[1:])),
+    )
+    command = "autotune tune 'my job.yaml' --set activation_checkpointing=full"
+    payload = recommendation_payload(rec)
+    assert command in _screen(rec)
+    assert command in recommendation_text(payload)
+
+
+def test_everything_explains_the_words_it_uses_once(samples: Samples) -> None:
+    shown = recommendation_text(recommendation_payload(samples.full))
+    head, _, words = shown.partition("\nWords\n")
+    terms = re.findall(r"^  - ([^:]+):", words, re.MULTILINE)
+    assert len(terms) == len(set(terms)) > 10
+    for term in ("MFU", "sdpa", "numeric", "headroom", "modelled", "80 % interval"):
+        assert (term in terms) == bool(re.search(rf"(?i)\b{term}", _flat(head))), term
+    assert "per_device_train_batch_size" in words
+
+
+def test_warnings_that_change_a_decision_are_on_the_screen(samples: Samples) -> None:
+    told = "the price of h100-sxm is 200 days old: the ranking may have changed"
+    rec = replace(samples.full, warnings=("of no weight", Decisive(told)))
+    shown = _flat(_screen(rec))
+    assert told[1:] in shown
+    assert "of no weight" not in shown
+    assert "1 more note." in shown
+    assert recommendation_payload(rec)["decisive"] == [told]

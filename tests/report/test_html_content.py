@@ -12,8 +12,8 @@ from autotune.domain.outcome import TimeParts
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.answer import recommendation_sections
 from autotune.report.blocks import Bullets, Commands, Paragraph, Table
+from autotune.report.glossary import WORDS
 from autotune.report.html import recommendation_html
-from autotune.report.html_words import WORDS
 from tests.report.page_tree import (
     cells,
     classes,

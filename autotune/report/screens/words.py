@@ -8,6 +8,7 @@ from autotune.domain.units import format_count
 from autotune.report.phrases import (
     ATTENTION,
     SHARDING,
+    TRAINER_NAMES,
     compile_phrase,
     knob_text,
     offer_name,
@@ -20,18 +21,6 @@ if TYPE_CHECKING:
 
     from autotune.report.schema import AssumedPayload, JobPayload, Row
 
-TRAINER_NAMES = {  # knob -> the argument of transformers' Trainer
-    "micro_batch_size": "per_device_train_batch_size",
-    "num_dataloader_workers": "dataloader_num_workers",
-    "prefetch_factor": "dataloader_prefetch_factor",
-    "pin_memory": "dataloader_pin_memory",
-    "checkpoint_every_steps": "save_steps",
-    "compile": "torch_compile",
-    "activation_checkpointing": "gradient_checkpointing",
-    "attention": "attn_implementation",
-    "optimizer": "optim",
-    "length_grouping": "group_by_length",
-}
 BASIS = {
     "modelled": "a model of the hardware; nothing was measured for it",
     "traced": "memory from your training code, run without a GPU; time from a model",
