@@ -103,6 +103,9 @@ def _unknown_form(content: dict[str, Any], place: str) -> InputError:
         msg = f"{place} is a preference pair (chosen, rejected), and jobs here train on one answer"
         named = "prompt,chosen" if isinstance(content.get("prompt"), str) else "chosen"
         return InputError(msg, f"--column {named} counts the chosen answers as such a job's rows")
+    if len(content) == 1 and _is_rows(next(iter(content.values()))):
+        name = next(iter(content))
+        return InputError(msg, f"jq -c '.[{json.dumps(name)}][]' FILE > rows.jsonl writes its rows")
     return InputError(msg, f"{_columns(content)}; name what to count with --column or data.column")
 
 
@@ -118,9 +121,13 @@ def _columns(content: dict[str, Any]) -> str:
     return "; ".join(found) or "there is no column"
 
 
+def _is_rows(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(i, dict) for i in value)
+
+
 def _looks_like_text(value: object) -> bool:
     if isinstance(value, list):
-        return bool(value) and all(isinstance(item, dict) for item in value)
+        return _is_rows(value)
     return isinstance(value, str) and sum(c.isalpha() for c in value[:200]) >= _TEXT_LETTERS
 
 

@@ -12,12 +12,13 @@ its start (an array, CSV, compressed files): as many of its first bytes.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import random
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from autotune.app.dataset import formats
 from autotune.app.dataset.columns import FORMS
@@ -124,7 +125,7 @@ def _records(path: Path, share: float, extent: Extent) -> Iterator[Record]:
             with path.open("rb") as stream:
                 yield from _lines(stream, path, kind.name)
             extent.read = extent.total
-    except (OSError, EOFError) as error:
+    except formats.UNREADABLE as error:
         raise _unreadable(path, error) from None
 
 
@@ -214,7 +215,21 @@ def _sequential(stream: IO[bytes], path: Path, kind: str) -> Iterator[Record]:
 
 def _array(stream: IO[bytes], path: Path) -> Iterator[Record]:
     """The objects of a JSON array, one after the other."""
-    text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+    with _as_text(stream) as text:
+        yield from _objects(text, path)
+
+
+@contextlib.contextmanager
+def _as_text(stream: IO[bytes]) -> Iterator[io.TextIOWrapper]:
+    """The stream as UTF-8 text; it is not closed with the text."""
+    text = io.TextIOWrapper(cast("io.BufferedReader", stream), encoding="utf-8-sig", newline="")
+    try:
+        yield text
+    finally:
+        text.detach()
+
+
+def _objects(text: io.TextIOWrapper, path: Path) -> Iterator[Record]:
     decoder, buffer, number = json.JSONDecoder(), "", 0
     buffer = _refilled(text, "", path).lstrip()[1:]  # the opening bracket
     while True:
@@ -268,8 +283,12 @@ def _refilled(text: io.TextIOWrapper, buffer: str, path: Path) -> str:
 
 def _table(stream: IO[bytes], path: Path, kind: str) -> Iterator[Record]:
     """Rows of CSV or TSV under their header line."""
-    text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
     csv.field_size_limit(MAX_LINE_BYTES)
+    with _as_text(stream) as text:
+        yield from _fields(text, path, kind)
+
+
+def _fields(text: io.TextIOWrapper, path: Path, kind: str) -> Iterator[Record]:
     try:
         reader = csv.reader(text, delimiter="\t" if kind == "tsv" else ",", strict=False)
         header = next(reader, None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zlib
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -15,6 +17,15 @@ if TYPE_CHECKING:
 
     Group = tuple[int, Callable[[int], Iterator[dict[str, Any]]]]  # rows, and how to read the first
 
+try:
+    from lzma import LZMAError
+except ImportError:  # a Python that was built without it cannot meet its error
+
+    class LZMAError(Exception):  # type: ignore[no-redef]
+        """Never raised."""
+
+
+UNREADABLE = (OSError, EOFError, zlib.error, LZMAError)  # what a file cut short or damaged raises
 COMPRESSED = {".gz": "gz", ".bz2": "bz2", ".xz": "xz", ".zst": "zst"}
 _MAGIC = ((b"\x1f\x8b", "gz"), (b"BZh", "bz2"), (b"\xfd7zXZ", "xz"), (b"\x28\xb5\x2f\xfd", "zst"))
 _NAMES = {
@@ -91,7 +102,7 @@ def opened(raw: IO[bytes], compression: str, path: Path) -> IO[bytes]:
 
         return lzma.LZMAFile(raw)
     arrow = _pyarrow(path, "is compressed with zstd")
-    return cast("IO[bytes]", arrow.CompressedInputStream(arrow.PythonFile(raw, "r"), "zstd"))
+    return io.BufferedReader(arrow.CompressedInputStream(arrow.PythonFile(raw, "r"), "zstd"))
 
 
 def _pyarrow(path: Path, why: str) -> Any:  # noqa: ANN401 - pyarrow is not typed
