@@ -161,7 +161,7 @@ def _max_length(
     if found is None:
         stated = section.lengths.max if section.lengths else None
         if histogram is not None:
-            found, why = histogram.longest, "not stated; the longest row"
+            found, why = length_rules.longest_to_keep(histogram)
         elif stated is not None:
             found, why = stated, "not stated; the stated lengths' maximum"
         else:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from autotune.cost.uncertainty import Z90
 from autotune.domain.errors import InputError
 from autotune.domain.job import Lengths
 from autotune.domain.jobvalues import MAX_LENGTH, MAX_ROWS
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 POINTS = 257
 P50, P95 = 0.5, 0.95
-Z90 = NormalDist().inv_cdf(0.9)
 MAX_HISTOGRAM_BYTES = 50_000_000
 MOST_LOG_SD = 5.0
 SCHEMA_VERSION = 1
@@ -164,11 +164,17 @@ def _longest(histogram: Histogram, max_length: int) -> int:
 
     A sample has seen some rows, and a longer one may be among the others.
     """
-    if histogram.basis == "counted":
-        return min(histogram.longest, max_length)
-    if histogram.basis == "sampled":
-        return max_length
-    return min(max_length, math.ceil(histogram.longest * math.exp(Z90 * histogram.log_sd)))
+    return max_length if histogram.all_rows else min(longest_to_keep(histogram)[0], max_length)
+
+
+def longest_to_keep(histogram: Histogram) -> tuple[int, str]:
+    """[tokens] a maximum that cuts no row as far as is known, and why this one."""
+    if histogram.basis == "estimated":
+        longest = math.ceil(histogram.longest * math.exp(Z90 * histogram.log_sd))
+        return longest, "not stated; the longest row, at the upper end of the estimate"
+    if histogram.all_rows:
+        return histogram.longest, "not stated; the longest of the rows in the sample"
+    return histogram.longest, "not stated; the longest row"
 
 
 def _spread_after_cut(

@@ -333,8 +333,8 @@ def _changes_section(payload: RecommendationPayload) -> Section:
         items.insert(0, narrowest)
     if not job["lengths_known"]:
         items.append(
-            "real row lengths (data.lengths, or `autotune dataset FILE`): shorter rows make "
-            "the run shorter and smaller"
+            "real row lengths (`--data FILE` counts them, or state data.lengths): shorter rows "
+            "make the run shorter and smaller"
         )
     if job["closed_knobs"] and payload["best"]:
         knobs = ", ".join(job["closed_knobs"])

@@ -8,6 +8,7 @@ import operator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from autotune.cost.uncertainty import Z90
 from autotune.domain.config import KNOBS
 from autotune.domain.recommendation import Decisive
 from autotune.report.how_to_run import next_steps
@@ -165,6 +166,8 @@ def job_payload(job: Job) -> JobPayload:
         "max_length": _whole(job.max_length),
         "mean_length": _real(job.lengths.mean, "job.mean_length"),
         "lengths_known": bool(job.lengths.known),
+        "lengths_basis": job.lengths.basis,
+        "tokens_interval": _tokens_interval(job),
         "padding": job.padding,
         "offers": len(job.offers),
         "limits": {
@@ -179,6 +182,17 @@ def job_payload(job: Job) -> JobPayload:
         ],
         "dataset": job.dataset_path,
     }
+
+
+def _tokens_interval(job: Job) -> dict[str, float] | None:
+    """[tokens] of the run where they are a sample's or an estimate; None where they were counted.
+
+    Formula: tokens x exp(-+ z90 x log_sd): a log-normal's 10th and 90th percentile.
+    """
+    if job.lengths.log_sd <= 0:
+        return None
+    spread = math.exp(Z90 * job.lengths.log_sd)
+    return {"p10": job.tokens / spread, "p90": job.tokens * spread}
 
 
 def describe_method(method: Method) -> str:

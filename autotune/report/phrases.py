@@ -174,8 +174,14 @@ def token_arithmetic(job: JobPayload) -> str:
         "longest": "padded to the longest row of its batch",
         "max_length": f"padded to {format_count(job['max_length'])}",
     }.get(job["padding"], job["padding"])
+    interval = job.get("tokens_interval")
+    sure = ""
+    if interval:
+        low, high = (format_count(round(interval[key])) for key in ("p10", "p90"))
+        basis = {"estimated": "estimated from bytes", "sampled": "from a sample of the rows"}
+        sure = f" ({basis.get(job.get('lengths_basis', ''), 'estimated')}: {low} to {high})"
     return (
-        f"{format_count(job['tokens'])} tokens before padding; a row has "
+        f"{format_count(job['tokens'])} tokens before padding{sure}; a row has "
         f"{job['mean_length']:.0f} on average, {format_count(job['max_length'])} at most, {padded}"
     )
 

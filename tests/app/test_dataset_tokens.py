@@ -9,14 +9,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.app.dataset import count_dataset, count_rows, dataset_histogram, notes_of
-from autotune.app.lengths import Z90, from_counts
+from autotune.app.lengths import from_counts
+from autotune.app.load_job import load_job
 from autotune.catalog.models import find_model
+from autotune.cost.model import CostModel
+from autotune.cost.uncertainty import Z90
 from autotune.domain.errors import InputError
+from autotune.report.payload import job_payload
+from autotune.space.enumerate import enumerate_candidates
+from autotune.space.file import load_space
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.app.dataset import Count
+    from autotune.domain.job import Job
 
 TEXTS = [
     "The harbour was quiet when the last ferry came in, and nobody had seen the keeper.",
@@ -225,3 +232,41 @@ def test_declared_tools_make_an_estimate_less_sure(tmp_path: Path) -> None:
     with_tools = count_rows(jsonl(tmp_path / "a.jsonl", rows), None).log_sd
     without = count_rows(jsonl(tmp_path / "b.jsonl", [{"messages": chat(TEXTS[0])}]), None).log_sd
     assert with_tools > without + 0.2
+
+
+def job_of(tmp_path: Path, rows: list[dict[str, Any]], **data: Any) -> Job:
+    jsonl(tmp_path / "a.jsonl", rows)
+    values = {
+        "model": "meta-llama/Llama-3.1-8B", "method": "lora", "hardware": "a100-80gb",
+        "data": {"dataset": "a.jsonl", **data},
+    }  # fmt: skip
+    (tmp_path / "job.yaml").write_text(json.dumps(values))
+    return load_job(tmp_path / "job.yaml")
+
+
+def test_an_estimate_widens_the_run_and_a_tokenizer_narrows_it(tmp_path: Path) -> None:
+    rows = [{"text": TEXTS[i % 4] * (1 + i % 5)} for i in range(2000)]
+    folder = tokenizer_in(tmp_path / "tokenizer")
+    guessed = job_of(tmp_path, rows, max_length=512)
+    counted = job_of(tmp_path, rows, max_length=512, tokenizer=str(folder))
+    assert (guessed.lengths.basis, counted.lengths.basis) == ("estimated", "counted")
+    spreads = []
+    for job in (guessed, counted):
+        candidates = enumerate_candidates(job, load_space(None)).candidates
+        bill = CostModel(job).price(candidates)
+        duration = bill.estimate(0).duration_s
+        spreads.append(math.log(duration.p90 / duration.p10))
+    assert spreads[0] > spreads[1] + 0.01
+    assert job_payload(guessed)["lengths_basis"] == "estimated"
+    interval = job_payload(guessed)["tokens_interval"]
+    assert interval is not None
+    assert interval["p10"] < guessed.tokens < interval["p90"]
+    assert job_payload(counted)["tokens_interval"] is None
+
+
+def test_no_row_is_cut_because_its_length_was_an_estimate(tmp_path: Path) -> None:
+    job = job_of(tmp_path, [{"text": TEXTS[0] * 9}, {"text": TEXTS[1]}])
+    (note,) = (item for item in job.assumed if item.key == "data.max_length")
+    assert "upper end of the estimate" in note.why
+    assert job.max_length == job.lengths.maximum > max(job.lengths.quantiles)
+    assert job.lengths.truncated_rows == 0

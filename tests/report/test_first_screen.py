@@ -81,7 +81,7 @@ def test_unknown_row_lengths_are_said_and_how_to_state_them(samples: Samples) ->
     rec = replace(samples.full, job=replace(samples.full.job, lengths=lengths))
     shown = _flat(_screen(rec))
     assert "Row lengths are unknown: each row counts as 1,024 tokens" in shown
-    assert "`autotune dataset FILE`" in shown
+    assert "`autotune dataset FILE --model NAME` counts them" in shown
 
 
 def test_what_is_free_has_no_cost(samples: Samples) -> None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.app.dataset.count import count_dataset
-from autotune.app.lengths import KIND, SCHEMA_VERSION, Z90, from_counts
+from autotune.app.lengths import KIND, SCHEMA_VERSION, from_counts
 from autotune.catalog.models import find_model
+from autotune.cost.uncertainty import Z90
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:

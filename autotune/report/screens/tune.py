@@ -231,12 +231,14 @@ def _sharpen(payload: RecommendationPayload, best: Row, tight: int) -> Section:
 
 
 def _how_to_state_lengths(payload: RecommendationPayload) -> str:
+    if payload["job"]["lengths_known"]:  # estimated
+        return "row lengths: name the model's tokenizer, `--set data.tokenizer=FOLDER`"
     asked = payload.get("asked")
     if asked and "--model" in asked["words"]:
         return "row lengths: add `--data FILE`, and they are counted"
     return (
         "row lengths: in the job file, under data: `lengths: {p50: 220, p95: 700, max: 1024}`; "
-        "`autotune dataset FILE` counts them"
+        "`autotune dataset FILE --model NAME` counts them"
     )
 
 

@@ -110,8 +110,17 @@ def basis_phrase(row: Row) -> str:
 
 
 def lengths_phrase(job: JobPayload) -> str:
-    """What unknown row lengths do to the figures; empty where they are known."""
-    if job["lengths_known"] or not job["steps"]:
+    """What unknown or estimated row lengths do to the figures; empty where they were counted."""
+    if not job["steps"]:
+        return ""
+    interval = job.get("tokens_interval")
+    if interval and job.get("lengths_basis") == "estimated":
+        low, high = (format_count(float(f"{interval[key]:.3g}")) for key in ("p10", "p90"))
+        return (
+            "Row lengths are estimated from bytes, as no tokenizer was at hand: the ranges hold "
+            f"for {low} to {high} tokens."
+        )
+    if job["lengths_known"]:
         return ""
     return (
         f"Row lengths are unknown: each row counts as {format_count(job['max_length'])} tokens, "
