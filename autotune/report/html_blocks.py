@@ -88,9 +88,17 @@ def few_bullets_html(block: Bullets) -> Markup:
 
 
 def with_code(text: str) -> Markup:
-    """Text in which what stands between backticks is code."""
+    """Text in which what stands between backticks is code, and so is an option's name."""
     parts = re.split(r"`([^`]+)`", text)
-    return joined([tag("code", each) if i % 2 else each for i, each in enumerate(parts)])
+    return joined([tag("code", each) if i % 2 else _options(each) for i, each in enumerate(parts)])
+
+
+def _options(text: str) -> Markup:
+    """An option's name is never broken at its hyphens."""
+    parts = re.split(r"(?<![\w-])(--[a-z][a-z-]*)", text)
+    return joined(
+        [tag("code", each, class_="option") if i % 2 else each for i, each in enumerate(parts)]
+    )
 
 
 def commands_html(items: Sequence[tuple[str, str]]) -> Markup:

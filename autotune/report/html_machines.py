@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from autotune.report.schema import LimitsPayload, RecommendationPayload, Row
 
-SHOWN = 5
-LETTERS = "ABCDE"
+SHOWN = 4
+LETTERS = "ABCD"
 TITLES = ("machine", "duration", "cost", "peak memory")
 ALL_TITLES = ("machine", "configuration", "duration", "cost", "price/h", "memory", "fits",
               "bound by")  # fmt: skip

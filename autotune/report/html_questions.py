@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from autotune.report.blocks import Block
     from autotune.report.schema import LimitsPayload, RecommendationPayload, Row
 
+RUN = "run"  # what the last question is called
 COMMANDS = 4  # that are shown at most; the others are folded
 EVERY, AN_HOUR = "Every machine and configuration", "What an hour saved costs"
 BILLS = "Where the time and the memory go"
@@ -118,12 +119,22 @@ def _what(payload: RecommendationPayload, sections: Sections) -> tuple[Question,
         *blocks_html([settings]),
         tiles(best, payload["today"]),
         *blocks_html(own),
+        _warned(payload),
         folded(_named(sections.take("Settings")), title="Every setting, and why", printed=True),
         fold(BILLS, tag("div", *both, class_="beside"), printed=True),
         folded(sections.take("The job"), title="The job and its arithmetic", printed=True),
     ]
     words = "What should I run, what does it cost, and does it fit?"
     return Question("what", "What to run", words, tag("p", answer), tuple(content)), beside
+
+
+def _warned(payload: RecommendationPayload) -> Markup:
+    """That there are warnings, and where."""
+    count = len(payload["warnings"])
+    if not count:
+        return Markup()
+    words = f"{count} warnings to read before you start" if count > 1 else "1 warning to read first"
+    return tag("p", tag("a", words, href=f"#{RUN}"), class_="warn")
 
 
 def _named(settings: Section) -> Section:
@@ -202,7 +213,9 @@ def _machine(payload: RecommendationPayload, sections: Sections) -> Question:
     found = machines(payload)
     words = "Which machine?"
     if not best:
-        return Question("machine", "Machine", words, Markup(), (_all_machines(payload),))
+        tried = len(payload.get("machines", []))
+        none = tag("p", f"It fits on none of the {tried} that were tried.") if tried else Markup()
+        return Question("machine", "Machine", words, none, (_all_machines(payload),))
     if len(found) > 1:
         answer, hour = _machines_answer(payload), section_html(replace(front, title=AN_HOUR))
         figure = tag("figure", plane_html(payload), few_machines_html(payload))
@@ -254,10 +267,10 @@ def _limits(limits: LimitsPayload) -> str:
     return " and ".join(name for name, value in stated.items() if value is not None)
 
 
-def _run(sections: Sections) -> Question:
-    """The commands, and what to know before typing them."""
+def _run(sections: Sections, warned: str = "Before you start") -> Question:
+    """The commands, and what to know before typing them, under that title."""
     section = sections.take("How to run it")
-    warnings = replace(sections.take("Warnings"), title="Before you start")
+    warnings = replace(sections.take("Warnings"), title=warned)
     shown: list[tuple[str, str]] = []
     others: list[tuple[str, str]] = []
     rest: list[Block] = []
@@ -270,7 +283,7 @@ def _run(sections: Sections) -> Question:
             rest.append(block)
     more = fold("More commands, and the files", *blocks_html(rest), commands_html(others))
     content = (section_html(warnings), commands_html(shown), more)
-    return Question("run", "Run it", "How do I run it and check it?", Markup(), content)
+    return Question(RUN, "Run it", "How do I run it and check it?", Markup(), content)
 
 
 def _count_shown(block: Commands) -> int:
@@ -318,7 +331,9 @@ def _of_none(payload: RecommendationPayload, sections: Sections) -> list[Questio
     change, why = sections.take("What would make it fit"), sections.take("Why it does not fit")
     tried = sections.take("Why nothing fits")
     job = folded(sections.take("The job"), title="The job and its arithmetic", printed=True)
-    run = replace(_run(sections), words="What should I know before I try again?", short="Before")
+    run = replace(
+        _run(sections, ""), words="What should I know before I try again?", short="Before"
+    )
     sure = _sure(payload, sections)
     tried_too = (*blocks_html(why.blocks), folded(tried, title="What was tried", printed=True))
     return [

@@ -348,3 +348,13 @@ def test_settings_have_the_names_that_the_trainer_has_for_them(samples: Samples)
     assert "micro_batch_size (per_device_train_batch_size)" in names
     assert "compile (torch_compile)" in names
     assert "precision" in names
+
+
+def test_warnings_are_announced_with_the_answer_and_linked(samples: Samples) -> None:
+    root = tree(replace(samples.full, warnings=("one thing", "--price may have changed")))
+    what = next(each for each in root.iter("section") if each.get("id") == "what")
+    links = {text(link): link.get("href") for link in what.iter("a")}
+    assert links == {"2 warnings to read before you start": "#run"}
+    run = next(each for each in root.iter("section") if each.get("id") == "run")
+    assert "one thing" in text(run)
+    assert "--price" in [text(each) for each in of_class(run, "option")]  # never broken
