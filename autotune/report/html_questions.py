@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from autotune.report.blocks import Block
     from autotune.report.schema import LimitsPayload, RecommendationPayload, Row
 
+NO_BREAK = "\N{NO-BREAK SPACE}"
 RUN = "run"  # what the last question is called
 COMMANDS = 4  # that are shown at most; the others are folded
 EVERY, AN_HOUR = "Every machine and configuration", "What an hour saved costs"
@@ -108,7 +109,8 @@ def _what(payload: RecommendationPayload, sections: Sections) -> tuple[Question,
     _, *lead = sections.take("").blocks
     beside = [each for each in lead if isinstance(each, Paragraph) and each.tone == "good"]
     own = [each for each in lead if each not in beside]
-    hours, dollars = format_seconds(best["duration_s"]["p50"]), format_usd(best["cost_usd"]["p50"])
+    hours = format_seconds(best["duration_s"]["p50"]).replace(" ", NO_BREAK)
+    dollars = format_usd(best["cost_usd"]["p50"])
     answer = f"Run it on {offer_name(best)}: {hours}, {dollars}."
     settings = Paragraph(f"With {settings_phrase(best['config'], best['device_count'])}.")
     bills = bills_html(rows_by_name(payload))
