@@ -63,7 +63,7 @@ def prices(
         str,
         typer.Argument(
             metavar="NAME|refresh",
-            help="Only devices whose names contain this; or fetch today's prices.",
+            help="Only devices or instances whose names contain this; or fetch today's prices.",
             show_default=False,
         ),
     ] = "",
@@ -94,7 +94,7 @@ def prices(
             raise unknown(what, asked[:60], sellers, f"providers: {', '.join(sellers)}")
     found = [
         price
-        for price in _matching(known, name, lambda price: price.device_name)
+        for price in _matching(known, name, lambda price: f"{price.device_name} {price.instance}")
         if not provider or price.provider in provider
     ]
     print_listing(prices_listing(found), format_)

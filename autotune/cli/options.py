@@ -74,8 +74,8 @@ class OneLine:
         typer.Option(
             "--data",
             metavar="FILE",
-            help="The training data (JSONL): its rows and lengths are counted; with --rows, only "
-            "its lengths.",
+            help="The training data (JSON lines, CSV, text, Parquet, or a folder of them): its "
+            "rows and lengths are counted; with --rows, only its lengths.",
         ),
     ] = None
     max_length: Annotated[

@@ -212,13 +212,16 @@ def prices_listing(prices: Iterable[Price]) -> Listing:
         "kind", "source", "notes", "suspicious",
     )  # fmt: skip
     rows = tuple(
-        {"device": price.device_name} | {name: getattr(price, name) for name in names}
+        {"device": price.device_name}
+        | {name: getattr(price, name) for name in names}
+        | {"sold_as": f"{price.provider} {price.instance}"}
         for price in prices
     )
     columns = (
         Column("device", "device"),
-        Column("provider", "provider"),
+        Column("provider"),
         Column("instance"),
+        Column("sold_as", "instance"),
         Column("count", "GPUs", str, right=True),
         Column("usd_per_hour", "USD/h", _money, right=True),
         Column("spot_usd_per_hour", "spot", _money, right=True),
@@ -233,7 +236,7 @@ def prices_listing(prices: Iterable[Price]) -> Listing:
         "USD/h is for all GPUs of the instance; doubtful prices (--format json says why) are never "
         "taken by default. A price in the job file or --price wins over these."
     )
-    return Listing("prices", columns, rows, note, "no price for a device of that name")
+    return Listing("prices", columns, rows, note, "no price for a device or instance of that name")
 
 
 def _money(value: float) -> str:

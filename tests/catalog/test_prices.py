@@ -19,7 +19,7 @@ DEVICES = sorted({price.device_name for price in PRICES})
 
 
 def test_every_row_is_dated_sourced_and_of_a_known_device() -> None:
-    assert len(PRICES) == 220
+    assert len(PRICES) == 223
     for price in PRICES:
         assert price.device_name in load_devices()
         assert price.source

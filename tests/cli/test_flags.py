@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from pathlib import Path
+
 import pytest
 import typer.main
 
-from autotune.cli.application import app
+from autotune.cli.application import app, run
 
 FORMAT = {"--format"}
 QUIET = {"--quiet", "-q"}
@@ -100,3 +104,43 @@ def test_the_help_of_export_names_every_format() -> None:
     from autotune.trainers.export import FORMATS
 
     assert all(f"{name}," in EXPORT_HELP for name in FORMATS)
+
+
+def _examples() -> list[str]:
+    """What every command's help gives as an example."""
+    commands = getattr(typer.main.get_command(app), "commands")  # noqa: B009 - typed away
+    parts = (
+        " ".join(command.help.split()).split("For example: ")[1:] for command in commands.values()
+    )
+    told = (example for part in parts for text in part for example in _SEVERAL.split(text))
+    return [example.removesuffix(".") for example in told]
+
+
+_SEVERAL = re.compile(r", or(?: in one line)?: ")
+
+
+def test_the_commands_that_take_a_job_have_an_example() -> None:
+    named = {shlex.split(example)[1] for example in _examples()}
+    assert named >= {"tune", "estimate", "compare", "recompute", "verify", "plan"}
+
+
+@pytest.mark.parametrize("example", _examples())
+def test_the_examples_of_the_help_can_be_typed(example: str) -> None:
+    program, name, *argv = shlex.split(example)
+    commands = getattr(typer.main.get_command(app), "commands")  # noqa: B009 - typed away
+    assert program == "autotune"
+    assert commands[name].make_context(name, argv).params
+
+
+@pytest.mark.parametrize(
+    "example", [text for text in _examples() if text.split()[1] in {"tune", "estimate", "compare"}]
+)
+def test_the_examples_that_need_nothing_else_give_an_answer(
+    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path))
+    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
+    monkeypatch.chdir(Path(__file__).parents[2])
+    _, name, *argv = shlex.split(example)
+    more = ["--dry-run"] if name == "tune" else []
+    assert run([name, *argv, *more, "--fidelity", "formula", "-q"]) in {0, 4}
