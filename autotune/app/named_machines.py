@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Values = dict[str, Any]
 ALL = "all"
+_CAMPAIGN = {"phases", "runs"}
 _COUNTS = (1, 2, 4, 8)  # devices in one host that clouds sell
 
 
@@ -33,7 +34,7 @@ def replace_hardware(values: Values, gpus: Sequence[str], batch: int) -> None:
     for item in evidence if isinstance(evidence, list) else []:
         if entries and isinstance(item, dict):
             item["hardware"] = _described(item.get("hardware"), entries)
-    plan = values.get("stated")
+    plan = None if _CAMPAIGN & set(values) else values.get("stated")  # whose own is of no machine
     for item in [plan] if isinstance(plan, dict) else plan if isinstance(plan, list) else []:
         if entries and isinstance(item, dict) and item.get("hardware") is None:
             item["hardware"] = f"{entries[0].get('gpu')}:{entries[0].get('count', 1)}"

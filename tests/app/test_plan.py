@@ -71,6 +71,17 @@ def test_stated_hours_are_taken_as_they_are(tmp_path: Path) -> None:
     assert exit_status(found) == 0
 
 
+@pytest.mark.parametrize("gpu", ["2xl40s", "g5.12xlarge"])
+def test_a_campaign_that_states_what_it_expects_is_planned_on_other_machines(
+    tmp_path: Path, gpu: str
+) -> None:
+    path = tmp_path / "campaign.yaml"
+    path.write_text(HOURS_ONLY + "stated: {runs: 5}\n", encoding="utf-8")
+    campaign = load_campaign(path, gpus=(gpu,))
+    (offer,) = campaign.offers
+    assert offer.label == {"2xl40s": "2x l40s", "g5.12xlarge": "4x a10g (aws g5.12xlarge)"}[gpu]
+
+
 def test_stated_hours_that_nobody_stated_are_said_to_be_the_models(tmp_path: Path) -> None:
     silent = "no run of the campaign states hours: these are the model's"
     assert silent in planned(tmp_path, MODELLED, hours="stated").warnings

@@ -351,3 +351,33 @@ def test_a_quantised_copy_is_trained_as_it_is_stored(capsys: Capture) -> None:
     )
     assert "GGUF" in error
     assert "meta-llama/Meta-Llama-3.1-8B-Instruct" in error
+
+
+SEQUENCE_PARALLEL = """\
+base_model: Qwen/Qwen2.5-7B
+sequence_len: 400000
+sample_packing: true
+context_parallel_size: 8
+datasets: [{path: rows.jsonl, type: completion}]
+output_dir: out
+gradient_accumulation_steps: 1
+micro_batch_size: 1
+num_epochs: 1
+optimizer: adamw_torch_8bit
+learning_rate: 2e-5
+bf16: auto
+gradient_checkpointing: true
+flash_attention: true
+fsdp_version: 2
+fsdp_config: {reshard_after_forward: true, auto_wrap_policy: TRANSFORMER_BASED_WRAP}
+"""
+
+
+def test_a_trainers_file_on_a_whole_host_that_fits_nowhere_gets_an_answer(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "long.yaml").write_text(SEQUENCE_PARALLEL)
+    argv = ["tune", "long.yaml", "--gpu", "8xH100", "--rows", "1k", "--dry-run"]
+    found = answer(capsys, *argv, leaves_with=3)
+    assert found["best"] is None
+    assert found["rejected"]["nearest"]
