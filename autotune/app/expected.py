@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from autotune.app import runs
+from autotune.app.find_run import last_answered
 from autotune.app.log_match import Smoke, differences, told_to_stop
 from autotune.app.verified import with_verified
 from autotune.app.verified_plan import asked, machine_of, planned_of, planned_on
@@ -53,7 +54,7 @@ def expected_of(run: Path | None, log: RunLog) -> Expected:
 
     Raises InputError where there is no such run, or the training is of another job.
     """
-    run = run or runs.last_run()
+    run = run or last_answered()
     try:
         job, run_dir, plans = asked(run)
     except InputError as error:

@@ -37,6 +37,7 @@ from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError, Interrupted
 from autotune.domain.units import format_seconds
 from autotune.probe import device as devices
+from autotune.probe.failure import LOGS_FOLDER
 from autotune.probe.memo import Memo
 from autotune.probe.narrow import RUNS, until_sure
 from autotune.probe.outcomes import INFEASIBLE, INTERRUPTED
@@ -91,7 +92,8 @@ class Prober:
         shared = home_dir() / PROBES_FILE if options.reuse else None
         self.fingerprint = devices.fingerprint(local)
         self.memo = Memo(folder / PROBES_FILE, shared, self.fingerprint)
-        place = Place(local, folder / "probing", options.timeout_s)
+        logs = folder / LOGS_FOLDER
+        place = Place(local, folder / "probing", options.timeout_s, logs=logs)
         if options.worker is not None:
             place = replace(place, worker=options.worker)
         self.runner = (options.runner or Runner)(place)
@@ -241,7 +243,8 @@ class Prober:
             msg = f"interrupted; {len(self.own) - 1} finished probes are kept"
             raise Interrupted(msg, "--resume goes on where it stopped")
         if record.status == "bad_data":
-            raise InputError(record.message, "no configuration could train on that row")
+            why = record.message.partition("\n")[0]
+            raise InputError(why, "no configuration could train on that row")
         return record
 
     def _scored(self, index: int, predicted: Estimated, record: ProbeRecord) -> Scored:
@@ -253,7 +256,7 @@ class Prober:
             return Scored(worst, {"memory": over, "disk": 0.0}, fits=False, reason=record.status,
                           oom=True)  # fmt: skip
         if not record.ok or not is_measurement(record):
-            return Scored(None, {}, fits=False, reason=f"{record.status}: {record.message}"[:300])
+            return Scored(None, {}, fits=False, reason=f"{record.status}: {record.message}")
         row = measured_row(self.job, predicted, record, self.memo)
         over = row.memory_bytes.total / row.usable_bytes - 1.0
         fits = found is not None and found.fits and over <= 0

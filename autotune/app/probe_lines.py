@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING
 
 from autotune.app.probe_plan import depths_of
 from autotune.domain.units import format_bytes, format_seconds, format_usd
+from autotune.probe.outcomes import BROKEN
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.domain.outcome import Estimated
     from autotune.probe.record import ProbeRecord
+
+
+MOST_WHY = 160  # characters of why a probe broke
 
 
 def short(config: Config) -> str:
@@ -45,6 +49,9 @@ def probe_line(
     else:
         needed = format_bytes(predicted.memory_bytes.total)
         parts.append(f"{record.status} (predicted {format_seconds(expected)}/step, {needed})")
+        why = record.message.partition("\n")[0]
+        if record.status in BROKEN and why:
+            parts.append(why[:MOST_WHY])
     depths = depths_of(record)
     if depths:
         parts.append(f"from {depths[0]} and {depths[1]} layers")

@@ -11,6 +11,7 @@ from autotune.app.probe_past import learn_from, past_key, prior_for, saving_note
 from autotune.app.probe_plan import plan_probe
 from autotune.domain.errors import NoLocalDevice
 from autotune.domain.units import format_bytes
+from autotune.probe.failure import hint_for
 from autotune.search.measured import FRONT, explore_measured
 from autotune.search.proposal import proposal_order
 from autotune.search.stopping import Purse, check_budget, described
@@ -87,9 +88,12 @@ def _check_ran(prober: Prober) -> None:
     records = prober.memo.records
     if prober.rows or any(record.fits is not None for record in records):
         return
-    last = f": {records[-1].status}, {records[-1].message[:300]}" if records else ""
-    msg = f"no probe could run{last}"
-    raise NoLocalDevice(msg, "`autotune doctor` checks this machine")
+    if not records:
+        msg = "no probe was run"
+        raise NoLocalDevice(msg, "`autotune doctor` checks this machine")
+    status, message = records[-1].status, records[-1].message
+    msg = f"no probe could run: {status}, {message}"
+    raise NoLocalDevice(msg, hint_for(status, message))
 
 
 def _tell_held(prober: Prober, local: LocalDevice) -> None:

@@ -18,7 +18,7 @@ from autotune.app.probe_transfer import transferred
 from autotune.app.tracing import Tracing
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import OFFER
-from autotune.domain.errors import InputError, Interrupted
+from autotune.domain.errors import Interrupted
 from autotune.domain.recommendation import Miss, ProbedRun
 from autotune.domain.units import format_seconds, format_usd
 from autotune.probe.record import config_of
@@ -66,30 +66,28 @@ def tune_by_probes(
     check_affordable(probed_job, bill, probing, options.objective)
     if options.dry_run:
         return _planned(priced, options, probing, bill, offer)
-    run_dir = model_tune._run_dir(job, options)  # noqa: SLF001 - as above
-    question = (options.space or "", options.objective, "probe", probing.on or "")
-    made = runs.open_run(job, run_dir, resume=options.resume, question=question)
-    try:
-        found = probe_candidates(
-            probed_job, bill, local, probing, objective=options.objective, sampler=options.sampler,
-            seed=options.seed, run_dir=run_dir, storage=options.storage,
-            job_key=runs.job_key(job, question), resume=options.resume, announce=progress,
-        )  # fmt: skip
-    except InputError:
-        if made:
-            runs.discard_untried(run_dir)
-        raise
-    except KeyboardInterrupt:
-        msg = "interrupted between two probes; every finished one is kept"
-        raise Interrupted(msg, "--resume goes on where it stopped") from None
-    carried = transferred(found.rows, bill, offer, priced.bill, priced.calibration)
-    taught = _taught(priced, carried.calibration)
-    answer = (
-        _measured_answer(taught, options, found)
-        if exact
-        else _transferred_answer(taught, options, found, carried.note)
-    )
-    return _finish(answer, taught, options, found, run_dir, begun)
+    asked = model_tune.asked_of(priced, options, "probe", probing.on or "")
+    run_dir = model_tune.run_dir_of(asked, options)
+    made = runs.open_run(asked, run_dir, resume=options.resume)
+    with runs.working_in(run_dir, made=made):
+        try:
+            found = probe_candidates(
+                probed_job, bill, local, probing, objective=options.objective,
+                sampler=options.sampler, seed=options.seed, run_dir=run_dir,
+                storage=options.storage, job_key=asked.key, resume=options.resume,
+                announce=progress,
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            msg = "interrupted between two probes; every finished one is kept"
+            raise Interrupted(msg, "--resume goes on where it stopped") from None
+        carried = transferred(found.rows, bill, offer, priced.bill, priced.calibration)
+        taught = _taught(priced, carried.calibration)
+        answer = (
+            _measured_answer(taught, options, found)
+            if exact
+            else _transferred_answer(taught, options, found, carried.note)
+        )
+        return _finish(answer, taught, options, found, run_dir, begun)
 
 
 def _local_bill(

@@ -12,6 +12,7 @@ from autotune.app import runs
 from autotune.app.carried import add_measured, carried_observations, forget_measured
 from autotune.app.choices import check_choices
 from autotune.app.compared_rows import differences_of, limits_changed, recommends_another
+from autotune.app.find_run import last_answered
 from autotune.app.instead_of_run import started_from, started_from_line
 from autotune.app.journey import ending_at, starting_at
 from autotune.app.load_job import jobs_of_spec
@@ -143,7 +144,7 @@ def _source(path: Path | None, overrides: Overrides) -> tuple[_Source, Overrides
     if path is None and "model" in overrides.stated:
         values, overrides = started_from_line(overrides)
         return _Source("the command line", values, Path(), (), None, 0), overrides
-    path = path or runs.last_run()
+    path = path or last_answered()
     if path.is_file():
         values, overrides = started_from(path, overrides)
         values.setdefault("name", path.stem)

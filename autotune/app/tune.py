@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.app import explain, runs
@@ -19,6 +20,7 @@ from autotune.app.export import (
     export_pick,
     other_formats,
 )
+from autotune.app.find_run import to_resume
 from autotune.app.job_claims import job_contradictions
 from autotune.app.price_notes import price_notes
 from autotune.app.relaxing import relaxations
@@ -27,7 +29,6 @@ from autotune.app.tracing import Tracing, choose_traced
 from autotune.cost.model import CostModel
 from autotune.cost.narrowest import narrowest_input, never_measured_note
 from autotune.domain.candidates import Candidates
-from autotune.domain.errors import InputError
 from autotune.domain.paths import whole
 from autotune.domain.recommendation import Recommendation, Rejected, SearchRecord
 from autotune.domain.units import format_count
@@ -37,7 +38,6 @@ from autotune.search.samplers import CALIBRATED, check_sampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from autotune.app.probe_plan import ProbeOptions
     from autotune.cost.model import Bill
@@ -108,8 +108,22 @@ def tune(
 
         return tune_by_probes(job, options, progress, begun)
     priced = _price(job, options, progress)
-    run_dir = None if options.dry_run else _run_dir(job, options)
-    explored = _explore_in(priced, options, run_dir, progress)
+    if options.dry_run:
+        return _tuned(priced, options, None, progress, begun)
+    asked = asked_of(priced, options)
+    run_dir = run_dir_of(asked, options)
+    made = runs.open_run(asked, run_dir, resume=options.resume)
+    with runs.working_in(run_dir, made=made):
+        answer = _tuned(priced, options, run_dir, progress, begun)
+        _persist(answer, run_dir)
+    return answer
+
+
+def _tuned(
+    priced: _Priced, options: Options, run_dir: Path | None, progress: Callable[[str], None],
+    begun: float,
+) -> Recommendation:  # fmt: skip
+    explored = _explore(priced, options, run_dir, progress)
     chosen, tracing = choose_traced(
         priced.bill,
         _choose(priced, options, explored),
@@ -120,10 +134,7 @@ def tune(
         trust_remote_code=options.trust_remote_code,
     )
     answer = _answer(priced, options, explored, chosen, tracing)
-    answer = _finish(answer, priced, options, explored, run_dir, begun)
-    if run_dir is not None:
-        _persist(answer, run_dir)
-    return answer
+    return _finish(answer, priced, options, explored, run_dir, begun)
 
 
 def _placed(options: Options) -> Options:
@@ -175,28 +186,18 @@ def _notes(job: Job, options: Options, space: SearchSpace, found: Enumeration) -
     return notes
 
 
-def _run_dir(job: Job, options: Options) -> Path:
+def asked_of(priced: _Priced, options: Options, *how: str) -> runs.Identity:
+    """The job with the question that a run folder answers. how: it is scored, if not priced."""
+    own = options.space is not None and Path(options.space).is_absolute()
+    space = repr((priced.space.values, priced.space.extra)) if own else ""
+    return runs.Identity(priced.job, (options.space or "", options.objective, *how), space)
+
+
+def run_dir_of(asked: runs.Identity, options: Options) -> Path:
+    """The folder of this run: the stated one, that of the run to go on with, or a new one."""
     if options.run_dir is not None:
         return options.run_dir
-    if options.resume:
-        return runs.last_run()
-    return runs.new_run_dir(job)
-
-
-def _explore_in(
-    priced: _Priced, options: Options, run_dir: Path | None, progress: Callable[[str], None]
-) -> Exploration:
-    """Explore in the run folder. A new one is taken away again when the storage is refused."""
-    if run_dir is None:
-        return _explore(priced, options, None, progress)
-    question = (options.space or "", options.objective)
-    made = runs.open_run(priced.job, run_dir, resume=options.resume, question=question)
-    try:
-        return _explore(priced, options, run_dir, progress)
-    except InputError:
-        if made:
-            runs.discard_untried(run_dir)
-        raise
+    return to_resume(asked) if options.resume else runs.new_run_dir(asked.job)
 
 
 def _explore(
@@ -221,7 +222,7 @@ def _explore(
         run_dir=run_dir,
         storage=options.storage,
         study_name=run_dir.name if run_dir else priced.job.name,
-        job_key=runs.job_key(priced.job, (options.space or "", options.objective)),
+        job_key=asked_of(priced, options).key,
         resume=options.resume,
         on_trial=count,
     )

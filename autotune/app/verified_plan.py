@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from autotune.app import runs
+from autotune.app.find_run import last_answered
 from autotune.app.instead_of_run import job_values
 from autotune.app.log_match import Plan, Smoke, check_same_job, plan_of
 from autotune.app.named_machines import as_devices
@@ -23,6 +24,7 @@ from autotune.domain.device import Offer
 from autotune.domain.errors import InputError
 from autotune.domain.machine_text import machine_entry
 from autotune.domain.outcome import MemoryParts, Spread, TimeParts, bound_of
+from autotune.domain.paths import near, whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,13 +65,13 @@ def asked(run: Path | None, stated: Overrides | None = None) -> tuple[Job, Path 
         given += [f"--set {key}" for key in stated.set_values]
         msg = f"a run folder states its job, so {', '.join(given)} cannot be given beside it"
         raise InputError(msg, "leave it out, or name the job file, or state the job in one line")
-    run_dir = run or runs.last_run()
+    run_dir = whole(run) if run is not None else last_answered()
     job = runs.load_run_job(run_dir)
-    payload = recorded_payload(runs.load_recommendation_payload(run_dir), str(run_dir))
+    payload = recorded_payload(runs.load_recommendation_payload(run_dir), near(run_dir))
     rows = (("pick", payload["best"]), ("today", payload["today"]))
     plans = [Plan(role, cast("dict[str, Any]", row)) for role, row in rows if row]
     if not plans:
-        msg = f"{run_dir} has no configuration to verify: nothing fitted"
+        msg = f"{near(run_dir)} has no configuration to verify: nothing fitted"
         raise InputError(msg, "name another run, or the job file")
     return job, run_dir, plans
 

@@ -69,7 +69,7 @@ def verify(run: Path | None, log: Path, options: VerifyOptions | None = None) ->
     if in_line and run is not None:
         msg = f"{run} states the job, so it cannot be stated in one line too"
         raise InputError(msg, "leave one of them out")
-    if run is None and not in_line and (log / runs.JOB_FILE).is_file():
+    if run is None and not in_line and runs.is_run(log):
         run = log
     job, run_dir, plans = asked(run, options.job)
     read = read_log(log)

@@ -21,6 +21,7 @@ from autotune.cli.output import (
     look,
     warn,
 )
+from autotune.cli.records import meant
 from autotune.cli.tune import Goal
 from autotune.cli.typed import asked, asked_payload
 from autotune.domain.paths import near
@@ -112,7 +113,8 @@ def recompute(
         run_dir=keep,
     )
     with Progress(quiet=quiet) as progress:
-        found = again(run, options, progress)
+        in_line = run is None and "model" in options.overrides.stated
+        found = again(None if in_line else meant(run, quiet=quiet), options, progress)
     payload = recompute_payload(found)
     if keep is None:
         what = "keep this answer as a run, with what to run"

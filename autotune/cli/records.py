@@ -11,16 +11,27 @@ import typer
 from autotune.cli.lists import print_listing
 from autotune.cli.output import Format, FormatOption, QuietOption, VerboseOption, emit, warn
 from autotune.cli.tune import EXPORT_HELP, print_recommendation
+from autotune.domain.paths import near, whole
 
 RunArgument = Annotated[
     Path | None,
-    typer.Argument(metavar="RUN", help="A run folder; the last one if left out."),
+    typer.Argument(metavar="RUN", help="A run folder; the last with an answer if left out."),
 ]
+
+
+def meant(run: Path | None, *, quiet: bool) -> Path:
+    """The run folder that was named, else the last with an answer; newer ones are spoken of."""
+    if run is not None:
+        return whole(run)
+    from autotune.app.find_run import last_answered, passed_over
+
+    warn(passed_over(), quiet=quiet)
+    return last_answered()
 
 
 def runs(format_: FormatOption = Format.text) -> None:
     """List the runs, the newest first."""
-    from autotune.app.runs import list_runs
+    from autotune.app.find_run import list_runs
     from autotune.report.catalogs import runs_listing
 
     print_listing(runs_listing(list_runs()), format_)
@@ -49,12 +60,13 @@ def report(
     html is one page that needs nothing else, as report.html in the run's folder:
     autotune report --format html > answer.html
     """
-    from autotune.app.runs import last_run, load_recommendation_payload
+    from autotune.app.runs import load_recommendation_payload
     from autotune.report.how_to_run import next_steps
     from autotune.report.recorded import recorded_payload
 
-    run_dir = run or last_run()
-    payload = recorded_payload(load_recommendation_payload(run_dir), str(run_dir))
+    run_dir = meant(run, quiet=quiet)
+    payload = recorded_payload(load_recommendation_payload(run_dir), near(run_dir))
+    payload["run_dir"] = str(run_dir)  # it may have been moved since
     if format_ is ReportFormat.html:
         from autotune.report.html import recommendation_html
 
@@ -77,8 +89,7 @@ def export(
     Prints the paths of the files written, and on stderr what the format cannot express.
     """
     from autotune.app.export import export_run
-    from autotune.app.runs import last_run
 
-    paths, notes = export_run(run or last_run(), to)
+    paths, notes = export_run(meant(run, quiet=quiet), to)
     warn(notes, quiet=quiet)
-    emit("\n".join(str(path) for path in paths))
+    emit("\n".join(near(path) for path in paths))

@@ -17,6 +17,7 @@ from autotune.cli.output import (
     look,
     warn,
 )
+from autotune.cli.records import meant
 
 if TYPE_CHECKING:
     from autotune.report.schema import AskedPayload
@@ -78,7 +79,7 @@ def verify(
     For example:
     autotune verify outputs/checkpoint-1200/trainer_state.json --next-runs 2
     """
-    from autotune.app.runs import last_run
+    from autotune.app.runs import is_run
     from autotune.app.verify import VerifyOptions
     from autotune.app.verify import verify as compare
     from autotune.report.how_to_run import after_verifying
@@ -91,7 +92,9 @@ def verify(
         verification_text,
     )
 
-    log = second or first or last_run()
+    log = second or first or meant(None, quiet=quiet)
+    if first is not None and second is None and line.model is None and not is_run(log):
+        meant(None, quiet=quiet)  # a log alone is of the last run: say of which, if in doubt
     run = first if second is not None else None
     machine = [gpu] if gpu and line.model is not None else None  # else it is another than planned
     job = overrides_of(line, Changes(gpu=machine, set_=set_))

@@ -29,6 +29,8 @@ THRASH_SHARE = 0.1  # of steps in which the allocator had to give memory back
 SPILL_RATIO = 3.0  # times the prediction, on a device that is full
 MAX_RESULT_BYTES = 10_000_000
 KEPT_CHARACTERS = 2000
+LINE_CHARACTERS = 300
+TRACEBACK = "Traceback (most recent call last):"
 ALLOCATION_FAILED = (
     "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "cudaErrorMemoryAllocation",
 )  # fmt: skip
@@ -116,7 +118,7 @@ def judged(result: dict[str, Any], predicted_step_s: float | None) -> tuple[str,
 def unexplained(ending: Ending, why: str) -> tuple[str, str]:  # noqa: PLR0911 - an ending each
     """Status and message of a process that left no readable result."""
     text = ending.stderr
-    tail = text.strip()[-KEPT_CHARACTERS:]
+    said = exception_of(text)
     if ending.interrupted:
         return INTERRUPTED, "stopped by the user"
     failure = root_cause(ending.rank_failures)
@@ -128,17 +130,28 @@ def unexplained(ending: Ending, why: str) -> tuple[str, str]:  # noqa: PLR0911 -
         return "timeout", "no result within its time"
     found = _by_text(text, device_was_full=ending.device_was_full)
     if found:
-        return found, tail
+        return found, said
     if ending.code == -int(signal.SIGKILL):
         if ending.oom_kills > 0:
             return "oom_host", "the kernel ended it: the host had no memory left"
         return "crash", "killed by signal 9"
     if ending.code < 0:
         name = signal.Signals(-ending.code).name if -ending.code in set(signal.Signals) else "?"
-        return "crash", f"ended by signal {-ending.code} ({name}): {tail}"
+        return "crash", f"ended by signal {-ending.code} ({name})" + (f": {said}" if said else "")
     if ending.code != 0:
-        return "crash", f"exit code {ending.code}: {tail}"
+        return "crash", f"{said or 'it said nothing'} (exit code {ending.code})"
     return "invalid_result", why
+
+
+def exception_of(text: str) -> str:
+    """The line of a program's last words that says why it ended; empty where there is none."""
+    _, mark, after = text.rpartition(TRACEBACK)
+    lines = [line.rstrip() for line in after.splitlines() if line.strip()]
+    if not mark:
+        fatal = [line for line in lines if line.startswith(("Fatal Python error", "terminate "))]
+        return (fatal or lines[-1:] or [""])[0].strip()[:LINE_CHARACTERS]
+    own = (line for line in lines if not line.startswith((" ", "\t")))
+    return next(own, lines[-1] if lines else "")[:LINE_CHARACTERS]
 
 
 def _by_text(text: str, *, device_was_full: bool) -> str | None:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.config import UNSET
 from autotune.domain.paths import whole
 from autotune.probe import device as devices
+from autotune.probe.failure import explained, keep_log
 from autotune.probe.lease import leased
 from autotune.probe.outcomes import (
     OK,
@@ -66,6 +67,7 @@ class Place:
     timeout_s: float = DEFAULT_TIMEOUT_S
     worker: tuple[str, ...] = WORKER  # arguments of python; tests put a fake one here
     python: str = sys.executable
+    logs: Path | None = None  # where the words of a probe that broke are kept
 
 
 class Runner:
@@ -93,9 +95,10 @@ class Runner:
             record = self._once(request, config, predicted or {}, timeout_s)
             if record.status in RETRIED:
                 first, record = record, self._once(request, config, predicted or {}, timeout_s)
-                if not record.ok and record.message != first.message:
-                    both = f"{record.message} (before that: {first.status}, {first.message})"
-                    record = replace(record, message=both[:4000])
+                before, now = (found.message.partition("\n")[0] for found in (first, record))
+                if not record.ok and now != before:
+                    both = f"{record.message}\nbefore that: {first.status}, {before}"
+                    record = replace(record, message=both)
                 record = replace(record, attempts=2)
         return replace(record, role=role, wall_s=time.monotonic() - begun)
 
@@ -115,6 +118,8 @@ class Runner:
             )
             found = read_result(result_path, request["key"])
             status, message, found = self._judged(found, ending, request, predicted)
+            log = keep_log(self.place.logs, request["key"], status, found, folder / "stderr")
+            message = explained(status, message, found, ending.stderr, log)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         if status == "oom_device":

@@ -25,7 +25,7 @@ ENOUGH = 2
 
 def reason_of(record: ProbeRecord) -> str:
     """Status and the message without numbers and addresses: equal for the same breakage."""
-    line = record.message.strip().splitlines()[-1] if record.message.strip() else ""
+    line = record.message.strip().partition("\n")[0]
     return f"{record.status}: {re.sub(r'0x[0-9a-f]+|[0-9]+', '#', line)[:200]}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from autotune.domain.paths import near
 from autotune.domain.units import format_bytes, format_count
 from autotune.report.listing import Column, Listing
 
@@ -42,8 +43,13 @@ class RunLike(Protocol):
         ...
 
     @property
+    def state(self) -> str:
+        """Answered, running, failed, unfinished or damaged."""
+        ...
+
+    @property
     def summary(self) -> str:
-        """The answer in a few words."""
+        """The answer in a few words, or why there is none."""
         ...
 
 
@@ -146,15 +152,17 @@ def runs_listing(runs: Iterable[RunLike]) -> Listing:
             "job": run.job_name,
             "created": run.created,
             "finished": run.answered,
+            "state": run.state,
             "answer": run.summary,
         }
         for run in runs
     )
     columns = (
-        Column("run_dir", "run"),
+        Column("run_dir", "run", near),
         Column("job"),
         Column("created"),
         Column("finished"),
+        Column("state"),
         Column("answer", "answer"),
     )
     return Listing("runs", columns, rows, empty="no runs yet: autotune tune JOB makes one")

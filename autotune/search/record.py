@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
 from autotune.domain.errors import InputError
+from autotune.domain.paths import near
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 TRIALS_FILE = "trials.jsonl"
 SEARCH_FILE = "search.json"
 MAX_RECORD_BYTES = 1 << 30
+LOOKS, LOOK_S = 5, 0.05
 
 Kind = Literal["trial", "repeat", "invalid", "failed"]
 
@@ -96,7 +99,7 @@ class TrialLog:
             run_dir.mkdir(parents=True, exist_ok=True)
             self._file: BinaryIO = self.path.open("ab+")
         except OSError as error:
-            msg = f"{run_dir} cannot hold a run: {error.strerror or error}"
+            msg = f"{near(run_dir)} cannot hold a run: {error.strerror or error}"
             raise InputError(msg, "choose another folder with --run") from None
         try:
             self._hold(run_dir)
@@ -126,27 +129,35 @@ class TrialLog:
         self.records.append(record)
 
     def _hold(self, run_dir: Path) -> None:
-        """One process a folder. The lock goes with the process, however it ends."""
+        """One process a folder. The lock goes with the process, however it ends.
+
+        Whoever only looks (`is_held`) has it for a moment, so one refusal is none.
+        """
         try:
             import fcntl
         except ImportError:  # pragma: no cover - no such lock on Windows
             return
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            msg = f"{run_dir} is in use by another process"
-            raise InputError(msg, "wait for it to end, or choose another --run") from None
+        for left in reversed(range(LOOKS)):
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if left:
+                    time.sleep(LOOK_S)
+                    continue
+                msg = f"{near(run_dir)} is in use by another process"
+                raise InputError(msg, "wait for it to end, or choose another --run") from None
+            return
 
     def _continue(self, run_dir: Path, *, resume: bool) -> None:
         """Finished trials are never started over by accident."""
         if self.records and not resume:
-            msg = f"{run_dir} holds {len(self.records)} trials of this job"
+            msg = f"{near(run_dir)} holds {len(self.records)} trials of this job"
             raise InputError(msg, "add --resume to go on, or choose another --run")
 
     def _read(self) -> list[TrialRecord]:
         self._file.seek(0, os.SEEK_END)
         if self._file.tell() > MAX_RECORD_BYTES:
-            msg = f"{self.path} has more than 1 GiB and is no record of a search"
+            msg = f"{near(self.path)} has more than 1 GiB and is no record of a search"
             raise InputError(msg, "choose another --run")
         self._file.seek(0)
         content = self._file.read()
@@ -158,9 +169,23 @@ class TrialLog:
             try:
                 records.append(TrialRecord.of(json.loads(line, parse_constant=_refused)))
             except ValueError:
-                msg = f"{self.path}, line {number}, is not a trial"
+                msg = f"{near(self.path)}, line {number}, is not a trial"
                 raise InputError(msg, "the record is damaged; choose another --run") from None
         return records
+
+
+def is_held(run_dir: Path) -> bool:
+    """Whether a process searches in the folder now. False where nobody can tell."""
+    try:
+        import fcntl
+
+        with (run_dir / TRIALS_FILE).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (OSError, ImportError):
+        return False
+    return False
 
 
 def _what(found: object, header: dict[str, str]) -> str:
@@ -184,10 +209,10 @@ def _agree(run_dir: Path, header: dict[str, str]) -> None:
         if found == header:
             return
         what = _what(found, header)
-        msg = f"{run_dir} holds {what}"
+        msg = f"{near(run_dir)} holds {what}"
         raise InputError(msg, "choose another folder with --run")
     if (run_dir / TRIALS_FILE).stat().st_size > 0:
-        msg = f"{run_dir} holds trials of an unknown job"
+        msg = f"{near(run_dir)} holds trials of an unknown job"
         raise InputError(msg, "choose another folder with --run")
     temporary = path.with_suffix(".tmp")
     with temporary.open("w", encoding="utf-8") as file:

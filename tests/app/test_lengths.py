@@ -120,7 +120,7 @@ def test_counted_lengths_are_exact_and_cut_at_the_limit(counts: dict[int, int], 
     ("row", "tokens"),
     [
         ({"text": "abc\u00e9"}, 5),
-        ({"prompt": "ab", "completion": "cd"}, 5),
+        ({"prompt": "ab", "completion": "cd"}, 4),
         ({"instruction": "do", "input": "", "output": "ok"}, 5),
         ({"instruction": "do", "input": "x", "output": "ok"}, 7),
         ({"messages": [{"role": "user", "content": "hi"}]}, 4 + 1 + 2 + 2),

@@ -92,6 +92,7 @@ class FakeRun:
     job_name: str = "one"
     created: str = "2026-11-21T02:03:04+00:00"
     answered: bool = True
+    state: str = "answered"
     summary: str = "1x h100-sxm, 12.1 h, $30.27"
 
 
@@ -122,7 +123,7 @@ def test_an_empty_listing_says_what_to_do_and_is_still_json() -> None:
     listing = runs_listing([])
     assert "autotune tune JOB" in listing_text(listing)
     assert json.loads(listing_json(listing)) == {"schema_version": 1, "runs": []}
-    assert listing_csv(listing) == "run_dir,job,created,finished,answer\n"
+    assert listing_csv(listing) == "run_dir,job,created,finished,state,answer\n"
 
 
 def test_runs_are_listed_with_their_answers() -> None:

@@ -94,5 +94,25 @@ def test_what_lies_there_is_used_again_until_the_rows_change(
 def test_a_row_of_an_unknown_kind_says_which_kinds_there_are(
     model_and_data: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(SystemExit, match=r"one has \['instruction', 'output'\]"):
-        prepared("hf", [{"instruction": "a", "output": "b"}], model_and_data / "model", tmp_path)
+    with pytest.raises(SystemExit, match=r"one has \['answer', 'question'\]"):
+        prepared("hf", [{"question": "a", "answer": "b"}], model_and_data / "model", tmp_path)
+
+
+def test_instructions_and_sharegpt_turns_are_trained_on_as_they_are_counted(
+    model_and_data: Path, tmp_path: Path
+) -> None:
+    model = model_and_data / "model"
+    rows = {
+        "instruction": {"instruction": "one two", "input": "", "output": "three red"},
+        "turns": {
+            "conversations": [{"from": "human", "value": "one"}, {"from": "gpt", "value": "two"}]
+        },
+    }
+    alike = {"instruction": {"text": "one two\nthree red"}, "turns": ROWS["messages"][0]}
+    for name, row in rows.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / f"{name} alike").mkdir()
+        own = prepared("hf", [row], model, tmp_path / name)["input_ids"][:]
+        assert (
+            own == prepared("hf", [alike[name]], model, tmp_path / f"{name} alike")["input_ids"][:]
+        )

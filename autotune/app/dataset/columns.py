@@ -87,7 +87,7 @@ def _known_form(content: dict[str, Any], place: str) -> Row:
         parts = [content["prompt"], content["completion"]]
         if all(isinstance(part, list) for part in parts):
             return _chat(parts[0] + parts[1], place, content.get("tools"))
-        return Row(_text(parts, "\n", place))
+        return Row(_text(parts, "", place))
     for asks, context, answers in PAIRS:
         answer = next((name for name in answers if name in content), None)
         if asks in content and answer is not None:

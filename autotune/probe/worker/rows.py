@@ -163,6 +163,8 @@ def _text(row: dict[str, Any]) -> str:
             f"{m.get('role', m.get('from'))}\n{m.get('content', m.get('value'))}" for m in chat
         )
         return "\n".join(turns)
+    if row.get("prompt") and row.get("completion") and not row.get("text"):
+        return f"{row['prompt']}{row['completion']}"
     names = ("text", "prompt", "completion", "instruction", "input", "output")
     return "\n".join(str(row[name]) for name in names if row.get(name))
 

@@ -1,0 +1,259 @@
+"""Run folders as they are found: files, other versions, damage, a process that died in them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from autotune.app.export import export_run
+from autotune.app.find_run import last_answered, list_runs
+from autotune.app.load_job import load_job
+from autotune.app.recompute import RecomputeOptions, recompute
+from autotune.app.runs import load_record, load_run_job, new_run_dir
+from autotune.app.tune import Options, tune
+from autotune.app.verify import verify
+from autotune.domain.errors import InputError
+from autotune.report.recorded import recorded_payload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.domain.job import Job
+
+ROOT = Path(__file__).parents[2]
+LITTLE = Options(fidelity="formula", trials=3)
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("AUTOTUNE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
+
+
+@pytest.fixture(scope="session")
+def job() -> Job:
+    return load_job(ROOT / "jobs" / "rtx4090_qwen2_05b.yaml")
+
+
+@pytest.fixture(scope="session")
+def template(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("template") / "run"
+    tune(job, Options(run_dir=folder, fidelity="formula", trials=3))
+    return folder
+
+
+@pytest.fixture
+def run(template: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(template, tmp_path / "runs" / "one"))
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "job": load_run_job,
+    "export": lambda run: export_run(run, "trl"),
+    "recompute": lambda run: recompute(run, RecomputeOptions(fidelity="formula")),
+    "verify": lambda run: verify(run, run),
+    "resume": lambda run: tune(
+        load_job(ROOT / "jobs" / "rtx4090_qwen2_05b.yaml"),
+        Options(run_dir=run, resume=True, fidelity="formula", trials=3),
+    ),
+}
+
+
+def test_a_run_folder_that_is_a_file_is_named_as_one(job: Job, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("mine")
+    for read in READERS.values():
+        with pytest.raises(InputError, match=r"file"):
+            read(path)
+    with pytest.raises(InputError, match=r"is a file, and a run needs a folder"):
+        tune(job, Options(run_dir=path, fidelity="formula"))
+    assert path.read_text() == "mine"
+
+
+def test_a_folder_of_another_version_is_refused_in_words(run: Path) -> None:
+    record = json.loads((run / "job.json").read_text())
+    (run / "job.json").write_text(json.dumps(record | {"schema_version": 99}))
+    for name in ("job", "export", "recompute", "verify"):
+        with pytest.raises(InputError, match="schema version 99, not 1"):
+            READERS[name](run)
+
+
+def test_a_run_begun_before_keys_were_of_content_is_not_called_another_job(run: Path) -> None:
+    record = json.loads((run / "job.json").read_text())
+    (run / "job.json").write_text(json.dumps(record | {"job_key": "0123456789abcdef"}))
+    with pytest.raises(InputError, match="a run of another version of autotune"):
+        READERS["resume"](run)
+
+
+def test_an_unreadable_folder_is_refused_in_words(run: Path) -> None:
+    run.chmod(0)
+    try:
+        if os.access(run / "job.json", os.R_OK):
+            pytest.skip("this user reads everything")
+        for read in READERS.values():
+            with pytest.raises(InputError, match="Permission denied"):
+                read(run)
+        (found,) = list_runs()
+        assert (found.state, found.summary) == ("damaged", "cannot be read: Permission denied")
+    finally:
+        run.chmod(0o755)
+
+
+DAMAGE = st.one_of(
+    st.binary(max_size=40),
+    st.sampled_from(
+        [
+            b"",
+            b"[]",
+            b"null",
+            b"7",
+            b"{}",
+            b"[" * 100_000,
+            b"1" * 5000,
+            b'{"job_key": 1',
+            b"\xff\xfe",
+        ]
+    ),
+)
+
+
+@pytest.mark.parametrize("name", ["job.json", "recommendation.json"])
+@given(content=DAMAGE)
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_a_damaged_file_is_an_error_in_words_for_every_reader(
+    name: str, content: bytes, template: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    run = Path(shutil.copytree(template, tmp_path_factory.mktemp("runs") / "one"))
+    (run / name).write_bytes(content)
+    for reader in ("export", "recompute", "verify"):
+        with pytest.raises(InputError):
+            READERS[reader](run)
+    (found,) = list_runs(run.parent)
+    assert found.state == "damaged"
+    with pytest.raises(InputError):
+        last_answered(run.parent)
+
+
+def test_values_of_the_wrong_kind_in_a_record_are_errors_in_words(run: Path) -> None:
+    record = json.loads((run / "job.json").read_text())
+    wrong: list[dict[str, Any]] = [
+        {"spec": value} for value in (5, None, {"nonsense": [1]}, record["spec"] | {"data": 3})
+    ]
+    wrong += [{"base_dir": 7}, {"base_dir": None}]
+    for changes in (*wrong, {"spec": record["spec"] | {"hardware": {"gpu": []}}}):
+        (run / "job.json").write_text(json.dumps(record | changes))
+        with pytest.raises(InputError):
+            load_run_job(run)
+    (run / "job.json").write_text(json.dumps(record | {"question": {"a": 1}, "name": [1]}))
+    assert load_record(run).question == ()
+    answer = json.loads((run / "recommendation.json").read_text())
+    for best in (7, [], {}, {"duration_s": None}, {"duration_s": {"p50": "x"}}):
+        (run / "recommendation.json").write_text(json.dumps(answer | {"best": best}))
+        with pytest.raises(InputError):
+            recorded_payload(json.loads((run / "recommendation.json").read_text()), str(run))
+        assert [found.state for found in list_runs()] == ["damaged"]
+
+
+def test_a_pipe_in_the_place_of_a_record_is_not_waited_for(run: Path) -> None:
+    (run / "job.json").unlink()
+    os.mkfifo(run / "job.json")
+    with pytest.raises(InputError, match="no regular file"):
+        load_run_job(run)
+    assert list_runs() == []
+
+
+def test_a_folder_in_which_a_process_died_before_it_wrote_the_job_is_used_again(
+    job: Job, tmp_path: Path
+) -> None:
+    for left in ((), (".job.json.4711",), (".job.json.abc", ".recommendation.json.x1")):
+        folder = tmp_path / f"run{len(left)}"
+        folder.mkdir()
+        for name in left:
+            (folder / name).write_text('{"schema_ver')
+        assert tune(job, Options(run_dir=folder, fidelity="formula", trials=3)).run_dir == str(
+            folder
+        )
+        assert list_runs(tmp_path)[0].answered
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("x")
+    with pytest.raises(InputError, match="exists and is not a run folder"):
+        tune(job, Options(run_dir=mine, fidelity="formula"))
+    assert (mine / "thesis.tex").read_text() == "x"
+
+
+def test_runs_begun_at_the_same_moment_get_a_folder_each(job: Job) -> None:
+    from datetime import UTC, datetime
+
+    now, found = datetime(2026, 1, 1, tzinfo=UTC), []
+    threads = [
+        threading.Thread(target=lambda: found.append(new_run_dir(job, now))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == len(found) == 8
+
+
+def test_of_processes_that_start_in_one_folder_one_answers_and_the_others_say_why(
+    tmp_path: Path,
+) -> None:
+    command = [
+        sys.executable, "-m", "autotune", "tune", str(ROOT / "jobs" / "rtx4090_qwen2_05b.yaml"),
+        "--fidelity", "formula", "--run", "same", "--quiet",
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    started = [
+        subprocess.Popen(
+            command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for _ in range(3)
+    ]
+    ends = [
+        (process.communicate(timeout=300)[1].decode(), process.returncode) for process in started
+    ]
+    assert min(code for _, code in ends) == 0, ends
+    for said, code in ends:
+        assert code in {0, 2}, said
+        assert "Traceback" not in said
+    assert (tmp_path / "same" / "recommendation.json").is_file()
+
+
+def test_a_moved_folder_resumes_and_its_space_file_counts_by_what_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "project"
+    shutil.copytree(ROOT / "jobs" / "data", here / "data")
+    shutil.copy(ROOT / "jobs" / "tiny_cpu.yaml", here)
+    (here / "space.yaml").write_text("knobs: {num_dataloader_workers: [0, 1]}\n")
+    monkeypatch.chdir(here)
+    options: dict[str, Any] = {"space": "space.yaml", "fidelity": "formula", "trials": 3}
+    tune(load_job("tiny_cpu.yaml"), Options(run_dir=Path("run"), **options))
+    assert json.loads((here / "run" / "job.json").read_text())["question"][0] == str(
+        here / "space.yaml"
+    )
+    monkeypatch.chdir(tmp_path)
+    again = recompute(Path("project/run"), RecomputeOptions(fidelity="formula"))
+    assert again.parts
+    shutil.move(here, tmp_path / "moved")
+    options["space"] = "moved/space.yaml"
+    job = load_job("moved/tiny_cpu.yaml")
+    found = tune(job, Options(run_dir=Path("moved/run"), resume=True, **options))
+    assert found.run_dir == str(tmp_path / "moved" / "run")
+    (tmp_path / "moved" / "space.yaml").write_text("knobs: {num_dataloader_workers: [0, 2]}\n")
+    with pytest.raises(InputError, match="holds another job"):
+        tune(job, Options(run_dir=Path("moved/run"), resume=True, **options))
