@@ -194,7 +194,7 @@ def test_quiet_leaves_stderr_empty(
 def test_a_recorded_run_prints_as_it_did(
     answer_with: Install, recommendation: Recommendation, capsys: Capture, tmp_path: Path
 ) -> None:
-    answer_with(recommendation)
+    answer_with(replace(recommendation, run_dir=str(tmp_path)))
     run(["tune", "job.yaml", "--format", "json", "-q"])
     (tmp_path / "recommendation.json").write_text(capsys.readouterr().out, encoding="utf-8")
     run(["tune", "job.yaml", "-q"])
@@ -217,6 +217,9 @@ def test_a_recorded_run_is_printed_as_a_page(
 
 
 def test_a_run_folder_without_an_answer_leaves_with_2(tmp_path: Path, capsys: Capture) -> None:
+    assert run(["report", str(tmp_path)]) == 2
+    assert "is not a run folder: it has no job.json" in capsys.readouterr().err
+    (tmp_path / "job.json").write_text("{}")
     assert run(["report", str(tmp_path)]) == 2
     assert "holds no finished answer" in capsys.readouterr().err
 
