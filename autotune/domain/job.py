@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.domain.paths import stated_in
 
@@ -177,10 +177,23 @@ class Job:
 
     @property
     def tokenizer(self) -> str | None:
-        """What the job says that rows are tokenised with: `bytes`, or a path from the root."""
-        data = json.loads(self.spec or "{}").get("data") or {}
-        name = data.get("tokenizer")
-        return name if name in {None, BYTES} else str(stated_in(self.base_dir, name))
+        """What the job says that rows are tokenised with: `bytes`, a whole path, or a hub id."""
+        name = self._data.get("tokenizer")
+        if name in {None, BYTES}:
+            return name
+        path = stated_in(self.base_dir, str(name))
+        return str(path) if path.exists() else str(name)
+
+    @property
+    def column(self) -> str | None:
+        """The columns of the data set that the job names, where their names do not tell."""
+        found: str | None = self._data.get("column")
+        return found
+
+    @property
+    def _data(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.spec or "{}").get("data") or {}
+        return found
 
     @property
     def tokens(self) -> int:

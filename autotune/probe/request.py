@@ -18,6 +18,7 @@ import numpy as np
 
 from autotune.catalog.models import local_folder
 from autotune.domain.errors import InputError
+from autotune.domain.job import BYTES
 from autotune.domain.paths import whole
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ SCHEMA_VERSION = 1
 MOST_ACCUMULATION = 4  # micro-steps measured per optimizer step; more add no information
 SAMPLED_ROWS = 512  # synthetic rows, one from each of as many strata of the length distribution
 SCAN_BYTES = 64_000_000  # of a data set that a worker reads to choose rows from
-TOKENIZER = "tokenizer"
+TOKENIZER, TOKENIZER_FILE = "tokenizer", "tokenizer.json"
 # Parts of their own, and what ends a probe that would not become steady.
 NO_KEY = (
     "key", "work_dir", "checkpoint_max_bytes", "loader_workers", "patience_s", "looks",
@@ -161,23 +162,33 @@ def _data(job: Job, config: Config) -> dict[str, Any]:
 
 
 def _dataset(job: Job) -> dict[str, str] | None:
-    """The data set and its tokenizer, where the job names both."""
-    if not job.dataset_path:
+    """The rows themselves, where they are JSON lines and their tokenizer lies on this disk.
+
+    None: rows of the counted lengths stand in for them.
+    """
+    if not job.dataset_path or job.column:
         return None
-    name = job.tokenizer
-    if name is None:
-        folder = local_folder(job.model, job.base_dir)
-        if folder is None or not (folder / "tokenizer.json").is_file():
-            return None
-        name = str(folder)
-    path = whole(job.dataset_path)
-    if not path.is_file():
+    path, name = whole(job.dataset_path), job.tokenizer
+    if not path.exists():
         msg = f"the data set {path} is gone"
         raise InputError(msg, "probes read the job's own rows; put the file back")
+    if name is None:
+        name = str(local_folder(job.model, job.base_dir) or "")
+    known = name == BYTES or (Path(name) / TOKENIZER_FILE).is_file() or Path(name).is_file()
+    if not known or not _holds_json_lines(path):
+        return None
     return {
         "path": str(path), TOKENIZER: name,
         "rows_digest": digest_of(path), "tokenizer_digest": digest_of(Path(name)),
     }  # fmt: skip
+
+
+def _holds_json_lines(path: Path) -> bool:
+    """Whether a data set is one file that begins with an object, as workers read it."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        return stream.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
 
 
 def digest_of(path: Path) -> str:
@@ -185,7 +196,7 @@ def digest_of(path: Path) -> str:
 
     A folder stands for its tokenizer.json; a name that is no file for itself.
     """
-    file = path / "tokenizer.json" if path.is_dir() else path
+    file = path / TOKENIZER_FILE if path.is_dir() else path
     try:
         stat = file.stat()
     except OSError:

@@ -58,7 +58,7 @@ class Plan:
 
     @property
     def tokenizer(self) -> str | None:
-        """What rows were counted with, where it is not the model's own: `bytes`, or a path."""
+        """What rows were counted with, if not the model's own: `bytes`, a path or a hub id."""
         return None if self.job.tokenizer == self.model else self.job.tokenizer
 
     @property

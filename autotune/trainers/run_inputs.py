@@ -55,7 +55,8 @@ def complete(files: Iterable[str]) -> list[str]:
 
 def inputs(plan: Plan) -> list[str]:
     """MODEL, TOKENIZER, DATA and EVAL_DATA, each found or named as what is missing."""
-    stated = (plan.model.startswith("/"), plan.job.dataset_path, plan.tokenizer)
+    own = (plan.tokenizer or "").startswith("/")
+    stated = (plan.model.startswith("/"), plan.job.dataset_path, own)
     return [
         "",
         *(_FOUND if any(stated) else []),
@@ -81,6 +82,8 @@ def _tokenizer(plan: Plan) -> list[str]:
         return ['export TOKENIZER="${TOKENIZER:-$MODEL}"']
     if plan.tokenizer == BYTES:
         return [f'export TOKENIZER="${{TOKENIZER:-$here/{FOLDER}}}"  # a token is a UTF-8 byte']
+    if not plan.tokenizer.startswith("/"):
+        return [f"export TOKENIZER=${{TOKENIZER:-{shlex.quote(plan.tokenizer)}}}"]
     name, wanted = plan.tokenizer.rpartition("/")[2], "a tokenizer.json or a folder with one"
     return _path("TOKENIZER", plan.tokenizer, name, wanted)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from autotune.trainers.format import Plan
 
 _MARK = "# @SETTINGS@\n"
-_PARTS = ("MODEL", "TOKENIZER", "ROWS", "TIMES")
+_PARTS = ("MODEL", "TOKENIZER", "LOADING", "ROWS", "TIMES")
 _WIDTH = 88
 
 
@@ -55,6 +55,8 @@ def _settings(plan: Plan) -> list[tuple[str, object, str]]:
         ("FROM_SCRATCH", plan.from_scratch, "the model was planned without any weights"),
         ("TOKENIZER", _tokenizer(plan), "TOKENIZER in the environment wins; None: the model's"),
         ("PRETOKENIZED", job.pretokenized, "rows are lists of tokens already"),
+        ("COLUMN", job.column, "of the data; None: known by its name"),
+        ("JOIN_PAIRS", plan.tokenizer == BYTES, "a question and its answer, as they were counted"),
         ("DATA", job.dataset_path, "DATA in the environment wins"),
         ("TRAIN", plan.trains, ""),
         ("EVAL_ROWS", evaluation.rows if evaluation else 0, ""),
@@ -72,7 +74,7 @@ def _settings(plan: Plan) -> list[tuple[str, object, str]]:
 
 
 def _tokenizer(plan: Plan) -> str | None:
-    """A path from the root, or the name of a folder beside the script."""
+    """A path from the root, a hub id, or the name of a folder beside the script."""
     return FOLDER if plan.tokenizer == BYTES else plan.tokenizer
 
 

@@ -35,10 +35,13 @@ ROWS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def prepared(target: str, rows: list[dict[str, Any]], model: Path, folder: Path) -> Any:
+def prepared(
+    target: str, rows: list[dict[str, Any]], model: Path, folder: Path, **changes: Any
+) -> Any:
     """The data set that prepare.py writes."""
     datasets = pytest.importorskip("datasets")
-    cpu = job(with_base(LORA, "32bit"), dataset_path=str(folder / "rows.jsonl"))
+    named = {"dataset_path": str(folder / "rows.jsonl"), **changes}
+    cpu = job(with_base(LORA, "32bit"), **named)
     write_export(export(target, cpu, offer(cpu=True), config(precision="fp32")), folder)
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.MonkeyPatch.context() as patch:
@@ -94,8 +97,39 @@ def test_what_lies_there_is_used_again_until_the_rows_change(
 def test_a_row_of_an_unknown_kind_says_which_kinds_there_are(
     model_and_data: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(SystemExit, match=r"one has \['answer', 'question'\]"):
-        prepared("hf", [{"question": "a", "answer": "b"}], model_and_data / "model", tmp_path)
+    with pytest.raises(SystemExit, match=r"one has \['bar', 'foo'\]"):
+        prepared("hf", [{"foo": "a", "bar": "b"}], model_and_data / "model", tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["rows.json", "rows.csv", "rows.tsv", "rows.parquet", "folder"])
+def test_every_kind_of_file_that_is_counted_is_tokenised(
+    kind: str, model_and_data: Path, tmp_path: Path
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = [{"body": "one two", "id": 1}, {"body": "three red", "id": 2}]
+    path = tmp_path / "data" / kind
+    path.parent.mkdir()
+    if kind == "rows.json":
+        path.write_text(json.dumps(rows))
+    elif kind == "rows.parquet":
+        datasets.Dataset.from_list(rows).to_parquet(path)
+    elif kind == "folder":
+        path.mkdir()
+        (path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (path / "test.jsonl").write_text(json.dumps({"body": "no", "id": 3}))
+    else:
+        between = "," if kind == "rows.csv" else "\t"
+        lines = [f"{row['body']}{between}{row['id']}" for row in rows]
+        path.write_text("\n".join([f"body{between}id", *lines]) + "\n")
+    spec = json.dumps({"data": {"dataset": str(path), "column": "body"}})
+    found = prepared(
+        "hf", [], model_and_data / "model", tmp_path, dataset_path=str(path), spec=spec
+    )
+    texts = [{"text": row["body"]} for row in rows]
+    assert (
+        found["input_ids"][:]
+        == prepared("hf", texts, model_and_data / "model", tmp_path)["input_ids"][:]
+    )
 
 
 def test_instructions_and_sharegpt_turns_are_trained_on_as_they_are_counted(
@@ -108,7 +142,8 @@ def test_instructions_and_sharegpt_turns_are_trained_on_as_they_are_counted(
             "conversations": [{"from": "human", "value": "one"}, {"from": "gpt", "value": "two"}]
         },
     }
-    alike = {"instruction": {"text": "one two\nthree red"}, "turns": ROWS["messages"][0]}
+    asked = [{"role": "user", "content": "one two"}, {"role": "assistant", "content": "three red"}]
+    alike = {"instruction": {"messages": asked}, "turns": ROWS["messages"][0]}
     for name, row in rows.items():
         (tmp_path / name).mkdir()
         (tmp_path / f"{name} alike").mkdir()

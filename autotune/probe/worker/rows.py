@@ -165,7 +165,8 @@ def _text(row: dict[str, Any]) -> str:
         return "\n".join(turns)
     if row.get("prompt") and row.get("completion") and not row.get("text"):
         return f"{row['prompt']}{row['completion']}"
-    names = ("text", "prompt", "completion", "instruction", "input", "output")
+    names = ("text", "prompt", "completion", "instruction", "question", "query", "input", "context",
+             "output", "answer", "response")  # fmt: skip
     return "\n".join(str(row[name]) for name in names if row.get(name))
 
 
