@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from autotune.catalog.devices import find_device
 from autotune.catalog.price_cache import cached_prices
 from autotune.catalog.prices import load_prices
 from autotune.catalog.tables import DATA, CatalogDataError, names, number, read_rows
@@ -35,7 +36,7 @@ _FORMS = (
     ("nebius", re.compile(r"gpu-[a-z0-9-]+[ _][0-9]+gpu[\w-]*", re.IGNORECASE)),
     ("verda", re.compile(r"[0-9]+[a-z]+[0-9]+[a-z0-9]*(?:\.[0-9]+[sv])+", re.IGNORECASE)),
 )
-_BEHIND = re.compile(r"[^()]+ \(([^()]+)\)")
+_BEHIND = re.compile(r"([^()]+) \(([^()]+)\)")
 _MOST_NAMED = 16
 
 
@@ -66,7 +67,12 @@ def find_instance(text: str) -> Instance | None:
     have one of that name on different devices.
     """
     table, printed = _by_key(cached_prices()), _BEHIND.fullmatch(text.strip())
-    found = table.get(_key(text)) or table.get(_key(printed[1]) if printed else "", ())
+    found = table.get(_key(text), ())
+    if not found and printed:
+        found = table.get(_key(printed[2]), ())
+        if found and find_device(printed[1]).name not in {each.device for each in found}:
+            msg = f'"{text[:80]}": {found[0].label} has {found[0].count}x {found[0].device}'
+            raise InputError(msg, "leave one of the two names out")
     if len({(each.device, each.count) for each in found}) > 1:
         listed = ", ".join(f"{each.label} ({each.count}x {each.device})" for each in found)
         msg = f'"{text}" is the name of several instances: {listed}'
@@ -143,14 +149,15 @@ def _only_priced(provider: str, said: set[tuple[str, str, int]]) -> Instance | N
     if len({(device, count) for _, device, count in said}) > 1:
         return None
     name, device, count = min(said)
-    return Instance(provider, name, tuple(sorted({name for name, _, _ in said})), device, count)
+    names_said = tuple(sorted({each for each, _, _ in said}))
+    return Instance(provider, name.partition(" (")[0], names_said, device, count)
 
 
 @lru_cache(maxsize=4)
 def _by_key(cached: Cached) -> dict[str, tuple[Instance, ...]]:
     table: dict[str, tuple[Instance, ...]] = {}
     for each in _all(cached):
-        for key in {_key(name) for name in each.listed_as}:
+        for key in {_key(name) for name in (each.name, *each.listed_as)}:
             for full in (key, _key(each.provider) + key):
                 table[full] = (*table.get(full, ()), each)
     return table

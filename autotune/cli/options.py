@@ -99,6 +99,9 @@ class OneLine:
         if self.method is not None:
             found["method.kind"] = self.method
         if self.data is not None:
+            if not self.data.strip():
+                msg = f"--data {self.data!r} names no file"
+                raise InputError(msg, "name the file or folder that is the training data")
             found["data.dataset"] = str(Path(self.data).expanduser().absolute())
         if self.rows is not None:
             found["data.rows"] = whole_of_flag("--rows", self.rows, MAX_ROWS, scaled=True)

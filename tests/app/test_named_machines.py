@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.app.load_job import jobs_of_line, load_job
+from autotune.app.named_machines import as_devices
 from autotune.app.overrides import Overrides
 from autotune.catalog.devices import default_host, find_device, load_devices
+from autotune.catalog.instances import find_instance, instance_names
 from autotune.domain.device import Offer
 from autotune.domain.errors import InputError
 from autotune.domain.machine_text import split_machine, split_machines
@@ -74,6 +76,20 @@ def test_every_label_that_is_printed_can_be_typed(name: str, count: int, spot: b
     assert split_machines((f"t4,{label},l4",)) == ("t4", label, "l4")
     said = split_machine(label)
     assert (find_device(said.name).name, said.devices, said.spot) == (name, count, spot)
+
+
+@given(st.sampled_from(sorted(instance_names())), st.booleans())
+def test_every_label_of_an_instance_can_be_typed(name: str, spot: bool) -> None:
+    instance = find_instance(name)
+    assert instance is not None
+    device = find_device(instance.device)
+    host = default_host(instance.count, device)
+    label = Offer(device, instance.count, 1.0, host, "", spot=spot, instance=instance.label).label
+    (part,) = split_machines((label,))
+    said = split_machine(part)
+    entry = as_devices({"gpu": said.name} | ({"count": said.count} if said.count else {}))
+    assert (entry["gpu"], entry["count"]) == (instance.device, instance.count)
+    assert (entry["instance"], said.spot) == (instance.label, spot)
 
 
 @given(st.sampled_from(NAMES), st.integers(1, 4096))

@@ -231,6 +231,7 @@ def test_a_number_that_reads_two_ways_is_refused_with_both(
         ("tune --model gpt2 --rows 9 --gpu t4 --beside a.yaml", "--beside"),
         ("tune --model gpt2 --rows 9 --gpu t4 --variant a", "--variant"),
         ("tune --model gpt2 --rows 9 --gpu t4 --method lara", "'full', 'lora' or 'qlora'"),
+        ("tune --model gpt2 --data= --gpu t4", "--data '' names no file"),
     ],
 )
 def test_a_job_is_a_file_or_a_line_never_both_or_neither(
@@ -311,6 +312,7 @@ def test_a_run_on_an_instance_is_recomputed_on_it(tmp_path: Path, capsys: Captur
     [
         ("p4d.12xlarge", ["unknown instance", "close to it: p4d.24xlarge", "known of aws"]),
         ("2xp5.48xlarge", ["aws p5.48xlarge has 8x h100-sxm, and 2 are asked for"]),
+        ("t4 (aws p4d.24xlarge)", ["aws p4d.24xlarge has 8x a100-sxm4-40gb"]),
         ("a2-highgpu-8g", ["no price of gcp a2-highgpu-8g", '--gpu "a2-highgpu-8g@PRICE"']),
         ("gpu_8x_h100_sxm5 spot", ["no spot price of lambda gpu_8x_h100_sxm5"]),
         ("p5.48xlargo", ["unknown device"]),
