@@ -1,4 +1,4 @@
-"""Write the generated parts of README.md and docs/accuracy.md, or check that they are fresh.
+"""Write the generated parts of README.md and of two pages in docs, or check that they are fresh.
 
 A generated part stands between `<!-- begin NAME -->` and `<!-- end NAME -->`; NAME is a key of
 `PARTS`, each a command whose output is shown.
@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = (ROOT / "README.md", ROOT / "docs" / "accuracy.md")
+PAGES = tuple(ROOT / page for page in ("README.md", "docs/cases.md", "docs/accuracy.md"))
 COLUMNS = "110"
 STAMPED = "runs/20261122-120000-"
 PARTS: dict[str, list[str]] = {

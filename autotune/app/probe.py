@@ -33,7 +33,7 @@ from autotune.app.probe_plan import (
 )
 from autotune.catalog.home import home_dir
 from autotune.domain.candidates import OFFER
-from autotune.domain.config import KNOBS
+from autotune.domain.config import KNOBS, Config
 from autotune.domain.errors import InputError, Interrupted
 from autotune.domain.units import format_seconds
 from autotune.probe import device as devices
@@ -294,10 +294,11 @@ class Prober:
         candidates = self.bill.candidates
         alike = [o.count == record.request.get("count", 1) for o in candidates.levels[OFFER]]
         same = np.asarray(alike)[candidates.codes[OFFER]]
+        ran = Config.of(record.config).as_record()
         for name in (*KNOBS, *candidates.extra):
             if name in CLOSED_FORMS:
                 continue
-            levels, value = candidates.levels[name], record.config.get(name)
+            levels, value = candidates.levels[name], ran.get(name)
             if value not in levels:
                 return []
             same &= candidates.codes[name] == levels.index(value)

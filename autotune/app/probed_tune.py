@@ -159,7 +159,14 @@ def _measured_answer(priced: model_tune._Priced, options: Options, found: Probed
     )
     if best is None:
         return replace(
-            base, best=None, misses=(), tie=False, reasons={}, alternatives=(), sensitivities=()
+            base,
+            best=None,
+            misses=(),
+            tie=False,
+            reasons={},
+            alternatives=(),
+            sensitivities=(),
+            worth_a_probe=(),
         )
     others = [item for item in rows if item is not best]
     pick = found.explored.pick
@@ -179,6 +186,7 @@ def _measured_answer(priced: model_tune._Priced, options: Options, found: Probed
         warnings=priced.warnings,
         beyond=(),  # modelled, and nothing says that it would beat what was measured
         sensitivities=_sensitivities(priced, modelled.estimate(best.index), best.row),
+        worth_a_probe=(),
     )
 
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from autotune.domain.config import KnobValue
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
-    from autotune.domain.recommendation import Asked, Sensitivity
+    from autotune.domain.recommendation import Asked, Sensitivity, WorthProbe
     from autotune.domain.space import SearchSpace
     from autotune.domain.waterfall import Journey
     from autotune.search.selection import Objective, Selection
@@ -269,6 +269,7 @@ def _answer(
         narrowest=narrowest_input(bill, pick) if pick is not None else "",
         warnings=(*priced.warnings, *_unseen(bill, pick), *tracing.notes),
         sensitivities=_sensitivities(priced, tracing, pick),
+        worth_a_probe=_worth_a_probe(priced, tracing, pick),
     )
 
 
@@ -286,6 +287,15 @@ def _sensitivities(priced: _Priced, tracing: Tracing, pick: int | None) -> tuple
     from autotune.app.sensitivities import sensitivities
 
     return sensitivities(priced.job, priced.space, priced.calibration, tracing.row(pick))
+
+
+def _worth_a_probe(priced: _Priced, tracing: Tracing, pick: int | None) -> tuple[WorthProbe, ...]:
+    """Changes of the pick whose gain nobody measured."""
+    if pick is None:
+        return ()
+    from autotune.app.worth_a_probe import worth_a_probe
+
+    return worth_a_probe(priced.job, priced.calibration, tracing.row(pick))
 
 
 def _unseen(bill: Bill, pick: int | None) -> tuple[str, ...]:

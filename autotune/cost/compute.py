@@ -25,13 +25,15 @@ from autotune.cost.constants import constants
 from autotune.cost.offsets import offset_factor
 from autotune.cost.optimizer import optimizer_terms
 from autotune.cost.step_terms import step_terms
-from autotune.cost.uncertainty import compile_variance, log_sd
+from autotune.cost.uncertainty import compile_is_known, compile_variance, log_sd, unseen_device
 
 if TYPE_CHECKING:
+    from autotune.cost.columns import FloatArray
+    from autotune.cost.step_terms import StepTerms
     from autotune.domain.job import Job
 
 READS = (
-    "offer.device", "offer.count", "micro_batch_size", "precision", "compile",
+    "offer.device", "offer.count", "micro_batch_size", "precision", "compile", "compile_scope",
     "activation_checkpointing", "attention", "optimizer", "sharding", "adapter_dtype", "packing",
     "length_grouping",
 )  # fmt: skip
@@ -58,8 +60,24 @@ def price_compute(job: Job, columns: Columns) -> Outputs:
         flops.useful_flop_per_row(job) * tokens / max(job.lengths.mean, 1e-9)
     )
     outputs["log_sd"] = log_sd(job, columns, terms)
-    outputs["knob_log_sd"] = np.sqrt(compile_variance(columns))  # measured steps do not settle it
+    outputs["knob_log_sd"] = np.sqrt(compile_variance(job, columns))  # no measured step settles it
+    outputs["unseen_device"] = unseen_device(columns)
+    outputs["unmeasured_gain"] = _unmeasured_gain(job, columns, terms)
     return outputs
+
+
+def _unmeasured_gain(job: Job, columns: Columns, terms: StepTerms) -> FloatArray:
+    """[rows] micro-step without the gain that nobody measured, over the micro-step; at least 1.
+
+    The pessimistic end of torch.compile is that it removes nothing, while what it does to the
+    attention kernel is certain.
+    """
+    unknown = ~compile_is_known(job, columns)
+    if not unknown.any():
+        return np.ones(columns.rows)
+    plain = step_terms(job, columns, compiled=False).seconds(constants())["micro_step_s"]
+    expected = terms.seconds(constants())["micro_step_s"]
+    return np.where(unknown, np.maximum(plain / expected, 1.0), 1.0)
 
 
 COMPONENT = Component("compute", READS, price_compute)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost import kernels, processor
+from autotune.cost.attention import waits_for_lengths
 from autotune.cost.efficiency import distinct_devices
 
 if TYPE_CHECKING:
@@ -48,8 +49,10 @@ def host_factor(columns: Columns) -> FloatArray:
     return of_device[index]
 
 
-def remaining_share(job: Job, columns: Columns) -> FloatArray:
+def remaining_share(job: Job, columns: Columns, *, compiled: bool = True) -> FloatArray:
     """[rows] share of the eager launches that fused kernels or torch.compile leave."""
+    if not compiled:
+        return np.full(columns.rows, kernels.kernel_set(job.software, job.model).launches)
     left = columns.choose("compile", kernels.COMPILED_LAUNCHES)
     graphs = ~columns.equals("compile", "off")
     changing = graphs & ~unchanging_lengths(job, columns)
@@ -60,7 +63,7 @@ def remaining_share(job: Job, columns: Columns) -> FloatArray:
 
 
 def issued_kernels(
-    job: Job, columns: Columns, recomputed: FloatArray
+    job: Job, columns: Columns, recomputed: FloatArray, *, compiled: bool = True
 ) -> tuple[FloatArray, FloatArray]:
     """[launches] of the forward passes and of the backward, in units of the fitted host."""
     fp32 = columns.equals("adapter_dtype", "fp32")
@@ -74,7 +77,7 @@ def issued_kernels(
             backward = np.where(here, own.backward, backward)
     ahead, back = _further_kernels(job, columns)
     forward, backward = forward + ahead, backward + back
-    factor = remaining_share(job, columns) * host_factor(columns)
+    factor = remaining_share(job, columns, compiled=compiled) * host_factor(columns)
     return forward * (1.0 + recomputed) * factor, backward * factor
 
 
@@ -95,14 +98,12 @@ def _further_kernels(job: Job, columns: Columns) -> tuple[FloatArray, FloatArray
 
 
 def synchronised(job: Job, columns: Columns) -> FloatArray:
-    """[rows] 1 where every layer waits for an answer of the device, else 0.
+    """[rows] 1 where every layer's forward waits for an answer of the device, else 0.
 
     Flash attention asks for the lengths of padded rows, LLM.int8 for the columns with outliers.
-    Source: transformers `_flash_attention_forward` (nonzero and item to remove padding);
-    LLM.int8's outlier search is taken to wait likewise.
+    Source: `attention.waits_for_lengths`; LLM.int8's outlier search is taken to wait likewise.
     """
-    flash = columns.equals("attention", "flash_attention_2")
-    asks = flash & (columns.number("micro_batch_size") > 1)
+    asks = waits_for_lengths(job, columns)
     return (asks | (job.method.is_lora and job.method.base == "int8")).astype(np.float64)
 
 

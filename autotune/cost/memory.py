@@ -40,6 +40,7 @@ READS = (
     "adapter_dtype",
     "packing",
     "compile",
+    "compile_scope",
 )
 
 KIND_INDEX = {kind: float(i) for i, kind in enumerate(KINDS)}

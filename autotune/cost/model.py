@@ -76,6 +76,16 @@ class Bill:
         return np.maximum(excess, FEASIBLE_PROBABILITY - self.fits_probability)
 
     @property
+    def caution(self) -> FloatArray:
+        """[n] a step at the pessimistic end of what nobody measured, over the step.
+
+        Without the gain of a knob that was not measured, and at the slow end of a device that no
+        step was measured on; 1 where both were.
+        """
+        own = self.tables["compute"]
+        return own.gather("unseen_device") * own.gather("unmeasured_gain")
+
+    @property
     def feasible(self) -> np.ndarray:
         """[n] fits in memory and on the disk."""
         return (self.memory_violation <= 0) & (self.disk_short_bytes <= 0)
@@ -174,6 +184,8 @@ class CostModel:
             log_sd = np.full_like(table.outputs["log_sd"], self.calibration.log_sds[component.name])
             kept = table.outputs.get("knob_log_sd", np.zeros_like(log_sd))
             table.outputs["log_sd"] = np.hypot(log_sd, kept)
+            if "unseen_device" in table.outputs:  # measured steps settle it
+                table.outputs["unseen_device"] = np.ones_like(log_sd)
         return table
 
     def _remembered(self, table: Table, factor: float) -> Table:

@@ -32,9 +32,9 @@ def log_gradient(terms: StepTerms, c: Constants) -> dict[str, FloatArray]:
     visits = terms.host * terms.fsdp_visits * c.fsdp_unit_s
     trainer = terms.host * c.micro_step_overhead_s
     busy = gemm + attention + traffic + codes
-    waits = (terms.synchronised > 0) & (busy >= visits + trainer)
-    device = busy + np.where(waits, forward + backwards, 0.0)
-    hidden = visits + trainer + terms.new_sizes_s + np.where(waits, 0.0, forward + backwards)
+    waits = (terms.synchronised > 0) & (busy >= visits + trainer + terms.new_sizes_s + backwards)
+    device = busy + np.where(waits, forward, 0.0)
+    hidden = visits + trainer + terms.new_sizes_s + backwards + np.where(waits, 0.0, forward)
     p = terms.power(c)
     a, h = device**p, hidden**p
     of_device, of_hidden = a / (a + h) / device, h / (a + h) / hidden
@@ -47,7 +47,7 @@ def log_gradient(terms: StepTerms, c: Constants) -> dict[str, FloatArray]:
         "bandwidth_share": -(1.0 - c.bandwidth_share) * traffic * of_device,
         "dequantise_share": -(1.0 - c.dequantise_share) * codes * of_device,
         "launch_forward_s": forward * of_launch,
-        "launch_backward_s": backwards * of_launch,
+        "launch_backward_s": backwards * of_hidden,
         "micro_step_overhead_s": trainer * of_hidden,
         "fsdp_unit_s": visits * of_hidden,
         "overlap_power": by_power * terms.queued,

@@ -24,8 +24,9 @@ from autotune.cost.activations import (
     reads_stream,
     unneeded_kept,
 )
+from autotune.cost.attention import masked_share
 from autotune.cost.batches import evaluation_rows, longest_length
-from autotune.cost.family_memory import family_memory, windowed_share
+from autotune.cost.family_memory import family_memory
 from autotune.cost.own_code import as_run, padded_update
 from autotune.cost.static_memory import (
     Sizes,
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray
     from autotune.domain.job import Job
 
-COMPILE_KEEPS = 0.8  # prior: share of saved activations left when torch.compile fuses pointwise ops
 # Source: transformers 5.23 modeling_layers.py and its default use_reentrant=False; 4.48 checkpoints
 # a layer's call, FSDP's hooks included, with use_reentrant=True.
 REENTRANT_UNTIL = (5, 0)
@@ -119,8 +119,8 @@ class Step:
         static = static_bytes(job, columns, size)
         rows, length = columns.number("micro_batch_size"), longest_length(job, columns)
         tokens = rows * length
-        modes = _Modes.of(job, columns, rows, length)
-        layer = _layer(job, columns, modes, tokens, length)
+        modes = _Modes.of(job, columns, length)
+        layer = _layer(job, modes, tokens, length)
         compute, stream = (
             modes.each(lambda mode: mode.compute),
             modes.each(lambda mode: mode.stream),
@@ -193,14 +193,14 @@ class _Modes:
         return np.asarray([number(mode) for mode in self.modes], np.float64)[self.of_row]
 
     @classmethod
-    def of(cls, job: Job, columns: Columns, rows: FloatArray, length: FloatArray) -> _Modes:
+    def of(cls, job: Job, columns: Columns, length: FloatArray) -> _Modes:
         method = job.method
         compute = columns.choose("precision", _COMPUTE_BYTES)
         attention = columns.choose("attention", {kind: i for i, kind in enumerate(_KINDS)})
         adapter = columns.choose("adapter_dtype", _ADAPTER_BYTES) * method.is_lora
         shared = (columns.number("offer.count") > 1) & columns.equals("sharding", "fsdp", "zero3")
         stream = np.where((fp32_stream(job) & ~shared) | fp32_norms(job), 4.0, compute)
-        masked = _masked(job, columns, rows, length)
+        masked = masked_share(job, columns, length)
         attention = np.where(_falls_to_math(job, columns, compute, masked), 3.0, attention)
         key = compute + 10.0 * attention + 100.0 * adapter + 1000.0 * stream + 10000.0 * masked
         _, first, of_row = np.unique(key, return_index=True, return_inverse=True)
@@ -250,20 +250,6 @@ def _beside_checkpoints(job: Job, mode: Mode) -> float:
     return read_bytes(job.model, mode)
 
 
-def _masked(job: Job, columns: Columns, rows: FloatArray, length: FloatArray) -> FloatArray:
-    """[rows] share of layers whose attention gets a mask.
-
-    Source: transformers 5.23 masking_utils.py, _ignore_causal_mask_sdpa: none is made for causal
-    attention alone, but one is for padding, and where rows are as long as a layer's window.
-    """
-    padded = (job.lengths.quantiles[0] < length) & ((rows > 1) | (job.padding == "max_length"))
-    whole = padded & ~columns.equals("packing", "on")
-    if family_memory(job.model.family).always_masked:
-        whole = np.ones(columns.rows, np.bool_)
-    window = job.model.sliding_window or np.inf
-    return np.where(whole, 1.0, np.where(length >= window, windowed_share(job.model), 0.0))
-
-
 def _falls_to_math(
     job: Job, columns: Columns, compute: FloatArray, masked: FloatArray
 ) -> BoolArray:
@@ -296,16 +282,13 @@ def _retains(job: Job, columns: Columns) -> BoolArray:
     return columns.equals("sharding", "fsdp") & (columns.number("offer.count") > 1)
 
 
-def _layer(
-    job: Job, columns: Columns, modes: _Modes, tokens: FloatArray, length: FloatArray
-) -> LayerBytes:
+def _layer(job: Job, modes: _Modes, tokens: FloatArray, length: FloatArray) -> LayerBytes:
     model, method = as_run(job)
     kept = {mode: layer_kept(model, method, mode) for mode in modes.modes}
     extra = {mode: layer_transients(model, method, mode) for mode in modes.modes}
-    share = np.where(columns.equals("compile", "off"), 1.0, COMPILE_KEEPS)
     whole = modes.each(lambda m: kept[m].per_token) + length * modes.each(lambda m: kept[m].per_key)
-    whole = share * tokens * (whole + padded_update(job) * modes.each(lambda m: m.compute))
-    rest = whole - share * tokens * modes.each(lambda m: kept[m].mlp)
+    whole = tokens * (whole + padded_update(job) * modes.each(lambda m: m.compute))
+    rest = whole - tokens * modes.each(lambda m: kept[m].mlp)
     scores = modes.each(lambda m: extra[m].attention)
     scores = scores + length * modes.each(lambda m: extra[m].per_key)
     merged = merged_experts_bytes(job)

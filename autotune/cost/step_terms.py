@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost import flops, issuing, kernels, matmul, processor
+from autotune.cost.attention import attention_terms
 from autotune.cost.batches import expected_longest, padded_length
 from autotune.cost.efficiency import Efficiency, distinct_devices, peak_of
 
 if TYPE_CHECKING:
-    from autotune.cost.columns import Columns, FloatArray, Outputs
+    from autotune.cost.columns import BoolArray, Columns, FloatArray, Outputs
     from autotune.cost.constants import Constants
     from autotune.domain.device import Device
     from autotune.domain.job import Job
 
-MASKED_ATTENTION = 0.75  # sdpa's memory-efficient kernel against flash: assumption
-NO_FLASH = 0.6  # devices before Ampere run the memory-efficient kernel: assumption
-FLASH_SINCE = 8.0  # compute capability with flash attention
 # [bytes] second-level cache by compute capability: data sheets (A100 40 MB, GA102 6, Ada 48 to 96,
 # H100 50, B200 126, GB202 96). Kernels on tensors that fit in it run faster than memory.
 CACHE_BYTES = {8.0: 40e6, 8.6: 6e6, 8.9: 72e6, 9.0: 50e6, 10.0: 126e6, 10.3: 126e6, 12.0: 96e6}
@@ -46,7 +44,7 @@ class StepTerms:
     launches_backward: FloatArray
     fsdp_visits: FloatArray  # FSDP units gathered and freed
     host: FloatArray  # seconds of the host's work against the fitted host's
-    synchronised: FloatArray  # 1 where every layer waits for the device, else 0
+    synchronised: FloatArray  # 1 where every layer's forward waits for the device, else 0
     queued: FloatArray  # 1 where a device runs what the processor issues, 0 on a processor itself
     new_sizes_s: FloatArray  # code generated for products of new sizes, on a processor
     flop: FloatArray  # executed, recomputation and padding included
@@ -64,19 +62,17 @@ class StepTerms:
         ) / c.attention_share
         compute_s = self.gemm_s / c.gemm_share + attention
         bandwidth_s = self.traffic_s / c.bandwidth_share + self.dequantise_s / c.dequantise_share
-        kernels_s = (
-            self.launches_forward * c.launch_forward_s
-            + self.launches_backward * c.launch_backward_s
-        )
+        forward_s = self.launches_forward * c.launch_forward_s
         launch_s = (
-            kernels_s
+            forward_s
+            + self.launches_backward * c.launch_backward_s
             + self.host * (self.fsdp_visits * c.fsdp_unit_s + c.micro_step_overhead_s)
             + self.new_sizes_s
         )
         busy_s = compute_s + bandwidth_s
         # Waiting adds to the longer of both queues: it never makes a step shorter.
-        waits = (self.synchronised > 0) & (busy_s >= launch_s - kernels_s)
-        waited_s = np.where(waits, kernels_s, 0.0)
+        waits = (self.synchronised > 0) & (busy_s >= launch_s - forward_s)
+        waited_s = np.where(waits, forward_s, 0.0)
         hidden_s = launch_s - waited_s
         p = self.power(c)
         return {
@@ -140,15 +136,20 @@ def _waited_length(job: Job, columns: Columns) -> FloatArray:
     return waited
 
 
-def step_terms(job: Job, columns: Columns) -> StepTerms:
-    """Every physical term of a micro-step, for each row."""
+def step_terms(job: Job, columns: Columns, *, compiled: bool = True) -> StepTerms:
+    """Every physical term of a micro-step, for each row.
+
+    compiled: False for what a step takes if torch.compile removes nothing.
+    """
     rows = _rows(job, columns)
     efficiency = Efficiency.of(rows.devices)
     gemm_s, gemm_flop = _products(job, rows, efficiency)
-    forward_s, backward_s, attention_flop = _attention(job, columns, rows, efficiency)
+    forward_s, backward_s, attention_flop = attention_terms(job, columns, rows, efficiency)
     fp32 = columns.equals("adapter_dtype", "fp32")
-    passes, dequantise = _traffic(job, columns, rows, fp32)
-    launch_forward, launch_backward = issuing.issued_kernels(job, columns, rows.recomputed)
+    passes, dequantise = _traffic(job, columns, rows, fp32, compiled=compiled)
+    launch_forward, launch_backward = issuing.issued_kernels(
+        job, columns, rows.recomputed, compiled=compiled
+    )
     return StepTerms(
         gemm_s=gemm_s,
         attention_forward_s=forward_s,
@@ -185,62 +186,36 @@ def _products(job: Job, rows: StepRows, efficiency: Efficiency) -> tuple[FloatAr
     return effective / rows.peak, flop
 
 
-def _attention(
-    job: Job, columns: Columns, rows: StepRows, efficiency: Efficiency
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """[s] forward and [s] backward at the forward's rate, [FLOP] of both.
-
-    Flash kernels skip the masked half; with a padding mask sdpa's memory-efficient kernel computes
-    all of it, and so does eager attention, whose scores also travel (`_traffic`).
-    """
-    eager = columns.equals("attention", "eager")
-    packed = columns.equals("packing", "on")
-    own = flops.mean_square_length(job.lengths) / max(job.lengths.mean, 1e-9)
-    separate = packed & columns.equals("attention", "flash_attention_2")
-    length = np.where(separate, np.minimum(own, rows.length), rows.length)
-    sequences = rows.tokens / np.maximum(length, 1.0)
-    causal = flops.attention_flop(job.model, 1.0) * sequences * length**2 / 2.0
-    passes = 1.0 + rows.recomputed
-    ragged = job.lengths.maximum > job.lengths.quantiles[0]
-    padded = ((rows.micro > 1) | (job.padding == "max_length")) & ragged & ~packed
-    whole = eager | (columns.equals("attention", "sdpa") & padded)
-    work = causal * np.where(whole, 2.0 / MASKED_ATTENTION, 1.0)
-    capability = np.asarray([d.compute_capability for d in rows.devices])[rows.device]
-    old = (capability > 0) & (capability < FLASH_SINCE)
-    share = efficiency.attention(
-        rows.device, length, sequences * job.model.num_attention_heads, job.model.head_dim
-    ) * np.where(old, NO_FLASH, 1.0)
-    once = work / (rows.peak * share)
-    return once * passes, once * flops.FLASH_BACKWARD, causal * (passes + flops.EAGER_BACKWARD)
-
-
-def _compiled(job: Job, columns: Columns, left: float) -> FloatArray:
-    """[rows] share of the eager traffic that torch.compile leaves."""
+def _compiled(job: Job, graphs: BoolArray, left: float) -> FloatArray:
+    """[rows] share of the eager traffic that torch.compile leaves. graphs: where it compiles."""
     if job.method.is_lora and job.method.base in ("int8", "nf4"):
         left = 1.0 - kernels.BROKEN_GRAPH * (1.0 - left)
-    return np.where(columns.equals("compile", "off"), 1.0, left)
+    return np.where(graphs, left, 1.0)
 
 
 def _traffic(
-    job: Job, columns: Columns, rows: StepRows, fp32: np.ndarray
+    job: Job, columns: Columns, rows: StepRows, fp32: np.ndarray, *, compiled: bool
 ) -> tuple[FloatArray, FloatArray]:
     """[bytes] of elementwise kernels and [bytes] of dequantisation, in a micro-step."""
+    graphs = ~columns.equals("compile", "off") & compiled
     model, again = job.model, rows.recomputed
     fused = kernels.kernel_set(job.software, model)
     upcast = job.software.kbit_upcast != "none"
     plain = kernels.elementwise_bytes(model, job.method, fp32_norms=upcast)
     layer = plain.total(again) * np.minimum(
-        fused.elementwise, _compiled(job, columns, kernels.COMPILED_ELEMENTWISE)
+        fused.elementwise, _compiled(job, graphs, kernels.COMPILED_ELEMENTWISE)
     )
     loss = kernels.LOSS_BYTES[job.software.loss] * model.vocab_size
-    loss_bytes = loss * _compiled(job, columns, kernels.COMPILED_LOSS)
+    loss_bytes = loss * _compiled(
+        job, graphs & columns.equals("compile_scope", "model"), kernels.COMPILED_LOSS
+    )  # block by block, the loss stays eager
     wide = kernels.adapter_bytes(job, fp32=True)
     narrow = kernels.adapter_bytes(job, fp32=False)
     adapters = np.where(
         fp32,
         wide.total(again),
         narrow.total(again),
-    ) * np.minimum(fused.adapters, _compiled(job, columns, kernels.COMPILED_ADAPTERS))
+    ) * np.minimum(fused.adapters, _compiled(job, graphs, kernels.COMPILED_ADAPTERS))
     int8 = kernels.int8_bytes(job) * (1.0 + again)
     layer = layer * _value_size(job, columns)
     total = rows.tokens * ((layer + adapters + int8) * _uncached(job, rows) + loss_bytes)

@@ -100,6 +100,9 @@ KNOBS: dict[str, Knob] = {
         Knob("compile", "choice", "neutral",
              "torch.compile: compile seconds once against faster steps",
              ("off", "default", "reduce-overhead", "max-autotune")),
+        Knob("compile_scope", "choice", "neutral",
+             "what torch.compile sees: the whole model, or one block at a time",
+             ("model", "regional")),
         Knob("precision", "choice", "numeric", "compute dtype of matrix products",
              ("fp32", "tf32", "fp16", "bf16")),
         Knob("activation_checkpointing", "choice", "neutral",
@@ -118,6 +121,9 @@ KNOBS: dict[str, Knob] = {
     )
 }  # fmt: skip
 
+# Knobs that records of earlier versions lack, and the value that those runs had.
+LATER: dict[str, KnobValue] = {"compile_scope": "model"}
+
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -132,6 +138,7 @@ class Config:
     pin_memory: bool = True
     save_total_limit: int = 2
     compile: str = "off"
+    compile_scope: str = "model"
     activation_checkpointing: str = "none"
     attention: str = "sdpa"
     optimizer: str = "adamw_torch_fused"
@@ -177,6 +184,13 @@ class Config:
     def with_knobs(self, **knobs: KnobValue) -> Config:
         """The same config with some knobs changed."""
         return replace(self, **knobs)  # type: ignore[arg-type]  # names checked by replace
+
+
+def completed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded config with the knobs that were added since: every knob in order, then extras."""
+    whole = {**LATER, **record}
+    known = {name: whole[name] for name in KNOBS if name in whole}
+    return {**known, **{name: value for name, value in record.items() if name not in KNOBS}}
 
 
 def is_extra(name: str) -> bool:

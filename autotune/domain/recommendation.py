@@ -104,6 +104,19 @@ class Sensitivity:
     basis: str = "modelled"
 
 
+@dataclass(frozen=True, slots=True)
+class WorthProbe:
+    """A change of the pick whose gain nobody measured. p10, p90: of the saving in USD."""
+
+    change: str  # knobs and their values, as --set takes them
+    knob: str
+    expected_saving_s: float
+    expected_saving_usd: float
+    p10: float
+    p90: float
+    why: str
+
+
 class Decisive(str):
     """A warning that may change what the reader does: it is on the first screen of an answer."""
 
@@ -141,6 +154,7 @@ class Recommendation:
     files: tuple[str, ...] = ()  # what to run, written below run_dir
     other_formats: tuple[str, ...] = ()  # that the pick can be written in as well
     sensitivities: tuple[Sensitivity, ...] = ()
+    worth_a_probe: tuple[WorthProbe, ...] = ()
     probed: tuple[ProbedRun, ...] = ()
     machines: tuple[Estimated, ...] = ()  # the best of each offer, or its nearest miss
     beyond: tuple[Estimated, ...] = ()  # would beat the front, but do not fit

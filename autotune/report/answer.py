@@ -14,6 +14,7 @@ from autotune.report.comparison import (
     price_changes,
     sensitivities_section,
     today_section,
+    worth_a_probe_section,
 )
 from autotune.report.how_to_run import run_section
 from autotune.report.phrases import (
@@ -80,6 +81,7 @@ def recommendation_sections(payload: RecommendationPayload) -> list[Section]:
         probes_section(payload),
         _rejected_section(payload["rejected"], best),
         _changes_section(payload),
+        worth_a_probe_section(payload),
         sensitivities_section(payload),
         warnings_section(payload["warnings"]),
         run_section(payload),

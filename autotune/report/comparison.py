@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.report.blocks import Block
-    from autotune.report.schema import RecommendationPayload, Row
+    from autotune.report.schema import RecommendationPayload, Row, WorthProbePayload
 
 ALTERNATIVES = 6
 FRONT = 8
@@ -164,6 +164,25 @@ def sensitivities_section(payload: RecommendationPayload) -> Section:
     title = "What your own choices are worth (they change the result; none is applied)"
     table = Table(titles, rows, frozenset(range(1, 6)))
     return Section(title, (table, Bullets(notes)) if notes else (table,))
+
+
+def worth_a_probe_section(payload: RecommendationPayload) -> Section:
+    """Changes whose gain nobody measured: what a probe of each may be worth."""
+    pick, found = payload["best"], payload.get("worth_a_probe")
+    if not pick or not found:
+        return Section("Worth a probe", ())
+    rows = tuple((each["change"], worth_phrase(each)) for each in found)
+    notes = Bullets(tuple(f"{each['change']}: {each['why']}" for each in found))
+    title = "Worth a probe (expected gains that nobody measured; none is in the pick)"
+    return Section(title, (Table(("--set", "may save"), rows), notes))
+
+
+def worth_phrase(each: WorthProbePayload) -> str:
+    """What an unmeasured change may save, in money where the machine costs any."""
+    if each["expected_saving_usd"] <= 0:
+        return format_seconds(each["expected_saving_s"])
+    most = format_usd(each["p90"])
+    return f"{format_usd(each['expected_saving_usd'])} (between nothing and {most})"
 
 
 def _signed(change: float, show: Callable[[float], str]) -> str:

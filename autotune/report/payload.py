@@ -24,6 +24,7 @@ from autotune.report.schema import (
     SearchPayload,
     SensitivityPayload,
     SpreadPayload,
+    WorthProbePayload,
 )
 from autotune.report.shortfall import relaxation_payload, shortfall_payload
 from autotune.report.traced import traced_payload
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         Relaxation,
         SearchRecord,
         Sensitivity,
+        WorthProbe,
     )
     from autotune.domain.shortfall import Shortfall
 
@@ -78,6 +80,7 @@ def recommendation_payload(rec: Recommendation) -> RecommendationPayload:
         "decisive": decisive(rec.warnings),
         "run_dir": rec.run_dir,
         "sensitivities": [_sensitivity(each) for each in rec.sensitivities],
+        "worth_a_probe": [_worth_a_probe(each) for each in rec.worth_a_probe],
     }
     if rec.files:
         payload["files"] = list(rec.files)
@@ -117,6 +120,18 @@ def _sensitivity(each: Sensitivity) -> SensitivityPayload:
         "memory_bytes": _real(each.memory_bytes, "sensitivities.memory_bytes"),
         "note": each.note,
         "basis": each.basis,
+    }
+
+
+def _worth_a_probe(each: WorthProbe) -> WorthProbePayload:
+    return {
+        "change": each.change,
+        "knob": each.knob,
+        "expected_saving_s": _real(each.expected_saving_s, "worth_a_probe.expected_saving_s"),
+        "expected_saving_usd": _real(each.expected_saving_usd, "worth_a_probe.expected_saving_usd"),
+        "p10": _real(each.p10, "worth_a_probe.p10"),
+        "p90": _real(each.p90, "worth_a_probe.p90"),
+        "why": each.why,
     }
 
 

@@ -13,6 +13,7 @@ from typing import (
     is_typeddict,
 )
 
+from autotune.domain.config import completed
 from autotune.domain.errors import InputError
 from autotune.report.schema import SCHEMA_VERSION, RecommendationPayload
 
@@ -30,7 +31,23 @@ def recorded_payload(content: Mapping[str, Any], where: str) -> RecommendationPa
     if missing:
         msg = f"the answer in {where} is damaged at {missing.lstrip('.')}"
         raise InputError(msg, "tune again with another --run")
-    return cast("RecommendationPayload", content)
+    return cast("RecommendationPayload", _with_later_knobs(content))
+
+
+def _with_later_knobs(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer with every row's config complete: knobs that were added since as they were run."""
+    found = dict(content)
+    for key, value in content.items():
+        if isinstance(value, dict) and "config" in value:
+            found[key] = {**value, "config": completed(value["config"])}
+        elif isinstance(value, list):
+            found[key] = [
+                {**item, "config": completed(item["config"])}
+                if isinstance(item, dict) and isinstance(item.get("config"), dict)
+                else item
+                for item in value
+            ]
+    return found
 
 
 def _first_wrong(shape: Any, value: Any, path: str) -> str | None:  # noqa: ANN401 - type hints

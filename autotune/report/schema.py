@@ -200,6 +200,18 @@ class SensitivityPayload(TypedDict):
     basis: str
 
 
+class WorthProbePayload(TypedDict):
+    """A change of the pick whose gain nobody measured; p10 and p90 are of the saving in USD."""
+
+    change: str
+    knob: str
+    expected_saving_s: float
+    expected_saving_usd: float
+    p10: float
+    p90: float
+    why: str
+
+
 class ProbedPayload(TypedDict):
     """One probe: role search or confirm; null where nothing was measured."""
 
@@ -325,6 +337,7 @@ class RecommendationPayload(TypedDict):
     files: NotRequired[list[str]]  # what to run, below run_dir
     other_formats: NotRequired[list[str]]  # for `autotune export`
     sensitivities: NotRequired[list[SensitivityPayload]]
+    worth_a_probe: NotRequired[list[WorthProbePayload]]
     machines: NotRequired[list[Row]]  # the best of each offer, or its nearest miss
     beyond: NotRequired[list[Row]]  # would beat the front, but do not fit
     waterfall: NotRequired[list[WaterfallStepPayload]]  # today + steps = best

@@ -76,6 +76,14 @@ def scores(bill: Bill, objective: Objective) -> FloatArray:
     return bill.cost_usd if score_name(bill, objective) == "cost_usd" else bill.duration_s
 
 
+def cautious_scores(bill: Bill, objective: Objective) -> FloatArray:
+    """[n] what decides between candidates: the score at the pessimistic end of what is unmeasured.
+
+    A gain that is only expected wins where it would win even if nothing of it came true.
+    """
+    return scores(bill, objective) * bill.caution
+
+
 def violations(bill: Bill) -> tuple[FloatArray, FloatArray]:
     """[n] memory and disk violations, relative to what there is; at most 0 where it suffices."""
     disks = [max(offer.host.disk_bytes, 1.0) for offer in bill.candidates.levels[OFFER]]
@@ -120,12 +128,16 @@ def best_index(
 
 
 def _excess(bill: Bill, limits: Limits) -> FloatArray:
-    """[n] by how much, relatively, the worst of the limits is missed; 0 within all."""
+    """[n] by how much, relatively, the worst of the limits is missed; 0 within all.
+
+    At the pessimistic end of what nobody measured, as everything that decides is (`_figures`).
+    """
     excess = np.zeros(len(bill))
+    time, cost = bill.duration_s * bill.caution, bill.cost_usd * bill.caution
     for limit, values in (
-        (limits.deadline_s, bill.duration_s),
-        (limits.max_session_s, bill.duration_s),
-        (limits.budget_usd, bill.cost_usd),
+        (limits.deadline_s, time),
+        (limits.max_session_s, time),
+        (limits.budget_usd, cost),
     ):
         if limit is not None:
             over = values - limit
@@ -146,9 +158,10 @@ def _misses(bill: Bill, limits: Limits, index: int) -> tuple[Miss, ...]:
 
 
 def _figures(bill: Bill, objective: Objective) -> tuple[FloatArray, FloatArray]:
-    """What is minimised first, and what decides between equals."""
-    first = scores(bill, objective)
-    return first, bill.duration_s if first is bill.cost_usd else bill.cost_usd
+    """What is minimised first, and what decides between equals: both as `cautious_scores`."""
+    first = cautious_scores(bill, objective)
+    by_cost = score_name(bill, objective) == "cost_usd"
+    return first, (bill.duration_s if by_cost else bill.cost_usd) * bill.caution
 
 
 def _column(bill: Bill, axis: str, ranks: Iterable[float], at: Indices) -> FloatArray:
@@ -240,7 +253,7 @@ def beyond_front(bill: Bill) -> list[int]:
     """
     every = np.isfinite(bill.duration_s) & np.isfinite(bill.cost_usd)
     fitting = pareto_front(bill)
-    time, cost = bill.duration_s, bill.cost_usd
+    time, cost = bill.duration_s * bill.caution, bill.cost_usd * bill.caution
     return [
         i
         for i in _front(bill, every)
@@ -253,14 +266,13 @@ def _front(bill: Bill, pool: BoolArray) -> list[int]:
     if not pool.any():
         return []
     soonest, cheapest = _least(bill, pool, "time"), _least(bill, pool, "cost")
-    pool = pool & (bill.cost_usd <= bill.cost_usd[soonest])
-    pool &= bill.duration_s <= max(bill.duration_s[soonest], bill.duration_s[cheapest])
+    time, cost = bill.duration_s * bill.caution, bill.cost_usd * bill.caution
+    pool = pool & (cost <= cost[soonest])
+    pool &= time <= max(time[soonest], time[cheapest])
     at: Indices = np.flatnonzero(pool)
-    order = np.lexsort([*_identity(bill, at)[::-1], bill.cost_usd[at], bill.duration_s[at]])
-    at = at[order]
-    cost = bill.cost_usd[at]
-    before = np.concatenate([[np.inf], np.minimum.accumulate(cost)[:-1]])
-    return [int(i) for i in at[cost < before]]
+    at = at[np.lexsort([*_identity(bill, at)[::-1], cost[at], time[at]])]
+    before = np.concatenate([[np.inf], np.minimum.accumulate(cost[at])[:-1]])
+    return [int(i) for i in at[cost[at] < before]]
 
 
 def alternatives(bill: Bill, pick: int, objective: Objective = "cost", k: int = 5) -> list[int]:

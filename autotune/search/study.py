@@ -232,7 +232,9 @@ class _Search:
         if index is None:
             away = self.space.distance(params)
             return TrialRecord(
-                number, "invalid", params, self.worst, {"valid": float(away)}, fits=False,
+                number, "invalid", params, self.worst,
+                {"memory": float(away), "disk": float(away)},  # every trial has the same names
+                fits=False,
                 reason=f"no candidate: {away} to change", sampler=self.sampler,
             )  # fmt: skip
         value = float(self.values[index])

@@ -26,6 +26,9 @@ INT8_CAPABILITY = 7.5  # bitsandbytes installation guide: LLM.int8() needs Turin
 NO_SDPA = frozenset({"gemma2", "gpt_oss", "gpt_neo", "gptj", "bloom", "mpt", "codegen", "xglm"})
 # Classes without `_supports_flash_attn` in transformers 5.23; gpt_oss's sinks need another kernel.
 NO_FLASH = frozenset({"gpt_oss", "bloom", "mpt", "codegen", "xglm"})
+# accelerate's `use_regional_compilation`, which transformers' Trainer takes from the launcher.
+# Source: accelerate 1.6.0 release notes, `utils/other.py` compile_regions.
+REGIONAL_SINCE = (1, 6)
 CUDA_GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
 EIGHT_BIT = frozenset({"adamw_bnb_8bit", "paged_adamw_8bit"})
 HALF = frozenset({"fp16", "bf16"})
@@ -139,6 +142,16 @@ def _graphs_need_cuda(_job: Job, offer: Offer, compiled: str) -> bool:
     return compiled not in CUDA_GRAPH_MODES or has_cuda(offer.device)
 
 
+def _scope_needs_compile(_job: Job, _offer: Offer, compiled: str, scope: str) -> bool:
+    return scope == "model" or compiled == "default"
+
+
+def _scope_offered(job: Job, _offer: Offer, scope: str) -> bool:
+    """Our own script is launched with accelerate's config; another trainer launches itself."""
+    offered = job.origin is None and job.software.accelerate >= REGIONAL_SINCE
+    return scope == "model" or offered
+
+
 def _adapters_exist(job: Job, _offer: Offer, adapter_dtype: str) -> bool:
     return job.method.is_lora or adapter_dtype == "fp32"
 
@@ -227,6 +240,10 @@ RULES: tuple[Rule, ...] = (
          "packing needs flash_attention_2 to keep joined rows apart", _packing_keeps_rows_apart),
     Rule("packing_or_grouping", ("packing", "length_grouping"),
          "packed sequences have one length already", _packing_or_grouping),
+    Rule("scope_offered", ("compile_scope",),
+         "the trainer compiles the whole model only", _scope_offered),
+    Rule("scope_needs_compile", ("compile", "compile_scope"),
+         "one block at a time is compiled in mode default only", _scope_needs_compile),
     Rule("graphs_need_shapes", ("compile", "packing"),
          "CUDA graphs need batches of one shape", _graphs_need_fixed_shapes),
 )  # fmt: skip

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from autotune.trainers.versions import Version
 
 COMMAND_FILE = "command.sh"
-_SAME_AS_DEFAULT = {"attention": ("sdpa",), "sharding": ("none", "ddp")}  # where none is stated
+_SAME_AS_DEFAULT = {  # where none is stated
+    "attention": ("sdpa",), "sharding": ("none", "ddp"), "compile_scope": ("model",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,11 @@ def accelerate_yaml(plan: Plan) -> str:
         "use_cpu": plan.on_cpu,
         "main_training_function": "main",
     }
+    if plan.config.compile_scope == "regional" and plan.config.compile != "off":
+        settings["dynamo_config"] = {
+            "dynamo_backend": "INDUCTOR", "dynamo_mode": plan.config.compile,
+            "dynamo_use_regional_compilation": True,
+        }  # fmt: skip
     if plan.config.sharding == "fsdp":
         settings["fsdp_config"] = _fsdp(plan)
     if plan.config.sharding in _ZERO_STAGE:

@@ -152,6 +152,10 @@ def _grouping(value: KnobValue, target: Target) -> Changes:
     return {**target.gone(old), new: "group_by_length" if value == "on" else "random"}
 
 
+def _scope(value: KnobValue, _: Target) -> Changes | str:
+    return {} if value == "model" else LAUNCHER
+
+
 _SPELLINGS: dict[str, Callable[[KnobValue, Target], Changes | str]] = {
     "micro_batch_size": _micro,
     "gradient_accumulation_steps": _plain("gradient_accumulation_steps"),
@@ -161,6 +165,7 @@ _SPELLINGS: dict[str, Callable[[KnobValue, Target], Changes | str]] = {
     "checkpoint_every_steps": _saving,
     "save_total_limit": _plain("save_total_limit"),
     "compile": spell_compile,
+    "compile_scope": _scope,
     "precision": spell_precision,
     "activation_checkpointing": _checkpointing,
     "attention": _attention,

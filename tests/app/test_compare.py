@@ -116,7 +116,7 @@ def test_one_machine_on_other_terms_is_no_doubt_about_the_order() -> None:
     found = compared(load_job(H100, gpus=["h100-sxm@3USD/h"], spot=True))
     cheapest, other = found.rows
     assert cheapest.row.offer.spot
-    assert other.row.cost_usd.p10 < cheapest.row.cost_usd.p50
+    assert other.row.cost_usd.p50 > cheapest.row.cost_usd.p50
     assert not other.could_be_cheapest
 
 
@@ -126,13 +126,14 @@ def test_what_the_rows_rest_on_is_said_and_which_tune_would_trace(job: Job) -> N
     text = " ".join(comparison_text(payload).split())
     assert "`autotune tune --fidelity formula` would pick" in text
     assert "Calibrated: modelled, then scaled by what was measured before." in text
-    doubtful = [row["device"] for row in payload["rows"] if row["fits_probability"] < 0.95]
-    assert doubtful == ["rtx-4090"]
-    assert "1 of the rows fit with a probability under 0.95 (rtx-4090)" in text
-    assert "--fidelity auto traces those" in text
     for row in payload["rows"]:
         row["fits_probability"] = 0.99
     assert "--fidelity auto" not in comparison_text(payload)
+    payload["rows"][0]["fits_probability"] = 0.94
+    text = " ".join(comparison_text(payload).split())
+    device = payload["rows"][0]["device"]
+    assert f"1 of the rows fit with a probability under 0.95 ({device})" in text
+    assert "--fidelity auto traces those" in text
 
 
 def test_near_ties_are_called_ties(job: Job, found: Comparison) -> None:
@@ -240,13 +241,12 @@ def test_spot_is_held_against_the_best_config_on_demand_not_against_its_own(tmp_
 
     spot = row_on(spot=True, price="1 USD/h", interruptions_per_hour=59)
     held = row_on(price=f"{price.usd_per_hour} USD/h")
-    assert spot.row.config.compile == "off"  # compiling again 59 times an hour does not pay
-    assert held.row.config.compile == "default"
+    often, seldom = (row.row.config.checkpoint_every_steps for row in (spot, held))
+    assert often < seldom / 10  # a minute between interruptions is no config for on demand
     assert spot.spot is not None
     assert spot.spot.on_demand_usd == pytest.approx(held.row.cost_usd.p50)
-    assert spot.row.cost_usd.p50 > spot.spot.on_demand_usd
-    assert spot.spot.break_even_per_day is not None
-    assert spot.spot.break_even_per_day < spot.spot.interruptions_per_day
+    assert spot.row.cost_usd.p50 < spot.spot.on_demand_usd  # saves are cheap, and so is the hour
+    assert spot.spot.break_even_per_day is None
 
 
 def owned(folder: Path, **keys: Any) -> Job:

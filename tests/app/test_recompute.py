@@ -164,7 +164,8 @@ def test_a_trainers_own_file_starts_from_the_first_machine() -> None:
         Options(dry_run=True, fidelity="formula", trials=1),
     )
     assert alone.best is not None
-    assert after.config == alone.best.config
+    same_time = {"attention": alone.best.config.attention}  # equal rows: the kernels are a tie
+    assert after.config.with_knobs(**same_time) == alone.best.config
     assert after.cost_usd == alone.best.cost_usd
 
 

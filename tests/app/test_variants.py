@@ -159,7 +159,7 @@ def test_sizes_give_a_fixed_part_and_a_slope_that_meet_every_size(tmp_path: Path
     (line,) = found.scaling
     for part in found.parts:
         seconds = line.fixed_s + line.s_per_row * part.job.rows
-        assert part.rows[0].row.duration_s.p50 == pytest.approx(seconds, rel=line.off + 1e-9)
+        assert part.rows[0].row.duration_s.p50 == pytest.approx(seconds, rel=1.01 * line.off + 1e-9)
     assert line.off < 0.02
     assert line.fixed_s > 0
 

@@ -67,6 +67,7 @@ DEFAULTS: dict[str, Any] = {
     "offer.device": A100, "offer.count": 1, "sharding": "none", "micro_batch_size": 4,
     "precision": "bf16", "activation_checkpointing": "none", "attention": "sdpa",
     "optimizer": "adamw_torch_fused", "adapter_dtype": "fp32", "packing": "off", "compile": "off",
+    "compile_scope": "model",
 }  # fmt: skip
 
 

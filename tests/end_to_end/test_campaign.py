@@ -104,10 +104,11 @@ def test_the_model_says_hours_and_dollars_where_the_document_says_weeks(
     modelled: dict[str, Any],
 ) -> None:
     rented = modelled["offers"][0]
-    assert 5 <= rented["duration_s"]["p50"] / 3600 <= 10
-    assert 3 <= rented["cost_usd"]["p50"] <= 6
+    # compiled, and if compiling gains what is expected, half of it: nobody measured that
+    assert 5 <= rented["duration_s"]["p50"] / 3600 <= 20
+    assert 3 <= rented["cost_usd"]["p50"] <= 12
     longest = max(modelled["runs"], key=lambda each: each["steps"])
-    assert 20_000 < longest["best"]["tokens_per_s"] < 40_000
+    assert 10_000 < longest["best"]["tokens_per_s"] < 40_000
 
 
 def test_a_v100_has_hours_of_its_own(modelled: dict[str, Any]) -> None:

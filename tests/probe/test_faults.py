@@ -181,7 +181,7 @@ def test_the_real_worker_without_the_gpu_it_was_asked_for_says_so(
     pytest.importorskip("transformers")
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
-    record = Runner(Place(cpu(), tmp_path / "probing", 120.0)).run(
+    record = Runner(Place(cpu(), tmp_path / "probing", 900.0)).run(
         {**request_body, "device": "cuda"}, {}
     )
     assert (record.status, record.attempts) == ("unsupported", 1)

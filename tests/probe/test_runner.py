@@ -168,7 +168,7 @@ def test_ctrl_c_ends_the_worker_and_is_an_outcome(tmp_path: Path, request_body: 
         "from pathlib import Path\n"
         "from autotune.probe.device import cpu\n"
         "from autotune.probe.runner import Place, Runner\n"
-        f"place = Place(cpu(), Path({str(tmp_path)!r}) / 'p', 60.0,"
+        f"place = Place(cpu(), Path({str(tmp_path)!r}) / 'p', 600.0,"
         f" ({str(fake)!r}, 'sleep-and-tell:{told}'), sys.executable)\n"
         "request = json.loads(sys.stdin.read())\n"
         "print(Runner(place).run(request, {}).status)\n"

@@ -112,7 +112,7 @@ def test_the_real_worker_stays_over_changes_of_precision_and_gives_tensors_back(
     effort = Effort(most=8, measured=3, least=2, seconds=1.0, patience_s=2.0, loader=False,
                     evaluation=False, checkpoint_max_bytes=0.0)  # fmt: skip
     found = []
-    with Session(Place(cpu(), tmp_path, 120.0)) as session:
+    with Session(Place(cpu(), tmp_path, 900.0)) as session:
         for precision in ("fp32", "bf16", "fp32"):
             other = config.with_knobs(precision=precision)
             request = request_for(job, offer, other, effort=effort)

@@ -104,7 +104,7 @@ def test_no_rank_outlives_the_time_limit(run_fake: Run, tmp_path: Path) -> None:
 def probe(tmp_path: Path, job: Job, offer: Offer, config: Config, **changes: Any) -> ProbeRecord:
     body = request_for(job, offer, config, effort=QUICK) | {"count": 2} | changes
     request = body | {"key": key_of(body)}
-    return Runner(Place(cpu(), tmp_path / "probing", 150.0)).run(request, config.as_dict())
+    return Runner(Place(cpu(), tmp_path / "probing", 900.0)).run(request, config.as_dict())
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ QUICK = Effort(most=10, measured=4, least=2, seconds=2.0, patience_s=6.0, loader
 
 def probe(tmp_path: Path, request: dict[str, Any], config: Config) -> ProbeRecord:
     request = {**request, "key": key_of(request)}
-    return Runner(Place(cpu(), tmp_path / "probing", 120.0)).run(request, config.as_dict())
+    return Runner(Place(cpu(), tmp_path / "probing", 900.0)).run(request, config.as_dict())
 
 
 @pytest.fixture

@@ -130,6 +130,8 @@ def test_each_value_of_each_knob_is_written_or_its_absence_said(target: str, kno
             or (value == "fp32" and values["bf16"] is values["fp16"] is values["tf32"] is False)
             or (value == "tf32" and values["tf32"] is True)
             or (knob == "adapter_dtype" and values.get("pure_bf16") is True)
+            or (knob, value) == ("compile_scope", "model")  # what every trainer does
+            or (knob == "compile_scope" and "cannot say compile" in said)
         ), (value, made.notes)
 
 
@@ -142,6 +144,8 @@ def _with(plain: Config, knob: str, value: Any) -> tuple[Config, int, Any]:
         split = {"micro_batch_size": 8 // value, "gradient_accumulation_steps": 8 // value}
         split[knob] = value
     workers = 2 if knob in {"prefetch_factor", "pin_memory"} else 0
+    if knob == "compile_scope":
+        split["compile"] = "default"
     return (
         plain.with_knobs(**{"num_dataloader_workers": workers, **split, knob: value}),
         count,
@@ -155,6 +159,8 @@ def _in_the_rest(knob: str, value: object, rest: str) -> bool:
         return f'ATTENTION = "{value}"' in rest
     if knob == "adapter_dtype":
         return f'ADAPTER_DTYPE = "{"float32" if value == "fp32" else "bfloat16"}"' in rest
+    if knob == "compile_scope":
+        return value == "regional" and "dynamo_use_regional_compilation: true" in rest
     if knob == "sharding":
         words = {
             "none": "", "ddp": "CUDA_VISIBLE_DEVICES:-0,1", "fsdp": "FSDP",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from autotune.domain.paths import near
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.blocks import Bullets, Commands, Paragraph, Section, Table
-from autotune.report.comparison import against
+from autotune.report.comparison import against, worth_phrase
 from autotune.report.how_to_run import to_probe, to_train, to_verify
 from autotune.report.phrases import (
     BOUND,
@@ -219,6 +219,10 @@ def _sharpen(payload: RecommendationPayload, best: Row, tight: int) -> Section:
         items.append(_how_to_state_lengths(payload))
     probe = to_probe(payload)
     blocks: list[Block] = []
+    worth = payload.get("worth_a_probe") or []
+    if worth:
+        text = f"{worth[0]['change']} may save {worth_phrase(worth[0])}; nobody measured it: probe"
+        items.append(text)
     if narrowest and "lengths" not in narrowest and not (probe and "measured step" in narrowest):
         items.append(shortened(narrowest))
     if not probe and best["basis"] != "measured":
