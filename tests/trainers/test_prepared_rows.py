@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
 import json
 import runpy
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from exportcases import LORA, config, job, offer, with_base
 
+from autotune.app.dataset import count_dataset
 from autotune.trainers.export import export, write_export
 
 if TYPE_CHECKING:
@@ -151,3 +156,59 @@ def test_instructions_and_sharegpt_turns_are_trained_on_as_they_are_counted(
         assert (
             own == prepared("hf", [alike[name]], model, tmp_path / f"{name} alike")["input_ids"][:]
         )
+
+
+def csv_text(rows: list[dict[str, str]], separator: str) -> str:
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, list(rows[0]), delimiter=separator)
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue()
+
+
+ANSWERED = [
+    {"instruction": "one two", "input": "", "output": "three, red"},
+    {"instruction": "one", "input": "blue 'green'", "output": "two\nthree"},
+]
+OTHERS: dict[str, tuple[Any, str | None]] = {
+    "pairs.jsonl": ("".join(json.dumps(row) + "\n" for row in ANSWERED), None),
+    "pairs.json": (json.dumps(ANSWERED, indent=1), None),
+    "pairs.csv": (csv_text(ANSWERED, ","), None),
+    "semicolons.csv": (csv_text(ANSWERED, ";"), None),
+    "pairs.tsv": (csv_text(ANSWERED, "\t"), None),
+    "pairs.csv.gz": (gzip.compress(csv_text(ANSWERED, ",").encode()), None),
+    "column.csv": (csv_text(ANSWERED, ","), "output"),
+    "columns.jsonl": ("".join(json.dumps(row) + "\n" for row in ANSWERED), "output,instruction"),
+    "numbers.csv": ("instruction,output\none,2\ntwo,\n", None),
+    "lines.txt": ("one two\nthree red green\n", None),
+    "turns.jsonl": (json.dumps({"log": [{"from": "human", "value": "one"}]}) + "\n", "log"),
+    "questions.jsonl": (json.dumps({"question": "one", "answer": "two"}) + "\n", None),
+    "pairs.parquet": (ANSWERED, None),
+    "folder": (ANSWERED, None),
+    "saved": (ANSWERED, None),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_was_counted_is_what_is_trained_on(
+    name: str, model_and_data: Path, tmp_path: Path
+) -> None:
+    content, column = OTHERS[name]
+    path = tmp_path / "in" / name
+    path.parent.mkdir()
+    if isinstance(content, list):
+        if name == "folder":
+            (path / "data").mkdir(parents=True)
+        file = path / "data" / "train-00000.parquet" if name == "folder" else path
+        rows = pytest.importorskip("datasets").Dataset.from_list(content)
+        if name == "saved":
+            rows.save_to_disk(str(path))
+        else:
+            rows.to_parquet(str(file))
+    else:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    model = model_and_data / "model"
+    spec = json.dumps({"data": {"column": column, "tokenizer": str(model)}})
+    rows = prepared("trl", [], model, tmp_path, dataset_path=str(path), spec=spec)
+    counted = count_dataset(path, str(model), column=column).histogram
+    assert sorted(rows["length"]) == sorted(Counter(counted.counts).elements())

@@ -151,8 +151,11 @@ def _pair(asked: list[Any], answer: object, place: str) -> Row:
     """A question with what belongs to it, and its answer, which may be empty."""
     whole = [*asked, answer] if answer else asked
     question = _text(asked, "\n", place)
-    chat = ({"role": "user", "content": question}, {"role": "assistant", "content": str(answer)})
-    return Row(_text(whole, "\n", place), chat if answer else chat[:1])
+    chat = (
+        {"role": "user", "content": question},
+        {"role": "assistant", "content": str(answer or "")},
+    )
+    return Row(_text(whole, "\n", place), chat)
 
 
 def _ids(tokens: object, place: str) -> Row:

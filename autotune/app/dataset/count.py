@@ -230,7 +230,7 @@ def _histogram(tally: _Tally, reading: Reading, path: Path, tokenizer: Tokenizer
     if reading.sampled:
         log_sd = math.hypot(log_sd, _sampling_log_sd(tally, reading))
     return Histogram(
-        dict(tally.counts),
+        tally.counts,
         tally.bytes / tally.counts.total(),
         str(path),
         "estimated" if tokenizer.estimates else "sampled" if reading.sampled else "counted",

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from autotune.app.lengths import Histogram
@@ -28,7 +29,7 @@ def kept_count(key: str | None) -> tuple[Histogram, str] | None:
         return None
     try:
         content = json.loads(_path(key).read_text(encoding="utf-8"))
-        counts = {int(length): int(rows) for length, rows in content["counts"]}
+        counts = Counter({int(length): int(rows) for length, rows in content["counts"]})
         found = Histogram(
             counts, float(content["row_bytes"]), str(content["source"]), content["basis"],
             float(content["log_sd"]), int(content["all_rows"]),
