@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from autotune.app.trainer_file import COMMAND, imported_again, values_beside
 from autotune.domain.errors import InputError
+from autotune.domain.paths import near
 from autotune.trainers.beside import is_deepspeed
 from autotune.trainers.format import Export, Plan
 from autotune.trainers.give_back import Returned, give_back
 from autotune.trainers.launch import accelerate_yaml
-from autotune.trainers.own_start import LAUNCHER_FILE, own_run_sh, resume_notes
+from autotune.trainers.own_start import LAUNCHER_FILE, own_run_sh, resume_notes, start_folder
 from autotune.trainers.return_beside import return_beside, takes
 from autotune.trainers.versions import check_installed, check_known, parse_version
 
@@ -91,7 +92,8 @@ def same_export(
     if not launcher and offer.count > 1 and job.origin.trainer in _HF_FAMILY and not starts_itself:
         launcher = LAUNCHER_FILE
         files.setdefault(folder + launcher, accelerate_yaml(plan))
-    files["run.sh"] = own_run_sh(plan, job.origin, found, folder, launcher)
+    start = start_folder(job.origin, imported_again(job.origin)[1])
+    files["run.sh"] = own_run_sh(plan, job.origin, found, folder, launcher, start)
     return Export(files, tuple(notes))
 
 
@@ -143,9 +145,14 @@ def replace_in_place(found: Returned, path: str, before: str) -> Path:
         backup = _back_up(target, content)
         _write(target, mark + found.text.encode(), target)
     except (OSError, UnicodeDecodeError) as error:
-        msg = f"{path} cannot be changed in place: {getattr(error, 'strerror', None) or error}"
-        raise InputError(msg, "take the file from the run folder instead") from None
+        raise _not_in_place(path, error) from None
     return backup
+
+
+def _not_in_place(path: str, error: Exception) -> InputError:
+    why = getattr(error, "strerror", None) or error
+    msg = f"{near(path)} cannot be changed in place: {why}"
+    return InputError(msg, "take the file from the run folder instead")
 
 
 def _check_unchanged(path: str, before: str) -> tuple[Path, bytes]:
@@ -153,7 +160,7 @@ def _check_unchanged(path: str, before: str) -> tuple[Path, bytes]:
     target = Path(path).resolve(strict=True)
     content = target.read_bytes()
     if content.decode("utf-8-sig") != before:
-        msg = f"{path} was changed since it was read"
+        msg = f"{near(path)} was changed since it was read"
         raise InputError(msg, "tune again from the file as it is now")
     return target, content
 
@@ -231,11 +238,12 @@ def put_in_place(recommendation: Recommendation, exports: Sequence[str]) -> str:
     files += [(each, own.path, own.text) for own, each in beside]
     changed = [each for each in files if each[0].changes]
     if not changed:
-        return f"{job.origin.path} already says what is recommended: it was left as it is"
+        return f"{near(job.origin.path)} already says what is recommended: it was left as it is"
     _check_all(changed)
     backups = {path: replace_in_place(each, path, before) for each, path, before in changed}
     return "; ".join(
-        f"{path} was changed; the file as it was is {backup}" for path, backup in backups.items()
+        f"{near(path)} was changed; the file as it was is {near(backup)}"
+        for path, backup in backups.items()
     )
 
 
@@ -245,8 +253,7 @@ def _check_all(files: Sequence[tuple[Returned, str, str]]) -> None:
         try:
             _check_unchanged(path, before)
         except (OSError, UnicodeDecodeError) as error:
-            msg = f"{path} cannot be changed in place: {getattr(error, 'strerror', None) or error}"
-            raise InputError(msg, "take the file from the run folder instead") from None
+            raise _not_in_place(path, error) from None
 
 
 def _target(exports: Sequence[str]) -> str:

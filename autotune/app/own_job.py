@@ -20,6 +20,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.job import Beside
 from autotune.domain.jobvalues import shown, whole_or_zero
 from autotune.domain.machine_text import split_machine, split_machines
+from autotune.domain.paths import whole
 from autotune.trainers.beside import add_beside, add_deepspeed
 from autotune.trainers.schema import schema_of
 
@@ -115,10 +116,11 @@ def completed(made: Imported, origin: Origin, overrides: Overrides) -> tuple[Doc
     values["hardware"] = []
     values.setdefault("name", _job_name(values, origin))
     values["origin"] = {
-        "trainer": origin.trainer, "syntax": origin.syntax, "path": origin.path,
+        "trainer": origin.trainer, "syntax": origin.syntax, "typed_in": str(whole(".")),
+        "path": str(whole(origin.path)) if origin.path else "",
         "text": origin.text, "knobs": dict(made.knobs), "devices": made.devices,
         "notes": [[note.key, note.value, note.why] for note in made.notes],
-        "beside": [asdict(each) for each in made.beside],
+        "beside": [asdict(each) | {"path": str(whole(each.path))} for each in made.beside],
     }  # fmt: skip
     return Document(values, name), overrides
 

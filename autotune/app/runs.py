@@ -87,6 +87,7 @@ def _without_paths(spec: dict[str, Any]) -> dict[str, Any]:
     if isinstance(data.get("lengths"), dict):
         data["lengths"].pop("histogram", None)
     origin = found.get("origin") or {}
+    origin.pop("typed_in", None)
     for file in (origin, *(origin.get("beside") or ())):
         file.pop("path", None)
     return found

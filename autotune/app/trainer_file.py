@@ -102,6 +102,7 @@ def origin_of(jobfile: JobFile) -> Origin | None:
         section.trainer, section.syntax, section.path, section.text,
         dict(section.knobs), section.devices,
         tuple(Beside(each.path, each.syntax, each.text) for each in section.beside),
+        section.typed_in,
     )  # fmt: skip
 
 

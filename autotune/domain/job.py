@@ -114,6 +114,7 @@ class Origin:
     knobs: dict[str, KnobValue] = field(default_factory=dict)  # stated there or beside it
     devices: int | None = None  # that it runs on, if that is stated
     beside: tuple[Beside, ...] = ()
+    typed_in: str = ""  # the folder that autotune was called in
 
 
 @dataclass(frozen=True, slots=True)

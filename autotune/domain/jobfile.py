@@ -319,6 +319,7 @@ class OriginSection(Section):
     trainer: Text
     syntax: Literal["yaml", "json", "args", "shell", "python"]
     path: Annotated[str, Field(max_length=4096)] = ""
+    typed_in: Annotated[str, Field(max_length=4096)] = ""  # the folder that we were called in
     text: Annotated[str, Field(max_length=5_000_000)]
     knobs: Knobs = Field(default_factory=dict)  # as the file and those beside it state them
     devices: Annotated[int, whole(1, MAX_DEVICES)] | None = None

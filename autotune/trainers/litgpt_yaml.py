@@ -53,7 +53,10 @@ class LitGptFile:
         values, notes = with_knobs(_contract(plan), plan, self.name, done)
         lora = plan.job.method.is_lora
         command = f"litgpt finetune_{'lora' if lora else 'full'} --config litgpt.yaml"
-        files = {"litgpt.yaml": as_yaml(values), "run.sh": trainer_sh(plan, [command])}
+        files = {
+            "litgpt.yaml": as_yaml(values),
+            "run.sh": trainer_sh(plan, [command], ["litgpt.yaml"]),
+        }
         return Export(files, (*notes, *_notes(plan)))
 
 

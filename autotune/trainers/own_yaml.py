@@ -83,7 +83,10 @@ class AxolotlFile:
         commands = ["axolotl train axolotl.yml"]
         if prepares(plan):
             commands.insert(0, 'CUDA_VISIBLE_DEVICES="" axolotl preprocess axolotl.yml')
-        files |= {"axolotl.yml": as_yaml(values), "run.sh": trainer_sh(plan, commands)}
+        files |= {
+            "axolotl.yml": as_yaml(values),
+            "run.sh": trainer_sh(plan, commands, ["axolotl.yml"]),
+        }
         notes += trainer_notes(plan, self.name, evaluates=False, pads=True)
         return Export(files, tuple(notes))
 
@@ -120,7 +123,10 @@ class LlamaFactoryFile:
             command = f"{launcher} llamafactory.yaml"
         if plan.offer.spot and plan.transformers >= JIT_CHECKPOINT:
             values["enable_jit_checkpoint"] = True
-        files |= {"llamafactory.yaml": as_yaml(values), "run.sh": trainer_sh(plan, [command])}
+        files |= {
+            "llamafactory.yaml": as_yaml(values),
+            "run.sh": trainer_sh(plan, [command], ["llamafactory.yaml"]),
+        }
         notes.append("template: default must be the one of your model")
         notes += trainer_notes(plan, self.name, evaluates=False, pads=False)
         return Export(files, tuple(notes))

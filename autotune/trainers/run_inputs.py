@@ -42,15 +42,14 @@ def start() -> list[str]:
 
 def complete(files: Iterable[str]) -> list[str]:
     """Stop where one of the files that the script starts is not beside it."""
-    names = " ".join(shlex.quote(name) for name in files)
-    return [
-        f"for name in {names}; do",
-        (
-            '  [[ -f "$here/$name" ]] || stop "$name is not in $here:'
-            ' start run.sh in its run folder, or take the whole folder along"'
-        ),
-        "done",
-    ]
+    names = [shlex.quote(name) for name in files]
+    check = (
+        '[[ -f "$here/$name" ]] || stop "$name is not in $here:'
+        ' start run.sh in its run folder, or take the whole folder along"'
+    )
+    if len(names) == 1:
+        return [f"name={names[0]}", check]
+    return [f"for name in {' '.join(names)}; do", f"  {check}", "done"]
 
 
 def inputs(plan: Plan) -> list[str]:

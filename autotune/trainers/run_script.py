@@ -85,17 +85,25 @@ def _for_preparing(plan: Plan) -> tuple[str, ...]:
     return ("datasets",) if prepares(plan) else ()
 
 
-def trainer_sh(plan: Plan, commands: Sequence[str], *, moves: bool = True) -> str:
+def trainer_sh(
+    plan: Plan, commands: Sequence[str], files: Sequence[str], begin: str | None = None
+) -> str:
     """The script that runs a trainer's own commands, of which the last one stays.
 
-    moves: into its own folder, where the files lie; else they are named by `$here`, and relative
-    paths in them start where the user is.
+    files: what lies beside it and is needed. begin: the folder that relative paths start in, empty
+    for the one that it is called in; None: its own.
     """
     *first, last = commands
-    place = [*start()[1:], *(['cd -- "$here"'] if moves else [])]
+    if begin is None:
+        place = ['cd -- "$here"']
+    else:
+        folder = shlex.quote(begin)
+        where = f"if [[ -d {folder} ]]; then cd -- {folder}; fi  # where relative paths start"
+        place = [where] if begin else []
+    needed = [*start(), *complete(files)] if files else []
     lines = [
         *_header(plan, {}),
-        *(["", *place] if moves or "$here" in last else []),
+        *(["", *needed, *place] if files or place else []),
         *_environment(plan),
         "",
         *first,

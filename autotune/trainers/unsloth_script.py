@@ -84,9 +84,8 @@ class UnslothScript:
             arguments=_call(arguments, "    "), output=json.dumps(f"{plan.out_dir}/final"),
             resume=_resume(plan) if again else "",
         )  # fmt: skip
-        files = {
-            "unsloth_train.py": script, "run.sh": trainer_sh(plan, ["python unsloth_train.py"]),
-        }  # fmt: skip
+        name = "unsloth_train.py"
+        files = {name: script, "run.sh": trainer_sh(plan, [f"python {name}"], [name])}
         return Export(files, tuple(_notes(plan)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -244,3 +245,62 @@ def test_a_file_that_does_not_go_on_after_an_interruption_is_told_what_it_lacks(
     path.write_text(AXOLOTL + "auto_resume_from_checkpoints: true\n")
     again = loaded(path)
     assert not any("add auto" in n for n in same_export("same", again, spot, changed(again)).notes)
+
+
+def run_there(folder: Path, cwd: Path, name: str) -> str:
+    """What run.sh says when the trainer is a program that tells where it is started."""
+    tools = folder / "tools"
+    tools.mkdir()
+    (tools / name).write_text('#!/bin/bash\necho "in $PWD with ${PYTHONPATH:-}"\n')
+    (tools / name).chmod(0o755)
+    environment = {"PATH": f"{tools}:/usr/bin:/bin"}
+    done = subprocess.run(
+        ["bash", str(folder / "run.sh")], cwd=cwd, env=environment, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+def test_run_sh_of_ones_own_file_starts_where_its_relative_paths_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "mein Projekt ü"
+    (project / "configs").mkdir(parents=True)
+    (project / "data").mkdir()
+    (project / "data" / "rows.jsonl").write_text("{}")
+    (project / "configs" / "axolotl.yml").write_text(
+        AXOLOTL.replace("tatsu-lab/alpaca", "data/rows.jsonl")
+    )
+    assert "data/rows.jsonl" in (project / "configs" / "axolotl.yml").read_text()
+    monkeypatch.chdir(project)
+    found = answered(loaded(Path("configs/axolotl.yml")), Path("run"))
+    assert found.job.origin is not None
+    assert found.job.origin.path == str(project / "configs" / "axolotl.yml")
+    assert run_there(project / "run", tmp_path, "axolotl").startswith(f"in {project} ")
+    monkeypatch.chdir(tmp_path)
+    again, _ = export_run(project / "run", "same")
+    assert f"cd -- '{project}'" in next(p for p in again if p.name == "run.sh").read_text()
+    (project / "run" / "own" / "axolotl.yml").unlink()
+    lost = subprocess.run(
+        ["bash", str(project / "run" / "run.sh")], capture_output=True, text=True, check=False
+    )
+    assert lost.stderr.startswith(f"run.sh: own/axolotl.yml is not in {project / 'run'}: start")
+
+
+def test_a_script_of_ones_own_finds_the_modules_beside_it_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").mkdir()
+    script = tmp_path / "there" / "train.py"
+    script.write_text(
+        "from trl import SFTConfig\nfrom mine import helper\n"
+        'args = SFTConfig(output_dir="out", per_device_train_batch_size=4)\n'
+        'model = "Qwen/Qwen2.5-7B"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    stated = {"data.rows": 1000, "model": "Qwen/Qwen2.5-7B", "method.kind": "lora"}
+    job = load_jobs(Path("there/train.py"), Overrides(gpus=("h100",), stated=stated))[0].job
+    answered(job, Path("run"))
+    told = run_there(tmp_path / "run", tmp_path, "python")
+    assert told.endswith(f"with {tmp_path / 'there'}:{tmp_path}")
