@@ -8,7 +8,7 @@ JOB ?= jobs/h100_38h.yaml
 BINDIR ?= $(HOME)/.local/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt bench docs gpu-suite install clean where
+.PHONY: help demo test walk check fmt bench docs gpu-suite install clean where
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -44,6 +44,9 @@ install: $(STAMP)/product  ## put `autotune` into BINDIR (~/.local/bin), so that
 where:
 	@if [ "$$(command -v autotune 2>/dev/null)" -ef "$(BIN)/autotune" ]; then :; else \
 	  printf '\nTo type `autotune` in this shell: source %s/bin/activate   (in every shell: make install)\n' "$(VENV)"; fi
+
+walk: $(STAMP)/tests  ## type the product's own commands in a new folder; FAULT=NAME or all puts a defect back
+	$(BIN)/python -m bench.walk $(if $(FAULT),--fault '$(FAULT)')
 
 check: $(STAMP)/tests  ## lint, types, import contracts, generated documents
 	$(BIN)/ruff check .

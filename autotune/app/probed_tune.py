@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from shlex import join
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ from autotune.app.tracing import Tracing
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import OFFER
 from autotune.domain.errors import Interrupted
+from autotune.domain.paths import near
 from autotune.domain.recommendation import Miss, ProbedRun
 from autotune.domain.units import format_seconds, format_usd
 from autotune.probe.record import config_of
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job, Limits
     from autotune.domain.outcome import Estimated
     from autotune.domain.recommendation import Recommendation, Sensitivity
+    from autotune.report.schema import AskedPayload
 
 ALTERNATIVES = 5
 ROOMY_BYTES = 1e18  # more than any model: nothing is refused for memory
@@ -77,9 +80,10 @@ def tune_by_probes(
                 storage=options.storage, job_key=asked.key, resume=options.resume,
                 announce=progress,
             )  # fmt: skip
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Interrupted) as stopped:
             msg = "interrupted between two probes; every finished one is kept"
-            raise Interrupted(msg, "--resume goes on where it stopped") from None
+            msg = stopped.message if isinstance(stopped, Interrupted) else msg
+            raise Interrupted(msg, f"it goes on with: {_resumed(options, run_dir)}") from None
         carried = transferred(found.rows, bill, offer, priced.bill, priced.calibration)
         taught = _taught(priced, carried.calibration)
         answer = (
@@ -88,6 +92,17 @@ def tune_by_probes(
             else _transferred_answer(taught, options, found, carried.note)
         )
         return _finish(answer, taught, options, found, run_dir, begun)
+
+
+def _resumed(options: Options, run_dir: Path) -> str:
+    """The command that goes on where this one stopped."""
+    from autotune.report.how_to_run import again
+
+    asked = options.asked
+    typed: AskedPayload | None = None
+    if asked is not None:
+        typed = {"words": list(asked.words), "folder": asked.folder}
+    return again(typed, "tune", join(["--run", near(run_dir), "--resume"]))
 
 
 def _local_bill(

@@ -180,7 +180,8 @@ def _windows(parts: Sequence[Stretch]) -> list[list[Stretch]]:
             found.append([])
         found[-1].append(part)
     if len(found) > 1 and _count(found[-1]) < least:
-        found[-2] += found.pop()
+        rest = found.pop()
+        found[-1] += rest
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from pathlib import Path
 from shlex import join, quote, split
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 RUN_TITLE = "How to run it"
 SCRIPT, TRAINS = "run.sh", "train.py"  # TRAINS beside it: a script that MAX_STEPS can stop
-SMOKE_STEPS = 60
+SMOKE_STEPS, FEWEST_SMOKE_STEPS = 60, 10  # of a short job, half its steps
 ROWS_FILE = "rows.jsonl"
 
 
@@ -29,7 +30,20 @@ def run_section(payload: RecommendationPayload) -> Section:
     what = f"{run_dir} holds {held}."
     what += f" It can be exported for: {', '.join(others)}." if others else ""
     commands = tuple((each["command"], each["what"]) for each in next_steps(payload))
-    return Section(RUN_TITLE, (Paragraph(what), Commands(commands)))
+    lines = tuple((line, "") for line in in_own_script(payload))
+    own = Paragraph("In a training script of your own, these lines record it for `verify`:")
+    return Section(RUN_TITLE, (Paragraph(what), Commands(commands), own, Commands(lines)))
+
+
+def in_own_script(payload: RecommendationPayload) -> list[str]:
+    """Python, between making a Trainer and its `train()`: it records the run beside the answer."""
+    if not payload["run_dir"] or not payload["best"] or not _has_steps(payload):
+        return []
+    folder = json.dumps(str(Path(payload["run_dir"]).absolute()), ensure_ascii=False)
+    return [
+        "from autotune import TrainerCallback",
+        f"trainer.add_callback(TrainerCallback({folder}))",
+    ]
 
 
 def run_commands(payload: RecommendationPayload) -> list[str]:
@@ -46,7 +60,7 @@ def next_steps(payload: RecommendationPayload) -> list[NextPayload]:
         found.append(_step(f"autotune recompute {folder} --gpu all", "the same on other machines"))
         found += [
             _step(f"autotune export {folder} --to {name}", f"what to run, for {name}")
-            for name in payload.get("other_formats", [])[:1]
+            for name in payload.get("other_formats", [])
         ]
         found += [
             _step(f"autotune report {folder} --verbose", "this answer with all that it rests on"),
@@ -64,9 +78,10 @@ def to_train(payload: RecommendationPayload) -> list[NextPayload]:
         found.append(_step(f"export DATA={ROWS_FILE}", "your rows, one JSON object a line"))
     for name in names:
         script = quote(_below(payload, name))
-        if name in ours and payload["job"]["steps"] > SMOKE_STEPS:
-            what = f"a smoke run of {SMOKE_STEPS} steps: does it start, and fit?"
-            found.append(_step(f"MAX_STEPS={SMOKE_STEPS} bash {script}", what))
+        smoke = min(SMOKE_STEPS, int(payload["job"]["steps"]) // 2)
+        if name in ours and smoke >= FEWEST_SMOKE_STEPS:
+            what = f"a smoke run of {smoke} steps: does it start, and fit?"
+            found.append(_step(f"MAX_STEPS={smoke} bash {script}", what))
         found.append(_step(f"bash {script}", "train with the pick"))
     return found
 

@@ -225,7 +225,7 @@ def test_a_log_whose_parts_disagree_is_left_out_and_a_steady_one_is_surer(
     steady = verify(made / "run", record(tmp_path / "b.jsonl", [0.05] * STEPS))
     wavy = verify(made / "run", record(tmp_path / "c.jsonl", sorted(uneven)))
     assert not wavy.kind.spoiled
-    assert wavy.step_s.p90 / wavy.step_s.p10 > 1.3 * steady.step_s.p90 / steady.step_s.p10
+    assert wavy.step_s.p90 / wavy.step_s.p10 > 1.2 * steady.step_s.p90 / steady.step_s.p10
 
 
 def test_a_noisy_log_moves_the_next_answer_less_than_a_steady_one(

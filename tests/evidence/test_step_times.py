@@ -8,7 +8,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autotune.domain.errors import InputError
-from autotune.evidence.run_log import observations_of_log, speed_of
+from autotune.evidence.run_log import (
+    RunLog,
+    Stretch,
+    _windows,
+    observations_of_log,
+    speed_of,
+)
 from autotune.evidence.step_times import read_csv_log, read_record
 
 if TYPE_CHECKING:
@@ -165,3 +171,15 @@ def test_no_csv_and_no_record_ends_in_a_traceback(tmp_path: Path, text: str, hea
         except InputError:
             continue
         assert speed is None or speed.step_s > 0
+
+
+@pytest.mark.parametrize("steps", [*range(1, 40), 149, 1001])
+def test_the_windows_of_a_log_hold_every_step_once_and_in_order(steps: int) -> None:
+    parts = [Stretch(n, n + 1, 1.0 + n) for n in range(steps)]
+    windows = _windows(parts)
+    assert [part for window in windows for part in window] == parts
+    assert len(windows) <= 10
+    assert len(windows) == 1 or all(len(window) >= 5 for window in windows)
+    speed = speed_of(RunLog("log", "csv", steps, stretches=tuple(parts)), 0.0, 0.0)
+    assert speed is not None
+    assert (speed.seen_sd is None) == (len(windows) < 3)

@@ -1,0 +1,353 @@
+"""The legs of the walk, in the order in which a new user comes to them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+import shutil
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.walk.checks import agree, agree_rows
+from bench.walk.parsers import parse_export
+from bench.walk.plain_script import script
+from bench.walk.terminal import Terminal, Typed, WalkError, commands_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Answer = dict[str, Any]  # what `--format json` prints
+ROOT = Path(__file__).parents[2]
+ODD = "Läufe und (mehr) it's"  # spaces, quotes, brackets and letters of other alphabets
+WIDTH, SCREEN = 80, 40  # [columns], [lines] of what is printed unasked
+STEPS_SEEN = 10
+CLOSER = 0.1  # a prediction that is within a tenth of the measured step is close
+
+
+@dataclass
+class Walk:
+    """A new folder, what was typed in it, and what the answers said.
+
+    top: an empty folder; package: where `autotune` is imported from; probes: configurations to
+    probe at most.
+    """
+
+    top: Path
+    package: Path = ROOT
+    probes: int = 2
+    notes: list[str] = field(default_factory=list)  # what could not be tried here
+
+    @cached_property
+    def terminal(self) -> Terminal:
+        """The user's own terminal, in a folder that holds the job, its rows and its model."""
+        made = Terminal(self.top / ODD, self.top / "home", self.package)
+        shutil.copytree(ROOT / "jobs" / "data", made.folder / "jobs" / "data")
+        for name in ("tiny_cpu.yaml", "h100_38h.yaml"):
+            shutil.copy(ROOT / "jobs" / name, made.folder / "jobs" / name)
+        made.read((ROOT / "README.md").read_text(encoding="utf-8"))
+        comment = (ROOT / "jobs" / "tiny_cpu.yaml").read_text(encoding="utf-8")
+        made.read(comment.replace("\n# ", " "))
+        made.printed.add("autotune --help")
+        listed = made.type("autotune --help").stdout
+        commands = re.findall(r"^  ([a-z]+)  ", listed, re.MULTILINE)
+        made.printed |= {f"autotune {command}" for command in commands}
+        return made
+
+    @cached_property
+    def tiny(self) -> Answer:
+        """The answer for the job of this machine."""
+        return self.tuned("autotune tune jobs/tiny_cpu.yaml")
+
+    def tuned(self, command: str, options: str = "", *, codes: tuple[int, ...] = (0,)) -> Answer:
+        """The answer that a tune printed and kept: one screen, and all of it on request."""
+        return self.kept(self.terminal.type(command, options, codes=codes))
+
+    def kept(self, typed: Typed) -> Answer:
+        """The answer behind what was printed, held against all that is printed of it."""
+        lines = typed.stdout.splitlines()
+        wide = [line for line in lines if len(line) > WIDTH and not _is_command(line)]
+        if wide or len(lines) > SCREEN:
+            msg = f"{len(lines)} lines, and wider than {WIDTH} columns: {wide}\n{typed}"
+            raise WalkError(msg)
+        report = [c for c in commands_of(typed.stdout) if c.startswith("autotune report ")]
+        whole = self.terminal.type(report[-1])
+        listed = self.terminal.type("autotune runs", "--format json")
+        folder = Path(listed.json["runs"][0]["run_dir"])
+        payload: Answer = json.loads((folder / "recommendation.json").read_text())
+        self.paste(payload, whole.stdout)
+        agree(payload, f"{typed.stdout} {whole.stdout}")
+        return payload
+
+    def paste(self, payload: Answer, text: str) -> None:
+        """Every command of the JSON stands in the text on a line of its own, to be copied."""
+        lines = {line.strip() for line in text.splitlines()}
+        for step in payload["next"]:
+            if step["command"] not in lines:
+                msg = f"`{step['command']}` is in the JSON and on no line of the text"
+                raise WalkError(msg)
+            shlex.split(step["command"])
+
+    def found(self, payload: Answer, *parts: str) -> str:
+        """One of the commands that an answer names next: how it begins, and what it holds."""
+        for step in payload["next"]:
+            command = str(step["command"])
+            if command.startswith(parts[0]) and all(part in command for part in parts):
+                return command
+        msg = f"nothing with {' and '.join(parts)} is named next: {payload['next']}"
+        raise WalkError(msg)
+
+
+def _is_command(line: str) -> bool:
+    return line.lstrip().startswith(("autotune ", "bash ", "MAX_STEPS=", "(cd ", "trainer."))
+
+
+def one_line(walk: Walk) -> None:
+    """The one-line form of the README, and the README's first job."""
+    walk.tuned(walk.terminal.find("autotune tune --model", "--gpu"))
+    walk.tuned(walk.terminal.find("autotune tune jobs/h100_38h.yaml"), codes=(0, 4))
+
+
+def rows(walk: Walk) -> None:
+    """Counting rows counts tokens: of a model's tokenizer, or as an estimate that says so."""
+    terminal = walk.terminal
+    terminal.printed.add("autotune dataset jobs/data/tiny.jsonl")  # where FILE was printed
+    terminal.find("autotune dataset FILE")
+    counted = terminal.type("autotune dataset jobs/data/tiny.jsonl", "--format json").json
+    size = (terminal.folder / "jobs/data/tiny.jsonl").stat().st_size
+    tokens = counted["tokens"]
+    if tokens > MOST_TOKENS_A_BYTE * size:
+        msg = f"{tokens} tokens are counted in {size} bytes of English: bytes were counted"
+        raise WalkError(msg)
+
+
+MOST_TOKENS_A_BYTE = 0.5
+
+
+def tune_tiny(walk: Walk) -> None:
+    """The job for this machine: what is printed can be copied, and agrees with itself."""
+    if walk.tiny["best"] is None:
+        msg = "nothing fits on this machine"
+        raise WalkError(msg)
+
+
+def smoke(walk: Walk) -> None:
+    """The unmodified run.sh, from another folder, as its smoke run; and verify takes it."""
+    run, elsewhere = Path(walk.tiny["run_dir"]), walk.top / "else where"
+    elsewhere.mkdir()
+    command = f"autotune report {shlex.quote(str(run))} --verbose"
+    walk.terminal.printed.add(command)  # RUN is any run folder, from any folder
+    told = walk.terminal.type(command, folder=elsewhere)
+    lines = [line.strip() for line in told.stdout.splitlines()]
+    first = next((line for line in lines if line.startswith("MAX_STEPS=")), None)
+    if first is None:
+        msg = f"no smoke run is named from another folder\n{told}"
+        raise WalkError(msg)
+    steps = int(first.partition("=")[2].split()[0])
+    walk.terminal.type(first, folder=elsewhere)
+    held = walk.terminal.type(walk.found(walk.tiny, "autotune verify"), "--format json").json
+    log = held["log"]
+    facts = (log["smoke_steps"], log["steps"], log["steps_done"], log["finished"])
+    if facts != (steps, walk.tiny["job"]["steps"], steps, True):
+        msg = f"a smoke run of {steps} steps is verified as {log}"
+        raise WalkError(msg)
+    _compared(held, walk.tiny)
+
+
+def _compared(held: Answer, plan: Answer) -> None:
+    """A verification has a prediction, that of the plan, and an interval around what it saw."""
+    line = next(line for line in held["lines"] if line["what"] == "step_time")
+    if not line["predicted"] or not line["actual"]:
+        msg = f"the step has no prediction or no time: {line}"
+        raise WalkError(msg)
+    if not math.isclose(line["predicted"], plan["best"]["step_time_s"], rel_tol=1e-6):
+        msg = f"{line['predicted']} s is said to be predicted, {plan['best']['step_time_s']} was"
+        raise WalkError(msg)
+    spread = held["log"]["step_time_s"]
+    if not spread["p10"] < line["actual"] < spread["p90"]:
+        msg = f"the measured step {line['actual']} is outside its own interval {spread}"
+        raise WalkError(msg)
+
+
+def learn(walk: Walk) -> None:
+    """Tune again: better by what the verified run taught, or the reason why it taught nothing."""
+    held = walk.terminal.type(walk.found(walk.tiny, "autotune verify"), "--format json").json
+    again = walk.terminal.type(walk.found(held, "autotune tune jobs/tiny_cpu.yaml"))
+    _taught(walk.tiny, held, walk.kept(again))
+
+
+def _taught(before: Answer, held: Answer, after: Answer) -> None:
+    told = [item for item in after["assumed"] if item["key"] == "evidence"]
+    if not told:
+        msg = "a verified run of this very job is not mentioned by the next tune"
+        raise WalkError(msg)
+    line = next(line for line in held["lines"] if line["what"] == "step_time")
+    same = after["best"]["config"] == before["best"]["config"]
+    old, new = before["best"]["step_time_s"], after["best"]["step_time_s"]
+    if held["log"]["spoiled"]:
+        if "left out" not in told[-1]["value"] or (same and not math.isclose(old, new)):
+            msg = f"spoiled ({held['log']['spoiled']}), and it taught: {told}, {old} s -> {new} s"
+            raise WalkError(msg)
+        return
+    if not same:
+        return
+    factor = {item["component"]: item["after"] for item in held["calibration"]}.get("compute", 1.0)
+    off_before, off_after = (abs(math.log(step / line["actual"])) for step in (old, new))
+    if factor != 1.0 and off_after > max(off_before, CLOSER):
+        msg = f"{line['actual']} s was measured; predicted before {old} s, and after {new} s"
+        raise WalkError(msg)
+    if factor != 1.0 and after["best"]["basis"] != "calibrated":
+        msg = f"it learned a factor of {factor}, and says {after['best']['basis']}"
+        raise WalkError(msg)
+
+
+def train(walk: Walk) -> None:
+    """The run itself, from where the user stands; verified half-way and finished."""
+    terminal, run = walk.terminal, Path(walk.tiny["run_dir"])
+    log = run / "output" / "observations.jsonl"
+    log.unlink(missing_ok=True)
+    verify = walk.found(walk.tiny, "autotune verify")
+    with terminal.running(walk.found(walk.tiny, "bash ")) as training:
+        while training.poll() is None and _steps_in(log) < STEPS_SEEN:
+            pass
+        half = terminal.type(verify, "--format json").json
+    steps = walk.tiny["job"]["steps"]
+    done = half["log"]["steps_done"]
+    if not STEPS_SEEN <= done <= steps or half["remaining"]["steps"] != steps - done:
+        msg = f"half-way at step {done} of {steps}, {half['remaining']} remain"
+        raise WalkError(msg)
+    whole = terminal.type(verify, "--format json").json
+    if not whole["log"]["finished"] or whole["log"]["smoke_steps"] or whole["remaining"]["steps"]:
+        msg = f"a finished run of {steps} steps is verified as {whole['log']}"
+        raise WalkError(msg)
+    _compared(whole, walk.tiny)
+    terminal.type(verify)
+    _taught(walk.tiny, whole, walk.tuned(walk.found(whole, "autotune tune jobs/tiny_cpu.yaml")))
+
+
+def _steps_in(log: Path) -> int:
+    return log.read_text(encoding="utf-8").count('"step", "step"') if log.is_file() else 0
+
+
+def callback(walk: Walk) -> None:
+    """A script of the user's own, with the two lines that are printed for it."""
+    terminal, run = walk.terminal, Path(walk.tiny["run_dir"])
+    told = terminal.type(walk.found(walk.tiny, "autotune report", "--verbose")).stdout
+    lines = [
+        line.strip() for line in told.splitlines()
+        if line.strip().startswith(("from autotune import", "trainer.add_callback("))
+    ]  # fmt: skip
+    if len(lines) != TWO:
+        msg = f"the lines for a script of one's own are {lines}"
+        raise WalkError(msg)
+    own = terminal.folder / "train mine.py"
+    own.write_text(script(lines, run / "training_args.json"), encoding="utf-8")
+    terminal.printed.add("python 'train mine.py'")  # the user's own command
+    said = terminal.type("python 'train mine.py'").stderr
+    if "without a p" in said or "recording ended" in said or "a step" not in said:
+        msg = f"the callback did not follow its plan: {said[-2000:]}"
+        raise WalkError(msg)
+    held = terminal.type(terminal.find("autotune verify", run.name), "--format json").json
+    if terminal.folder / held["log"]["path"] != run / "observations.jsonl":
+        msg = f"the newest record is {run}/observations.jsonl, and {held['log']['path']} is read"
+        raise WalkError(msg)
+    _compared(held, walk.tiny)
+
+
+TWO = 2
+
+
+def probe(walk: Walk) -> None:
+    """The same question measured here: Ctrl-C in the middle, and on from there."""
+    command = walk.found(walk.tiny, "autotune tune", "--score probe")
+    options = f"--probes {walk.probes} --probe-budget {BUDGET}"
+    stopped = walk.terminal.interrupt(command, options, lambda said: "probe 1 |" in said)
+    again = [command for command in commands_of(stopped.stderr) if "--resume" in command]
+    if not again:
+        msg = f"Ctrl-C says no command to go on with\n{stopped}"
+        raise WalkError(msg)
+    answer = walk.tuned(again[-1])
+    _measured(answer, walk.probes)
+
+
+BUDGET, BUDGET_S = "50m", 3000.0
+
+
+def _measured(answer: Answer, probes: int) -> None:
+    search, best = answer["search"], answer["best"]
+    ran = [run for run in answer["probed"] if run["role"] == "search" and not run["reused"]]
+    if best["basis"] != "measured" or not search["probes"]:
+        msg = f"after {search['probes']} probes the answer is {best['basis']}"
+        raise WalkError(msg)
+    if len(ran) > probes:
+        msg = f"{len(ran)} configurations were probed, and {probes} were asked for"
+        raise WalkError(msg)
+    broken = [run for run in answer["probed"] if run["status"] in {"crash", "broken"}]
+    if broken:
+        msg = f"probes broke: {broken}"
+        raise WalkError(msg)
+
+
+def recompute(walk: Walk) -> None:
+    """The same question for other machines."""
+    answer = walk.terminal.type(walk.found(walk.tiny, "autotune recompute"), "--format json").json
+    before, best = answer["before"], walk.tiny["best"]
+    if any(before[key] != best[key] for key in ("device", "config", "duration_s", "cost_usd")):
+        msg = f"the run's answer is {best}, and recompute begins from {before}"
+        raise WalkError(msg)
+    agree_rows({"before": before, "after": answer["after"]})
+
+
+def report(walk: Walk) -> None:
+    """The answer again, in every format that the help names."""
+    terminal = walk.terminal
+    page = walk.found(walk.tiny, "autotune report", "--format html")
+    terminal.type(page)
+    target = terminal.folder / shlex.split(page)[-1]
+    if "<html" not in target.read_text(encoding="utf-8"):
+        msg = f"{target} is no page"
+        raise WalkError(msg)
+    plain = walk.found(walk.tiny, "autotune report", "--verbose").removesuffix(" --verbose")
+    terminal.printed.add(plain)
+    told = {name: terminal.type(plain, f"--format {name}").stdout for name in FORMATS}
+    again = json.loads(told["json"])
+    if again["best"] != walk.tiny["best"]:
+        msg = "the report's JSON is another answer than the run's"
+        raise WalkError(msg)
+    if "| " not in told["md"] or "," not in told["csv"].splitlines()[0]:
+        msg = f"{told['md'][:200]!r} is no Markdown, or {told['csv'][:200]!r} no CSV"
+        raise WalkError(msg)
+
+
+FORMATS = ("text", "json", "csv", "md")
+
+
+def export(walk: Walk) -> None:
+    """What to run for every trainer, read by the trainer's own parser where it is installed."""
+    run = Path(walk.tiny["run_dir"])
+    said = [parse_export("hf", [run / "training_args.json"])]
+    for step in walk.tiny["next"]:
+        if "autotune export" in step["command"]:
+            name = shlex.split(step["command"])[-1]
+            written = walk.terminal.type(step["command"]).stdout.splitlines()
+            files = [walk.terminal.folder / line.strip() for line in written]
+            said.append(parse_export(name, files))
+    walk.notes += filter(None, said)
+
+
+LEGS: dict[str, Callable[[Walk], None]] = {
+    "one_line": one_line,
+    "rows": rows,
+    "tune": tune_tiny,
+    "smoke": smoke,
+    "learn": learn,
+    "train": train,
+    "callback": callback,
+    "recompute": recompute,
+    "report": report,
+    "export": export,
+    "probe": probe,
+}
