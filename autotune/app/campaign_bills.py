@@ -14,7 +14,7 @@ from autotune.app.tracing import choose_traced
 from autotune.domain.outcome import Spread
 from autotune.domain.plan import RunOnOffer
 from autotune.domain.units import HOUR_S
-from autotune.search import selection
+from autotune.search import near_misses, selection
 from autotune.search.by_offer import bill_of_offer
 
 if TYPE_CHECKING:
@@ -95,8 +95,8 @@ def _best(
         if chosen.index is not None:
             row = tracing.row(chosen.index)
             return _Best(row, chosen.misses, _busy(bill, chosen.index, row), ""), notes
-    near = selection.nearest_misses(bill, 1)
-    reason = selection.as_infeasible(bill, near[0]).reason if near else "no config is valid there"
+    near = near_misses.nearest_misses(bill, 1)
+    reason = near_misses.as_infeasible(bill, near[0]).reason if near else "no config is valid there"
     return _Best(None, (), 1.0, reason), notes
 
 

@@ -29,7 +29,7 @@ from autotune.domain.comparison import (
     Split,
 )
 from autotune.domain.units import format_bytes
-from autotune.search import selection
+from autotune.search import near_misses, selection
 from autotune.search.by_offer import bill_of_offer
 
 if TYPE_CHECKING:
@@ -155,18 +155,18 @@ def _one_device(bill: Bill, chosen: Selection) -> OneDevice:
     if chosen.index is not None:
         row = bill.estimate(chosen.index)
         return OneDevice(row, row.memory_bytes.total, row.usable_bytes)
-    near = selection.nearest_misses(bill, 1)
+    near = near_misses.nearest_misses(bill, 1)
     if not near:
         return OneDevice(None, 0.0, 0.0)
-    miss = selection.as_infeasible(bill, near[0])
+    miss = near_misses.as_infeasible(bill, near[0])
     return OneDevice(None, miss.required_bytes, miss.available_bytes)
 
 
 def _not_fitting(bill: Bill, priced: _Priced, number: int) -> NotFitting:
     offer = bill.job.offers[0]
-    near = selection.nearest_misses(bill, 1)
+    near = near_misses.nearest_misses(bill, 1)
     if near:
-        miss = selection.as_infeasible(bill, near[0])
+        miss = near_misses.as_infeasible(bill, near[0])
         return NotFitting(offer, miss.reason, miss.required_bytes, miss.available_bytes)
     reasons = priced.found.by_offer[number]
     most = max(reasons, key=lambda why: reasons[why]) if reasons else "nothing is valid here"

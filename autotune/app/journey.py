@@ -33,6 +33,11 @@ def journey_of(
     price = pricer(calibration)
     start, end = State(job.as_today, today.offer, today.config), State(job, best.offer, best.config)
     fall = waterfall_between(start, [*batch_edit(job), *config_edits(start, end)], price)
+    if today.basis == "measured":
+        fall = starting_at(
+            fall, today.duration_s.p50, today.cost_usd.p50, "modelled instead of measured",
+            ("measured", "the cost model"),
+        )  # fmt: skip
     return Journey(
         waterfall=ending_at(fall, best, "measured instead of modelled"),
         options=side_options(end, price, space, calibration),
@@ -73,13 +78,16 @@ def ending_at(fall: Waterfall, row: Estimated, why: str) -> Waterfall:
     return replace(closed, steps=(*fall.steps, last))
 
 
-def starting_at(fall: Waterfall, seconds: float, dollars: float, why: str) -> Waterfall:
-    """The waterfall with a first step from what was said before."""
+def starting_at(
+    fall: Waterfall, seconds: float, dollars: float, why: str,
+    bases: tuple[str, str] = ("as recorded", "as answered now"),
+) -> Waterfall:  # fmt: skip
+    """The waterfall with a first step from what was said before, on another basis."""
     gap_s, gap_usd = fall.start_s - seconds, fall.start_usd - dollars
     opened = replace(fall, start_s=seconds, start_usd=dollars)
     if _tiny(gap_s, gap_usd):
         return replace(opened, steps=_absorbed(fall.steps, gap_s, gap_usd))
-    first = WaterfallStep(why, "as recorded", "as answered now", gap_s, gap_usd)
+    first = WaterfallStep(why, *bases, gap_s, gap_usd)
     return replace(opened, steps=(first, *fall.steps))
 
 

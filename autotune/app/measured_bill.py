@@ -94,6 +94,7 @@ def measured_row(job: Job, predicted: Estimated, record: ProbeRecord, memo: Memo
         **_verdict(predicted, memory.total),
         reserved_bytes=float(record.result["memory"]["reserved_bytes"]),
         checkpoints=checkpoints,
+        caution=1.0,
         measured=_measured(predicted, record),
     )  # fmt: skip
 
@@ -149,6 +150,12 @@ UNMEASURED = {
 }
 
 
+def told_apart(row: Estimated, other: Estimated) -> bool:
+    """Whether two measured rows differ by more than their 80 % intervals allow."""
+    one, two = row.duration_s, other.duration_s
+    return two.p10 > one.p90 or one.p10 > two.p90
+
+
 def same_steps(row: Estimated, other: Estimated) -> bool:
     """Whether both run the same training steps; how often they save may differ."""
     closed = {"checkpoint_every_steps": 1, "save_total_limit": 1}
@@ -172,7 +179,7 @@ def _measured(predicted: Estimated, record: ProbeRecord) -> Measured:
         predicted.offer, predicted.config,
         record.step_s(predicted.config.gradient_accumulation_steps),
         float(memory["allocated_bytes"]), float(memory["reserved_bytes"]),
-        f"probe {record.key} on {record.device}, {record.when}",
+        f"probe {record.key} on {record.device}, {record.when}", predicted.step_time_s,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from autotune.app import explain, runs
 from autotune.app import tune as model_tune
-from autotune.app.measured_bill import as_measured, narrowest_measured, same_steps
+from autotune.app.measured_bill import as_measured, narrowest_measured, same_steps, told_apart
 from autotune.app.probe_device import local_for, offers_here
 from autotune.app.probe_plan import ProbeOptions, plan_probe
 from autotune.app.probe_study import check_affordable, probe_candidates
@@ -178,24 +178,34 @@ def _measured_answer(priced: model_tune._Priced, options: Options, found: Probed
             best=None,
             misses=(),
             tie=False,
+            ties=(),
             reasons={},
             alternatives=(),
+            pareto=(),
+            machines=(),
+            beyond=(),
             sensitivities=(),
             worth_a_probe=(),
         )
     others = [item for item in rows if item is not best]
-    pick = found.explored.pick
-    tied = set(found.ties) if best.index == pick else set()
+    tied = set(found.ties) if best.index == found.explored.pick else set()
+    shown = others[:ALTERNATIVES]
+    ties = tuple(
+        place
+        for place, item in enumerate(shown)
+        if item.index in tied and not told_apart(best.row, item.row)
+    )
     modelled = CostModel(priced.job, priced.calibration).price(found.bill.candidates)
     return replace(
         base,
         best=best.row,
         today=_today(base.today, rows),
-        alternatives=tuple(item.row for item in others[:ALTERNATIVES]),
+        alternatives=tuple(item.row for item in shown),
         pareto=_front(rows),
         machines=_machines(base.machines, rows),
         misses=misses,
-        tie=bool(tied),
+        tie=bool(ties),
+        ties=ties,
         reasons=_reasons(modelled, best, others),
         narrowest=narrowest_measured(best),
         warnings=priced.warnings,
@@ -332,6 +342,7 @@ def _finish(
         probes=len(run),
         probe_seconds=sum(record.wall_s for record in run),
         stopped_because=found.stopped_because,
+        probe_budget_s=(options.probing or ProbeOptions()).seconds,
     )
     answer = replace(
         answer, probed=_runs(found), search=search, warnings=(*answer.warnings, *found.notes)

@@ -8,7 +8,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from autotune.cost.device_memory import blas_bytes
-from autotune.cost.fit_claims import surest
+from autotune.cost.fit_claims import HOPELESS, surest
 from autotune.cost.memory_constants import memory_constants
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import Candidates
@@ -83,7 +83,8 @@ def with_trace(bill: Bill, index: int, row: Estimated, traced: Traced) -> Estima
 
 
 def _verdict(row: Estimated, capacity: float) -> Verdict:
-    if row.memory_bytes.total - row.memory_bytes.fragmentation > capacity:
+    needed = row.memory_bytes.total - row.memory_bytes.fragmentation
+    if needed > capacity and row.fits_probability < HOPELESS:
         return "certain_oom"
     return "fits" if row.feasible else "at_risk"
 

@@ -32,7 +32,7 @@ from autotune.domain.candidates import Candidates
 from autotune.domain.paths import whole
 from autotune.domain.recommendation import Recommendation, Rejected, SearchRecord
 from autotune.domain.units import format_count
-from autotune.search import selection
+from autotune.search import near_misses, selection
 from autotune.search.by_offer import best_of_each_offer
 from autotune.search.samplers import CALIBRATED, check_sampler
 
@@ -240,18 +240,20 @@ def _answer(
     priced: _Priced, options: Options, explored: Exploration, chosen: Selection, tracing: Tracing
 ) -> Recommendation:
     bill, pick = priced.bill, chosen.index
-    front = selection.pareto_front(bill)[:FRONT_SHOWN]
-    others = selection.alternatives(bill, pick, options.objective) if pick is not None else []
+    among = _among(options, explored)
+    front = selection.pareto_front(bill, among)[:FRONT_SHOWN]
+    others, ties = _others(bill, chosen, options.objective, among)
     return Recommendation(
         job=priced.job,
         best=tracing.row(pick) if pick is not None else None,
         today=_today(priced),
         alternatives=tuple(tracing.row(i) for i in others),
         pareto=tuple(tracing.row(i) for i in front),
-        machines=_machines(priced, tracing, options.objective),
+        machines=_machines(priced, tracing, options.objective, among),
         beyond=tuple(tracing.row(i) for i in selection.beyond_front(bill)[:BEYOND_SHOWN]),
         misses=chosen.misses,
-        tie=chosen.tie,
+        tie=bool(ties),
+        ties=ties,
         rejected=_rejected(priced, pick, options.objective),
         search=SearchRecord(
             score=options.score,
@@ -264,6 +266,7 @@ def _answer(
             probe_seconds=0.0,
             wall_seconds=0.0,
             stopped_because=explored.stopped_because,
+            objective=options.objective,
         ),
         reasons=explain.reasons(bill, pick) if pick is not None else {},
         narrowest=narrowest_input(bill, pick) if pick is not None else "",
@@ -273,11 +276,29 @@ def _answer(
     )
 
 
-def _machines(priced: _Priced, tracing: Tracing, objective: Objective) -> tuple[Estimated, ...]:
+def _among(options: Options, explored: Exploration) -> tuple[int, ...] | None:
+    """What an answer is chosen from: with a stock sampler what it tried, else everything."""
+    measured = options.score == "probe"
+    return None if measured or options.sampler == CALIBRATED else tuple(explored.tried)
+
+
+def _others(
+    bill: Bill, chosen: Selection, objective: Objective, among: tuple[int, ...] | None
+) -> tuple[list[int], tuple[int, ...]]:
+    """The alternatives, and which of them tie with the pick."""
+    if chosen.index is None:
+        return [], ()
+    found = selection.alternatives(bill, chosen.index, objective, among=among)
+    return selection.with_runner_up(bill, chosen, found, objective)
+
+
+def _machines(
+    priced: _Priced, tracing: Tracing, objective: Objective, among: tuple[int, ...] | None
+) -> tuple[Estimated, ...]:
     """The best of each offer, where there are several."""
     if len(priced.job.offers) == 1:
         return ()
-    return tuple(tracing.row(i) for i in best_of_each_offer(priced.bill, objective))
+    return tuple(tracing.row(i) for i in best_of_each_offer(priced.bill, objective, among))
 
 
 def _sensitivities(priced: _Priced, tracing: Tracing, pick: int | None) -> tuple[Sensitivity, ...]:
@@ -318,7 +339,7 @@ def _today(priced: _Priced) -> Estimated | None:
 
 def _rejected(priced: _Priced, pick: int | None, objective: Objective) -> Rejected:
     bill = priced.bill
-    near = selection.nearest_misses(bill, MISSES_SHOWN, pick=pick, objective=objective)
+    near = near_misses.nearest_misses(bill, MISSES_SHOWN, pick=pick, objective=objective)
     infeasible = int((~bill.feasible).sum())
     by_reason = dict(priced.found.rejected)
     if infeasible:
@@ -328,7 +349,7 @@ def _rejected(priced: _Priced, pick: int | None, objective: Objective) -> Reject
     return Rejected(
         count=sum(by_reason.values()),
         by_reason=by_reason,
-        nearest=tuple(selection.as_infeasible(bill, i) for i in near),
+        nearest=tuple(near_misses.as_infeasible(bill, i) for i in near),
         relaxations=relaxed,
         shortfall=shortfall_of(bill, near[0]) if lost and near else None,
     )

@@ -128,6 +128,7 @@ def estimate(bill: Bill, i: int) -> Estimated:
         checkpoint_bytes=bill.at("checkpoint", "bytes", i),
         reserved_bytes=bill.at("memory", "reserved", i),
         step_bound=step_bound,
+        caution=bill.at("compute", "unseen_device", i) * bill.at("compute", "unmeasured_gain", i),
     )
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 ROOMY, CROWDED = "roomy", "crowded"
 CLAIM_KINDS = (ROOMY, CROWDED)
 SAME = 1e-9  # relative
+HOPELESS = 0.01  # probability of fitting under which a run is said to fail for certain
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,17 @@ class Claims:
     def bears(self) -> float:
         """The probability that a further claim of the kind holds."""
         return (self.n - self.failures + 1) / (self.n + 2)
+
+
+def is_certain_oom(
+    needed_bytes: FloatArray, capacity_bytes: FloatArray, probability: FloatArray
+) -> BoolArray:
+    """[n] whether a run fails for sure: it needs more than there is, and no spread makes up for it.
+
+    needed: allocated at the peak, with the context.
+    """
+    certain: BoolArray = (needed_bytes > capacity_bytes) & (probability < HOPELESS)
+    return certain
 
 
 def is_crowded(held_bytes: FloatArray, usable_bytes: FloatArray) -> BoolArray:

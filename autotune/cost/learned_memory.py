@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost.fit_claims import borne, is_crowded
+from autotune.cost.fit_claims import borne, is_certain_oom, is_crowded
 from autotune.cost.instants import PARTS
 from autotune.cost.memory import LEAST_LOG_SD, normal_cdf
 from autotune.cost.memory_constants import memory_constants
@@ -33,6 +33,8 @@ def learned_memory(outputs: Outputs, factor: float, log_sd: float | None) -> Out
     cached_sd = np.sqrt(np.maximum(outputs["reserved_log_sd"] ** 2 - outputs["log_sd"] ** 2, 0.0))
     spread = np.maximum(np.hypot(own_sd, outputs["slack_log_sd"]), LEAST_LOG_SD)
     crowded = is_crowded(reserved + context, outputs["usable"])
+    claims = memory_constants().claims
+    fits = borne(normal_cdf(np.log(capacity / total) / spread), crowded, claims)
     return {
         **outputs,
         **parts,
@@ -41,10 +43,8 @@ def learned_memory(outputs: Outputs, factor: float, log_sd: float | None) -> Out
         "reserved": reserved,
         "driver": reserved + context,
         "crowded": crowded.astype(np.float64),
-        "fits_probability": borne(
-            normal_cdf(np.log(capacity / total) / spread), crowded, memory_constants().claims
-        ),
-        "certain_oom": (allocated + context > capacity).astype(np.float64),
+        "fits_probability": fits,
+        "certain_oom": is_certain_oom(allocated + context, capacity, fits).astype(np.float64),
         "log_sd": own_sd,
         "reserved_log_sd": np.hypot(own_sd, cached_sd),
     }

@@ -17,7 +17,7 @@ import numpy as np
 
 from autotune.cost import device_memory
 from autotune.cost.columns import Component, Outputs
-from autotune.cost.fit_claims import borne, is_crowded
+from autotune.cost.fit_claims import borne, is_certain_oom, is_crowded
 from autotune.cost.instants import PARTS, instants
 from autotune.cost.memory_constants import KINDS, RESERVED_KINDS, memory_constants
 from autotune.cost.memory_spread import by_kind, by_reserved_kind, uncertainty
@@ -69,6 +69,7 @@ def price_memory(job: Job, columns: Columns, model: MemoryConstants | None = Non
     spread = np.maximum(np.hypot(log_sd, slack_log_sd), LEAST_LOG_SD)
     usable = capacity - job.limits.vram_headroom * device_memory.driver_total(columns)
     crowded = is_crowded(reserved + context, usable)
+    fits = borne(normal_cdf(np.log(capacity / total) / spread), crowded, model.claims)
     return {
         **parts,
         "total": total,
@@ -79,10 +80,8 @@ def price_memory(job: Job, columns: Columns, model: MemoryConstants | None = Non
         "driver": reserved + context,
         "slack_log_sd": slack_log_sd,
         "crowded": crowded.astype(np.float64),
-        "fits_probability": borne(
-            normal_cdf(np.log(capacity / total) / spread), crowded, model.claims
-        ),
-        "certain_oom": (allocated + context > capacity).astype(np.float64),
+        "fits_probability": fits,
+        "certain_oom": is_certain_oom(allocated + context, capacity, fits).astype(np.float64),
         "log_sd": log_sd,
         "reserved_log_sd": np.hypot(log_sd, by_reserved_kind(job, columns, model.reserved)),
         "kind": by_kind(job, columns, KIND_INDEX),

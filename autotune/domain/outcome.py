@@ -116,6 +116,7 @@ class Estimated:
     checkpoints: int
     checkpoint_bytes: float
     reserved_bytes: float = 0.0  # by torch's allocator at the peak: allocated and cached
+    caution: float = 1.0  # a step at the pessimistic end of what nobody measured, over the step
     step_bound: Bound = "compute"  # what bounds a training step by the model, data aside
     measured: Measured | None = None  # what the row rests on, when its basis is measured
     traced: MemoryTrace | None = None  # what its memory rests on, where it was traced
@@ -176,6 +177,7 @@ class Measured:
     peak_allocated_bytes: float
     peak_reserved_bytes: float
     provenance: str
+    predicted_step_s: float | None = None  # by the model, before anything was measured
 
 
 @dataclass(frozen=True, slots=True)

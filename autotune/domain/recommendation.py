@@ -68,6 +68,8 @@ class SearchRecord:
     probe_seconds: float
     wall_seconds: float
     stopped_because: str
+    objective: str = "cost"  # what was minimised: cost or time
+    probe_budget_s: float | None = None  # as asked for; None where nothing is probed
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ class Recommendation:
     alternatives: tuple[Estimated, ...]
     pareto: tuple[Estimated, ...]
     misses: tuple[Miss, ...]
-    tie: bool
+    tie: bool  # with the alternatives at `ties`
     rejected: Rejected
     search: SearchRecord
     reasons: dict[str, str] = field(default_factory=dict)  # knob -> one clause why
@@ -160,4 +162,5 @@ class Recommendation:
     beyond: tuple[Estimated, ...] = ()  # would beat the front, but do not fit
     contradictions: tuple[str, ...] = ()  # what the job file says that does not hold
     journey: Journey | None = None  # from today to the pick, where both are there
+    ties: tuple[int, ...] = ()  # places among the alternatives that cannot be told apart from best
     asked: Asked | None = None  # None: not from a command line

@@ -13,7 +13,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from autotune.cost import device_memory
-from autotune.cost.fit_claims import surest
+from autotune.cost.fit_claims import HOPELESS, surest
 from autotune.cost.memory_constants import memory_constants
 from autotune.domain.outcome import FEASIBLE_PROBABILITY
 
@@ -120,7 +120,7 @@ def with_traced(found: Prediction, case: MeasuredCase, peak_bytes: float) -> Pre
         NormalDist().cdf(math.log(found.usable_bytes / total) / spread),
         surest(crowded=crowded, claims=memory_constants().claims),
     )
-    certain = allocated + context > found.usable_bytes
+    certain = allocated + context > found.usable_bytes and fits < HOPELESS
     return replace(
         found,
         memory={

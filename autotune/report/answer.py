@@ -19,7 +19,7 @@ from autotune.report.comparison import (
 from autotune.report.how_to_run import run_section
 from autotune.report.phrases import (
     BASIS,
-    BOUND,
+    bound_words,
     config_phrase,
     differences,
     fit_phrase,
@@ -31,6 +31,7 @@ from autotune.report.phrases import (
     seconds_span,
     speed_phrase,
     step_arithmetic,
+    tie_phrase,
     token_arithmetic,
     usd_span,
 )
@@ -139,7 +140,7 @@ def bill_sections(row: Row) -> list[Section]:
     time_blocks: list[Block] = [time_bars(row["time_s"])]
     speed = speed_phrase(row) + (saves if count else "")
     time_blocks.append(Paragraph(_sentence(speed) + "."))
-    time_blocks.append(Paragraph(f"Bound by {BOUND[row['bound_by']]}."))
+    time_blocks.append(Paragraph(f"Bound by {bound_words(row)}."))
     return [
         Section("Where the time goes", tuple(time_blocks)),
         Section("Where the memory goes", _memory_blocks(row)),
@@ -196,13 +197,9 @@ def _answer(payload: RecommendationPayload) -> Section:
         blocks.append(Paragraph(_saving(today, row), "good"))
     fits = f"{_sentence(fit_phrase(row))}: {memory_phrase(row)}."
     blocks.append(Paragraph(f"{fits} {_basis(row)}"))
-    if payload["tie"]:
-        blocks.append(
-            Paragraph(
-                "A tie: the alternatives below cannot be told apart from this one by what is "
-                "known. The simpler and safer one was taken."
-            )
-        )
+    tie = tie_phrase(payload)
+    if tie:
+        blocks.append(Paragraph(tie))
     return Section("", tuple(blocks))
 
 

@@ -91,21 +91,26 @@ def _label(row: Row, pick: Row) -> str:
 
 
 def _alternative(label: str, row: Row, pick: Row, *, several: bool) -> tuple[str, ...]:
-    usd, least = row["cost_usd"]["p50"], pick["cost_usd"]["p50"]
     return (
         f"{offer_name(row)}: {label}" if several else label,
         format_seconds(row["duration_s"]["p50"]),
-        format_usd(usd),
-        against(usd, least) if row is not pick else "",
+        format_usd(row["cost_usd"]["p50"]),
+        against(row, pick) if row is not pick else "",
         format_bytes(row["memory_bytes"]["total"]),
         probability(row),
     )
 
 
-def against(usd: float, least: float) -> str:
-    """The dearer by, in percent: "+4%"; "same" where it rounds to nothing."""
+def against(row: Row, pick: Row) -> str:
+    """The dearer by, in percent: "+4%"; "same" where it rounds to nothing.
+
+    Cheaper by what nobody measured alone, it says so: that is why it is not the pick.
+    """
+    usd, least = row["cost_usd"]["p50"], pick["cost_usd"]["p50"]
     percent = round(100 * (usd - least) / least) if least else 0
-    return f"{percent:+d}%" if percent else "same" if least else ""
+    told = f"{percent:+d}%" if percent else "same" if least else ""
+    sure, other = (each["cost_usd"]["p50"] * each.get("caution", 1.0) for each in (pick, row))
+    return f"{told}, unmeasured" if percent < 0 and other >= sure else told
 
 
 def front_section(payload: RecommendationPayload) -> Section:

@@ -64,6 +64,7 @@ def recommendation_payload(rec: Recommendation) -> RecommendationPayload:
         "pareto": [row_payload(row) for row in rec.pareto],
         "misses": [{"limit": miss.limit, "by": _real(miss.by, "misses.by")} for miss in rec.misses],
         "tie": bool(rec.tie),
+        "ties": [_whole(place) for place in rec.ties],
         "narrowest": rec.narrowest,
         "reasons": _reasons(rec),
         "rejected": {
@@ -237,6 +238,7 @@ def row_payload(row: Estimated) -> Row:
         "spot": bool(row.offer.spot),
         "config": _config(row.config),
         "basis": row.basis,
+        "caution": _real(row.caution, "caution"),
         "checkpoints": _whole(row.checkpoints),
         "checkpoint_bytes": _real(row.checkpoint_bytes, "checkpoint_bytes"),
         "duration_s": _spread(row.duration_s, "duration_s"),
@@ -264,7 +266,8 @@ def _measured(measured: Measured | None) -> dict[str, Any] | None:
         return None
     names = ("step_time_s", "peak_allocated_bytes", "peak_reserved_bytes")
     figures = {name: _real(getattr(measured, name), f"measured.{name}") for name in names}
-    return {**figures, "provenance": measured.provenance}
+    predicted = _maybe(measured.predicted_step_s, "measured.predicted_step_s")
+    return {**figures, "provenance": measured.provenance, "predicted_step_s": predicted}
 
 
 def _memory(row: Estimated) -> dict[str, float]:
@@ -295,6 +298,8 @@ def _search(search: SearchRecord) -> SearchPayload:
         "probe_seconds": _real(search.probe_seconds, "search.probe_seconds"),
         "wall_seconds": _real(search.wall_seconds, "search.wall_seconds"),
         "stopped_because": search.stopped_because,
+        "objective": search.objective,
+        "probe_budget_s": _maybe(search.probe_budget_s, "search.probe_budget_s"),
     }
 
 

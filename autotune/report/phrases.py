@@ -11,7 +11,7 @@ from autotune.domain.units import format_bytes, format_count, format_seconds, fo
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from autotune.report.schema import JobPayload, Row, SpreadPayload
+    from autotune.report.schema import JobPayload, RecommendationPayload, Row, SpreadPayload
 
 BASIS = {
     "modelled": "Modelled: no measurement went into it",
@@ -35,6 +35,8 @@ VERDICT = {
     "at_risk": "is at risk of running out of memory",
     "certain_oom": "does not fit: it runs out of memory",
 }
+IN_STEP = frozenset({"compute", "bandwidth", "launch", "communication"})
+FAR_OFF = 2.0  # measured over modelled, each way: beyond it efficiency does not explain the gap
 LITTLE_ROOM = "should run, though what torch caches would fill the memory"
 TRAINER_NAMES = {  # knob -> the argument of transformers' Trainer
     "micro_batch_size": "per_device_train_batch_size",
@@ -184,6 +186,37 @@ def token_arithmetic(job: JobPayload) -> str:
         f"{format_count(job['tokens'])} tokens before padding{sure}; a row has "
         f"{job['mean_length']:.0f} on average, {format_count(job['max_length'])} at most, {padded}"
     )
+
+
+def bound_words(row: Row) -> str:
+    """What sets the pace, in words; for steps that the model is far off, that this is not known.
+
+    The model says what fills a step. Where it gives the step a quite different time, it is not the
+    step that it describes.
+    """
+    measured, bound = row["measured"], row["bound_by"]
+    predicted = (measured or {}).get("predicted_step_s")
+    if not measured or not predicted or bound not in IN_STEP:
+        return BOUND[bound]
+    ratio = measured["step_time_s"] / predicted
+    if 1.0 / FAR_OFF <= ratio <= FAR_OFF:
+        return BOUND[bound]
+    times = f"{ratio:.3g} times" if ratio > 1 else f"1/{1.0 / ratio:.3g} of"
+    return f"the training steps: each takes {times} what the model expects, for reasons it lacks"
+
+
+def tie_phrase(payload: RecommendationPayload) -> str:
+    """What a tie is with, and which of them was taken; empty where there is none."""
+    best, ties = payload["best"], payload.get("ties", [])
+    if not best or not ties:
+        return ""
+    count = f"{len(ties)} of the alternatives" if len(ties) > 1 else "the next best"
+    text = f"A tie: {count} cannot be told apart from it by what is known"
+    rows = [payload["alternatives"][place] for place in ties]
+    least = min(row["duration_s"]["p50"] for row in rows)
+    if best["basis"] == "measured" and least < best["duration_s"]["p50"]:
+        text += f" ({format_seconds(least)} was the least); the plainer was taken"
+    return f"{text}."
 
 
 def memory_phrase(row: Row) -> str:

@@ -32,6 +32,7 @@ class Row(TypedDict):
     spot: bool
     config: dict[str, int | bool | str]
     basis: str
+    caution: NotRequired[float]  # a step at the slow end of what nobody measured, over the step
     checkpoints: int
     checkpoint_bytes: float
     duration_s: SpreadPayload
@@ -184,6 +185,8 @@ class SearchPayload(TypedDict):
     probe_seconds: float
     wall_seconds: float
     stopped_because: str
+    objective: NotRequired[str]  # what was minimised: cost or time
+    probe_budget_s: NotRequired[float | None]  # as it was asked for
 
 
 class SensitivityPayload(TypedDict):
@@ -325,6 +328,7 @@ class RecommendationPayload(TypedDict):
     pareto: list[Row]
     misses: list[MissPayload]
     tie: bool
+    ties: NotRequired[list[int]]  # places among the alternatives that the tie is with
     reasons: dict[str, str]
     narrowest: str
     rejected: RejectedPayload

@@ -9,24 +9,31 @@ import numpy as np
 
 from autotune.cost.columns import Table
 from autotune.domain.candidates import OFFER, Candidates
-from autotune.search.selection import choosable
+from autotune.search.selection import choosable, figures
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from autotune.cost.model import Bill
     from autotune.search.selection import Objective
 
 
-def best_of_each_offer(bill: Bill, objective: Objective) -> list[int]:
-    """The cheapest (or soonest) candidate of every offer; where none fits, the nearest to it."""
-    figures = bill.cost_usd if objective == "cost" else bill.duration_s
-    fits, offers = choosable(bill), bill.candidates.codes[OFFER]
+def best_of_each_offer(
+    bill: Bill, objective: Objective, among: Iterable[int] | None = None
+) -> list[int]:
+    """The cheapest (or soonest) candidate of every offer; where none fits, the nearest to it.
+
+    among: of these alone; an offer none of whose fitting candidates is among them is left out.
+    """
+    first, second = figures(bill, objective)
+    fits, offers = choosable(bill, among), bill.candidates.codes[OFFER]
     found = []
     for number in range(len(bill.job.offers)):
         at = np.flatnonzero(offers == number)
         pool = at[fits[at]]
-        if len(pool):
-            found.append(int(pool[np.argmin(figures[pool])]))
-        elif len(at):
+        if len(pool):  # what is free is free whatever it takes: then the soonest
+            found.append(int(pool[np.lexsort((second[pool], first[pool]))[0]]))
+        elif len(at) and not choosable(bill)[at].any():
             found.append(int(at[np.argmin(bill.memory_violation[at])]))
     return found
 

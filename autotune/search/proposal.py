@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.search.near_misses import nearest_misses
 from autotune.search.selection import (
     Objective,
     alternatives,
     best_index,
     choosable,
-    nearest_misses,
     neighbours,
     pareto_front,
     scores,

@@ -13,7 +13,6 @@ import numpy as np
 
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
-from autotune.domain.outcome import Infeasible
 from autotune.domain.recommendation import Miss
 
 if TYPE_CHECKING:
@@ -91,10 +90,14 @@ def violations(bill: Bill) -> tuple[FloatArray, FloatArray]:
     return bill.memory_violation, bill.disk_short_bytes / disk
 
 
-def choosable(bill: Bill) -> BoolArray:
-    """[n] feasible with finite figures."""
+def choosable(bill: Bill, among: Iterable[int] | None = None) -> BoolArray:
+    """[n] feasible with finite figures; among: of these alone."""
     finite = np.isfinite(bill.duration_s) & np.isfinite(bill.cost_usd)
     usable: BoolArray = np.asarray(bill.feasible, np.bool_) & finite
+    if among is not None:
+        listed = np.zeros(len(bill), np.bool_)
+        listed[list(among)] = True
+        usable &= listed
     return usable
 
 
@@ -106,11 +109,7 @@ def best_index(
     When none respects them, the candidate nearest to the limits: the soonest for a deadline, the
     cheapest for a budget, the smallest relative excess for both. `among` restricts the choice.
     """
-    pool = choosable(bill)
-    if among is not None:
-        listed = np.zeros(len(bill), np.bool_)
-        listed[list(among)] = True
-        pool &= listed
+    pool = choosable(bill, among)
     if not pool.any():
         return Selection(None, None, None, tie=False)
     excess = _excess(bill, limits)
@@ -130,7 +129,7 @@ def best_index(
 def _excess(bill: Bill, limits: Limits) -> FloatArray:
     """[n] by how much, relatively, the worst of the limits is missed; 0 within all.
 
-    At the pessimistic end of what nobody measured, as everything that decides is (`_figures`).
+    At the pessimistic end of what nobody measured, as everything that decides is (`figures`).
     """
     excess = np.zeros(len(bill))
     time, cost = bill.duration_s * bill.caution, bill.cost_usd * bill.caution
@@ -157,7 +156,7 @@ def _misses(bill: Bill, limits: Limits, index: int) -> tuple[Miss, ...]:
     return tuple(found)
 
 
-def _figures(bill: Bill, objective: Objective) -> tuple[FloatArray, FloatArray]:
+def figures(bill: Bill, objective: Objective) -> tuple[FloatArray, FloatArray]:
     """What is minimised first, and what decides between equals: both as `cautious_scores`."""
     first = cautious_scores(bill, objective)
     by_cost = score_name(bill, objective) == "cost_usd"
@@ -170,7 +169,7 @@ def _column(bill: Bill, axis: str, ranks: Iterable[float], at: Indices) -> Float
     return column
 
 
-def _identity(bill: Bill, at: Indices) -> list[FloatArray]:
+def identity(bill: Bill, at: Indices) -> list[FloatArray]:
     """Sort keys by what the candidates are, the weightiest first: plain settings win."""
     levels = bill.candidates.levels
     texts = [repr(offer) for offer in levels[OFFER]]
@@ -186,14 +185,14 @@ def _identity(bill: Bill, at: Indices) -> list[FloatArray]:
 
 def _least(bill: Bill, pool: BoolArray, objective: Objective) -> int:
     """The candidate of the pool with the least score, then the least of the other figure."""
-    first, second = _figures(bill, objective)
+    first, second = figures(bill, objective)
     at: Indices = np.flatnonzero(pool & (first <= first[pool].min()))
     at = at[second[at] <= second[at].min()]
-    return int(at[np.lexsort(_identity(bill, at)[::-1])[0]])
+    return int(at[np.lexsort(identity(bill, at)[::-1])[0]])
 
 
 def _near(bill: Bill, objective: Objective, index: int, optimum: int) -> bool:
-    first, second = _figures(bill, objective)
+    first, second = figures(bill, objective)
     if first[optimum] > 0 or first[index] > 0:
         return bool(first[index] <= first[optimum] * (1 + TIE))
     return bool(second[index] <= second[optimum] * (1 + TIE))
@@ -205,7 +204,7 @@ def _plainest(bill: Bill, pool: BoolArray, objective: Objective, optimum: int) -
     Then the attention kernel of today.
     Source: derived: a difference that no measurement shows should buy headroom and simplicity.
     """
-    first, second = _figures(bill, objective)
+    first, second = figures(bill, objective)
     free = first[optimum] <= 0
     figure = second if free else first
     offers = bill.candidates.codes[OFFER]
@@ -219,7 +218,7 @@ def _plainest(bill: Bill, pool: BoolArray, objective: Objective, optimum: int) -
         _column(bill, "micro_batch_size", levels["micro_batch_size"], at),
         _column(bill, "attention", _attention_ranks(bill), at),
         figure[at],
-        *_identity(bill, at),
+        *identity(bill, at),
     ]
     return int(at[np.lexsort(keys[::-1])[0]])
 
@@ -241,9 +240,25 @@ def _runner_up(bill: Bill, pool: BoolArray, objective: Objective, index: int) ->
     return _least(bill, other, objective) if other.any() else None
 
 
-def pareto_front(bill: Bill) -> list[int]:
+def with_runner_up(
+    bill: Bill, chosen: Selection, others: list[int], objective: Objective
+) -> tuple[list[int], tuple[int, ...]]:
+    """The alternatives with the runner-up of a tie among them, and which of them are the tie."""
+    if not chosen.tie or chosen.runner_up is None or chosen.optimum is None:
+        return others, ()
+    first, second = figures(bill, objective)
+    if chosen.runner_up not in others:
+        kept = [*others[: max(len(others) - 1, 0)], chosen.runner_up]
+        others = sorted(kept, key=lambda i: (first[i], second[i]))
+    optimum = chosen.optimum
+    return others, tuple(
+        place for place, i in enumerate(others) if _near(bill, objective, i, optimum)
+    )
+
+
+def pareto_front(bill: Bill, among: Iterable[int] | None = None) -> list[int]:
     """Feasible candidates that no other beats in both time and cost, soonest first; exact."""
-    return _front(bill, choosable(bill))
+    return _front(bill, choosable(bill, among))
 
 
 def beyond_front(bill: Bill) -> list[int]:
@@ -270,18 +285,24 @@ def _front(bill: Bill, pool: BoolArray) -> list[int]:
     pool = pool & (cost <= cost[soonest])
     pool &= time <= max(time[soonest], time[cheapest])
     at: Indices = np.flatnonzero(pool)
-    at = at[np.lexsort([*_identity(bill, at)[::-1], cost[at], time[at]])]
+    at = at[np.lexsort([*identity(bill, at)[::-1], cost[at], time[at]])]
     before = np.concatenate([[np.inf], np.minimum.accumulate(cost[at])[:-1]])
     return [int(i) for i in at[cost[at] < before]]
 
 
-def alternatives(bill: Bill, pick: int, objective: Objective = "cost", k: int = 5) -> list[int]:
+def alternatives(
+    bill: Bill, pick: int, objective: Objective = "cost", k: int = 5,
+    among: Iterable[int] | None = None,
+) -> list[int]:  # fmt: skip
     """The best feasible candidates that differ visibly from the pick and from each other.
 
     Visibly: another offer, precision, activation checkpointing or micro-batch size. At most two of
-    one offer while other offers have some left.
+    one offer while other offers have some left. Where the pick keeps the job's limits, so do they.
     """
-    pool = choosable(bill)
+    pool = choosable(bill, among)
+    excess = _excess(bill, bill.job.limits)
+    if excess[pick] <= 0:
+        pool &= excess <= 0
     groups = _best_of_groups(bill, pool, VISIBLE, objective, but=pick)
     chosen: list[int] = []
     spare: list[int] = []
@@ -291,7 +312,7 @@ def alternatives(bill: Bill, pick: int, objective: Objective = "cost", k: int = 
         offer = int(offers[index])
         taken[offer] = taken.get(offer, 0) + 1
         (chosen if taken[offer] <= PER_OFFER else spare).append(index)
-    first, second = _figures(bill, objective)
+    first, second = figures(bill, objective)
     kept = (chosen[:k] + spare)[:k]
     return sorted(kept, key=lambda i: (first[i], second[i]))
 
@@ -305,11 +326,11 @@ def _best_of_groups(
         return []
     key = _group_keys(bill, axes)
     own, at = key[but], at[key[at] != key[but]]
-    first, second = _figures(bill, objective)
+    first, second = figures(bill, objective)
     least = np.full(int(key.max()) + 1, np.inf)
     np.minimum.at(least, key[at], first[at])
     at = at[first[at] <= least[key[at]]]  # only the best of each group remain, with their equals
-    order = np.lexsort([*_identity(bill, at)[::-1], second[at], first[at]])
+    order = np.lexsort([*identity(bill, at)[::-1], second[at], first[at]])
     found: dict[int, int] = {int(own): but}
     for index in at[order]:
         found.setdefault(int(key[index]), int(index))
@@ -358,55 +379,3 @@ def _adjacent(bill: Bill, axis: str, near: Indices, pick: int) -> list[int]:
     below = [counts[max(c for c in counts if c < own)]] if min(counts, default=own) < own else []
     above = [counts[min(c for c in counts if c > own)]] if max(counts, default=own) > own else []
     return below + above
-
-
-def nearest_misses(
-    bill: Bill, k: int = 3, *, pick: int | None = None, objective: Objective = "cost"
-) -> list[int]:
-    """Candidates that come closest to fitting, one for each amount of memory, closest first.
-
-    With a pick, those that would beat it if they fitted come first.
-    """
-    worst = np.maximum(*violations(bill))
-    first, _ = _figures(bill, objective)
-    missing = (worst > 0) & np.isfinite(worst) & np.isfinite(first)
-    better = missing & (first < first[pick]) if pick is not None else missing
-    found = _misses_in(bill, better, worst, first, k)
-    if len(found) < k and pick is not None:
-        rest = _misses_in(bill, missing & ~better, worst, first, k)
-        found += rest[: k - len(found)]
-    return found
-
-
-def _misses_in(
-    bill: Bill, pool: BoolArray, worst: FloatArray, first: FloatArray, k: int
-) -> list[int]:
-    at: Indices = np.flatnonzero(pool)
-    rows = bill.tables["memory"].row_of[at]
-    least = np.full(int(rows.max(initial=-1)) + 1, np.inf)
-    np.minimum.at(least, rows, worst[at])
-    found: list[int] = []
-    seen: set[tuple[int, float]] = set()
-    for row in np.argsort(least, kind="stable"):
-        if len(found) == k or not np.isfinite(least[row]):
-            break
-        members: Indices = at[(rows == row) & (worst[at] <= least[row])]
-        members = members[first[members] <= first[members].min()]
-        index = int(members[np.lexsort(_identity(bill, members)[::-1])[0]])
-        mark = (int(bill.candidates.codes[OFFER][index]), float(bill.memory_bytes[index]))
-        if mark not in seen:
-            seen.add(mark)
-            found.append(index)
-    return found
-
-
-def as_infeasible(bill: Bill, index: int) -> Infeasible:
-    """A candidate that does not fit as an outcome: what it needs, what there is, and of what."""
-    estimated = bill.estimate(index)
-    memory, disk = (float(values[index]) for values in violations(bill))
-    if memory > 0 or disk <= 0:
-        required, available, reason = bill.memory_bytes[index], bill.usable_bytes[index], "memory"
-    else:
-        available = estimated.offer.host.disk_bytes
-        required, reason = available + bill.disk_short_bytes[index], "disk"
-    return Infeasible(estimated.offer, estimated.config, float(required), float(available), reason)

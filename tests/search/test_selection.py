@@ -13,14 +13,13 @@ from autotune.domain.candidates import OFFER
 from autotune.domain.job import Limits
 from autotune.search import selection
 from autotune.search.by_offer import best_of_each_offer
+from autotune.search.near_misses import as_infeasible, nearest_misses
 from autotune.search.selection import (
     PLATEAU,
     TIE,
     alternatives,
-    as_infeasible,
     best_index,
     beyond_front,
-    nearest_misses,
     neighbours,
     pareto_front,
 )

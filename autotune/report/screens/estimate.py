@@ -49,7 +49,7 @@ def _sections(payload: EstimatePayload, tight: int) -> list[Section]:
         changes = payload.get("relaxations", [])
         sections += relaxed_sections(changes, asked, "estimate", tight)
     most = fewer(MOST_ASSUMED, tight, 6)
-    rests = f"Rests on {basis_phrase(row)}"
+    rests = f"Rests on {basis_phrase(row, payload['job'])}"
     return [
         *sections,
         claim_section(payload.get("claim")),

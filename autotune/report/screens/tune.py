@@ -11,13 +11,14 @@ from autotune.report.blocks import Bullets, Commands, Paragraph, Section, Table
 from autotune.report.comparison import against, worth_phrase
 from autotune.report.how_to_run import to_probe, to_train, to_verify
 from autotune.report.phrases import (
-    BOUND,
+    bound_words,
     fit_phrase,
     global_batch,
     limit_phrase,
     memory_phrase,
     offer_name,
     seconds_span,
+    tie_phrase,
     usd_span,
 )
 from autotune.report.screens.closing import closing_section, decisive_blocks, grounds_section
@@ -63,7 +64,7 @@ def _sections(payload: RecommendationPayload, tight: int) -> list[Section]:
             payload["job"],
             payload["assumed"],
             fewer(MOST_ASSUMED, tight, 4, 6, 9),
-            f"Rests on {basis_phrase(best)}",
+            f"Rests on {basis_phrase(best, payload['job'])}",
         ),
         _sharpen(payload, best, tight),
         _to_run(payload),
@@ -90,9 +91,9 @@ def _opening(payload: RecommendationPayload, best: Row, tight: int) -> list[Bloc
     blocks += decisive_blocks(payload)
     if shows(tight, until=8):
         blocks.append(Paragraph(_why(payload, best)))
-    if payload["tie"] and shows(tight, until=8):
-        text = "A tie: the next best cannot be told apart from it by what is known."
-        blocks.append(Paragraph(text))
+    tie = tie_phrase(payload)
+    if tie and shows(tight, until=8):
+        blocks.append(Paragraph(tie))
     return blocks
 
 
@@ -113,7 +114,7 @@ def bound_phrase(row: Row) -> str:
     """What the time is spent on, and what sets its pace."""
     total = row["duration_s"]["p50"]
     share = row["time_s"]["train"] / total if total else 0.0
-    text = f"Why: bound by {BOUND[row['bound_by']].partition('. ')[0]}"
+    text = f"Why: bound by {bound_words(row).partition('. ')[0]}"
     return f"{text}; training steps are {100 * share:.0f} % of the time." if share else f"{text}."
 
 
@@ -201,8 +202,7 @@ def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Sect
 
 def _cost_cells(row: Row, best: Row) -> tuple[str, ...]:
     """The cost and how much dearer it is."""
-    usd = row["cost_usd"]["p50"]
-    return format_usd(usd), against(usd, best["cost_usd"]["p50"])
+    return format_usd(row["cost_usd"]["p50"]), against(row, best)
 
 
 def _label(row: Row, best: Row) -> str:

@@ -104,9 +104,10 @@ def machine_phrase(row: Row) -> str:
     return f"{offer_name(row)} at {price.partition(' (')[0]}{seen}"
 
 
-def basis_phrase(row: Row) -> str:
-    """What the figures rest on, and what the ranges mean."""
-    return f"{BASIS[row['basis']]}. 8 of 10 runs should end within the ranges."
+def basis_phrase(row: Row, job: JobPayload) -> str:
+    """What the figures rest on, and what the ranges mean; nothing of that for upper bounds."""
+    ranges = "" if lengths_phrase(job) else " 8 of 10 runs should end within the ranges."
+    return f"{BASIS[row['basis']]}.{ranges}"
 
 
 def lengths_phrase(job: JobPayload) -> str:

@@ -1,0 +1,41 @@
+"""Everything that is made of one answer, and what it says that the answer denies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.report.answer import estimate_sections, recommendation_sections
+from autotune.report.html import recommendation_html
+from autotune.report.markdown import estimate_markdown, recommendation_markdown
+from autotune.report.payload import recommendation_payload
+from autotune.report.screens.estimate import estimate_screen
+from autotune.report.screens.tune import recommendation_screen
+from autotune.report.text import sections_text
+from bench.consistency import contradictions
+from bench.consistency_said import said
+
+if TYPE_CHECKING:
+    from autotune.domain.recommendation import Recommendation
+
+
+def problems(rec: Recommendation) -> list[str]:
+    """Of an answer of `tune`: its JSON, first screen, whole text, Markdown and page."""
+    payload: Any = recommendation_payload(rec)
+    reports = {
+        "screen": recommendation_screen(payload),
+        "text": sections_text(recommendation_sections(payload)),
+        "Markdown": recommendation_markdown(payload),
+        "page": recommendation_html(payload),
+    }
+    found = contradictions(payload)
+    return found + [f"{n}: {t}" for n, report in reports.items() for t in said(payload, report)]
+
+
+def problems_of_estimate(payload: Any) -> list[str]:
+    """The same of an answer of `estimate`."""
+    reports = {
+        "screen": estimate_screen(payload), "text": sections_text(estimate_sections(payload)),
+        "Markdown": estimate_markdown(payload),
+    }  # fmt: skip
+    found = contradictions(payload)
+    return found + [f"{n}: {t}" for n, report in reports.items() for t in said(payload, report)]
