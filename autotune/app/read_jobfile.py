@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -280,9 +281,9 @@ def _input_error(error: ValidationError, document: Document, root: type[BaseMode
             near = close_matches(str(path[-1]), known)
             text += f"; close to it: {', '.join(near)}" if near else ""
             hints.append(f"keys {_place(path[:-1])}: {', '.join(known)}")
-        line = document.lines.get(path)
+        line = document.lines.get(path) if path else _line_of_missing(text, document)
         key = _dotted(path)
-        head = f"line {line}, {key}" if line and key else key
+        head = f"line {line}, {key}" if line and key else f"line {line}" if line else key
         problems.append(f"{head}: {text}" if head else text)
     hint = "; ".join(dict.fromkeys(hints)) or None
     shown_problems = problems[:20]
@@ -292,6 +293,17 @@ def _input_error(error: ValidationError, document: Document, root: type[BaseMode
         return InputError(f"{document.name}: {problems[0]}", hint)
     listed = "".join(f"\n  {problem}" for problem in shown_problems)
     return InputError(f"{document.name} has {len(problems)} problems:{listed}", hint)
+
+
+def _line_of_missing(problem: str, document: Document) -> int | None:
+    """The line where a key that is missing would stand: an empty one of its section, or that."""
+    named = re.match(r"(\w+)\.\w+ is missing", problem)
+    if named is None:
+        return None
+    section = document.values.get(named[1])
+    empty = [k for k, v in section.items() if v is None] if isinstance(section, dict) else []
+    paths = [*((named[1], key) for key in empty), (named[1],)]
+    return next((document.lines[path] for path in paths if path in document.lines), None)
 
 
 def _dotted(path: KeyPath) -> str:
@@ -317,7 +329,8 @@ def _problem(item: Mapping[str, Any], path: KeyPath, values: object) -> str:
             values = values[part]  # type: ignore[index]  # whatever the file holds; guarded
         except (TypeError, KeyError, IndexError):
             return message
-    return f"{shown(values)}: {_WORDS.get(item['type']) or _plain(message)}"
+    must = _WORDS.get(item["type"]) or _plain(message)
+    return f"is empty, and {must}" if values is None else f"{shown(values)}: {must}"
 
 
 def _plain(message: str) -> str:

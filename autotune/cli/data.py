@@ -1,4 +1,4 @@
-"""`autotune dataset`, `validate` and `calibrate`: what was measured."""
+"""`autotune dataset`, `init`, `validate` and `calibrate`: what lies here, what was measured."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.output import Format, FormatOption, Progress, QuietOption, emit_as, look
+from autotune.cli.output import Format, FormatOption, Progress, QuietOption, emit, emit_as, look
+from autotune.domain.paths import near
 
 
 def dataset(
@@ -81,6 +82,41 @@ def dataset(
             Format.md: lambda: dataset_markdown(payload),
         },
     )
+
+
+def init(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Where to look.", show_default=False)
+    ] = Path(),
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Write it there; else FOLDER/autotune.yaml."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="NAME", help="Take this model.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="FILE", help="Take these rows.")
+    ] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Write a commented job file from what it can see.
+
+    A model, an adapter, rows or a trainer's config in the folder, and the GPU of this machine.
+    Nothing is written over.
+    """
+    from autotune.app.init import init_job
+
+    with Progress(quiet=quiet) as progress:
+        written = init_job(folder, out, model=model, data=data, progress=progress)
+    lines = [f"wrote {near(written.path)}", *(f"  {line}" for line in written.found)]
+    lines = [" ".join(line.splitlines()) for line in lines]
+    if written.missing:
+        lines += [f"to fill in: {written.missing}", f"then: {written.next_command}"]
+    else:
+        lines.append(f"next: {written.next_command}")
+    emit("\n".join(lines))
 
 
 def validate(

@@ -49,6 +49,7 @@ FLAGS = {
     "models": FORMAT,
     "prices": {"--provider", *FORMAT, *QUIET},
     "dataset": {"--model", "--tokenizer", "--column", "--max-length", "--out", *FORMAT, *QUIET},
+    "init": {"--out", "--model", "--data", *QUIET},
     "validate": {"--data", "--fidelity", *FORMAT, *QUIET},
     "calibrate": {"--out", *FORMAT, *QUIET},
     "runs": FORMAT,

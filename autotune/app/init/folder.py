@@ -1,0 +1,226 @@
+"""What a folder holds of a training job: a model, an adapter, rows, a trainer's own config.
+
+A file that cannot be read, or is something else, is no find; it is never an error here. Nothing is
+executed, and models and rows are read as the commands read them that use them later.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from autotune.app.dataset.columns import row_of
+from autotune.app.dataset.files import Reading
+from autotune.app.dataset.folder import is_data
+from autotune.app.read_jobfile import document_of
+from autotune.catalog.models import find_model
+from autotune.domain.errors import InputError
+from autotune.trainers.detect import detect
+from autotune.trainers.left_alone import refuse_misspelt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from autotune.domain.model import Model
+    from autotune.trainers.imported import Imported
+
+DEEPEST, MOST_ENTRIES, MOST_TRIED = 3, 5_000, 30
+MOST_CONFIG_BYTES = 1_000_000
+_SKIPPED = {
+    "node_modules", "__pycache__", "site-packages", "venv", "env", "wandb", "mlruns", "runs",
+    "outputs", "build", "dist",
+}  # fmt: skip
+_JOB_KEYS = {"model", "hardware"}
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An adapter_config.json: the base that it belongs to, and its shape."""
+
+    path: Path
+    base: str | None
+    stated: dict[str, Any]  # keys of a job's method
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerFile:
+    """A trainer's own config: which trainer's, and what it says."""
+
+    path: Path
+    title: str
+    made: Imported
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """What was found, each the likeliest of its kind; `passed` names what was found beside it."""
+
+    path: Path
+    model: tuple[Path, Model] | None = None
+    adapter: Adapter | None = None
+    data: Path | None = None
+    trainer: TrainerFile | None = None
+    jobs: tuple[Path, ...] = ()  # job files that lie here already
+    unknown_data: tuple[Path, str] | None = None  # rows of no form that is known, and what they are
+    passed: dict[str, tuple[Path, ...]] = field(default_factory=dict)
+
+
+def look_into(folder: Path) -> Folder:
+    """What the folder and those below it hold. Raises InputError where it cannot be read."""
+    if not folder.is_dir():
+        msg = f"{folder} is no folder" if folder.exists() else f"the folder {folder} does not exist"
+        raise InputError(msg, "name the folder of your project, or none for the one you are in")
+    try:
+        files = sorted(_files(folder), key=lambda path: (len(path.parts), str(path)))
+    except OSError as error:
+        msg = f"the folder {folder} cannot be read: {error.strerror}"
+        raise InputError(msg, "name a folder that you may read") from None
+    models = list(_models(files))
+    data = sorted((path for path in files if is_data(path)), key=_likely_training)
+    rows, unknown = _rows(data)
+    trainers, jobs = _configs(files)
+    adapters = [found for path in files if (found := _adapter(path)) is not None]
+    return Folder(
+        folder,
+        models[0] if models else None,
+        adapters[0] if adapters else None,
+        rows[0] if rows else None,
+        trainers[0] if trainers else None,
+        tuple(jobs),
+        None if rows else unknown,
+        {
+            "model": tuple(path for path, _ in models[1:]),
+            "data": tuple(rows[1:]),
+            "trainer": tuple(found.path for found in trainers[1:]),
+        },
+    )
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    pending, seen, base = [folder], 0, len(folder.parts)
+    while pending:
+        here = pending.pop()
+        for item in sorted(here.iterdir()) if here == folder else _listed(here):
+            seen += 1
+            if seen > MOST_ENTRIES:
+                return
+            if item.name.startswith((".", "checkpoint-")) or item.name in _SKIPPED:
+                continue
+            if item.is_dir() and len(item.parts) - base < DEEPEST:
+                pending.append(item)
+            elif item.is_file():
+                yield item
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _models(files: list[Path]) -> Iterator[tuple[Path, Model]]:
+    """Folders with a config.json of a model that is known how to price."""
+    for path in [path for path in files if path.name == "config.json"][:MOST_TRIED]:
+        try:
+            yield path.parent, find_model(str(path.parent))
+        except InputError:
+            continue
+
+
+def _likely_training(path: Path) -> tuple[bool, bool, int, str]:
+    """Training rows before others, shallow before deep."""
+    name = path.name.casefold()
+    other = any(word in name for word in ("test", "valid", "eval", "dev"))
+    return other, "train" not in name, len(path.parts), str(path)
+
+
+def _rows(files: list[Path]) -> tuple[list[Path], tuple[Path, str] | None]:
+    """Files whose first row is of a form that trainers read; else the first one, and what it is."""
+    found: list[Path] = []
+    unknown: tuple[Path, str] | None = None
+    for path in files[:MOST_TRIED]:
+        try:
+            first = next(iter(Reading((path,), most_bytes=1_000_000).records()), None)
+            if first is None:
+                continue
+            row_of(first.content, path.name)
+            found.append(path)
+        except InputError as error:
+            # a config or a list of settings is no data; a table of other columns may be
+            if path.suffix != ".json" or "look like text" in (error.hint or ""):
+                unknown = unknown or (path, error.hint or error.message)
+    return found, unknown
+
+
+def _configs(files: list[Path]) -> tuple[list[TrainerFile], list[Path]]:
+    """Configs of trainers, and job files, among the YAML and JSON files."""
+    trainers, jobs = [], []
+    named = [path for path in files if path.suffix.casefold() in {".yml", ".yaml", ".json"}]
+    for path in [path for path in named if path.name != "config.json"][:MOST_TRIED]:
+        values = _mapping(path)
+        if values is None:
+            continue
+        if values.keys() >= _JOB_KEYS:
+            jobs.append(path)
+            continue
+        found = _trainer(path, values)
+        if found is not None:
+            trainers.append(found)
+    return trainers, jobs
+
+
+def _mapping(path: Path) -> dict[str, Any] | None:
+    try:
+        if path.stat().st_size > MOST_CONFIG_BYTES:
+            return None
+        text = path.read_text(encoding="utf-8-sig")
+        return document_of(text, path.name, json=path.suffix.casefold() == ".json").values
+    except (OSError, ValueError, InputError):
+        return None
+
+
+def _trainer(path: Path, values: dict[str, Any]) -> TrainerFile | None:
+    try:
+        dialect = detect(values, path.name)
+        if dialect is None:
+            return None
+        made = dialect.read(values, path.name)
+        refuse_misspelt(made, path.name)
+    except InputError:
+        return None
+    return TrainerFile(path, dialect.title, made)
+
+
+def _adapter(path: Path) -> Adapter | None:
+    """PEFT's adapter_config.json of a LoRA."""
+    if path.name != "adapter_config.json":
+        return None
+    try:
+        content = json.loads(path.read_bytes()[:MOST_CONFIG_BYTES])
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(content, dict) or content.get("peft_type") != "LORA":
+        return None
+    base, targets = content.get("base_model_name_or_path"), content.get("target_modules")
+    names = [name for name in targets if isinstance(name, str)] if isinstance(targets, list) else []
+    stated = {
+        "kind": "lora",
+        "rank": _number(content.get("r"), whole=True),
+        "alpha": _number(content.get("lora_alpha")),
+        "dropout": _number(content.get("lora_dropout")),
+        "targets": sorted(names) or ("all-linear" if targets == "all-linear" else None),
+    }
+    return Adapter(
+        path,
+        base if isinstance(base, str) and base else None,
+        {key: value for key, value in stated.items() if value is not None},
+    )
+
+
+def _number(value: object, *, whole: bool = False) -> float | int | None:
+    if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+        return None
+    return value
