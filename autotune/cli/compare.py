@@ -68,7 +68,8 @@ def compare(
     """
     from autotune.app.compare import CompareOptions
 
-    jobs = source.jobs(overrides_of(line, changes, limits, source.beside, spot=spot))
+    overrides = overrides_of(line, changes, limits, source.beside, spot=spot)
+    jobs = source.jobs(overrides, quiet=quiet)
     what = CompareOptions(space, minimize.value, fidelity.value)
     question = asked_payload(asked(context, frozenset({"--spot"})))
     print_comparison(jobs, what, format_, question, quiet=quiet, verbose=verbose)

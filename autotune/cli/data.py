@@ -54,7 +54,7 @@ def dataset(
 
     Lengths, what padding costs, what packing would gain, and the lines for a job file.
     """
-    from autotune.app.dataset import dataset_histogram, write_histogram
+    from autotune.app.dataset import counting_told_to, dataset_histogram, write_histogram
     from autotune.report.dataset import (
         dataset_csv,
         dataset_markdown,
@@ -63,11 +63,9 @@ def dataset(
     )
     from autotune.report.payload import dumps
 
-    with Progress(quiet=quiet) as progress:
+    with Progress(quiet=quiet) as progress, counting_told_to(progress):
         progress(f"counting the tokens of {file}")
-        found = dataset_histogram(
-            file, tokenizer, max_length, model=model, column=column, progress=progress
-        )
+        found = dataset_histogram(file, tokenizer, max_length, model=model, column=column)
     if out is not None:
         write_histogram(found, out)
         if not quiet:

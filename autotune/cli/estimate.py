@@ -75,7 +75,7 @@ def estimate(
         msg = "--full-trace and --fidelity formula contradict each other"
         raise InputError(msg, "leave one of them out")
     overrides = overrides_of(line, changes, beside=source.beside)
-    loaded = only_job(source.jobs(overrides), source.name)
+    loaded = only_job(source.jobs(overrides, quiet=quiet), source.name)
     found = price_config(
         loaded,
         fidelity=fidelity.value,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from autotune.cli.output import Progress
 from autotune.domain.errors import InputError
 from autotune.domain.machine_text import split_machines
 
@@ -179,8 +180,17 @@ class Source:
     ] = None
     beside: Beside = None
 
-    def jobs(self, overrides: Overrides) -> list[NamedJob]:
-        """The jobs that are asked about. Raises InputError for several sources, or for none."""
+    def jobs(self, overrides: Overrides, *, quiet: bool = False) -> list[NamedJob]:
+        """The jobs that are asked about; rows that are counted for them are told on stderr.
+
+        Raises InputError for several sources, or for none.
+        """
+        from autotune.app.dataset import counting_told_to
+
+        with Progress(quiet=quiet) as progress, counting_told_to(progress):
+            return self._jobs(overrides)
+
+    def _jobs(self, overrides: Overrides) -> list[NamedJob]:
         from autotune.app.load_job import jobs_of_command, jobs_of_line, load_jobs
 
         if self.job is not None and self.from_args is not None:

@@ -147,7 +147,7 @@ def tune(
     overrides = overrides_of(line, changes, limits, source.beside)
     with Progress(quiet=quiet) as progress:
         progress("reading the job")
-        several = source.jobs(overrides)
+        several = source.jobs(overrides, quiet=quiet)
         if in_place:
             from autotune.app.own_file import check_in_place
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.dataset import count_dataset, count_rows
+from autotune.app.dataset import count_dataset, count_rows, counting_told_to
 from autotune.app.dataset.files import Reading
 from autotune.domain.errors import InputError
 
@@ -379,3 +379,15 @@ def test_counts_are_kept_for_the_same_rows_and_no_others(
     assert dict(count_rows(path).counts) == {1001: 1200}
     assert dict(count_rows(path, column="text").counts) == {1001: 1200}
     assert len(list((tmp_path / "home" / "datasets").iterdir())) == 3
+
+
+def test_a_long_count_says_how_far_it_is_to_whoever_listens(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(lines(sorted_rows(3_000)))
+    told: list[str] = []
+    with counting_told_to(told.append):
+        count_rows(path)
+    count_rows(path)
+    rows = [int(text.split(": ")[1].split()[0].replace(",", "")) for text in told]
+    assert rows == [1024, 2048, 3000]
+    assert all("a.jsonl" in text for text in told)

@@ -7,9 +7,11 @@ message counts its role and two marks around it.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections import Counter, defaultdict
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +27,7 @@ from autotune.catalog.text_tokens import estimate_tokens
 from autotune.domain.errors import InputError
 from autotune.domain.job import BYTES
 from autotune.domain.jobvalues import MAX_LENGTH
+from autotune.domain.paths import near
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,6 +42,20 @@ ROWS_AT_ONCE, BYTES_AT_ONCE = 1024, 16_000_000
 FROM_START_LOG_SD = 0.2
 KEPT_BYTES = 1_000_000  # of data and tokenizer, from which on a count is worth keeping
 _NO_ROWS = "one JSON object a line, an array of objects, CSV with a header line, or Parquet"
+
+
+# Who is told of a long count. A job is read in many places, and none of them has a person to tell.
+_TOLD: ContextVar[Callable[[str], None]] = ContextVar("told", default=lambda _: None)
+
+
+@contextlib.contextmanager
+def counting_told_to(progress: Callable[[str], None]) -> Iterator[None]:
+    """Within it, every count of rows says how far it is."""
+    token = _TOLD.set(progress)
+    try:
+        yield
+    finally:
+        _TOLD.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +106,6 @@ def count_dataset(
     model: Model | None = None,
     column: str | None = None,
     most_bytes: int = WHOLE_BYTES,
-    progress: Callable[[str], None] | None = None,
 ) -> Count:
     """Count the rows of a file, a folder of files, or a data set in the hub's cache.
 
@@ -100,7 +116,6 @@ def count_dataset(
         model: The model that trains.
         column: What to count, where the columns have other names than trainers read.
         most_bytes: [bytes] A larger data set is sampled.
-        progress: Told how many rows are counted.
 
     Raises:
         InputError: A file or row cannot be read; it is named.
@@ -111,7 +126,7 @@ def count_dataset(
     pays = len(counter.content) + sum(file.stat().st_size for file in files) >= KEPT_BYTES
     kept = kept_count(key) if pays else None
     if kept is None:
-        kept = _counted(files, path, counter, column, most_bytes, progress)
+        kept = _counted(files, path, counter, column, most_bytes)
         if pays:
             keep_count(key, *kept)
     histogram, template = kept
@@ -120,9 +135,8 @@ def count_dataset(
 
 
 def _counted(
-    files: tuple[Path, ...], path: Path, tokenizer: Tokenizer, column: str | None, most_bytes: int,
-    progress: Callable[[str], None] | None,
-) -> tuple[Histogram, str]:  # fmt: skip
+    files: tuple[Path, ...], path: Path, tokenizer: Tokenizer, column: str | None, most_bytes: int
+) -> tuple[Histogram, str]:
     reading, tally, loaded = Reading(files, most_bytes), _Tally(), tokenizer.loaded()
     for records in _batches(reading):
         rows = [row_of(record.content, record.place, column) for record in records]
@@ -132,8 +146,7 @@ def _counted(
                 msg = f"{record.place}: the row has {what}"
                 raise InputError(msg, "remove empty rows; they train nothing, and split huge ones")
             tally.add(record, tokens)
-        if progress:
-            progress(f"{tally.counts.total():,} rows of {path} counted")
+        _TOLD.get()(f"counting {near(path)}: {tally.counts.total():,} rows so far")
     if not tally.counts:
         msg = f"{path} holds no rows"
         raise InputError(msg, f"{_NO_ROWS}; {FORMS}")

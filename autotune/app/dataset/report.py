@@ -17,8 +17,6 @@ from autotune.cost.uncertainty import Z90
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from autotune.app.dataset.count import Count
@@ -63,7 +61,7 @@ class DatasetReport:
     histogram: Histogram
 
 
-def dataset_histogram(  # noqa: PLR0913 - one argument an option of the command line
+def dataset_histogram(
     path: Path | str,
     tokenizer: str | None = None,
     max_length: int | None = None,
@@ -72,7 +70,6 @@ def dataset_histogram(  # noqa: PLR0913 - one argument an option of the command 
     base_dir: Path | None = None,
     model: str | None = None,
     column: str | None = None,
-    progress: Callable[[str], None] | None = None,
 ) -> DatasetReport:
     """Count the tokens of every row of a data set. Raises InputError naming file and line.
 
@@ -85,7 +82,7 @@ def dataset_histogram(  # noqa: PLR0913 - one argument an option of the command 
     folder = base_dir or Path()
     count = count_dataset(
         Path(path), tokenizer, folder,
-        model=find_model(model, folder) if model else None, column=column, progress=progress,
+        model=find_model(model, folder) if model else None, column=column,
     )  # fmt: skip
     return report_of(count, max_length, batch_size, model=model, column=column)
 
