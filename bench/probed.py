@@ -25,6 +25,7 @@ from statistics import fmean, median, variance
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.probe import Prober
+from autotune.app.probe_figures import MEANS
 from autotune.app.probe_plan import ProbeOptions
 from autotune.app.probe_study import probe_candidates
 from autotune.cost.model import CostModel
@@ -109,12 +110,18 @@ class Truth:
 
 
 def truth_of(job: Job, bill: Bill, records: list[ProbeRecord], folder: Path) -> Truth:
-    """The bills that all records together imply, made as `tune --score probe` makes them."""
+    """The bills that all records together imply, made as `tune --score probe` makes them.
+
+    A configuration's step is the mean of its measurements, whatever a search would believe of them.
+    """
     (folder / PROBES_FILE).parent.mkdir(parents=True, exist_ok=True)
     own = ProbeLog(folder / PROBES_FILE)
+    groups: dict[str, list[ProbeRecord]] = defaultdict(list)
     for record in trusted(records):
         request = request_for(job, job.offers[0], config_of(record))
-        own.append(replace(record, key=request["key"]))
+        groups[request["key"]].append(record)
+    for key, group in groups.items():
+        own.append(replace(_mean(group), key=key))
     options = ProbeOptions(runner=lambda _: RecordedRunner(records), reuse=False)
     prober = Prober(job, bill, devices.cpu(), options, "cost", folder, lambda _: None)
     rows = prober.rows
@@ -123,6 +130,18 @@ def truth_of(job: Job, bill: Bill, records: list[ProbeRecord], folder: Path) -> 
         {index: row.row.step_time_s for index, row in rows.items() if row.fits},
         repeat_error(records),
     )
+
+
+def _mean(group: list[ProbeRecord]) -> ProbeRecord:
+    """The last record of a configuration with the mean times of all."""
+    ran = [record for record in group if record.ok] or group
+    last = ran[-1]
+    if not last.ok:
+        return last
+    step = dict(last.result["step"])
+    for name in MEANS:
+        step[name] = fmean(float(record.result["step"][name]) for record in ran)
+    return replace(last, result={**last.result, "step": step})
 
 
 def search(

@@ -86,7 +86,7 @@ def measured_row(job: Job, predicted: Estimated, record: ProbeRecord, memo: Memo
         predicted,
         config=config.with_knobs(checkpoint_every_steps=interval),
         basis="measured",
-        **_totals(predicted, parts, grow),
+        **_widened(_totals(predicted, parts, grow), record, predicted.offer.usd_per_hour),
         step_time_s=step_s if steps else 0.0,
         tokens_per_s=predicted.tokens_per_s * predicted.step_time_s / step_s if steps else 0.0,
         mfu=predicted.mfu * predicted.step_time_s / step_s if steps else 0.0,
@@ -121,6 +121,22 @@ def _verdict(row: Estimated, held_bytes: float) -> dict[str, Any]:
     chance = min(own, surest(crowded=False, claims=memory_constants().claims))
     room = held_bytes <= row.usable_bytes and chance >= FEASIBLE_PROBABILITY
     return {"fits_probability": chance, "verdict": "fits" if room else "at_risk"}
+
+
+def _widened(totals: dict[str, Any], record: ProbeRecord, usd_per_hour: float) -> dict[str, Any]:
+    """The same with intervals that contain what was seen of the step, from run to run."""
+    step = record.result["step"]
+    seen, parts, old = step.get("seen"), totals["time_s"], totals["duration_s"]
+    if not seen:
+        return totals
+    steps_s = parts.train + parts.data_wait
+    low, high = (
+        old.p50 + steps_s * (seen[end] / float(step["step_s"]) - 1.0) for end in ("low_s", "high_s")
+    )
+    wide = Spread(min(old.p10, low), old.p50, max(old.p90, high))
+    usd = usd_per_hour / 3600.0
+    cost = Spread(wide.p10 * usd, wide.p50 * usd, wide.p90 * usd)
+    return {**totals, "duration_s": wide, "cost_usd": cost}
 
 
 def _spreads(parts: TimeParts, record: ProbeRecord) -> dict[str, float]:
@@ -180,6 +196,7 @@ def _measured(predicted: Estimated, record: ProbeRecord) -> Measured:
         record.step_s(predicted.config.gradient_accumulation_steps),
         float(memory["allocated_bytes"]), float(memory["reserved_bytes"]),
         f"probe {record.key} on {record.device}, {record.when}", predicted.step_time_s,
+        tuple(record.disturbed),
     )  # fmt: skip
 
 

@@ -16,24 +16,26 @@ import numpy as np
 
 from autotune.app.measured_bill import MeasuredRow, measured_row
 from autotune.app.probe_figures import (
+    figures_of,
     is_measurement,
     late,
     merged,
     noise_of,
     parts_of,
-    probe_step_s,
 )
 from autotune.app.probe_lines import probe_line
 from autotune.app.probe_plan import (
     Plan,
     ProbeOptions,
+    candidates_of,
     depths_of,
     plan_probe,
     without_checkpoint,
 )
+from autotune.app.probe_progress import ProbeProgress
+from autotune.app.probe_repeats import HOPELESS, calm_s, doubted, in_vain, looks_of
 from autotune.catalog.home import home_dir
 from autotune.domain.candidates import OFFER
-from autotune.domain.config import KNOBS, Config
 from autotune.domain.errors import InputError, Interrupted
 from autotune.domain.units import format_seconds
 from autotune.probe import device as devices
@@ -43,7 +45,7 @@ from autotune.probe.narrow import RUNS, until_sure
 from autotune.probe.outcomes import INFEASIBLE, INTERRUPTED
 from autotune.probe.record import PROBES_FILE
 from autotune.probe.runner import Place, Runner
-from autotune.probe.two_depth import agreement, run_two
+from autotune.probe.two_depth import run_two
 from autotune.probe.unsupported import Unsupported
 from autotune.search.measurer import Enough, Scored
 from autotune.search.selection import score_name
@@ -56,13 +58,13 @@ if TYPE_CHECKING:
     from autotune.cost.model import Bill
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
+    from autotune.domain.recommendation import NoiseSeen
     from autotune.probe.device import LocalDevice
     from autotune.probe.record import ProbeRecord
     from autotune.search.measured import MeasuredExploration
     from autotune.search.selection import Objective
 
 MOST_BROKEN = 3  # probes in a row that end in neither a measurement nor an out-of-memory
-CLOSED_FORMS = frozenset({"checkpoint_every_steps", "save_total_limit"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class Probed:
     wall_s: float
     stopped_because: str
     notes: tuple[str, ...]
+    noise: NoiseSeen
 
 
 class Prober:
@@ -100,8 +103,11 @@ class Prober:
         self.unsupported = Unsupported(self.memo.records)
         self.rows: dict[int, MeasuredRow] = {}
         self.broken_in_a_row = 0
+        self.progress = ProbeProgress(options.most, options.status)
+        if isinstance(self.runner, Runner):
+            self.runner.hear = self.progress.hear
         self.offers = len(np.unique(bill.candidates.codes[OFFER]))
-        for index in {i for record in self.memo.records for i in self._indices(record)}:
+        for index in {i for record in self.memo.records for i in candidates_of(bill, record)}:
             self._refresh(index)
 
     @property
@@ -126,38 +132,94 @@ class Prober:
         if reason:
             return Scored(None, {}, fits=False, reason=reason)
         plan = self._plan(predicted)
-        known = self._known(plan.key)
+        known = self.known(plan.key)
         record = known[0] if known else self.memo.find(plan.key)
         if record is None:
-            if self.searched >= self.options.most:
-                msg = f"{self.options.most} configurations were probed, which was the most allowed"
-                raise Enough(msg)
+            enough = self.enough()
+            if enough:
+                raise Enough(enough)
             record = self._run(plan, predicted, "search")
         elif not known:
             self.memo.add(record)
-        return self._scored(index, predicted, self._sure(plan, predicted, record))
+        self._tell(index, record, predicted)
 
-    def _sure(self, plan: Plan, predicted: Estimated, first: ProbeRecord) -> ProbeRecord:
+        def again(role: str, why: str = "") -> ProbeRecord:
+            found = self._run(plan, predicted, role, why)
+            self._tell(index, found, predicted)
+            return found
+
+        record = self._believable(plan, self._sure(plan, record, again), again)
+        return self._scored(index, predicted, record)
+
+    def enough(self) -> str:
+        """Why no further configuration may be probed; empty while one may."""
+        if self.searched >= self.options.most:
+            return f"{self.options.most} configurations were probed, which was the most allowed"
+        if in_vain(self.own, HOPELESS):
+            return (
+                f"other programs disturbed the last {HOPELESS} probes: more of them would tell "
+                "no more"
+            )
+        return ""
+
+    def _believable(
+        self, plan: Plan, record: ProbeRecord, again: Callable[[str, str], ProbeRecord]
+    ) -> ProbeRecord:
+        """Repeat a run that others disturbed, or that is further off than the model errs.
+
+        All its runs as one record; the given one, where none of them measured anything.
+        """
+        others = [row.record for row in self.rows.values() if row.record.key != plan.key]
+        others = [other for other in others if not other.disturbed]
+        while True:
+            runs = [r for r in self.known(plan.key) if r.role != "confirm"]
+            ran = [r for r in runs if r.ok and is_measurement(r)]
+            if not record.ok or not ran:
+                return record
+            why = "" if runs[-1].fits is None else doubted(ran, others)
+            if not why or (ran[-1].disturbed and in_vain(self.own)) or not self._affords(plan):
+                return merged(ran)
+            with contextlib.suppress(Enough):
+                again("repeat", why)
+                continue
+            return merged(ran)
+
+    def _affords(self, plan: Plan) -> bool:
+        """Whether a repeat leaves enough of the budget for running the pick once more."""
+        needed = plan.expected_s * self.pace + self._aside_s
+        return self.spent_s + needed <= self.options.seconds
+
+    @property
+    def _aside_s(self) -> float:
+        """[s] that are kept for running the pick once more."""
+        walls = [record.wall_s for record in self.own if record.ok]
+        return statistics.median(walls) if walls else 0.0
+
+    def _sure(
+        self, plan: Plan, first: ProbeRecord, again: Callable[[str], ProbeRecord]
+    ) -> ProbeRecord:
         """Repeat a run that ended close to the limit; the answer is one that fitted, if any did."""
         if plan.two_depths:  # no run came near the limit
             return first
-        runs = [r for r in self._known(plan.key) if r.role != "confirm"]
+        runs = [r for r in self.known(plan.key) if r.role != "confirm"]
         most = RUNS + 1 - len(runs)
         with contextlib.suppress(Enough):  # what is known by then will do
-            for record in until_sure(first, lambda: self._run(plan, predicted, "repeat"), most):
+            for record in until_sure(first, lambda: again("repeat"), most):
                 runs.append(record)  # noqa: PERF402 - what ran before an exception counts
         return next((record for record in runs if record.fits), first)
 
-    def again(self, index: int) -> Scored:
+    def again(self, index: int, done: int = 0) -> Scored:
         """Run a candidate once more, in a fresh process, at full depth where it can be held.
 
-        A second run that was recorded, and of which a killed search never heard, is the answer.
+        done: how often the search has heard of that. One more that was recorded, and of which a
+        killed search never heard, is the answer.
         """
         predicted = self.bill.estimate(index)
         fits = index in self.rows and self._held(self.rows[index].row)
         plan = self._plan(predicted, full=fits, known_to_fit=fits)
-        known = [record for record in self._known(plan.key) if record.role == "confirm"]
-        record = known[-1] if known else self._run(plan, predicted, "confirm")
+        known = [record for record in self.known(plan.key) if record.role == "confirm"]
+        record = known[done] if len(known) > done else self._run(plan, predicted, "confirm")
+        self._tell(index, record, predicted)
         return self._scored(index, predicted, record)
 
     def purse(self, index: int) -> Purse:
@@ -165,17 +227,15 @@ class Prober:
         predicted = self.bill.estimate(index)
         plan = self._plan(predicted)
         free = bool(self.unsupported.reason(predicted.config)) or bool(
-            self._known(plan.key) or self.memo.find(plan.key)
+            self.known(plan.key) or self.memo.find(plan.key)
         )
         next_s = 0.0 if free else plan.expected_s * self.pace
-        walls = [record.wall_s for record in self.own if record.ok]
-        aside = statistics.median(walls) if walls else 0.0
         per_hour = predicted.offer.usd_per_hour
         scale = per_hour / 3600.0 if self.score == "cost_usd" else 1.0
         return Purse(
             next_s * scale, self.spent_s * scale, self.options.seconds * scale,
-            "usd" if self.score == "cost_usd" else "s", free=per_hour == 0, aside=aside * scale,
-            asked_s=self.options.seconds,
+            "usd" if self.score == "cost_usd" else "s", free=per_hour == 0,
+            aside=self._aside_s * scale, asked_s=self.options.seconds,
         )  # fmt: skip
 
     @property
@@ -207,29 +267,30 @@ class Prober:
         held = self.options.held_bytes
         return row.usable_bytes if held is None else held
 
-    def _known(self, key: str) -> list[ProbeRecord]:
+    def key_of(self, index: int) -> str:
+        """By which the probes of a candidate are recorded."""
+        return self._plan(self.bill.estimate(index)).key
+
+    def known(self, key: str) -> list[ProbeRecord]:
         """This run's records of a probe; one that was interrupted says nothing."""
         return [r for r in self.memo.of_this_run(key) if r.status != INTERRUPTED]
 
-    def _run(self, plan: Plan, predicted: Estimated, role: str) -> ProbeRecord:
+    def _run(self, plan: Plan, predicted: Estimated, role: str, why: str = "") -> ProbeRecord:
         if self.broken_in_a_row >= MOST_BROKEN:
             msg = f"the last {MOST_BROKEN} probes broke"
             raise Enough(msg)
         if self.spent_s + (plan.expected_s * self.pace if self.own else 0.0) > self.options.seconds:
             msg = f"the probe budget of {format_seconds(self.options.seconds)} was spent"
             raise Enough(msg)
-        duration = predicted.duration_s
-        figures = {
-            "step_s": probe_step_s(predicted, plan.requests[-1]),
-            "whole_step_s": predicted.step_time_s,
-            "whole_step_p10_s": predicted.step_time_s * duration.p10 / max(duration.p50, 1e-9),
-            "whole_step_p90_s": predicted.step_time_s * duration.p90 / max(duration.p50, 1e-9),
-            "memory_bytes": predicted.memory_bytes.total, "probe_s": plan.expected_s,
-        }  # fmt: skip
+        figures = figures_of(predicted, plan.requests[-1], plan.expected_s)
+        calm = calm_s(self.own, self.options.seconds, self.options.effort.calm_s)
+        self.progress.begins(self._number(plan.key), role, why, plan.expected_s * self.pace)
         config = predicted.config.as_record()
 
         def run(request: dict[str, Any]) -> ProbeRecord:
-            return self.runner.run(request, config, predicted=figures, role=role)
+            looks = {**request.get("looks", {}), "calm_s": calm}
+            asked = {**request, "looks": looks}
+            return self.runner.run(asked, config, predicted=figures, role=role)
 
         if plan.two_depths:
             record = run_two(self.job, run, (plan.requests[0], plan.requests[1]))
@@ -249,7 +310,6 @@ class Prober:
 
     def _scored(self, index: int, predicted: Estimated, record: ProbeRecord) -> Scored:
         found = self._refresh(index)
-        self._tell(record, predicted)
         if record.status in INFEASIBLE:
             over = max(record.needed_bytes / predicted.usable_bytes - 1.0, 0.01)
             worst = float(max(predicted.duration_s.p50, predicted.cost_usd.p50))
@@ -258,12 +318,18 @@ class Prober:
         if not record.ok or not is_measurement(record):
             return Scored(None, {}, fits=False, reason=f"{record.status}: {record.message}")
         row = measured_row(self.job, predicted, record, self.memo)
+        role = "confirm" if record.role == "confirm" else "search"
+        ran = [r for r in self.known(record.key) if r.ok and is_measurement(r)]
+        looks, odd = looks_of(
+            [record] if role == "confirm" else [r for r in ran if r.role != "confirm"]
+        )
         over = row.memory_bytes.total / row.usable_bytes - 1.0
         fits = found is not None and found.fits and over <= 0
         return Scored(
             self._value(row), {"memory": over, "disk": 0.0, **late(self.job, row)}, fits=fits,
             reason="fits" if fits else "memory", measured=parts_of(record, row),
-            noise=noise_of(record),
+            noise=noise_of(record), disturbed=bool(record.disturbed),
+            looks=looks, unexplained=odd,
         )  # fmt: skip
 
     def _refresh(self, index: int) -> MeasuredRow | None:
@@ -273,7 +339,7 @@ class Prober:
         """
         predicted = self.bill.estimate(index)
         plans = (self._plan(predicted), self._plan(predicted, full=True, known_to_fit=True))
-        runs = [r for key in dict.fromkeys(p.key for p in plans) for r in self._known(key)]
+        runs = [r for key in dict.fromkeys(p.key for p in plans) for r in self.known(key)]
         ran = [r for r in runs if r.ok and is_measurement(r)]
         whole = [r for r in ran if not depths_of(r)]
         fits = [bool(r.fits) for r in runs if r.fits is not None]
@@ -289,73 +355,33 @@ class Prober:
         self.rows[index] = MeasuredRow(index, mean, row)
         return self.rows[index]
 
-    def _indices(self, record: ProbeRecord) -> list[int]:
-        """The candidates that a record is of: one for each offer that differs in price alone."""
-        candidates = self.bill.candidates
-        alike = [o.count == record.request.get("count", 1) for o in candidates.levels[OFFER]]
-        same = np.asarray(alike)[candidates.codes[OFFER]]
-        ran = Config.of(record.config).as_record()
-        for name in (*KNOBS, *candidates.extra):
-            if name in CLOSED_FORMS:
-                continue
-            levels, value = candidates.levels[name], ran.get(name)
-            if value not in levels:
-                return []
-            same &= candidates.codes[name] == levels.index(value)
-        found, offers = np.flatnonzero(same), candidates.codes[OFFER]
-        _, first = np.unique(offers[found], return_index=True)
-        return [int(index) for index in found[first]]
-
     def _value(self, row: Estimated) -> float:
         """What is minimised: dollars or seconds."""
         return row.cost_usd.p50 if self.score == "cost_usd" else row.duration_s.p50
 
     def ranked(self, pick: int | None = None) -> list[MeasuredRow]:
-        """Candidates that ran and fit, the pick first and then by their bills."""
-        fitting = [found for found in self.rows.values() if found.fits]
-        return sorted(fitting, key=lambda f: (f.index != pick, self._value(f.row)))
+        """Candidates that ran and fit, the pick first and then by their bills.
 
-    def _tell(self, record: ProbeRecord, predicted: Estimated) -> None:
+        Those that others disturbed come last: what they would take is not known.
+        """
+        fitting = [found for found in self.rows.values() if found.fits]
+        return sorted(
+            fitting,
+            key=lambda f: (f.index != pick, bool(f.record.disturbed), self._value(f.row)),
+        )
+
+    def _number(self, key: str) -> int:
+        """Which of the configurations that may be probed this one is."""
+        keys = dict.fromkeys(r.key for r in self.own if r.role == "search")
+        return list(keys).index(key) + 1 if key in keys else len(keys) + 1
+
+    def _tell(self, index: int, record: ProbeRecord, predicted: Estimated) -> None:
+        """One line of a finished probe, and of the best that is known with it."""
+        self._refresh(index)
         ranked = self.ranked()
         left_s = max(self.options.seconds - self.spent_s, 0.0)
         best = ranked[0].row if ranked else None
-        number = 1 + next(k for k, r in enumerate(self.memo.records) if r is record)
-        line = probe_line(number, record, predicted, best, left_s, offer=self.offers > 1)
+        runs = 1 + [id(r) for r in self.memo.of_this_run(record.key)].index(id(record))
+        name = self.progress.name(self._number(record.key), record, runs)
+        line = probe_line(name, record, predicted, best, left_s, offer=self.offers > 1)
         self.announce(line)
-
-    def notes(self, pick: int | None) -> list[str]:
-        """What the reader must know of how the figures came about."""
-        found = []
-        if self.memo.stale:
-            found.append(
-                f"{self.memo.stale} earlier probes are of other versions or devices: not used"
-            )
-        small = [r for r in self.memo.records if r.ok and depths_of(r)]
-        if small:
-            low, high = depths_of(small[0])
-            text = (
-                f"{len(small)} probes ran the model with {low} and {high} of its "
-                f"{self.job.model.num_layers} layers; time and memory of all layers are "
-                "extrapolated"
-            )
-            found.append(text + self._agreement(pick))
-        for row in self.rows.values():
-            runs = [r for r in self._known(row.record.key) if r.fits is not None]
-            if runs and not all(r.fits for r in runs):
-                share = f"{sum(bool(r.fits) for r in runs)} of {len(runs)} runs"
-                found.append(f"{share} of a configuration that is near the limit fitted")
-        return found
-
-    def _agreement(self, pick: int | None) -> str:
-        """How extrapolation and full depth compare where both ran."""
-        if pick is None or pick not in self.rows or depths_of(self.rows[pick].record):
-            return ", and nothing was run at full depth"
-        key = self._plan(self.bill.estimate(pick)).key
-        lines = [r for r in self._known(key) if r.ok and depths_of(r)]
-        if not lines:
-            return ""
-        ratio = agreement(lines[-1], self.rows[pick].record)
-        return (
-            f"; where both ran, extrapolation over full depth was {ratio['step_s']:.3f} in time "
-            f"and {ratio.get('driver_bytes', 1.0):.3f} in memory"
-        )

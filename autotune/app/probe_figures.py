@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.probe_plan import depths_of
+from autotune.app.probe_repeats import believed_of
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
@@ -23,6 +24,17 @@ def probe_step_s(predicted: Estimated, request: dict[str, Any]) -> float:
         request["gradient_accumulation_steps"] / predicted.config.gradient_accumulation_steps
     )
     return predicted.step_time_s * min(share, 1.0)
+
+
+def figures_of(predicted: Estimated, request: dict[str, Any], probe_s: float) -> dict[str, float]:
+    """What the cost model says of a probe, kept beside what it measures."""
+    duration, step_s = predicted.duration_s, predicted.step_time_s
+    return {
+        "step_s": probe_step_s(predicted, request), "whole_step_s": step_s,
+        "whole_step_p10_s": step_s * duration.p10 / max(duration.p50, 1e-9),
+        "whole_step_p90_s": step_s * duration.p90 / max(duration.p50, 1e-9),
+        "memory_bytes": predicted.memory_bytes.total, "probe_s": probe_s,
+    }  # fmt: skip
 
 
 def is_measurement(record: ProbeRecord) -> bool:
@@ -76,10 +88,34 @@ def noise_of(record: ProbeRecord) -> dict[str, float]:
 
 
 def merged(records: list[ProbeRecord]) -> ProbeRecord:
-    """The last record with the mean step and the largest memory of several of one request."""
-    last = records[-1]
+    """One record of all probes of one configuration: mean times of those that are believed.
+
+    The largest memory of all. `seen` of its step: the least and the most seconds that what was seen
+    leaves room for. It is disturbed where all of them were.
+    """
+    kept = believed_of(records)
+    last = kept[-1]
     step = dict(last.result["step"])
     for name in MEANS:
-        step[name] = sum(float(r.result["step"][name]) for r in records) / len(records)
+        step[name] = sum(float(r.result["step"][name]) for r in kept) / len(kept)
+    step["seen"] = _seen(kept, records)
     largest = max(records, key=lambda r: r.needed_bytes).result["memory"]
     return replace(last, result={**last.result, "step": step, "memory": largest})
+
+
+def _seen(kept: list[ProbeRecord], records: list[ProbeRecord]) -> dict[str, float]:
+    """[s] of a step: what was seen and could not be explained by other programs.
+
+    A disturbed step may have been shorter by what disturbed it.
+    """
+    disturbed = all(record.disturbed for record in records)
+    pool = records if disturbed else [record for record in records if not record.disturbed]
+    steps = [float(record.result["step"]["step_s"]) for record in pool]
+    low = min(float(r.result["step"]["step_s"]) / r.slowdown for r in kept)
+    if disturbed:
+        steps += [
+            float(window["step_s"])
+            for record in pool
+            for window in record.result["step"].get("windows", ())
+        ]
+    return {"low_s": min(low, *steps), "high_s": max(steps)}

@@ -30,12 +30,12 @@ def short(config: Config) -> str:
 
 
 def probe_line(
-    number: int, record: ProbeRecord, predicted: Estimated, best: Estimated | None, left_s: float,
+    name: str, record: ProbeRecord, predicted: Estimated, best: Estimated | None, left_s: float,
     *, offer: bool = False,
 ) -> str:  # fmt: skip
     """What, predicted, measured, ratio, memory, best so far, budget left; offer: and on which."""
     place = [predicted.offer.label] if offer else []
-    parts = [f"probe {number}", *place, short(predicted.config)]
+    parts = [name, *place, short(predicted.config)]
     expected = predicted.step_time_s
     if record.ok:
         step_s = record.step_s(predicted.config.gradient_accumulation_steps)
@@ -55,10 +55,8 @@ def probe_line(
     depths = depths_of(record)
     if depths:
         parts.append(f"from {depths[0]} and {depths[1]} layers")
-    if record.role in {"confirm", "repeat"}:
-        parts.append("again")
-    if record.reused:
-        parts.append("known from an earlier study")
+    if record.disturbed:
+        parts.append(f"disturbed: {record.disturbed[0]}")
     if best is not None:
         parts.append(f"best {format_seconds(best.duration_s.p50)}, {format_usd(best.cost_usd.p50)}")
     rate = predicted.offer.usd_per_hour / 3600.0

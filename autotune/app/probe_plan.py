@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from autotune.domain.candidates import OFFER
+from autotune.domain.config import KNOBS, Config
 from autotune.probe.request import Effort, request_for
 from autotune.probe.two_depth import requests_at_depths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autotune.cost.model import Bill
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
     from autotune.probe.record import ProbeRecord
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
 DEFAULT_PROBES, DEFAULT_BUDGET_S = 12, 600.0
 IMPORT_S, TRAINER_S = 10.0, 2.0  # importing torch, transformers and peft; what surrounds the steps
 WARM_STEPS = 6  # until steps are steady
+CLOSED_FORMS = frozenset({"checkpoint_every_steps", "save_total_limit"})
 QUICKER = 0.7  # of the seconds at full depth: from there on two small depths are worth their error
 
 
@@ -40,6 +46,7 @@ class ProbeOptions:
     )
     held_bytes: float | None = None  # by the device, where the bill's limits are another machine's
     reuse: bool = True  # what earlier studies on this machine measured and learned
+    status: Callable[[str], None] | None = None  # hears every moment what a probe does just now
 
     @property
     def most(self) -> int:
@@ -105,3 +112,21 @@ def without_checkpoint(plan: Plan) -> Plan:
 def depths_of(record: ProbeRecord) -> list[int]:
     """The small depths that a record was made from; none when it ran at full depth."""
     return list((record.result.get("extrapolated") or {}).get("depths", ()))
+
+
+def candidates_of(bill: Bill, record: ProbeRecord) -> list[int]:
+    """The candidates that a record is of: one for each offer that differs in price alone."""
+    candidates = bill.candidates
+    alike = [o.count == record.request.get("count", 1) for o in candidates.levels[OFFER]]
+    same = np.asarray(alike)[candidates.codes[OFFER]]
+    ran = Config.of(record.config).as_record()
+    for name in (*KNOBS, *candidates.extra):
+        if name in CLOSED_FORMS:
+            continue
+        levels, value = candidates.levels[name], ran.get(name)
+        if value not in levels:
+            return []
+        same &= candidates.codes[name] == levels.index(value)
+    found, offers = np.flatnonzero(same), candidates.codes[OFFER]
+    _, first = np.unique(offers[found], return_index=True)
+    return [int(index) for index in found[first]]

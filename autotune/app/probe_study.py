@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from autotune.app.probe import Probed, Prober
 from autotune.app.probe_extra import unproven_levels
+from autotune.app.probe_notes import noise_of_search, notes_of, notes_of_noise
 from autotune.app.probe_past import learn_from, past_key, prior_for, saving_note
 from autotune.app.probe_plan import plan_probe
 from autotune.domain.errors import NoLocalDevice
@@ -57,14 +58,17 @@ def probe_candidates(  # noqa: PLR0913 - what a probed search is, each named
     probes = prober.searched
     ended = explored.ended
     late = learn_from(explored, key, probes if ended else 0) if options.reuse else []
+    noise = noise_of_search(prober, explored)
     notes = (
-        *past.warnings, *saving_note(past, probes, ended=ended), *prober.notes(explored.pick),
+        *notes_of_noise(noise, prober.own),
+        *past.warnings, *saving_note(past, probes, ended=ended), *notes_of(prober, explored.pick),
         *_front_note(explored), *unproven_levels(bill, prober.rows, explored.pick), *late,
     )  # fmt: skip
     return Probed(
         bill=bill, explored=explored, rows=tuple(prober.ranked(explored.pick)),
         records=tuple(prober.memo.records), ties=explored.ties,
         wall_s=time.perf_counter() - begun, stopped_because=_why(prober, explored), notes=notes,
+        noise=noise,
     )  # fmt: skip
 
 
@@ -77,6 +81,8 @@ def _front_note(explored: MeasuredExploration) -> list[str]:
 def _why(prober: Prober, explored: MeasuredExploration) -> str:
     """Why the search ended, and what stays uncertain."""
     why = explored.stopped_because
+    if explored.undecided:
+        return f"{why}; it cannot be told which is best: {explored.undecided}"
     if explored.left is None or explored.pick is None:
         return why
     said = "expected to save $" in why

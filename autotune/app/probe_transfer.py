@@ -42,7 +42,8 @@ def transferred(
 ) -> Transfer:
     """What probes of `bill`'s candidates on `offer` teach about the machines of `whole`."""
     logs: dict[str, list[float]] = {"compute": [], "data": []}
-    for item in rows:
+    calm = tuple(item for item in rows if not item.record.disturbed)
+    for item in calm or rows:  # what others disturbed teaches only where there is nothing else
         for name, value in _log_ratios(item, bill).items():
             logs[name].append(value)
     targets = whole.candidates.levels[OFFER]

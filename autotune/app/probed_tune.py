@@ -324,6 +324,7 @@ def _runs(found: Probed) -> tuple[ProbedRun, ...]:
             memory_bytes=record.needed_bytes or None, wall_s=record.wall_s,
             predicted_p10_s=record.predicted.get("whole_step_p10_s"),
             predicted_p90_s=record.predicted.get("whole_step_p90_s"),
+            disturbed=tuple(record.disturbed),
         )
         for record in found.records
         for accumulation in [int(record.config["gradient_accumulation_steps"])]
@@ -339,7 +340,9 @@ def _finish(
         answer.search,
         score="probe",
         fidelity="probe",
-        probes=len(run),
+        probes=len({record.key for record in run if record.role == "search"}),
+        probe_runs=len(run),
+        noise=found.noise,
         probe_seconds=sum(record.wall_s for record in run),
         stopped_because=found.stopped_because,
         probe_budget_s=(options.probing or ProbeOptions()).seconds,

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Self, TextIO
 import typer
 
 SILENT_S = 1.0
+STATUS_S = 30.0  # between two lines of what goes on, where they stay
 LINE_WIDTH = 80  # where no terminal says its width
 _CLEAR_LINE = "\r\x1b[K"
 
@@ -120,7 +121,7 @@ class Progress:
         self._quiet = quiet
         self._rewrites = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._last = ""
-        self._said = time.monotonic()
+        self._said = self._told = time.monotonic()
 
     def __call__(self, message: str) -> None:
         """Say what goes on now."""
@@ -135,8 +136,16 @@ class Progress:
             sys.stderr.write(message + "\n")
         sys.stderr.flush()
 
+    def status(self, message: str) -> None:
+        """Say what goes on within something long; off a terminal twice a minute."""
+        if self._rewrites:
+            self(message)
+        elif time.monotonic() - self._told >= STATUS_S:
+            self.line(message)
+
     def line(self, message: str) -> None:
         """Say something that stays on the screen: a probe that finished."""
+        self._told = time.monotonic()
         if not self._quiet:
             sys.stderr.write((_CLEAR_LINE if self._rewrites else "") + message + "\n")
             sys.stderr.flush()

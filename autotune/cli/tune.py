@@ -35,7 +35,7 @@ from autotune.cli.typed import asked, asked_payload
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from autotune.app.load_job import NamedJob
     from autotune.app.probe_plan import ProbeOptions
@@ -170,7 +170,7 @@ def tune(
             trust_remote_code=trust_remote_code,
             score=score.value,
             dry_run=dry_run,
-            probing=_probing(score, probes, probe_budget, probe_on),
+            probing=_probing(score, probes, probe_budget, probe_on, progress.status),
             asked=asked(context),
         )
         told = progress.line if score is Score.probe else progress
@@ -221,7 +221,11 @@ def _table_of_variants(
 
 
 def _probing(
-    score: Score, probes: int | None, budget: str | None, on: str | None
+    score: Score,
+    probes: int | None,
+    budget: str | None,
+    on: str | None,
+    status: Callable[[str], None],
 ) -> ProbeOptions | None:
     """How much may be probed. Raises InputError for options of a search without probes."""
     if score is not Score.probe:
@@ -234,7 +238,8 @@ def _probing(
     from autotune.app.probe_plan import ProbeOptions
     from autotune.domain.units import parse_seconds
 
-    return ProbeOptions(probes=probes, budget_s=parse_seconds(budget) if budget else None, on=on)
+    seconds = parse_seconds(budget) if budget else None
+    return ProbeOptions(probes=probes, budget_s=seconds, on=on, status=status)
 
 
 def print_recommendation(

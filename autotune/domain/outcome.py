@@ -169,7 +169,10 @@ SAFE_PROBABILITY = 0.95  # from here on nothing is done about fragmentation
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a probe or a finished run measured for one candidate."""
+    """What a probe or a finished run measured for one candidate.
+
+    disturbed: why its time is not the machine's own pace; empty where nothing speaks so.
+    """
 
     offer: Offer
     config: Config
@@ -178,6 +181,7 @@ class Measured:
     peak_reserved_bytes: float
     provenance: str
     predicted_step_s: float | None = None  # by the model, before anything was measured
+    disturbed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

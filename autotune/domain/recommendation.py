@@ -70,11 +70,35 @@ class SearchRecord:
     stopped_because: str
     objective: str = "cost"  # what was minimised: cost or time
     probe_budget_s: float | None = None  # as asked for; None where nothing is probed
+    probe_runs: int = 0  # of those configurations, repeats and confirmations included
+    noise: NoiseSeen | None = None  # None: nothing was measured
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseSeen:
+    """What other programs did to the measurements, and whether there is an answer in spite of it.
+
+    load: [cores] that they used on average while steps were measured; None: nobody counts that.
+    windows: series of steps that were measured; contaminated_windows: those that were disturbed.
+    disturbed_probes: probes all of whose windows were. repeat_spread: sd of the log between two
+    probes of one configuration; unnoticed: share of probes that were too long and betrayed it by
+    nothing. cannot_tell: the pick cannot be told from others; why: in words.
+    """
+
+    load: float | None
+    cores: float | None
+    windows: int
+    contaminated_windows: int
+    disturbed_probes: int
+    repeat_spread: float
+    unnoticed: float
+    cannot_tell: bool
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
 class ProbedRun:
-    """One probe, as it is told. role: search or confirm. None: not measured."""
+    """One probe, as it is told. role: search, repeat or confirm. None: not measured."""
 
     config: Config
     status: str
@@ -86,6 +110,7 @@ class ProbedRun:
     wall_s: float
     predicted_p10_s: float | None = None
     predicted_p90_s: float | None = None
+    disturbed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

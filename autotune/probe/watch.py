@@ -12,7 +12,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from autotune.probe import device as devices
-from autotune.probe.worker.disturbance import BUSY_DEVICE, Host, between, disturbances
+from autotune.probe.worker import disturbance
+from autotune.probe.worker.disturbance import BUSY_DEVICE, Host, between
 from autotune.probe.worker.phase import Doing, doing
 
 if TYPE_CHECKING:
@@ -108,4 +109,4 @@ def disturbed(result: Mapping[str, Any], readings: Mapping[str, Any]) -> list[st
     """Why a probe's times are not the machine's own pace, by the worker's readings and ours."""
     step = result.get("step") or {}
     device = {name: readings[name] for name in ("throttled_by", "busy_before") if name in readings}
-    return disturbances({**(step.get("window") or {}), **device})
+    return disturbance.disturbances({**(step.get("window") or {}), **device})

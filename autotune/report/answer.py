@@ -18,7 +18,6 @@ from autotune.report.comparison import (
 )
 from autotune.report.how_to_run import run_section
 from autotune.report.phrases import (
-    BASIS,
     bound_words,
     config_phrase,
     differences,
@@ -28,6 +27,7 @@ from autotune.report.phrases import (
     memory_phrase,
     offer_name,
     price_phrase,
+    rests_on,
     seconds_span,
     speed_phrase,
     step_arithmetic,
@@ -246,7 +246,7 @@ def _saving(today: Row, pick: Row) -> str:
 
 
 def _basis(row: Row) -> str:
-    return f"{BASIS[row['basis']]}; ranges are 80 % intervals."
+    return f"{rests_on(row)}; ranges are 80 % intervals."
 
 
 def _job_section(job: JobPayload, row: Row | None) -> Section:

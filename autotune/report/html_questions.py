@@ -36,7 +36,7 @@ from autotune.report.html_machines import (
 )
 from autotune.report.html_markup import Markup, joined, tag
 from autotune.report.html_words import words_html
-from autotune.report.phrases import BASIS, config_phrase, offer_name, price_phrase
+from autotune.report.phrases import config_phrase, offer_name, price_phrase, rests_on
 from autotune.report.screens.words import change_words, difference_words, settings_phrase
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ def _count_shown(block: Commands) -> int:
 def _sure(payload: RecommendationPayload, sections: Sections) -> Question:
     """What it rests on, and what would change it."""
     best = payload["best"]
-    answer = f"{BASIS[best['basis']]}." if best else ""
+    answer = f"{rests_on(best)}." if best else ""
     probes = sections.take("Probes")
     changes = sections.take("What would change")
     choices = [sections.take("What your own"), sections.take("Around")]

@@ -19,6 +19,7 @@ from autotune.report.schema import (
     EstimatePayload,
     JobPayload,
     NearestPayload,
+    NoisePayload,
     RecommendationPayload,
     Row,
     SearchPayload,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Assumption, Job, Method
     from autotune.domain.outcome import Estimated, Infeasible, Measured, Spread
     from autotune.domain.recommendation import (
+        NoiseSeen,
         Recommendation,
         Relaxation,
         SearchRecord,
@@ -267,7 +269,10 @@ def _measured(measured: Measured | None) -> dict[str, Any] | None:
     names = ("step_time_s", "peak_allocated_bytes", "peak_reserved_bytes")
     figures = {name: _real(getattr(measured, name), f"measured.{name}") for name in names}
     predicted = _maybe(measured.predicted_step_s, "measured.predicted_step_s")
-    return {**figures, "provenance": measured.provenance, "predicted_step_s": predicted}
+    return {
+        **figures, "provenance": measured.provenance, "predicted_step_s": predicted,
+        "disturbed": list(measured.disturbed),
+    }  # fmt: skip
 
 
 def _memory(row: Estimated) -> dict[str, float]:
@@ -286,8 +291,23 @@ def _nearest(miss: Infeasible) -> NearestPayload:
     }
 
 
-def _search(search: SearchRecord) -> SearchPayload:
+def _noise(noise: NoiseSeen) -> NoisePayload:
+    """What other programs did to the measurements."""
     return {
+        "load": None if noise.load is None else _real(noise.load, "search.noise.load"),
+        "cores": None if noise.cores is None else _real(noise.cores, "search.noise.cores"),
+        "windows": _whole(noise.windows),
+        "contaminated_windows": _whole(noise.contaminated_windows),
+        "disturbed_probes": _whole(noise.disturbed_probes),
+        "repeat_spread": _real(noise.repeat_spread, "search.noise.repeat_spread"),
+        "unnoticed": _real(noise.unnoticed, "search.noise.unnoticed"),
+        "cannot_tell": noise.cannot_tell,
+        "why": noise.why,
+    }
+
+
+def _search(search: SearchRecord) -> SearchPayload:
+    found: SearchPayload = {
         "score": search.score,
         "sampler": search.sampler,
         "fidelity": search.fidelity,
@@ -301,6 +321,10 @@ def _search(search: SearchRecord) -> SearchPayload:
         "objective": search.objective,
         "probe_budget_s": _maybe(search.probe_budget_s, "search.probe_budget_s"),
     }
+    if search.noise is not None:
+        found["probe_runs"] = _whole(search.probe_runs)
+        found["noise"] = _noise(search.noise)
+    return found
 
 
 def _config(config: Config) -> dict[str, int | bool | str]:

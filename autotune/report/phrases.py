@@ -52,7 +52,15 @@ TRAINER_NAMES = {  # knob -> the argument of transformers' Trainer
 }
 SHARDING = {"ddp": "DDP", "fsdp": "FSDP", "zero2": "DeepSpeed ZeRO-2", "zero3": "DeepSpeed ZeRO-3"}
 ATTENTION = {"flash_attention_2": "FlashAttention-2", "eager": "plain (eager)"}
+DISTURBED = "while other programs used it, so its time may be far too long"
 DERIVED_KNOBS = ("checkpoint_every_steps", "save_total_limit")  # closed forms, not choices
+
+
+def rests_on(row: Row, words: Mapping[str, str] = BASIS) -> str:
+    """What a row's figures rest on; of a measurement that was disturbed, that it was."""
+    measured = row["measured"] or {}
+    text = words[row["basis"]]
+    return f"{text} {DISTURBED}" if measured.get("disturbed") else text
 
 
 def seconds_span(spread: SpreadPayload) -> str:

@@ -31,6 +31,7 @@ def probed_payload(runs: Sequence[ProbedRun]) -> list[ProbedPayload]:
             "step_time_s": run.step_time_s,
             "memory_bytes": run.memory_bytes,
             "wall_s": run.wall_s,
+            "disturbed": list(run.disturbed),
         }
         for run in runs
     ]
@@ -63,6 +64,8 @@ def _row(run: ProbedPayload, pick: dict[str, int | bool | str]) -> tuple[str, ..
     outcome = "run again" if run["role"] in {"confirm", "repeat"} else "ran"
     if run["status"] != "ok":
         outcome = run["status"]
+    if run.get("disturbed"):
+        outcome += ", disturbed"
     if run["reused"]:
         outcome += ", earlier study"
     return (

@@ -187,6 +187,22 @@ class SearchPayload(TypedDict):
     stopped_because: str
     objective: NotRequired[str]  # what was minimised: cost or time
     probe_budget_s: NotRequired[float | None]  # as it was asked for
+    probe_runs: NotRequired[int]  # `probes` are configurations; these are all runs of them
+    noise: NotRequired[NoisePayload]
+
+
+class NoisePayload(TypedDict):
+    """What other programs did to the measurements; null where nobody counts it."""
+
+    load: float | None  # [cores] that they used on average
+    cores: float | None
+    windows: int
+    contaminated_windows: int
+    disturbed_probes: int
+    repeat_spread: float  # sd of the log between two probes of one configuration
+    unnoticed: float  # share of probes that are too long and betray it by nothing
+    cannot_tell: bool
+    why: str
 
 
 class SensitivityPayload(TypedDict):
@@ -228,6 +244,7 @@ class ProbedPayload(TypedDict):
     step_time_s: float | None
     memory_bytes: float | None
     wall_s: float
+    disturbed: NotRequired[list[str]]  # why its time is not the machine's own pace
 
 
 # `from` is a word of the language, so these two shapes are written as calls.

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.search.finals import finals_of, is_measured, overturned
 from autotune.search.measurements import DROPPED, history_of
 from autotune.search.measurer import Enough, Plain, Scored
 from autotune.search.record import TrialLog, TrialRecord
+from autotune.search.repeats import TIE
 from autotune.search.samplers import CALIBRATED, check_sampler
 from autotune.search.stopping import Remaining, judged, remaining
 from autotune.search.study import Exploration, _add, _Places, _Search, _tell, _with_state
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from autotune.cost.model import Bill
     from autotune.search.acquisition import Outlook
     from autotune.search.billed import BilledCandidates
+    from autotune.search.finals import Finals
     from autotune.search.front import FrontSampler
     from autotune.search.measurer import Measurer
     from autotune.search.record import Kind
@@ -39,22 +42,21 @@ if TYPE_CHECKING:
     from autotune.search.selection import Objective
     from autotune.search.stopping import Stop
 
-CLOSE = 0.03  # relative: a runner-up this near to the pick is measured again as well
-MOST_AGAIN = 6  # measurements made again, in all
-Z80 = 1.2816  # half an 80 % interval
-TIE = 0.01
 FRONT, MOST_FRONT = "calibrated front", 4  # how its trials are marked; probes of it, in all
 SEARCHED = "the search had ended before the front was probed"
+SEARCH_ENDED = "the search had ended before the best were measured again"
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredExploration(Exploration):
     """What a search measured.
 
-    pick: the candidate, among those that ran and fit, of the least posterior mean; None when none
-    fits. ties: others that measurements cannot tell from it. confirmed: measured again. left: what
-    another measurement could still bring; None when nothing was learned. ended: the search ended by
-    itself, and not because no more was allowed.
+    pick: the best of the candidates that ran and fit, by what all measurements say; None when none
+    fits. ties: others that measurements cannot tell from it, and that differ by little at most.
+    confirmed: measured again. left: what another measurement could still bring; None when nothing
+    was learned. ended: the search ended by itself, and not because no more was allowed. undecided:
+    why the pick cannot be told from others; empty when it can. unnoticed: share of measurements
+    that were too long and betrayed it by nothing.
     """
 
     pick: int | None = None
@@ -63,6 +65,8 @@ class MeasuredExploration(Exploration):
     left: Remaining | None = None
     outlook: Outlook | None = None
     ended: bool = False
+    undecided: str = ""
+    unnoticed: float = 0.0
 
 
 class _MeasuredSearch(_Search):
@@ -118,27 +122,57 @@ class _MeasuredSearch(_Search):
     ) -> MeasuredExploration:
         """Ask, measure and tell until it is enough; then measure the pick again."""
         study = places.study(resume=resume)
-        distributions = self._distributions()
-        records = self._restore(study, places.log, distributions)
+        records = self._restore(study, places.log, self._distributions())
         resumed = len(records)
-        why, ended = self._search(study, places, measurer, trials, records)
-        if ended and not isinstance(measurer, Plain):
-            self._probe_front(study, places, measurer, records)
-        confirmed: frozenset[int] = frozenset()
-        if isinstance(measurer, Plain):
-            outlook = self.outlook(study)
-        else:
-            outlook, confirmed, late = self._confirm(study, places, measurer, records)
-            why = "; ".join(filter(None, (why, late)))
+        why, ended = self._measure_all(study, places, measurer, trials, records)
+        outlook = self.outlook(study)
+        finals = self._finals(outlook, records)
         found = {self._candidate(r): r for r in records if r.kind == "trial"}
         base = self._result(found, records, resumed, why)
-        pick = self._ran(outlook)
+        left = remaining(outlook) if outlook.history.probes else None
         return MeasuredExploration(
             **{name: getattr(base, name) for name in Exploration.__slots__},
-            pick=pick, ties=_ties(outlook, pick), confirmed=confirmed,
-            left=remaining(outlook) if outlook.history.probes else None, outlook=outlook,
-            ended=ended,
+            pick=finals.pick, ties=finals.ties, confirmed=frozenset(finals.again), left=left,
+            outlook=outlook, ended=ended, unnoticed=finals.share,
+            undecided=finals.undecided(left.bound if left else 0.0),
         )  # fmt: skip
+
+    def _measure_all(
+        self, study: Study, places: _Places, measurer: Measurer | Plain, trials: int,
+        records: list[TrialRecord],
+    ) -> tuple[str, bool]:  # fmt: skip
+        """Search, and measure the best again; search on where that changed what was believed."""
+        if isinstance(measurer, Plain):
+            return self._search(study, places, measurer, trials, records)
+        while True:
+            known = len(records)
+            if known and records[-1].kind == "repeat" and is_measured(records[-1]):
+                why, ended = self._ended_before(study, measurer)
+            else:
+                why, ended = self._search(study, places, measurer, trials, records)
+                if ended:
+                    self._probe_front(study, places, measurer, records)
+            late = self._measure_again(study, places, measurer, records)
+            why = "; ".join(filter(None, (why, late)))
+            if late or not ended or len(records) == known:
+                return why, ended
+            if not overturned(records, self._candidate):
+                return why, ended
+            searched = len(records)
+            why, ended = self._search(study, places, measurer, trials, records)
+            if len(records) == searched:
+                return why, ended
+
+    def _ended_before(self, study: Study, measurer: Measurer) -> tuple[str, bool]:
+        """Why a search had ended that was killed while its best were measured again."""
+        stop = self._stop(study, measurer)
+        if stop is not None:
+            return stop.reason, stop.rule != "budget"
+        enough = measurer.enough()
+        return (enough, False) if enough else (SEARCH_ENDED, True)
+
+    def _finals(self, outlook: Outlook, records: Sequence[TrialRecord]) -> Finals:
+        return finals_of(outlook, records, self._candidate, self._ran(outlook), self.values)
 
     def _search(
         self, study: Study, places: _Places, measurer: Measurer | Plain, trials: int,
@@ -248,68 +282,34 @@ class _MeasuredSearch(_Search):
                 pick = plain
         return pick
 
-    def _confirm(
+    def _measure_again(
         self, study: Study, places: _Places, measurer: Measurer, records: list[TrialRecord]
-    ) -> tuple[Outlook, frozenset[int], str]:
-        """Measure the pick again until the pick is one that was; a near runner-up as well."""
+    ) -> str:
+        """Measure the pick and its rivals in turns; why that ended before the pick had its turn."""
         distributions = self._distributions()
-        done = {self._candidate(r) for r in records if r.kind == "repeat" and _measured(r)}
-        made = 0
         while True:
-            outlook = self.outlook(study)
-            todo = [i for i in self._contenders(outlook) if i not in done]
-            if not todo or made >= MOST_AGAIN:
-                return outlook, frozenset(done), ""
-            for index in todo:
-                try:
-                    scored = measurer.again(index)
-                except Enough as enough:
-                    late = f"{enough}, before the pick could be run again"
-                    sure = self._contenders(outlook)[0] in done
-                    return self.outlook(study), frozenset(done), "" if sure else late
-                first = next(r for r in records if _is(r, self.space.params(index)))
-                record = replace(
-                    _with_score(first, scored), number=len(records), kind="repeat",
-                    withdrawn=scored.value is None, sampler_state={},
-                )  # fmt: skip
-                if places.log:
-                    places.log.append(record)
-                records.append(record)
-                _add(study, record, distributions)
-                done.add(index)
-                made += 1
-
-    def _contenders(self, outlook: Outlook) -> list[int]:
-        """The pick, and the best of the others when it is near."""
-        pick = self._ran(outlook)
-        if pick is None:
-            return []
-        others = [i for i in outlook.fitting if i != pick]
-        rival = min(others, key=lambda i: outlook.log_cost[i], default=pick)
-        gap = float(outlook.log_cost[rival] - outlook.log_cost[pick])
-        return [pick, rival] if rival != pick and gap <= CLOSE else [pick]
-
-
-def _ties(outlook: Outlook, pick: int | None) -> tuple[int, ...]:
-    """Measured candidates whose difference to the pick is within 1 % or its own 80 % interval."""
-    if pick is None:
-        return ()
-    others = np.asarray([i for i in outlook.fitting if i != pick], np.intp)
-    if not len(others):
-        return ()
-    mean, sd = outlook.difference(others, pick)
-    near = mean <= np.maximum(TIE, Z80 * sd)
-    order = np.argsort(mean[near], kind="stable")
-    return tuple(int(i) for i in others[near][order])
+            finals = self._finals(self.outlook(study), records)
+            index = finals.next()
+            if index is None:
+                return ""
+            try:
+                scored = measurer.again(index, finals.again.count(index))
+            except Enough as enough:
+                done = finals.pick in finals.again
+                return "" if done else f"{enough}, before the pick could be run again"
+            first = next(r for r in records if _is(r, self.space.params(index)))
+            record = replace(
+                _with_score(first, scored), number=len(records), kind="repeat",
+                withdrawn=scored.value is None, sampler_state={},
+            )  # fmt: skip
+            if places.log:
+                places.log.append(record)
+            records.append(record)
+            _add(study, record, distributions)
 
 
 def _is(record: TrialRecord, params: Mapping[str, object]) -> bool:
     return record.kind == "trial" and record.params == params
-
-
-def _measured(record: TrialRecord) -> bool:
-    """Whether a repeat was run again, and not merely proposed again."""
-    return bool(record.measured) or record.oom or record.withdrawn
 
 
 def _with_score(record: TrialRecord, scored: Scored) -> TrialRecord:
@@ -317,7 +317,8 @@ def _with_score(record: TrialRecord, scored: Scored) -> TrialRecord:
     return replace(
         record, kind=kind, value=scored.value, constraints=scored.constraints,
         fits=scored.fits, reason=scored.reason, measured=scored.measured, oom=scored.oom,
-        noise=scored.noise,
+        noise=scored.noise, disturbed=scored.disturbed, looks=scored.looks,
+        unexplained=scored.unexplained,
     )  # fmt: skip
 
 

@@ -7,6 +7,8 @@ A probe's trial carries user attributes:
     noise: {part: sd}         of the log of that measurement, where it is more than is usual of the
                               part.
     oom: true                 the configuration ran out of memory.
+    disturbed: true           other programs made it longer than it is: it teaches little, and later
+                              searches nothing.
     withdrawn: true           measured before, it broke when it was run again: never the pick.
     dropped: true             the trial ended before it was measured; its candidate is as before.
     basis: "modelled"         the trial was scored by the cost model; it is no probe, and its
@@ -27,6 +29,7 @@ import numpy as np
 
 from autotune.domain.errors import InputError, unknown
 from autotune.search.priced import MEMORY
+from autotune.search.repeats import DISTURBED_SD, Run, believed
 from autotune.search.residuals import Observed
 
 if TYPE_CHECKING:
@@ -36,8 +39,9 @@ if TYPE_CHECKING:
 
     from autotune.search.priced import Priced
 
+COMPUTE = "compute"  # the part that other programs disturb
 MEASURED, OOM, BASIS, MODELLED = "measured", "oom", "basis", "modelled"
-NOISE, WITHDRAWN, DROPPED = "noise", "withdrawn", "dropped"
+NOISE, WITHDRAWN, DROPPED, DISTURBED = "noise", "withdrawn", "dropped", "disturbed"
 
 
 @dataclass(slots=True)
@@ -71,7 +75,7 @@ class History:
 
     def learn(
         self, priced: Priced, index: int, values: Mapping[str, float],
-        noise: Mapping[str, float] | None = None,
+        noise: Mapping[str, float] | None = None, *, disturbed: bool = False,
     ) -> None:  # fmt: skip
         """Add the measurements of one probe; noise: of parts measured less well than usual."""
         self.tried.add(index)
@@ -82,7 +86,10 @@ class History:
             if part.name in values and predicted > 0 and values[part.name] > 0:
                 ratio = math.log(values[part.name] / predicted)
                 sd = max(part.noise, (noise or {}).get(part.name, 0.0))
-                self._add(part.name, part.codes[row], ratio, sd)
+                timed = disturbed and part.name != MEMORY
+                if timed:
+                    sd = max(sd, DISTURBED_SD)
+                self._add(part.name, part.codes[row], ratio, sd, disturbed=timed)
 
     def learn_oom(self, priced: Priced, index: int) -> None:
         """Add a probe that ran out of memory: it needed more than there is.
@@ -100,9 +107,10 @@ class History:
                 self._add(part.name, part.codes[row], least, part.noise, least=True)
 
     def _add(
-        self, part: str, codes: Iterable[int], ratio: float, noise: float, *, least: bool = False
-    ) -> None:
-        found = Observed(tuple(int(c) for c in codes), ratio, noise, least)
+        self, part: str, codes: Iterable[int], ratio: float, noise: float, *, least: bool = False,
+        disturbed: bool = False,
+    ) -> None:  # fmt: skip
+        found = Observed(tuple(int(c) for c in codes), ratio, noise, least, disturbed)
         self.observed.setdefault(part, []).append(found)
 
 
@@ -128,11 +136,18 @@ def checked(measured: Any, priced: Priced, where: str) -> dict[str, float]:  # n
 
 
 def history_of(trials: Iterable[FrozenTrial], priced: Priced, names: set[str]) -> History:
-    """What finished and pending trials say. names: parameters that make a candidate."""
+    """What finished and pending trials say. names: parameters that make a candidate.
+
+    A measurement that a quicker one of the same candidate overturned counts as a disturbed one.
+    """
     history = History()
-    for trial in trials:
-        if trial.user_attrs.get(BASIS) == MODELLED or trial.user_attrs.get(DROPPED):
-            continue
+    probed = [
+        trial
+        for trial in trials
+        if trial.user_attrs.get(BASIS) != MODELLED and not trial.user_attrs.get(DROPPED)
+    ]
+    too_long = _too_long(probed, priced, names)
+    for trial in probed:
         index = _candidate(trial, priced, names)
         if index is None:
             history.outside += bool(trial.params)
@@ -146,12 +161,37 @@ def history_of(trials: Iterable[FrozenTrial], priced: Priced, names: set[str]) -
         elif MEASURED in trial.user_attrs:
             values = checked(trial.user_attrs[MEASURED], priced, where)
             noise = checked(trial.user_attrs.get(NOISE, {}), priced, f"{where}: noise of")
-            history.learn(priced, index, values, noise)
+            disturbed = bool(trial.user_attrs.get(DISTURBED)) or trial.number in too_long
+            history.learn(priced, index, values, noise, disturbed=disturbed)
         else:
             history.tried.add(index)
             if trial.user_attrs.get(WITHDRAWN):
                 history.measured.pop(index, None)
     return history
+
+
+def _too_long(trials: Iterable[FrozenTrial], priced: Priced, names: set[str]) -> set[int]:
+    """Numbers of the trials whose computing took longer than another run of the same showed."""
+    groups: dict[int, list[tuple[int, Run]]] = {}
+    for trial in trials:
+        value, sd = _compute(trial, MEASURED), _compute(trial, NOISE)
+        index = _candidate(trial, priced, names)
+        if index is None or value <= 0:
+            continue
+        run = Run(math.log(value), bool(trial.user_attrs.get(DISTURBED)), sd)
+        groups.setdefault(index, []).append((trial.number, run))
+    found = set()
+    for group in groups.values():
+        kept = believed([run for _, run in group])
+        found |= {number for number, run in group if run not in kept}
+    return found
+
+
+def _compute(trial: FrozenTrial, name: str) -> float:
+    """A trial's figure of computing; 0 where it has none that is a number (`checked` says so)."""
+    told = trial.user_attrs.get(name)
+    value = told.get(COMPUTE) if isinstance(told, dict) else None
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
 
 
 def _candidate(trial: FrozenTrial, priced: Priced, names: set[str]) -> int | None:

@@ -21,7 +21,9 @@ class Scored:
 
     value: what is minimised, None when the measurement broke. constraints: at most 0 where it
     fits. measured: seconds or bytes by part of the bill, for samplers that learn from them; noise:
-    sd of the log of those that were measured less well than usual.
+    sd of the log of those that were measured less well than usual. disturbed: other programs made
+    it longer than it is; it is kept apart from what later searches read. looks, unexplained: how
+    often steps were looked at, and how often they were too long or uneven and nothing said why.
     """
 
     value: float | None
@@ -31,6 +33,9 @@ class Scored:
     measured: dict[str, float] = field(default_factory=dict)
     oom: bool = False
     noise: dict[str, float] = field(default_factory=dict)
+    disturbed: bool = False
+    looks: int = 0
+    unexplained: int = 0
 
 
 class Measurer(Protocol):
@@ -39,8 +44,11 @@ class Measurer(Protocol):
     def measure(self, index: int) -> Scored:
         """Run a candidate."""
 
-    def again(self, index: int) -> Scored:
-        """Run one that was measured, in a fresh process."""
+    def again(self, index: int, done: int) -> Scored:
+        """Run one that was measured, in a fresh process; `done` times that was done before."""
+
+    def enough(self) -> str:
+        """Why no further candidate may be measured; empty while one may."""
 
     def purse(self, index: int) -> Purse:
         """What measuring that candidate next costs, and what may be spent."""

@@ -85,7 +85,8 @@ def remember(
 ) -> Path:
     """Add a study's observations to what is known; returns the file. Older ones give way.
 
-    probes: that the study needed; 0 for one that did not end by itself.
+    What other programs disturbed is left out. probes: that the study needed; 0 for one that did not
+    end by itself.
     """
     folder = (home or home_dir()) / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -122,6 +123,7 @@ def _entries(priced: Priced, observed: Mapping[str, Sequence[Observed]]) -> list
         }
         for part in priced.parts
         for found in observed.get(part.name, ())
+        if not found.disturbed
     ]
 
 

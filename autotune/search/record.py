@@ -37,8 +37,8 @@ class TrialRecord:
     measured once more; invalid, a combination that is no candidate; failed, a candidate without
     finite figures.
     value: what is minimised; None only when failed. constraints: at most 0 where feasible.
-    measured, noise, oom, withdrawn: what a probe saw, for samplers that learn from it
-    (`measurements`).
+    measured, noise, oom, withdrawn, disturbed: what a probe saw, for samplers that learn from it
+    (`measurements`). looks, unexplained: as of `Scored`.
     """
 
     number: int
@@ -56,6 +56,9 @@ class TrialRecord:
     oom: bool = False
     noise: dict[str, float] = field(default_factory=dict)
     withdrawn: bool = False
+    disturbed: bool = False
+    looks: int = 0
+    unexplained: int = 0
 
     def line(self) -> bytes:
         """The record as a line of JSON. NaN and infinity are refused."""

@@ -54,13 +54,15 @@ JITTER = 1e-8
 class Observed:
     """log(measured/predicted) of one part at one signature. codes: [reads].
 
-    least: what is known is that the log ratio is larger (an out-of-memory).
+    least: what is known is that the log ratio is larger (an out-of-memory). disturbed: other
+    programs made it larger; later searches never hear of it.
     """
 
     codes: tuple[int, ...]
     log_ratio: float
     noise: float
     least: bool = False
+    disturbed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

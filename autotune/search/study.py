@@ -293,6 +293,8 @@ def _attrs(record: TrialRecord) -> dict[str, Any]:
         learned["noise"] = record.noise
     if record.oom:
         learned["oom"] = True
+    if record.disturbed:
+        learned["disturbed"] = True
     if record.withdrawn:
         learned["withdrawn"] = True
     seen = {"fits": record.fits, "reason": record.reason}

@@ -139,7 +139,13 @@ def full_disk() -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
 
+def phases() -> None:
+    write(Path(sys.argv[2]).with_name("phase.json"), ["measuring", 3, 26])
+    time.sleep(3.0)
+
+
 ENDINGS = {
+    "phases": phases,
     "exit": lambda: sys.exit("an unexpected end"),
     "exit-silently": lambda: os._exit(0),
     "abort": os.abort,
@@ -183,6 +189,21 @@ RESULTS: dict[str, Any] = {
     "unsupported": _changed(status="unsupported", message="ImportError: flash_attn"),
     "bad-data": _changed(status="bad_data", message="rows.jsonl line 7 is not JSON"),
     "thrash": _changed(step__retries=13),
+    "busy-window": _changed(
+        step__window={
+            "cores": 2.0,
+            "own": 0.4,
+            "others": 1.6,
+            "waited": 0.7,
+            "spread": 0.75,
+            "drift": 0.0,
+            "stalled": 0.0,
+            "fast": 0.3,
+            "steady": True,
+            "device": "cpu",
+            "slowdown": 4.0,
+        }
+    ),
     "oom-narrow": _changed(
         status="oom_device",
         message="CUDA out of memory. Tried to allocate 600.00 MiB. GPU 0 has a total capacity of "

@@ -15,6 +15,7 @@ import pytest
 from autotune.probe.device import cpu
 from autotune.probe.outcomes import Ending, unexplained
 from autotune.probe.runner import GUARD, Place, Runner
+from autotune.probe.worker.phase import Doing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -215,3 +216,27 @@ def test_what_the_parent_knows_decides_what_an_ending_is_called(
 
 def test_the_mark_is_not_left_in_our_own_environment() -> None:
     assert "AUTOTUNE_PROBE" not in os.environ
+
+
+def test_a_worker_s_phase_is_heard_while_it_runs(
+    tmp_path: Path, request_body: dict[str, Any], config: Config
+) -> None:
+    place = Place(cpu(), tmp_path / "probing", 60.0, (str(FAKE), "phases"), sys.executable)
+    runner = Runner(place)
+    heard: list[Doing] = []
+    runner.hear = lambda doing, _seconds: heard.append(doing)
+    record = runner.run(request_body, config.as_dict())
+    assert record.status == "ok", record.message
+    assert Doing("measuring", 3, 26) in heard
+
+
+def test_readings_of_a_recorded_window_mark_the_record(
+    tmp_path: Path, request_body: dict[str, Any], config: Config
+) -> None:
+    """A worker's window, as it was written down on a busy machine."""
+    place = Place(cpu(), tmp_path / "probing", 60.0, (str(FAKE), "busy-window"), sys.executable)
+    record = Runner(place).run(request_body, config.as_dict())
+    assert record.ok
+    assert record.disturbed == ["other programs used 1.6 of 2 cores", "steps differ by 75%"]
+    assert record.slowdown == 4.0
+    assert record.readings["cores"] >= 1

@@ -59,8 +59,9 @@ def test_the_pick_ran_and_is_the_best_of_what_ran(tuned: Tune, tmp_path: Path) -
     assert answer.best.config.as_dict()["micro_batch_size"] == max(
         record.config["micro_batch_size"] for record in ran
     )
-    assert {record.role for record in records} == {"search", "confirm"}
-    assert answer.search.probes == len(records)
+    assert {record.role for record in records} >= {"search", "confirm"}
+    assert answer.search.probes == len({record.key for record in records})
+    assert answer.search.probe_runs == len(records)
     assert sum(answer.best.time_s.as_dict().values()) == pytest.approx(answer.best.duration_s.p50)
 
 
@@ -209,5 +210,13 @@ def test_the_tiny_job_is_tuned_by_real_probes(
     ]
     best = {k: v for k, v in answer["best"]["config"].items() if k != "checkpoint_every_steps"}
     assert best in configs
-    assert answer["search"]["probes"] == len(records)
+    assert answer["search"]["probes"] == len({record.key for record in records}) <= 3
+    assert answer["search"]["probe_runs"] == len(records)
+    noise = answer["search"]["noise"]
+    assert noise["windows"] >= len([record for record in records if record.ok])
+    marked = [record for record in records if record.disturbed]
+    assert noise["disturbed_probes"] == len(marked)
+    assert noise["contaminated_windows"] >= len(marked)
+    shared = read_records(home_dir() / PROBES_FILE)
+    assert not {record.when for record in shared if record.disturbed}
     assert (tmp_path / "run" / "train.py").exists()

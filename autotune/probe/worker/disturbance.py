@@ -226,6 +226,11 @@ def disturbances(seen: Mapping[str, Any]) -> list[str]:
     return why
 
 
+def unexplained(seen: Mapping[str, Any]) -> bool:
+    """Whether steps differ and no reading says why: who hides there hides elsewhere too."""
+    return bool(_of_steps(seen)) and disturbances(seen) == _of_steps(seen)
+
+
 def _of_steps(seen: Mapping[str, Any]) -> list[str]:
     """What the steps themselves say."""
     why = []

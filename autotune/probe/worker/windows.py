@@ -12,7 +12,15 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .disturbance import Host, between, disturbances, slowdown, spread_of, wait_for_calm
+from . import disturbance
+from .disturbance import (
+    Host,
+    between,
+    slowdown,
+    spread_of,
+    unexplained,
+    wait_for_calm,
+)
 from .steady import WINDOW, is_steady, ratios_of, typical_s
 
 if TYPE_CHECKING:
@@ -22,6 +30,7 @@ if TYPE_CHECKING:
     from .steady import Step
 
 WINDOWS, CALM_S, LEAST_S, PATIENCE_S = 3, 15.0, 1.0, 60.0
+AGREE = 1.15  # times the quickest window: what a calm one may take
 AGAIN = 2  # steps after a pause that belong to no window: clocks and caches come back
 
 
@@ -155,11 +164,11 @@ class Windows:
             **spread_of(ratios_of(steps)),
             "steady": steady, "device": "cpu" if self.on_cpu else "cuda",
         }  # fmt: skip
-        window.disturbed = disturbances(window.seen)
+        window.disturbed = disturbance.disturbances(window.seen)
 
     def satisfied(self) -> bool:
         """Whether no further window is wanted; else the machine is calm now, and one may begin."""
-        if not self.done or not self.done[-1].disturbed:
+        if not self.done or (not self.done[-1].disturbed and self._agrees(self.done[-1])):
             return True
         left = float(self.plan.get("calm_s", CALM_S)) - self.waited_s
         if len(self.done) >= int(self.plan.get("windows", WINDOWS)) or left <= 0 or self._late:
@@ -194,9 +203,16 @@ class Windows:
 
     @property
     def best(self) -> Window:
-        """The last calm window, else the quickest: others only ever make steps longer."""
-        calm = [window for window in self.done if not window.disturbed]
+        """The last calm window that is no slower than others, else the quickest of all.
+
+        Others only ever make steps longer: a quicker window, however disturbed, shows that a calm
+        one was not as calm as it looked.
+        """
+        calm = [w for w in self.done if not w.disturbed and self._agrees(w)]
         return calm[-1] if calm else min(self.done, key=lambda window: window.step_s)
+
+    def _agrees(self, window: Window) -> bool:
+        return window.step_s <= AGREE * min(other.step_s for other in self.done)
 
     def report(self) -> dict[str, Any]:
         """What is kept of the best window and of those before it."""
@@ -205,7 +221,12 @@ class Windows:
             "disturbed": best.disturbed,
             "window": {**best.seen, "slowdown": slowdown(best.seen)},
             "windows": [
-                {"step_s": window.step_s, "disturbed": window.disturbed} for window in self.done
+                {
+                    "step_s": window.step_s,
+                    "disturbed": window.disturbed,
+                    "unexplained": unexplained(window.seen) or not self._agrees(window),
+                }
+                for window in self.done
             ],
             "waited_s": self.waited_s,
         }

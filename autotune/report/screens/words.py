@@ -13,6 +13,7 @@ from autotune.report.phrases import (
     knob_text,
     offer_name,
     price_phrase,
+    rests_on,
 )
 from autotune.report.screens.fitting import shortened
 
@@ -107,7 +108,7 @@ def machine_phrase(row: Row) -> str:
 def basis_phrase(row: Row, job: JobPayload) -> str:
     """What the figures rest on, and what the ranges mean; nothing of that for upper bounds."""
     ranges = "" if lengths_phrase(job) else " 8 of 10 runs should end within the ranges."
-    return f"{BASIS[row['basis']]}.{ranges}"
+    return f"{rests_on(row, BASIS)}.{ranges}"
 
 
 def lengths_phrase(job: JobPayload) -> str:

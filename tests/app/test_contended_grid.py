@@ -1,0 +1,77 @@
+"""Probing the recorded grid while others use the machine: never far off without saying so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autotune.probe.worker import disturbance
+from bench.contended import CLOSE, LOADS, Grid, answer, judged
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SEEDS = 4
+LONG = 5000  # steps: the job's own bill is mostly loading, which hides what steps take
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
+
+
+@pytest.mark.parametrize("steps", [0, LONG])
+@pytest.mark.parametrize("load", [name for name in LOADS if name != "quiet"])
+def test_a_pick_more_than_a_tenth_over_the_best_is_never_given_without_saying_so(
+    load: str, steps: int
+) -> None:
+    found = answer([load], SEEDS, steps)[load]
+    wrong = [run for run in found["runs"] if run["wrong"]]
+    assert not wrong, f"{len(wrong)} of {SEEDS}: {wrong[0]}"
+
+
+@pytest.mark.parametrize("steps", [0, LONG])
+def test_a_quiet_machine_is_told_apart_and_needs_no_more_probes_than_it_did(steps: int) -> None:
+    found = answer(["quiet"], SEEDS, steps)["quiet"]
+    assert found["said"] == 0
+    assert found["worst"] <= CLOSE
+    assert found["probes"] <= 12 + 2
+    assert not any(run["disturbed"] for run in found["runs"])
+
+
+def test_bursts_that_can_be_seen_are_measured_around() -> None:
+    """They are there a third of the time, and still most searches have an answer."""
+    found = answer(["bursts"], SEEDS, 0)["bursts"]
+    assert found["said"] <= SEEDS / 2
+    assert found["regret"] <= CLOSE / 2
+
+
+def test_on_a_machine_that_is_never_calm_it_says_so_and_gives_its_best_guess() -> None:
+    found = answer(["always"], 2, LONG)["always"]
+    assert found["said"] == 2
+    for run in found["runs"]:
+        assert run["disturbed"] == run["probes"]
+        assert "disturbed every measurement of the pick" in run["why"]
+        assert run["probes"] <= 12, "more of the same would tell no more"
+
+
+def test_what_is_called_a_tie_is_one() -> None:
+    for load in ("bursts", "bursts_unread"):
+        for run in answer([load], SEEDS, LONG)[load]["runs"]:
+            assert abs(run["ties"]) <= CLOSE or run["cannot_tell"]
+
+
+def test_without_its_judgement_of_disturbances_the_noise_is_taken_as_fact(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What guards against noise is that judgement: put out of action, it is missed."""
+    grid = Grid.of(LONG)
+    truth = grid.truth(tmp_path / "truth")
+    monkeypatch.setattr(disturbance, "disturbances", lambda _: [])
+    runs = [
+        judged(grid.search(LOADS["always"], seed, tmp_path / str(seed)), truth)
+        for seed in range(SEEDS)
+    ]
+    assert not any(run["disturbed"] for run in runs)
+    assert sum(run["cannot_tell"] for run in runs) < SEEDS

@@ -1,0 +1,272 @@
+"""A probed search among other programs: what it repeats, keeps, says, and how it is resumed."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from simulatedmachine import TINY, Killed, Machine, bill_of, options_of, search, sequence, step_of
+
+from autotune.app.load_job import load_job
+from autotune.app.probe_study import probe_candidates
+from autotune.app.tune import Options, tune
+from autotune.catalog.home import home_dir
+from autotune.probe import device as devices
+from autotune.probe.record import PROBES_FILE, ProbeRecord, read_records
+from autotune.report.payload import recommendation_payload
+from autotune.report.screens.tune import recommendation_screen
+from autotune.report.text import recommendation_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from autotune.cost.model import Bill
+    from autotune.domain.job import Job
+
+BUSY = "other programs used 1.7 of 2 cores"
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture(scope="module")
+def job() -> Job:
+    return load_job(TINY, set_values={"compile": "off"})
+
+
+@pytest.fixture(scope="module")
+def bill(job: Job) -> Bill:
+    return bill_of(job)
+
+
+class Noisy(Machine):
+    """The formula's machine; how much longer a run takes depends on the config and which it is."""
+
+    def __init__(
+        self, folder: Path, noise: Callable[[dict[str, Any], int], tuple[float, list[str]]],
+        **rest: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(step=lambda config: 0.2 * step_of(config), **rest)
+        self.folder, self.noise = folder, noise
+
+    def run(self, request: dict[str, Any], config: dict[str, Any], **rest: Any) -> ProbeRecord:
+        known = read_records(self.folder / PROBES_FILE)
+        nth = sum(record.key == request["key"] for record in known)
+        times, why = self.noise(config, nth)
+        found = super().run(request, config, **rest)
+        step = {
+            **found.result["step"], "window": {"slowdown": times, "others": 1.7 if why else 0.0},
+            "windows": [{"step_s": 1.0, "disturbed": why, "unexplained": False}],
+        }  # fmt: skip
+        for name in ("step_s", "micro_s"):
+            step[name] *= times
+        when = f"{len(known)}"
+        return replace(found, result={**found.result, "step": step}, disturbed=why, when=when)
+
+
+def calm(_config: dict[str, Any], _nth: int) -> tuple[float, list[str]]:
+    return 1.0, []
+
+
+def first_busy(_config: dict[str, Any], nth: int) -> tuple[float, list[str]]:
+    """The first run of every configuration is disturbed."""
+    return (6.0, [BUSY]) if nth == 0 else (1.0, [])
+
+
+def always_busy(config: dict[str, Any], nth: int) -> tuple[float, list[str]]:
+    return 2.0 + (config["micro_batch_size"] * 7 + nth * 3) % 5, [BUSY]
+
+
+def hidden(config: dict[str, Any], nth: int) -> tuple[float, list[str]]:
+    """Every third run takes four times as long, and nothing betrays it."""
+    unlucky = (config["micro_batch_size"] + config["num_dataloader_workers"] + 2 * nth) % 3 == 0
+    return (4.0, []) if unlucky else (1.0, [])
+
+
+def found_by(job: Job, noise: Any, folder: Path, **changes: Any) -> Any:
+    told: list[str] = []
+    options = options_of(Noisy(folder, noise), **changes)
+    run = folder
+    found = probe_candidates(
+        job, bill_of(job), devices.cpu(), options, objective="cost", sampler="calibrated", seed=0,
+        run_dir=run, storage=None, job_key="job", resume=False, announce=told.append,
+    )  # fmt: skip
+    return found, told
+
+
+def best_of(bill: Bill) -> float:
+    return min(step_of(bill.candidates.config(i).as_dict()) for i in range(len(bill)))
+
+
+def quiet_of(bill: Bill, index: int) -> float:
+    return step_of(bill.candidates.config(index).as_dict())
+
+
+def test_a_disturbed_probe_is_made_again_and_the_calm_one_is_the_figure(
+    job: Job, bill: Bill, tmp_path: Path
+) -> None:
+    found, told = found_by(job, first_busy, tmp_path, probes=4)
+    pick = found.rows[0]
+    assert found.explored.pick == pick.index
+    assert not pick.record.disturbed
+    assert pick.row.step_time_s == pytest.approx(0.2 * quiet_of(bill, pick.index))
+    assert not found.noise.cannot_tell
+    assert found.noise.contaminated_windows == found.noise.disturbed_probes > 0
+    assert any(f"disturbed: {BUSY}" in line for line in told)
+
+
+def test_what_was_disturbed_reaches_no_later_search(job: Job, tmp_path: Path) -> None:
+    found, _ = found_by(job, always_busy, tmp_path / "run", probes=4, reuse=True)
+    assert all(record.disturbed for record in found.records)
+    assert read_records(home_dir() / PROBES_FILE) == []
+    kept = [json.loads(p.read_text()) for p in (home_dir() / "residuals").glob("*.json")]
+    timed = [o for content in kept for o in content["observed"] if o["part"] != "memory"]
+    assert timed == []
+    later, _ = found_by(job, calm, tmp_path / "later", probes=4, reuse=True)
+    assert not any(record.reused for record in later.records)
+    assert later.rows[0].row.step_time_s < found.rows[0].row.step_time_s
+
+
+def test_a_machine_that_is_never_calm_gets_a_guess_that_says_so(job: Job, tmp_path: Path) -> None:
+    probing = options_of(Noisy(tmp_path / "run", always_busy), probes=4)
+    answer = tune(job, Options(score="probe", run_dir=tmp_path / "run", probing=probing))
+    assert answer.best is not None
+    noise = answer.search.noise
+    assert noise is not None
+    assert noise.cannot_tell
+    assert noise.load == pytest.approx(1.7)
+    assert not answer.tie
+    payload = recommendation_payload(answer)
+    assert payload["search"]["noise"]["cannot_tell"] is True
+    assert payload["best"] is not None
+    assert payload["best"]["measured"]["disturbed"] == [BUSY]  # type: ignore[index]
+    assert any("too busy to tell" in text for text in payload["warnings"])
+    assert "cannot be told which is best" in answer.search.stopped_because
+    for show in (recommendation_screen, recommendation_text):
+        text = " ".join(show(payload, width=100).split())
+        assert "too busy to tell which configuration is best" in text
+        assert "while other programs used it" in text
+        assert "Measured on the device;" not in text
+
+
+@pytest.mark.parametrize("noise", [first_busy, hidden, always_busy])
+def test_the_interval_contains_what_was_seen_of_the_step(
+    job: Job, tmp_path: Path, noise: Any
+) -> None:
+    found, _ = found_by(job, noise, tmp_path)
+    for row in found.rows:
+        runs = [r for r in found.records if r.key == row.record.key and r.ok]
+        seen = [r for r in runs if not r.disturbed] or runs
+        rest = row.row.duration_s.p50 - row.row.steps * row.row.step_time_s
+        accumulation = row.row.config.gradient_accumulation_steps
+        for record in seen:
+            duration = rest + row.row.steps * record.step_s(accumulation)
+            assert row.row.duration_s.p10 <= duration * 1.001
+            assert row.row.duration_s.p90 >= duration * 0.999
+        if all(record.disturbed for record in runs):
+            quick = min(record.step_s(accumulation) / record.slowdown for record in runs)
+            assert row.row.duration_s.p10 <= (rest + row.row.steps * quick) * 1.001
+
+
+def test_runs_that_nothing_betrays_are_found_out_by_running_again(
+    job: Job, bill: Bill, tmp_path: Path
+) -> None:
+    found, _ = found_by(job, hidden, tmp_path)
+    pick = found.explored.pick
+    assert pick is not None
+    assert found.explored.unnoticed > 0.02
+    near = quiet_of(bill, pick) <= 1.1 * best_of(bill)
+    assert near or found.noise.cannot_tell
+
+
+@pytest.mark.parametrize("noise", [calm, first_busy, hidden])
+def test_the_best_so_far_is_what_the_answer_says(job: Job, tmp_path: Path, noise: Any) -> None:
+    """The last line's best, and the pick: one per cent apart at most, where a plainer one ties."""
+    found, told = found_by(job, noise, tmp_path)
+    from autotune.domain.units import format_seconds
+
+    pick = found.rows[0]
+    others = [row.row.duration_s.p50 for row in found.rows if not row.record.disturbed]
+    assert pick.row.duration_s.p50 <= 1.01 * min(others)
+    said = re.findall(r"best ([^,]*),", told[-1])[0]
+    assert said in {format_seconds(row.row.duration_s.p50) for row in found.rows[:3]}
+
+
+@pytest.mark.parametrize("noise", [calm, first_busy, hidden, always_busy])
+def test_the_counter_never_passes_what_was_allowed_and_repeats_are_said_as_such(
+    job: Job, tmp_path: Path, noise: Any
+) -> None:
+    found, told = found_by(job, noise, tmp_path, probes=5)
+    numbers = [re.match(r"probe (\d+) of 5(, run (\d+))? \|", line) for line in told]
+    assert all(numbers)
+    counted = [int(match[1]) for match in numbers if match]
+    assert max(counted) <= 5
+    runs = [int(match[3] or 1) for match in numbers if match]
+    assert max(runs) > 1
+    assert len(set(zip(counted, runs, strict=True))) == len(told), "each run once"
+    assert len({r.key for r in found.records}) <= 5
+
+
+def test_the_pick_and_a_rival_that_is_close_take_turns(job: Job, tmp_path: Path) -> None:
+    """Every measurement differs by up to eight per cent: one run each cannot tell."""
+
+    def uneven(config: dict[str, Any], nth: int) -> tuple[float, list[str]]:
+        return 1.0 + ((config["micro_batch_size"] * 5 + nth * 3) % 7) / 80.0, []
+
+    found, _ = found_by(job, uneven, tmp_path)
+    again = [r.key for r in found.records if r.role == "confirm"]
+    assert len(set(again)) >= 2
+    counts = [sum(k == key for k in again[:n]) for n in range(1, len(again) + 1) for key in
+              set(again[:2])]  # fmt: skip
+    pairs = list(zip(counts[::2], counts[1::2], strict=True))
+    assert all(abs(a - b) <= 1 for a, b in pairs[: 2 * len(set(again))])
+
+
+@pytest.mark.parametrize("noise", [first_busy, hidden, always_busy])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_at_every_probe_among_noise_it_goes_on_with_the_same_probes(
+    job: Job, bill: Bill, tmp_path: Path, noise: Any, when: str
+) -> None:
+    limits = {"probes": 5}
+    search(job, bill, Noisy(tmp_path / "straight", noise), tmp_path / "straight", **limits)
+    straight = sequence(tmp_path / "straight")
+    assert len(straight) > 5
+
+    def dies(number: int, moment: str) -> None:
+        if moment == when and number >= 1:
+            raise Killed
+
+    folder, kills = tmp_path / "pieces", 0
+    while kills <= 2 * len(straight):
+        try:
+            machine = Noisy(folder, noise, dies=dies)
+            search(job, bill, machine, folder, resume=kills > 0, **limits)
+            break
+        except Killed:
+            kills += 1
+    assert kills >= len(straight) - 1
+    assert sequence(folder) == straight
+
+
+def test_while_a_probe_runs_its_phase_and_how_long_yet_are_said() -> None:
+    from autotune.app.probe_progress import ProbeProgress
+    from autotune.probe.worker.phase import Doing
+
+    told: list[str] = []
+    progress = ProbeProgress(8, told.append)
+    progress.begins(3, "search", "", 13.5)
+    progress.hear(Doing("loading the model"), 4.0)
+    progress.hear(Doing("measuring", 12, 26), 9.0)
+    progress.begins(3, "repeat", BUSY, 13.5)
+    progress.hear(Doing("saving"), 20.0)
+    assert told == [
+        "probe 3 of 8: loading the model; 4.0 s, about 9.5 s more",
+        "probe 3 of 8: measuring, step 12 of 26; 9.0 s, about 4.5 s more",
+        f"probe 3 of 8 again ({BUSY}): saving; 20.0 s, longer than expected",
+    ]
