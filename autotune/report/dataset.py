@@ -133,9 +133,15 @@ def _lead(payload: Mapping[str, Any]) -> str:
         return (
             f"{rows} rows, {tokens} tokens an epoch (counted with {payload['tokenizer']}); {mean}."
         )
-    low, high = (format_count(round(payload[key])) for key in ("tokens_p10", "tokens_p90"))
+    rows = rows if payload["rows_counted"] == payload["rows"] else _about(payload["rows"])
+    tokens, low, high = (_about(payload[key]) for key in ("tokens", "tokens_p10", "tokens_p90"))
     how = "estimated from bytes" if payload["basis"] == "estimated" else "from a sample"
     return f"About {rows} rows, {tokens} tokens an epoch ({how}: {low} to {high}); {mean}."
+
+
+def _about(value: float) -> str:
+    """Three digits of a figure that is no count."""
+    return format_count(float(f"{value:.3g}"))
 
 
 def _basis(payload: Mapping[str, Any]) -> list[Block]:

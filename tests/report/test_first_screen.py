@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from dataclasses import replace
@@ -82,6 +83,20 @@ def test_unknown_row_lengths_are_said_and_how_to_state_them(samples: Samples) ->
     shown = _flat(_screen(rec))
     assert "Row lengths are unknown: each row counts as 1,024 tokens" in shown
     assert "`autotune dataset FILE --model NAME` counts them" in shown
+
+
+def test_estimated_row_lengths_are_said_with_their_range(samples: Samples) -> None:
+    lengths = replace(samples.full.job.lengths, basis="estimated", log_sd=0.2)
+    rec = replace(samples.full, job=replace(samples.full.job, lengths=lengths))
+    tokens = rec.job.tokens
+    shown = _flat(_screen(rec))
+    low, high = (float(f"{tokens * math.exp(s * 1.2816 * 0.2):.3g}") for s in (-1, 1))
+    assert (
+        f"estimated from bytes, as no tokenizer was at hand: the ranges hold for {low:,.0f}"
+        in shown
+    )
+    assert f"to {high:,.0f} tokens" in shown
+    assert "--set data.tokenizer=FOLDER" in shown
 
 
 def test_what_is_free_has_no_cost(samples: Samples) -> None:

@@ -33,7 +33,7 @@ STRETCHES, STRETCH_BYTES = 64, 500_000
 GROUPS, ROWS_OF_GROUP = 32, 1000
 MAX_LINE_BYTES = 50_000_000
 SEED = 0
-_CHUNK = 1 << 20
+_CHUNK = 1 << 17
 
 HERE = "data.dataset is a file of rows, relative to the job file"
 
@@ -194,11 +194,12 @@ def _next_line(stream: IO[bytes], begin: int, path: Path) -> int:
 
 def _from_start(path: Path, kind: formats.Kind, share: float, extent: Extent) -> Iterator[Record]:
     """Rows from the beginning, as far as `share` of the file reaches."""
-    until = extent.total if share >= 1.0 else share * extent.total
+    until, decoded = share * extent.total, 0
     with path.open("rb") as raw, formats.opened(raw, kind.compression, path) as stream:
         for record in _sequential(stream, path, kind.name):
             yield record
-            if share < 1.0 and raw.tell() >= until:
+            decoded += record.size
+            if share < 1.0 and (raw.tell() >= until or decoded >= STRETCHES * STRETCH_BYTES):
                 extent.read, extent.from_start = float(raw.tell()), True
                 if extent.read < extent.total:
                     return
