@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.cost import deepspeed
 from autotune.cost.columns import Columns, Component, FloatArray, Outputs
-from autotune.cost.optimizer import trainable_dtype_bytes, trainable_parameters
+from autotune.cost.optimizer import trainable_parameters
 from autotune.cost.uncertainty import host_spread
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
 
-READS = ("offer.device", "offer.count", "offer.host", "optimizer", "adapter_dtype", "sharding")
+READS = (
+    "offer.device", "offer.count", "offer.host", "optimizer", "adapter_dtype", "sharding",
+    "precision",
+)  # fmt: skip
 SMALL_FILES_BYTES = 20e6  # tokenizer, trainer state, scheduler, random states: 5 to 20 MB
 SAVE_OVERHEAD_S = 1.0  # walking the modules, opening files, deleting the oldest: assumption
 SERIALISE_BYTES_PER_S = 1.5e9  # torch.save and safetensors on one core: assumption
@@ -32,16 +36,26 @@ HIGHEST_LOSS = 0.95  # share of the time lost at which a run practically never e
 
 
 def price_checkpoint(job: Job, columns: Columns) -> Outputs:
-    """[s] to save a checkpoint and the final model; [bytes] of a checkpoint and of the disk."""
-    size = trainable_dtype_bytes(job, columns)
+    """[s] to save a checkpoint and the final model; [bytes] of a checkpoint and of the disk.
+
+    DeepSpeed saves its fp32 masters and moments, and the model a second time: once by the Trainer,
+    once in its own folder. Source: transformers Trainer._save_optimizer_and_scheduler calls the
+    engine's save_checkpoint; deepspeed 0.18.9 runtime/engine.py (stage 3 keeps no model there).
+    """
+    size = deepspeed.trained_bytes(job, columns)
     count = trainable_parameters(job)
     eight = columns.equals("optimizer", "adamw_bnb_8bit", "paged_adamw_8bit")
     state = np.where(eight, STATE_BYTES_8BIT, 2.0 * size)
+    masters = deepspeed.saved_state_bytes(columns, STATE_BYTES_8BIT)
+    state = np.where(deepspeed.runs(columns), masters, state)
     weights = size * count
-    total = weights + state * count + SMALL_FILES_BYTES
+    again = deepspeed.runs(columns) & columns.equals("sharding", "zero2")
+    by_one = np.where(again, 2.0, 1.0) * weights + SMALL_FILES_BYTES
+    total = by_one + state * count
+    shared = np.where(deepspeed.runs(columns), state * count, 0.0)
     return {
-        "save_s": _write_seconds(columns, total),
-        "final_save_s": _write_seconds(columns, weights + SMALL_FILES_BYTES),
+        "save_s": _write_seconds(columns, total, shared),
+        "final_save_s": _write_seconds(columns, weights + SMALL_FILES_BYTES, 0.0 * shared),
         "bytes": total,
         "disk_bytes": columns.host("disk_bytes"),
         "log_sd": host_spread(
@@ -50,17 +64,19 @@ def price_checkpoint(job: Job, columns: Columns) -> Outputs:
     }
 
 
-def _write_seconds(columns: Columns, size: FloatArray) -> FloatArray:
+def _write_seconds(columns: Columns, size: FloatArray, shared: FloatArray) -> FloatArray:
     """[s] copy to the host, serialise and write; sharded states are first gathered on one device.
 
+    shared: bytes of it that each device copies and serialises for itself, its share of them.
     Source: derived: the stages follow one another in `Trainer._save_checkpoint`.
     """
+    own = size - shared + shared / np.maximum(columns.number("offer.count"), 1.0)
     several = columns.number("offer.count") > 1
     sharded = several & columns.equals("sharding", "fsdp", "zero2", "zero3")
-    gather = np.where(sharded, size / columns.device("link_bytes_per_s"), 0.0)
-    copy = size / columns.device("pcie_bytes_per_s")
+    gather = np.where(sharded, (size - shared) / columns.device("link_bytes_per_s"), 0.0)
+    copy = own / columns.device("pcie_bytes_per_s")
     write = size / columns.host("checkpoint_write_bytes_per_s")
-    return SAVE_OVERHEAD_S + gather + copy + size / SERIALISE_BYTES_PER_S + write
+    return SAVE_OVERHEAD_S + gather + copy + own / SERIALISE_BYTES_PER_S + write
 
 
 COMPONENT = Component("checkpoint", READS, price_checkpoint)

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.catalog.operators import collective_times
-from autotune.cost import flops
+from autotune.cost import deepspeed, flops
 from autotune.cost.batches import padded_length
 from autotune.cost.columns import Columns, Component, FloatArray, Outputs
 from autotune.cost.constants import constants
 from autotune.cost.offsets import offset_factor
-from autotune.cost.optimizer import trainable_dtype_bytes, trainable_parameters
+from autotune.cost.optimizer import trainable_parameters
 from autotune.cost.static_memory import sizes, weight_bytes
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class Communication:
 
     micro_s: FloatArray  # of a micro-step
     step_s: FloatArray  # of an optimizer step
+    after_s: FloatArray  # of an optimizer step, behind everything else
     busy_s: FloatArray  # computing in a micro-step, at `BUSY_EFFICIENCY`
 
     def exposed(self, c: Constants) -> tuple[FloatArray, FloatArray]:
@@ -60,7 +61,8 @@ class Communication:
         hidden = c.hidden_share * self.busy_s
         return (
             np.maximum(self.micro_s - hidden, c.never_hidden * self.micro_s),
-            np.maximum(self.step_s - hidden * 2.0 / 3.0, c.never_hidden * self.step_s),
+            np.maximum(self.step_s - hidden * 2.0 / 3.0, c.never_hidden * self.step_s)
+            + self.after_s,
         )
 
 
@@ -68,29 +70,39 @@ def communication(job: Job, columns: Columns) -> Communication:
     """Communication between devices before the fitted constants; zero on one device.
 
     Formula: FSDP and ZeRO-3 gather W twice a micro-step; ZeRO-2 and ZeRO-3 reduce-scatter G every
-    micro-step, FSDP once a step; DDP all-reduces G once a step.
+    micro-step, FSDP once a step; DDP all-reduces G once a step. ZeRO-2 gathers what was trained,
+    in the model's dtype, after the optimizer.
     Source: Rajbhandari et al., "ZeRO" (2020), section 7; Zhao et al., "PyTorch FSDP" (2023).
     """
     counts = columns.number("offer.count")
     several = (counts > 1) & ~columns.equals("sharding", "none")
     if not several.any():
         zero = np.zeros(columns.rows)
-        return Communication(zero, zero.copy(), zero.copy())
+        return Communication(zero, zero.copy(), zero.copy(), zero.copy())
     weights = np.full(columns.rows, weight_bytes(job, sizes(job.model)))
-    gradients = trainable_dtype_bytes(job, columns) * trainable_parameters(job)
+    gradients = deepspeed.trained_bytes(job, columns) * trainable_parameters(job)
     # Mixed precision of FSDP and ZeRO moves 16-bit copies of fp32 weights and gradients.
     half = columns.equals("precision", "bf16", "fp16") & (job.method.base == "32bit")
     moved = np.where(half, 0.5, 1.0)
     gather = _collective(job, columns, "all_gather", weights * moved)
-    scatter = _collective(job, columns, "reduce_scatter", gradients * moved)
+    narrowed = np.where(deepspeed.casts(columns), 1.0, moved)  # they are 16-bit already
+    scatter = _collective(job, columns, "reduce_scatter", gradients * narrowed)
     reduce = _collective(job, columns, "all_reduce", gradients)
     full = columns.equals("sharding", "fsdp", "zero3")
     every = columns.equals("sharding", "zero2", "zero3")
     micro = np.where(full, 2.0 * gather, 0.0) + np.where(every, scatter, 0.0)
     step = np.where(columns.equals("sharding", "ddp"), reduce, 0.0)
     step = step + np.where(columns.equals("sharding", "fsdp"), scatter, 0.0)
+    after = np.where(
+        several & columns.equals("sharding", "zero2"),
+        _collective(job, columns, "all_gather", gradients),
+        0.0,
+    )
     return Communication(
-        np.where(several, micro, 0.0), np.where(several, step, 0.0), _busy_seconds(job, columns)
+        np.where(several, micro, 0.0),
+        np.where(several, step, 0.0),
+        after,
+        _busy_seconds(job, columns),
     )
 
 

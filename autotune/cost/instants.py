@@ -87,13 +87,27 @@ def _saving(step: Step) -> Instant:
     Source: torch.distributed.fsdp FullStateDictConfig(offload_to_cpu, rank0_only), which accelerate
     sets; a layer is one unit.
     """
-    resident = _resident(step, 0.0 * step.tokens)
+    resident = _resident(step, _standing(step))
     return replace(resident, workspace=resident.workspace + step.gathered_layer)
+
+
+def _standing(step: Step) -> FloatArray:
+    """[bytes] gradients that are one buffer of ZeRO-3 from the start to the end of the run."""
+    return np.where(step.static.zero.standing, step.static.gradients, 0.0)
 
 
 def _held(step: Step) -> FloatArray:
     """[bytes] gradients alive during the forward: those of earlier micro-steps."""
-    return np.where(step.accumulates, step.static.gradients, 0.0)
+    return np.where(step.accumulates, step.static.gradients, _standing(step))
+
+
+def _so_far(step: Step, made: FloatArray) -> FloatArray:
+    """[bytes] gradients alive in a backward that has made so many.
+
+    ZeRO-2 takes a partition for all of them at its first reduction, beside the accumulated one.
+    """
+    whole = _held(step) + step.static.gradients
+    return np.where(step.static.zero.renewed, whole, np.maximum(_held(step), made))
 
 
 def _graph_casts(step: Step) -> FloatArray:
@@ -149,7 +163,10 @@ def _head_backward(step: Step) -> Instant:
         resident,
         activations=step.saved + step.final_norm + _kept_output(step),
         logits=head_memory.backward_bytes(step.job, step.tokens, step.compute, step.kept_logit),
-        workspace=resident.workspace + _graph_casts(step) + step.head_cast,
+        workspace=resident.workspace
+        + _graph_casts(step)
+        + step.head_cast
+        + step.static.zero.backward,
     )
 
 
@@ -172,17 +189,18 @@ def _head_gradient(step: Step) -> Instant:
         workspace=resident.workspace
         + new * step.element
         + _graph_casts(step)
-        + 2.0 * step.head_cast,
+        + 2.0 * step.head_cast
+        + step.static.zero.backward,
     )
 
 
 def _final_norm(step: Step) -> Instant:
     head = step.size.head or step.size.embedding
-    resident = _resident(step, np.maximum(_held(step), _share(step, head)))
+    resident = _resident(step, _so_far(step, _share(step, head)))
     return replace(
         resident,
         activations=step.saved + step.final_norm + step.final_norm_backward,
-        workspace=resident.workspace + _graph_casts(step),
+        workspace=resident.workspace + _graph_casts(step) + step.static.zero.backward,
     )
 
 
@@ -203,13 +221,16 @@ def _first_layer(step: Step) -> Instant:
     fms-acceleration's runs on two and four GPUs exact to 3 MB.
     """
     head = step.size.head or step.size.embedding
-    resident = _resident(step, np.maximum(_held(step), _share(step, head)))
+    resident = _resident(step, _so_far(step, _share(step, head)))
     below = step.saved - np.where(step.checkpointing, 0.0, step.layer.kept)
     casts = np.where(step.checkpointing, _layer_casts(step), _graph_casts(step))
     return replace(
         resident,
         activations=below + step.layer.backward - step.shared + _recomputed(step),
-        workspace=resident.workspace + 2.0 * step.gathered_layer + casts,
+        workspace=resident.workspace
+        + 2.0 * step.gathered_layer
+        + casts
+        + step.static.zero.backward,
     )
 
 
@@ -217,7 +238,7 @@ def _last_layer(step: Step) -> Instant:
     """The layer nearest the embedding: the gradients of all others exist."""
     later = step.static.gradients - _share(step, step.size.layer + step.size.embedding)
     later = np.where(step.job.model.tied_head, later + _share(step, step.size.embedding), later)
-    resident = _resident(step, np.maximum(_held(step), later))
+    resident = _resident(step, _so_far(step, later))
     new = np.where(step.accumulates, _share(step, step.size.largest_linear), 0.0)
     # the newest of the gradients that stay is the one that `layer.backward` counts
     others = step.saved + (step.job.model.num_layers - 2.0) * step.hidden
@@ -227,13 +248,18 @@ def _last_layer(step: Step) -> Instant:
         - step.shared
         + np.where(step.retains, others, step.hidden)
         + _recomputed(step),
-        workspace=resident.workspace + step.gathered_layer + _layer_casts(step) + new,
+        workspace=resident.workspace
+        + step.gathered_layer
+        + _layer_casts(step)
+        + new
+        + step.static.zero.backward,
     )
 
 
 def _end(step: Step) -> Instant:
     """Embedding gradients: a tied head adds two of them up; accumulation adds one more."""
-    resident = _resident(step, step.static.gradients)
+    resident = _resident(step, _so_far(step, step.static.gradients))
+    resident = replace(resident, workspace=resident.workspace + step.static.zero.backward)
     if step.job.method.is_lora:
         return resident
     more = (2.0 if step.job.model.tied_head else 0.0) + step.accumulates
@@ -259,7 +285,7 @@ def _evaluation(step: Step) -> Instant:
 
 def _scoring(step: Step) -> Instant:
     """Scoring: the logits, or one layer's forward if that is larger; old releases fill a cache."""
-    resident = _resident(step, np.zeros_like(step.tokens))
+    resident = _resident(step, _standing(step))
     if step.job.evaluation is None:
         return resident
     model, e = step.job.model, step.compute
@@ -281,7 +307,7 @@ def _scoring(step: Step) -> Instant:
 
 def _generation(step: Step, new_tokens: int) -> Instant:
     """The last generated token: keys and values of everything before it."""
-    resident = _resident(step, np.zeros_like(step.tokens))
+    resident = _resident(step, _standing(step))
     return replace(
         resident,
         activations=_cache(step, step.length + new_tokens),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from autotune.cost import flops
+from autotune.cost import deepspeed, flops
 from autotune.cost.issuing import host_factor
 from autotune.cost.parameters import lora_parameters, parameter_count
 
@@ -39,6 +39,7 @@ OPTIMIZERS = {
     "adamw_bnb_8bit": OptimizerWork(3 + 3, 4.2, 30e-6),
     "paged_adamw_8bit": OptimizerWork(3 + 3, 4.2, 40e-6),
 }
+CLIPPING = 3.0  # of those passes
 _SHARDED = ("fsdp", "zero2", "zero3")
 
 
@@ -57,13 +58,6 @@ def trainable_tensors(job: Job) -> float:
         )
     layer = len(job.model.linears) + job.model.norms_per_layer
     return float(job.model.num_layers * layer + 2)
-
-
-def trainable_dtype_bytes(job: Job, columns: Columns) -> FloatArray:
-    """[rows] bytes of one trainable value: adapters in their dtype, weights as stored."""
-    if job.method.is_lora:
-        return np.where(columns.equals("adapter_dtype", "fp32"), 4.0, 2.0)
-    return np.full(columns.rows, 4.0 if job.method.base == "32bit" else 2.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,13 +79,19 @@ def optimizer_terms(job: Job, columns: Columns) -> OptimizerTerms:
     """Terms of one optimizer step on one device.
 
     Formula: trainable bytes x passes / bandwidth / shards + tensors x processor time + overhead.
+    Under DeepSpeed the passes go over fp32 masters, with copies to and from the model's dtype.
     """
     passes = columns.choose("optimizer", {n: w.passes for n, w in OPTIMIZERS.items()})
     state = columns.choose("optimizer", {n: w.state_bytes for n, w in OPTIMIZERS.items()})
     tensor_s = columns.choose("optimizer", {n: w.tensor_s for n, w in OPTIMIZERS.items()})
-    size = trainable_dtype_bytes(job, columns)
+    size = deepspeed.trained_bytes(job, columns)
+    moved = np.where(
+        deepspeed.runs(columns),
+        deepspeed.step_traffic_bytes(passes - CLIPPING, size),
+        passes * size,
+    )
     shards = np.where(columns.equals("sharding", *_SHARDED), columns.number("offer.count"), 1.0)
-    traffic = trainable_parameters(job) * (passes * size + state) / shards
+    traffic = trainable_parameters(job) * (moved + state) / shards
     return OptimizerTerms(
         traffic_s=traffic / columns.device("memory_bandwidth_bytes_per_s"),
         issue_s=trainable_tensors(job) * tensor_s,

@@ -1,7 +1,7 @@
 """Bytes that do not depend on the batch: weights, adapters, gradients, optimizer states.
 
 Covers: full fine-tuning and LoRA on 16-bit, 32-bit, int8 and nf4 storage; DDP, ZeRO-2, ZeRO-3
-and FSDP. ZeRO keeps the dtypes of the base: DeepSpeed needs its bf16 master weights and states on.
+and FSDP. FSDP and DDP keep states in the dtype of what is trained; DeepSpeed keeps fp32 ones.
 Does not cover: tensor and pipeline parallelism, offloading.
 
 Legend: n elements; N devices; o output features of a linear.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.cost import deepspeed
 from autotune.cost.family_memory import family_memory
 from autotune.cost.parameters import (
     embedding_parameters,
@@ -195,6 +196,7 @@ class Static:
     trainable: FloatArray  # [elements] of all devices
     weight_shards: FloatArray  # devices that share the weights
     gradient_shards: FloatArray
+    zero: deepspeed.Transient  # what DeepSpeed has besides; its share of `buckets` is in there
 
 
 def _shards(columns: Columns, *words: str) -> FloatArray:
@@ -205,7 +207,7 @@ def _shards(columns: Columns, *words: str) -> FloatArray:
 def _state_bytes(
     columns: Columns, element: FloatArray, trainable: FloatArray, embedding: float
 ) -> FloatArray:
-    """[bytes] of AdamW's two moments inside torch's allocator, unsharded.
+    """[bytes] of AdamW's two moments inside torch's allocator, unsharded; with ZeRO's masters.
 
     Source: bitsandbytes 0.50 optim/optimizer.py: blocks of 256 (its floor of 4096 elements a tensor
     is left out); transformers 5.23 trainer.py keeps states of embeddings in fp32. Paged states live
@@ -214,7 +216,9 @@ def _state_bytes(
     eight = 2.0 * STATE_BYTES_8BIT * (trainable - embedding) + 8.0 * embedding
     small: BoolArray = columns.equals("optimizer", "adamw_bnb_8bit")
     states = np.where(small, eight, 2.0 * element * trainable)
-    return np.where(columns.equals("optimizer", "paged_adamw_8bit"), 0.0, states)
+    states = np.where(columns.equals("optimizer", "paged_adamw_8bit"), 0.0, states)
+    masters = trainable * deepspeed.state_bytes(columns, 2.0 * STATE_BYTES_8BIT)
+    return np.where(deepspeed.runs(columns), masters, states)
 
 
 def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
@@ -225,13 +229,12 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
     method = job.method
     sharded = _shards(columns, "fsdp", "zero3")
     gradient_shards = _shards(columns, "fsdp", "zero3", "zero2")
+    element = deepspeed.trained_bytes(job, columns)
     if method.is_lora:
-        element = columns.choose("adapter_dtype", {"fp32": 4.0, "bf16": 2.0})
         count = lora_parameters(job.model, method.rank, method.targets)
         trainable = np.full(columns.rows, float(count))
         adapters = element * trainable / sharded
     else:
-        element = np.full(columns.rows, 4.0 if method.base == "32bit" else 2.0)
         trainable = np.full(columns.rows, size.total)
         adapters = np.zeros(columns.rows)
     trains = float(job.steps > 0)  # an evaluation-only run has no gradients and no optimizer
@@ -239,14 +242,19 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
     embedding = 0.0 if method.is_lora else size.embedding
     several = columns.number("offer.count") > 1
     ddp = several & columns.equals("sharding", "ddp")
+    zero = deepspeed.Transient.of(columns, element, trains * trainable)
+    whole = np.full(columns.rows, weight_bytes(job, size))
+    if method.base == "32bit":
+        whole = np.where(deepspeed.casts(columns), 2.0 * size.total, whole)
     return Static(
-        weights=weight_bytes(job, size) / sharded,
+        weights=whole / sharded,
         adapters=adapters,
         gradients=gradients,
-        buckets=trains * np.where(ddp, element * trainable, 0.0),
+        buckets=trains * (np.where(ddp, element * trainable, 0.0) + zero.always),
         optimizer=trains * _state_bytes(columns, element, trainable, embedding) / gradient_shards,
         element=element,
         trainable=trainable,
         weight_shards=sharded,
         gradient_shards=gradient_shards,
+        zero=zero,
     )

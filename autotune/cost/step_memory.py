@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost import device_memory
+from autotune.cost import deepspeed, device_memory
 from autotune.cost.activations import (
     Attention,
     Mode,
@@ -56,7 +56,6 @@ REENTRANT_UNTIL = (5, 0)
 FORGETS_INPUTS_FROM = (0, 43)  # bitsandbytes
 _KINDS: tuple[Attention, ...] = ("eager", "sdpa", "flash_attention_2", "math")
 _COMPUTE_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0}
-_ADAPTER_BYTES = {"fp32": 4.0, "bf16": 2.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ class Step:
     cached_casts: FloatArray  # 16-bit copies of trained weights that autocast holds in the forward
     frozen_casts: FloatArray  # 16-bit copies of frozen fp32 weights that the graph holds
     head_cast: FloatArray
-    foreach: FloatArray
+    foreach: FloatArray  # what the optimizer needs beside gradients and states while it runs
     eager: BoolArray
 
     @property
@@ -131,7 +130,7 @@ class Step:
         fp32_base = (job.method.base == "32bit") & (stream == 4.0)
         casts = modes.each(lambda mode: float(mode.autocast)).astype(bool) & fp32_base
         autocast = modes.each(lambda mode: float(mode.autocast)).astype(bool)
-        adapter = columns.choose("adapter_dtype", _ADAPTER_BYTES) * job.method.is_lora
+        adapter = static.element * job.method.is_lora
         fp32_adapters = autocast & (adapter > compute)
         trained = casts & (not job.method.is_lora)
         frozen = casts & job.method.is_lora
@@ -176,7 +175,11 @@ class Step:
             cached_casts=2.0 * (trained * size.linear + fp32_adapters * static.trainable),
             frozen_casts=2.0 * frozen * size.linear,
             head_cast=2.0 * casts * head,
-            foreach=np.where(columns.equals("optimizer", "adamw_torch"), static.gradients, 0.0),
+            foreach=np.where(
+                deepspeed.runs(columns),
+                static.zero.step,
+                np.where(columns.equals("optimizer", "adamw_torch"), static.gradients, 0.0),
+            ),
             eager=modes.each(lambda mode: float(mode.attention in {"eager", "math"})).astype(bool),
         )
 
@@ -197,8 +200,9 @@ class _Modes:
         method = job.method
         compute = columns.choose("precision", _COMPUTE_BYTES)
         attention = columns.choose("attention", {kind: i for i, kind in enumerate(_KINDS)})
-        adapter = columns.choose("adapter_dtype", _ADAPTER_BYTES) * method.is_lora
+        adapter = deepspeed.trained_bytes(job, columns) * method.is_lora
         shared = (columns.number("offer.count") > 1) & columns.equals("sharding", "fsdp", "zero3")
+        shared |= deepspeed.casts(columns)
         stream = np.where((fp32_stream(job) & ~shared) | fp32_norms(job), 4.0, compute)
         masked = masked_share(job, columns, length)
         attention = np.where(_falls_to_math(job, columns, compute, masked), 3.0, attention)

@@ -37,6 +37,7 @@ FEEDING = frozenset(
 )  # fmt: skip
 VISIBLE = (OFFER, "precision", "activation_checkpointing", "micro_batch_size")
 PER_OFFER = 2  # alternatives shown of one offer while other offers have some
+_SHARDING_ORDER = ("none", "ddp", "fsdp", "zero2", "zero3")  # what needs less to run comes first
 _ATTENTION_ORDER = ("sdpa", "flash_attention_2", "eager")
 
 
@@ -199,9 +200,9 @@ def _near(bill: Bill, objective: Objective, index: int, optimum: int) -> bool:
 
 
 def _plainest(bill: Bill, pool: BoolArray, objective: Objective, optimum: int) -> int:
-    """On the plateau of one offer: less memory, no compile, fewer workers, smaller micro-batch.
+    """On the plateau of one offer: no second framework, less memory, no compile, fewer workers.
 
-    Then the attention kernel of today.
+    Then the smaller micro-batch and the attention kernel of today.
     Source: derived: a difference that no measurement shows should buy headroom and simplicity.
     """
     first, second = figures(bill, objective)
@@ -212,6 +213,7 @@ def _plainest(bill: Bill, pool: BoolArray, objective: Objective, optimum: int) -
     at: Indices = np.flatnonzero(level)
     levels = bill.candidates.levels
     keys = [
+        _column(bill, "sharding", [_SHARDING_ORDER.index(v) for v in levels["sharding"]], at),
         np.floor(bill.memory_bytes[at] / bill.usable_bytes[at] / MEMORY_STEP),
         _column(bill, "compile", [value != "off" for value in levels["compile"]], at),
         _column(bill, "num_dataloader_workers", levels["num_dataloader_workers"], at),

@@ -6,6 +6,7 @@ import json
 import shlex
 from typing import TYPE_CHECKING
 
+from autotune.cost.deepspeed import BUCKET_ELEMENTS
 from autotune.domain.config import UNSET
 from autotune.trainers.precision import mixed_precision
 
@@ -20,6 +21,8 @@ _DISTRIBUTED = {
     "zero3": "DEEPSPEED",
 }
 _ZERO_STAGE = {"zero2": 2, "zero3": 3}
+# With overlap_comm stage 2 has two buffers: DeepSpeed's default, which has one, split in two.
+BUCKETS = {2: 2, 3: 1}
 
 
 def accelerate_yaml(plan: Plan) -> str:
@@ -88,7 +91,12 @@ def deepspeed_json(plan: Plan) -> str:
         "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
         "gradient_clipping",
     )  # fmt: skip
-    zero: dict[str, object] = {"stage": stage, "overlap_comm": True, "contiguous_gradients": True}
+    zero: dict[str, object] = {
+        "stage": stage,
+        "overlap_comm": True,
+        "contiguous_gradients": True,
+        "reduce_bucket_size": BUCKET_ELEMENTS // BUCKETS[stage],
+    }
     if stage == _ZERO_STAGE["zero3"]:
         zero["stage3_gather_16bit_weights_on_model_save"] = True
     settings: dict[str, object] = dict.fromkeys(automatic, "auto")

@@ -157,8 +157,9 @@ def _refuse_wide_base(plan: Plan, name: str, *, trains_wide: bool) -> None:
 def _llamafactory_dtypes(plan: Plan, values: dict[str, Any]) -> list[str]:
     """Say what is trained in which dtype; what remains unsaid.
 
-    Under bf16 LLaMA-Factory turns what is trained into fp32 unless pure_bf16 is set; without bf16
-    and fp16 it computes in the checkpoint's dtype unless infer_dtype is set.
+    Under bf16 LLaMA-Factory turns what is trained into fp32 unless pure_bf16 is set, which leaves
+    DeepSpeed's bf16 engine off; without bf16 and fp16 it computes in the checkpoint's dtype unless
+    infer_dtype is set.
     Source: llamafactory 0.9.5 model/adapter.py init_adapter, model/patcher.py patch_config.
     """
     config, method = plan.config, plan.job.method
@@ -167,8 +168,8 @@ def _llamafactory_dtypes(plan: Plan, values: dict[str, Any]) -> list[str]:
     narrow = config.adapter_dtype == "bf16" if method.is_lora else method.base == "16bit"
     if config.precision != "bf16" or not narrow:
         return []
-    if config.sharding == "zero3":
-        return ["LLaMA-Factory trains in fp32 under ZeRO-3: expect more memory than predicted"]
+    if config.sharding in _ZERO:  # its engine casts the model to bf16 and trains fp32 masters
+        return []
     values.pop("bf16", None)
     values["pure_bf16"] = True
     return []

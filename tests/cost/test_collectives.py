@@ -89,7 +89,9 @@ def test_who_sends_gradients_every_micro_step(lab: Any) -> None:
         price(lab, "l40s", 4, s, lab.full()) for s in ("ddp", "zero2", "zero3", "fsdp")
     )
     assert ddp["per_micro_s"] == 0 < ddp["per_step_s"]
-    assert zero2["per_step_s"] == 0 < zero2["per_micro_s"] < zero3["per_micro_s"]
+    assert zero2["per_step_s"] > 0  # what was updated goes to every device
+    assert 0 < zero2["per_micro_s"] < zero3["per_micro_s"]
+    assert zero3["per_step_s"] == 0
     assert fsdp["per_step_s"] > 0
     assert fsdp["per_micro_s"] > 0
 

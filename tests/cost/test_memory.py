@@ -388,6 +388,8 @@ def test_memory_never_rises_with_the_sharding_degree(
     ]
     alone = price(job, micro_batch_size=rows, **knobs)["allocated"]
     assert found[0]["allocated"] == alone
+    if sharding != "fsdp":  # DeepSpeed's fp32 masters and buckets come with the second device
+        found = found[1:]
     for fewer, more in pairwise(found):
         assert more["allocated"] <= fewer["allocated"] * (1 + 1e-9)
 

@@ -1,0 +1,119 @@
+"""What DeepSpeed's ZeRO keeps and moves: fp32 masters and moments, gradient partitions, buckets.
+
+Its bf16 and fp16 engines cast the whole model to 16 bit, adapters and fp32 weights too, and train
+fp32 masters of whatever is trained, on each device a share. Under fp32 compute they do so as well.
+
+Covers: stages 2 and 3 with DeepSpeed's defaults, which is what the exported configs state.
+Does not cover: bf16_master_weights_and_grads, bf16_optimizer_states, offloading, stage 1.
+
+Source: deepspeed 0.18.9, runtime/engine.py (_configure_distributed_model, get_data_types),
+runtime/zero/stage_1_and_2.py and stage3.py; read line by line, no run of it was measured.
+Legend: P trained elements; N devices; e bytes of the engine's dtype.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from autotune.cost.columns import BoolArray, Columns, FloatArray
+    from autotune.domain.job import Job
+
+MASTER_BYTES = 4.0  # an fp32 master, and as much for each of Adam's fp32 moments
+# Elements of the buffers that gradients wait in: DeepSpeed's reduce_bucket_size. Stage 2 with
+# overlap_comm has two of them, each of half as many in the config that is exported.
+BUCKET_ELEMENTS = 500_000_000
+SUB_GROUP_ELEMENTS = 1_000_000_000  # stage 3 steps through so many of a device's elements at a time
+
+
+def runs(columns: Columns) -> BoolArray:
+    """[rows] which run under DeepSpeed."""
+    several = columns.number("offer.count") > 1
+    return several & columns.equals("sharding", "zero2", "zero3")
+
+
+def casts(columns: Columns) -> BoolArray:
+    """[rows] where the engine makes the whole model 16-bit."""
+    return runs(columns) & columns.equals("precision", "bf16", "fp16")
+
+
+def trained_bytes(job: Job, columns: Columns) -> FloatArray:
+    """[rows] bytes of a trained value and of its gradient, as the model holds them.
+
+    Adapters in their dtype, weights as they are stored; 16-bit where the engine casts the model.
+    """
+    adapters = columns.choose("adapter_dtype", {"fp32": 4.0, "bf16": 2.0})
+    weights = 4.0 if job.method.base == "32bit" else 2.0
+    stored = np.where(job.method.is_lora, adapters, weights)
+    return np.where(casts(columns), 2.0, np.where(runs(columns), 4.0, stored))
+
+
+def state_bytes(columns: Columns, moments_8bit: float) -> FloatArray:
+    """[rows] bytes of masters and moments of a trained element, in torch's allocator.
+
+    Paged moments live outside it. bitsandbytes keeps no moment of a flat partition in fp32.
+    """
+    moments = np.where(columns.equals("optimizer", "adamw_bnb_8bit"), moments_8bit, 8.0)
+    moments = np.where(columns.equals("optimizer", "paged_adamw_8bit"), 0.0, moments)
+    return MASTER_BYTES + moments
+
+
+def saved_state_bytes(columns: Columns, moments_8bit: float) -> FloatArray:
+    """[rows] bytes of a trained element in the optimizer's part of a checkpoint."""
+    narrow = columns.equals("optimizer", "adamw_bnb_8bit", "paged_adamw_8bit")
+    return MASTER_BYTES + np.where(narrow, moments_8bit, 8.0)
+
+
+def step_traffic_bytes(passes: FloatArray, element: FloatArray) -> FloatArray:
+    """[rows] bytes read and written for a trained element at the optimizer's step, beside states.
+
+    passes: those of the optimizer itself, over fp32 masters. Gradients are read for their norm,
+    laid flat, turned into fp32 and clipped in place; masters are copied back into the model.
+    """
+    widened = np.where(element < MASTER_BYTES, element + MASTER_BYTES, 0.0)
+    copies = element + 2.0 * element + widened + 2.0 * MASTER_BYTES + MASTER_BYTES + element
+    traffic: FloatArray = passes * MASTER_BYTES + copies
+    return traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Transient:
+    """[bytes] on one device beside weights, states and one gradient partition. Shapes [rows].
+
+    All are 0 where DeepSpeed does not run.
+    """
+
+    always: FloatArray  # stage 3's bucket
+    backward: FloatArray  # stage 2's buckets, and the copy of a bucket that is being reduced
+    step: FloatArray  # fp32 gradients, and what makes and uses them
+    renewed: BoolArray  # stage 2: each backward has a new partition, from its first reduction on
+    standing: BoolArray  # stage 3: the gradient partition is there all the time
+
+    @classmethod
+    def of(cls, columns: Columns, element: FloatArray, trainable: FloatArray) -> Transient:
+        """Of rows that train so many elements of e bytes.
+
+        Formula: stage 2 at the step 2 e P/N (gradients and their flat copy) + 4 P/N in fp32, and
+        without a fused kernel 4 P/N more while Adam runs, when e-wide ones are gone; stage 3 the
+        same for one sub-group, beside a standing partition.
+        """
+        count = np.maximum(columns.number("offer.count"), 1.0)
+        share = trainable / count
+        two = runs(columns) & columns.equals("sharding", "zero2")
+        three = runs(columns) & columns.equals("sharding", "zero3")
+        bucket = element * BUCKET_ELEMENTS
+        reduced = element * np.minimum(trainable, BUCKET_ELEMENTS)
+        foreach = np.where(columns.equals("optimizer", "adamw_torch"), 2.0 * MASTER_BYTES, 0.0)
+        made = np.where(element < MASTER_BYTES, element + MASTER_BYTES, MASTER_BYTES)
+        group = np.minimum(share, SUB_GROUP_ELEMENTS)
+        return cls(
+            always=np.where(three, bucket, 0.0),
+            backward=np.where(two, bucket + reduced, np.where(three, reduced, 0.0)),
+            step=np.where(two, np.maximum(made, foreach - element) * share, 0.0)
+            + np.where(three, np.maximum(made, foreach) * group, 0.0),
+            renewed=two,
+            standing=three,
+        )

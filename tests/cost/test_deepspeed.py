@@ -1,0 +1,146 @@
+"""What DeepSpeed's ZeRO keeps, against its own source: 2 + 12/N bytes and the fp32 gradients."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from autotune.catalog.devices import find_device
+from autotune.catalog.models import find_model
+from autotune.catalog.software import find_software
+from autotune.cost.columns import Columns
+from autotune.cost.instants import instants
+from autotune.cost.memory import COMPONENT
+from autotune.cost.memory import READS as MEMORY_READS
+from autotune.cost.optimizer import optimizer_terms
+from autotune.cost.parameters import parameter_count, resolve_targets
+from autotune.cost.static_memory import sizes, static_bytes
+from autotune.cost.step_memory import Step
+from autotune.domain.job import Job, Lengths, Limits, Method
+
+if TYPE_CHECKING:
+    from autotune.domain.model import Model
+
+EIGHT = find_model("meta-llama/Meta-Llama-3-8B")
+THIRTY_TWO = find_model("Qwen/Qwen2.5-32B")
+GIB = 2.0**30
+KNOBS: dict[str, Any] = {
+    "offer.device": find_device("h100-sxm-80gb"), "offer.count": 2, "sharding": "zero2",
+    "micro_batch_size": 1, "precision": "bf16", "activation_checkpointing": "full",
+    "attention": "sdpa", "optimizer": "adamw_torch_fused", "adapter_dtype": "fp32",
+    "packing": "off", "compile": "off", "compile_scope": "model",
+}  # fmt: skip
+
+
+def job_of(model: Model = EIGHT, method: Method | None = None, length: int = 512) -> Job:
+    return Job(
+        name="job", model=model, method=method or Method("full"), rows=1000, max_length=length,
+        lengths=Lengths((float(length), float(length)), float(length), length, known=True),
+        padding="longest", pretokenized=True, storage="local", epochs=1.0, steps=100,
+        global_batch_size=64, evaluation=None,
+        limits=Limits(vram_headroom=0.08, max_lost_work_s=1800.0), software=find_software(None),
+        offers=(),
+    )  # fmt: skip
+
+
+def columns(**knobs: Any) -> Columns:
+    stated = {name.replace("__", "."): value for name, value in knobs.items()}
+    return Columns({name: [value] for name, value in {**KNOBS, **stated}.items()}, 1)
+
+
+def peak(job: Job, **knobs: Any) -> float:
+    assert set(KNOBS) == set(MEMORY_READS)
+    return float(COMPONENT.price(job, columns(**knobs))["allocated"][0])
+
+
+def static(job: Job, **knobs: Any) -> Any:
+    return static_bytes(job, columns(**knobs), sizes(job.model))
+
+
+def test_zero2_keeps_the_weights_whole_and_twelve_bytes_of_states_in_shares() -> None:
+    found, parameters = static(job_of()), parameter_count(EIGHT)
+    assert found.weights[0] == 2.0 * parameters
+    assert found.optimizer[0] == 12.0 * parameters / 2
+    assert found.gradients[0] == 2.0 * parameters / 2
+
+
+def test_zero3_shares_all_of_it_and_its_gradient_partition_never_goes() -> None:
+    found, parameters = static(job_of(), sharding="zero3", offer__count=4), parameter_count(EIGHT)
+    assert found.weights[0] == 2.0 * parameters / 4
+    assert found.optimizer[0] == 12.0 * parameters / 4
+    assert found.zero.standing[0]
+    assert found.zero.always[0] == 2.0 * 5e8
+
+
+def test_an_8b_model_under_zero2_is_too_much_for_two_h100() -> None:
+    # 2 N weights, 6 N states, and at the step 4 N of fp32 gradients, their source and its copy
+    assert peak(job_of()) >= 12.0 * parameter_count(EIGHT)
+    assert peak(job_of()) / GIB > 86
+    assert peak(job_of(), offer__count=4) / GIB < 75
+
+
+def test_a_32b_model_on_eight_h200_needs_the_masters_room() -> None:
+    knobs = {"offer__device": find_device("h200"), "offer__count": 8}
+    job, parameters = job_of(THIRTY_TWO), parameter_count(THIRTY_TWO)
+    assert peak(job, **knobs) >= (2.0 + 20.0 / 8) * parameters
+    shared = peak(job, sharding="zero3", **knobs)
+    assert 14.0 * parameters / 8 < shared < 0.6 * peak(job, **knobs)
+
+
+@pytest.mark.parametrize("sharding", ["zero2", "zero3"])
+def test_fp32_weights_under_bf16_arithmetic_are_the_same_run(sharding: str) -> None:
+    wide = job_of(method=Method("full", "32bit"))
+    assert peak(wide, sharding=sharding) == pytest.approx(peak(job_of(), sharding=sharding))
+    alone = static(wide, sharding=sharding, precision="fp32")
+    assert alone.optimizer[0] == static(wide, sharding=sharding).optimizer[0]
+    assert alone.gradients[0] == 2 * static(wide, sharding=sharding).gradients[0]
+
+
+@pytest.mark.parametrize("sharding", ["zero2", "zero3"])
+def test_adapters_are_16_bit_with_fp32_masters_whatever_dtype_was_asked_for(sharding: str) -> None:
+    targets = resolve_targets(EIGHT, "all-linear")
+    job = job_of(method=Method("lora", "16bit", 64, 128.0, 0.0, targets))
+    wide = static(job, sharding=sharding)
+    narrow = static(job, sharding=sharding, adapter_dtype="bf16")
+    assert wide.element[0] == 2.0
+    assert wide.optimizer[0] == narrow.optimizer[0] == 12.0 * wide.trainable[0] / 2
+    assert peak(job, sharding=sharding) > peak(job, sharding="ddp", adapter_dtype="bf16") or (
+        sharding == "zero3"
+    )
+
+
+def test_eight_bit_moments_leave_the_masters_in_32_bit() -> None:
+    parameters = parameter_count(EIGHT)
+    small = static(job_of(), optimizer="adamw_bnb_8bit").optimizer[0]
+    assert small == pytest.approx((4.0 + 2.03125) * parameters / 2)
+    assert static(job_of(), optimizer="paged_adamw_8bit").optimizer[0] == 4.0 * parameters / 2
+
+
+def test_accumulated_gradients_lie_beside_those_of_the_backward_under_zero2() -> None:
+    job = job_of()
+    once = replace(job, global_batch_size=2)
+    several, one = (instants(Step.of(each, columns())) for each in (job, once))
+    share = 2.0 * parameter_count(EIGHT) / 2
+    for name in ("first layer", "last layer", "end of backward"):
+        assert one[name].gradients[0] == share
+        assert several[name].gradients[0] == 2 * share
+    assert several["optimizer"].gradients[0] == share
+
+
+def test_the_step_moves_masters_moments_and_the_copies_between_them() -> None:
+    # read for the norm 2, laid flat 4, widened 6, clipped 8, AdamW 28, written back 6
+    device = KNOBS["offer.device"]
+    terms = optimizer_terms(job_of(), columns())
+    moved = terms.traffic_s[0] * device.memory_bandwidth_bytes_per_s
+    assert moved == pytest.approx(54.0 * parameter_count(EIGHT) / 2)
+
+
+def test_the_bound_of_fsdp_and_ddp_does_not_move() -> None:
+    parameters = parameter_count(EIGHT)
+    for sharding, shares in (("ddp", 1), ("fsdp", 2)):
+        found = static(job_of(), sharding=sharding)
+        assert found.optimizer[0] == 4.0 * parameters / shares
+        assert not np.any(found.zero.step + found.zero.always + found.zero.backward)
