@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from autotune.cost.break_even import break_even_steps
 from autotune.domain.config import KNOBS
+from autotune.domain.recommendation import Decisive
 from autotune.domain.units import format_bytes, format_count, format_seconds
 from autotune.search.selection import TIE
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from autotune.domain.outcome import Estimated
 
 DERIVED = {"gradient_accumulation_steps", "checkpoint_every_steps", "save_total_limit"}
+DISK_SHARE = 0.5  # of an assumed disk: checkpoints that take more are worth a word
 LOCKED, ALONE = "locked by the job", "the only value that is valid here"
 UNSEARCHED = frozenset({LOCKED, ALONE})
 RELEVANT_FRACTION = 0.002  # changes below 0.2 % of the duration are "no difference"
@@ -122,3 +124,19 @@ def derived_reasons(job: Job, row: Estimated) -> dict[str, str]:
         "checkpoint_every_steps": checkpoints,
         "save_total_limit": LOCKED if "save_total_limit" in job.lock else kept,
     }
+
+
+def disk_note(bill: Bill, index: int) -> tuple[str, ...]:
+    """What to say of checkpoints beside a disk that nobody stated; nothing where they are small."""
+    row = bill.estimate(index)
+    host = row.offer.host
+    kept = min(row.config.save_total_limit + 1, max(row.checkpoints, 1))
+    needed = kept * row.checkpoint_bytes
+    if "disk_bytes" not in host.assumed or needed <= DISK_SHARE * host.disk_bytes:
+        return ()
+    text = (
+        f"checkpoints take {format_bytes(needed)} of disk at once ({kept} of "
+        f"{format_bytes(row.checkpoint_bytes)}), and nobody stated the disk of "
+        f"{row.offer.label}: rent that much, or save fewer"
+    )
+    return (Decisive(text),)

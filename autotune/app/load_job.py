@@ -42,6 +42,7 @@ from autotune.domain.units import format_usd
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autotune.domain.config import KnobValue
     from autotune.domain.jobfile import JobFile
 
 __all__ = [
@@ -276,7 +277,7 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
         limits=limits_of(jobfile.limits, assumed),
         software=software,
         offers=offers,
-        lock=dict(jobfile.lock),
+        lock={**_kept_saves(jobfile, assumed), **jobfile.lock},
         allow=jobfile.allow,
         dataset_path=data.dataset_path,
         row_bytes=data.row_bytes,
@@ -287,6 +288,17 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
     check_batch(job)
     check_locks(job)
     return _with_evidence(job, jobfile, assumed)
+
+
+def _kept_saves(jobfile: JobFile, assumed: list[Assumption]) -> dict[str, KnobValue]:
+    """The limit of checkpoints that today's run states: how many to choose among is the user's."""
+    name = "save_total_limit"
+    stated = [e.config[name] for e in jobfile.evidence if e.today and name in e.config]
+    if not stated or name in jobfile.lock:
+        return {}
+    why = f"as today's run has it; --set {name}=N changes it"
+    assumed.append(Assumption(f"lock.{name}", str(stated[0]), why))
+    return {name: stated[0]}
 
 
 def _with_evidence(job: Job, jobfile: JobFile, assumed: list[Assumption]) -> Job:

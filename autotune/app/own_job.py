@@ -267,6 +267,10 @@ def _place_saves(made: Imported, values: dict[str, Any], overrides: Overrides, b
         made.note("checkpoint_every_steps", 500, "saved by the epoch, and the rows are not stated")
         return
     made.knobs["checkpoint_every_steps"] = max(1, int(math.ceil(count / batch) / often))
+    epochs = values.get("train", {}).get("epochs")
+    if "save_total_limit" not in made.knobs and isinstance(epochs, int | float):
+        made.knobs["save_total_limit"] = max(1, math.ceil(epochs * often))  # all, to choose among
+        made.kept.add("save_total_limit")
 
 
 def _complete_evaluation(made: Imported, values: dict[str, Any], overrides: Overrides) -> None:
@@ -290,9 +294,16 @@ def _locked(made: Imported, overrides: Overrides) -> dict[str, Any]:
         if knob in made.knobs and made.knobs[knob] != made_default(knob)
     }
     locked |= {knob: meaning[knob] for knob in sorted(made.kept) if knob in meaning}
+    locked |= {knob: made.knobs[knob] for knob in _placed_saves(made) if knob in made.knobs}
     if meaning.get("packing") == "on" and made.knobs.get("attention") == "flash_attention_2":
         locked["attention"] = "flash_attention_2"  # others let rows of one sequence see each other
     return {knob: value for knob, value in locked.items() if knob not in opened}
+
+
+def _placed_saves(made: Imported) -> tuple[str, ...]:
+    """What the file says of saves that is the user's: a limit, and a schedule by the epoch."""
+    by_epoch = made.saves_per_epoch is not None
+    return ("save_total_limit", *(("checkpoint_every_steps",) if by_epoch else ()))
 
 
 def made_default(knob: str) -> object:

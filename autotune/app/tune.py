@@ -270,7 +270,7 @@ def _answer(
         ),
         reasons=explain.reasons(bill, pick) if pick is not None else {},
         narrowest=narrowest_input(bill, pick) if pick is not None else "",
-        warnings=(*priced.warnings, *_unseen(bill, pick), *tracing.notes),
+        warnings=(*priced.warnings, *_unseen(bill, pick), *_disk(bill, pick), *tracing.notes),
         sensitivities=_sensitivities(priced, tracing, pick),
         worth_a_probe=_worth_a_probe(priced, tracing, pick),
     )
@@ -317,6 +317,11 @@ def _worth_a_probe(priced: _Priced, tracing: Tracing, pick: int | None) -> tuple
     from autotune.app.worth_a_probe import worth_a_probe
 
     return worth_a_probe(priced.job, priced.calibration, tracing.row(pick))
+
+
+def _disk(bill: Bill, pick: int | None) -> tuple[str, ...]:
+    """What to say of the pick's checkpoints and a disk that nobody stated."""
+    return () if pick is None else explain.disk_note(bill, pick)
 
 
 def _unseen(bill: Bill, pick: int | None) -> tuple[str, ...]:

@@ -184,7 +184,8 @@ def default_host(offer_count: int, device: Device, storage: str = "local") -> Ho
     """The host assumed around rented devices; every field is listed in `assumed`.
 
     Per device: 16 cores and 128 GiB beside a board of 40 GB or more, 8 cores and 32 GiB beside a
-    smaller one; /dev/shm holds half of the RAM (the Linux default). storage: local or network.
+    smaller one; 200 GB of disk; /dev/shm holds half of the RAM (the Linux default). storage: local
+    or network.
     """
     if device.is_cpu:
         return local_host()
@@ -195,7 +196,7 @@ def default_host(offer_count: int, device: Device, storage: str = "local") -> Ho
         cores=cores * offer_count,
         ram_bytes=float(ram * offer_count),
         shm_bytes=ram * offer_count / 2,
-        disk_bytes=float(ASSUMED_DISK_BYTES),
+        disk_bytes=float(ASSUMED_DISK_BYTES * offer_count),
         checkpoint_write_bytes_per_s=float(ASSUMED_CHECKPOINT_WRITE_BYTES_PER_S),
         storage_read_bytes_per_s=float(read),
         download_bytes_per_s=float(DOWNLOAD_BYTES_PER_S),

@@ -191,7 +191,7 @@ def test_what_fits_has_nothing_to_explain(folder: Path) -> None:
 
 
 def test_a_disk_that_is_too_small_is_told_apart_from_memory(folder: Path) -> None:
-    path = written(folder, gpu="h100")
+    path = written(folder, gpu="h100, host: {disk: 200 GB}")
     sets = {"micro_batch_size": "1", "save_total_limit": "5000", "checkpoint_every_steps": "1"}
     found = estimate(load_job(path, set_values={**sets, "train.epochs": "8"}))
     assert found.shortfall is not None
