@@ -27,7 +27,7 @@ def run_section(payload: RecommendationPayload) -> Section:
         return Section(RUN_TITLE, ())
     held = f"{', '.join(files)} and every trial" if files else "every trial"
     others = payload.get("other_formats", [])
-    what = f"{run_dir} holds {held}."
+    what = f"{near(run_dir)} holds {held}."
     what += f" It can be exported for: {', '.join(others)}." if others else ""
     commands = tuple((each["command"], each["what"]) for each in next_steps(payload))
     lines = tuple((line, "") for line in in_own_script(payload))

@@ -11,7 +11,7 @@ from autotune.report.blocks import Bars, Bullets, Commands, Paragraph, Table
 from autotune.report.glossary import with_words
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from rich.console import Console
 
@@ -47,11 +47,15 @@ def estimate_text(payload: EstimatePayload, *, width: int = 80, colour: bool = F
 
 
 def sections_text(
-    sections: Sequence[Section], *, width: int = 80, colour: bool = False, spaced: bool = True
+    sections: Sequence[Section],
+    *,
+    width: int = 80,
+    colour: bool = False,
+    gaps: Collection[int] | None = None,
 ) -> str:
     """Any report as text; without colour there is no escape sequence in it.
 
-    spaced: an empty line between sections.
+    gaps: the sections that an empty line stands before; None: all but the first.
     """
     from rich.console import Console
     from rich.text import Text
@@ -68,7 +72,7 @@ def sections_text(
         _environ={},
     )
     for number, section in enumerate(sections):
-        if number and spaced:
+        if number and (gaps is None or number in gaps):
             console.print()
         if section.title:
             console.print(Text(section.title, style="bold"))

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from autotune.report.blocks import Section
 
 MOST_LINES, COLUMNS = 30, 80
-UNSPACED = 2  # from this tightness on, no empty lines
 TIGHTEST = 9
 SHORT = 150  # [characters] of a text that others wrote, such as a warning: two lines
 
@@ -27,19 +26,33 @@ def screen_text(
 
     compose: the sections at a tightness from 0 (everything) to `TIGHTEST`.
     """
-    sections, spaced = _fullest(compose)
-    return sections_text(sections, width=width, colour=colour, spaced=spaced)
+    sections = _fullest(compose)
+    spare = MOST_LINES - _lines(sections, max(width, COLUMNS))
+    gaps = _gaps(sections)[: max(spare, 0)]
+    return sections_text(sections, width=width, colour=colour, gaps=gaps)
 
 
-def _fullest(compose: Callable[[int], Sequence[Section]]) -> tuple[list[Section], bool]:
+def _fullest(compose: Callable[[int], Sequence[Section]]) -> list[Section]:
     sections: list[Section] = []
     for tight in range(TIGHTEST + 1):
         sections = [section for section in compose(tight) if section.blocks]
-        spaced = tight < UNSPACED
-        text = sections_text(sections, width=COLUMNS, spaced=spaced)
-        if sum(max(1, -(-len(line) // COLUMNS)) for line in text.splitlines()) <= MOST_LINES:
-            return sections, spaced
-    return sections, False
+        if _lines(sections, COLUMNS) <= MOST_LINES:
+            break
+    return sections
+
+
+def _lines(sections: Sequence[Section], width: int) -> int:
+    """Lines of a terminal, which breaks those that are too long."""
+    text = sections_text(sections, width=width, gaps=())
+    return sum(max(1, -(-len(line) // width)) for line in text.splitlines())
+
+
+def _gaps(sections: Sequence[Section]) -> list[int]:
+    """Where an empty line helps, most first: around the answer, before what to type, elsewhere."""
+    titled = [number for number, section in enumerate(sections) if section.title and number]
+    ends = [titled[0], titled[-1]] if titled else []
+    rest = [number for number in range(1, len(sections)) if number not in ends]
+    return [*dict.fromkeys(ends), *rest]
 
 
 def shortened(text: str, length: int = SHORT) -> str:

@@ -225,6 +225,7 @@ def _sharpen(payload: RecommendationPayload, best: Row, tight: int) -> Section:
         items.append(text)
     if narrowest and "lengths" not in narrowest and not (probe and "measured step" in narrowest):
         items.append(shortened(narrowest))
+    items += _checks(payload)
     if not probe and best["basis"] != "measured":
         items.append("a run's log: `autotune verify RUN LOG`, half-way or finished")
     if items:
@@ -232,6 +233,18 @@ def _sharpen(payload: RecommendationPayload, best: Row, tight: int) -> Section:
     said = shows(tight, until=3)
     blocks += [Commands(((each["command"], each["what"] if said else ""),)) for each in probe]
     return Section("To sharpen it", tuple(blocks))
+
+
+def _checks(payload: RecommendationPayload) -> list[str]:
+    """What would tell apart the readings of a time that was measured: the first that decides."""
+    journey = payload.get("journey")
+    gaps = [gap for gap in journey["measured"] if len(gap["open"]) > 1] if journey else []
+    found = []
+    for gap in gaps[:1]:
+        deciding = [check for check in gap["checks"] if check["decides"]] or gap["checks"]
+        measured = format_seconds(gap["measured_s"])
+        found += [f"what the {measured} measured mean: {deciding[0]['text']}"] if deciding else []
+    return [shortened(text) for text in found]
 
 
 def _how_to_state_lengths(payload: RecommendationPayload) -> str:
