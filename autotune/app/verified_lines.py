@@ -135,7 +135,7 @@ def _step_note(found: Comparison) -> str:
     seen, note = found.speed.seen_sd, f"mean of {found.speed.steps:,} steps"
     if seen is None:
         return note
-    return f"{note}; parts of the run scatter by {100 * seen:.2g} %"
+    return f"{note}; parts of the run scatter by {100 * seen:,.0f} %"
 
 
 def _counted(number: int, noun: str) -> str:

@@ -100,7 +100,9 @@ def verify(
     job = overrides_of(line, Changes(gpu=machine, set_=set_))
     found = compare(run, log, VerifyOptions(None if machine else gpu, elapsed, next_runs, job))
     payload = verification_payload(found)
-    payload["next"] = after_verifying(found.run_dir, _asked(found.run_dir))
+    payload["next"] = after_verifying(
+        found.run_dir, _asked(found.run_dir), taught=bool(found.learned)
+    )
     text = verification_text if verbose else verification_screen
     if format_ in {Format.json, Format.csv}:
         warn(payload["warnings"], quiet=quiet)

@@ -56,7 +56,7 @@ def never_measured_note(device: str) -> str | None:
     if fitted().offset("device", device) is not None:
         return None
     return Decisive(
-        f"no training step on {device} is in the public record: its time comes from its data "
+        f"no training step on {device} is in the public record. Its time comes from its data "
         "sheet, and the range reaches at least 1.5 times each way"
     )
 

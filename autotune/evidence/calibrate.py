@@ -266,19 +266,15 @@ def _unexplained(
     learned.warnings.append(_gap_warning(reference, measured, expected, found))
 
 
-_NOUNS = {"duration_s": "run", "step_time_s": "step", "tokens_per_s": "step"}
-
-
 def _gap_warning(
     reference: Reference, measured: float, expected: float, found: Sequence[Explanation]
 ) -> str:
-    noun = _NOUNS[reference.observation.quantity]
     factor = max(measured / expected, expected / measured)
     slower = "longer" if measured > expected else "shorter"
     where = f" on {reference.offer.label}" if reference.elsewhere else ""
     head = (
-        f"{reference.observation.id}: a {noun} of {format_seconds(measured)} was measured{where} "
-        f"and {format_seconds(expected)} is predicted, {factor:.1f} times {slower}. "
+        f"{reference.observation.id}: {format_seconds(measured)} was measured{where}, "
+        f"{format_seconds(expected)} predicted: {factor:.2g} times {slower}. "
         "Efficiency does not explain that much, so it was not used to scale the prediction"
     )
     if not found:

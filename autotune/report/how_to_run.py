@@ -111,10 +111,12 @@ def one_step(asked: AskedPayload, command: str, options: str, what: str) -> list
     return [_step(again({**asked, "words": words}, command, options), what)]
 
 
-def after_verifying(run_dir: str | None, asked: AskedPayload | None) -> list[NextPayload]:
+def after_verifying(
+    run_dir: str | None, asked: AskedPayload | None, *, taught: bool
+) -> list[NextPayload]:
     """What a verified run is good for: the answer asked anew, and what the rest should run."""
     found = []
-    if asked is not None:
+    if asked is not None and taught:
         found.append(_step(again(asked, "tune", ""), "ask again, with what this run taught"))
     if run_dir is not None:
         what = "whether another machine or other settings pay for what remains"

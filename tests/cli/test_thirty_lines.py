@@ -144,7 +144,7 @@ def test_a_narrow_terminal_gets_narrow_lines(typed: Typed) -> None:
 
 def test_a_log_is_verified_on_one_screen(typed: Typed, tmp_path: Path) -> None:
     typed("tune", str(ROOT / "jobs" / "h100_38h.yaml"))
-    rows = "".join(f"{step},0.5\n" for step in range(1, 400))
+    rows = "".join(f"{step},0.8\n" for step in range(1, 400))
     (tmp_path / "log.csv").write_text(f"step,seconds\n{rows}")
     code, text = typed("verify", "log.csv")
     shown = held(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.report.blocks import Bullets, Commands, Paragraph, Section, Table
-from autotune.report.screens.fitting import shortened
+from autotune.report.screens.fitting import SHORT, shortened
 from autotune.report.screens.words import assumed_phrase, lengths_phrase
 
 if TYPE_CHECKING:
@@ -19,10 +19,15 @@ DECISIVE = 3  # warnings that are shown themselves
 VERBOSE = "add --verbose"
 
 
-def decisive_blocks(payload: Mapping[str, Any]) -> list[Block]:
-    """Warnings that may change what the reader does."""
-    found: list[str] = payload.get("decisive", [])[:DECISIVE]
-    return [Paragraph(shortened(_sentence(text)), "warn") for text in found]
+def decisive_blocks(payload: Mapping[str, Any], length: int = SHORT) -> list[Block]:
+    """Warnings that may change what the reader does, each in so many characters."""
+    return told_blocks(payload.get("decisive", []), length)
+
+
+def told_blocks(warnings: Sequence[str], length: int = SHORT) -> list[Block]:
+    """The first warnings, in a sentence each."""
+    found = warnings[:DECISIVE]
+    return [Paragraph(shortened(_sentence(text), length), "warn") for text in found]
 
 
 def _sentence(text: str) -> str:
@@ -59,6 +64,11 @@ def closing_section(payload: Mapping[str, Any], where: str = VERBOSE) -> Section
         told.append(f"{what} of the file do{'es' if broken == 1 else ''} not hold")
     lead = f"{'; '.join(told)}. " if told else ""
     return Section("", (Paragraph(f"{lead}Everything: {where}", "quiet"),))
+
+
+def of_the_job(assumed: Sequence[AssumedPayload]) -> list[AssumedPayload]:
+    """Assumptions without those of single machines, where there are many of them."""
+    return [item for item in assumed if not item["key"].startswith("hardware[")]
 
 
 def trimmed(section: Section, most: int) -> Section:

@@ -14,6 +14,7 @@ from autotune.report.screens.closing import (
     decisive_blocks,
     grounds_section,
     next_section,
+    of_the_job,
     trimmed,
 )
 from autotune.report.screens.fitting import fewer, screen_text, shortened
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.report.blocks import Block
-    from autotune.report.schema import AssumedPayload
 
 Payload = dict[str, Any]
 NAME, MACHINES, VARIANTS, UNFIT = 48, 12, 10, 3
@@ -50,7 +50,9 @@ def _sections(payload: Payload, tight: int) -> list[Section]:
     return [
         *parts,
         Section("", (*decisive_blocks(payload), *_unfit(payload["infeasible"]))),
-        grounds_section(payload["job"], _of_the_job(payload), fewer(MOST_ASSUMED, tight, 6, 7)),
+        grounds_section(
+            payload["job"], of_the_job(payload["assumed"]), fewer(MOST_ASSUMED, tight, 6, 7)
+        ),
         next_section(payload.get("next", [])),
         closing_section(payload),
     ]
@@ -75,11 +77,6 @@ def _lead(payload: Payload) -> list[Block]:
         blocks.append(Paragraph(text, "strong"))
     doubt = order_doubt(payload["rows"], cheapest)
     return [*blocks, Paragraph(doubt, "warn")] if doubt else blocks
-
-
-def _of_the_job(payload: Payload) -> list[AssumedPayload]:
-    """Assumptions without those of single machines: their prices are in the table."""
-    return [item for item in payload["assumed"] if not item["key"].startswith("hardware[")]
 
 
 def _took(row: Payload) -> str:

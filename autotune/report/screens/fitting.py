@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MOST_LINES, COLUMNS = 30, 80
 TIGHTEST = 9
-SHORT = 150  # [characters] of a text that others wrote, such as a warning: two lines
+ONE_LINE, SHORT = 80, 150  # [characters] of a text that others wrote, such as a warning: two lines
 
 
 def screen_text(

@@ -14,6 +14,7 @@ from autotune.report.screens.closing import (
     decisive_blocks,
     grounds_section,
     next_section,
+    of_the_job,
     trimmed,
 )
 from autotune.report.screens.fitting import fewer, screen_text, shortened
@@ -44,7 +45,9 @@ def _sections(payload: Payload, tight: int) -> list[Section]:
         trimmed(changed_section(first), most),
         _bill(first, fewer(PARTS, tight, 3, 4, 5)),
         _doubted(first, fewer(2, tight, 6)),
-        grounds_section(first["job"], first["assumed"], fewer(MOST_ASSUMED, tight, 5, 7)),
+        grounds_section(
+            first["job"], of_the_job(first["assumed"]), fewer(MOST_ASSUMED, tight, 5, 7)
+        ),
         next_section(payload.get("next", [])),
         closing_section(payload),
     ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from autotune.domain.paths import near
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.blocks import Bullets, Commands, Paragraph, Section, Table
-from autotune.report.comparison import against, worth_phrase
+from autotune.report.comparison import against
 from autotune.report.how_to_run import to_probe, to_train, to_verify
 from autotune.report.phrases import (
     bound_words,
@@ -22,7 +22,7 @@ from autotune.report.phrases import (
     usd_span,
 )
 from autotune.report.screens.closing import closing_section, decisive_blocks, grounds_section
-from autotune.report.screens.fitting import fewer, screen_text, shortened, shows
+from autotune.report.screens.fitting import ONE_LINE, SHORT, fewer, screen_text, shortened, shows
 from autotune.report.screens.words import (
     MOST_ASSUMED,
     basis_phrase,
@@ -64,7 +64,7 @@ def _sections(payload: RecommendationPayload, tight: int) -> list[Section]:
             payload["job"],
             payload["assumed"],
             fewer(MOST_ASSUMED, tight, 4, 6, 9),
-            f"Rests on {basis_phrase(best, payload['job'])}",
+            _rests_on(payload, best),
         ),
         _sharpen(payload, best, tight),
         _to_run(payload),
@@ -88,7 +88,7 @@ def _opening(payload: RecommendationPayload, best: Row, tight: int) -> list[Bloc
             "plain" if best["verdict"] == "fits" else "bad",
         ),
     ]
-    blocks += decisive_blocks(payload)
+    blocks += decisive_blocks(payload, SHORT if shows(tight, until=6) else ONE_LINE)
     if shows(tight, until=8):
         blocks.append(Paragraph(_why(payload, best)))
     tie = tie_phrase(payload)
@@ -139,7 +139,8 @@ def _beside_today(payload: RecommendationPayload, best: Row, tight: int) -> Sect
     if rest and shows(tight, until=3):
         others = f"{rest} more change{'s' if rest > 1 else ''} of less effect"
         blocks.append(Paragraph(f"and {others}" if shown else others))
-    return Section(f"Beside today: {_saved(today, best)}", tuple(blocks) or (Paragraph(""),))
+    title = f"Beside today: {_saved(today, best)}"
+    return Section(title, tuple(blocks)) if blocks else Section("", (Paragraph(title),))
 
 
 def _saved(today: Row, best: Row) -> str:
@@ -211,6 +212,16 @@ def _label(row: Row, best: Row) -> str:
     return machine + difference_words(row["config"], best["config"], LABEL - len(machine))
 
 
+def _rests_on(payload: RecommendationPayload, best: Row) -> str:
+    """What the figures rest on; of a measured answer also what may still be better."""
+    search, text = payload["search"], f"Rests on {basis_phrase(best, payload['job'])}"
+    if best["basis"] != "measured":
+        return text
+    left = search["stopped_because"].rpartition("; ")[2]
+    more = f" {_sentence(left)}." if left.endswith("better") else ""
+    return f"{text} Probes: {search['probes']}.{more}"
+
+
 def _sharpen(payload: RecommendationPayload, best: Row, tight: int) -> Section:
     """The two things that would narrow the ranges most, each as something to type or to add."""
     items: list[str] = []
@@ -219,10 +230,6 @@ def _sharpen(payload: RecommendationPayload, best: Row, tight: int) -> Section:
         items.append(_how_to_state_lengths(payload))
     probe = to_probe(payload)
     blocks: list[Block] = []
-    worth = payload.get("worth_a_probe") or []
-    if worth:
-        text = f"{worth[0]['change']} may save {worth_phrase(worth[0])}; nobody measured it: probe"
-        items.append(text)
     if narrowest and "lengths" not in narrowest and not (probe and "measured step" in narrowest):
         items.append(shortened(narrowest))
     items += _checks(payload)
@@ -230,9 +237,24 @@ def _sharpen(payload: RecommendationPayload, best: Row, tight: int) -> Section:
         items.append("a run's log: `autotune verify RUN LOG`, half-way or finished")
     if items:
         blocks.append(Bullets(tuple(items[: 2 - bool(probe)])))
-    said = shows(tight, until=3)
-    blocks += [Commands(((each["command"], each["what"] if said else ""),)) for each in probe]
+    worth = _worth(payload)
+    said = worth or (probe[0]["what"] if probe and shows(tight, until=3) else "")
+    blocks += [Commands(((each["command"], said),)) for each in probe]
     return Section("To sharpen it", tuple(blocks))
+
+
+def _worth(payload: RecommendationPayload) -> str:
+    """What a probe may find that nobody has measured; empty where there is nothing."""
+    found, best = payload.get("worth_a_probe") or [], payload["best"]
+    if not found or not best:
+        return ""
+    changes = (each.partition("=") for each in found[0]["change"].split(", "))
+    named = ", ".join(f"{change_words(knob)} {value}" for knob, _, value in changes)
+    saving = format_seconds(found[0]["expected_saving_s"])
+    if found[0]["expected_saving_usd"] > 0:
+        saving = f"{format_usd(found[0]['expected_saving_usd'])}"
+        saving += f" (up to {format_usd(found[0]['p90'])})"
+    return f"on {best['device']}: {named} may save {saving}, never measured"
 
 
 def _checks(payload: RecommendationPayload) -> list[str]:

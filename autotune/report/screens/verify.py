@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.report.blocks import Paragraph, Section
-from autotune.report.screens.closing import closing_section, decisive_blocks, next_section, trimmed
+from autotune.report.screens.closing import closing_section, next_section, told_blocks, trimmed
 from autotune.report.screens.fitting import fewer, screen_text, shows
 from autotune.report.verification import (
     explanations_section,
@@ -31,7 +31,7 @@ def _sections(payload: Mapping[str, Any], tight: int) -> list[Section]:
     most = fewer(EXPLANATIONS, tight, 4, 6)
     verdict = verdict_section(payload)
     return [
-        Section("", (*verdict.blocks, *decisive_blocks(payload))),
+        Section("", (*verdict.blocks, *told_blocks(payload["warnings"]))),
         trimmed(
             lines_section(payload, notes=shows(tight, until=2)), fewer(LINES, tight, 3, 5, 6, 7)
         ),
@@ -39,7 +39,7 @@ def _sections(payload: Mapping[str, Any], tight: int) -> list[Section]:
         outlook_section(payload),
         _learned(payload),
         next_section(payload.get("next", [])),
-        closing_section(payload),
+        closing_section({**payload, "decisive": payload["warnings"]}),
     ]
 
 
