@@ -12,7 +12,7 @@ import os
 import re
 import select
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from autotune.domain.errors import InputError, close_matches
 from autotune.domain.jobvalues import MAPPING, TEXT, shown
@@ -341,14 +341,31 @@ def _plain(message: str) -> str:
 
 def keys_at(path: KeyPath, root: type[BaseModel]) -> list[str]:
     """The keys that the schema knows at a key path."""
-    from autotune.domain.jobfile import sections_of
-
     model = root
     for part in path:
         if isinstance(part, int):
             continue
-        found = sections_of(model).get(part)
+        found = _sections_of(model).get(part)
         if found is None:
             return []
         model = found
     return list(model.model_fields)
+
+
+def _sections_of(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """The keys of a section that hold another section (or a list of them)."""
+    found = {}
+    for key, info in model.model_fields.items():
+        inner = _section_in(info.annotation)
+        if inner is not None:
+            found[key] = inner
+    return found
+
+
+def _section_in(annotation: object) -> type[BaseModel] | None:
+    from pydantic import BaseModel
+
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    inner = (_section_in(argument) for argument in get_args(annotation))
+    return next((section for section in inner if section is not None), None)

@@ -6,11 +6,10 @@ again unchanged. `autotune.app.load_job` turns it into a `Job` in base units.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     Field,
     Tag,
@@ -383,20 +382,3 @@ class JobFile(Section):
             msg = "data.rows is missing: how many rows there are, or dataset: FILE"
             raise wrong(msg)
         return self
-
-
-def sections_of(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """The keys of a section that hold another section (or a list of them)."""
-    found = {}
-    for key, info in model.model_fields.items():
-        inner = _section_in(info.annotation)
-        if inner is not None:
-            found[key] = inner
-    return found
-
-
-def _section_in(annotation: object) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    inner = (_section_in(argument) for argument in get_args(annotation))
-    return next((section for section in inner if section is not None), None)
