@@ -14,12 +14,12 @@ from autotune.app import lengths as length_rules
 from autotune.app.dataset import count_dataset, notes_of
 from autotune.app.stored_base import base_of
 from autotune.catalog.text_tokens import BYTES_PER_TOKEN
-from autotune.cost.parameters import resolve_targets
+from autotune.cost.parameters import parameter_count, resolve_targets
 from autotune.domain.errors import InputError
 from autotune.domain.job import EVALUATION_ROWS, Assumption, Evaluation, Limits, Method
 from autotune.domain.jobfile import TrainSection
 from autotune.domain.paths import stated_in
-from autotune.domain.units import parse_seconds, parse_usd
+from autotune.domain.units import format_bytes, parse_seconds, parse_usd
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -49,12 +49,27 @@ VRAM_HEADROOM = (
 MAX_LOST_WORK = "30min"
 
 
+def _narrow_states(model: Model) -> str:
+    """What full fine-tuning of 16-bit weights trains in, and what fp32 would take.
+
+    Source: derived: 4 bytes for weight, gradient and each of AdamW's moments instead of 2.
+    """
+    more = format_bytes(8.0 * parameter_count(model))
+    return (
+        "weights, gradients and Adam's moments: the trainer's default with 16-bit weights; in fp32"
+        f" (method.base: 32bit) they take {more} more over all devices; DeepSpeed keeps fp32"
+        " masters and moments either way"
+    )
+
+
 def method_of(section: MethodSection, model: Model, assumed: Assumed) -> Method:
     """How to train; for LoRA also which modules carry adapters."""
     if "kind" not in section.model_fields_set:
         _assume(assumed, "method.kind", section.kind, "not stated; how most models are fine-tuned")
     base = base_of(section, model, assumed)
     if section.kind == "full":
+        if base == "16bit":
+            _assume(assumed, "method.states", "bf16", _narrow_states(model))
         return Method("full", base)
     rank = section.rank
     if rank is None:

@@ -81,6 +81,9 @@ def _choices(job: Job) -> Iterator[_Choice]:
     if method.is_lora and method.rank > 1:
         rank = method.rank // 2
         yield _Choice("method.rank", str(rank), replace(job, method=replace(method, rank=rank)))
+    if not method.is_lora and method.base == "16bit":
+        wide = replace(job, method=replace(method, base="32bit"))
+        yield _Choice("method.base", "32bit", wide, "fp32 weights and states under bf16 compute")
     fewer = _fewer_epochs(job)
     if fewer is not None:
         yield fewer

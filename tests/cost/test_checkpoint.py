@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.catalog.models import find_model
 from autotune.cost import checkpoint
 from autotune.cost.checkpoint import interval_steps, kept_on_disk, lost_work_s
+from autotune.cost.parameters import parameter_count
 
 LLAMA8, COMPONENT = "meta-llama/Llama-3.1-8B", checkpoint.COMPONENT
 HOUR = 3600.0
@@ -137,3 +139,21 @@ def test_the_final_save_leaves_the_optimizer_out(lab: Any) -> None:
     job = lab.job(LLAMA8, lab.full())
     out = lab.price(COMPONENT, job, lab.offer("h100"), lab.config())
     assert out["final_save_s"] < out["save_s"] / 2.5
+
+
+def test_deepspeed_saves_fp32_masters_and_moments_of_what_is_trained(lab: Any) -> None:
+    job, parameters = lab.job(LLAMA8, lab.full()), parameter_count(find_model(LLAMA8))
+
+    def out(sharding: str, **knobs: Any) -> dict[str, float]:
+        found: dict[str, float] = lab.price(
+            COMPONENT, job, lab.offer("h100", 4), lab.config(sharding=sharding, **knobs)
+        )
+        return found
+
+    assert out("fsdp")["bytes"] == pytest.approx(6 * parameters, rel=0.01)
+    assert out("zero3")["bytes"] == pytest.approx(14 * parameters, rel=0.01)
+    assert out("zero2")["bytes"] == pytest.approx(16 * parameters, rel=0.01)  # the model twice
+    assert out("zero2")["save_s"] > out("zero3")["save_s"] > out("fsdp")["save_s"]
+    assert out("zero2")["final_save_s"] == out("fsdp")["final_save_s"]
+    small = out("zero3", optimizer="adamw_bnb_8bit")["bytes"]
+    assert small == pytest.approx((2 + 4 + 2.03) * parameters, rel=0.01)

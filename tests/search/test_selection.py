@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,6 +84,23 @@ def test_the_pick_on_the_plateau_never_needs_a_step_more_memory(tight_bill: Bill
     step = selection.MEMORY_STEP * tight_bill.usable_bytes[found.index]
     memory = tight_bill.memory_bytes
     assert memory[found.index] <= memory[found.optimum] + step
+
+
+def test_a_second_framework_is_not_taken_to_spare_memory(build: Any) -> None:
+    job = build.job(build.offer("a100", 4, 6.4), lock={"compile": "off", "attention": "sdpa"})
+    bill = CostModel(job).price(enumerate_candidates(job, load_space()).candidates)
+    levels = bill.candidates.levels["sharding"]
+    rank = np.asarray([("ddp", "fsdp", "zero2", "zero3").index(value) for value in levels])
+    simplest_last = 4.0 - rank[bill.candidates.codes["sharding"]]
+    same = np.ones(len(bill))
+    even: Any = SimpleNamespace(
+        job=bill.job, candidates=bill.candidates, usable_bytes=bill.usable_bytes, cost_usd=same,
+        duration_s=same, caution=same, memory_bytes=bill.usable_bytes * 0.1 * simplest_last,
+    )  # fmt: skip
+    least = int(np.argmin(even.memory_bytes))
+    found = selection._plainest(even, same.astype(np.bool_), "cost", least)
+    assert bill.candidates.config(least).sharding == "zero3"
+    assert bill.candidates.config(found).sharding == "ddp"
 
 
 @settings(max_examples=25, deadline=None)
