@@ -284,7 +284,10 @@ class Prober:
             raise Enough(msg)
         figures = figures_of(predicted, plan.requests[-1], plan.expected_s)
         calm = calm_s(self.own, self.options.seconds, self.options.effort.calm_s)
-        self.progress.begins(self._number(plan.key), role, why, plan.expected_s * self.pace)
+        self.progress.begins(
+            self._number(plan.key), len(self.known(plan.key)) + 1, why,
+            plan.expected_s * self.pace, self.options.seconds - self.spent_s,
+        )  # fmt: skip
         config = predicted.config.as_record()
 
         def run(request: dict[str, Any]) -> ProbeRecord:
@@ -382,6 +385,8 @@ class Prober:
         left_s = max(self.options.seconds - self.spent_s, 0.0)
         best = ranked[0].row if ranked else None
         runs = 1 + [id(r) for r in self.memo.of_this_run(record.key)].index(id(record))
-        name = self.progress.name(self._number(record.key), record, runs)
+        name = "probe of an earlier study"
+        if not record.reused:
+            name = self.progress.name(self._number(record.key), runs)
         line = probe_line(name, record, predicted, best, left_s, offer=self.offers > 1)
         self.announce(line)

@@ -91,8 +91,8 @@ def notes_of_noise(noise: NoiseSeen, records: list[ProbeRecord]) -> list[str]:
     if noise.cannot_tell:
         found.append(
             Decisive(
-                f"this machine was too busy to tell which configuration is best: {noise.why}; the "
-                "one shown is the best guess. Measure again when nothing else runs here"
+                f"this machine is too busy to tell which configuration is best: {noise.why}. "
+                "Measure again when it is calm"
             )
         )
     if noise.disturbed_probes:

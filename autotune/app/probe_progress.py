@@ -9,7 +9,6 @@ from autotune.domain.units import format_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.probe.record import ProbeRecord
     from autotune.probe.worker.phase import Doing
 
 
@@ -19,15 +18,16 @@ class ProbeProgress:
     def __init__(self, most: int, status: Callable[[str], None] | None) -> None:
         """most: configurations that may be probed; status: hears what goes on now."""
         self.most, self._status = most, status
-        self._what, self._expected_s = "", 0.0
+        self._what = self._why = ""
+        self._expected_s = self._left_s = 0.0
 
-    def begins(self, number: int, role: str, why: str, expected_s: float) -> None:
-        """A probe of configuration `number` begins. why: of a repeat, what is doubted."""
-        again = {"repeat": " again", "confirm": " again, to compare it with its rivals"}
-        self._what = f"probe {number} of {self.most}{again.get(role, '')}"
-        if why:
-            self._what += f" ({why})"
-        self._expected_s = expected_s
+    def begins(self, number: int, run: int, why: str, expected_s: float, left_s: float) -> None:
+        """A run of configuration `number` begins. why: what is doubted of those before.
+
+        expected_s: of this run; left_s: of the probe budget.
+        """
+        self._what, self._why = self.name(number, run), why
+        self._expected_s, self._left_s = expected_s, left_s
 
     def hear(self, doing: Doing, since_s: float) -> None:
         """The worker does something."""
@@ -38,13 +38,12 @@ class ProbeProgress:
             text += f", step {doing.done} of {doing.of}"
         elif doing.done:
             text += f", step {doing.done}"
-        left = self._expected_s - since_s
-        yet = f"about {format_seconds(left)} more" if left >= 1.0 else "longer than expected"
-        self._status(f"{text}; {format_seconds(since_s)}, {yet}")
+        more = self._expected_s - since_s
+        yet = f"{more:.0f} s more" if more >= 1.0 else "longer than expected"
+        left = format_seconds(max(self._left_s - since_s, 0.0))
+        parts = [text, f"{since_s:.0f} s, {yet}", f"{left} left at most", self._why]
+        self._status(" | ".join(filter(None, parts)))
 
-    def name(self, number: int, record: ProbeRecord, runs: int) -> str:
-        """A finished probe; runs: of its configuration, this one included."""
-        if record.reused and record.role == "search":
-            return "probe of an earlier study"
-        run = f", run {runs}" if runs > 1 else ""
-        return f"probe {number} of {self.most}{run}"
+    def name(self, number: int, run: int) -> str:
+        """A run as a person counts: of the configurations that may be probed, and which of it."""
+        return f"probe {number} of {self.most}" + (f", run {run}" if run > 1 else "")

@@ -53,6 +53,7 @@ TRAINER_NAMES = {  # knob -> the argument of transformers' Trainer
 SHARDING = {"ddp": "DDP", "fsdp": "FSDP", "zero2": "DeepSpeed ZeRO-2", "zero3": "DeepSpeed ZeRO-3"}
 ATTENTION = {"flash_attention_2": "FlashAttention-2", "eager": "plain (eager)"}
 DISTURBED = "while other programs used it, so its time may be far too long"
+DISTURBED_STEP = "while other programs use the machine"
 DERIVED_KNOBS = ("checkpoint_every_steps", "save_total_limit")  # closed forms, not choices
 
 
@@ -210,7 +211,8 @@ def bound_words(row: Row) -> str:
     if 1.0 / FAR_OFF <= ratio <= FAR_OFF:
         return BOUND[bound]
     times = f"{ratio:.3g} times" if ratio > 1 else f"1/{1.0 / ratio:.3g} of"
-    return f"the training steps: each takes {times} what the model expects, for reasons it lacks"
+    why = DISTURBED_STEP if measured.get("disturbed") else "for reasons it lacks"
+    return f"the training steps: each takes {times} what the model expects, {why}"
 
 
 def tie_phrase(payload: RecommendationPayload) -> str:

@@ -158,7 +158,7 @@ class Finals:
             return ""
         mine = self.standing[self.pick]
         if not mine.stands:
-            return "other programs disturbed every measurement of the pick"
+            return "others disturbed each run of the pick"
         hidden = [
             i
             for i, found in self.standing.items()
@@ -166,11 +166,10 @@ class Finals:
             and (compared(found, mine).hides if found.stands else self._promises(i) < -TELLING)
         ]
         if hidden:
-            count = f"{len(hidden)} other configuration{'s' * (len(hidden) != 1)}"
-            return f"{count} may be more than {TELLING:.0%} better: measurements differ too much"
+            return f"{len(hidden)} more may be over {TELLING:.0%} better, so far do runs differ"
         noisy = self.share > UNNOTICED or any(found.disturbed for found in self.standing.values())
         if noisy and bound > TELLING:
-            return f"what was not measured may be {bound:.0%} better: measurements differ too much"
+            return f"others may be {bound:.0%} better, so far do runs differ"
         return ""
 
 

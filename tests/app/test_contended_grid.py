@@ -52,7 +52,7 @@ def test_on_a_machine_that_is_never_calm_it_says_so_and_gives_its_best_guess() -
     assert found["said"] == 2
     for run in found["runs"]:
         assert run["disturbed"] == run["probes"]
-        assert "disturbed every measurement of the pick" in run["why"]
+        assert "disturbed each run of the pick" in run["why"]
         assert run["probes"] <= 12, "more of the same would tell no more"
 
 

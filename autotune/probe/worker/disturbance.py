@@ -92,8 +92,7 @@ class Host:
 
     def _own(self) -> float:
         """[s] of this process, its children and whatever else belongs to the same probe."""
-        mark = os.environ.get(MARK, "")
-        wanted = f"{MARK}={mark}".encode() if mark else b""
+        wanted = _mark()
         own, session = time.process_time(), _session()
         if self.alone:
             return own + _reaped_s()
@@ -130,6 +129,13 @@ def _ticks_per_s() -> float:
     with contextlib.suppress(AttributeError, ValueError, OSError):
         return float(os.sysconf("SC_CLK_TCK"))
     return 100.0
+
+
+def _mark() -> bytes:
+    """What the environment of all ranks has: a launcher gives each a session of its own."""
+    mark = os.environ.get(MARK, "")
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return f"{MARK}={mark}".encode() if mark and several else b""
 
 
 def _session() -> int:

@@ -16,7 +16,7 @@ from .ranks import rank
 PHASE_FILE = "phase.json"
 TOLD_S = 0.5  # between two tellings of the same phase
 PHASES = {  # stages of a probe, as a person calls them
-    "build": "loading the model", "prepare": "preparing the trainer", "train": "warming up",
+    "build": "loading the model", "prepare": "preparing the trainer", "train": "first step",
     "evaluation": "evaluating", "checkpoint": "saving", "loader": "reading batches",
     "done": "finishing",
 }  # fmt: skip

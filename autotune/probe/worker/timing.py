@@ -71,7 +71,7 @@ class Stopwatch(TrainerCallback):
         self.plan, self.clock, self.meter, self.tell = plan, clock, meter, tell
         self.sign = sign or StopSign(None)
         self.steps: list[Step] = []
-        self.windows = Windows(plan, self.steps, on_cpu=not clock.cuda)
+        self.windows = Windows(plan, self.steps, on_cpu=not clock.cuda, waiting=self._waits)
         self.retries_before = 0
         self.begun_s = 0.0
         self.first_step_s = 0.0
@@ -154,8 +154,6 @@ class Stopwatch(TrainerCallback):
         if not windows.full():
             return False
         windows.close(len(self._marks), self.clock.now())
-        if windows.done[-1].disturbed:
-            self.tell("waiting for other programs", len(windows.done), 0)
         satisfied = windows.satisfied()
         self._mark_again()
         return satisfied
@@ -168,6 +166,9 @@ class Stopwatch(TrainerCallback):
             self.tell("measuring", done - self.windows.first, self.windows.wanted)
         else:
             self.tell("warming up", done, 0)
+
+    def _waits(self) -> None:
+        self.tell("waiting for other programs", 0, 0)
 
     def _mark_again(self) -> None:
         """The next step begins now: what was read or slept belongs to none."""

@@ -53,14 +53,16 @@ class Windows:
         self, plan: dict[str, Any], steps: list[Step], *, on_cpu: bool, host: Host | None = None,
         now: Callable[[], float] = time.perf_counter,
         wait: Callable[[Host, float], tuple[bool, float]] | None = None,
+        waiting: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """Begin to count when told to.
 
         plan: longest, most, measured, least (steps), seconds, patience_s; windows (at most), calm_s
-        (of waiting, in all), window_s (of a window, at least).
+        (of waiting, in all), window_s (of a window, at least). waiting: is told of each wait.
         """
         self.plan, self.steps, self.on_cpu = plan, steps, on_cpu
         self.host, self.now = host or Host(), now
+        self._waiting = waiting
         self._wait = wait or (lambda host, most_s: wait_for_calm(host, most_s, on_cpu=on_cpu))
         self.done: list[Window] = []
         self.waited_s = 0.0
@@ -173,6 +175,7 @@ class Windows:
         left = float(self.plan.get("calm_s", CALM_S)) - self.waited_s
         if len(self.done) >= int(self.plan.get("windows", WINDOWS)) or left <= 0 or self._late:
             return True
+        self._waiting()
         calm, slept_s = self._wait(self.host, left)
         self.waited_s += slept_s
         self._from = self._checked = len(self.steps) + AGAIN
