@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 SAME = "same"
 BOM = "\ufeff"
 OWN_FOLDER = "own"  # of the run folder
+_LOGS_STATE = {"hf", "trl", "llamafactory", "axolotl", "unsloth"}  # a trainer_state.json
 _HF_FAMILY = {"hf", "trl", "llamafactory"}
 
 
@@ -95,6 +96,18 @@ def same_export(
     start = start_folder(job.origin, imported_again(job.origin)[1])
     files["run.sh"] = own_run_sh(plan, job.origin, found, folder, launcher, start)
     return Export(files, tuple(notes))
+
+
+def output_folder(job: Job) -> str | None:
+    """Where the trainer of the user's own file writes its log; None where that is not said."""
+    origin = job.origin
+    if origin is None or origin.trainer not in _LOGS_STATE:
+        return None
+    _, values = imported_again(origin)
+    named = values.get("output_dir")
+    if not isinstance(named, str) or not named.isprintable():
+        return None
+    return str(Path(start_folder(origin, values), named))
 
 
 def _returned_beside(job: Job, offer: Offer, config: Config) -> tuple[Returned, ...]:

@@ -22,6 +22,7 @@ from autotune.app.export import (
 )
 from autotune.app.find_run import to_resume
 from autotune.app.job_claims import job_contradictions
+from autotune.app.own_file import output_folder
 from autotune.app.price_notes import price_notes
 from autotune.app.relaxing import relaxations
 from autotune.app.shortfall import shortfall_of
@@ -389,6 +390,7 @@ def _finish(
         run_dir=str(run_dir) if run_dir else None,
         files=files,
         asked=options.asked,
+        writes_to=output_folder(priced.job),
         other_formats=others,
     )
 

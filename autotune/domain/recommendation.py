@@ -189,3 +189,4 @@ class Recommendation:
     journey: Journey | None = None  # from today to the pick, where both are there
     ties: tuple[int, ...] = ()  # places among the alternatives that cannot be told apart from best
     asked: Asked | None = None  # None: not from a command line
+    writes_to: str | None = None  # where the user's own file makes its trainer write, if it says so

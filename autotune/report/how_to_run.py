@@ -18,6 +18,7 @@ RUN_TITLE = "How to run it"
 SCRIPT, TRAINS = "run.sh", "train.py"  # TRAINS beside it: a script that MAX_STEPS can stop
 SMOKE_STEPS, FEWEST_SMOKE_STEPS = 60, 10  # of a short job, half its steps
 ROWS_FILE = "rows.jsonl"
+OWN = "own/"  # the user's own file, in a run folder
 
 
 def run_section(payload: RecommendationPayload) -> Section:
@@ -87,12 +88,25 @@ def to_train(payload: RecommendationPayload) -> list[NextPayload]:
 
 
 def to_verify(payload: RecommendationPayload) -> list[NextPayload]:
-    """Holding the run against the answer: a script of ours writes its log into the run folder."""
-    if not payload["run_dir"] or not payload["best"] or not _scripts(payload):
+    """Holding the run against the answer, by the log that it writes."""
+    scripts = _scripts(payload)
+    if not payload["run_dir"] or not payload["best"] or not scripts:
         return []
-    folder = quote(near(payload["run_dir"]))
+    words = ["autotune", "verify", near(payload["run_dir"])]
+    folder, writes_to = scripts[0].rpartition("/")[0], payload.get("writes_to")
+    if _is_own(payload):
+        if writes_to is None:
+            return []
+        words.append(near(writes_to))
+    elif folder:
+        words.append(near(str(Path(payload["run_dir"]) / folder)))
     what = "hold the run against this answer, half-way or finished; later answers learn from it"
-    return [_step(f"autotune verify {folder}", what)]
+    return [_step(join(words), what)]
+
+
+def _is_own(payload: RecommendationPayload) -> bool:
+    """Whether the first script starts the user's own file, which says itself where it writes."""
+    return any(name.startswith(OWN) for name in payload.get("files", []))
 
 
 def to_probe(payload: RecommendationPayload) -> list[NextPayload]:

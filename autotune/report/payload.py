@@ -97,6 +97,8 @@ def recommendation_payload(rec: Recommendation) -> RecommendationPayload:
         payload["journey"] = journey_payload(rec.journey)
     if rec.asked is not None:
         payload["asked"] = {"words": list(rec.asked.words), "folder": rec.asked.folder}
+    if rec.writes_to is not None:
+        payload["writes_to"] = rec.writes_to
     payload["next"] = next_steps(payload)
     return payload
 

@@ -364,6 +364,7 @@ class RecommendationPayload(TypedDict):
     waterfall: NotRequired[list[WaterfallStepPayload]]  # today + steps = best
     journey: NotRequired[JourneyPayload]
     asked: NotRequired[AskedPayload]
+    writes_to: NotRequired[str]  # the folder that the user's own file names for its output
     next: NotRequired[list[NextPayload]]
 
 

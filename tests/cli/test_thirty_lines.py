@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -152,3 +153,25 @@ def test_a_log_is_verified_on_one_screen(typed: Typed, tmp_path: Path) -> None:
     assert "times what was predicted" in shown
     assert "Kept for later answers" in shown
     assert "autotune tune" in shown
+
+
+@pytest.mark.parametrize(
+    ("terminal", "variables", "coloured"),
+    [
+        (True, {}, True),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"TERM": "dumb"}, False),
+        (False, {}, False),
+    ],
+)
+def test_colour_is_for_terminals_and_never_against_the_users_wish(
+    typed: Typed, monkeypatch: pytest.MonkeyPatch, terminal: bool, variables: dict[str, str],
+    coloured: bool,
+) -> None:  # fmt: skip
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: terminal)
+    _, text = typed("estimate", str(ROOT / "jobs" / "tiny_cpu.yaml"))
+    assert ("\x1b[" in text) is coloured

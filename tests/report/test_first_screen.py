@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from autotune.domain.outcome import Spread
 from autotune.domain.recommendation import Asked, Decisive, Miss
 from autotune.report.how_to_run import again, next_steps
@@ -16,7 +18,6 @@ from autotune.report.screens.tune import recommendation_screen
 from autotune.report.text import recommendation_text
 
 if TYPE_CHECKING:
-    import pytest
     from conftest import Samples
 
     from autotune.domain.recommendation import Recommendation
@@ -217,3 +218,23 @@ def test_warnings_that_change_a_decision_are_on_the_screen(samples: Samples) -> 
     assert "of no weight" not in shown
     assert "1 more note." in shown
     assert recommendation_payload(rec)["decisive"] == [told]
+
+
+@pytest.mark.parametrize(
+    ("files", "writes_to", "typed"),
+    [
+        (("train.py", "run.sh"), None, "autotune verify runs/one"),
+        (("trl/train.py", "trl/run.sh"), None, "autotune verify runs/one runs/one/trl"),
+        (("own/a.yml", "run.sh"), "my out", "autotune verify runs/one 'my out'"),
+        (("own/a.yml", "run.sh"), None, None),
+        (("axolotl.yml",), None, None),
+    ],
+)
+def test_a_run_is_verified_by_the_log_that_it_writes(
+    samples: Samples, files: tuple[str, ...], writes_to: str | None, typed: str | None
+) -> None:
+    rec = replace(_kept(samples.full), files=files, writes_to=writes_to, run_dir="runs/one")
+    told = [each["command"] for each in recommendation_payload(rec)["next"]]
+    assert [each for each in told if each.startswith("autotune verify")] == (
+        [typed] if typed else []
+    )

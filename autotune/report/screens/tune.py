@@ -9,7 +9,7 @@ from autotune.domain.paths import near
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.blocks import Bullets, Commands, Paragraph, Section, Table
 from autotune.report.comparison import against
-from autotune.report.how_to_run import to_probe, to_train, to_verify
+from autotune.report.how_to_run import OWN, to_probe, to_train, to_verify
 from autotune.report.phrases import (
     bound_words,
     fit_phrase,
@@ -286,7 +286,7 @@ def _to_run(payload: RecommendationPayload) -> Section:
     if not steps:
         return Section("", ())
     commands = Commands(tuple((step["command"], "") for step in steps))
-    own = [name for name in payload.get("files", []) if name.startswith("own/")]
+    own = [name for name in payload.get("files", []) if name.startswith(OWN)]
     smoke = any(step["command"].startswith("MAX_STEPS") for step in steps)
     order = ": a smoke run, the run, then hold it against this answer" if smoke else ""
     if not own:
