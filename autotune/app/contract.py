@@ -46,6 +46,7 @@ GLOBAL_BATCH = 16
 VRAM_HEADROOM = (
     0.03  # from runs that failed and finished: `python -m bench.headroom` prints the curve
 )
+NARROW_STATES = "bf16, fp32 masters under DeepSpeed"
 MAX_LOST_WORK = "30min"
 
 
@@ -69,7 +70,7 @@ def method_of(section: MethodSection, model: Model, assumed: Assumed) -> Method:
     base = base_of(section, model, assumed)
     if section.kind == "full":
         if base == "16bit":
-            _assume(assumed, "method.states", "bf16", _narrow_states(model))
+            _assume(assumed, "method.states", NARROW_STATES, _narrow_states(model))
         return Method("full", base)
     rank = section.rank
     if rank is None:

@@ -32,7 +32,7 @@ def test_full_fine_tuning_says_what_its_states_are_in_and_what_fp32_would_take(
 ) -> None:
     job = load_job(path_of(tmp_path))
     said = next(item for item in job.assumed if item.key == "method.states")
-    assert said.value == "bf16"
+    assert said.value == "bf16, fp32 masters under DeepSpeed"
     assert format_bytes(8.0 * parameter_count(job.model)) in said.why
     stated = load_job(path_of(tmp_path), set_values={"method.base": "16bit"})
     assert said in stated.assumed

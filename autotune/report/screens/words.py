@@ -31,8 +31,8 @@ BASIS = {
 # What moves the answer most, first; only where nobody stated it.
 WEIGHTY = (
     "model", "model.shape", "method.kind", "train.steps", "train.epochs", "data.rows",
-    "data.max_length", "train.global_batch_size", "method.rank", "method.base", "price",
-    "data.padding", "interruptions_per_day", "today",
+    "data.max_length", "method.states", "train.global_batch_size", "method.rank", "method.base",
+    "price", "data.padding", "interruptions_per_day", "today",
 )  # fmt: skip
 MOST_ASSUMED = 3
 OLD_DAYS = 30  # of a price, from which its age is said
