@@ -51,6 +51,7 @@ WRONG: list[tuple[str, str]] = [
     (f"plan {CAMPAIGN} --parallel two", r"--parallel 'two' must be a whole number"),
     (f"plan {CAMPAIGN} --chart schedule.png", r"schedule\.png is no \.svg file"),
     ("dataset", r"autotune dataset needs"),
+    ("init --modle x", r"of autotune init; close to it: --model"),
     ("export", r"autotune export needs --to\nhint: --to NAME\[@VERSION\]"),
     ("report no-such-run", r"no-such-run"),
     ("runs --format xml", r"--format 'xml' must be one of: text, json, csv, md"),

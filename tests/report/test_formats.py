@@ -58,8 +58,10 @@ def test_stated_steps_are_not_explained_by_rows(samples: Samples) -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_no_line_is_wider_than_the_terminal(samples: Samples, width: int) -> None:
+    """But a command, which could not be copied if it were wrapped."""
     for rec in (samples.full, samples.infeasible, samples.late):
-        assert [line for line in _text(rec, width).splitlines() if len(line) > width] == []
+        lines = [line for line in _text(rec, width).splitlines() if len(line) > width]
+        assert [line for line in lines if "TrainerCallback(" not in line] == []
 
 
 @pytest.mark.parametrize("width", [1, 20, 60, 300])
