@@ -11,6 +11,8 @@ import numpy as np
 
 from autotune.app import explain, runs
 from autotune.app import tune as model_tune
+from autotune.app.kept_answer import finish as finish_answer
+from autotune.app.kept_answer import persist
 from autotune.app.measured_bill import as_measured, narrowest_measured, same_steps, told_apart
 from autotune.app.probe_device import local_for, offers_here
 from autotune.app.probe_plan import ProbeOptions, plan_probe
@@ -350,11 +352,9 @@ def _finish(
     answer = replace(
         answer, probed=_runs(found), search=search, warnings=(*answer.warnings, *found.notes)
     )
-    answer = model_tune._finish(  # noqa: SLF001 - exports and the run folder
-        answer, priced, options, found.explored, run_dir, begun
-    )
+    answer = finish_answer(answer, priced, options, found.explored, run_dir, begun)
     answer = replace(
         answer, search=replace(answer.search, wall_seconds=time.perf_counter() - begun)
     )
-    model_tune._persist(answer, run_dir)  # noqa: SLF001 - as above
+    persist(answer, run_dir)
     return answer

@@ -5,7 +5,6 @@ job + offers + space -> candidates -> bill -> study -> recommendation -> run fol
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,14 +14,9 @@ from autotune.app import explain, runs
 from autotune.app.choices import check_choices
 from autotune.app.export import (
     check_exports,
-    default_exports,
-    export_default,
-    export_pick,
-    other_formats,
 )
 from autotune.app.find_run import to_resume
-from autotune.app.job_claims import job_contradictions
-from autotune.app.own_file import output_folder
+from autotune.app.kept_answer import finish, persist
 from autotune.app.price_notes import price_notes
 from autotune.app.relaxing import relaxations
 from autotune.app.shortfall import shortfall_of
@@ -48,7 +42,6 @@ if TYPE_CHECKING:
     from autotune.domain.outcome import Estimated
     from autotune.domain.recommendation import Asked, Sensitivity, WorthProbe
     from autotune.domain.space import SearchSpace
-    from autotune.domain.waterfall import Journey
     from autotune.search.selection import Objective, Selection
     from autotune.search.study import Exploration
     from autotune.space.enumerate import Enumeration
@@ -116,7 +109,7 @@ def tune(
     made = runs.open_run(asked, run_dir, resume=options.resume)
     with runs.working_in(run_dir, made=made):
         answer = _tuned(priced, options, run_dir, progress, begun)
-        _persist(answer, run_dir)
+        persist(answer, run_dir)
     return answer
 
 
@@ -135,7 +128,7 @@ def _tuned(
         trust_remote_code=options.trust_remote_code,
     )
     answer = _answer(priced, options, explored, chosen, tracing)
-    return _finish(answer, priced, options, explored, run_dir, begun)
+    return finish(answer, priced, options, explored, run_dir, begun)
 
 
 def _placed(options: Options) -> Options:
@@ -359,56 +352,3 @@ def _rejected(priced: _Priced, pick: int | None, objective: Objective) -> Reject
         relaxations=relaxed,
         shortfall=shortfall_of(bill, near[0]) if lost and near else None,
     )
-
-
-def _finish(
-    answer: Recommendation, priced: _Priced, options: Options, explored: Exploration,
-    run_dir: Path | None, begun: float,
-) -> Recommendation:  # fmt: skip
-    """Export what to run, and add what only the end knows: notes, wall time, the folder."""
-    notes: list[str] = []
-    files: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
-    if answer.best is not None and run_dir is not None:
-        job, best = priced.job, answer.best
-        if options.exports:
-            paths, notes = export_pick(job, best, options.exports, run_dir)
-        else:
-            paths, notes = export_default(job, best, run_dir)
-        files = tuple(path.relative_to(run_dir.resolve()).as_posix() for path in paths)
-        others = other_formats(job, best, options.exports or default_exports(job)[0])
-    search = replace(answer.search, wall_seconds=time.perf_counter() - begun)
-    if explored.resumed:
-        notes.append(f"{explored.resumed} finished trials were taken over from the run's record")
-    journey = _journey(answer, priced)
-    return replace(
-        answer,
-        journey=journey,
-        contradictions=job_contradictions(priced.job, priced.calibration, journey),
-        search=search,
-        warnings=(*answer.warnings, *notes),
-        run_dir=str(run_dir) if run_dir else None,
-        files=files,
-        asked=options.asked,
-        writes_to=output_folder(priced.job),
-        other_formats=others,
-    )
-
-
-def _journey(answer: Recommendation, priced: _Priced) -> Journey | None:
-    """From today's config to the pick, change by change."""
-    if answer.today is None:
-        return None
-    from autotune.app.journey import journey_of
-
-    return journey_of(priced.job, priced.space, priced.calibration, answer.today, answer.best)
-
-
-def _persist(answer: Recommendation, run_dir: Path) -> None:
-    from autotune.report.html import recommendation_html
-    from autotune.report.payload import recommendation_payload
-
-    payload = recommendation_payload(answer)
-    text = json.dumps(payload, indent=1, allow_nan=False)
-    runs.write_text(run_dir / runs.ANSWER_FILE, text + "\n")
-    runs.write_text(run_dir / runs.PAGE_FILE, recommendation_html(payload))
