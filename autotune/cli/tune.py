@@ -247,6 +247,7 @@ def print_recommendation(
 ) -> None:
     """The answer in the format asked for; warnings also on stderr where nobody reads the result."""
     from autotune.report.csv_rows import recommendation_csv
+    from autotune.report.how_to_run import as_typed_here
     from autotune.report.markdown import recommendation_markdown
     from autotune.report.payload import dumps
     from autotune.report.screens.tune import recommendation_screen
@@ -255,13 +256,16 @@ def print_recommendation(
     text = recommendation_text if verbose else recommendation_screen
     if chosen in {Format.json, Format.csv}:
         warn(payload["warnings"], quiet=quiet)
+    here = as_typed_here(payload)
+    whole = here.copy()
+    whole["run_dir"] = payload["run_dir"]
     emit_as(
         chosen,
         {
-            Format.text: lambda: text(payload, **look()),
-            Format.json: lambda: dumps(payload),
-            Format.csv: lambda: recommendation_csv(payload),
-            Format.md: lambda: recommendation_markdown(payload),
+            Format.text: lambda: text(here, **look()),
+            Format.json: lambda: dumps(whole),
+            Format.csv: lambda: recommendation_csv(whole),
+            Format.md: lambda: recommendation_markdown(here),
         },
     )
 

@@ -28,12 +28,25 @@ def run_section(payload: RecommendationPayload) -> Section:
         return Section(RUN_TITLE, ())
     held = f"{', '.join(files)} and every trial" if files else "every trial"
     others = payload.get("other_formats", [])
-    what = f"{near(run_dir)} holds {held}."
+    what = f"{run_dir} holds {held}."
     what += f" It can be exported for: {', '.join(others)}." if others else ""
     commands = tuple((each["command"], each["what"]) for each in next_steps(payload))
     lines = tuple((line, "") for line in in_own_script(payload))
     own = Paragraph("In a training script of your own, these lines record it for `verify`:")
     return Section(RUN_TITLE, (Paragraph(what), Commands(commands), own, Commands(lines)))
+
+
+def as_typed_here(payload: RecommendationPayload) -> RecommendationPayload:
+    """The answer for a reader in this folder: the run folder as short as it can be typed here."""
+    run_dir = payload["run_dir"]
+    if not run_dir:
+        return payload
+    short = payload.copy()
+    short["run_dir"] = near(run_dir)
+    if "writes_to" in short:
+        short["writes_to"] = near(short["writes_to"])
+    short["next"] = next_steps(short)
+    return short
 
 
 def in_own_script(payload: RecommendationPayload) -> list[str]:
@@ -53,11 +66,11 @@ def run_commands(payload: RecommendationPayload) -> list[str]:
 
 
 def next_steps(payload: RecommendationPayload) -> list[NextPayload]:
-    """Commands for a shell in the current folder, in the order in which they are of use."""
+    """Commands for a shell, in the order in which they are of use; the run folder as it stands."""
     found = [*to_train(payload), *to_verify(payload), *to_probe(payload)]
     run_dir = payload["run_dir"]
     if run_dir:
-        folder = quote(near(run_dir))
+        folder = quote(run_dir)
         found.append(_step(f"autotune recompute {folder} --gpu all", "the same on other machines"))
         found += [
             _step(f"autotune export {folder} --to {name}", f"what to run, for {name}")
@@ -92,14 +105,14 @@ def to_verify(payload: RecommendationPayload) -> list[NextPayload]:
     scripts = _scripts(payload)
     if not payload["run_dir"] or not payload["best"] or not scripts:
         return []
-    words = ["autotune", "verify", near(payload["run_dir"])]
+    words = ["autotune", "verify", payload["run_dir"]]
     folder, writes_to = scripts[0].rpartition("/")[0], payload.get("writes_to")
     if _is_own(payload):
         if writes_to is None:
             return []
-        words.append(near(writes_to))
+        words.append(writes_to)
     elif folder:
-        words.append(near(str(Path(payload["run_dir"]) / folder)))
+        words.append(str(Path(payload["run_dir"]) / folder))
     what = "hold the run against this answer, half-way or finished; later answers learn from it"
     return [_step(join(words), what)]
 
@@ -182,4 +195,4 @@ def _beside(name: str, other: str) -> str:
 
 
 def _below(payload: RecommendationPayload, name: str) -> str:
-    return f"{near(payload['run_dir'] or '')}/{name}"
+    return f"{payload['run_dir'] or ''}/{name}"

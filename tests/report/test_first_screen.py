@@ -11,7 +11,8 @@ import pytest
 
 from autotune.domain.outcome import Spread
 from autotune.domain.recommendation import Asked, Decisive, Miss
-from autotune.report.how_to_run import again, next_steps
+from autotune.report.how_to_run import again, as_typed_here, next_steps
+from autotune.report.html import recommendation_html
 from autotune.report.payload import recommendation_payload
 from autotune.report.screens.fitting import MOST_LINES, shortened
 from autotune.report.screens.tune import recommendation_screen
@@ -155,12 +156,16 @@ def test_a_question_asked_elsewhere_is_asked_there_again(samples: Samples, tmp_p
     assert probes == [f"(cd '{tmp_path}/a folder' && autotune tune job.yaml --score probe)"]
 
 
-def test_an_absolute_run_folder_below_the_current_one_is_shown_short(
+def test_a_run_folder_is_whole_in_what_is_kept_and_short_where_it_is_read(
     samples: Samples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     payload = recommendation_payload(replace(_kept(samples.full), run_dir=f"{tmp_path}/runs/one"))
-    assert any(each["command"] == "bash runs/one/run.sh" for each in payload["next"])
+    assert any(each["command"] == f"bash {tmp_path}/runs/one/run.sh" for each in payload["next"])
+    assert f"bash {tmp_path}/runs/one/run.sh" in recommendation_html(payload)
+    here = as_typed_here(payload)
+    assert any(each["command"] == "bash runs/one/run.sh" for each in here["next"])
+    assert str(tmp_path) not in recommendation_screen(here, width=200, colour=False)
 
 
 def test_an_option_that_is_stated_anew_replaces_the_old_one() -> None:

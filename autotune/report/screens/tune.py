@@ -5,7 +5,6 @@ from __future__ import annotations
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from autotune.domain.paths import near
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.blocks import Bullets, Commands, Paragraph, Section, Table
 from autotune.report.comparison import against
@@ -291,7 +290,7 @@ def _to_run(payload: RecommendationPayload) -> Section:
     order = ": a smoke run, the run, then hold it against this answer" if smoke else ""
     if not own:
         return Section(f"To run{order}", (commands,))
-    text = f"Your file with these settings: {near(payload['run_dir'] or '')}/{own[0]}"
+    text = f"Your file with these settings: {payload['run_dir'] or ''}/{own[0]}"
     return Section(f"To run{order}", (Paragraph(text), commands))
 
 
@@ -300,7 +299,7 @@ def closing(payload: RecommendationPayload) -> Section:
     run_dir = payload["run_dir"]
     if not run_dir:
         return closing_section(payload)
-    report = f"`autotune report {quote(near(run_dir))} --verbose`"
+    report = f"`autotune report {quote(run_dir)} --verbose`"
     return closing_section(payload, f"{report}, or its report.html")
 
 
