@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
 
 STATED = {  # causes that a line of the job file settles
-    "lengths": "the rows' lengths: `--data FILE` counts them with the model's tokenizer",
+    "lengths": "the rows' lengths: `--data FILE` counts them; or state data.lengths",
     "padding": "how batches are padded: state data.padding",
     "compile": "what torch.compile gains here: time a few steps with and without it",
 }
