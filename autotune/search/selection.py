@@ -124,6 +124,7 @@ def best_index(
         index = optimum = _least(bill, nearest, objective)
     runner_up = _runner_up(bill, pool, objective, index)
     tie = runner_up is not None and _near(bill, objective, runner_up, optimum)
+    tie = tie and runner_up is not None and _expected_alike(bill, objective, runner_up, index)
     return Selection(index, optimum, runner_up, tie, _misses(bill, limits, index))
 
 
@@ -197,6 +198,12 @@ def _near(bill: Bill, objective: Objective, index: int, optimum: int) -> bool:
     if first[optimum] > 0 or first[index] > 0:
         return bool(first[index] <= first[optimum] * (1 + TIE))
     return bool(second[index] <= second[optimum] * (1 + TIE))
+
+
+def _expected_alike(bill: Bill, objective: Objective, one: int, other: int) -> bool:
+    """Whether two candidates are expected to score alike: no unmeasured gain lies between them."""
+    values = scores(bill, objective)
+    return bool(abs(values[one] - values[other]) <= TIE * max(values[one], values[other]))
 
 
 def _plainest(bill: Bill, pool: BoolArray, objective: Objective, optimum: int) -> int:

@@ -100,7 +100,8 @@ def test_an_unmeasured_gain_carries_no_pick_and_is_offered_instead(lab: Any) -> 
     pairs = [(offer, config) for config in (lab.config(4), *compiled)]
     bill = CostModel(job).price(Candidates.of(pairs))
     assert bill.duration_s[1:].max() < bill.duration_s[0]
-    assert best_index(bill, "cost", job.limits).index == 0
+    chosen = best_index(bill, "cost", job.limits)
+    assert (chosen.index, chosen.tie) == (0, False)
     (found,) = worth_a_probe(job, Calibration(), bill.estimate(0))
     assert found.knob == "compile"
     saved = bill.estimate(0).cost_usd.p50 - bill.cost_usd[1:].min()
