@@ -30,7 +30,7 @@ def said(payload: Payload, report: str) -> list[str]:
     checks = (_headline, _fit, _sure, _bound, _steps, _share)
     found = [problem for check in checks for problem in check(payload, row, text)]
     if "best" in payload:
-        whole = (_budget, _priced, _today, _tie)
+        whole = (_budget, _priced, _today, _tie, _percent, _changes, _missed)
         found += [problem for check in whole for problem in check(payload, row, text)]
     return found
 
@@ -141,6 +141,52 @@ def _today(payload: Payload, row: Payload, text: str) -> Iterator[str]:
 def _tie(payload: Payload, _: Payload, text: str) -> Iterator[str]:
     if ("A tie" in text) and not payload["tie"]:
         yield "a tie is told, and there is none"
+
+
+def _percent(payload: Payload, row: Payload, text: str) -> Iterator[str]:
+    """How much dearer than the pick a row is, where its cost and that stand side by side."""
+    least = row["cost_usd"]["p50"]
+    true: dict[str, set[int]] = {}
+    for other in payload["alternatives"]:
+        usd = other["cost_usd"]["p50"]
+        if least:
+            true.setdefault(format_usd(usd), set()).add(round(100 * (usd - least) / least))
+    for usd, percent in re.findall(r"(\$[\d,.]+\d) ([+-]\d+)%", text):
+        if usd in true and int(percent) not in true[usd]:
+            yield f"{usd} is said to be {percent} %, and it is {sorted(true[usd])} %"
+
+
+def _changes(payload: Payload, row: Payload, text: str) -> Iterator[str]:
+    """Changes against today with their share, and today's figures beside the pick's."""
+    today = payload["today"]
+    if today is None:
+        return
+    pairs = [(today[name]["p50"], row[name]["p50"]) for name in ("duration_s", "cost_usd")]
+    pairs.append((today["step_time_s"], row["step_time_s"]))
+    pairs.append((today["memory_bytes"]["total"], row["memory_bytes"]["total"]))
+    true = {round(100 * (after - before) / before) for before, after in pairs if before}
+    told = re.findall(rf"[+-](?:{TIME}|\$[\d,.]+\d|[\d.]+ [KMGT]?i?B) \(([+-]\d+)%\)", text)
+    told += re.findall(r"today [^()%]{2,20} \(([+-]\d+)%\)", text)
+    for percent in told:
+        if int(percent) not in true:
+            yield f"a change of {percent} % against today is told, the changes are {sorted(true)}"
+
+
+def _missed(payload: Payload, _: Payload, text: str) -> Iterator[str]:
+    true = {(m["limit"], m["by"]) for m in payload["misses"]}
+    shown = {
+        f"{name.replace('_', ' ')} missed by "
+        f"{format_usd(by) if name == 'budget' else format_seconds(by)}"
+        for name, by in true
+    }
+    by = r"(?:\$[\d,.]+\d|[\d.]+ \w+)"
+    told = re.findall(rf"(?:deadline|budget|max session) missed by {by}", text, re.IGNORECASE)
+    for found in told:
+        if found.lower() not in shown:
+            yield f"{found!r} is told, and what is missed is {sorted(shown)}"
+    for words in shown:
+        if words not in text.lower():
+            yield f"{words!r} is not told"
 
 
 def _without_pick(text: str) -> Iterator[str]:

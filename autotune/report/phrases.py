@@ -211,7 +211,7 @@ def bound_words(row: Row) -> str:
     if 1.0 / FAR_OFF <= ratio <= FAR_OFF:
         return BOUND[bound]
     times = f"{ratio:.3g} times" if ratio > 1 else f"1/{1.0 / ratio:.3g} of"
-    why = DISTURBED_STEP if measured.get("disturbed") else "for reasons it lacks"
+    why = DISTURBED_STEP if measured.get("disturbed") else "and it cannot say why"
     return f"the training steps: each takes {times} what the model expects, {why}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from autotune.app.load_job import load_job
 from autotune.app.tune import Options, tune
+from autotune.domain.units import format_usd
 from autotune.report.payload import recommendation_payload
 from bench.consistency import contradictions, main
 from bench.consistency_said import plain, said
@@ -26,6 +28,7 @@ def answer(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AUTOTUNE_HOME", str(tmp_path_factory.mktemp("home")))
         job = load_job(JOBS / "h100_38h.yaml")
+        job = replace(job, limits=replace(job.limits, deadline_s=None, budget_usd=None))
         return recommendation_payload(tune(job, Options(dry_run=True, fidelity="formula")))
 
 
@@ -46,8 +49,6 @@ def _late(payload: Any) -> None:
 
 
 def _cheaper(payload: Any) -> None:
-    payload["job"]["limits"] = dict.fromkeys(payload["job"]["limits"])
-    payload["misses"] = []
     row = payload["alternatives"][0]
     hours = payload["best"]["duration_s"]["p50"] / 2 / 3600.0
     shrink = hours * 3600.0 / row["duration_s"]["p50"]
@@ -108,6 +109,10 @@ def test_one_changed_figure_is_denied(
         ("Priced 1 of 2 candidates", "were priced"),
         ("1.0 ms sooner and $1.00 cheaper", "than today is told"),
         ("A tie: the next best", "a tie is told"),
+        ("{dearer} +1%", "is said to be +1 %"),
+        ("-1.0 h (-1%)", "a change of -1 % against today"),
+        ("today 3.0 h (-1%)", "a change of -1 % against today"),
+        ("Deadline missed by 9.9 h.", "'Deadline missed by 9.9 h' is told"),
     ],
 )
 def test_one_wrong_sentence_is_denied(answer: Any, sentence: str, seen: str) -> None:
@@ -115,7 +120,8 @@ def test_one_wrong_sentence_is_denied(answer: Any, sentence: str, seen: str) -> 
     payload["tie"] = False
     figures = f"{_middle(payload)} "
     assert said(payload, figures) == []
-    found = said(payload, figures + sentence)
+    dearer = format_usd(payload["alternatives"][-1]["cost_usd"]["p50"])
+    found = said(payload, figures + sentence.replace("{dearer}", dearer))
     assert any(seen in text for text in found), found
 
 
@@ -124,6 +130,12 @@ def _middle(payload: Any) -> str:
 
     best = payload["best"]
     return f"{seconds_span(best['duration_s'])} {usd_span(best['cost_usd'])}"
+
+
+def test_a_limit_that_is_missed_and_not_told_is_denied(answer: Any) -> None:
+    payload = copy.deepcopy(answer)
+    payload["misses"] = [{"limit": "deadline", "by": 7200.0}]
+    assert any("'deadline missed by 2.0 h' is not told" in t for t in said(payload, "It is late."))
 
 
 def test_an_answer_without_its_own_figures_in_the_report_is_denied(answer: Any) -> None:
