@@ -12,7 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.walk.checks import agree, agree_rows
+from bench.consistency import contradictions
+from bench.consistency_said import said
 from bench.walk.parsers import parse_export
 from bench.walk.plain_script import script
 from bench.walk.terminal import Terminal, Typed, WalkError, commands_of
@@ -77,7 +78,7 @@ class Walk:
         whole = self.terminal.type(report[-1])
         payload: Answer = self.terminal.type(report[-1], "--format json").json
         self.paste(payload, whole.stdout)
-        agree(payload, f"{typed.stdout} {whole.stdout}")
+        agree(payload, typed.stdout, whole.stdout)
         return payload
 
     def paste(self, payload: Answer, text: str) -> None:
@@ -99,6 +100,17 @@ class Walk:
         raise WalkError(msg)
 
 
+def agree(payload: Answer, *reports: str) -> None:
+    """Raise WalkError with every place in which an answer contradicts itself or its reports."""
+    found = [
+        *contradictions(payload),
+        *(text for report in reports for text in said(payload, report)),
+    ]
+    if found:
+        msg = "the answer contradicts itself:\n  " + "\n  ".join(dict.fromkeys(found))
+        raise WalkError(msg)
+
+
 def _is_command(line: str) -> bool:
     return line.lstrip().startswith(("autotune ", "bash ", "MAX_STEPS=", "(cd ", "trainer."))
 
@@ -111,15 +123,20 @@ def one_line(walk: Walk) -> None:
 
 def rows(walk: Walk) -> None:
     """Counting rows counts tokens: of a model's tokenizer, or as an estimate that says so."""
-    terminal = walk.terminal
-    terminal.printed.add("autotune dataset jobs/data/tiny.jsonl")  # where FILE was printed
-    terminal.find("autotune dataset FILE")
-    counted = terminal.type("autotune dataset jobs/data/tiny.jsonl", "--format json").json
-    size = (terminal.folder / "jobs/data/tiny.jsonl").stat().st_size
-    tokens = counted["tokens"]
-    if tokens > MOST_TOKENS_A_BYTE * size:
-        msg = f"{tokens} tokens are counted in {size} bytes of English: bytes were counted"
-        raise WalkError(msg)
+    terminal, data = walk.terminal, "jobs/data/tiny.jsonl"
+    terminal.find("autotune dataset")
+    command = f"autotune dataset {data}"
+    terminal.printed.add(command)  # it takes any file
+    size = (terminal.folder / data).stat().st_size
+    counted = terminal.type(command, "--format json").json
+    one = terminal.find("autotune tune --model", "--gpu")
+    told = terminal.type(one, f"--data {data} --dry-run --format json").json
+    lengths = {"dataset": counted["mean"], "tune --data": told["job"]["mean_length"]}
+    bytes_a_row = size / counted["rows"]
+    for name, mean in lengths.items():
+        if mean > MOST_TOKENS_A_BYTE * bytes_a_row:
+            msg = f"{name} counts {mean} tokens in rows of {bytes_a_row:.0f} bytes of English"
+            raise WalkError(msg)
 
 
 MOST_TOKENS_A_BYTE = 0.5
@@ -296,7 +313,6 @@ def recompute(walk: Walk) -> None:
     if any(before[key] != best[key] for key in ("device", "config", "duration_s", "cost_usd")):
         msg = f"the run's answer is {best}, and recompute begins from {before}"
         raise WalkError(msg)
-    agree_rows({"before": before, "after": answer["after"]})
 
 
 def report(walk: Walk) -> None:
@@ -305,9 +321,11 @@ def report(walk: Walk) -> None:
     page = walk.found(walk.tiny, "autotune report", "--format html")
     terminal.type(page)
     target = terminal.folder / shlex.split(page)[-1]
-    if "<html" not in target.read_text(encoding="utf-8"):
+    drawn = target.read_text(encoding="utf-8")
+    if "<html" not in drawn:
         msg = f"{target} is no page"
         raise WalkError(msg)
+    agree(walk.tiny, drawn)
     plain = walk.found(walk.tiny, "autotune report", "--verbose").removesuffix(" --verbose")
     terminal.printed.add(plain)
     told = {name: terminal.type(plain, f"--format {name}").stdout for name in FORMATS}

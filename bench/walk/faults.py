@@ -1,0 +1,221 @@
+"""Defects that the product had, each as a change of its source that puts it back.
+
+`python -m bench.walk --fault NAME` (or all) applies one to a copy of the package and walks the legs
+that lead to it; the walk must fail there. The texts are those of the source today: a test asserts
+that each still applies.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.walk.legs import LEGS, ROOT, Walk
+from bench.walk.terminal import WalkError
+
+WIDTH = 100  # [characters] of what a leg said, in the table
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Text of a file of the package, and what stands there instead."""
+
+    file: str
+    now: str
+    instead: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A defect: what a user met, the legs that lead to it, and what the last of them says.
+
+    says: part of that leg's message, so that the walk fails for this reason and no other.
+    """
+
+    what: str
+    legs: tuple[str, ...]
+    says: str
+    changes: tuple[Change, ...]
+
+
+FAULTS: dict[str, Fault] = {
+    "relative_run": Fault(
+        "measured mode crashes in its default folder, as in every relative one",
+        ("probe",),
+        "exit code 5",
+        (
+            Change(
+                "app/runs.py",
+                'return whole(os.environ.get("AUTOTUNE_RUNS") or "runs")',
+                'return Path(os.environ.get("AUTOTUNE_RUNS") or "runs")',
+            ),
+            Change(
+                "probe/runner.py",
+                "place = replace(place, folder=whole(place.folder))",
+                "place = replace(place)",
+            ),
+        ),
+    ),
+    "script_needs_evaluation": Fault(
+        "run.sh cannot run as it is: it asks for EVAL_DATA",
+        ("smoke",),
+        "EVAL_DATA",
+        (Change("trainers/run_inputs.py", '"  EVAL_DATA=none",', '"  stop EVAL_DATA",'),),
+    ),
+    "no_byte_tokenizer": Fault(
+        "run.sh cannot run as it is: the byte tokenizer is not exported",
+        ("smoke",),
+        "run.sh",
+        (
+            Change(
+                "trainers/run_script.py",
+                "if plan.tokenizer == BYTES else {}",
+                "if plan.tokenizer is BYTES and not BYTES else {}",
+            ),
+            Change("trainers/run_inputs.py", "if plan.tokenizer == BYTES:", "if not BYTES:"),
+            Change("trainers/run_inputs.py", "if plan.tokenizer is None:", "if BYTES:"),
+        ),
+    ),
+    "smoke_refused": Fault(
+        "verify refuses run.sh's own smoke run as a log of another job",
+        ("smoke",),
+        "is of another job",
+        (Change("app/log_match.py", "smoke = _smoke(job, steps, log)", "smoke = None"),),
+    ),
+    "no_prediction_on_cpu": Fault(
+        "a plan for this machine's processor has no prediction",
+        ("smoke",),
+        "the run is on the CPU",
+        (Change("app/verified_plan.py", "        if here:\n            return here[0]\n", ""),),
+    ),
+    "store_by_path": Fault(
+        "what verify learned does not reach the next tune: a model is known by the path as typed",
+        ("smoke", "learn"),
+        "is not mentioned by the next tune",
+        (
+            Change(
+                "domain/model.py",
+                'shape = replace(self, name="", source="", hf_config="",',
+                'shape = replace(self, name="", hf_config="",',
+            ),
+            Change("app/load_job.py", "folder = whole(base_dir)", "folder = Path(base_dir)"),
+            Change(
+                "catalog/models.py",
+                "path = stated_in(base_dir or Path(), wanted)",
+                "path = (base_dir or Path()) / Path(wanted).expanduser()",
+            ),
+        ),
+    ),
+    "steps_as_modelled": Fault(
+        "a measured answer says what all steps take by the model, beside a bill that was measured",
+        ("probe",),
+        "contradicts itself",
+        (
+            Change(
+                "app/probed_tune.py",
+                "    found |= explain.derived_reasons(bill.job, best.row)\n",
+                "    found |= explain.derived_reasons(bill.job, bill.estimate(best.index))\n",
+            ),
+        ),
+    ),
+    "script_needs_its_folder": Fault(
+        "run.sh depends on the folder that it is called from",
+        ("smoke",),
+        "run.sh",
+        (
+            Change(
+                "trainers/format.py",
+                "return str(folder) if folder else self.job.model.name",
+                'return __import__("os").path.relpath(folder or self.job.model.name)',
+            ),
+        ),
+    ),
+    "bytes_as_tokens": Fault(
+        "dataset FILE counts bytes as tokens unless told otherwise",
+        ("rows",),
+        "counts",
+        (
+            Change(
+                "app/dataset/count.py",
+                "if tokenizer.vocabulary is not None:\n        found",
+                "if not tokenizer:\n        found",
+            ),
+        ),
+    ),
+    "fits_beside_an_alarm": Fault(
+        "it fits with a probability over 0.99, and its cache would fill the memory",
+        ("one_line",),
+        "contradicts itself",
+        (
+            Change(
+                "cost/fit_claims.py",
+                "return np.minimum(probability, most)",
+                "return np.minimum(probability, most + 1.0)",
+            ),
+            Change(
+                "report/phrases.py",
+                'if row["verdict"] == "fits" and row.get("crowded"):',
+                'if row["verdict"] == "crowded":',
+            ),
+        ),
+    ),
+}
+
+
+def changed(source: str, change: Change) -> str:
+    """A file's text with the change. Raises ValueError where it does not apply exactly once."""
+    if source.count(change.now) != 1:
+        msg = f"{change.file} holds {change.now!r} {source.count(change.now)} times"
+        raise ValueError(msg)
+    return source.replace(change.now, change.instead)
+
+
+def put_back(fault: Fault, package: Path) -> None:
+    """A copy of the package with the defect in it, below `package`."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in ("autotune", "search_spaces"):
+        shutil.copytree(ROOT / name, package / name, ignore=ignored)
+    for change in fault.changes:
+        file = package / "autotune" / change.file
+        file.write_text(changed(file.read_text(encoding="utf-8"), change), encoding="utf-8")
+
+
+def try_fault(fault: Fault, probes: int) -> tuple[str, str]:
+    """The leg at which the walk failed, and what it said; two empty texts where it did not."""
+    with tempfile.TemporaryDirectory(prefix="autotune fault ", ignore_cleanup_errors=True) as top:
+        package = Path(top) / "package"
+        put_back(fault, package)
+        walk = Walk(Path(top) / "walk", package, probes)
+        for leg in fault.legs:
+            try:
+                LEGS[leg](walk)
+            except WalkError as wrong:
+                return leg, str(wrong)
+    return "", ""
+
+
+def try_faults(name: str, probes: int) -> int:
+    """Zero where the named fault, or each of all, is caught where and as it should be."""
+    if name != "all" and name not in FAULTS:
+        print(f"no fault {name}: it is one of all, {', '.join(FAULTS)}", file=sys.stderr)
+        return 2
+    missed = 0
+    for each in FAULTS if name == "all" else [name]:
+        fault, begun = FAULTS[each], time.monotonic()
+        leg, said = try_fault(fault, probes)
+        caught = leg == fault.legs[-1] and fault.says in said
+        missed += not caught
+        verdict = "caught" if caught else "MISSED"
+        print(f"{each:<24} {verdict} {leg or 'nowhere':<9} {time.monotonic() - begun:6.1f} s")
+        print(f"    {fault.what}")
+        print(f"    {_line_with(fault.says, said)}", flush=True)
+    return 1 if missed else 0
+
+
+def _line_with(says: str, said: str) -> str:
+    lines = [line.strip() for line in said.splitlines() if says in line] or said.splitlines()
+    return lines[0][:WIDTH] if lines else "the walk holds"
