@@ -110,6 +110,18 @@ FAULTS: dict[str, Fault] = {
             ),
         ),
     ),
+    "noise_as_fact": Fault(
+        "what was measured on a busy machine is taken as fact",
+        ("busy",),
+        "own pace",
+        (
+            Change(
+                "probe/worker/disturbance.py",
+                "    return why\n\n\ndef unexplained",
+                "    return []\n\n\ndef unexplained",
+            ),
+        ),
+    ),
     "steps_as_modelled": Fault(
         "a measured answer says what all steps take by the model, beside a bill that was measured",
         ("probe",),
