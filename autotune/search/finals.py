@@ -69,7 +69,7 @@ class Finals:
             return None
         fewest = min(len(self.runs[index]) for index in wanting)
         turn = [index for index in wanting if len(self.runs[index]) == fewest]
-        return turn[0] if len(self.again) % 2 == 0 else turn[-1]  # A B, then B A
+        return turn[0] if fewest % 2 else turn[-1]  # A B, then B A: what drifts cancels
 
     def _wanting(self) -> list[int]:
         """The pick and the rivals that it has to be told from, the nearest first."""
