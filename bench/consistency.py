@@ -186,10 +186,10 @@ def _offers(payload: Payload) -> Iterator[str]:
     offered = [("best", payload["best"])] if payload["best"] else []
     offered += [(n, r) for n, r in rows_of(payload) if n.startswith(("alternatives", "pareto"))]
     for name, row in offered:
-        if row["verdict"] != "fits":
-            yield f"{name} is offered and {row['verdict']}"
+        if row["verdict"] != "fits" or row["disk_short_bytes"]:
+            yield f"{name} is offered and {row['verdict']}, {row['disk_short_bytes']} B of disk"
     for i, row in enumerate(payload.get("beyond") or []):
-        if row["verdict"] == "fits" and row["basis"] != "traced":
+        if row["verdict"] == "fits" and row["basis"] != "traced" and not row["disk_short_bytes"]:
             yield f"beyond[{i}] is said not to fit and its verdict is fits"
 
 
@@ -288,8 +288,11 @@ def _counts(payload: Payload) -> Iterator[str]:
     if search["priced"] > search["space_size"]:
         yield f"{search['priced']} of {search['space_size']} candidates were priced"
     runs = [run for run in payload.get("probed") or [] if not run["reused"]]
-    if search["probes"] != len(runs):
-        yield f"{search['probes']} probes are told and {len(runs)} are listed"
+    searched = {json.dumps(r["config"], sort_keys=True) for r in runs if r["role"] == "search"}
+    if search["probes"] != len(searched):
+        yield f"{search['probes']} probes are told and {len(searched)} configurations are listed"
+    if search.get("probe_runs", 0) != len(runs):
+        yield f"{search.get('probe_runs')} runs of probes are told and {len(runs)} are listed"
     if not same(search["probe_seconds"], sum(run["wall_s"] for run in runs)):
         yield "seconds of the probes do not sum to what probing took"
     traced = sum(row["traced"] is not None for _, row in rows_of(payload))

@@ -128,6 +128,7 @@ def estimate(bill: Bill, i: int) -> Estimated:
         checkpoint_bytes=bill.at("checkpoint", "bytes", i),
         reserved_bytes=bill.at("memory", "reserved", i),
         step_bound=step_bound,
+        disk_short_bytes=max(float(bill.disk_short_bytes[i]), 0.0),
         caution=bill.at("compute", "unseen_device", i) * bill.at("compute", "unmeasured_gain", i),
     )
 

@@ -116,6 +116,7 @@ class Estimated:
     checkpoints: int
     checkpoint_bytes: float
     reserved_bytes: float = 0.0  # by torch's allocator at the peak: allocated and cached
+    disk_short_bytes: float = 0.0  # by so much its checkpoints are too large for the disk
     caution: float = 1.0  # a step at the pessimistic end of what nobody measured, over the step
     step_bound: Bound = "compute"  # what bounds a training step by the model, data aside
     measured: Measured | None = None  # what the row rests on, when its basis is measured

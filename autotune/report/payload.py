@@ -257,6 +257,7 @@ def row_payload(row: Estimated) -> Row:
         "verdict": row.verdict,
         "reserved_bytes": _real(row.reserved_bytes, "reserved_bytes"),
         "crowded": bool(row.crowded),
+        "disk_short_bytes": _real(row.disk_short_bytes, "disk_short_bytes"),
         "risk": row.risk,
         "usable_source": row.offer.memory_source,
         "measured": _measured(row.measured),

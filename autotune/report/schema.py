@@ -46,6 +46,7 @@ class Row(TypedDict):
     fits_probability: float
     verdict: str
     reserved_bytes: NotRequired[float]  # by torch's allocator, what it caches included
+    disk_short_bytes: NotRequired[float]  # its checkpoints are too large for the disk by so much
     crowded: NotRequired[bool]  # what is allocated and cached leaves nothing of usable memory
     risk: NotRequired[str]  # why it may run out of memory though it fits; empty: it is safe
     usable_source: NotRequired[str]  # what usable memory was read from; empty: the catalogue
