@@ -194,8 +194,15 @@ def _compared(held: Answer, plan: Answer) -> None:
 def learn(walk: Walk) -> None:
     """Tune again: better by what the verified run taught, or the reason why it taught nothing."""
     held = walk.terminal.type(walk.found(walk.tiny, "autotune verify"), "--format json").json
+    if _nothing_learned(held):
+        return
     again = walk.terminal.type(walk.found(held, "autotune tune jobs/tiny_cpu.yaml"))
     _taught(walk.tiny, held, walk.kept(again))
+
+
+def _nothing_learned(held: Answer) -> bool:
+    """Whether a verified run taught nothing, so that asking anew is no step to name."""
+    return not held["calibration"]
 
 
 def _taught(before: Answer, held: Answer, after: Answer) -> None:
@@ -244,7 +251,9 @@ def train(walk: Walk) -> None:
         raise WalkError(msg)
     _compared(whole, walk.tiny)
     terminal.type(verify)
-    _taught(walk.tiny, whole, walk.tuned(walk.found(whole, "autotune tune jobs/tiny_cpu.yaml")))
+    if not _nothing_learned(whole):
+        again = walk.tuned(walk.found(whole, "autotune tune jobs/tiny_cpu.yaml"))
+        _taught(walk.tiny, whole, again)
 
 
 def _steps_in(log: Path) -> int:

@@ -127,7 +127,9 @@ def test_case_e_longer_than_a_session_starts_again_and_says_so() -> None:
 
 def test_a_comparison_prints_in_every_format() -> None:
     arguments = ("compare", "jobs/h100_38h.yaml", "--gpu", "h100,l40s:2,t4", "--spot")
-    _, text = run(*arguments, form="text")
+    _, screen = run(*arguments, form="text")
+    assert "cheapest on" in screen
+    _, text = run(*arguments, "--verbose", form="text")
     for word in ("cheapest:", "fastest:", "wins below", "Does not fit", "Spot against on demand"):
         assert word in text
     assert max(map(len, text.splitlines())) <= 80

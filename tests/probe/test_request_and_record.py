@@ -140,7 +140,7 @@ def test_a_save_answers_for_every_candidate_whose_checkpoint_reads_the_same(
 ) -> None:
     memo = Memo(None, None, good.fingerprint)
     memo.add(good)
-    other = config.with_knobs(micro_batch_size=8, precision="bf16", compile="default")
+    other = config.with_knobs(micro_batch_size=8, compile="default")
     assert memo.part("checkpoint", "checkpoint", other, offer) == 0.2
     bigger = config.with_knobs(adapter_dtype="bf16")
     assert memo.part("checkpoint", "checkpoint", bigger, offer) is None
