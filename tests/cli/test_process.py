@@ -99,7 +99,8 @@ def test_errors_come_in_two_lines_without_a_traceback() -> None:
 
 
 def test_completion_can_be_shown() -> None:
-    done = _run("--show-completion", "bash")
+    named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # no shell above a daemon
+    done = _run("--show-completion", "bash", **named)
     assert b"_AUTOTUNE_COMPLETE" in done.stdout
 
 
