@@ -333,8 +333,12 @@ def _choices(payload: Payload) -> Iterator[str]:
     best = payload["best"]
     for each in payload.get("sensitivities") or []:
         for figure, saved in (("duration_s", "saved_s"), ("cost_usd", "saved_usd")):
+            if each[figure] is None:  # it does not fit, or nobody can tell
+                continue
             if best and not same(best[figure]["p50"] - each[figure], each[saved]):
                 yield f"{each['key']} saves {each[saved]}, and the difference is another"
+            if not each.get("fits", True):
+                yield f"{each['key']} does not fit, and has a {figure}"
 
 
 def _comparison(payload: Payload) -> Iterator[str]:

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.catalog.devices import default_host, find_device
 from autotune.catalog.prices import price_for
-from autotune.domain.config import KNOBS
 from autotune.domain.device import Offer
 from autotune.domain.space import SearchSpace
+from autotune.space.enumerate import PLAIN, knob_levels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from autotune.domain.config import KnobValue
     from autotune.domain.job import Job
 
 Question = tuple["Job", SearchSpace]
 Kind = Literal["setting", "lock", "machine", "quality"]
 Rungs = tuple["Change", ...]
 
-# Knobs that move memory, the usual first resort first. Packing and grouping only add to it.
+# Knobs of the search that move memory, the usual first resort first.
 MEMORY_KNOBS = (
-    "micro_batch_size", "activation_checkpointing", "attention", "adapter_dtype", "optimizer",
-    "precision", "sharding", "compile",
+    "micro_batch_size", "activation_checkpointing", "attention", "precision", "sharding", "compile",
 )  # fmt: skip
 SPLIT = ("micro_batch_size", "gradient_accumulation_steps")
 COUNTS = (1, 2, 4, 8)  # devices in one host that clouds sell
@@ -39,13 +39,21 @@ MOST_DEVICES = 3  # of which more pieces are tried
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One edit. frees: knobs whose found value is what changes. label: what else changes."""
+    """One edit. frees: knobs whose found value is what changes. label: what else changes.
+
+    key, value: of a single change, as `--set` takes it; a lever's value is what the search finds.
+    note: what to know of it. closed: values of a lever that the search leaves alone until opened.
+    """
 
     kind: Kind
     edit: Callable[[Question], Question]
     frees: tuple[str, ...] = ()
     label: str = ""
     apply: str = ""
+    key: str = ""
+    value: str = ""
+    note: str = ""
+    closed: tuple[KnobValue, ...] = ()
 
     def then(self, other: Change) -> Change:
         """Both, one after the other."""
@@ -64,7 +72,8 @@ def setting_changes(question: Question, wide: SearchSpace, pinned: set[str]) -> 
     pinned: knobs that the user locked, whatever else the question holds fixed.
     """
     job, space = question
-    names = dict.fromkeys((*MEMORY_KNOBS, *(name for name in job.lock if name in pinned)))
+    locked = (name for name in job.lock if name in pinned)
+    names = dict.fromkeys((*PLAIN, *MEMORY_KNOBS, *locked))
     found = []
     for name in names:
         if name == SPLIT[1] and SPLIT[0] in names:
@@ -76,16 +85,50 @@ def setting_changes(question: Question, wide: SearchSpace, pinned: set[str]) -> 
     return found
 
 
+def lever_changes(question: Question) -> list[Change]:
+    """Every knob that stays closed until the user opens it, opened alone."""
+    return [
+        Change("setting", _opened(name), (name,), "", f"--allow {name}", name, closed=values)
+        for name in question[1].values
+        if (values := closed_values(question, name))
+    ]
+
+
+def closed_values(question: Question, name: str) -> tuple[KnobValue, ...]:
+    """Values of a knob that the search would try on some offer, were the knob opened.
+
+    What the user locked is no closed knob; what a trainer's own file states of an opt-in knob is.
+    """
+    job, space = question
+    if name in job.lock and (job.origin is None or name not in PLAIN):
+        return ()
+    opened, _ = _opened(name)(question)
+    found: dict[KnobValue, None] = {}
+    for offer in job.offers:
+        tried = knob_levels(job, space, offer, name)
+        found |= dict.fromkeys(v for v in knob_levels(opened, space, offer, name) if v not in tried)
+    return tuple(found)
+
+
+def _opened(name: str) -> Callable[[Question], Question]:
+    """As `--allow` does."""
+
+    def edited(question: Question) -> Question:
+        job, space = question
+        lock = {other: value for other, value in job.lock.items() if other != name}
+        return replace(job, lock=lock, allow=(*job.allow, name)), space
+
+    return edited
+
+
 def _is_shut(
     job: Job, space: SearchSpace, wide: SearchSpace, name: str, together: tuple[str, ...]
 ) -> bool:
     """Whether opening the knob adds values that could run."""
     if any(part in job.lock for part in together):
         return True
-    if name == "adapter_dtype":
-        return job.method.is_lora and name not in job.allow
-    if name == "optimizer":
-        return job.software.bitsandbytes is not None and name not in job.allow
+    if name in PLAIN:
+        return bool(closed_values((job, space), name))
     listed = space.values[name]
     return bool(listed) and not set(wide.values[name]) <= set(listed)
 
@@ -94,7 +137,7 @@ def _opener(names: tuple[str, ...], wide: SearchSpace) -> Callable[[Question], Q
     def opened(question: Question) -> Question:
         job, space = question
         lock = {name: value for name, value in job.lock.items() if name not in names}
-        consent = [name for name in names if KNOBS[name].opt_in or name == "optimizer"]
+        consent = [name for name in names if name in PLAIN]
         values = {name: wide.values[name] for name in names if name in wide.values}
         return (
             replace(job, lock=lock, allow=(*job.allow, *consent)),

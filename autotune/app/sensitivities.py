@@ -1,101 +1,206 @@
-"""What the user's own choices are worth in hours and dollars: length, base, rank, epochs.
+"""What one change of the pick would be worth: closed knobs opened, and the user's own choices.
 
-They change what is trained, so none is ever applied; each is priced as the job that `--set` would
-make, at its own best config on the pick's machine.
+None is ever applied. Each is priced as the job that its option would make, at its own best config
+on the pick's machine, so that typing the option gives the figure that is told.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autotune.app.changes import SHORTEST, shorter
-from autotune.cost.model import CostModel
-from autotune.domain.errors import InputError
+import numpy as np
+
+from autotune.app.changes import SHORTEST, Change, lever_changes, shorter
+from autotune.app.pricing import bills_of
+from autotune.domain.config import KNOBS
 from autotune.domain.recommendation import Sensitivity
 from autotune.domain.units import HOUR_S, format_bytes
+from autotune.search.near_misses import nearest_misses
 from autotune.search.selection import best_index
-from autotune.space.enumerate import enumerate_candidates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from autotune.app.changes import Question
+    from autotune.cost.model import Bill
     from autotune.domain.calibration import Calibration
-    from autotune.domain.job import Job
+    from autotune.domain.config import KnobValue
+    from autotune.domain.job import Job, Method
     from autotune.domain.outcome import Estimated
     from autotune.domain.space import SearchSpace
 
 SAME = 0.02  # relative; a duration closer than this is "no time"
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    key: str
-    value: str
-    job: Job
-    note: str = ""
+ON_LENGTHS = ("packing", "length_grouping")  # what they save is padding: nothing else
+NO_LENGTHS = "what it saves is padding, and no row lengths are known: nobody can tell what it gives"
 
 
 def sensitivities(
-    job: Job, space: SearchSpace, calibration: Calibration, pick: Estimated,
+    job: Job, space: SearchSpace, calibration: Calibration, pick: Estimated | None,
     modelled: Estimated | None = None,
 ) -> tuple[Sensitivity, ...]:  # fmt: skip
-    """One entry for each choice that applies to the job; those that fit nowhere say so.
+    """One entry for each value of a closed knob and each choice; those that do not fit say so.
 
-    modelled: the model's bill of a pick that was measured; every choice then stands beside the
+    pick: None where nothing fits; then closed knobs alone, on any of the job's machines.
+    modelled: the model's bill of a pick that was measured; every change then stands beside the
     measured one.
     """
     if not job.steps:
         return ()
-    here = replace(job, offers=(pick.offer,), today=None)
-    found = (_priced(choice, space, calibration, pick, modelled) for choice in _choices(here))
-    return tuple(each for each in found if each is not None)
+    here: Question = (job if pick is None else replace(job, offers=(pick.offer,)), space)
+    changes = [*lever_changes(here), *(_choices(here[0]) if pick is not None else ())]
+    bills = bills_of([change.edit(here) for change in changes], calibration)
+    beside = _Beside(pick, modelled)
+    found: list[Sensitivity] = []
+    for change, bill in zip(changes, bills, strict=True):
+        if bill is not None and change.closed:
+            found += _lever(change, bill, beside)
+        elif bill is not None:
+            found.append(_told(change, change.value, bill, _best(bill), beside))
+    return tuple(found)
 
 
-def _beside(row: Estimated, modelled: Estimated, measured: Estimated) -> tuple[float, float]:
-    """[s], [bytes] of a row beside what was measured of the pick, `modelled` being its bill.
+class _Beside:
+    """What every change stands beside: the pick, as it was modelled or measured."""
 
-    Formula: every part of the bill in the proportion of measured to modelled, a part that the
-    model does not see as measured; memory by the difference.
-    Source: derived: the choices run the pick's code on the pick's machine.
-    """
-    own, before, after = (each.time_s.as_dict() for each in (row, modelled, measured))
-    duration_s = sum(
-        own[name] * after[name] / before[name] if before[name] > 0 else after[name] for name in own
+    def __init__(self, pick: Estimated | None, modelled: Estimated | None) -> None:
+        self.pick, self.modelled = pick, modelled
+
+    def figures(self, row: Estimated) -> tuple[float, float]:
+        """[s], [bytes] of a row beside what was measured of the pick.
+
+        Formula: every part of the bill in the proportion of measured to modelled, a part that the
+        model does not see as measured; memory by the difference.
+        Source: derived: the changes run the pick's code on the pick's machine.
+        """
+        if self.pick is None or self.modelled is None:
+            return row.duration_s.p50, row.memory_bytes.total
+        own, before, after = (
+            each.time_s.as_dict() for each in (row, self.modelled, self.pick)
+        )  # fmt: skip
+        duration_s = sum(
+            own[name] * after[name] / before[name] if before[name] > 0 else after[name]
+            for name in own
+        )
+        more = self.pick.memory_bytes.total - self.modelled.memory_bytes.total
+        return duration_s, max(row.memory_bytes.total + more, 0.0)
+
+
+def _best(bill: Bill, among: np.ndarray | None = None) -> int | None:
+    return best_index(bill, "time", bill.job.limits, among=among).index
+
+
+def _lever(change: Change, bill: Bill, beside: _Beside) -> Iterator[Sensitivity]:
+    """Each value that opening the knob adds, where it is valid."""
+    levels, codes = bill.candidates.levels[change.key], bill.candidates.codes[change.key]
+    free = _best(bill)
+    for value in change.closed:
+        if value not in levels:
+            continue
+        among = np.flatnonzero(codes == levels.index(value))
+        if not len(among):
+            continue
+        index = _best(bill, among)
+        told_apart = free is not None and _known(bill.job, change.key)
+        alone = index == free if told_apart else len(change.closed) == 1
+        told = change if alone else replace(change, apply=f"--set {change.key}={value}")
+        if index is None:
+            own = bill.take(among, bill.job)
+            yield _told(told, value, own, None, beside)
+        else:
+            yield _told(told, value, bill, index, beside)
+
+
+def _told(
+    change: Change, value: KnobValue, bill: Bill, index: int | None, beside: _Beside
+) -> Sensitivity:
+    knob = KNOBS.get(change.key)
+    fits = index is not None
+    if index is None:
+        near = nearest_misses(bill, 1)
+        index = near[0] if near else int(np.argmin(bill.memory_violation))
+    row, pick = bill.estimate(index), beside.pick
+    duration_s, needed = beside.figures(row)
+    cost_usd = duration_s / HOUR_S * row.offer.usd_per_hour
+    saved_s = pick.duration_s.p50 - duration_s if pick is not None else None
+    known = _known(bill.job, change.key)
+    notes = [change.note] if known else [NO_LENGTHS]
+    if not fits:
+        usable = format_bytes(row.usable_bytes)
+        notes.append(f"does not fit: {format_bytes(needed)} of {usable} usable")
+    elif known and pick is not None and saved_s is not None:
+        notes.append(_of_memory(pick, saved_s, needed))
+    told = fits and known
+    return Sensitivity(
+        key=change.key,
+        value=str(value),
+        knob_class=knob.knob_class if knob else "quality",
+        opens=change.apply,
+        duration_s=duration_s if told else None,
+        cost_usd=cost_usd if told else None,
+        saved_s=saved_s if told else None,
+        saved_usd=pick.cost_usd.p50 - cost_usd if told and pick is not None else None,
+        memory_bytes=needed,
+        fits=fits,
+        unmeasured=_unmeasured(row, pick) and told,
+        basis=row.basis if beside.modelled is None else "calibrated",
+        note="; ".join(part for part in notes if part),
+        offer=row.offer,
+        config=row.config,
     )
-    more = measured.memory_bytes.total - modelled.memory_bytes.total
-    return duration_s, max(row.memory_bytes.total + more, 0.0)
 
 
-def _choices(job: Job) -> Iterator[_Choice]:
+def _known(job: Job, key: str) -> bool:
+    """Whether the model can tell what a change gives."""
+    return job.lengths.known or key not in ON_LENGTHS
+
+
+def _unmeasured(row: Estimated, pick: Estimated | None) -> bool:
+    """Whether more of it rests on a gain that nobody measured on this stack than the pick does."""
+    return row.caution > (pick.caution if pick is not None else 1.0) * (1.0 + 1e-9)
+
+
+def _of_memory(pick: Estimated, saved_s: float, needed: float) -> str:
+    """Said where a change buys memory and no time, as a quantised base often does."""
+    saved_bytes = pick.memory_bytes.total - needed
+    no_time = saved_s <= SAME * pick.duration_s.p50
+    if no_time and saved_bytes > 0:
+        return f"saves {format_bytes(saved_bytes)} of memory, not time"
+    return ""
+
+
+def _choices(job: Job) -> Iterator[Change]:
+    """What changes the training itself: length, base, rank, epochs."""
     half = job.max_length // 2
     if half >= SHORTEST:
-        yield _Choice("data.max_length", str(half), shorter(job, half), _cut(job, half))
+        yield _choice("data.max_length", str(half), shorter(job, half), _cut(job, half))
     method = job.method
     if method.is_lora and method.base != "nf4" and job.software.bitsandbytes:
-        yield _Choice("method.base", "nf4", replace(job, method=replace(method, base="nf4")))
+        yield _of_method(job, "method.base", "nf4", replace(method, base="nf4"))
     if method.is_lora and method.base != "16bit":
-        plain = replace(job, method=replace(method, base="16bit"))
-        yield _Choice("method.base", "16bit", plain)
+        yield _of_method(job, "method.base", "16bit", replace(method, base="16bit"))
     if method.is_lora and method.rank > 1:
         rank = method.rank // 2
-        yield _Choice("method.rank", str(rank), replace(job, method=replace(method, rank=rank)))
+        yield _of_method(job, "method.rank", str(rank), replace(method, rank=rank))
     if not method.is_lora and method.base == "16bit":
-        wide = replace(job, method=replace(method, base="32bit"))
-        yield _Choice("method.base", "32bit", wide, "fp32 weights and states under bf16 compute")
-    fewer = _fewer_epochs(job)
-    if fewer is not None:
-        yield fewer
+        note = "fp32 weights and states under bf16 compute"
+        yield _of_method(job, "method.base", "32bit", replace(method, base="32bit"), note)
+    epochs = math.ceil(job.epochs) - 1  # one pass less, of those that make more than one
+    if epochs >= 1:
+        steps = epochs * math.ceil(job.rows / job.global_batch_size)
+        yield _choice("train.epochs", str(epochs), replace(job, epochs=float(epochs), steps=steps))
 
 
-def _fewer_epochs(job: Job) -> _Choice | None:
-    """One pass less, of those that make more than one."""
-    epochs = math.ceil(job.epochs) - 1
-    if epochs < 1:
-        return None
-    steps = epochs * math.ceil(job.rows / job.global_batch_size)
-    return _Choice("train.epochs", str(epochs), replace(job, epochs=float(epochs), steps=steps))
+def _of_method(job: Job, key: str, value: str, method: Method, note: str = "") -> Change:
+    return _choice(key, value, replace(job, method=method), note)
+
+
+def _choice(key: str, value: str, job: Job, note: str = "") -> Change:
+    return Change(
+        "quality", lambda question: (job, question[1]), (), "", f"--set {key}={value}", key, value,
+        note,
+    )  # fmt: skip
 
 
 def _cut(job: Job, length: int) -> str:
@@ -105,44 +210,3 @@ def _cut(job: Job, length: int) -> str:
     quantiles = job.lengths.quantiles
     longer = sum(value > length for value in quantiles) / len(quantiles)
     return f"truncates {100 * longer:.0f} % of the rows"
-
-
-def _priced(
-    choice: _Choice, space: SearchSpace, calibration: Calibration, pick: Estimated,
-    modelled: Estimated | None,
-) -> Sensitivity | None:  # fmt: skip
-    """The choice's best config on the same machine; None where it is not valid there."""
-    try:
-        found = enumerate_candidates(choice.job, space)
-    except InputError:
-        return None
-    bill = CostModel(choice.job, calibration).price(found.candidates)
-    index = best_index(bill, "time", choice.job.limits).index
-    if index is None:
-        return None
-    row = bill.estimate(index)
-    duration_s, needed = row.duration_s.p50, row.memory_bytes.total
-    if modelled is not None:
-        duration_s, needed = _beside(row, modelled, pick)
-    cost_usd = duration_s / HOUR_S * row.offer.usd_per_hour
-    saved_s = pick.duration_s.p50 - duration_s
-    return Sensitivity(
-        key=choice.key,
-        value=choice.value,
-        duration_s=duration_s,
-        cost_usd=cost_usd,
-        saved_s=saved_s,
-        saved_usd=pick.cost_usd.p50 - cost_usd,
-        memory_bytes=needed,
-        basis=row.basis if modelled is None else "calibrated",
-        note="; ".join(part for part in (choice.note, _of_memory(pick, saved_s, needed)) if part),
-    )
-
-
-def _of_memory(pick: Estimated, saved_s: float, needed: float) -> str:
-    """Said where a choice buys memory and no time, as a quantised base often does."""
-    saved_bytes = pick.memory_bytes.total - needed
-    no_time = saved_s <= SAME * pick.duration_s.p50
-    if no_time and saved_bytes > 0:
-        return f"saves {format_bytes(saved_bytes)} of memory, not time"
-    return ""

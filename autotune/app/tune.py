@@ -296,12 +296,11 @@ def _machines(
 
 
 def _sensitivities(priced: _Priced, tracing: Tracing, pick: int | None) -> tuple[Sensitivity, ...]:
-    """What the user's own choices would be worth on the pick's machine."""
-    if pick is None:
-        return ()
+    """What closed knobs and the user's own choices would be worth on the pick's machine."""
     from autotune.app.sensitivities import sensitivities
 
-    return sensitivities(priced.job, priced.space, priced.calibration, tracing.row(pick))
+    row = None if pick is None else tracing.row(pick)
+    return sensitivities(priced.job, priced.space, priced.calibration, row)
 
 
 def _worth_a_probe(priced: _Priced, tracing: Tracing, pick: int | None) -> tuple[WorthProbe, ...]:

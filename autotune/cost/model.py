@@ -13,8 +13,8 @@ Does not cover: quality of the trained model; queueing for a machine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,8 @@ from autotune.domain.calibration import Calibration
 from autotune.domain.outcome import FEASIBLE_PROBABILITY
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
     from autotune.domain.outcome import Basis, Estimated, TimeParts
@@ -94,6 +96,17 @@ class Bill:
         """One output of one component for candidate `index`."""
         own = self.tables[table]
         return float(own.outputs[output][own.row_of[index]])
+
+    def take(self, at: NDArray[np.intp], job: Job, candidates: Candidates | None = None) -> Bill:
+        """The bill of the candidates at `at` for that job; candidates: the same in other codes."""
+        arrays: dict[str, Any] = {
+            item.name: getattr(self, item.name)[at]
+            for item in fields(self)
+            if isinstance(getattr(self, item.name), np.ndarray)
+        }
+        tables = {name: Table(own.outputs, own.row_of[at]) for name, own in self.tables.items()}
+        taken = candidates or self.candidates.take(at)
+        return replace(self, job=job, candidates=taken, tables=tables, **arrays)
 
     def time_parts(self, index: int) -> TimeParts:
         """[s] the parts of candidate `index`."""

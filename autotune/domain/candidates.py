@@ -15,6 +15,8 @@ import numpy as np
 from autotune.domain.config import KNOBS, UNSET, Config
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from autotune.domain.device import Offer
@@ -58,6 +60,29 @@ class Candidates:
         return Candidates(
             self.levels, {axis: column[indices] for axis, column in self.codes.items()}
         )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Candidates]) -> Candidates:
+        """The candidates of all parts, one part after the other; axes that a part lacks: unset."""
+        axes = tuple(dict.fromkeys(axis for part in parts for axis in part.levels))
+        levels: dict[str, tuple[Any, ...]] = {}
+        codes: dict[str, NDArray[np.int32]] = {}
+        for axis in axes:
+            own = [part.levels.get(axis, (UNSET,)) for part in parts]
+            distinct: list[Any] = []
+            for value in (value for values in own for value in values):
+                if value not in distinct:
+                    distinct.append(value)
+            columns = [
+                np.asarray([distinct.index(value) for value in values], np.int32)[
+                    part.codes.get(axis, np.zeros(len(part), np.int32))
+                ]
+                for part, values in zip(parts, own, strict=True)
+                if len(part)
+            ]
+            levels[axis] = tuple(distinct)
+            codes[axis] = np.concatenate(columns) if columns else np.zeros(0, np.int32)
+        return cls(levels, codes)
 
     @classmethod
     def of(cls, pairs: list[tuple[Offer, Config]]) -> Candidates:

@@ -32,6 +32,7 @@ class Knob:
     choices: tuple[str, ...] = ()
     minimum: int = 0
     opt_in: bool = False  # searched only when the job allows it
+    effect: str = ""  # what opening it changes for the user, in a few words; else rounding
 
     def parse(self, value: object, where: str = "") -> KnobValue:
         """The knob's value from text or YAML. Raises InputError naming what must hold."""
@@ -110,14 +111,16 @@ KNOBS: dict[str, Knob] = {
         Knob("attention", "choice", "numeric", "attention kernel",
              ("eager", "sdpa", "flash_attention_2")),
         Knob("optimizer", "choice", "numeric", "AdamW variant: state bytes and step time",
-             ("adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit", "paged_adamw_8bit")),
+             ("adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit", "paged_adamw_8bit"),
+             effect="other optimizer states"),
         Knob("sharding", "choice", "neutral", "how several devices share the work",
              ("none", "ddp", "fsdp", "zero2", "zero3")),
         Knob("adapter_dtype", "choice", "numeric", "storage of LoRA adapters", ("fp32", "bf16"),
-             opt_in=True),
-        Knob("packing", "choice", "numeric", "several rows in one sequence", _OFF_ON, opt_in=True),
+             opt_in=True, effect="adapters in 16 bits"),
+        Knob("packing", "choice", "numeric", "several rows in one sequence", _OFF_ON, opt_in=True,
+             effect="other batch composition"),
         Knob("length_grouping", "choice", "numeric", "rows of similar length in one batch", _OFF_ON,
-             opt_in=True),
+             opt_in=True, effect="other batch composition"),
     )
 }  # fmt: skip
 

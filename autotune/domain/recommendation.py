@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from autotune.domain.config import Config
+    from autotune.domain.config import Config, KnobClass
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated, Infeasible
@@ -115,20 +115,30 @@ class ProbedRun:
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """What a choice of the user's is worth, never applied. saved: against the pick.
+    """What one change of the pick is worth, never applied: a closed knob, or the user's choice.
 
-    basis: as of a row's bill; a choice is never measured itself.
+    duration_s and saved_s [s], cost_usd and saved_usd [USD]: None where it does not fit, where
+    nobody can tell (padding saved of rows of unknown length), and saved where there is no pick.
+    saved: against the pick. opens: options of the command line that make the change. unmeasured:
+    it rests on a gain that nobody measured on this stack. basis: as of a row's bill; a change is
+    never measured itself. config: the best with the change, on `offer`.
     """
 
-    key: str  # of the job file
+    key: str  # a knob, or a key of the job file
     value: str
-    duration_s: float
-    cost_usd: float
-    saved_s: float
-    saved_usd: float
+    knob_class: KnobClass
+    opens: str
+    duration_s: float | None
+    cost_usd: float | None
+    saved_s: float | None
+    saved_usd: float | None
     memory_bytes: float
     note: str = ""
     basis: str = "modelled"
+    fits: bool = True
+    unmeasured: bool = False
+    offer: Offer | None = None
+    config: Config | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from autotune.report.comparison import (
     alternatives_section,
     front_section,
     price_changes,
-    sensitivities_section,
     today_section,
     worth_a_probe_section,
 )
@@ -40,6 +39,7 @@ from autotune.report.settings import settings_section
 from autotune.report.shortfall import nothing_fits, shortfall_sections
 from autotune.report.traced import traced_blocks
 from autotune.report.waterfall import journey_sections
+from autotune.report.what_ifs import choices_section, closed_section
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,8 +82,9 @@ def recommendation_sections(payload: RecommendationPayload) -> list[Section]:
         probes_section(payload),
         _rejected_section(payload["rejected"], best),
         _changes_section(payload),
+        closed_section(payload),
         worth_a_probe_section(payload),
-        sensitivities_section(payload),
+        choices_section(payload),
         warnings_section(payload["warnings"]),
         run_section(payload),
         _search_section(payload),
@@ -335,9 +336,6 @@ def _changes_section(payload: RecommendationPayload) -> Section:
             "real row lengths (`--data FILE` counts them, or state data.lengths): shorter rows "
             "make the run shorter and smaller"
         )
-    if job["closed_knobs"] and payload["best"]:
-        knobs = ", ".join(job["closed_knobs"])
-        items.append(f"opening a numeric knob that was kept closed: --allow {knobs}")
     return Section("What would change the answer", (Bullets(tuple(items)),) if items else ())
 
 

@@ -19,8 +19,6 @@ from autotune.report.phrases import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from autotune.report.blocks import Block
     from autotune.report.schema import RecommendationPayload, Row, WorthProbePayload
 
@@ -146,31 +144,6 @@ def _price_of_an_hour(cheapest: Row, row: Row) -> str:
     return format_usd(extra / hours) if hours > 0 else ""
 
 
-def sensitivities_section(payload: RecommendationPayload) -> Section:
-    """What the user's own choices are worth on the pick's machine."""
-    pick, found = payload["best"], payload.get("sensitivities")
-    if not pick or not found:
-        return Section("Your choices", ())
-    rows = tuple(
-        (
-            f"{each['key']}={each['value']}",
-            format_seconds(each["duration_s"]),
-            _signed(-each["saved_s"], format_seconds),
-            format_usd(each["cost_usd"]),
-            _signed(-each["saved_usd"], format_usd),
-            format_bytes(each["memory_bytes"]),
-        )
-        for each in found
-    )
-    titles = ("--set", "duration", "", "cost", "", "memory")
-    notes = tuple(f"{each['key']}={each['value']} {each['note']}" for each in found if each["note"])
-    if pick["basis"] == "measured":
-        notes += ("the pick was measured and these were not: modelled, in its proportion",)
-    title = "What your own choices are worth (they change the result; none is applied)"
-    table = Table(titles, rows, frozenset(range(1, 6)))
-    return Section(title, (table, Bullets(notes)) if notes else (table,))
-
-
 def worth_a_probe_section(payload: RecommendationPayload) -> Section:
     """Changes whose gain nobody measured: what a probe of each may be worth."""
     pick, found = payload["best"], payload.get("worth_a_probe")
@@ -188,10 +161,6 @@ def worth_phrase(each: WorthProbePayload) -> str:
         return format_seconds(each["expected_saving_s"])
     most = format_usd(each["p90"])
     return f"{format_usd(each['expected_saving_usd'])} (between nothing and {most})"
-
-
-def _signed(change: float, show: Callable[[float], str]) -> str:
-    return f"{'+' if change > 0 else '-' if change < 0 else ''}{show(abs(change))}"
 
 
 def price_changes(payload: RecommendationPayload) -> list[str]:

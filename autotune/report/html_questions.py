@@ -38,6 +38,7 @@ from autotune.report.html_markup import Markup, joined, tag
 from autotune.report.html_words import words_html
 from autotune.report.phrases import config_phrase, offer_name, price_phrase, rests_on
 from autotune.report.screens.words import change_words, difference_words, settings_phrase
+from autotune.report.what_ifs import opening_words
 
 if TYPE_CHECKING:
     from autotune.report.blocks import Block
@@ -301,6 +302,7 @@ def _sure(payload: RecommendationPayload, sections: Sections) -> Question:
     probes = sections.take("Probes")
     changes = sections.take("What would change")
     choices = [sections.take("What your own"), sections.take("Around")]
+    closed, opening = sections.take("What closed settings"), opening_words(payload, 1)
     around = [section_html(each) for each in reversed(choices)]
     readings = sections.take_all("What the measured")
     said = sections.take("What the job file says")
@@ -316,6 +318,8 @@ def _sure(payload: RecommendationPayload, sections: Sections) -> Question:
             few_bullets_html(each) if isinstance(each, Bullets) else block_html(each)
             for each in changes.blocks
         ),
+        *blocks_html([Paragraph(opening)] if opening else []),
+        folded(closed),
         *(folded(each) for each in readings),
         folded(said),
         fold("What your other choices are worth", *around),

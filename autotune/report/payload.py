@@ -116,15 +116,24 @@ def _reasons(rec: Recommendation) -> dict[str, str]:
 
 def _sensitivity(each: Sensitivity) -> SensitivityPayload:
     return {
+        "change": f"{each.key}={each.value}",
+        "knob": each.key,
+        "class": each.knob_class,
+        "opens": each.opens,
         "key": each.key,
         "value": each.value,
-        "duration_s": _real(each.duration_s, "sensitivities.duration_s"),
-        "cost_usd": _real(each.cost_usd, "sensitivities.cost_usd"),
-        "saved_s": _real(each.saved_s, "sensitivities.saved_s"),
-        "saved_usd": _real(each.saved_usd, "sensitivities.saved_usd"),
+        "duration_s": _maybe(each.duration_s, "sensitivities.duration_s"),
+        "cost_usd": _maybe(each.cost_usd, "sensitivities.cost_usd"),
+        "saved_s": _maybe(each.saved_s, "sensitivities.saved_s"),
+        "saved_usd": _maybe(each.saved_usd, "sensitivities.saved_usd"),
         "memory_bytes": _real(each.memory_bytes, "sensitivities.memory_bytes"),
+        "fits": bool(each.fits),
+        "unmeasured": bool(each.unmeasured),
         "note": each.note,
         "basis": each.basis,
+        "device": each.offer.device.name if each.offer else None,
+        "device_count": _whole(each.offer.count) if each.offer else None,
+        "config": _config(each.config) if each.config else None,
     }
 
 

@@ -206,18 +206,30 @@ class NoisePayload(TypedDict):
     why: str
 
 
-class SensitivityPayload(TypedDict):
-    """What a choice of the user's is worth against the pick; never applied."""
-
-    key: str
-    value: str
-    duration_s: float
-    cost_usd: float
-    saved_s: float
-    saved_usd: float
-    memory_bytes: float
-    note: str
-    basis: str
+# `class` is a word of the language, so this shape is written as a call.
+SensitivityPayload = TypedDict(
+    "SensitivityPayload",
+    {
+        "change": str,  # as --set takes it
+        "knob": str,  # a knob, or a key of the job file; `key` says the same
+        "class": str,  # neutral, numeric or quality
+        "opens": str,  # options of the command line that make the change
+        "key": str,
+        "value": str,
+        "duration_s": float | None,  # null: does not fit, or rests on row lengths that are unknown
+        "cost_usd": float | None,
+        "saved_s": float | None,  # against the pick; null where there is none
+        "saved_usd": float | None,
+        "memory_bytes": float,
+        "fits": bool,
+        "unmeasured": bool,  # rests on a gain that nobody measured on this stack
+        "note": str,
+        "basis": str,
+        "device": str | None,
+        "device_count": int | None,
+        "config": dict[str, int | bool | str] | None,
+    },
+)
 
 
 class WorthProbePayload(TypedDict):

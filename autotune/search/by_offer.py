@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost.columns import Table
 from autotune.domain.candidates import OFFER, Candidates
 from autotune.search.selection import choosable, figures
 
@@ -49,11 +48,5 @@ def bill_of_offer(bill: Bill, number: int) -> Bill:
     candidates = Candidates(
         {**taken.levels, OFFER: (offer,)}, {**taken.codes, OFFER: np.zeros(len(at), np.int32)}
     )
-    arrays: dict[str, Any] = {
-        item.name: getattr(bill, item.name)[at]
-        for item in fields(bill)
-        if isinstance(getattr(bill, item.name), np.ndarray)
-    }
-    tables = {name: Table(t.outputs, t.row_of[at]) for name, t in bill.tables.items()}
     job = replace(bill.job, offers=(offer,))
-    return replace(bill, job=job, candidates=candidates, tables=tables, **arrays)
+    return bill.take(at, job, candidates)

@@ -31,6 +31,7 @@ from autotune.report.screens.words import (
     machine_phrase,
     settings_phrase,
 )
+from autotune.report.what_ifs import OPENINGS, opening_words
 
 if TYPE_CHECKING:
     from autotune.report.blocks import Block
@@ -59,6 +60,7 @@ def _sections(payload: RecommendationPayload, tight: int) -> list[Section]:
         Section("", tuple(_opening(payload, best, tight))),
         _beside_today(payload, best, tight),
         _alternatives(payload, best, tight),
+        _worth_opening(payload, tight),
         grounds_section(
             payload["job"],
             payload["assumed"],
@@ -209,6 +211,12 @@ def _label(row: Row, best: Row) -> str:
     elsewhere = offer_name(row) != offer_name(best)
     machine = f"{offer_name(row)}: " if elsewhere else ""
     return machine + difference_words(row["config"], best["config"], LABEL - len(machine))
+
+
+def _worth_opening(payload: RecommendationPayload, tight: int) -> Section:
+    """What the largest closed settings would be worth."""
+    words = opening_words(payload, fewer(OPENINGS, tight, 3))
+    return Section("", (Paragraph(words),) if words else ())
 
 
 def _rests_on(payload: RecommendationPayload, best: Row) -> str:
