@@ -57,6 +57,8 @@ def export_default(job: Job, best: Estimated, run_dir: Path) -> tuple[list[Path]
     A file that cannot be changed where it stands is replaced by one of ours, and that is said.
     """
     targets, notes = default_exports(job)
+    if best.config.kernels == "chunked_loss" and targets == (DEFAULT_EXPORT,):
+        targets = ("trl",)  # Trainer's own loss holds all logits
     try:
         paths, said = export_pick(job, best, targets, run_dir)
     except InputError as error:

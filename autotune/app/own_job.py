@@ -34,7 +34,7 @@ _FLAGS = {
     "data.rows": "--rows N or --data FILE",
     "hardware": "--gpu NAME",
 }  # fmt: skip
-_LOCKED = ("packing", "length_grouping", "optimizer", "adapter_dtype")  # opt-in, where stated
+_LOCKED = ("packing", "length_grouping", "optimizer", "adapter_dtype", "kernels")  # opt-in, where stated
 _BESIDE = ("accelerate.yaml", "accelerate_config.yaml", "default_config.yaml")
 COMMAND = "the command"
 _LONGEST_PATH = 1000
@@ -150,8 +150,6 @@ def _hint_software(made: Imported, values: dict[str, Any]) -> None:
     runs_on = schema_of(made.trainer).runs_on
     hints = {key: runs_on[key] for key in _RUNS_ON.get(made.trainer, ())}
     hints |= _IMPLIED.get(made.trainer, {})
-    if made.liger:
-        hints["kernels"] = "liger"
     if made.knobs.get("attention") == "flash_attention_2":
         hints["flash_attn"] = FLASH_ATTENTION
     if hints:
@@ -310,5 +308,5 @@ def made_default(knob: str) -> object:
     """What the search leaves an opt-in knob at."""
     return {
         "packing": "off", "length_grouping": "off", "optimizer": "adamw_torch_fused",
-        "adapter_dtype": "fp32",
+        "adapter_dtype": "fp32", "kernels": "none",
     }.get(knob, KNOBS[knob].choices[:1])  # fmt: skip

@@ -69,6 +69,9 @@ class Tracing:
             if row.offer.count > 1:
                 self._note("the trace covers one device: sharded candidates keep the formula")
                 continue
+            if row.config.kernels == "liger":
+                self._note("the trace runs no Liger kernels: candidates with them keep the formula")
+                continue
             found = self._traced(tracer, row, full=full)
             if isinstance(found, TraceFailed):
                 self._note(

@@ -20,7 +20,7 @@ from autotune.domain.software import LossKind, Software
 
 DEFAULT = "default"
 REQUIRED = ("torch", "transformers", "peft", "accelerate")
-OPTIONAL = ("trl", "flash_attn", "bitsandbytes")
+OPTIONAL = ("trl", "flash_attn", "bitsandbytes", "liger_kernel")
 KERNELS = ("eager", "liger", "unsloth")
 TRAINERS = ("transformers", "trl")
 SHIFTED_COPY_FROM, SHIFTED_COPY_BEFORE = (4, 46), (4, 50)
@@ -57,15 +57,17 @@ def _profile(name: str, table: Mapping[str, str]) -> Software:
 def loss_kind(software: Software, trainer: str = "transformers") -> LossKind:
     """What the loss materialises with these versions.
 
-    `fused` with Liger or Unsloth kernels; `chunked` under TRL's trainer from 1.9 on; `upcast_copy`
-    in transformers 4.46 to 4.49, whose loss function keeps a shifted copy beside the caller's
-    16-bit logits; `upcast` otherwise (before 4.46 the 16-bit logits are dropped at the upcast,
+    `fused` with Unsloth's kernels, `liger` with Liger's; `chunked` under TRL's trainer from 1.9 on
+    (Liger's loss is off there); `upcast_copy` in transformers 4.46 to 4.49, whose loss function
+    keeps a shifted copy beside the caller's 16-bit logits; `upcast` otherwise (before 4.46 the 16-bit logits are dropped at the upcast,
     from 4.50 on the labels are shifted instead of the logits).
     """
-    if software.kernels != "eager":
+    if software.kernels == "unsloth":
         return "fused"
     if trainer == "trl" and software.trl is not None and software.trl >= TRL_CHUNKS_FROM:
         return "chunked"
+    if software.kernels == "liger":
+        return "liger"
     if SHIFTED_COPY_FROM <= software.transformers < SHIFTED_COPY_BEFORE:
         return "upcast_copy"
     return "upcast"

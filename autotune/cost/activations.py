@@ -2,7 +2,8 @@
 
 Covers: any decoder of `Model`: RMSNorm and LayerNorm, gated and plain MLP, fused projections, GQA,
 q/k norms, experts; full fine-tuning and LoRA; autocast or not; eager, sdpa and flash attention.
-Does not cover: kernels that fuse several of these operations (liger, unsloth).
+Liger's RMSNorm and gated MLP. Does not cover: other kernels that fuse several of these operations
+(Unsloth's adapters and RoPE).
 
 Rule: a frozen matrix keeps nothing of its input; a product of two tensors keeps both when both need
 gradients; a sum keeps nothing; a view keeps the storage that it looks into.
@@ -54,7 +55,8 @@ class Mode:
     experts run one after the other, each on its own tokens. quantised: linears answer in the dtype
     of their input (bitsandbytes), so what a norm hands over in fp32 stays fp32 through the MLP.
     keeps_inputs: those linears hold on to what they read. fused_norms: one kernel for an RMSNorm,
-    which keeps its input as it is (Liger, Unsloth).
+    which keeps its input as it is (Liger, Unsloth). fused_gate: one kernel for activation and
+    product of a gated MLP, which keeps their two inputs (Liger's SiLUMul, GELUMul).
     """
 
     compute: float
@@ -68,6 +70,7 @@ class Mode:
     quantised: bool = False
     keeps_inputs: bool = False
     fused_norms: bool = False
+    fused_gate: bool = False
 
     @property
     def biased(self) -> bool:
@@ -273,7 +276,8 @@ def _mlp_block(model: Model, method: Method, mode: Mode, own: tuple[Linear, ...]
     token = _group(method, mode, _Group(inputs, norm_output(model, mode), kept=False))
     units, cast, holds_output = _KEPT_BY_ACTIVATION.get(model.activation, _KEPT_BY_OTHERS)
     width, inner = float(output[0].in_features), inner_bytes(model, mode)
-    token += width * (cast if mode.autocast and inner == mode.compute else units * inner)
+    if not (mode.fused_gate and model.mlp == "gated"):
+        token += width * (cast if mode.autocast and inner == mode.compute else units * inner)
     if model.mlp == "gated":
         token += 2.0 * inner * width
     elif holds_output:

@@ -62,6 +62,11 @@ class Columns:
         }
         self.rows = rows
 
+    def where(self, chosen: BoolArray) -> Columns:
+        """The chosen rows alone."""
+        kept = {n: Coded(own.levels, own.codes[chosen]) for n, own in self._values.items()}
+        return Columns(kept, int(np.count_nonzero(chosen)))
+
     def _column(self, name: str) -> Coded:
         if name not in self._values:
             msg = f"column {name!r} is read but not declared (declared: {sorted(self._values)})"

@@ -22,6 +22,7 @@ from autotune.cost import flops
 from autotune.cost.batches import optimizer_steps, real_tokens_per_row
 from autotune.cost.columns import Columns, Component, Outputs
 from autotune.cost.constants import constants
+from autotune.cost.fused_kernels import with_doubt
 from autotune.cost.offsets import offset_factor
 from autotune.cost.optimizer import optimizer_terms
 from autotune.cost.step_terms import step_terms
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 READS = (
     "offer.device", "offer.count", "micro_batch_size", "precision", "compile", "compile_scope",
     "activation_checkpointing", "attention", "optimizer", "sharding", "adapter_dtype", "packing",
-    "length_grouping",
+    "length_grouping", "kernels",
 )  # fmt: skip
 
 
@@ -80,4 +81,4 @@ def _unmeasured_gain(job: Job, columns: Columns, terms: StepTerms) -> FloatArray
     return np.where(unknown, np.maximum(plain / expected, 1.0), 1.0)
 
 
-COMPONENT = Component("compute", READS, price_compute)
+COMPONENT = Component("compute", READS, with_doubt(price_compute))

@@ -18,13 +18,14 @@ from autotune.cost.batches import evaluation_rows, expected_longest
 from autotune.cost.columns import Columns, Component, FloatArray, Outputs
 from autotune.cost.constants import constants
 from autotune.cost.efficiency import Efficiency, distinct_devices, peak_of
+from autotune.cost.fused_kernels import under_each
 from autotune.cost.issuing import host_factor, one_length
 from autotune.cost.static_memory import sizes, weight_bytes
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
 
-READS = ("offer.device", "offer.count", "precision", "micro_batch_size")
+READS = ("offer.device", "offer.count", "precision", "micro_batch_size", "kernels")
 ONCE_S = 2.0  # switching modes, gathering metrics, logging: assumption
 GENERATE_TOKEN_S = 2e-3  # sampling, stopping rules and cache bookkeeping of `generate`: assumption
 LOG_SD = 0.35
@@ -51,7 +52,7 @@ def price_evaluation(job: Job, columns: Columns) -> Outputs:
     return {"once_s": once, "log_sd": log_sd}
 
 
-COMPONENT = Component("evaluation", READS, price_evaluation)
+COMPONENT = Component("evaluation", READS, under_each(price_evaluation))
 
 
 def _forward_seconds(

@@ -4,8 +4,9 @@ Covers: the losses of `Software.loss`, 16-bit and fp32 logits, soft-capped logit
 Does not cover: losses over several heads (multi-token prediction).
 
 Legend: T tokens, V vocabulary, h hidden, e bytes of the compute dtype.
-Source: derived from the loss code of transformers 5.23 and 4.48 and the tiled loss of trl 1.16, and
-checked with traces: 10 and 12 bytes a logit at forward and backward, 14 where a copy is kept.
+Source: derived from the loss code of transformers 5.23 and 4.48, the tiled loss of trl 1.16 and the
+chunks of liger-kernel 0.8.5, and checked with traces: 10 and 12 bytes a logit at forward and
+backward, 14 where a copy is kept.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ def forward_bytes(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArr
     """[bytes] logits, their fp32 copy where they are 16-bit, and the log-softmax."""
     if is_litgpt(job):
         return _listed(job, tokens)
+    if job.software.loss == "liger":
+        return _ligers_gradients(job, tokens, compute) + _ligers_chunk(job, tokens, compute)
     each = _forward_each(job, compute)
     return _tiled(job, tokens, compute) if each is None else each * tokens * job.model.vocab_size
 
@@ -84,6 +87,8 @@ def backward_bytes(
         each = 12.0 + 2.0 * compute if job.software.autocast else 4.0 * compute
     elif loss == "inplace":
         each = _inplace(job, compute)
+    elif loss == "liger":
+        return _ligers_gradients(job, tokens, compute)
     elif loss in {"upcast", "upcast_copy"}:
         each = 12.0 + _softcap(job, compute)
         each = each + (kept if loss == "upcast_copy" else 0.0)
@@ -94,7 +99,7 @@ def backward_bytes(
 
 def gradient_bytes(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
     """[bytes] of the logits' gradient while the head's weight gradient is computed."""
-    if job.software.loss in {"chunked", "fused"}:
+    if job.software.loss in {"chunked", "fused", "liger"}:
         return np.zeros_like(tokens)
     return (compute + _softcap(job, compute)) * tokens * job.model.vocab_size
 
@@ -115,6 +120,30 @@ def _listed(job: Job, tokens: FloatArray) -> FloatArray:
     """[bytes] of a loss over a list of chunks: all of them stay, and one has gradients."""
     chunk = CHUNK_TOKENS / max(job.lengths.maximum, CHUNK_TOKENS)
     return LOGIT_BYTES * (1.0 + chunk) * tokens * job.model.vocab_size
+
+
+def _ligers_gradients(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
+    """[bytes] of the gradients that Liger's forward makes: of the hidden states, and of the head.
+
+    They stay until the backward multiplies them where they are; a frozen head has none.
+    Source: liger-kernel 0.8.5 ops/fused_linear_cross_entropy.py: zeros_like(input), (weight).
+    """
+    vocabulary, hidden = float(job.model.vocab_size), float(job.model.hidden_size)
+    element = np.where(job.method.base == "32bit", 4.0, compute)
+    head = 0.0 if job.method.is_lora else vocabulary * hidden
+    return compute * tokens * hidden + element * head
+
+
+def _ligers_chunk(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
+    """[bytes] of the logits of one chunk, which their gradient overwrites.
+
+    Formula: the next power of two of T / ceil(V / h) tokens, at most all of them. Without gradients
+    to make, the chunk is the same. Source: as above: inc_factor, chunk_size.
+    """
+    vocabulary = float(job.model.vocab_size)
+    share = np.ceil(tokens / np.ceil(vocabulary / job.model.hidden_size))
+    chunk = np.minimum(2.0 ** np.ceil(np.log2(np.maximum(share, 1.0))), tokens)
+    return compute * chunk * vocabulary
 
 
 def _tiled(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:

@@ -67,6 +67,16 @@ def kernel_set(software: Software, model: Model) -> KernelSet:
     return KERNEL_SETS["eager"]
 
 
+def logits_again(software: Software) -> float:
+    """Times that a tiled loss multiplies hidden states and head again in the backward.
+
+    Source: trl 1.16 kernels/chunked_logprob.py, backward; Wijmans et al., "Cut Your Losses" (2024),
+    section 4.3. litgpt keeps its chunks, Unsloth's and Liger's make the gradient in the forward.
+    """
+    tiled = software.loss == "chunked" and not software.own_model
+    return 1.0 if tiled and software.kernels != "unsloth" else 0.0
+
+
 # torch.compile fuses pointwise chains; CUDA graphs also replay the launches.
 COMPILED_ELEMENTWISE = 0.45
 COMPILED_LOSS = 0.6
@@ -81,7 +91,7 @@ _SOFT_ACTIVATIONS = ("gelu_new", "gelu_fast", "quick_gelu")  # written in Python
 # [bytes per logit] forward + backward with fp32 logits, by what the loss materialises.
 LOSS_BYTES = {
     "upcast": 30.0, "upcast_copy": 38.0, "native": 19.0, "inplace": 12.0, "chunked": 30.0,
-    "fused": 12.0,
+    "fused": 12.0, "liger": 12.0,
 }  # fmt: skip
 
 

@@ -28,6 +28,7 @@ class EffectiveFlop:
     forward: FloatArray
     repeated: FloatArray  # what activation checkpointing runs again
     backward: FloatArray
+    head: FloatArray  # of the forward, the head's own
 
 
 def effective_flop(
@@ -44,6 +45,7 @@ def effective_flop(
     """
     rows, full = len(tokens), not method.is_lora
     forward, backward, repeated = np.zeros(rows), np.zeros(rows), np.zeros(rows)
+    logits = np.zeros(rows)
     head = flops.Product(model.hidden_size, model.vocab_size, 1.0, 1.0, 0.0, 0.0)
     for product in (*flops.products(model, method), head):
         seen = np.maximum(tokens * product.share, 1.0)
@@ -55,8 +57,12 @@ def effective_flop(
         if product is not head:
             skipped = product.kept / product.active if full else 0.0
             repeated += once * (1.0 - skipped)
+        else:
+            logits = once
         backward += flop / efficiency.gemm(device, seen, inputs, outputs)
         if full:
             backward += flop / efficiency.gemm(device, outputs, inputs, seen)
     adapters = 2.0 * flops.adapter_weights(model, method) / ADAPTER_EFFICIENCY * tokens
-    return EffectiveFlop(forward + adapters, repeated + adapters, backward + 2.0 * adapters)
+    return EffectiveFlop(
+        forward + adapters, repeated + adapters, backward + 2.0 * adapters, logits
+    )

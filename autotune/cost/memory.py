@@ -18,6 +18,7 @@ import numpy as np
 from autotune.cost import device_memory
 from autotune.cost.columns import Component, Outputs
 from autotune.cost.fit_claims import borne, is_certain_oom, is_crowded
+from autotune.cost.fused_kernels import under_each
 from autotune.cost.instants import PARTS, instants
 from autotune.cost.memory_constants import KINDS, RESERVED_KINDS, memory_constants
 from autotune.cost.memory_spread import by_kind, by_reserved_kind, uncertainty
@@ -41,6 +42,7 @@ READS = (
     "packing",
     "compile",
     "compile_scope",
+    "kernels",
 )
 
 KIND_INDEX = {kind: float(i) for i, kind in enumerate(KINDS)}
@@ -121,4 +123,4 @@ def normal_cdf(z: FloatArray) -> FloatArray:
     return np.where(z < 0, upper, 1.0 - upper)
 
 
-COMPONENT = Component("memory", READS, price_memory)
+COMPONENT = Component("memory", READS, under_each(price_memory))

@@ -220,6 +220,7 @@ class _Modes:
                 quantised=quantised(job),
                 keeps_inputs=_keeps_inputs(job),
                 fused_norms=job.software.kernels != "eager" and job.model.norm == "rmsnorm",
+                fused_gate=job.software.kernels == "liger",
                 looped=job.model.is_moe and not experts_fused(job),
             )
             for i in first

@@ -179,9 +179,12 @@ def _products(job: Job, rows: StepRows, efficiency: Efficiency) -> tuple[FloatAr
     device = (key // 2.0**32).astype(np.intp)
     work = matmul.effective_flop(job.model, job.method, efficiency, device, key % 2.0**32)
     effective = (work.forward + work.backward)[back] + rows.recomputed * work.repeated[back]
+    logits_again = kernels.logits_again(job.software)
+    effective = effective + logits_again * work.head[back]
     flop = rows.tokens * (
         flops.useful_flop_per_token(job.model, job.method)
         + rows.recomputed * flops.recomputed_flop_per_token(job.model, job.method)
+        + logits_again * 2.0 * flops.head_weights(job.model)
     )
     return effective / rows.peak, flop
 

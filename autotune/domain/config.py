@@ -121,11 +121,15 @@ KNOBS: dict[str, Knob] = {
              effect="other batch composition"),
         Knob("length_grouping", "choice", "numeric", "rows of similar length in one batch", _OFF_ON,
              opt_in=True, effect="other batch composition"),
+        Knob("kernels", "choice", "numeric",
+             "fused kernels: Liger's, or a loss that never holds all logits",
+             ("none", "liger", "chunked_loss"), opt_in=True,
+             effect="other rounding in norms, activations and loss"),
     )
 }  # fmt: skip
 
 # Knobs that records of earlier versions lack, and the value that those runs had.
-LATER: dict[str, KnobValue] = {"compile_scope": "model"}
+LATER: dict[str, KnobValue] = {"compile_scope": "model", "kernels": "none"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +153,7 @@ class Config:
     adapter_dtype: str = "fp32"
     packing: str = "off"
     length_grouping: str = "off"
+    kernels: str = "none"  # beside those that the software has by itself
     extra: tuple[tuple[str, KnobValue], ...] = ()  # the user's own knobs, in the space's order
 
     def as_dict(self) -> dict[str, KnobValue]:

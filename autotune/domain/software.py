@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-LossKind = Literal["upcast", "upcast_copy", "native", "inplace", "chunked", "fused"]
+LossKind = Literal["upcast", "upcast_copy", "native", "inplace", "chunked", "fused", "liger"]
 KbitUpcast = Literal["none", "norms", "all"]  # all: peft prepare_model_for_kbit_training
 
 
@@ -17,7 +17,8 @@ class Software:
     at the peak), `upcast_copy` (older code that also keeps shifted or 16-bit logits, 14),
     `native` (in the logits' own dtype: GPT-2-like classes of transformers before 4.50, 8 in 16
     bit), `inplace` (a kernel that overwrites the logits it is given with their gradient),
-    `chunked` (never all logits at once), `fused` (no logits at all).
+    `chunked` (never all logits at once), `fused` (no logits at all), `liger` (a chunk of logits
+    whose gradients are made in the forward).
     """
 
     name: str
@@ -29,6 +30,7 @@ class Software:
     accelerate: tuple[int, ...]
     flash_attn: tuple[int, ...] | None
     bitsandbytes: tuple[int, ...] | None
+    liger_kernel: tuple[int, ...] | None = None
     kernels: Literal["eager", "liger", "unsloth"] = "eager"
     loss: LossKind = "upcast"
     autocast: bool = True  # False: a trainer that runs 16-bit compute without autocast
@@ -45,6 +47,17 @@ class Software:
         Source: accelerate 1.15, `fsdp2_prepare_auto_wrap_policy`; FSDP2 came with accelerate 1.6.
         """
         return self.accelerate < (1, 6)
+
+    def running(self, kernels: str) -> Software:
+        """The same software with a value of the knob `kernels` in force.
+
+        TRL's own loss, which is chunked already, stays under Liger: its trainer switches Liger's
+        off. Source: trl 1.16 trainer/sft_trainer.py, liger_kernel_config.
+        """
+        if kernels == "liger":
+            loss: LossKind = "chunked" if self.loss == "chunked" else "liger"
+            return replace(self, kernels="liger", loss=loss)
+        return replace(self, loss="chunked") if kernels == "chunked_loss" else self
 
     @property
     def has_flash_attention(self) -> bool:

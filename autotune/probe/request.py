@@ -72,6 +72,8 @@ def request_for(
     knobs = config.as_dict()
     knobs.pop("checkpoint_every_steps")
     knobs.pop("save_total_limit")
+    if config.kernels == "none":  # as earlier requests, which had no such knob
+        knobs.pop("kernels")
     full = job.global_batch_size // (config.micro_batch_size * offer.count)
     knobs["gradient_accumulation_steps"] = max(min(full, MOST_ACCUMULATION), 1)
     method = job.method

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from autotune.probe.record import ProbeRecord
 
 SUSPECTS = ("compile", "precision", "attention", "optimizer", "sharding", "adapter_dtype",
-            "activation_checkpointing", "packing", "length_grouping")  # fmt: skip
+            "activation_checkpointing", "packing", "length_grouping", "kernels")  # fmt: skip
 ENOUGH = 2
 
 

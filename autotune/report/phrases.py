@@ -51,6 +51,7 @@ TRAINER_NAMES = {  # knob -> the argument of transformers' Trainer
     "length_grouping": "group_by_length",
 }
 SHARDING = {"ddp": "DDP", "fsdp": "FSDP", "zero2": "DeepSpeed ZeRO-2", "zero3": "DeepSpeed ZeRO-3"}
+KERNELS = {"liger": "Liger kernels", "chunked_loss": "a loss in chunks"}
 ATTENTION = {"flash_attention_2": "FlashAttention-2", "eager": "plain (eager)"}
 DISTURBED = "while other programs used it, so its time may be far too long"
 DISTURBED_STEP = "while other programs use the machine"

@@ -36,6 +36,7 @@ PLAIN: dict[str, KnobValue] = {
     "adapter_dtype": "fp32",
     "packing": "off",
     "length_grouping": "off",
+    "kernels": "none",
 }
 CONTAMINATION = (
     "packing is locked on: without flash_attention_2, rows that share a sequence attend to "

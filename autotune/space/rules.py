@@ -11,6 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.domain.config import KNOBS
+from autotune.space.kernel_rules import (
+    family_has_kernels,
+    kernels_run_eagerly,
+    trainer_has_kernels,
+    triton_runs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -246,6 +252,17 @@ RULES: tuple[Rule, ...] = (
          "one block at a time is compiled in mode default only", _scope_needs_compile),
     Rule("graphs_need_shapes", ("compile", "packing"),
          "CUDA graphs need batches of one shape", _graphs_need_fixed_shapes),
+    Rule("trainer_has_kernels", ("kernels",),
+         "liger needs liger-kernel and a trainer with a switch for it; chunked_loss needs TRL from "
+         "1.9 on or axolotl, and a loss that does not do so by itself", trainer_has_kernels),
+    Rule("family_has_kernels", ("kernels",),
+         "Liger has no kernels for the model's family", family_has_kernels),
+    Rule("triton_runs", ("kernels",),
+         "fused kernels need a GPU that Triton compiles for, compute capability 7.0 and later",
+         triton_runs),
+    Rule("kernels_eager", ("kernels", "compile"),
+         "fused kernels and torch.compile fuse the same operations: one of the two",
+         kernels_run_eagerly),
 )  # fmt: skip
 
 

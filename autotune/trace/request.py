@@ -71,6 +71,7 @@ def request_for(
 ) -> StepRequest:
     """The step of a job under a config at one sequence length (the longest decides memory)."""
     method, plan = job.method, job.evaluation
+    software = job.software.running(config.kernels)
     return StepRequest(
         model=json.loads(job.model.hf_config),
         num_layers=job.model.num_layers,
@@ -87,7 +88,7 @@ def request_for(
         adapter_dtype=config.adapter_dtype,
         autocast=job.software.autocast and config.precision in LOW,
         kbit_upcast=job.software.kbit_upcast,
-        loss=job.software.loss,
+        loss=software.loss,
         padded=_is_padded(job, config),
         trains=job.steps > 0,
         accumulates=config.gradient_accumulation_steps > 1,

@@ -86,7 +86,7 @@ def _memory_for_time(plan: Plan) -> dict[str, object]:
     if wanted:
         # ZeRO-3 with adapters works only with the reentrant kind (trl issue 2514)
         arguments[f"{name}_kwargs"] = {"use_reentrant": is_lora and config.sharding == "zero3"}
-    if plan.job.software.kernels == "liger":
+    if "liger" in {plan.config.kernels, plan.job.software.kernels}:
         arguments["use_liger_kernel"] = True
     return arguments
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.domain.jobvalues import shown
+from autotune.trainers.axolotl_plugins import read_plugins, spell_kernels
 from autotune.trainers.imported import Imported, Keys
 from autotune.trainers.left_alone import leave_rest
 from autotune.trainers.read_arguments import (
@@ -69,6 +70,7 @@ class Axolotl:
         _read_checkpointing(keys, made)
         _read_evaluation(keys, made)
         _read_sharding(keys, made)
+        read_plugins(keys, made)
         leave_rest(keys, made)
         return made
 
@@ -275,4 +277,5 @@ _SPELLINGS = {
     "length_grouping": _grouping,
     "optimizer": lambda value, _: {"optimizer": value},
     "sharding": _zero,
+    "kernels": spell_kernels,
 }

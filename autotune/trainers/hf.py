@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from autotune.domain.recommendation import Decisive
 from autotune.trainers.arguments import training_arguments
 from autotune.trainers.format import Export
 from autotune.trainers.launch import accelerate_yaml
@@ -53,6 +54,13 @@ def _notes(plan: Plan) -> list[str]:
         notes.append(
             "Trainer has no packing: exported without it, so steps, time and memory will differ;"
             " export to trl instead",
+        )
+    if plan.config.kernels == "chunked_loss":
+        notes.append(
+            Decisive(
+                "Trainer's loss holds all logits, and kernels chunked_loss was priced without"
+                " them: export to trl instead"
+            )
         )
     if plan.job.software.loss == "chunked":
         notes.append(

@@ -41,7 +41,6 @@ class Imported:
     global_batch: int | None = None  # where the format states the total itself
     saves_per_epoch: float | None = None
     peft_targets: bool = False  # the adapter's modules are left to PEFT, which goes by the model
-    liger: bool = False  # the file switches Liger's kernels on
     kept: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)  # keys that decide something here
     misspelt: dict[str, str] = field(default_factory=dict)  # unknown key -> the one it may mean

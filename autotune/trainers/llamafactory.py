@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _CUTOFF, _RANK = 2048, 8  # cutoff_len and lora_rank where the file states none
 _ATTENTION = {"disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2"}
 _OFF = "disable_gradient_checkpointing"
+_LIGER = "enable_liger_kernel"
 
 
 class LlamaFactory:
@@ -70,9 +71,16 @@ class LlamaFactory:
             return {"flash_attn": next(k for k, v in _ATTENTION.items() if v == value)}
         if knob == "activation_checkpointing":
             return {**target.gone("gradient_checkpointing"), _OFF: value == "none"}
+        if knob == "kernels" and value != "chunked_loss":
+            stated = target.gone("use_liger_kernel")
+            return {**stated, _LIGER: True} if value == "liger" else {**stated, **_off(target)}
         if knob == "precision" and target.has("pure_bf16") and value == "bf16":
             return {}
         return spell_argument(knob, value, target)
+
+
+def _off(target: Target) -> Changes:
+    return {_LIGER: False} if target.has(_LIGER) else {}
 
 
 def _read_stage(keys: Keys) -> None:

@@ -24,7 +24,7 @@ HF_DEFAULTS: dict[str, KnobValue] = {
     "micro_batch_size": 8, "gradient_accumulation_steps": 1, "num_dataloader_workers": 0,
     "prefetch_factor": 2, "pin_memory": True, "checkpoint_every_steps": 500, "compile": "off",
     "activation_checkpointing": "none", "optimizer": "adamw_torch_fused", "packing": "off",
-    "length_grouping": "off", "adapter_dtype": "fp32",
+    "length_grouping": "off", "adapter_dtype": "fp32", "kernels": "none",
 }  # fmt: skip
 TRL_DEFAULTS: dict[str, KnobValue] = {
     **HF_DEFAULTS, "precision": "bf16", "activation_checkpointing": "full",
@@ -87,7 +87,9 @@ def read_arguments(values: Mapping[str, Any], name: str, trainer: str) -> Import
 
 def read_shared(keys: Keys, made: Imported) -> None:
     """What every trainer on top of TrainingArguments spells as it does."""
-    made.liger = bool(keys.switch("use_liger_kernel", "enable_liger_kernel"))
+    liger = keys.switch("use_liger_kernel", "enable_liger_kernel")
+    if liger is not None:
+        made.knobs["kernels"] = "liger" if liger else "none"
     read_loading(keys, made)
     read_saving(keys, made)
     read_compile(keys, made)

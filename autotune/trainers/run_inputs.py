@@ -172,6 +172,7 @@ def _needed_on_a_gpu(plan: Plan) -> list[str]:
     names = [
         *(["bitsandbytes"] if plan.quantized or "8bit" in plan.config.optimizer else []),
         *(["deepspeed"] if plan.config.sharding in {"zero2", "zero3"} else []),
+        *(["liger_kernel"] if plan.config.kernels == "liger" else []),
     ]
     if not names:
         return []

@@ -156,6 +156,13 @@ def _scope(value: KnobValue, _: Target) -> Changes | str:
     return {} if value == "model" else LAUNCHER
 
 
+def _kernels(value: KnobValue, target: Target) -> Changes | str:
+    if value == "chunked_loss":
+        return "its loss holds all logits; that of TRL's SFTTrainer from 1.9 on does not"
+    name = "use_liger_kernel"
+    return {name: value == "liger"} if value == "liger" or target.has(name) else {}
+
+
 _SPELLINGS: dict[str, Callable[[KnobValue, Target], Changes | str]] = {
     "micro_batch_size": _micro,
     "gradient_accumulation_steps": _plain("gradient_accumulation_steps"),
@@ -174,6 +181,7 @@ _SPELLINGS: dict[str, Callable[[KnobValue, Target], Changes | str]] = {
     "adapter_dtype": _adapter_dtype,
     "packing": _packing,
     "length_grouping": _grouping,
+    "kernels": _kernels,
 }
 
 
@@ -212,4 +220,6 @@ class TrlArguments:
             and not target.has("attn_implementation")
         ):
             return {"model_init_kwargs.attn_implementation": value}
+        if (knob, value) == ("kernels", "chunked_loss"):
+            return "from TRL 1.9 on its loss is chunked without an argument"
         return spell_argument(knob, value, target)

@@ -91,13 +91,16 @@ def _notes(plan: Plan) -> list[str]:
     trl = plan.trl or KNOWN["trl"][1]
     notes = [*newer_note("trl", trl)]
     notes += _packing_notes(plan)
-    chunked = plan.job.software.loss in {"chunked", "fused"}
+    loss = plan.job.software.running(plan.config.kernels).loss
+    chunked = loss in {"chunked", "fused", "liger"}
+    if plan.config.kernels == "chunked_loss":
+        notes.append(f"kernels chunked_loss: the loss of TRL {show(trl)} is chunked by itself")
     if trl >= TRL_CHUNKED_LOSS and not chunked:
         notes.append(
             f"TRL {show(trl)} computes the loss in chunks, but the software profile's loss holds"
             " all logits: expect less memory than predicted",
         )
-    if trl < TRL_CHUNKED_LOSS and plan.job.software.loss == "chunked":
+    if trl < TRL_CHUNKED_LOSS and loss == "chunked":
         notes.append(
             f"TRL {show(trl)} holds all logits, but the software profile's loss does not: expect"
             " more memory than predicted",

@@ -133,7 +133,7 @@ def _notes(plan: Plan) -> list[str]:
         f"Unsloth's calls cannot say {knob} {value}: it has its own way"
         for knob, value, default in (
             ("attention", config.attention, "sdpa"), ("compile", config.compile, "off"),
-            ("adapter_dtype", config.adapter_dtype, "fp32"),
+            ("adapter_dtype", config.adapter_dtype, "fp32"), ("kernels", config.kernels, "none"),
         )
         if value != default
     ]  # fmt: skip

@@ -89,6 +89,7 @@ def _knobs(args: Any, model: Any, kind: str) -> dict[str, Any]:
         "optimizer": OPTIMIZERS.get(_word(args, "optim")),
         "sharding": _sharding(args),
         "length_grouping": _grouping(args),
+        "kernels": "liger" if getattr(args, "use_liger_kernel", False) else None,
     }
     packing = getattr(args, "packing", None)
     if isinstance(packing, bool):

@@ -68,6 +68,7 @@ DEFAULTS: dict[str, Any] = {
     "precision": "bf16", "activation_checkpointing": "none", "attention": "sdpa",
     "optimizer": "adamw_torch_fused", "adapter_dtype": "fp32", "packing": "off", "compile": "off",
     "compile_scope": "model",
+    "kernels": "none",
 }  # fmt: skip
 
 
@@ -276,7 +277,7 @@ def test_accumulated_gradients_are_alive_during_the_forward() -> None:
 def test_chunked_and_fused_losses_never_hold_all_logits() -> None:
     job = make_job(TINY, lora(TINY), length=2048)
     whole = price(job)["allocated"]
-    for loss in ("chunked", "fused"):
+    for loss in ("chunked", "fused", "liger"):
         tiled = price(replace(job, software=replace(job.software, loss=loss)))
         assert tiled["allocated"] < 0.7 * whole
 

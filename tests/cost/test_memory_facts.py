@@ -30,7 +30,7 @@ ROW: dict[str, Any] = {
     "offer.device": find_device("a100-sxm4-80gb"), "offer.count": 1, "sharding": "none",
     "micro_batch_size": 2, "precision": "bf16", "activation_checkpointing": "full",
     "attention": "flash_attention_2", "optimizer": "adamw_torch_fused", "adapter_dtype": "fp32",
-    "packing": "off", "compile": "off", "compile_scope": "model",
+    "packing": "off", "compile": "off", "compile_scope": "model", "kernels": "none",
 }  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def allocated(job: Job, **knobs: Any) -> float:
 
 def test_fused_norms_keep_their_input_and_no_fp32_copy_of_it() -> None:
     tokens, layers, hidden = 2 * 2048, SEVEN.num_layers, SEVEN.hidden_size
-    plain, fused = job_of(), job_of(kernels="liger")
+    plain, fused = job_of(), job_of(kernels="unsloth")
     saved = 2.0 * hidden * tokens * (2 * layers)  # the final norm too; not the first, which is free
     none = {"activation_checkpointing": "none"}
     apart = peaks(plain, **none)["head backward"] - peaks(fused, **none)["head backward"]

@@ -150,6 +150,7 @@ def formula(
         "offer.device": find_device("a100-sxm4-80gb"), "offer.count": 1, "sharding": "none",
         "micro_batch_size": how.rows, "precision": "bf16", "packing": "off", "compile": "off",
         "compile_scope": "model",
+        "kernels": "none",
         "activation_checkpointing": how.checkpointing, "attention": how.attention,
         "optimizer": "adamw_torch_fused", "adapter_dtype": adapter_dtype,
     }  # fmt: skip

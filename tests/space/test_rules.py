@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from autotune.domain.config import Config
-from autotune.domain.job import Lengths, Method
+from autotune.domain.job import Lengths, Method, Origin
 from autotune.space.rules import NO_FLASH, NO_SDPA, RULES, violations
 
 
@@ -226,3 +226,54 @@ def test_kernel_tables_agree_with_the_installed_classes(family: str) -> None:
     assert all(found._supports_sdpa is (family not in NO_SDPA) for found in classes)
     if family != "gpt_oss":  # its own attribute is set, but only for other kernels
         assert all(found._supports_flash_attn is (family not in NO_FLASH) for found in classes)
+
+
+def origin(trainer: str) -> Origin:
+    return Origin(trainer, "yaml", "", "")
+
+
+@pytest.mark.parametrize(
+    ("fields", "device", "knobs", "valid"),
+    [
+        ({}, "a100", {"kernels": "liger"}, True),
+        ({}, "a100", {"kernels": "chunked_loss"}, True),
+        ({}, "mi300x", {"kernels": "liger"}, True),
+        ({}, "v100", {"kernels": "liger", "precision": "fp16"}, True),
+        ({"software": {"liger_kernel": None}}, "a100", {"kernels": "liger"}, False),
+        ({"software": {"trl": (1, 8, 0)}}, "a100", {"kernels": "chunked_loss"}, False),
+        ({"software": {"trl": None}}, "a100", {"kernels": "chunked_loss"}, False),
+        ({"software": {"kernels": "unsloth", "loss": "fused"}}, "a100", {"kernels": "liger"}, False),
+        ({"model": {"family": "gpt2"}}, "a100", {"kernels": "liger"}, False),
+        ({"model": {"family": "gpt2"}}, "a100", {"kernels": "chunked_loss"}, True),
+        ({}, "a100", {"kernels": "liger", "compile": "default"}, False),
+        ({"origin": "axolotl"}, "a100", {"kernels": "chunked_loss"}, True),
+        ({"origin": "axolotl"}, "a100", {"kernels": "liger"}, True),
+        ({"origin": "hf"}, "a100", {"kernels": "chunked_loss"}, False),
+        ({"origin": "llamafactory"}, "a100", {"kernels": "liger"}, True),
+        ({"origin": "llamafactory"}, "a100", {"kernels": "chunked_loss"}, False),
+        ({"origin": "litgpt"}, "a100", {"kernels": "liger"}, False),
+        ({"origin": "torchtune"}, "a100", {"kernels": "liger"}, False),
+        ({"origin": "trl", "software": {"loss": "chunked"}}, "a100", {"kernels": "chunked_loss"},
+         False),
+    ],
+)  # fmt: skip
+def test_fused_kernels_need_a_trainer_a_family_a_device_and_an_eager_run(
+    build: Any, fields: dict[str, Any], device: str, knobs: dict[str, Any], valid: bool
+) -> None:
+    liger: dict[str, Any] = {"liger_kernel": (0, 8, 5), "loss": "upcast"}
+    job = build.job(
+        build.offer(device),
+        software=build.software(**{**liger, **fields.get("software", {})}),
+        model=build.model(**fields.get("model", {})),
+        origin=origin(fields["origin"]) if "origin" in fields else None,
+    )
+    assert (violations(job, job.offers[0], config(**knobs)) == []) == valid
+
+
+def test_no_fused_kernels_run_on_a_processor(build: Any) -> None:
+    software = build.software(liger_kernel=(0, 8, 5))
+    job = build.job(build.offer("cpu"), software=software)
+    plain = config(pin_memory=False)
+    assert violations(job, job.offers[0], plain) == []
+    for value in ("liger", "chunked_loss"):
+        assert violations(job, job.offers[0], plain.with_knobs(kernels=value))

@@ -45,6 +45,8 @@ def training_arguments(
         arguments["dataloader_persistent_workers"] = True
     if request["compile"] != "off":
         arguments |= {"torch_compile": True, "torch_compile_mode": request["compile"]}
+    if request.get("kernels") == "liger":
+        arguments["use_liger_kernel"] = True
     arguments |= _own(request)
     return {name: value for name, value in arguments.items() if value != UNSET}
 

@@ -21,6 +21,7 @@ class Unsupported(Exception):  # noqa: N818 - the name is the condition
 
 def prepare(request: dict[str, Any], *, on_cpu: bool) -> None:
     """Before TrainingArguments are made. Raises Unsupported."""
+    _check_kernels(str(request.get("kernels", "none")))
     sharding = request["sharding"]
     if sharding in ZERO_STAGE:
         if importlib.util.find_spec("deepspeed") is None:
@@ -29,6 +30,15 @@ def prepare(request: dict[str, Any], *, on_cpu: bool) -> None:
         os.environ |= zero_environment(request)
     if sharding == "fsdp" and on_cpu:
         _allow_fsdp_on_processors()
+
+
+def _check_kernels(kernels: str) -> None:
+    if kernels == "chunked_loss":
+        msg = "kernels chunked_loss is TRL's loss, and a probe runs transformers' Trainer"
+        raise Unsupported(msg)
+    if kernels == "liger" and importlib.util.find_spec("liger_kernel") is None:
+        msg = "kernels liger needs liger-kernel, which is not importable here"
+        raise Unsupported(msg)
 
 
 def zero_environment(request: dict[str, Any]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from autotune.domain.units import format_count
 from autotune.report.phrases import (
     ATTENTION,
+    KERNELS,
     SHARDING,
     TRAINER_NAMES,
     compile_phrase,
@@ -54,6 +55,8 @@ def settings_phrase(config: Mapping[str, object], count: int) -> str:
         words.append(f"{ATTENTION.get(str(config['attention']), config['attention'])} attention")
     if count > 1:
         words.append(SHARDING.get(str(config["sharding"]), str(config["sharding"])))
+    if config.get("kernels", "none") != "none":
+        words.append(KERNELS[str(config["kernels"])])
     words += [
         f"{name} on"
         for knob, name in (("packing", "packing"), ("length_grouping", "group_by_length"))
