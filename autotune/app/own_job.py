@@ -34,7 +34,13 @@ _FLAGS = {
     "data.rows": "--rows N or --data FILE",
     "hardware": "--gpu NAME",
 }  # fmt: skip
-_LOCKED = ("packing", "length_grouping", "optimizer", "adapter_dtype", "kernels")  # opt-in, where stated
+_LOCKED = (
+    "packing",
+    "length_grouping",
+    "optimizer",
+    "adapter_dtype",
+    "kernels",
+)  # opt-in, where stated
 _BESIDE = ("accelerate.yaml", "accelerate_config.yaml", "default_config.yaml")
 COMMAND = "the command"
 _LONGEST_PATH = 1000

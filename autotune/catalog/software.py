@@ -59,8 +59,8 @@ def loss_kind(software: Software, trainer: str = "transformers") -> LossKind:
 
     `fused` with Unsloth's kernels, `liger` with Liger's; `chunked` under TRL's trainer from 1.9 on
     (Liger's loss is off there); `upcast_copy` in transformers 4.46 to 4.49, whose loss function
-    keeps a shifted copy beside the caller's 16-bit logits; `upcast` otherwise (before 4.46 the 16-bit logits are dropped at the upcast,
-    from 4.50 on the labels are shifted instead of the logits).
+    keeps a shifted copy beside the caller's 16-bit logits; `upcast` otherwise (before 4.46 the
+    16-bit logits are dropped at the upcast, from 4.50 on the labels are shifted instead).
     """
     if software.kernels == "unsloth":
         return "fused"

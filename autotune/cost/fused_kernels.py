@@ -9,10 +9,10 @@ depends on that software is priced once for each value, with the same formulas.
 
 Source of the memory: `head_memory`, `activations`; a 7B in full under ms-swift and ZeRO-3 on four
 A100 went from 54 to 42 GB with Liger, where the formulas go from 51.5 to 39.2.
-Source of the time of Liger: its kernels' traffic and launches (`kernels.KERNEL_SETS`), of whose gain
+Source of Liger's time: its kernels' traffic and launches (`kernels.KERNEL_SETS`), of whose gain
 the public pairs show about half: an 8B LoRA under TRL on one H100 5 % less time (Soup, 5 repeats;
-12 % by the traffic), that 7B 5 % less of the whole run (6 %), Mistral 7B with Liger's loss alone 0 %
-(fms-acceleration PR 93), a 1B in full under ZeRO-3 no difference (Liger-Kernel issue 409).
+12 % by the traffic), that 7B 5 % less of the whole run (6 %), Mistral 7B with Liger's loss alone
+0 % (fms-acceleration PR 93), a 1B in full under ZeRO-3 no difference (Liger-Kernel issue 409).
 """
 
 from __future__ import annotations

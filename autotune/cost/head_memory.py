@@ -129,9 +129,10 @@ def _ligers_gradients(job: Job, tokens: FloatArray, compute: FloatArray) -> Floa
     Source: liger-kernel 0.8.5 ops/fused_linear_cross_entropy.py: zeros_like(input), (weight).
     """
     vocabulary, hidden = float(job.model.vocab_size), float(job.model.hidden_size)
-    element = np.where(job.method.base == "32bit", 4.0, compute)
-    head = 0.0 if job.method.is_lora else vocabulary * hidden
-    return compute * tokens * hidden + element * head
+    made = compute * tokens * hidden
+    if job.method.is_lora:
+        return made
+    return made + (4.0 if job.method.base == "32bit" else compute) * vocabulary * hidden
 
 
 def _ligers_chunk(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
@@ -142,7 +143,7 @@ def _ligers_chunk(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArr
     """
     vocabulary = float(job.model.vocab_size)
     share = np.ceil(tokens / np.ceil(vocabulary / job.model.hidden_size))
-    chunk = np.minimum(2.0 ** np.ceil(np.log2(np.maximum(share, 1.0))), tokens)
+    chunk: FloatArray = np.minimum(2.0 ** np.ceil(np.log2(np.maximum(share, 1.0))), tokens)
     return compute * chunk * vocabulary
 
 

@@ -63,6 +63,4 @@ def effective_flop(
         if full:
             backward += flop / efficiency.gemm(device, outputs, inputs, seen)
     adapters = 2.0 * flops.adapter_weights(model, method) / ADAPTER_EFFICIENCY * tokens
-    return EffectiveFlop(
-        forward + adapters, repeated + adapters, backward + 2.0 * adapters, logits
-    )
+    return EffectiveFlop(forward + adapters, repeated + adapters, backward + 2.0 * adapters, logits)

@@ -61,7 +61,8 @@ def test_liger_keeps_no_output_of_the_activation_and_no_fp32_copy_at_a_norm(lab:
     job = lab.job(LLAMA, lab.lora(), 2048)
     whole = {"activation_checkpointing": "none"}
     liger, chunked = (
-        parts(lab, job, kernels=value, **whole)["activations"] for value in ("liger", "chunked_loss")
+        parts(lab, job, kernels=value, **whole)["activations"]
+        for value in ("liger", "chunked_loss")
     )
     gates = 32 * 2.0 * 14_336 * 2048  # what silu keeps of each layer's gate
     norms = 64 * 2.0 * 4096 * 2048

@@ -242,7 +242,7 @@ def origin(trainer: str) -> Origin:
         ({"software": {"liger_kernel": None}}, "a100", {"kernels": "liger"}, False),
         ({"software": {"trl": (1, 8, 0)}}, "a100", {"kernels": "chunked_loss"}, False),
         ({"software": {"trl": None}}, "a100", {"kernels": "chunked_loss"}, False),
-        ({"software": {"kernels": "unsloth", "loss": "fused"}}, "a100", {"kernels": "liger"}, False),
+        ({"software": {"kernels": "unsloth"}}, "a100", {"kernels": "liger"}, False),
         ({"model": {"family": "gpt2"}}, "a100", {"kernels": "liger"}, False),
         ({"model": {"family": "gpt2"}}, "a100", {"kernels": "chunked_loss"}, True),
         ({}, "a100", {"kernels": "liger", "compile": "default"}, False),

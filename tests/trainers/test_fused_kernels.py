@@ -138,7 +138,7 @@ def test_a_stated_liger_that_the_family_lacks_is_refused_with_a_way_out(tmp_path
     path = tmp_path / "args.json"
     path.write_text(
         '{"model_name_or_path": "openai-community/gpt2", "use_liger_kernel": true, '
-        '"per_device_train_batch_size": 2, "output_dir": "out", "num_train_epochs": 1, "bf16": true}'
+        '"per_device_train_batch_size": 2, "output_dir": "out", "num_train_epochs": 1}'
     )
     stated = {"data.rows": 1000, "method.kind": "full", "data.max_length": 512}
     from autotune.space.enumerate import enumerate_candidates
