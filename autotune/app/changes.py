@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.catalog.devices import default_host, find_device
-from autotune.catalog.prices import price_for
+from autotune.catalog.price_table import INDICATIVE
+from autotune.catalog.prices import price_for, sold_counts
 from autotune.domain.device import Offer
 from autotune.domain.space import SearchSpace
 from autotune.space.enumerate import PLAIN, knob_levels
@@ -178,18 +179,28 @@ def more_devices(question: Question) -> list[Rungs]:
 
 
 def _more_of(offer: Offer, count: int) -> Offer | None:
-    """So many of the offer's device, at the catalogue's price or at that of each one now."""
+    """So many of the offer's device, at the catalogue's price or at that of each one now.
+
+    None where machines of the device are sold, and none with so many.
+    """
+    sold = sold_counts(offer.device.name, spot=offer.spot)
+    if sold and count not in sold:
+        return None
     price = price_for(offer.device.name, count, spot=offer.spot)
+    asked, scaled = False, offer.count
     rate = offer.usd_per_hour / offer.count * count
     source = f"{offer.price_source}, times {count / offer.count:g}"
     if price is not None and offer.price_as_of is not None:
         rate, source = price.usd_per_hour, price.source
+        asked, scaled = price.kind in INDICATIVE, price.scaled_from
     return replace(
         offer,
         count=count,
         instance="",
         usd_per_hour=rate,
         price_source=source,
+        price_asked=asked,
+        price_scaled_from=scaled,
         host=replace(default_host(count, offer.device), wsl=offer.host.wsl),
     )
 
@@ -206,7 +217,7 @@ def other_machines(count: int) -> Change | None:
 def _priced(name: str, count: int) -> Offer | None:
     device = find_device(name)
     price = price_for(name, count)
-    if price is None:
+    if price is None or price.scaled_from:
         return None
     return Offer(
         device=device,
@@ -215,6 +226,7 @@ def _priced(name: str, count: int) -> Offer | None:
         host=default_host(count, device),
         price_source=price.source,
         price_as_of=price.as_of,
+        price_asked=price.kind in INDICATIVE,
     )
 
 

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.devices import find_device, load_devices
 from autotune.catalog.instances import HOW_TO_NAME, find_instance, unknown_instance
-from autotune.catalog.prices import price_for, price_of_instance
+from autotune.catalog.prices import (
+    WITHIN_A_YEAR,
+    price_for,
+    price_of_instance,
+    sold_counts,
+)
 from autotune.domain.errors import InputError
 from autotune.domain.jobvalues import whole_or_zero
 from autotune.domain.machine_text import machine_entry, split_machine, split_machines
@@ -144,7 +149,7 @@ def _named(name: str, count: int | None, stated: list[Values], batch: int) -> It
         for device in priced_devices():
             for each in (count,) if count else _COUNTS:
                 if count or each == 1 or batch % each == 0:
-                    yield from _stated_or_plain(device, each, stated)
+                    yield from _stated_or_sold(device, each, stated)
         return
     asked = as_devices({"gpu": name} if count is None else {"gpu": name, "count": count})
     device, instance = find_device(str(asked["gpu"])).name, asked.get("instance")
@@ -158,10 +163,14 @@ def _named(name: str, count: int | None, stated: list[Values], batch: int) -> It
     yield from same or [{**asked, "gpu": device, "count": asked.get("count", 1)}]
 
 
-def _stated_or_plain(name: str, count: int, stated: list[Values]) -> list[Values]:
-    """The machine as the job describes it, where it does."""
+def _stated_or_sold(name: str, count: int, stated: list[Values]) -> list[Values]:
+    """The machine as the job describes it; else as somebody sells it; none where nobody does.
+
+    A price of more than a year ago is no evidence of an offer, unless there is no other.
+    """
     same = [entry for entry in stated if _key(entry) == (name, count)]
-    return same or [{"gpu": name, "count": count}]
+    sold = sold_counts(name, within=WITHIN_A_YEAR) or sold_counts(name)
+    return same or ([{"gpu": name, "count": count}] if count in sold else [])
 
 
 def _on_spot(entry: Values) -> Values:
@@ -203,9 +212,9 @@ def device_name(text: str) -> str | None:
 
 
 def priced_devices() -> list[str]:
-    """Every NVIDIA device with an on-demand price for one, by name."""
+    """Every NVIDIA device that somebody sells at an on-demand price, by name."""
     return sorted(
         name
         for name, device in load_devices().items()
-        if device.vendor == "nvidia" and price_for(name) is not None
+        if device.vendor == "nvidia" and sold_counts(name)
     )

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.devices import cpu_device, default_host, find_device
 from autotune.catalog.instances import find_instance
-from autotune.catalog.prices import age_days, price_for, price_of_instance
+from autotune.catalog.price_table import INDICATIVE
+from autotune.catalog.prices import age_days, price_for, price_of_instance, sold_counts
 from autotune.domain.device import Host, Offer
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption
@@ -229,6 +230,8 @@ def _catalog_priced(offer: Offer, label: str, assumed: list[Assumption]) -> Offe
         price_source=found.source,
         price_as_of=found.as_of,
         price_age_days=age_days(found.as_of),
+        price_scaled_from=found.scaled_from,
+        price_asked=found.kind in INDICATIVE,
     )
 
 
@@ -253,10 +256,23 @@ def _instance_price(offer: Offer, label: str) -> Price:
 def _device_price(offer: Offer, label: str) -> Price:
     found = price_for(offer.device.name, offer.count, spot=offer.spot)
     if found is None:
-        kind = "spot price" if offer.spot else "price"
-        msg = f"{label}: no {kind} of {offer.count}x {offer.device.name} is known"
-        raise InputError(msg, 'state one, such as `price: 2.50 USD/h` or `--price "2.50 USD/h"`')
+        raise _unsold(offer, label)
     return found
+
+
+def _unsold(offer: Offer, label: str) -> InputError:
+    """Nobody sells such a machine, or nobody's price of the device is known."""
+    kind, name = "spot price" if offer.spot else "price", offer.device.name
+    counts = sold_counts(name, spot=offer.spot)
+    hint = 'state one, such as `price: 2.50 USD/h` or `--price "2.50 USD/h"`'
+    if not counts:
+        return InputError(f"{label}: no {kind} of {offer.count}x {name} is known", hint)
+    sold = ", ".join(map(str, counts))
+    msg = (
+        f"{label}: nobody in the table of prices sells {offer.count}x {name} in one machine"
+        f"{' on spot' if offer.spot else ''}; sold are {sold}"
+    )
+    return InputError(msg, f"name one of those counts, or {hint}; `price: free` for your own")
 
 
 def _interrupted(

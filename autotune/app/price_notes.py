@@ -5,23 +5,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.catalog.prices import refused_prices
+from autotune.domain.device import OLD_DAYS
 from autotune.domain.recommendation import Decisive
+from autotune.domain.units import format_usd
 
 if TYPE_CHECKING:
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
 
-OLD_DAYS = 90  # marketplace prices have halved within two quarters: the snapshot's own rows
 NAMED = 3  # old prices that get a sentence of their own
 
 
 def price_notes(job: Job) -> list[str]:
-    """A warning for prices older than 90 days, and one for each refused file of prices."""
+    """Warnings for shares of machines and old prices, and one for each refused file of prices."""
     oldest: dict[str, Offer] = {}
     for offer in job.offers:
         if (offer.price_age_days or 0) > OLD_DAYS:
             oldest.setdefault(offer.device.name, offer)
     notes = [*refused_prices()] if any(offer.price_as_of for offer in job.offers) else []
+    notes += [
+        Decisive(
+            f"nobody in the table of prices sells {offer.count}x {offer.device.name} in one "
+            f"machine: {format_usd(offer.usd_per_hour)}/h is its share of one with "
+            f"{offer.price_scaled_from} ({offer.price_source.partition(' (')[0]}); state your own "
+            "with --price"
+        )
+        for offer in job.offers
+        if offer.price_scaled_from
+    ]
     if len(oldest) <= NAMED:
         return notes + [
             Decisive(

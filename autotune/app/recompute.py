@@ -17,12 +17,12 @@ from autotune.app.instead_of_run import started_from, started_from_line
 from autotune.app.journey import ending_at, starting_at
 from autotune.app.load_job import jobs_of_spec
 from autotune.app.overrides import Overrides
-from autotune.app.price_notes import OLD_DAYS
 from autotune.app.recorded_row import check_row, config_of_row
 from autotune.app.trainer_file import refuse_flags
 from autotune.app.tune import Options, tune
 from autotune.app.waterfall import Edit, State, config_edits, pricer, waterfall_between
 from autotune.cost.model import CostModel
+from autotune.domain.device import OLD_DAYS
 from autotune.domain.errors import InputError
 from autotune.domain.recompute import Recomputation, Recomputed
 from autotune.report.payload import row_payload

@@ -53,6 +53,7 @@ class Price:
     notes: str = ""
     suspicious: str = ""  # why the validation distrusts the row; such rows are never the default
     own: bool = False  # from the user's own table, which wins over every other
+    scaled_from: int = 0  # devices of the machine that is sold, where that is another; else 0
 
     def per_gpu(self, *, spot: bool = False) -> float | None:
         """[USD/h] of one device, on demand or spot; None where unknown."""

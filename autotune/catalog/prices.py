@@ -21,6 +21,7 @@ from autotune.catalog.price_table import (
     flag_outliers,
     read_table,
 )
+from autotune.catalog.sold_sizes import documented_sizes, sizes_of
 from autotune.catalog.tables import DATA, CatalogDataError
 from autotune.domain.errors import InputError
 
@@ -40,6 +41,7 @@ __all__ = [
     "price_for",
     "price_of_instance",
     "refused_prices",
+    "sold_counts",
 ]
 
 FRESH = timedelta(days=120)
@@ -92,18 +94,19 @@ def _known(cached: Cached) -> tuple[Price, ...]:
 def price_for(
     device_name: str, count: int = 1, *, spot: bool = False, max_usd_per_hour: float | None = None
 ) -> Price | None:
-    """The price of `count` devices that stands in where nobody stated one; None if unknown.
+    """The price of a machine with `count` devices, where nobody stated one; None if unknown.
 
-    The returned row is scaled to `count`, `source` begins with provider and instance, and for spot
-    `usd_per_hour` is the spot price. The user's own table comes first, then, ages counted from the
-    newest row:
+    `source` begins with provider and instance, and for spot `usd_per_hour` is the spot price. The
+    user's own table comes first, then machines that somebody sells with so many devices, ages
+    counted from the newest row:
       1. the cheapest published price (list or page) of the last 120 days,
       2. else the cheapest published price of the last year,
       3. else the lower median of marketplace and average rows of the last year,
       4. else the cheapest published, then the median indicative row of any age.
-    Of one provider's instance only the newest row counts. Rows that are sold at `count`, or singly,
-    come before those that are only sold in another size. Suspicious rows are never chosen, nor is
-    a spot price that does not undercut the on-demand price that would be chosen.
+    Where nobody sells so many, the share of the next larger machine, or of the largest one where a
+    provider documents one of that size without a price: `scaled_from` says so. Of one provider's
+    instance only the newest row counts. Suspicious rows are never chosen, nor is a spot price that
+    does not undercut the on-demand price that would be chosen.
     """
     cached = cached_prices()
     usable = [_scaled(price, count, spot=spot) for price in _offered(cached, device_name, spot)]
@@ -114,13 +117,43 @@ def price_for(
         usable = [price for price in usable if price.usd_per_hour <= max_usd_per_hour]
     own = [price for price in usable if price.own]
     if own:
-        return _cheapest([p for p in own if not p.notes.startswith(_OTHER_SIZE)] or own)
+        return _cheapest([price for price in own if not price.scaled_from] or own)
+    sold = [price for price in usable if not price.scaled_from]
+    return _preferred(cached, sold) or _preferred(cached, _share_of(usable, device_name, count))
+
+
+def sold_counts(
+    device_name: str, *, spot: bool = False, within: timedelta = timedelta.max
+) -> tuple[int, ...]:
+    """How many of a device one machine has that somebody sells at a price that is known.
+
+    within: the age of a price, counted from the newest row.
+    """
+    cached = cached_prices()
+    rows = [p for p in _offered(cached, device_name, spot) if _newest(cached) - _day(p) <= within]
+    return tuple(sorted({size for price in rows for size in sizes_of(price)}))
+
+
+def _preferred(cached: Cached, prices: Sequence[Price]) -> Price | None:
+    """The dependable and fresh rows first."""
     newest = _newest(cached)
     for kinds, age, choose in _PREFERENCES:
-        found = [p for p in usable if p.kind in kinds and newest - _day(p) <= age]
+        found = [p for p in prices if p.kind in kinds and newest - _day(p) <= age]
         if found:
-            return choose([p for p in found if not p.notes.startswith(_OTHER_SIZE)] or found)
+            return choose(found)
     return None
+
+
+def _share_of(prices: Sequence[Price], device_name: str, count: int) -> list[Price]:
+    """Rows to scale from: of the next larger machine; of the largest, where one is documented."""
+    larger = [price for price in prices if price.scaled_from > count]
+    if larger:
+        nearest = min(price.scaled_from for price in larger)
+        return [price for price in larger if price.scaled_from == nearest]
+    if max(documented_sizes().get(device_name, {0})) < count:
+        return []
+    largest = max((price.scaled_from for price in prices), default=0)
+    return [price for price in prices if price.scaled_from == largest]
 
 
 def price_of_instance(
@@ -159,9 +192,6 @@ def _source_of(price: Price) -> str:
     return price.source.partition(": ")[2]
 
 
-_OTHER_SIZE = "sold only by "
-
-
 def _day(price: Price) -> date:
     return date.fromisoformat(price.as_of)
 
@@ -191,17 +221,19 @@ def _latest(prices: Iterable[Price], *, spot: bool) -> list[Price]:
 
 
 def _scaled(price: Price, count: int, *, spot: bool) -> Price:
+    """A row as the price of `count` devices: of a machine with so many, or a share of one."""
     total = (price.per_gpu(spot=spot) or 0.0) * count
-    other_size = f"{_OTHER_SIZE}{price.count}" if price.count not in {1, count} else ""
+    sizes = sizes_of(price)
+    sold = 0 if count in sizes else min((s for s in sizes if s > count), default=max(sizes))
     offer = f"{price.provider} {price.instance}{' spot' if spot else ''}"
-    size = f" ({other_size}, scaled)" if other_size else ""
+    size = f" (sold by {sold}, scaled)" if sold else ""
     return replace(
         price,
         count=count,
         usd_per_hour=total,
         spot_usd_per_hour=total if spot else None,
         source=f"{offer}{size}: {price.source}",
-        notes="; ".join(part for part in (other_size, price.notes) if part),
+        scaled_from=sold,
     )
 
 

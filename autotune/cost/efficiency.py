@@ -45,6 +45,9 @@ _RELATIVES = {
     "cdna3": "h100-sxm", "cdna4": "b200",
 }  # fmt: skip
 _OLDEST = "a100-sxm4-80gb"
+# The die of its relative with no more power: it does no better there. An RTX 6000 Ada is the AD102
+# of an L40S at 300 W instead of 350.
+_SAME_CHIP = frozenset({"rtx-6000-ada"})
 _CONSUMER_BLACKWELL = ("rtx-pro-6000-bw-server", 12.0)
 
 
@@ -161,6 +164,8 @@ def curves_of(device: Device) -> Curves:
     if own is not None:
         return own
     relative, plateau = _relative_curves(_relative(device))
+    if device.name in _SAME_CHIP:
+        ceiling = min(ceiling, plateau)
     scale = ceiling / plateau
     return Curves(
         np.minimum(relative.gemm * scale, ceiling),

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from autotune.domain.machine_text import machine_label
 
+OLD_DAYS = 90  # of a price: those of marketplaces have halved within two quarters
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -93,6 +95,25 @@ class Offer:
     month_hours: float | None = None
     memory_source: str = ""  # where the device's memory was read; empty: the catalogue
     instance: str = ""  # "aws p4d.24xlarge", where it was named so
+    price_scaled_from: int = 0  # devices of the machine whose share the price is; 0: its own price
+    price_asked: bool = False  # what somebody asked on a marketplace, not a published price
+
+    @property
+    def price_marks(self) -> tuple[str, ...]:
+        """What sets the price apart: free, owned, spot, old, scaled, asked; none for a fresh list.
+
+        old: seen more than 90 days ago. scaled: a share of another machine's price. asked: a
+        single offer or an average of a marketplace.
+        """
+        marks = {
+            "owned": self.price_source.startswith("owned"),
+            "free": self.usd_per_hour <= 0,
+            "spot": self.spot,
+            "old": (self.price_age_days or 0) > OLD_DAYS,
+            "scaled": bool(self.price_scaled_from),
+            "asked": self.price_asked,
+        }
+        return tuple(mark for mark, there in marks.items() if there)
 
     @property
     def label(self) -> str:

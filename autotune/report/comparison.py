@@ -17,8 +17,11 @@ from autotune.report.phrases import (
     offer_name,
     probability,
 )
+from autotune.report.price_marks import marks_note, price_marks
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autotune.report.blocks import Block
     from autotune.report.schema import RecommendationPayload, Row, WorthProbePayload
 
@@ -77,9 +80,15 @@ def alternatives_section(payload: RecommendationPayload) -> Section:
     several = len({offer_name(row) for row in [pick, *others]}) > 1
     rows = [_alternative("the pick", pick, pick, several=several)]
     rows += [_alternative(_label(row, pick), row, pick, several=several) for row in others]
-    titles = ("config", "duration", "cost", "", "memory", "fits")
+    titles = ("config", "duration", "cost", "", "memory", "fits", "price")
     table = Table(titles, tuple(rows), frozenset(range(1, 6)), strong_rows=frozenset({0}))
-    return Section("Alternatives", (table,))
+    return Section("Alternatives", (table, *_explained([pick, *others])))
+
+
+def _explained(rows: Sequence[Row]) -> tuple[Block, ...]:
+    """What the marks of the prices mean, where there are any."""
+    note = marks_note(rows)
+    return (Paragraph(note, "quiet"),) if note else ()
 
 
 def _label(row: Row, pick: Row) -> str:
@@ -96,6 +105,7 @@ def _alternative(label: str, row: Row, pick: Row, *, several: bool) -> tuple[str
         against(row, pick) if row is not pick else "",
         format_bytes(row["memory_bytes"]["total"]),
         probability(row),
+        price_marks(row),
     )
 
 
@@ -124,11 +134,13 @@ def front_section(payload: RecommendationPayload) -> Section:
             format_seconds(row["duration_s"]["p50"]),
             format_usd(row["cost_usd"]["p50"]),
             _price_of_an_hour(front[0], row),
+            price_marks(row),
         )
         for row in shown
     )
-    titles = ("machine", "config", "duration", "cost", "an hour saved costs")
-    return Section("Time against money", (Table(titles, rows, frozenset({2, 3, 4})),))
+    titles = ("machine", "config", "duration", "cost", "an hour saved costs", "price")
+    table = Table(titles, rows, frozenset({2, 3, 4}))
+    return Section("Time against money", (table, *_explained(shown)))
 
 
 def _thinned(front: list[Row], count: int) -> list[Row]:
@@ -176,8 +188,9 @@ def price_changes(payload: RecommendationPayload) -> list[str]:
         if name in seen or hours <= 0 or not dearer:
             continue  # nothing is cheaper than a pick that is free
         seen.add(name)
+        marks = f", {price_marks(row)}" if price_marks(row) else ""
         items.append(
             f"{name} below {format_usd(pick['cost_usd']['p50'] / hours)}/h "
-            f"(now {format_usd(row['usd_per_hour'])}/h) would be cheaper"
+            f"(now {format_usd(row['usd_per_hour'])}/h{marks}) would be cheaper"
         )
     return items

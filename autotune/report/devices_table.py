@@ -19,6 +19,7 @@ from autotune.report.devices_notes import (
 from autotune.report.glossary import with_words
 from autotune.report.markdown import sections_markdown
 from autotune.report.phrases import BASIS, config_phrase, probability, step_arithmetic
+from autotune.report.price_marks import marks_note, price_marks
 from autotune.report.text import sections_text
 from autotune.report.variants_table import (
     memory_section,
@@ -116,7 +117,8 @@ def _price(row: Payload) -> str:
         return f" ({row['price_source']})"
     age = row["price_age_days"]
     seen = f", seen {age} days ago" if age is not None else f", {row['price_source'][:60]}"
-    return f" at {format_usd(row['usd_per_hour'])}/h{seen}"
+    marks = f" ({price_marks(row)})" if price_marks(row) else ""
+    return f" at {format_usd(row['usd_per_hour'])}/h{seen}{marks}"
 
 
 def limits_phrase(limits: Payload) -> str:
@@ -170,6 +172,7 @@ def _table(rows: Sequence[Payload], part: Payload) -> list[Block]:
         "the row would be the cheapest; the cheapest stays so below the figure after its <. "
         "late, dear: beyond the deadline, the budget."
     )
+    note += f" {marks_note(shown)}" if marks_note(shown) else ""
     if len(shown) < len(rows):
         note += (
             f" {len(rows) - len(shown)} rows of other counts are left out here; --format csv or "
@@ -238,7 +241,8 @@ def row_marks(row: Payload, part: Payload) -> list[str]:
         marks.append("in limits")
     if row["tie"]:
         marks.append("tie")
-    return marks + [_MISSED.get(miss["limit"], miss["limit"]) for miss in row["misses"]]
+    marks += [_MISSED.get(miss["limit"], miss["limit"]) for miss in row["misses"]]
+    return [*marks, price_marks(row)] if price_marks(row) else marks
 
 
 _MISSED = {"deadline": "late", "budget": "dear", "max_session": "over a session"}

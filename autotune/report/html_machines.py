@@ -18,6 +18,7 @@ from autotune.report.html_front import (
 )
 from autotune.report.html_markup import Markup, joined, tag
 from autotune.report.phrases import config_phrase, offer_name, probability
+from autotune.report.price_marks import marks_note, price_marks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,12 +94,16 @@ def few_machines_html(payload: RecommendationPayload) -> Markup:
     for letter, row in zip(LETTERS, shown_machines(payload), strict=False):
         chosen = best is not None and key_of(row) == key_of(best)
         badge = [tag("span", letter, class_="badge")] if lettered else []
-        price = tag("span", f"{format_usd(row['usd_per_hour'])}/h", class_="quiet")
+        words = f"{format_usd(row['usd_per_hour'])}/h"
+        words += f" ({price_marks(row)})" if price_marks(row) else ""
+        price = tag("span", words, class_="quiet")
         pick = [tag("span", ", the pick")] if chosen else []
         heading = tag("th", *badge, offer_name(row), *pick, " ", price, scope="row")
         body.append(tag("tr", heading, *figures(row, limits), class_="strong" if chosen else None))
     table = tag("table", tag("thead", head), tag("tbody", *body), class_="few machines")
-    return joined([table, misfits_words(payload)])
+    note = marks_note(shown_machines(payload))
+    notes = [tag("p", note, class_="quiet")] if note else []
+    return joined([table, *notes, misfits_words(payload)])
 
 
 def machines_html(payload: RecommendationPayload) -> Markup:
@@ -127,7 +132,7 @@ def _line(point: Point, limits: LimitsPayload) -> Markup:
     heading = tag("th", offer_name(row), tag("div", role, class_="quiet"), scope="row")
     words = tag("td", config_phrase(row["config"]), class_="words", data_label="configuration")
     time_s, usd, memory = figures(row, limits)
-    price = figure_cell("price/h", row["usd_per_hour"], format_usd)
+    price = figure_cell("price/h", row["usd_per_hour"], format_usd, price_marks(row))
     chance = figure_cell("fits", row["fits_probability"], lambda _: probability(row))
     bound = tag("td", row["bound_by"], data_label="bound by")
     kind = "strong" if point.role == "pick" else None

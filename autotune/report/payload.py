@@ -248,6 +248,8 @@ def row_payload(row: Estimated) -> Row:
         "price_as_of": row.offer.price_as_of,
         "price_source": row.offer.price_source,
         "price_age_days": row.offer.price_age_days,
+        "price_marks": list(row.offer.price_marks),
+        "price_scaled_from": row.offer.price_scaled_from or None,
         "spot": bool(row.offer.spot),
         "config": _config(row.config),
         "basis": row.basis,

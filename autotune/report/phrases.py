@@ -106,7 +106,8 @@ def price_phrase(row: Row) -> str:
     dated = f", {row['price_as_of']}" if row["price_as_of"] else ""
     age = row.get("price_age_days")
     dated += f", {age} days ago" if dated and age is not None else ""
-    return f"{format_usd(row['usd_per_hour'])}/h ({row['price_source']}{dated})"
+    asked = ", asked on a marketplace" if "asked" in row.get("price_marks", ()) else ""
+    return f"{format_usd(row['usd_per_hour'])}/h ({row['price_source']}{dated}{asked})"
 
 
 def split_phrase(config: Mapping[str, object]) -> str:

@@ -145,6 +145,8 @@ def _offer(total: OfferTotal) -> Payload:
         "price_source": offer.price_source,
         "price_as_of": offer.price_as_of,
         "price_age_days": offer.price_age_days,
+        "price_marks": list(offer.price_marks),
+        "price_scaled_from": offer.price_scaled_from or None,
         "spot": offer.spot,
         "runs": total.runs,
         "missing": list(total.missing),

@@ -16,6 +16,7 @@ from autotune.report.plan_schedule import (
     schedule_section,
     unit_of,
 )
+from autotune.report.price_marks import marked_name, marks_note, price_marks
 from autotune.report.text import sections_text
 from autotune.report.variants_table import spread, spread_s
 
@@ -94,8 +95,10 @@ def campaign_lead(payload: Payload) -> Section:
 
 def _seen(offer: Payload) -> str:
     """The age of a price that was looked up."""
-    age = offer["price_age_days"]
-    return "" if age is None else f", seen {age} days ago,"
+    age, marks = offer["price_age_days"], price_marks(offer)
+    seen = "" if age is None else f", seen {age} days ago"
+    seen += f" ({marks})" if marks else ""
+    return f"{seen}," if seen else ""
 
 
 def _ends(payload: Payload, schedule: Payload) -> str:
@@ -146,6 +149,7 @@ def machines_section(payload: Payload) -> Section:
     ages = [(payload["offers"][n], payload["offers"][n]["price_age_days"]) for n in shown]
     dated = [f"{offer_name(offer)} {age} days ago" for offer, age in ages if age is not None]
     if dated:
+        notes += [note] if (note := marks_note(payload["offers"][n] for n in shown)) else []
         notes.append(f"prices that were looked up were seen: {', '.join(dated)}")
     if len(shown) < len(payload["offers"]):
         left = len(payload["offers"]) - len(shown)
@@ -187,6 +191,8 @@ def _machine(payload: Payload, number: int, offer: Payload, *, stated: bool) -> 
     name = offer_name(offer)
     if offer["electricity_usd"] is not None:
         name += " (own)"
+    else:
+        name = marked_name(name, offer)
     if offer["missing"]:
         runs = payload["total"]["runs"]
         cells = [f"{offer['runs']} of {runs} runs fit", "", "", ""]

@@ -14,6 +14,7 @@ from autotune.report.glossary import with_words
 from autotune.report.markdown import sections_markdown
 from autotune.report.payload import assumed_payload, decisive, job_payload, row_payload
 from autotune.report.phrases import change_phrase, config_phrase, offer_name, seconds_span, usd_span
+from autotune.report.price_marks import marked_name, price_marks
 from autotune.report.schema import SCHEMA_VERSION
 from autotune.report.text import sections_text
 from autotune.report.waterfall import waterfall_payload, waterfall_section
@@ -166,6 +167,7 @@ def leads(payload: Payload, parts: Sequence[Payload]) -> tuple[Block, ...]:
 def _one_line(row: Row) -> str:
     age = row.get("price_age_days")
     seen = "" if age is None else f" at a price seen {age} days ago"
+    seen += f" ({price_marks(row)})" if price_marks(row) else ""
     return (
         f"{offer_name(row)} with {config_phrase(row['config'])}, "
         f"{seconds_span(row['duration_s'])}, {usd_span(row['cost_usd'])}{seen}"
@@ -185,7 +187,7 @@ def variants_table(parts: Sequence[Payload]) -> Section:
                 (
                     part["variant"] or "",
                     role,
-                    offer_name(row),
+                    marked_name(offer_name(row), row),
                     _short(row["config"]),
                     format_seconds(row["duration_s"]["p50"]),
                     format_usd(row["cost_usd"]["p50"]),

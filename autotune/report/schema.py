@@ -29,6 +29,8 @@ class Row(TypedDict):
     price_as_of: str | None
     price_source: str
     price_age_days: NotRequired[int | None]
+    price_marks: NotRequired[list[str]]  # old, scaled, asked, spot, owned, free
+    price_scaled_from: NotRequired[int | None]  # devices of the machine whose share it is
     spot: bool
     config: dict[str, int | bool | str]
     basis: str

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 from autotune.report.blocks import Paragraph, Section, Table
 from autotune.report.devices_notes import machine_name
+from autotune.report.price_marks import marked_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +50,8 @@ def variants_section(payload: Payload) -> Section:
     groups = set()
     for name, rows in list(by_machine.items())[:MOST_MACHINES]:
         groups.add(len(lines))
-        lines.append((f"{name}, {rows[0]['usd_per_hour']:,.2f} USD/h", *[""] * 6))
+        price = f"{name}, {rows[0]['usd_per_hour']:,.2f} USD/h"
+        lines.append((marked_name(price, rows[0]), *[""] * 6))
         lines += [_line(row) for row in sorted(rows, key=lambda row: order[row["variant"]])]
     if not lines:
         return Section("Machines and variants", (Paragraph("Nothing fits anywhere.", "bad"),))

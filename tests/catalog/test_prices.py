@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.catalog.devices import load_devices
-from autotune.catalog.prices import COLUMNS, KINDS, LISTED, load_prices, price_for
+from autotune.catalog.prices import COLUMNS, KINDS, LISTED, load_prices, price_for, sold_counts
+from autotune.catalog.sold_sizes import ANY_DEVICE, sizes_of
+from autotune.catalog.tables import DATA, read_rows
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,18 +57,18 @@ def test_the_default_is_the_cheapest_fresh_published_row_where_there_is_one(name
         and not price.suspicious
         and (date(2026, 11, 9) - date.fromisoformat(price.as_of)).days <= 120
     ]
-    single = [price for price in fresh if price.count == 1]
-    if not fresh:
+    single = [price for price in fresh if 1 in sizes_of(price)]
+    if not single:
         return
     assert found is not None
-    expected = min((p.usd_per_hour / p.count for p in single or fresh), default=None)
-    assert found.usd_per_hour == pytest.approx(expected)
+    assert not found.scaled_from
+    assert found.usd_per_hour == pytest.approx(min(p.usd_per_hour for p in single))
 
 
 @pytest.mark.parametrize(
     ("name", "usd", "provider", "as_of"),
     [
-        ("h100-sxm", 3.20, "hyperstack", "2026-08-26"),
+        ("h100-sxm", 3.85, "nebius", "2026-09-25"),  # cheaper ones are sold by eight
         ("a100-sxm4-80gb", 1.79, "runpod", "2026-11-09"),
         ("a100-pcie-80gb", 1.79, "runpod", "2026-11-09"),
         ("t4", 0.526, "aws", "2026-10-31"),
@@ -82,19 +84,55 @@ def test_default_prices_that_people_will_look_up(
     assert found.source.startswith(provider)
 
 
-def test_an_offer_sold_only_in_another_size_says_so() -> None:
-    spot = price_for("h100-sxm", spot=True)
-    assert spot is not None
-    assert "sold only by 8" in spot.source
-    assert spot.usd_per_hour == pytest.approx(18.16 / 8)
+@pytest.mark.parametrize(
+    ("name", "count", "usd", "of"),
+    [
+        ("a10g", 4, 5.672, 0),  # g5.12xlarge; four g5.xlarge are four machines at 4.02
+        ("a10g", 2, 5.672 / 2, 4),
+        ("a100-pcie-40gb", 1, 1.33 / 2, 2),
+        ("h100-sxm", 8, 8 * 3.20, 0),  # a price per GPU of a board of eight
+        ("a100-sxm4-80gb", 4, 4 * 1.79, 0),  # a pod of four
+    ],
+)
+def test_a_price_is_of_a_machine_that_is_sold_or_says_of_which_it_is_a_share(
+    name: str, count: int, usd: float, of: int
+) -> None:
+    found = price_for(name, count)
+    assert found is not None
+    assert (found.usd_per_hour, found.scaled_from) == (pytest.approx(usd), of)
+    assert (f"sold by {of}, scaled" in found.source) == bool(of)
+
+
+def test_half_of_an_offer_of_two_is_no_offer_of_one() -> None:
+    pair, single = price_for("rtx-6000-ada", 2), price_for("rtx-6000-ada")
+    assert pair is not None
+    assert single is not None
+    assert pair.instance == "2x-RTX_6000Ada"
+    assert single.usd_per_hour > pair.usd_per_hour / 2
+    assert not single.scaled_from
+
+
+def test_more_devices_than_any_machine_has_get_no_price() -> None:
+    assert sold_counts("a10g") == (1, 4, 8)
+    assert price_for("a10g", 16) is None
+
+
+def test_every_provider_of_single_prices_is_one_of_the_table() -> None:
+    providers = {price.provider for price in PRICES}
+    rows = read_rows(DATA / "sold_sizes.csv")
+    assert {row["provider"] for row in rows} <= providers
+    assert {row["device"] for row in rows} <= {price.device_name for price in PRICES} | {ANY_DEVICE}
 
 
 @given(st.sampled_from(DEVICES), st.integers(1, 64))
 def test_a_price_is_of_the_whole_offer(name: str, count: int) -> None:
     found = price_for(name, count)
-    assert found is not None
+    if found is None:
+        assert count > max(sold_counts(name))
+        return
     assert found.count == count
     assert found.per_gpu() == pytest.approx(found.usd_per_hour / count)
+    assert bool(found.scaled_from) == (count not in sold_counts(name))
 
 
 @given(st.sampled_from(DEVICES))

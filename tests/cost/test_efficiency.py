@@ -80,3 +80,10 @@ def test_a_device_nobody_timed_reaches_its_own_ceiling(name: str) -> None:
     assert gemm_times(name) is None
     best = curves_of(device).gemm.max()
     assert best == pytest.approx(min(device.matmul_ceiling_fraction, 0.98), rel=1e-6)
+
+
+def test_a_card_does_no_better_than_a_measured_one_of_the_same_chip_and_more_power() -> None:
+    """An RTX 6000 Ada and an L40S are the same AD102."""
+    own, measured = find_device("rtx-6000-ada"), find_device("l40s")
+    assert own.tdp_w < measured.tdp_w
+    assert np.median(curves_of(own).gemm) <= np.median(curves_of(measured).gemm) * 1.001

@@ -9,6 +9,7 @@ from autotune.report.blocks import Paragraph, Section, Table
 from autotune.report.devices_notes import machine_name
 from autotune.report.devices_table import folded_rows, limits_phrase, order_doubt, row_marks
 from autotune.report.phrases import chance
+from autotune.report.price_marks import marks_note
 from autotune.report.screens.closing import (
     closing_section,
     decisive_blocks,
@@ -103,7 +104,8 @@ def _machines(payload: Payload, most: int) -> Section:
         blocks.append(Paragraph(text, "quiet"))
     late = {mark for row in shown for mark in row_marks(row, payload)} & MISSED.keys()
     told = ["8 of 10 runs should end within the ranges", *(MISSED[mark] for mark in sorted(late))]
-    blocks.append(Paragraph(f"{'; '.join(told)}.", "quiet"))
+    note = f" {marks_note(shown)}" if marks_note(shown) else ""
+    blocks.append(Paragraph(f"{'; '.join(told)}.{note}", "quiet"))
     settings = settings_phrase(winner["config"], winner["device_count"])
     blocks.append(Paragraph(f"On {machine_name(winner)}: {settings}."))
     return Section("Machines, each with its best settings", tuple(blocks))

@@ -20,6 +20,7 @@ from autotune.report.phrases import (
     tie_phrase,
     usd_span,
 )
+from autotune.report.price_marks import price_marks
 from autotune.report.screens.closing import closing_section, decisive_blocks, grounds_section
 from autotune.report.screens.fitting import ONE_LINE, SHORT, fewer, screen_text, shortened, shows
 from autotune.report.screens.words import (
@@ -189,17 +190,20 @@ def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Sect
     if not others:
         return Section("", ())
     free = not any(row["usd_per_hour"] for row in (best, *others))
+    marked = not free and any(map(price_marks, others))
     rows = tuple(
         (
             _label(row, best),
             format_seconds(row["duration_s"]["p50"]),
             *(() if free else _cost_cells(row, best)),
             format_bytes(row["memory_bytes"]["total"]),
+            *((f"price {price_marks(row)}" if price_marks(row) else "",) if marked else ()),
         )
         for row in others
     )
-    titles = ("",) * len(rows[0])
-    return Section("Next best", (Table(titles, rows, frozenset(range(1, len(titles)))),))
+    figures = len(rows[0]) - marked
+    table = Table(("",) * len(rows[0]), rows, frozenset(range(1, figures)))
+    return Section("Next best", (table,))
 
 
 def _cost_cells(row: Row, best: Row) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from autotune.report.phrases import (
     price_phrase,
     rests_on,
 )
+from autotune.report.price_marks import price_history
 from autotune.report.screens.fitting import shortened
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ WEIGHTY = (
     "price", "data.padding", "interruptions_per_day", "today",
 )  # fmt: skip
 MOST_ASSUMED = 3
-OLD_DAYS = 30  # of a price, from which its age is said
+TOLD_DAYS = 30  # of a price, from which its age is said
 
 
 def settings_phrase(config: Mapping[str, object], count: int) -> str:
@@ -103,8 +104,7 @@ def machine_phrase(row: Row) -> str:
     price = price_phrase(row)
     if row["usd_per_hour"] == 0:
         return f"{offer_name(row)} (free)"
-    age = row.get("price_age_days") or 0
-    seen = f", a price of {age} days ago" if age > OLD_DAYS else ""
+    seen = price_history(row, TOLD_DAYS)
     return f"{offer_name(row)} at {price.partition(' (')[0]}{seen}"
 
 
