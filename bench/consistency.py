@@ -349,6 +349,15 @@ def _comparison(payload: Payload) -> Iterator[str]:
         yield "rows are not cheapest first"
     if cheapest and cheapest["cost_usd"]["p50"] > min(costs):
         yield "the cheapest is not"
+    at_worst = [cost * row["caution"] for cost, row in zip(costs, rows, strict=True)]
+    leads = payload["leads"]
+    if (
+        leads
+        and not leads["misses"]
+        and leads["cost_usd"]["p50"] * leads["caution"]
+        > min(worst for worst, row in zip(at_worst, rows, strict=True) if not row["misses"])
+    ):
+        yield "what leads does not win at the slow end of what nobody measured"
     if fastest and fastest["duration_s"]["p50"] > min(r["duration_s"]["p50"] for r in rows):
         yield "the fastest is not"
     for i, row in enumerate(rows):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from autotune.app.tune import _Priced
     from autotune.cost.model import Bill
     from autotune.domain.device import Offer
-    from autotune.domain.job import Job
+    from autotune.domain.job import Job, Limits
     from autotune.domain.outcome import Estimated
     from autotune.search.selection import Objective, Selection
 
@@ -148,7 +148,10 @@ def _alone(job: Job) -> Iterator[Offer]:
         if _machine(offer) not in seen:
             seen.add(_machine(offer))
             share = offer.usd_per_hour / offer.count
-            yield replace(offer, count=1, usd_per_hour=share, price_as_of=None, price_age_days=None)
+            yield replace(
+                offer, count=1, usd_per_hour=share, price_as_of=None, price_age_days=None,
+                price_scaled_from=0,
+            )  # fmt: skip
 
 
 def _one_device(bill: Bill, chosen: Selection) -> OneDevice:
@@ -215,6 +218,16 @@ def _ranked(
     rows = spot_terms(rows, bills, priced.calibration, objective)
     within = [row for row in rows if not row.misses]
     first = _by_cost if objective == "cost" else _by_time
+    leads = min(
+        within or rows,
+        key=lambda found: (_missed_by(found, job.limits), *_at_worst(found, objective)),
+        default=None,
+    )
+    better = [
+        row
+        for row in sorted(within or rows, key=first)
+        if leads is not None and row.row.caution > 1.0 and first(row)[0] < first(leads)[0]
+    ]
     return Comparison(
         variant="",
         job=job,
@@ -222,7 +235,9 @@ def _ranked(
         infeasible=(),
         cheapest=rows[0] if rows else None,
         fastest=min(rows, key=_by_time, default=None),
-        within=min(within, key=first, default=None),
+        within=leads if within else None,
+        leads=leads,
+        may_be_better=tuple(better),
         tie=any(row.tie for row in rows[1:]),
         priced=len(priced.bill),
         space_size=priced.found.space_size,
@@ -237,6 +252,21 @@ def _by_cost(found: Compared) -> tuple[float, float, str]:
 def _by_time(found: Compared) -> tuple[float, float, str]:
     row = found.row
     return row.duration_s.p50, row.cost_usd.p50, row.offer.label
+
+
+def _at_worst(found: Compared, objective: Objective) -> tuple[float, float, str]:
+    """What decides who leads: the figures at the slow end of what nobody measured, as in `tune`."""
+    first, second, label = _by_cost(found) if objective == "cost" else _by_time(found)
+    return first * found.row.caution, second * found.row.caution, label
+
+
+def _missed_by(found: Compared, limits: Limits) -> float:
+    """By how much, relatively, a row misses the worst of the limits; 0 within all."""
+    of = {
+        "deadline": limits.deadline_s, "max_session": limits.max_session_s,
+        "budget": limits.budget_usd,
+    }  # fmt: skip
+    return max((miss.by / (of.get(miss.limit) or 1.0) for miss in found.misses), default=0.0)
 
 
 def _placed(found: Compared, ordered: Sequence[Compared]) -> Compared:

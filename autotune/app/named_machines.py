@@ -191,7 +191,8 @@ def _has_spot_price(entry: Values) -> bool:
     instance = find_instance(str(entry["instance"])) if entry.get("instance") else None
     if instance is not None:
         return price_of_instance(instance.provider, instance.listed_as, spot=True)[0] is not None
-    return name is not None and count > 0 and price_for(name, count, spot=True) is not None
+    price = price_for(name, count, spot=True) if name is not None and count > 0 else None
+    return price is not None and not price.scaled_from
 
 
 def set_prices(values: Values, price: str) -> None:

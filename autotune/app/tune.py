@@ -235,6 +235,7 @@ def _answer(
 ) -> Recommendation:
     bill, pick = priced.bill, chosen.index
     among = _among(options, explored)
+    machines = _machines(priced, tracing, options.objective, among)
     front = selection.pareto_front(bill, among)[:FRONT_SHOWN]
     others, ties = _others(bill, chosen, options.objective, among)
     return Recommendation(
@@ -243,7 +244,7 @@ def _answer(
         today=_today(priced),
         alternatives=tuple(tracing.row(i) for i in others),
         pareto=tuple(tracing.row(i) for i in front),
-        machines=_machines(priced, tracing, options.objective, among),
+        machines=machines,
         beyond=tuple(tracing.row(i) for i in selection.beyond_front(bill)[:BEYOND_SHOWN]),
         misses=chosen.misses,
         tie=bool(ties),
@@ -266,7 +267,7 @@ def _answer(
         narrowest=narrowest_input(bill, pick) if pick is not None else "",
         warnings=(*priced.warnings, *_unseen(bill, pick), *_disk(bill, pick), *tracing.notes),
         sensitivities=_sensitivities(priced, tracing, pick),
-        worth_a_probe=_worth_a_probe(priced, tracing, pick),
+        worth_a_probe=_worth_a_probe(priced, tracing, pick, machines, options.objective),
     )
 
 
@@ -303,13 +304,23 @@ def _sensitivities(priced: _Priced, tracing: Tracing, pick: int | None) -> tuple
     return sensitivities(priced.job, priced.space, priced.calibration, row)
 
 
-def _worth_a_probe(priced: _Priced, tracing: Tracing, pick: int | None) -> tuple[WorthProbe, ...]:
-    """Changes of the pick whose gain nobody measured."""
+def _worth_a_probe(
+    priced: _Priced,
+    tracing: Tracing,
+    pick: int | None,
+    machines: tuple[Estimated, ...],
+    objective: Objective,
+) -> tuple[WorthProbe, ...]:
+    """Machines that nobody measured and may be better, then such changes of the pick."""
     if pick is None:
         return ()
-    from autotune.app.worth_a_probe import worth_a_probe
+    from autotune.app.worth_a_probe import machines_worth_a_probe, worth_a_probe
 
-    return worth_a_probe(priced.job, priced.calibration, tracing.row(pick))
+    best = tracing.row(pick)
+    return (
+        *machines_worth_a_probe(priced.job, best, machines, objective),
+        *worth_a_probe(priced.job, priced.calibration, best),
+    )
 
 
 def _disk(bill: Bill, pick: int | None) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
-"""Changes of the pick whose gain nobody measured: what each may save, and why it is not the pick.
+"""What may be better than the pick and nobody measured: machines first, then changes of the pick.
 
-An optimisation that was never measured on the job's training stack does not carry a pick by itself
-(`Bill.caution`); it is offered here with what it may be worth, for a probe to decide.
+A device that no training step was measured on, and an optimisation that was never measured on the
+job's training stack, do not carry a pick by themselves (`Bill.caution`); they are offered here with
+what they may be worth, for a probe to decide.
 """
 
 from __future__ import annotations
@@ -14,19 +15,66 @@ from autotune.domain.recommendation import WorthProbe
 from autotune.space.rules import violations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from autotune.domain.calibration import Calibration
     from autotune.domain.config import Config
-    from autotune.domain.job import Job
+    from autotune.domain.job import Job, Limits
     from autotune.domain.outcome import Estimated
+    from autotune.search.selection import Objective
 
 LEAST_SHARE = 0.01  # of the pick's bill: less is not worth a probe
+MOST_MACHINES = 5
+MACHINE = "machine"  # the knob of a change that is another machine
 WHY_COMPILE = (
     "nobody has published a pair of the Trainer's runs with and without torch.compile; of other "
     "trainers, torchtitan gained 16 % (Llama 3.1 8B in full, 8 H100, blocks compiled)"
 )
 MASKED = "; compiled whole, sdpa gets an explicit mask and loses its flash kernel"
+
+
+def machines_worth_a_probe(
+    job: Job, pick: Estimated, machines: Sequence[Estimated], objective: Objective
+) -> tuple[WorthProbe, ...]:
+    """Machines that are expected to beat the pick, on whose device nobody measured a step.
+
+    Each would lose at the slow end of its interval, or it would be the pick. Those that keep the
+    job's limits only; the most promising first.
+    """
+    by_cost = objective == "cost" and pick.cost_usd.p50 > 0
+
+    def score(row: Estimated) -> float:
+        return row.cost_usd.p50 if by_cost else row.duration_s.p50
+
+    better = [
+        row
+        for row in machines
+        if row.caution > 1.0
+        and row.offer != pick.offer
+        and row.feasible
+        and score(row) < score(pick) * (1.0 - LEAST_SHARE)
+        and (_keeps(job.limits, row) or not _keeps(job.limits, pick))
+    ]
+    found = [
+        WorthProbe(
+            change=row.offer.label,
+            knob=MACHINE,
+            expected_saving_s=pick.duration_s.p50 - row.duration_s.p50,
+            expected_saving_usd=pick.cost_usd.p50 - row.cost_usd.p50,
+            p10=pick.cost_usd.p50 - row.cost_usd.p50 * row.caution,
+            p90=pick.cost_usd.p50 - row.cost_usd.p50 / row.caution,
+            why=f"no training step on {row.offer.device.name} is in the public record",
+        )
+        for row in sorted(better, key=score)
+    ]
+    return tuple(found[:MOST_MACHINES])
+
+
+def _keeps(limits: Limits, row: Estimated) -> bool:
+    seconds, usd = row.duration_s.p50, row.cost_usd.p50
+    pairs = ((limits.deadline_s, seconds), (limits.max_session_s, seconds),
+             (limits.budget_usd, usd))  # fmt: skip
+    return all(limit is None or value <= limit for limit, value in pairs)
 
 
 def worth_a_probe(job: Job, calibration: Calibration, pick: Estimated) -> tuple[WorthProbe, ...]:

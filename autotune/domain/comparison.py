@@ -73,7 +73,12 @@ class NotFitting:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One job over its offers. rows: cheapest first. within: the best that respects all limits."""
+    """One job over its offers. rows: cheapest first. within: the best that respects all limits.
+
+    leads: what to rent, `within` or the best there is: a device that no training step was measured
+    on leads only where it wins at the slow end of its interval. may_be_better: those that would be
+    expected to beat it, the most promising first.
+    """
 
     variant: str
     job: Job
@@ -87,6 +92,8 @@ class Comparison:
     space_size: int
     warnings: tuple[str, ...] = ()
     contradictions: tuple[str, ...] = ()  # of the job file, with its first variant
+    leads: Compared | None = None
+    may_be_better: tuple[Compared, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +137,8 @@ class Comparisons:
     def fastest(self) -> Compared | None:
         """The row that ends soonest; None where nothing fits."""
         return min(self.rows, key=lambda own: own.row.duration_s.p50, default=None)
+
+    @property
+    def leads(self) -> Compared | None:
+        """What to rent; None where nothing fits, and of several variants, whose choice is yours."""
+        return self.parts[0].leads if len(self.parts) == 1 else None

@@ -145,8 +145,8 @@ class Sensitivity:
 class WorthProbe:
     """A change of the pick whose gain nobody measured. p10, p90: of the saving in USD."""
 
-    change: str  # knobs and their values, as --set takes them
-    knob: str
+    change: str  # knobs and their values, as --set takes them, or a machine, as --gpu does
+    knob: str  # "machine" for another machine
     expected_saving_s: float
     expected_saving_usd: float
     p10: float

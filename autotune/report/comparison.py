@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from autotune.report.blocks import Block
     from autotune.report.schema import RecommendationPayload, Row, WorthProbePayload
 
+MACHINE = "machine"  # the knob of a change that is another machine
 ALTERNATIVES = 6
 FRONT = 8
 
@@ -161,10 +162,36 @@ def worth_a_probe_section(payload: RecommendationPayload) -> Section:
     pick, found = payload["best"], payload.get("worth_a_probe")
     if not pick or not found:
         return Section("Worth a probe", ())
-    rows = tuple((each["change"], worth_phrase(each)) for each in found)
+    rows = tuple((_typed(each), worth_phrase(each)) for each in found)
     notes = Bullets(tuple(f"{each['change']}: {each['why']}" for each in found))
-    title = "Worth a probe (expected gains that nobody measured; none is in the pick)"
-    return Section(title, (Table(("--set", "may save"), rows), notes))
+    title = "May be better, nobody measured it (none of it is in the pick; a probe decides)"
+    return Section(title, (Table(("change", "may save"), rows), notes))
+
+
+def _typed(each: WorthProbePayload) -> str:
+    """A change as the command line takes it."""
+    return f"{'--gpu' if each['knob'] == MACHINE else '--set'} {each['change']}"
+
+
+def unmeasured_machines(payload: RecommendationPayload, most: int) -> str:
+    """The machines that may be better and nobody measured, in a sentence; empty without any."""
+    pick = payload["best"]
+    found = [each for each in payload.get("worth_a_probe") or [] if each["knob"] == MACHINE]
+    if not pick or not found:
+        return ""
+    cheaper = found[0]["expected_saving_usd"] > 0
+    usd, seconds = pick["cost_usd"]["p50"], pick["duration_s"]["p50"]
+
+    def told(each: WorthProbePayload) -> str:
+        if not cheaper:
+            return f"{each['change']} ({format_seconds(seconds - each['expected_saving_s'])})"
+        expected = format_usd(usd - each["expected_saving_usd"])
+        return f"{each['change']} ({expected}; at worst {format_usd(usd - each['p10'])})"
+
+    rest = f" and {len(found) - most} more" if len(found) > most else ""
+    named = ", ".join(told(each) for each in found[:most])
+    better = "cheaper" if cheaper else "sooner"
+    return f"May be {better}, though nobody measured a training step on it: {named}{rest}."
 
 
 def worth_phrase(each: WorthProbePayload) -> str:

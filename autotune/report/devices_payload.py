@@ -36,7 +36,11 @@ def comparison_payload(found: Comparisons) -> Payload:
         "infeasible": [item for part in parts for item in part["infeasible"]],
         "cheapest": rows[0] if rows else None,
         "fastest": min(rows, key=_by_time, default=None),
-        "cheapest_within_limits": min(within, key=_by_cost, default=None),
+        "cheapest_within_limits": min(within, key=_at_worst, default=None),
+        "leads": min(
+            (part["leads"] for part in parts if part["leads"]), key=_at_worst, default=None
+        ),
+        "may_be_better": parts[0]["may_be_better"] if not several else [],
         "tie": any(part["tie"] for part in parts),
         "variants": [
             {key: part[key] for key in _OF_VARIANT} for part in (parts if several else [])
@@ -54,11 +58,18 @@ def comparison_payload(found: Comparisons) -> Payload:
     }
 
 
-_OF_VARIANT = ("variant", "job", "cheapest", "fastest", "cheapest_within_limits", "tie")
+_OF_VARIANT = (
+    "variant", "job", "cheapest", "fastest", "cheapest_within_limits", "leads", "may_be_better",
+    "tie",
+)  # fmt: skip
 
 
 def _by_cost(row: Payload) -> tuple[float, float]:
     return row["cost_usd"]["p50"], row["duration_s"]["p50"]
+
+
+def _at_worst(row: Payload) -> tuple[float, float]:
+    return row["cost_usd"]["p50"] * row["caution"], row["duration_s"]["p50"] * row["caution"]
 
 
 def _by_time(row: Payload) -> tuple[float, float]:
@@ -80,6 +91,8 @@ def _part(part: Comparison) -> Payload:
         "cheapest": payload_of(part.cheapest),
         "fastest": payload_of(part.fastest),
         "cheapest_within_limits": payload_of(part.within),
+        "leads": payload_of(part.leads),
+        "may_be_better": [row for found, row in by_row if found in part.may_be_better],
         "tie": part.tie,
     }
 

@@ -85,7 +85,9 @@ def comparison_lead(payload: Payload, part: Payload) -> Section:
         text = f"{job['name']}: it fits on none of these machines."
         hint = "`autotune tune` says what would have to change for it to fit."
         return Section("", (Paragraph(text, "bad"), Paragraph(hint)))
-    lines = [f"cheapest: {_won(cheapest)}", f"fastest: {_won(fastest)}"]
+    leads = part["leads"]
+    first = "cheapest" if leads is cheapest else "cheapest, as far as it was measured"
+    lines = [f"{first}: {_won(leads)}", f"fastest: {_won(fastest)}"]
     limits = {k: v for k, v in job["limits"].items() if v is not None}
     if limits:
         within = part["cheapest_within_limits"]
@@ -98,10 +100,22 @@ def comparison_lead(payload: Payload, part: Payload) -> Section:
         Paragraph(f"{job['name']}: {step_arithmetic(job)}.", "strong"),
         Bullets(tuple(lines)),
     ]
-    doubt = order_doubt(payload["rows"], cheapest)
-    if doubt:
-        blocks.append(Paragraph(doubt, "warn"))
-    return Section("", tuple(blocks))
+    doubts = (may_be_better(part), order_doubt(payload["rows"], leads))
+    return Section("", (*blocks, *(Paragraph(text, "warn") for text in doubts if text)))
+
+
+def may_be_better(part: Payload, most: int = 4) -> str:
+    """Machines expected to beat the one that leads, on which nobody measured a training step."""
+    found = part["may_be_better"]
+    if not found:
+        return ""
+    named = ", ".join(
+        f"{machine_name(row)} ({format_usd(row['cost_usd']['p50'])}; at worst "
+        f"{format_usd(row['cost_usd']['p50'] * row['caution'])})"
+        for row in found[:most]
+    )
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return f"May be better, though nobody measured a training step on it: {named}{more}."
 
 
 def _won(row: Payload) -> str:
@@ -133,9 +147,10 @@ def limits_phrase(limits: Payload) -> str:
 
 def order_doubt(rows: Sequence[Payload], cheapest: Payload) -> str:
     """Ties with the cheapest, and whose range reaches below it; empty where neither is so."""
-    ties = [machine_name(row) for row in rows if row["tie"]]
+    ties = [machine_name(row) for row in rows if row["tie"] and row is not cheapest]
+    said = cheapest["cost_usd"]["p50"]  # what is expected to cost less has a sentence of its own
     open_ = [row for row in rows if row["could_be_cheapest"] and row is not cheapest]
-    open_ = [row for row in open_ if not row["tie"]]
+    open_ = [row for row in open_ if not row["tie"] and row["cost_usd"]["p50"] >= said]
     text = ""
     if ties:
         text = f"A tie within 1 % of cost: {machine_name(cheapest)} and {', '.join(ties)}. "
@@ -154,7 +169,7 @@ def _table(rows: Sequence[Payload], part: Payload) -> list[Block]:
     if not rows:
         return []
     shown = folded_rows(rows, part)
-    strong = frozenset(i for i, row in enumerate(shown) if row is part["cheapest_within_limits"])
+    strong = frozenset(i for i, row in enumerate(shown) if row is part["leads"])
     bill = Table(
         ("machine", "USD/h", "duration", "80 % range", "cost", "80 % range"),
         tuple(_bill_line(row) for row in shown),
@@ -190,13 +205,14 @@ def _decides(row: Payload, payload: Payload) -> bool:
 
 
 def _winners(part: Payload) -> list[Payload | None]:
-    return [part["cheapest"], part["fastest"], part["cheapest_within_limits"]]
+    return [part["cheapest"], part["fastest"], part["cheapest_within_limits"], part["leads"]]
 
 
 def folded_rows(rows: Sequence[Payload], part: Payload) -> list[Payload]:
-    """All rows, or the cheapest of each device and those that win something."""
+    """All rows, or the cheapest of each device and those that win something; the leader first."""
+    rows = sorted(rows, key=lambda row: row is not part["leads"])
     if len(rows) <= MOST_ROWS:
-        return list(rows)
+        return rows
     winners = _winners(part)
     seen: set[str] = set()
     kept = []
@@ -237,10 +253,13 @@ def row_marks(row: Payload, part: Payload) -> list[str]:
     marks = []
     if row is part["fastest"]:
         marks.append("fastest")
-    if row is part["cheapest_within_limits"] and row is not part["cheapest"]:
+    limited = any(value is not None for value in part["job"]["limits"].values())
+    if limited and row is part["cheapest_within_limits"] and row is not part["cheapest"]:
         marks.append("in limits")
     if row["tie"]:
         marks.append("tie")
+    if any(row is other for other in part.get("may_be_better", ())):
+        marks.append("unmeasured")
     marks += [_MISSED.get(miss["limit"], miss["limit"]) for miss in row["misses"]]
     return [*marks, price_marks(row)] if price_marks(row) else marks
 

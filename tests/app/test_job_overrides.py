@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.app.load_job import jobs_of_line, load_job
+from autotune.app.named_machines import priced_devices
 from autotune.app.overrides import Overrides
+from autotune.app.price_notes import price_notes
+from autotune.catalog.prices import sold_counts
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
@@ -116,7 +119,49 @@ def test_gpu_all_is_every_priced_nvidia_device(tmp_path: Path) -> None:
     assert {offer.count for offer in offers} == {n for n in (1, 2, 4, 8) if batch % n == 0}
     alone = load(tmp_path, WHOLE, gpus=["all:1"]).offers
     assert {offer.count for offer in alone} == {1}
-    assert {o.device.name for o in alone} == {o.device.name for o in offers}
+    sold_in_pairs = {"a100-pcie-40gb", "rtx-a5000"}
+    assert {o.device.name for o in offers} - {o.device.name for o in alone} == sold_in_pairs
+    assert {o.device.name for o in offers} == set(priced_devices())
+
+
+def test_gpu_all_holds_no_machine_that_nobody_sells(tmp_path: Path) -> None:
+    """Four g5.xlarge are no machine of four A10G, and no one sells half of two RTX 6000 Ada."""
+    offers = {(o.device.name, o.count): o for o in load(tmp_path, WHOLE, gpus=["all"]).offers}
+    assert not any(offer.price_scaled_from for offer in offers.values())
+    assert offers["a10g", 4].usd_per_hour == pytest.approx(5.672)
+    assert ("a10g", 2) not in offers
+    ada = offers["rtx-6000-ada", 2]
+    assert set(ada.price_marks) == {"old", "asked"}
+    assert "scaled" not in ada.price_marks
+    for (name, count), offer in offers.items():
+        if offer.price_source != "job file":
+            assert count in sold_counts(name)
+
+
+def test_a_count_that_is_asked_for_by_name_is_a_share_and_says_so(tmp_path: Path) -> None:
+    job = load(tmp_path, {**WHOLE, "hardware": ["a10g:2"]})
+    (offer,) = job.offers
+    assert offer.usd_per_hour == pytest.approx(5.672 / 2)
+    assert (offer.price_marks, offer.price_scaled_from) == (("scaled",), 4)
+    assert any("nobody in the table of prices sells 2x a10g" in note for note in price_notes(job))
+
+
+def test_a_price_that_the_user_states_counts_whatever_is_sold(tmp_path: Path) -> None:
+    values = {**WHOLE, "evidence": []}
+    (offer,) = load(tmp_path, values, gpus=["a100-pcie-40gb:8@9.00USD/h"]).offers
+    assert (offer.usd_per_hour, offer.price_marks) == (9.0, ())
+    own = {**values, "hardware": [{"gpu": "a100-pcie-40gb:8", "price": "free"}]}
+    (free,) = load(tmp_path, own).offers
+    assert free.price_marks == ("free",)
+
+
+def test_more_cards_than_any_machine_has_are_refused_with_the_counts_that_are_sold(
+    tmp_path: Path,
+) -> None:
+    said = problem(tmp_path, {**WHOLE, "hardware": ["a10g:16"]})
+    assert "sells 16x a10g in one machine" in said
+    assert "sold are 1, 4, 8" in said
+    assert "price: free" in said
 
 
 def test_a_price_may_be_given_with_each_machine(tmp_path: Path) -> None:

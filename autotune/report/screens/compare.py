@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.blocks import Paragraph, Section, Table
 from autotune.report.devices_notes import machine_name
-from autotune.report.devices_table import folded_rows, limits_phrase, order_doubt, row_marks
+from autotune.report.devices_table import (
+    folded_rows,
+    limits_phrase,
+    may_be_better,
+    order_doubt,
+    row_marks,
+)
 from autotune.report.phrases import chance
 from autotune.report.price_marks import marks_note
 from autotune.report.screens.closing import (
@@ -65,19 +71,20 @@ def _lead(payload: Payload) -> list[Block]:
     if cheapest is None:
         return [Paragraph(f"{name}: it fits on none of these machines.", "bad")]
     blocks: list[Block] = []
-    fastest = payload["fastest"]
-    text = f"{name}: cheapest on {_took(cheapest)}"
-    text += " and fastest there." if fastest is cheapest else f"; fastest on {_took(fastest)}."
+    fastest, leads = payload["fastest"], payload["leads"]
+    text = f"{name}: cheapest on {_took(leads)}"
+    text += "" if leads is cheapest else ", as far as it was measured"
+    text += " and fastest there." if fastest is leads else f"; fastest on {_took(fastest)}."
     blocks.append(Paragraph(text, "strong"))
     limits = {k: v for k, v in payload["job"]["limits"].items() if v is not None}
     within = payload["cheapest_within_limits"]
     if limits and within is None:
         blocks.append(Paragraph(f"None keeps {limits_phrase(limits)}.", "bad"))
-    elif limits and within is not cheapest:
+    elif limits and within is not leads:
         text = f"Cheapest that keeps {limits_phrase(limits)}: {_took(within)}."
         blocks.append(Paragraph(text, "strong"))
-    doubt = order_doubt(payload["rows"], cheapest)
-    return [*blocks, Paragraph(doubt, "warn")] if doubt else blocks
+    better, doubt = may_be_better(payload, 2), order_doubt(payload["rows"], leads)
+    return [*blocks, *(Paragraph(text, "warn") for text in (better, doubt) if text)]
 
 
 def _took(row: Payload) -> str:
@@ -90,7 +97,7 @@ def _machines(payload: Payload, most: int) -> Section:
     rows = folded_rows(payload["rows"], payload)
     if not rows:
         return Section("Machines", ())
-    winner = payload["cheapest_within_limits"] or payload["cheapest"]
+    winner = payload["leads"]
     named = [row for row in rows[most:] if row is winner or row is payload["fastest"]]
     shown = [*rows[: most - len(named)], *named]
     strong = frozenset(i for i, row in enumerate(shown) if row is winner)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.blocks import Bullets, Commands, Paragraph, Section, Table
-from autotune.report.comparison import against
+from autotune.report.comparison import MACHINE, against, unmeasured_machines
 from autotune.report.how_to_run import OWN, to_probe, to_train, to_verify
 from autotune.report.phrases import (
     bound_words,
@@ -187,8 +187,10 @@ def signed(change: float, shown: str) -> str:
 
 def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Section:
     others = payload["alternatives"][: fewer(ALTERNATIVES, tight, 5, 7)]
+    unmeasured = unmeasured_machines(payload, fewer(2, tight, 5))
+    more = [Paragraph(unmeasured)] if unmeasured else []
     if not others:
-        return Section("", ())
+        return Section("", tuple(more))
     free = not any(row["usd_per_hour"] for row in (best, *others))
     marked = not free and any(map(price_marks, others))
     rows = tuple(
@@ -203,7 +205,7 @@ def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Sect
     )
     figures = len(rows[0]) - marked
     table = Table(("",) * len(rows[0]), rows, frozenset(range(1, figures)))
-    return Section("Next best", (table,))
+    return Section("Next best", (table, *more))
 
 
 def _cost_cells(row: Row, best: Row) -> tuple[str, ...]:
@@ -256,7 +258,8 @@ def _sharpen(payload: RecommendationPayload, best: Row, tight: int) -> Section:
 
 def _worth(payload: RecommendationPayload) -> str:
     """What a probe may find that nobody has measured; empty where there is nothing."""
-    found, best = payload.get("worth_a_probe") or [], payload["best"]
+    every, best = payload.get("worth_a_probe") or [], payload["best"]
+    found = [each for each in every if each["knob"] != MACHINE]
     if not found or not best:
         return ""
     changes = (each.partition("=") for each in found[0]["change"].split(", "))

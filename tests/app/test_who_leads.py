@@ -1,0 +1,134 @@
+"""Who leads among machines, and how their prices are marked, in `compare` and `tune` alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from autotune.app.compare import compare
+from autotune.app.load_job import NamedJob, load_job
+from autotune.app.tune import Options, tune
+from autotune.report.csv_rows import recommendation_csv
+from autotune.report.devices_payload import comparison_payload
+from autotune.report.devices_table import comparison_text
+from autotune.report.html import recommendation_html
+from autotune.report.markdown import recommendation_markdown
+from autotune.report.payload import recommendation_payload
+from autotune.report.screens.compare import comparison_screen
+from autotune.report.screens.tune import recommendation_screen
+from autotune.report.text import recommendation_text
+
+if TYPE_CHECKING:
+    from autotune.domain.comparison import Comparison
+    from autotune.domain.job import Job
+
+ROOT = Path(__file__).parents[2]
+H100 = ROOT / "jobs" / "h100_38h.yaml"
+
+
+@pytest.fixture(autouse=True)
+def _no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
+
+
+def compared(job: Job) -> Comparison:
+    (found,) = compare([NamedJob("", job)]).parts
+    return found
+
+
+def payload_of(job: Job) -> dict[str, Any]:
+    return comparison_payload(compare([NamedJob("", job)]))
+
+
+@pytest.fixture(scope="module")
+def job() -> Job:
+    return load_job(H100)
+
+
+@pytest.fixture(scope="module")
+def unmeasured(job: Job) -> Job:
+    """An A100 that steps were measured on, and an H100 that is expected to cost 10 % less."""
+    limits = replace(job.limits, deadline_s=None, budget_usd=None, max_session_s=None)
+    plain = replace(job, evidence=(), today=None, limits=limits)
+    offers = load_job(H100, gpus=("a100-80gb@2.00USD/h", "h100-sxm@2.00USD/h")).offers
+    rows = compared(replace(plain, offers=offers)).rows
+    usd = {row.row.offer.device.name: row.row.cost_usd.p50 for row in rows}
+    ratio = 0.9 * usd["a100-sxm4-80gb"] / usd["h100-sxm"]
+    return replace(
+        plain, offers=(offers[0], replace(offers[1], usd_per_hour=ratio * offers[1].usd_per_hour))
+    )
+
+
+def test_a_device_nobody_measured_leads_only_where_it_wins_at_its_slow_end(unmeasured: Job) -> None:
+    found = compared(unmeasured)
+    assert found.cheapest is not None
+    assert found.leads is not None
+    assert found.cheapest.row.offer.device.name == "h100-sxm"
+    assert found.cheapest.row.caution > 1.1
+    assert found.leads.row.offer.device.name == "a100-sxm4-80gb"
+    assert found.within is found.leads
+    assert found.may_be_better == (found.cheapest,)
+    cheap = tuple(replace(o, usd_per_hour=o.usd_per_hour / 4) for o in unmeasured.offers[1:])
+    surely = compared(replace(unmeasured, offers=(unmeasured.offers[0], *cheap)))
+    assert surely.leads is surely.cheapest
+    assert surely.may_be_better == ()
+
+
+def test_compare_and_tune_lead_with_the_same_machine_and_name_the_unmeasured_one_first(
+    unmeasured: Job,
+) -> None:
+    answer = tune(unmeasured, Options(dry_run=True, fidelity="formula", trials=1))
+    assert answer.best is not None
+    assert answer.best.offer.device.name == "a100-sxm4-80gb"
+    first = answer.worth_a_probe[0]
+    assert (first.knob, first.change) == ("machine", "h100-sxm")
+    assert first.p10 < 0 < first.expected_saving_usd < first.p90
+    text = comparison_text(payload_of(unmeasured))
+    assert "cheapest, as far as it was measured: a100-sxm4-80gb" in text
+    assert "nobody measured a training step on it: h100-sxm" in text
+    screen = comparison_screen(payload_of(unmeasured))
+    lines = [line for line in screen.splitlines() if line.startswith(("  a100", "  h100"))]
+    assert lines[0].startswith("  a100")
+    assert "unmeasured" in lines[1]
+
+
+def test_an_answer_says_which_machine_may_be_better_though_nobody_measured_it(
+    unmeasured: Job,
+) -> None:
+    answer = tune(unmeasured, Options(dry_run=True, fidelity="formula", trials=1))
+    payload = recommendation_payload(answer)
+    screen = " ".join(recommendation_screen(payload).split())
+    assert "May be cheaper, though nobody measured a training step on it: h100-sxm" in screen
+    assert "--gpu h100-sxm" in recommendation_text(payload)
+
+
+def test_old_asked_scaled_and_free_prices_are_marked_in_every_table(job: Job) -> None:
+    gpus = ("a10g:2", "a100-80gb", "rtx-6000-ada:2", "l40s@1.00USD/h")
+    offers = load_job(H100, gpus=gpus).offers
+    free = replace(offers[1], usd_per_hour=0.0, price_source="free", count=1)
+    several = replace(job, evidence=(), today=None, offers=(*offers, free))
+    payload = payload_of(several)
+    marks = {
+        (row["device"], row["usd_per_hour"] > 0): row["price_marks"] for row in payload["rows"]
+    }
+    assert marks["a10g", True] == ["scaled"]
+    assert marks["rtx-6000-ada", True] == ["old", "asked"]
+    assert marks["a100-sxm4-80gb", True] == marks["l40s", True] == []
+    assert marks["a100-sxm4-80gb", False] == ["free"]
+    for text in (comparison_text(payload), comparison_screen(payload)):
+        assert "old, asked" in text
+        assert "scaled: a share of" in " ".join(text.split())
+    answer = tune(
+        replace(several, offers=offers), Options(dry_run=True, fidelity="formula", trials=1)
+    )
+    told = recommendation_payload(answer)
+    whole = recommendation_text(told)
+    alternatives = whole.partition("Alternatives")[2].partition("\n\n")[0]
+    assert "old, asked" in alternatives
+    assert "old, asked" in recommendation_markdown(told)
+    assert "old, asked" in recommendation_html(told)
+    assert "price_marks" in recommendation_csv(told)
