@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.consistency_limits import limits_agree, missed, misses_follow, odds_follow
 from bench.consistency_said import said
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def contradictions(payload: Payload) -> list[str]:
     found = [text for name, row in rows_of(payload) for text in _of_row(name, row, payload)]
     if "best" in payload:
         found += [text for check in _WHOLE for text in check(payload)]
+    if "best" in payload or "row" in payload:
+        found += limits_agree(payload)
     if "cheapest" in payload:
         found += _comparison(payload)
     return found
@@ -215,35 +218,17 @@ def score_of(row: Payload, payload: Payload) -> float:
     return float(row["cost_usd" if by_cost else "duration_s"]["p50"]) * float(row["caution"])
 
 
-def late(row: Payload, payload: Payload, caution: float = 1.0) -> dict[str, float]:
-    """Limits that a row misses and by how much, in the limit's unit."""
-    limits = payload["job"]["limits"]
-    pairs = (
-        ("deadline", limits["deadline_s"], caution * row["duration_s"]["p50"]),
-        ("max_session", limits["max_session_s"], caution * row["duration_s"]["p50"]),
-        ("budget", limits["budget_usd"], caution * row["cost_usd"]["p50"]),
-    )
-    return {name: value - most for name, most, value in pairs if most is not None and value > most}
-
-
-def _limits(payload: Payload) -> Iterator[str]:
-    told = {miss["limit"]: miss["by"] for miss in payload["misses"]}
-    true = late(payload["best"], payload) if payload["best"] else {}
-    if set(told) != set(true) or any(not same(told[name], true[name]) for name in true):
-        yield f"limits missed are {true}, and {told} are told"
-
-
 def _nothing_better(payload: Payload) -> Iterator[str]:
     """No row that keeps the limits beats the pick by more than a plateau or the tie."""
     best = payload["best"]
     if not best:
         return
-    misses = bool(late(best, payload, best["caution"]))
+    misses = bool(missed(best, payload))
     margin = TIE if best["basis"] == "measured" and payload["tie"] else PLATEAU
     for name, row in rows_of(payload):
         if not name.startswith(("alternatives", "pareto", "machines")) or row["verdict"] != "fits":
             continue
-        kept = not late(row, payload, row["caution"])
+        kept = not missed(row, payload, row["caution"])
         if misses and kept:
             yield f"the pick misses a limit that {name} keeps"
         better = score_of(row, payload) < score_of(best, payload) * (1 - margin) - 1e-9
@@ -363,8 +348,11 @@ def _comparison(payload: Payload) -> Iterator[str]:
     for i, row in enumerate(rows):
         if row["verdict"] != "fits":
             yield f"rows[{i}] is a machine to run on and {row['verdict']}"
-        if bool(row["misses"]) != bool(late(row, payload)):
-            yield f"rows[{i}] misses {late(row, payload)}, and {row['misses']} is told"
+        found = [
+            *odds_follow(row, row["limits"], payload),
+            *misses_follow(row, row["limits"], row["misses"], payload),
+        ]
+        yield from (f"rows[{i}]: {text}" for text in found)
     for miss in payload["infeasible"]:
         short = miss["required_bytes"], miss["available_bytes"]
         if None not in short and short[0] <= short[1] and miss["reason"] == "memory":
@@ -372,7 +360,7 @@ def _comparison(payload: Payload) -> Iterator[str]:
 
 
 _WHOLE = (
-    _offers, _one_candidate_one_bill, _limits, _nothing_better, _tie, _front, _counts, _arithmetic,
+    _offers, _one_candidate_one_bill, _nothing_better, _tie, _front, _counts, _arithmetic,
     _waterfall, _choices,
 )  # fmt: skip
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from autotune.app import tune as model_tune
 from autotune.app.tracing import choose_traced
+from autotune.domain.limits import odds
 from autotune.domain.outcome import Spread
 from autotune.domain.plan import RunOnOffer
 from autotune.domain.units import HOUR_S
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
     from autotune.app.read_campaign import Campaign, Run
     from autotune.cost.model import Bill
     from autotune.domain.device import Offer
+    from autotune.domain.limits import LimitOdds
     from autotune.domain.outcome import Estimated
     from autotune.domain.plan import Hours
-    from autotune.domain.recommendation import Miss
     from autotune.search.selection import Objective
 
 _ONCE = ("load", "prepare", "compile", "final_save")
@@ -37,7 +38,7 @@ class _Best:
     """The best config of a job on one machine."""
 
     row: Estimated | None
-    misses: tuple[Miss, ...]
+    limits: tuple[LimitOdds, ...]
     busy: float
     reason: str
 
@@ -94,7 +95,8 @@ def _best(
         notes = list(tracing.notes)
         if chosen.index is not None:
             row = tracing.row(chosen.index)
-            return _Best(row, chosen.misses, _busy(bill, chosen.index, row), ""), notes
+            kept = odds(bill.job.limits, row.duration_s, row.cost_usd)
+            return _Best(row, kept, _busy(bill, chosen.index, row), ""), notes
     near = near_misses.nearest_misses(bill, 1)
     reason = near_misses.as_infeasible(bill, near[0]).reason if near else "no config is valid there"
     return _Best(None, (), 1.0, reason), notes
@@ -131,7 +133,7 @@ def _on_offer(run: Run, found: list[_Best], offer: Offer, hours: Hours) -> RunOn
         cost_usd=_times(seconds, offer.usd_per_hour / HOUR_S),
         hours="stated",
         model_s=model.duration_s.p50 if model else None,
-        misses=model.misses if model else (),
+        limits=model.limits if model else (),
     )
 
 
@@ -164,7 +166,7 @@ def _modelled(run: Run, found: list[_Best], offer: Offer) -> RunOnOffer:
         memory=max(best.row.memory_bytes.total / best.row.usable_bytes
                    for best in found if best.row is not None),
         shareable=all(_may_share(best.row, offer) for best in found if best.row is not None),
-        misses=tuple(miss for best in found for miss in best.misses),
+        limits=tuple(each for best in found for each in best.limits),
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from autotune.domain.comparison import (
     OneDevice,
     Split,
 )
+from autotune.domain.limits import odds, worst_excess
 from autotune.domain.units import format_bytes
 from autotune.search import near_misses, selection
 from autotune.search.by_offer import bill_of_offer
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from autotune.app.tune import _Priced
     from autotune.cost.model import Bill
     from autotune.domain.device import Offer
-    from autotune.domain.job import Job, Limits
+    from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
     from autotune.search.selection import Objective, Selection
 
@@ -110,7 +111,7 @@ def _compare_one(
             continue
         row = tracing.row(chosen.index)
         bills[row.offer] = bill
-        rows.append(_compared(bill, row, chosen, options.objective))
+        rows.append(_compared(bill, row, options.objective))
     rows = [_with_one_device(row, one_device) for row in rows]
     ranked = _ranked(job, priced, rows, bills, options.objective)
     warned = tuple(dict.fromkeys(warnings))
@@ -176,12 +177,12 @@ def _not_fitting(bill: Bill, priced: _Priced, number: int) -> NotFitting:
     return NotFitting(offer, most)
 
 
-def _compared(bill: Bill, row: Estimated, chosen: Selection, objective: Objective) -> Compared:
+def _compared(bill: Bill, row: Estimated, objective: Objective) -> Compared:
     session_s = bill.job.limits.max_session_s
     sessions = math.ceil(row.duration_s.p50 / session_s) if session_s else 1
     return Compared(
         row=row,
-        misses=chosen.misses,
+        limits=odds(bill.job.limits, row.duration_s, row.cost_usd),
         sessions=max(sessions, 1),
         splits=tuple(_splits(bill, objective)) if row.offer.count > 1 else (),
     )
@@ -220,7 +221,7 @@ def _ranked(
     first = _by_cost if objective == "cost" else _by_time
     leads = min(
         within or rows,
-        key=lambda found: (_missed_by(found, job.limits), *_at_worst(found, objective)),
+        key=lambda found: (max(worst_excess(found.limits), 0.0), *_at_worst(found, objective)),
         default=None,
     )
     better = [
@@ -258,15 +259,6 @@ def _at_worst(found: Compared, objective: Objective) -> tuple[float, float, str]
     """What decides who leads: the figures at the slow end of what nobody measured, as in `tune`."""
     first, second, label = _by_cost(found) if objective == "cost" else _by_time(found)
     return first * found.row.caution, second * found.row.caution, label
-
-
-def _missed_by(found: Compared, limits: Limits) -> float:
-    """By how much, relatively, a row misses the worst of the limits; 0 within all."""
-    of = {
-        "deadline": limits.deadline_s, "max_session": limits.max_session_s,
-        "budget": limits.budget_usd,
-    }  # fmt: skip
-    return max((miss.by / (of.get(miss.limit) or 1.0) for miss in found.misses), default=0.0)
 
 
 def _placed(found: Compared, ordered: Sequence[Compared]) -> Compared:

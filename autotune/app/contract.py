@@ -18,6 +18,7 @@ from autotune.cost.parameters import parameter_count, resolve_targets
 from autotune.domain.errors import InputError
 from autotune.domain.job import EVALUATION_ROWS, Assumption, Evaluation, Limits, Method
 from autotune.domain.jobfile import TrainSection
+from autotune.domain.limits import CONFIDENCE
 from autotune.domain.paths import stated_in
 from autotune.domain.units import format_bytes, parse_seconds, parse_usd
 
@@ -282,7 +283,18 @@ def limits_of(section: LimitsSection, assumed: Assumed) -> Limits:
         deadline_s=parse_seconds(section.deadline) if section.deadline else None,
         budget_usd=parse_usd(section.budget) if section.budget else None,
         max_session_s=parse_seconds(section.max_session) if section.max_session else None,
+        confidence=_confidence(section, assumed),
     )
+
+
+def _confidence(section: LimitsSection, assumed: Assumed) -> float:
+    """How sure the limits must be kept; assumed only where there is one."""
+    if section.confidence is not None:
+        return section.confidence
+    if section.deadline or section.budget or section.max_session:
+        why = "not stated; the probability with which a deadline and a budget must be kept"
+        _assume(assumed, "limits.confidence", CONFIDENCE, why)
+    return CONFIDENCE
 
 
 def _assume(assumed: Assumed, key: str, value: object, why: str) -> None:

@@ -30,7 +30,9 @@ SETTABLE = {
     "data.lengths": ("p50", "p95", "max", "mean", "histogram"),
     "train": ("epochs", "steps", "global_batch_size"),
     "evaluation": ("rows", "every_steps", "generate_tokens", "batch_size"),
-    "limits": ("deadline", "budget", "max_lost_work", "max_session", "vram_headroom"),
+    "limits": (
+        "deadline", "budget", "confidence", "max_lost_work", "max_session", "vram_headroom",
+    ),
 }  # fmt: skip
 _TOP = ("name", "model", "software")
 _ADAPTER_KEYS = ("rank", "alpha", "dropout", "targets")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.probe_plan import depths_of
 from autotune.app.probe_repeats import believed_of
+from autotune.domain.limits import odds
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
@@ -47,18 +48,9 @@ def is_measurement(record: ProbeRecord) -> bool:
 
 
 def late(job: Job, row: Estimated) -> dict[str, float]:
-    """Limits of the run as constraints: at most 0 where they are kept."""
-    limits = job.limits
-    pairs = {
-        "deadline": (limits.deadline_s, row.duration_s.p50),
-        "max_session": (limits.max_session_s, row.duration_s.p50),
-        "budget": (limits.budget_usd, row.cost_usd.p50),
-    }
-    return {
-        name: value / limit - 1.0 if limit > 0 else value
-        for name, (limit, value) in pairs.items()
-        if limit is not None
-    }
+    """Limits of the run as constraints: at most 0 where kept with the asked probability."""
+    found = odds(job.limits, row.duration_s, row.cost_usd)
+    return {each.limit: each.excess for each in found}
 
 
 def parts_of(record: ProbeRecord, row: Estimated) -> dict[str, float]:

@@ -22,8 +22,9 @@ from autotune.app.tracing import Tracing
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import OFFER
 from autotune.domain.errors import Interrupted
+from autotune.domain.limits import odds, worst_excess
 from autotune.domain.paths import near
-from autotune.domain.recommendation import Miss, ProbedRun
+from autotune.domain.recommendation import ProbedRun
 from autotune.domain.units import format_seconds, format_usd
 from autotune.probe.record import config_of
 from autotune.probe.trainer_arguments import check_arguments
@@ -169,7 +170,7 @@ def _taught(priced: model_tune._Priced, calibration: Calibration) -> model_tune.
 def _measured_answer(priced: model_tune._Priced, options: Options, found: Probed) -> Recommendation:
     """The best that ran, within the limits; the model that the probes taught fills in the rest."""
     rows = list(found.rows)
-    best, misses = _within_limits(rows, priced.job.limits)
+    best = _within_limits(rows, priced.job.limits)
     chosen = selection.best_index(priced.bill, options.objective, priced.job.limits)
     base = model_tune._answer(  # noqa: SLF001 - what surrounds the pick
         priced, options, found.explored, chosen, Tracing(priced.bill)
@@ -178,7 +179,6 @@ def _measured_answer(priced: model_tune._Priced, options: Options, found: Probed
         return replace(
             base,
             best=None,
-            misses=(),
             tie=False,
             ties=(),
             reasons={},
@@ -205,7 +205,6 @@ def _measured_answer(priced: model_tune._Priced, options: Options, found: Probed
         alternatives=tuple(item.row for item in shown),
         pareto=_front(rows),
         machines=_machines(base.machines, rows),
-        misses=misses,
         tie=bool(ties),
         ties=ties,
         reasons=_reasons(modelled, best, others),
@@ -250,37 +249,16 @@ def _machines(modelled: tuple[Estimated, ...], rows: list[MeasuredRow]) -> tuple
     return tuple(measured.get(row.offer, row) for row in modelled)
 
 
-def _within_limits(
-    rows: list[MeasuredRow], limits: Limits
-) -> tuple[MeasuredRow | None, tuple[Miss, ...]]:
-    """The best row that respects deadline and budget, else the nearest and by how much it misses.
+def _within_limits(rows: list[MeasuredRow], limits: Limits) -> MeasuredRow | None:
+    """The best row that keeps deadline and budget with the asked probability, else the nearest.
 
     `rows` are in order of preference.
     """
 
-    def misses(item: MeasuredRow) -> list[Miss]:
-        pairs = (
-            ("deadline", limits.deadline_s, item.row.duration_s.p50),
-            ("max_session", limits.max_session_s, item.row.duration_s.p50),
-            ("budget", limits.budget_usd, item.row.cost_usd.p50),
-        )
-        return [
-            Miss(name, value - limit)
-            for name, limit, value in pairs
-            if limit is not None and value > limit
-        ]
-
     def excess(item: MeasuredRow) -> float:
-        limit_of = {
-            "deadline": limits.deadline_s, "max_session": limits.max_session_s,
-            "budget": limits.budget_usd,
-        }  # fmt: skip
-        return max((m.by / max(limit_of[m.limit] or 0.0, 1e-9) for m in misses(item)), default=0.0)
+        return max(worst_excess(odds(limits, item.row.duration_s, item.row.cost_usd)), 0.0)
 
-    if not rows:
-        return None, ()
-    best = min(rows, key=excess)
-    return best, tuple(misses(best))
+    return min(rows, key=excess, default=None)
 
 
 def _reasons(bill: Bill, best: MeasuredRow, others: list[MeasuredRow]) -> dict[str, str]:

@@ -28,8 +28,9 @@ from autotune.app.changes import (
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import OFFER
 from autotune.domain.errors import InputError
+from autotune.domain.limits import odds
 from autotune.domain.recommendation import Relaxation
-from autotune.search.selection import best_index
+from autotune.search.selection import best_index, excess
 from autotune.space.enumerate import PLAIN, enumerate_candidates
 from autotune.space.file import load_space
 
@@ -250,22 +251,13 @@ def _machine(row: Estimated) -> tuple[str, int]:
 
 
 def _late(job: Job, row: Estimated) -> bool:
-    """Whether it misses the deadline, the longest session or the budget."""
-    limits, most = job.limits, (row.duration_s.p50, row.duration_s.p50, row.cost_usd.p50)
-    pairs = zip((limits.deadline_s, limits.max_session_s, limits.budget_usd), most, strict=True)
-    return any(limit is not None and value > limit for limit, value in pairs)
+    """Whether it does not keep the deadline, the session or the budget as surely as is asked."""
+    return not all(each.kept for each in odds(job.limits, row.duration_s, row.cost_usd))
 
 
 def _cheapest(bill: Bill) -> list[Estimated]:
     """The cheapest fitting candidate of every offer: one within its limits, where there is one."""
-    limits = bill.job.limits
-    late = np.zeros(len(bill), np.bool_)
-    for limit, values in (
-        (limits.deadline_s, bill.duration_s), (limits.budget_usd, bill.cost_usd),
-        (limits.max_session_s, bill.duration_s),
-    ):  # fmt: skip
-        if limit is not None:
-            late |= values > limit
+    late = excess(bill, bill.job.limits) > 0
     fits = np.flatnonzero(bill.feasible & np.isfinite(bill.cost_usd))
     order = np.lexsort((bill.duration_s[fits], bill.cost_usd[fits], late[fits]))
     first: dict[int, int] = {}

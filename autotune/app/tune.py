@@ -246,7 +246,6 @@ def _answer(
         pareto=tuple(tracing.row(i) for i in front),
         machines=machines,
         beyond=tuple(tracing.row(i) for i in selection.beyond_front(bill)[:BEYOND_SHOWN]),
-        misses=chosen.misses,
         tie=bool(ties),
         ties=ties,
         rejected=_rejected(priced, pick, options.objective),

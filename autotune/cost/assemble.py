@@ -7,36 +7,47 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.cost.checkpoint import interruptions_variance
 from autotune.cost.columns import Table
 from autotune.cost.uncertainty import Z90
-from autotune.cost.work import StepWork, evaluations, saves
+from autotune.cost.work import StepWork, evaluations, knob_values, saves
+from autotune.domain.candidates import OFFER
 from autotune.domain.outcome import Estimated, MemoryParts, Spread, TimeParts, bound_of
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from autotune.cost.columns import FloatArray
     from autotune.cost.model import Bill
     from autotune.domain.outcome import Bound, Verdict
+
+    Indices = NDArray[np.intp]
 
 
 def time_parts(bill: Bill, i: int) -> TimeParts:
     """[s] the parts of candidate `i`; they sum to its duration."""
-    one = bill.candidates.take(np.asarray([i]))
-    tables = {name: Table(t.outputs, t.row_of[[i]]) for name, t in bill.tables.items()}
-    work = StepWork.of(bill.job, tables, one)
-    steps = float(bill.steps[i])
-    first = bill.at("data", "first_batch_s", i)
+    parts = {name: float(seconds[0]) for name, seconds in _parts(bill, np.asarray([i])).items()}
+    return TimeParts(**parts)
+
+
+def _parts(bill: Bill, at: Indices) -> dict[str, FloatArray]:
+    """[s] the parts of the candidates at `at`, by the names of `TimeParts`."""
+    tables = {name: Table(t.outputs, t.row_of[at]) for name, t in bill.tables.items()}
+    work = StepWork.of(bill.job, tables, bill.candidates.take(at))
+    steps = bill.steps[at]
+    checkpoint, startup = tables["checkpoint"], tables["startup"]
     parts = {
-        "load": bill.at("startup", "load_s", i),
-        "prepare": bill.at("data", "prepare_s", i),
-        "compile": bill.at("startup", "compile_s", i),
-        "train": steps * float(work.step_s[0] - work.wait_s[0]),
-        "data_wait": steps * float(work.wait_s[0]) + first,
-        "evaluation": float(evaluations(bill.job, bill.steps[[i]])[0])
-        * bill.at("evaluation", "once_s", i),
-        "checkpoint": float(saves(bill.steps[[i]], bill.interval_steps[[i]])[0])
-        * bill.at("checkpoint", "save_s", i),
-        "final_save": bill.at("checkpoint", "final_save_s", i) * (bill.job.steps > 0),
+        "load": startup.gather("load_s"),
+        "prepare": tables["data"].gather("prepare_s"),
+        "compile": startup.gather("compile_s"),
+        "train": steps * (work.step_s - work.wait_s),
+        "data_wait": steps * work.wait_s + tables["data"].gather("first_batch_s"),
+        "evaluation": evaluations(bill.job, steps) * tables["evaluation"].gather("once_s"),
+        "checkpoint": saves(steps, bill.interval_steps[at]) * checkpoint.gather("save_s"),
+        "final_save": checkpoint.gather("final_save_s") * (bill.job.steps > 0),
     }
-    return TimeParts(**parts, lost_work=max(float(bill.duration_s[i]) - sum(parts.values()), 0.0))
+    total: FloatArray = np.sum(list(parts.values()), axis=0)
+    return {**parts, "lost_work": np.maximum(bill.duration_s[at] - total, 0.0)}
 
 
 _SPREAD_OF = {
@@ -46,29 +57,49 @@ _SPREAD_OF = {
 }  # fmt: skip
 
 
-def component_seconds(bill: Bill, i: int, parts: TimeParts) -> dict[str, float]:
-    """[s] of the bill by the component that errs: communication apart from the rest of a step."""
-    found: dict[str, float] = {}
-    for part, seconds in parts.as_dict().items():
+def component_seconds(bill: Bill, at: Indices) -> dict[str, FloatArray]:
+    """[s] by which the bill moves with each component: communication apart from the step's rest.
+
+    Work that is lost and done again is as much longer as the run is: each part counts with its
+    share of it. How much is lost errs with the checkpoints besides.
+    """
+    found: dict[str, FloatArray] = {}
+    parts = _parts(bill, at)
+    lost, duration = parts["lost_work"], bill.duration_s[at]
+    again = duration / np.maximum(duration - lost, 1e-9)
+    for part, seconds in parts.items():
         component = _SPREAD_OF[part]
-        found[component] = found.get(component, 0.0) + seconds
-    micro = float(bill.candidates.value("micro_batch_size", i))
-    micro_steps = bill.job.global_batch_size / (micro * bill.candidates.offer(i).count)
-    per_step = bill.at("collectives", "per_step_s", i)
-    links = micro_steps * bill.at("collectives", "per_micro_s", i) + per_step
-    found["collectives"] = min(float(bill.steps[i]) * links, found["compute"])
-    found["compute"] -= found["collectives"]
+        counted = seconds if part == "lost_work" else seconds * again
+        found[component] = found.get(component, 0.0) + counted
+    candidates, links = bill.candidates, bill.tables["collectives"]
+    micro = knob_values(candidates, "micro_batch_size")[at]
+    count = np.asarray([offer.count for offer in candidates.levels[OFFER]], np.float64)
+    micro_steps = bill.job.global_batch_size / (micro * count[candidates.codes[OFFER][at]])
+    per_step, per_micro = links.gather("per_step_s")[at], links.gather("per_micro_s")[at]
+    of_links = again * bill.steps[at] * (micro_steps * per_micro + per_step)
+    found["collectives"] = np.minimum(of_links, found["compute"])
+    found["compute"] = found["compute"] - found["collectives"]
     return found
 
 
-def _spread(bill: Bill, i: int, parts: TimeParts) -> float:
-    """Log standard deviation of the duration: parts that share a component err together.
+def duration_log_sd(bill: Bill, at: Indices) -> FloatArray:
+    """Log standard deviation of the durations at `at`: parts that share a component err together.
 
+    On a machine that may be taken back, the luck of how often is in it too.
     Source: derived: first-order error propagation over independent components.
     """
-    by_component = component_seconds(bill, i, parts)
-    variance = sum((s * bill.at(c, "log_sd", i)) ** 2 for c, s in by_component.items())
-    return math.sqrt(variance) / max(parts.total, 1e-9)
+    seconds = component_seconds(bill, at)
+    variance = sum((s * bill.tables[c].gather("log_sd")[at]) ** 2 for c, s in seconds.items())
+    duration = bill.duration_s[at]
+    startup = bill.tables["startup"]
+    luck = interruptions_variance(
+        running_s=duration,
+        interval_s=bill.interval_steps[at] * bill.step_s[at],
+        interruptions_per_s=bill.tables["price"].gather("interruptions_per_s")[at],
+        restart_s=(startup.gather("load_s") + startup.gather("compile_s"))[at],
+    )
+    found: FloatArray = np.sqrt(variance + luck) / np.maximum(duration, 1e-9)
+    return found
 
 
 def _step_bound(bill: Bill, i: int) -> Bound:
@@ -100,7 +131,7 @@ def estimate(bill: Bill, i: int) -> Estimated:
     real_tokens = bill.at("compute", "real_tokens_per_step", i)
     peak = offer.device.peak_flop_per_s(config.precision) * count
     useful = bill.at("compute", "useful_flop_per_step", i)
-    grow = math.exp(Z90 * _spread(bill, i, parts))
+    grow = math.exp(Z90 * float(duration_log_sd(bill, np.asarray([i]))[0]))
     duration = parts.total
     usd_per_s = offer.usd_per_hour / 3600.0
     memory_parts = MemoryParts(

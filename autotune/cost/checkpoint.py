@@ -133,6 +133,25 @@ def lost_work_s(
     return lost
 
 
+def interruptions_variance(
+    *,
+    running_s: FloatArray,
+    interval_s: FloatArray,
+    interruptions_per_s: FloatArray,
+    restart_s: FloatArray,
+) -> FloatArray:
+    """[s^2] variance of the time that interruptions cost, at a rate that is known.
+
+    Formula: rate x running x E[X^2], where one interruption costs X = U + restart with U uniform
+    over the interval: E[X^2] = interval^2 / 3 + interval x restart + restart^2.
+    Source: derived: a compound Poisson process.
+    """
+    interval = np.minimum(interval_s, running_s)
+    square = interval**2 / 3.0 + interval * restart_s + restart_s**2
+    found: FloatArray = np.asarray(interruptions_per_s, np.float64) * running_s * square
+    return found
+
+
 def resumed_s(
     *, running_s: FloatArray, session_s: float | None, save_s: FloatArray, restart_s: FloatArray
 ) -> FloatArray:

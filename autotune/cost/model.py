@@ -84,8 +84,12 @@ class Bill:
         Without the gain of a knob that was not measured, and at the slow end of a device that no
         step was measured on; 1 where both were.
         """
-        own = self.tables["compute"]
-        return own.gather("unseen_device") * own.gather("unmeasured_gain")
+        return self.tables["compute"].gather("unseen_device") * self.unmeasured_gain
+
+    @property
+    def unmeasured_gain(self) -> FloatArray:
+        """[n] a step without the gain of knobs that nobody measured, over the step; at least 1."""
+        return self.tables["compute"].gather("unmeasured_gain")
 
     @property
     def feasible(self) -> np.ndarray:

@@ -67,9 +67,8 @@ def variance_shares(bill: Bill, i: int) -> dict[str, float]:
     Causes: lengths, padding, compile, device (no training step on it was measured), step (whatever
     else measured steps would settle), and the other components of the bill.
     """
-    parts = bill.time_parts(i)
-    seconds = component_seconds(bill, i, parts)
-    of_bill = {c: (s * bill.at(c, "log_sd", i)) ** 2 for c, s in seconds.items()}
+    seconds = component_seconds(bill, np.asarray([i]))
+    of_bill = {c: (float(s[0]) * bill.at(c, "log_sd", i)) ** 2 for c, s in seconds.items()}
     in_step = of_bill.pop("compute")
     causes = _step_causes(bill, i)
     found = {**of_bill, **{cause: share * in_step for cause, share in causes.items()}}

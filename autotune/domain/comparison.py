@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autotune.domain.limits import misses
+
 if TYPE_CHECKING:
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
+    from autotune.domain.limits import LimitOdds, Miss
     from autotune.domain.outcome import Estimated
-    from autotune.domain.recommendation import Miss
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Compared:
     """
 
     row: Estimated
-    misses: tuple[Miss, ...]
+    limits: tuple[LimitOdds, ...]
     tie: bool = False
     could_be_cheapest: bool = False
     flip_usd_per_hour: float | None = None
@@ -59,6 +61,11 @@ class Compared:
     one_device: OneDevice | None = None  # offers of several devices
     splits: tuple[Split, ...] = ()  # the same
     spot: SpotTerms | None = None
+
+    @property
+    def misses(self) -> tuple[Miss, ...]:
+        """The limits that it does not keep with the asked probability."""
+        return misses(self.limits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from autotune.domain.limits import BUDGET, CONFIDENCE, DEADLINE, SESSION
 from autotune.domain.paths import stated_in
 
 if TYPE_CHECKING:
@@ -83,6 +84,15 @@ class Limits:
     deadline_s: float | None = None
     budget_usd: float | None = None
     max_session_s: float | None = None
+    confidence: float = CONFIDENCE  # probability with which each of the three must be kept
+
+    @property
+    def stated(self) -> tuple[tuple[str, float], ...]:
+        """The limits of time and money that somebody stated, by name, in seconds or USD."""
+        pairs = (
+            (DEADLINE, self.deadline_s), (SESSION, self.max_session_s), (BUDGET, self.budget_usd),
+        )  # fmt: skip
+        return tuple((name, value) for name, value in pairs if value is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from autotune.domain.jobvalues import (
     MAX_STEPS,
     TEXT,
     Batch,
+    Confidence,
     Duration,
     Electricity,
     Knobs,
@@ -252,6 +253,7 @@ class LimitsSection(Section):
 
     deadline: Duration | None = None
     budget: Money | None = None
+    confidence: Confidence | None = None
     max_lost_work: Duration | None = None
     max_session: Duration | None = None
     vram_headroom: Annotated[float, real(0.0, 0.9)] | None = None

@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from autotune.domain.config import knob
 from autotune.domain.errors import InputError
+from autotune.domain.limits import CONFIDENCE, LEAST_CONFIDENCE, MOST_CONFIDENCE
 from autotune.domain.machine_text import machine_entry
 from autotune.domain.units import (
     parse_bytes,
@@ -144,6 +145,24 @@ def real(low: float, high: float, *, open_low: bool = False) -> BeforeValidator:
         return number
 
     return BeforeValidator(check)
+
+
+def _confidence(value: object) -> float:
+    """How sure a limit must be kept: better than a coin's toss, never certain."""
+    number = _number_of(value)
+    if number is None or not LEAST_CONFIDENCE < number < MOST_CONFIDENCE:
+        msg = (
+            f"{shown(value)} must be a probability above {LEAST_CONFIDENCE:g} and below "
+            f"{MOST_CONFIDENCE:g}: {CONFIDENCE:g} asks for 8 chances in 10"
+        )
+        percent = number is not None and 50.0 < number < 100.0  # noqa: PLR2004 - per cent
+        if number is not None and percent:
+            msg += f"; {number:g} % is written {number / 100:g}"
+        raise wrong(msg)
+    return number
+
+
+Confidence = Annotated[float, BeforeValidator(_confidence)]
 
 
 def _number_of(value: object) -> float | None:

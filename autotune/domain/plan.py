@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from autotune.domain.limits import misses
+
 if TYPE_CHECKING:
     from autotune.domain.device import Offer
     from autotune.domain.job import Assumption
+    from autotune.domain.limits import LimitOdds, Miss
     from autotune.domain.outcome import Estimated, Spread
-    from autotune.domain.recommendation import Miss
     from autotune.domain.schedule import Schedule
 
 Hours = Literal["model", "stated"]
@@ -32,8 +34,13 @@ class RunOnOffer:
     busy: float = 1.0  # share of its time in which it needs the device
     memory: float = 1.0  # share of the device's usable memory
     shareable: bool = False
-    misses: tuple[Miss, ...] = ()
+    limits: tuple[LimitOdds, ...] = ()  # of its stages, each against the limits of its job
     reason: str = ""
+
+    @property
+    def misses(self) -> tuple[Miss, ...]:
+        """The limits that its stages do not keep with the asked probability."""
+        return misses(self.limits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,21 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from autotune.domain.limits import misses, odds
+
 if TYPE_CHECKING:
     from autotune.domain.config import Config, KnobClass
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
+    from autotune.domain.limits import LimitOdds, Miss
     from autotune.domain.outcome import Estimated, Infeasible
     from autotune.domain.shortfall import Shortfall
     from autotune.domain.waterfall import Journey
-
-
-@dataclass(frozen=True, slots=True)
-class Miss:
-    """A limit that the best candidate misses, in the limit's own unit (seconds or USD)."""
-
-    limit: str
-    by: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +175,6 @@ class Recommendation:
     today: Estimated | None
     alternatives: tuple[Estimated, ...]
     pareto: tuple[Estimated, ...]
-    misses: tuple[Miss, ...]
     tie: bool  # with the alternatives at `ties`
     rejected: Rejected
     search: SearchRecord
@@ -200,3 +194,14 @@ class Recommendation:
     ties: tuple[int, ...] = ()  # places among the alternatives that cannot be told apart from best
     asked: Asked | None = None  # None: not from a command line
     writes_to: str | None = None  # where the user's own file makes its trainer write, if it says so
+
+    @property
+    def limits(self) -> tuple[LimitOdds, ...]:
+        """How likely each limit of the job is kept by `best`; nothing where nothing fits."""
+        best = self.best
+        return odds(self.job.limits, best.duration_s, best.cost_usd) if best else ()
+
+    @property
+    def misses(self) -> tuple[Miss, ...]:
+        """The limits that `best` does not keep with the asked probability."""
+        return misses(self.limits)

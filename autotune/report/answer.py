@@ -16,13 +16,13 @@ from autotune.report.comparison import (
     worth_a_probe_section,
 )
 from autotune.report.how_to_run import run_section
+from autotune.report.limits import chances, limit_phrases
 from autotune.report.phrases import (
     bound_words,
     config_phrase,
     differences,
     fit_phrase,
     global_batch,
-    limit_phrase,
     memory_phrase,
     offer_name,
     price_phrase,
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         AssumedPayload,
         EstimatePayload,
         JobPayload,
+        LimitOddsPayload,
         NearestPayload,
         RecommendationPayload,
         RejectedPayload,
@@ -96,7 +97,7 @@ def estimate_sections(payload: EstimatePayload) -> list[Section]:
     """The report of one priced configuration."""
     row = payload["row"]
     lead, fits = row_blocks(row, f"{payload['job']['name']}: ")
-    late = [Paragraph(_sentence(miss) + ".", "bad") for miss in missed_limits(payload["job"], row)]
+    late = limit_blocks(payload["limits"], payload["job"])
     sections = [
         Section("", (lead, *late, fits)),
         *_missing(payload),
@@ -189,10 +190,7 @@ def _answer(payload: RecommendationPayload) -> Section:
         "strong",
     )
     blocks: list[Block] = [lead]
-    blocks += [
-        Paragraph(_sentence(limit_phrase(miss["limit"], miss["by"])) + ".", "bad")
-        for miss in payload["misses"]
-    ]
+    blocks += limit_blocks(payload["limits"], payload["job"])
     today = payload["today"]
     if today:
         blocks.append(Paragraph(_saving(today, row), "good"))
@@ -204,6 +202,13 @@ def _answer(payload: RecommendationPayload) -> Section:
     return Section("", tuple(blocks))
 
 
+def limit_blocks(found: Sequence[LimitOddsPayload], job: JobPayload) -> list[Block]:
+    """The stated limits: those that are missed, then those that are kept, with their odds."""
+    kept, missed = limit_phrases(found, job["limits"]["confidence"])
+    blocks: list[Block] = [Paragraph(f"{_sentence(missed)}.", "bad")] if missed else []
+    return [*blocks, Paragraph(f"{_sentence(kept)}.")] if kept else blocks
+
+
 def _nothing_fits(payload: RecommendationPayload) -> list[Section]:
     rejected = payload["rejected"]
     lead = nothing_fits(payload["job"], payload["search"]["priced"], rejected["count"])
@@ -211,21 +216,6 @@ def _nothing_fits(payload: RecommendationPayload) -> list[Section]:
     return [
         Section("", (lead,)),
         *shortfall_sections(missing, rejected["relaxations"], payload.get("asked"), nearest=True),
-    ]
-
-
-def missed_limits(job: JobPayload, row: Row) -> list[str]:
-    """Limits that this row misses."""
-    limits = job["limits"]
-    pairs = (
-        ("deadline", limits["deadline_s"], row["duration_s"]["p50"]),
-        ("budget", limits["budget_usd"], row["cost_usd"]["p50"]),
-        ("max_session", limits["max_session_s"], row["duration_s"]["p50"]),
-    )
-    return [
-        limit_phrase(name, value - limit)
-        for name, limit, value in pairs
-        if limit is not None and value > limit
     ]
 
 
@@ -265,7 +255,8 @@ def _job_section(job: JobPayload, row: Row | None) -> Section:
     if limits["max_session_s"] is not None:
         stated.append(f"sessions of at most {format_seconds(limits['max_session_s'])}")
     if stated:
-        lines.append(f"limit: {', '.join(stated)}")
+        asked = chances(limits["confidence"])
+        lines.append(f"limit: {', '.join(stated)}; {asked} are asked for")
     return Section("The job", (Bullets(tuple(lines)),))
 
 

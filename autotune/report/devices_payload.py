@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.report.csv_rows import flattened, rows_csv
+from autotune.report.limits import limits_payload, misses_payload
 from autotune.report.payload import assumed_payload, decisive, job_payload, row_payload
 from autotune.report.schema import SCHEMA_VERSION
 
@@ -104,7 +105,8 @@ def _row(found: Compared, variant: str) -> Payload:
     return {
         **row_payload(found.row),
         "variant": variant or None,
-        "misses": [{"limit": miss.limit, "by": float(miss.by)} for miss in found.misses],
+        "limits": limits_payload(found.limits),
+        "misses": misses_payload(found.misses),
         "tie": found.tie,
         "could_be_cheapest": found.could_be_cheapest,
         "flip_usd_per_hour": found.flip_usd_per_hour,
@@ -192,6 +194,7 @@ def _plain(row: Payload) -> Payload:
     return {
         "variant": row["variant"],
         **row,
+        "limits": [f"{each['limit']} {each['probability']:.3f}" for each in row["limits"]],
         "misses": [miss["limit"] for miss in row["misses"]],
         "shardings": [split["sharding"] for split in row["shardings"] if split["fits"]],
     }

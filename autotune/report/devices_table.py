@@ -17,6 +17,7 @@ from autotune.report.devices_notes import (
     variant_and_machine,
 )
 from autotune.report.glossary import with_words
+from autotune.report.limits import chances, stated_limits
 from autotune.report.markdown import sections_markdown
 from autotune.report.phrases import BASIS, config_phrase, probability, step_arithmetic
 from autotune.report.price_marks import marks_note, price_marks
@@ -88,13 +89,14 @@ def comparison_lead(payload: Payload, part: Payload) -> Section:
     leads = part["leads"]
     first = "cheapest" if leads is cheapest else "cheapest, as far as it was measured"
     lines = [f"{first}: {_won(leads)}", f"fastest: {_won(fastest)}"]
-    limits = {k: v for k, v in job["limits"].items() if v is not None}
+    limits = stated_limits(job["limits"])
     if limits:
         within = part["cheapest_within_limits"]
         lines.append(
-            f"cheapest within {limits_phrase(limits)}: {_won(within)}"
+            f"cheapest within {limits_phrase(limits)}: {_won(within)}, {least_odds(within)}"
             if within
-            else f"within {limits_phrase(limits)}: none of them"
+            else f"within {limits_phrase(limits)}: none of them with "
+            f"{chances(job['limits']['confidence'])}"
         )
     blocks: list[Block] = [
         Paragraph(f"{job['name']}: {step_arithmetic(job)}.", "strong"),
@@ -133,6 +135,11 @@ def _price(row: Payload) -> str:
     seen = f", seen {age} days ago" if age is not None else f", {row['price_source'][:60]}"
     marks = f" ({price_marks(row)})" if price_marks(row) else ""
     return f" at {format_usd(row['usd_per_hour'])}/h{seen}{marks}"
+
+
+def least_odds(row: Payload) -> str:
+    """The odds of the limit that a row is least sure to keep."""
+    return f"kept with {chances(min(each['probability'] for each in row['limits']))}"
 
 
 def limits_phrase(limits: Payload) -> str:
@@ -185,7 +192,7 @@ def _table(rows: Sequence[Payload], part: Payload) -> list[Block]:
     note = (
         "seen: the age of a price that was looked up. wins below: the price in USD/h under which "
         "the row would be the cheapest; the cheapest stays so below the figure after its <. "
-        "late, dear: beyond the deadline, the budget."
+        "late, dear: not sure enough to be within the deadline, the budget."
     )
     note += f" {marks_note(shown)}" if marks_note(shown) else ""
     if len(shown) < len(rows):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.domain.limits import BUDGET, DEADLINE, SESSION
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.html_bills import PICK, TODAY
 from autotune.report.html_blocks import drawn_cell, head_html
 from autotune.report.html_drawn import Range, ranges_drawn
 from autotune.report.html_markup import Markup, breakable, tag
+from autotune.report.limits import missed_words
 from autotune.report.phrases import between, config_phrase, offer_name, probability
 from autotune.report.screens.words import difference_words
 
@@ -109,15 +111,9 @@ def figures(row: Row, limits: LimitsPayload) -> list[Markup]:
 
 
 def missed(row: Row, limits: LimitsPayload) -> tuple[str, str]:
-    """Which limits of time and of money its middle is past; empty where it keeps them."""
-    time_s, usd = row["duration_s"]["p50"], row["cost_usd"]["p50"]
-    deadline, session, budget = (
-        limits["deadline_s"], limits["max_session_s"], limits["budget_usd"],
-    )  # fmt: skip
-    late = "past the deadline" if deadline is not None and time_s > deadline else ""
-    if not late and session is not None and time_s > session:
-        late = "longer than a session"
-    return late, "over the budget" if budget is not None and usd > budget else ""
+    """Which limits of time and of money it does not keep; empty where it keeps them."""
+    words = missed_words(limits, row)
+    return words.get(DEADLINE) or words.get(SESSION, ""), words.get(BUDGET, "")
 
 
 def figure_cell(

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cost.uncertainty import Z90
 from autotune.domain.config import KNOBS
+from autotune.domain.limits import odds
 from autotune.domain.recommendation import Decisive
 from autotune.report.how_to_run import next_steps
+from autotune.report.limits import limits_payload, misses_payload
 from autotune.report.probes import probed_payload
 from autotune.report.schema import (
     SCHEMA_VERSION,
@@ -64,7 +66,8 @@ def recommendation_payload(rec: Recommendation) -> RecommendationPayload:
         "today": row_payload(rec.today) if rec.today else None,
         "alternatives": [row_payload(row) for row in rec.alternatives],
         "pareto": [row_payload(row) for row in rec.pareto],
-        "misses": [{"limit": miss.limit, "by": _real(miss.by, "misses.by")} for miss in rec.misses],
+        "limits": limits_payload(rec.limits),
+        "misses": misses_payload(rec.misses),
         "tie": bool(rec.tie),
         "ties": [_whole(place) for place in rec.ties],
         "narrowest": rec.narrowest,
@@ -166,6 +169,7 @@ def estimate_payload(
     payload: EstimatePayload = {
         "schema_version": SCHEMA_VERSION,
         "row": row_payload(row),
+        "limits": limits_payload(odds(job.limits, row.duration_s, row.cost_usd)),
         "job": job_payload(job),
         "assumed": assumed_payload(job.assumed),
         "contradictions": list(contradictions),
@@ -203,6 +207,7 @@ def job_payload(job: Job) -> JobPayload:
             "deadline_s": _maybe(job.limits.deadline_s, "job.limits.deadline_s"),
             "budget_usd": _maybe(job.limits.budget_usd, "job.limits.budget_usd"),
             "max_session_s": _maybe(job.limits.max_session_s, "job.limits.max_session_s"),
+            "confidence": _real(job.limits.confidence, "job.limits.confidence"),
         },
         "closed_knobs": [
             name

@@ -267,12 +267,6 @@ def speed_phrase(row: Row) -> str:
     )
 
 
-def limit_phrase(name: str, by: float) -> str:
-    """A missed limit: "deadline missed by 3.2 h"."""
-    shown = format_usd(by) if "budget" in name or name.endswith("usd") else format_seconds(by)
-    return f"{name.removesuffix('_s').removesuffix('_usd').replace('_', ' ')} missed by {shown}"
-
-
 def change_phrase(before: float, after: float, shown: str) -> str:
     """A signed change with its percentage: "-25.6 h (-67%)". `shown` is its absolute size."""
     if before == after:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.report.csv_rows import rows_csv
+from autotune.report.limits import limits_payload, misses_payload
 from autotune.report.payload import assumed_payload, decisive, row_payload
 from autotune.report.schema import SCHEMA_VERSION
 
@@ -116,7 +117,8 @@ def _run(run: PlannedRun, found: Plan) -> Payload:
         "stated_s": None if run.hours is None else run.hours * 3600.0 * run.expected_fraction,
         **_figures(here),
         "best": row_payload(here.row) if here.row is not None else None,
-        "misses": [{"limit": miss.limit, "by": float(miss.by)} for miss in here.misses],
+        "limits": limits_payload(here.limits),
+        "misses": misses_payload(here.misses),
         "on": [_figures(each) for each in run.on],
     }
 

@@ -11,6 +11,7 @@ from autotune.report.blocks import Bullets, Paragraph, Section, Table
 from autotune.report.claim import contradictions_section
 from autotune.report.csv_rows import flattened, rows_csv
 from autotune.report.glossary import with_words
+from autotune.report.limits import limits_payload, misses_payload
 from autotune.report.markdown import sections_markdown
 from autotune.report.payload import assumed_payload, decisive, job_payload, row_payload
 from autotune.report.phrases import change_phrase, config_phrase, offer_name, seconds_span, usd_span
@@ -83,7 +84,8 @@ def _part(part: Recomputed) -> Payload:
             }
             for each in part.observations
         ],
-        "misses": [{"limit": miss.limit, "by": float(miss.by)} for miss in after.misses],
+        "limits": limits_payload(after.limits),
+        "misses": misses_payload(after.misses),
         "run_dir": after.run_dir,
     }
 

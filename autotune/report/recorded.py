@@ -15,10 +15,14 @@ from typing import (
 
 from autotune.domain.config import completed
 from autotune.domain.errors import InputError
+from autotune.domain.limits import CONFIDENCE
+from autotune.report.limits import odds_of_row
 from autotune.report.schema import SCHEMA_VERSION, RecommendationPayload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from autotune.report.schema import LimitsPayload
 
 
 def recorded_payload(content: Mapping[str, Any], where: str) -> RecommendationPayload:
@@ -31,7 +35,17 @@ def recorded_payload(content: Mapping[str, Any], where: str) -> RecommendationPa
     if missing:
         msg = f"the answer in {where} is damaged at {missing.lstrip('.')}"
         raise InputError(msg, "tune again with another --run")
-    return cast("RecommendationPayload", _with_later_knobs(content))
+    return _with_odds(cast("RecommendationPayload", _with_later_knobs(content)))
+
+
+def _with_odds(content: RecommendationPayload) -> RecommendationPayload:
+    """The answer with how likely its limits are kept, which older records lack."""
+    job, best = content["job"], content["best"]
+    if "limits" in content:
+        return content
+    limits: LimitsPayload = {**job["limits"], "confidence": CONFIDENCE}
+    found = odds_of_row(limits, best) if best else []
+    return {**content, "job": {**job, "limits": limits}, "limits": found}
 
 
 def _with_later_knobs(content: Mapping[str, Any]) -> dict[str, Any]:

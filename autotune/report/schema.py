@@ -62,6 +62,17 @@ class LimitsPayload(TypedDict):
     deadline_s: float | None
     budget_usd: float | None
     max_session_s: float | None
+    confidence: NotRequired[float]  # probability with which each of them is to be kept
+
+
+class LimitOddsPayload(TypedDict):
+    """How likely a stated limit is kept; in seconds or USD."""
+
+    limit: str  # deadline, max_session or budget
+    value: float  # the limit
+    probability: float
+    kept: bool  # the probability is at least that which is asked for
+    held: float  # what is kept with the asked probability
 
 
 class JobPayload(TypedDict):
@@ -96,7 +107,7 @@ class AssumedPayload(TypedDict):
 
 
 class MissPayload(TypedDict):
-    """A limit that is missed, in its own unit."""
+    """A limit that is not kept: what is kept with the asked probability lies so far beyond it."""
 
     limit: str
     by: float
@@ -358,6 +369,7 @@ class RecommendationPayload(TypedDict):
     today: Row | None
     alternatives: list[Row]
     pareto: list[Row]
+    limits: NotRequired[list[LimitOddsPayload]]  # of best; empty: none stated, or nothing fits
     misses: list[MissPayload]
     tie: bool
     ties: NotRequired[list[int]]  # places among the alternatives that the tie is with
@@ -388,6 +400,7 @@ class EstimatePayload(TypedDict):
 
     schema_version: int
     row: Row
+    limits: NotRequired[list[LimitOddsPayload]]  # how likely the row keeps each stated limit
     job: JobPayload
     assumed: list[AssumedPayload]
     contradictions: NotRequired[list[str]]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.domain.limits import CONFIDENCE
 from autotune.search.censored import residuals_of
 from autotune.search.dominance import dominated
 from autotune.search.improvement import expected_improvement, normal_cdf
@@ -41,7 +42,6 @@ INFLATED = 3.0  # times the sd, for a neighbour's sake
 PLATEAU = 0.003  # relative; candidates closer than this are not told apart by a choice
 TIE = 0.01
 Z90 = 1.2816
-LIKELY_KEPT = 0.5  # probability from which a measured candidate counts as keeping the limits
 LEAST_DOUBT = 0.003  # sd of the log of a limited figure, however much was measured
 LOOKED_AT = 1.3  # times the sd, for a candidate that may be chosen after the next probe
 SAMPLE = 2000  # candidates at which a part's bend is looked for
@@ -105,7 +105,8 @@ class Outlook:
             self.keeps_probability = np.ones(len(priced))
         self.log_cost = self._expected_log_total()
         fitting = self._with_room(history.fitting(priced))
-        keeping = [i for i in fitting if self.keeps_probability[i] >= LIKELY_KEPT]
+        self.asked = priced.confidence if isinstance(priced, Limited) else CONFIDENCE
+        keeping = [i for i in fitting if self.keeps_probability[i] >= self.asked]
         self.fitting = keeping or fitting
         self.incumbent = min(keeping, key=lambda i: self.log_cost[i], default=None)
         self.allowed = self._allowed()
@@ -365,7 +366,7 @@ class Outlook:
         plain = near[min(range(len(near)), key=lambda k: (keys[k], self.log_cost[near[k]]))]
         twins = self.twins(plain)
         twins = twins[
-            self.keeps_probability[twins] >= min(LIKELY_KEPT, self.keeps_probability[plain])
+            self.keeps_probability[twins] >= min(self.asked, self.keeps_probability[plain])
         ]
         return int(twins[np.argmin(self.log_cost[twins])])
 

@@ -191,6 +191,11 @@ class BilledCandidates:
             return duration
         return duration / 3600.0 * self._at(at)["price"]
 
+    @property
+    def confidence(self) -> float:
+        """As the job asks."""
+        return self.bill.job.limits.confidence
+
     def excesses(self, factors: Mapping[str, FloatArray], at: Indices) -> dict[str, FloatArray]:
         """The log of the run's figures over the job's limits, for limits that any can miss."""
         limits = self.bill.job.limits

@@ -20,6 +20,7 @@ from optuna.samplers import BaseSampler
 
 from autotune.domain.candidates import OFFER
 from autotune.domain.errors import InputError
+from autotune.domain.limits import CONFIDENCE
 from autotune.search.calibrated import CalibratedSampler
 from autotune.search.priced import Limited
 
@@ -89,6 +90,11 @@ class Blend:
         cost = self._cost.totals(factors, at)
         found: FloatArray = cost ** (1.0 - self.weight) * time**self.weight
         return found
+
+    @property
+    def confidence(self) -> float:
+        """As for either objective."""
+        return self._cost.confidence if isinstance(self._cost, Limited) else CONFIDENCE
 
     def excesses(self, factors: Mapping[str, FloatArray], at: Indices) -> dict[str, FloatArray]:
         """The job's limits, if it has any."""

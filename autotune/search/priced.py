@@ -120,6 +120,10 @@ class Priced(Protocol):
 class Limited(Protocol):
     """A `Priced` whose job has limits besides memory: a deadline, a budget."""
 
+    @property
+    def confidence(self) -> float:
+        """The probability with which the limits must be kept."""
+
     def excesses(
         self, factors: Mapping[str, FloatArray], at: NDArray[np.intp]
     ) -> dict[str, FloatArray]:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from autotune.cost.assemble import duration_log_sd
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
-from autotune.domain.recommendation import Miss
+from autotune.domain.limits import BUDGET, DEADLINE, SESSION, standard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,14 +49,12 @@ class Selection:
     optimum: the exact optimum; `index` is it, or a plainer candidate within 0.1 % of it.
     runner_up: the best candidate that trains differently from `index`.
     tie: the runner-up is within 1 % of the optimum.
-    misses: limits that even the candidate nearest to them misses.
     """
 
     index: int | None
     optimum: int | None
     runner_up: int | None
     tie: bool
-    misses: tuple[Miss, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,57 +104,47 @@ def choosable(bill: Bill, among: Iterable[int] | None = None) -> BoolArray:
 def best_index(
     bill: Bill, objective: Objective, limits: Limits, among: Iterable[int] | None = None
 ) -> Selection:
-    """The best feasible candidate that respects deadline and budget.
+    """The best feasible candidate that keeps deadline and budget with the asked probability.
 
-    When none respects them, the candidate nearest to the limits: the soonest for a deadline, the
+    When none keeps them, the candidate nearest to the limits: the soonest for a deadline, the
     cheapest for a budget, the smallest relative excess for both. `among` restricts the choice.
     """
     pool = choosable(bill, among)
     if not pool.any():
         return Selection(None, None, None, tie=False)
-    excess = _excess(bill, limits)
-    within = pool & (excess <= 0)
+    over = excess(bill, limits)
+    within = pool & (over <= 0)
     if within.any():
         optimum = _least(bill, within, objective)
         index = _plainest(bill, within, objective, optimum)
         pool = within
     else:
-        nearest = pool & (excess <= excess[pool].min())
+        nearest = pool & (over <= over[pool].min())
         index = optimum = _least(bill, nearest, objective)
     runner_up = _runner_up(bill, pool, objective, index)
     tie = runner_up is not None and _near(bill, objective, runner_up, optimum)
     tie = tie and runner_up is not None and _expected_alike(bill, objective, runner_up, index)
-    return Selection(index, optimum, runner_up, tie, _misses(bill, limits, index))
+    return Selection(index, optimum, runner_up, tie)
 
 
-def _excess(bill: Bill, limits: Limits) -> FloatArray:
-    """[n] by how much, relatively, the worst of the limits is missed; 0 within all.
+def excess(bill: Bill, limits: Limits) -> FloatArray:
+    """[n] by how much, relatively, the worst of the limits is missed; at most 0 where all are kept.
 
-    At the pessimistic end of what nobody measured, as everything that decides is (`figures`).
+    A limit is kept where the bill's own distribution stays within it with the probability that the
+    job asks for: what lies at that quantile is held against it. A gain that nobody measured keeps
+    no limit: it is left out.
     """
-    excess = np.zeros(len(bill))
-    time, cost = bill.duration_s * bill.caution, bill.cost_usd * bill.caution
-    for limit, values in (
-        (limits.deadline_s, time),
-        (limits.max_session_s, time),
-        (limits.budget_usd, cost),
-    ):
-        if limit is not None:
-            over = values - limit
-            excess = np.maximum(excess, over / limit if limit > 0 else np.maximum(over, 0.0))
-    return excess
-
-
-def _misses(bill: Bill, limits: Limits, index: int) -> tuple[Miss, ...]:
-    found = []
-    if limits.deadline_s is not None and bill.duration_s[index] > limits.deadline_s:
-        found.append(Miss("deadline", float(bill.duration_s[index] - limits.deadline_s)))
-    session = limits.max_session_s
-    if session is not None and bill.duration_s[index] > session:
-        found.append(Miss("max_session", float(bill.duration_s[index] - session)))
-    if limits.budget_usd is not None and bill.cost_usd[index] > limits.budget_usd:
-        found.append(Miss("budget", float(bill.cost_usd[index] - limits.budget_usd)))
-    return tuple(found)
+    found = np.full(len(bill), -np.inf)
+    if not limits.stated:
+        return found
+    spread = duration_log_sd(bill, np.arange(len(bill)))
+    grow = np.exp(standard(limits.confidence) * spread) * bill.unmeasured_gain
+    held = {DEADLINE: bill.duration_s * grow, BUDGET: bill.cost_usd * grow}
+    held[SESSION] = held[DEADLINE]
+    for name, limit in limits.stated:
+        over = held[name] - limit
+        found = np.maximum(found, over / limit if limit > 0 else over)
+    return found
 
 
 def figures(bill: Bill, objective: Objective) -> tuple[FloatArray, FloatArray]:
@@ -309,9 +298,9 @@ def alternatives(
     one offer while other offers have some left. Where the pick keeps the job's limits, so do they.
     """
     pool = choosable(bill, among)
-    excess = _excess(bill, bill.job.limits)
-    if excess[pick] <= 0:
-        pool &= excess <= 0
+    over = excess(bill, bill.job.limits)
+    if over[pick] <= 0:
+        pool &= over <= 0
     groups = _best_of_groups(bill, pool, VISIBLE, objective, but=pick)
     chosen: list[int] = []
     spare: list[int] = []

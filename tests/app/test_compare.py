@@ -15,6 +15,7 @@ from autotune.app.overrides import Overrides
 from autotune.app.price_notes import price_notes
 from autotune.app.tune import Options, tune
 from autotune.catalog.prices import price_for
+from autotune.domain.limits import held_with
 from autotune.report.devices_payload import comparison_payload
 from autotune.report.devices_table import comparison_text
 from autotune.search.selection import TIE
@@ -163,11 +164,11 @@ def test_the_exit_code_is_that_of_tune(job: Job) -> None:
 def test_the_best_within_the_deadline_respects_it(job: Job, found: Comparison) -> None:
     fastest = found.fastest
     assert fastest is not None
-    limit = 1.01 * fastest.row.duration_s.p50
+    limit = 1.01 * held_with(fastest.row.duration_s, job.limits.confidence)
     limits = replace(job.limits, deadline_s=limit, budget_usd=None)
     within = compared(replace(job, limits=limits)).within
     assert within is not None
-    assert within.row.duration_s.p50 <= limit
+    assert held_with(within.row.duration_s, job.limits.confidence) <= limit
 
 
 def test_case_d_needs_no_sharding_and_says_what_one_card_would_do(job: Job) -> None:

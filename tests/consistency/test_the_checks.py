@@ -75,7 +75,7 @@ def _cheaper(payload: Any) -> None:
         (_set("best.tokens_per_s", lambda v: v * 2), "tokens/s over all steps"),
         (_set("best.config.micro_batch_size", 3), "rows a step"),
         (_set("alternatives.0.verdict", "certain_oom"), "is offered and certain_oom"),
-        (_late, "limits missed are"),
+        (_late, "limits ['deadline'] are stated"),
         (_cheaper, "is better than the pick"),
         (_set("tie", True), "tie True, with []"),
         (_set("pareto", lambda rows: [rows[0], rows[0]]), "the front is no front"),

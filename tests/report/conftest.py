@@ -12,7 +12,6 @@ from autotune.domain.job import Assumption, Job, Lengths, Limits, Method
 from autotune.domain.model import Model
 from autotune.domain.outcome import Estimated, Infeasible, MemoryParts, Spread, TimeParts
 from autotune.domain.recommendation import (
-    Miss,
     Recommendation,
     Rejected,
     Relaxation,
@@ -83,7 +82,7 @@ def recommendation() -> Recommendation:
     return Recommendation(
         job=JOB, best=estimated(), today=estimated(TODAY, factor=2.5),
         alternatives=(estimated(slower, factor=1.05), estimated(PICK, OTHER, factor=0.9)),
-        pareto=(estimated(), estimated(PICK, OTHER, factor=0.9)), misses=(), tie=False,
+        pareto=(estimated(), estimated(PICK, OTHER, factor=0.9)), tie=False,
         rejected=Rejected(
             321, {"out of memory": 300, "flash_attention_2 is not installed": 21},
             (Infeasible(replace(OFFER, count=2), TODAY, 80.5 * GIB, 72.75 * GIB, "memory"),),
@@ -127,5 +126,6 @@ class Samples:
 
 @pytest.fixture(scope="session")
 def samples() -> Samples:
-    late = replace(recommendation(), misses=(Miss("deadline", 3.2 * HOUR_S),))
+    tight = replace(JOB.limits, deadline_s=10 * HOUR_S, budget_usd=29.0)
+    late = replace(recommendation(), job=replace(JOB, limits=tight))
     return Samples(recommendation(), infeasible(), late)

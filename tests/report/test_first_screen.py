@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.domain.outcome import Spread
-from autotune.domain.recommendation import Asked, Decisive, Miss
+from autotune.domain.recommendation import Asked, Decisive
 from autotune.report.how_to_run import again, as_typed_here, next_steps
 from autotune.report.html import recommendation_html
 from autotune.report.payload import recommendation_payload
@@ -66,9 +66,13 @@ def test_today_is_set_beside_the_pick(samples: Samples) -> None:
 
 
 def test_missed_limits_are_on_the_screen(samples: Samples) -> None:
-    misses = (Miss("deadline", 3.2 * 3600), Miss("budget", 4.5))
-    shown = _flat(_screen(replace(samples.late, misses=misses)))
-    assert "Deadline missed by 3.2 h; budget missed by $4.50." in shown
+    shown = _flat(_screen(samples.late))
+    assert "Deadline missed by 4.0 h: 10.0 h is kept with 13 chances in 100; budget" in shown
+    assert "missed by $6.05: $29.00 is kept with 4 chances in 10; 8 chances in 10 are" in shown
+
+
+def test_a_limit_that_is_kept_is_on_the_screen_with_its_odds(samples: Samples) -> None:
+    assert "Deadline 24.0 h: kept with over 99 chances in 100." in _flat(_screen(samples.full))
 
 
 def test_three_alternatives_at_most_with_what_they_cost_more(samples: Samples) -> None:

@@ -102,7 +102,8 @@ def test_an_estimate_holds_row_job_assumed_and_warnings(samples: Samples) -> Non
     assert samples.full.best is not None
     payload = estimate_payload(samples.full.best, samples.full.job, ["one"])
     assert list(payload) == [
-        "schema_version", "row", "job", "assumed", "contradictions", "warnings", "decisive",
+        "schema_version", "row", "limits", "job", "assumed", "contradictions", "warnings",
+        "decisive",
     ]  # fmt: skip
     assert payload["warnings"] == ["one"]
     assert payload["job"]["steps"] == 225_000
@@ -118,6 +119,22 @@ def test_a_recorded_answer_is_taken_as_it_was(samples: Samples) -> None:
     for rec in (samples.full, samples.infeasible):
         payload = recommendation_payload(rec)
         assert recorded_payload(json.loads(dumps(payload)), "here") == payload
+
+
+def test_a_record_from_before_the_odds_were_told_gets_them(samples: Samples) -> None:
+    payload = recommendation_payload(samples.late)
+    older = json.loads(dumps(payload))
+    del older["limits"], older["job"]["limits"]["confidence"]
+    assert recorded_payload(older, "here")["limits"] == payload["limits"]
+
+
+def test_the_limits_are_told_with_their_odds(samples: Samples) -> None:
+    deadline, budget = recommendation_payload(samples.late)["limits"]
+    assert list(deadline) == ["limit", "value", "probability", "kept", "held"]
+    assert (deadline["limit"], deadline["value"], deadline["kept"]) == ("deadline", 36_000.0, False)
+    assert (budget["limit"], budget["value"]) == ("budget", 29.0)
+    assert deadline["probability"] == pytest.approx(0.136, abs=0.001)
+    assert recommendation_payload(samples.infeasible)["limits"] == []
 
 
 def test_why_nothing_fits_is_recorded_and_may_be_absent_in_older_records(samples: Samples) -> None:

@@ -40,6 +40,7 @@ class Toy:
 
     grows = ("micro",)
     identity = "toy"
+    confidence = 0.8
 
     def __init__(self, aim: str = "cost", limits: Mapping[str, float] | None = None) -> None:
         self.aim, self.limits = aim, dict(limits or {})

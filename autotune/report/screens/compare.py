@@ -9,11 +9,13 @@ from autotune.report.blocks import Paragraph, Section, Table
 from autotune.report.devices_notes import machine_name
 from autotune.report.devices_table import (
     folded_rows,
+    least_odds,
     limits_phrase,
     may_be_better,
     order_doubt,
     row_marks,
 )
+from autotune.report.limits import chances, stated_limits
 from autotune.report.phrases import chance
 from autotune.report.price_marks import marks_note
 from autotune.report.screens.closing import (
@@ -35,7 +37,9 @@ if TYPE_CHECKING:
 
 Payload = dict[str, Any]
 NAME, MACHINES, VARIANTS, UNFIT = 48, 12, 10, 3
-MISSED = {"late": "late: past the deadline", "dear": "dear: over the budget"}
+MISSED = {
+    "late": "late: the deadline is not sure enough", "dear": "dear: the budget is not sure enough",
+}  # fmt: skip
 SURE = 0.99  # a probability of fitting that needs no word
 
 
@@ -76,13 +80,18 @@ def _lead(payload: Payload) -> list[Block]:
     text += "" if leads is cheapest else ", as far as it was measured"
     text += " and fastest there." if fastest is leads else f"; fastest on {_took(fastest)}."
     blocks.append(Paragraph(text, "strong"))
-    limits = {k: v for k, v in payload["job"]["limits"].items() if v is not None}
+    limits = stated_limits(payload["job"]["limits"])
     within = payload["cheapest_within_limits"]
     if limits and within is None:
-        blocks.append(Paragraph(f"None keeps {limits_phrase(limits)}.", "bad"))
-    elif limits and within is not leads:
-        text = f"Cheapest that keeps {limits_phrase(limits)}: {_took(within)}."
-        blocks.append(Paragraph(text, "strong"))
+        asked = chances(payload["job"]["limits"]["confidence"])
+        text = f"None keeps {limits_phrase(limits)} with {asked}."
+        blocks.append(Paragraph(text, "bad"))
+    elif limits:
+        which = "There" if within is leads else f"Cheapest that keeps it: {_took(within)};"
+        which = which if within is leads or len(limits) == 1 else which.replace(" it:", " them:")
+        text = f"{which} {limits_phrase(limits)} {'is' if len(limits) == 1 else 'are'} "
+        text += f"{least_odds(within)}."
+        blocks.append(Paragraph(text, "plain" if within is leads else "strong"))
     better, doubt = may_be_better(payload, 2), order_doubt(payload["rows"], leads)
     return [*blocks, *(Paragraph(text, "warn") for text in (better, doubt) if text)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.report.answer import missed_limits
+from autotune.report.answer import limit_blocks
 from autotune.report.bars import MEMORY_LABELS, TIME_LABELS
 from autotune.report.blocks import Paragraph, Section
 from autotune.report.claim import claim_section
@@ -17,7 +17,7 @@ from autotune.report.screens.closing import (
 )
 from autotune.report.screens.fitting import fewer, screen_text, shortened, shows
 from autotune.report.screens.infeasible import relaxed_sections, why_section
-from autotune.report.screens.tune import bound_phrase, missed_blocks
+from autotune.report.screens.tune import bound_phrase
 from autotune.report.screens.words import (
     MOST_ASSUMED,
     basis_phrase,
@@ -66,7 +66,7 @@ def _opening(payload: EstimatePayload, row: Row, tight: int) -> list[Block]:
     fits = f"{fit_phrase(row)}: {memory_phrase(row)}, at the longest batch."
     blocks: list[Block] = [
         Paragraph(f"{lead} on {machine_phrase(row)}.", "strong"),
-        *missed_blocks(missed_limits(payload["job"], row)),
+        *limit_blocks(payload["limits"], payload["job"]),
         Paragraph(f"Settings: {settings_phrase(row['config'], row['device_count'])}."),
         Paragraph(f"{fits[:1].upper()}{fits[1:]}", "plain" if row["verdict"] == "fits" else "bad"),
         *decisive_blocks(payload),

@@ -6,6 +6,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from autotune.domain.units import format_bytes, format_seconds, format_usd
+from autotune.report.answer import limit_blocks
 from autotune.report.blocks import Bullets, Commands, Paragraph, Section, Table
 from autotune.report.comparison import MACHINE, against, unmeasured_machines
 from autotune.report.how_to_run import OWN, to_probe, to_train, to_verify
@@ -13,7 +14,6 @@ from autotune.report.phrases import (
     bound_words,
     fit_phrase,
     global_batch,
-    limit_phrase,
     memory_phrase,
     offer_name,
     seconds_span,
@@ -83,7 +83,7 @@ def _opening(payload: RecommendationPayload, best: Row, tight: int) -> list[Bloc
     settings = settings_phrase(best["config"], best["device_count"])
     blocks: list[Block] = [
         Paragraph(lead, "strong"),
-        *missed_blocks([limit_phrase(miss["limit"], miss["by"]) for miss in payload["misses"]]),
+        *limit_blocks(payload["limits"], payload["job"]),
         Paragraph(f"Settings: {settings}."),
         Paragraph(
             f"{_sentence(fit_phrase(best))}: {memory_phrase(best)}, at the longest batch.",
@@ -118,11 +118,6 @@ def bound_phrase(row: Row) -> str:
     share = row["time_s"]["train"] / total if total else 0.0
     text = f"Why: bound by {bound_words(row).partition('. ')[0]}"
     return f"{text}; training steps are {100 * share:.0f} % of the time." if share else f"{text}."
-
-
-def missed_blocks(misses: list[str]) -> list[Block]:
-    """The limits that are missed, in one sentence."""
-    return [Paragraph(f"{_sentence('; '.join(misses))}.", "bad")] if misses else []
 
 
 def _beside_today(payload: RecommendationPayload, best: Row, tight: int) -> Section:

@@ -1,0 +1,109 @@
+"""How likely a limit is kept: a deadline, a budget, a session, against a bill with its interval.
+
+A duration is log-normal to each side of its middle: p10, p50 and p90 determine it. A limit is kept
+where the probability of staying within it is at least what the user asks for.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autotune.domain.job import Limits
+    from autotune.domain.outcome import Spread
+
+CONFIDENCE = 0.8  # eight chances in ten, unless the user asks for another
+LEAST_CONFIDENCE, MOST_CONFIDENCE = 0.5, 1.0  # both excluded: a coin's toss, and certainty
+DEADLINE, SESSION, BUDGET = "deadline", "max_session", "budget"
+_NORMAL = NormalDist()
+_Z90 = _NORMAL.inv_cdf(0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitOdds:
+    """How likely one limit of the job is kept.
+
+    value: the limit, in seconds or USD. held: what is kept with the asked probability, in the same
+    unit: above `value` where the limit is not kept.
+    """
+
+    limit: str
+    value: float
+    probability: float
+    kept: bool
+    held: float
+
+    @property
+    def excess(self) -> float:
+        """By how much, relatively, what is held lies beyond the limit; at most 0 within it."""
+        over = self.held - self.value
+        return over / self.value if self.value > 0 else over
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A limit that is not kept with the asked probability.
+
+    by: how far what is kept with that probability lies beyond it, in seconds or USD.
+    """
+
+    limit: str
+    by: float
+
+
+def probability_within(figure: Spread, limit: float) -> float:
+    """The probability that a figure is at most `limit`.
+
+    Formula: Phi(log(limit / p50) / sd) with sd = log(p90 / p50) / z90 above the middle and
+    log(p50 / p10) / z90 below it; 0 or 1 where there is no spread.
+    Source: derived: a log-normal with these quantiles.
+    """
+    if limit <= 0 or figure.p50 <= 0:
+        return 1.0 if figure.p50 <= limit else 0.0
+    above = limit >= figure.p50
+    end = figure.p90 / figure.p50 if above else figure.p50 / max(figure.p10, 1e-300)
+    sd = math.log(max(end, 1.0)) / _Z90
+    if sd <= 0:
+        return 1.0 if above else 0.0
+    return _NORMAL.cdf(math.log(limit / figure.p50) / sd)
+
+
+def held_with(figure: Spread, confidence: float) -> float:
+    """What a figure stays within with that probability, above one half.
+
+    Formula: p50 (p90 / p50)^(z / z90) with z the standard normal quantile of the confidence.
+    Source: derived: the quantile of `probability_within`.
+    """
+    if figure.p50 <= 0:
+        return figure.p50
+    log_grow = math.log(max(figure.p90 / figure.p50, 1.0)) * standard(confidence) / _Z90
+    return figure.p50 * math.exp(log_grow)
+
+
+def standard(confidence: float) -> float:
+    """The standard normal quantile of a probability."""
+    return _NORMAL.inv_cdf(confidence)
+
+
+def odds(limits: Limits, duration_s: Spread, cost_usd: Spread) -> tuple[LimitOdds, ...]:
+    """How likely each stated limit is kept by a run with this duration and cost."""
+    figures = {DEADLINE: duration_s, SESSION: duration_s, BUDGET: cost_usd}
+    found = []
+    for name, value in limits.stated:
+        chance = probability_within(figures[name], value)
+        held = held_with(figures[name], limits.confidence)
+        found.append(LimitOdds(name, value, chance, chance >= limits.confidence, held))
+    return tuple(found)
+
+
+def misses(found: tuple[LimitOdds, ...]) -> tuple[Miss, ...]:
+    """Those limits that are not kept, and by how much."""
+    return tuple(Miss(each.limit, each.held - each.value) for each in found if not each.kept)
+
+
+def worst_excess(found: tuple[LimitOdds, ...]) -> float:
+    """By how much, relatively, the worst of the limits is missed; at most 0 where all are kept."""
+    return max((each.excess for each in found), default=0.0)
