@@ -98,7 +98,7 @@ def _best(
             kept = odds(bill.job.limits, row.duration_s, row.cost_usd)
             return _Best(row, kept, _busy(bill, chosen.index, row), ""), notes
     near = near_misses.nearest_misses(bill, 1)
-    reason = near_misses.as_infeasible(bill, near[0]).reason if near else "no config is valid there"
+    reason = near_misses.short_of(bill, near[0]) if near else "no config is valid there"
     return _Best(None, (), 1.0, reason), notes
 
 

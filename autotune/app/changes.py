@@ -6,19 +6,25 @@ of which the first that fits is the one to name: the mildest comes first.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from autotune.catalog.devices import default_host, find_device
 from autotune.catalog.price_table import INDICATIVE
 from autotune.catalog.prices import price_for, sold_counts
+from autotune.domain.candidates import OFFER
 from autotune.domain.device import Offer
 from autotune.domain.space import SearchSpace
+from autotune.domain.units import GB
 from autotune.space.enumerate import PLAIN, knob_levels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from autotune.cost.model import Bill
     from autotune.domain.config import KnobValue
     from autotune.domain.job import Job
 
@@ -203,6 +209,27 @@ def _more_of(offer: Offer, count: int) -> Offer | None:
         price_scaled_from=scaled,
         host=replace(default_host(count, offer.device), wsl=offer.host.wsl),
     )
+
+
+def larger_disk(bill: Bill) -> Change:
+    """The job's own machines with the least disk that holds the checkpoints of what fits."""
+    disks = np.asarray([offer.host.disk_bytes for offer in bill.candidates.levels[OFFER]])
+    needed = disks[bill.candidates.codes[OFFER]] + bill.disk_short_bytes
+    fits = bill.memory_violation <= 0
+    least = float(np.min(needed, where=fits, initial=np.inf)) if fits.any() else 0.0
+    size = 10.0 ** math.floor(math.log10(max(least, 1.0)) - 1) if least < np.inf else 0.0
+    disk = math.ceil(least / size) * size if size else least
+
+    def edited(question: Question) -> Question:
+        job, space = question
+        offers = tuple(
+            replace(offer, host=replace(offer.host, disk_bytes=max(disk, offer.host.disk_bytes)))
+            for offer in job.offers
+        )
+        return replace(job, offers=offers), space
+
+    label = f"a disk of {disk / GB:,.0f} GB (hardware.host.disk)"
+    return Change("machine", edited, (), label)
 
 
 def other_machines(count: int) -> Change | None:

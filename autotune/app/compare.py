@@ -32,6 +32,7 @@ from autotune.domain.limits import odds, worst_excess
 from autotune.domain.units import format_bytes
 from autotune.search import near_misses, selection
 from autotune.search.by_offer import bill_of_offer
+from autotune.space.rules import BUFFERS_TOO_LARGE, least_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -107,7 +108,7 @@ def _compare_one(
         )
         warnings += [note for note in tracing.notes if note not in warnings]
         if chosen.index is None:
-            infeasible.append(NotFitting(offer, "nothing fits once traced"))
+            infeasible.append(NotFitting(offer, "nothing fits once traced", "memory"))
             continue
         row = tracing.row(chosen.index)
         bills[row.offer] = bill
@@ -171,10 +172,14 @@ def _not_fitting(bill: Bill, priced: _Priced, number: int) -> NotFitting:
     near = near_misses.nearest_misses(bill, 1)
     if near:
         miss = near_misses.as_infeasible(bill, near[0])
-        return NotFitting(offer, miss.reason, miss.required_bytes, miss.available_bytes)
+        short = miss.short_of
+        return NotFitting(offer, short, short, miss.required_bytes, miss.available_bytes)
     reasons = priced.found.by_offer[number]
-    most = max(reasons, key=lambda why: reasons[why]) if reasons else "nothing is valid here"
-    return NotFitting(offer, most)
+    last = list(reasons)[-1] if reasons else "nothing is valid here"  # the rule that left none
+    if last != BUFFERS_TOO_LARGE:
+        return NotFitting(offer, last)
+    needed, available, short = least_buffers(priced.job, offer)
+    return NotFitting(offer, last, short, needed, available)
 
 
 def _compared(bill: Bill, row: Estimated, objective: Objective) -> Compared:

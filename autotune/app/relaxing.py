@@ -21,17 +21,18 @@ from autotune.app.changes import (
     Rungs,
     all_settings,
     contract_changes,
+    larger_disk,
     more_devices,
     other_machines,
     setting_changes,
 )
-from autotune.cost.model import CostModel
+from autotune.app.pricing import bills_of
 from autotune.domain.candidates import OFFER
-from autotune.domain.errors import InputError
 from autotune.domain.limits import odds
 from autotune.domain.recommendation import Relaxation
+from autotune.search.near_misses import nearest_misses, short_of
 from autotune.search.selection import best_index, excess
-from autotune.space.enumerate import PLAIN, enumerate_candidates
+from autotune.space.enumerate import PLAIN
 from autotune.space.file import load_space
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
     from autotune.domain.outcome import Estimated
     from autotune.domain.space import SearchSpace
 
-SHOWN = {"setting": 6, "machine": 4, "quality": 5}
+SHOWN = {"setting": 6, "machine": 4, "quality": 5}  # of each sort, in this order
+_SORTS = tuple(SHOWN)
 PAIRS = 3  # shown of each sort
 PAIR_RUNGS = 3  # of a ladder that is climbed together with another
 MACHINES = 3
@@ -55,9 +57,10 @@ CLOSED_FORMS = ("checkpoint_every_steps", "save_total_limit")
 def relaxations(
     job: Job, space: SearchSpace, calibration: Calibration | None = None
 ) -> tuple[Relaxation, ...]:
-    """Changes after which some candidate of the job fits: the same training first, soonest first.
+    """Changes after which some candidate of the job fits, the soonest of each sort first.
 
-    When no change of the training's own settings suffices alone, pairs of them, then all of them
+    First settings on the job's own machines, closed knobs among them, then other machines, then
+    changes of the contract. When no setting suffices alone, pairs of them, then all of them
     together; the same for changes of the contract.
     """
     asked = _Asked((job, space), calibration, set(job.lock), dict(job.lock))
@@ -77,7 +80,7 @@ def relaxations_of(
     stated = replace(job, lock=kept, offers=job.offers[:1])
     pinned = set(job.lock) | (set(CLOSED_FORMS) if disk else set())
     asked = _Asked((stated, load_space()), calibration, pinned, config.as_dict())
-    return asked.of_the_disk() if disk else asked.answers()
+    return asked.answers()
 
 
 class _Asked:
@@ -96,24 +99,31 @@ class _Asked:
         self.pinned = pinned
         self.wide = load_space("extended")
         self.settings = setting_changes(question, self.wide, pinned)
+        (self.bill,) = bills_of([question], calibration)
+        near = nearest_misses(self.bill, 1) if self.bill is not None else []
+        self.short_of = short_of(self.bill, near[0]) if self.bill is not None and near else None
 
     def answers(self) -> tuple[Relaxation, ...]:
         """All of them, in the order in which they are told."""
+        if self.short_of == "disk":
+            return self.of_the_disk()
         found = self._same_training() + self._machines() + self._contract()
         distinct = {(each.change, each.duration_s): each for each in found}.values()
-        ordered = sorted(distinct, key=lambda each: (each.quality, each.duration_s))
+        ordered = sorted(distinct, key=lambda each: (_SORTS.index(_sort(each)), each.duration_s))
         left = dict(SHOWN)
         kept = []
         for each in ordered:
-            kind = "setting" if each.kind == "lock" else each.kind
-            left[kind] -= 1
-            if left[kind] >= 0:
+            left[_sort(each)] -= 1
+            if left[_sort(each)] >= 0:
                 kept.append(each)
         return tuple(kept)
 
     def of_the_disk(self) -> tuple[Relaxation, ...]:
-        """Those that keep fewer checkpoints: what trains is not what is in the way."""
-        found = [each for each in self._same_training() if "save_total_limit" in each.change]
+        """Fewer checkpoints, or a larger disk: what trains is not what is in the way."""
+        saves = [change for change in self.settings if set(change.frees) & set(CLOSED_FORMS)]
+        found = self._first_of((change,) for change in saves)
+        if self.bill is not None:
+            found += self._first_of([(larger_disk(self.bill),)])
         return tuple(found)
 
     def _same_training(self) -> list[Relaxation]:
@@ -128,10 +138,10 @@ class _Asked:
     def _fewest(self) -> list[Relaxation]:
         """All settings opened at once, less those that it fits without."""
         needed = list(self.settings)
-        best = self._tried(all_settings(needed))
+        (best,) = self._tried([all_settings(needed)])
         for change in self.settings if best else ():
             rest = [own for own in needed if own is not change]
-            without = self._tried(all_settings(rest)) if rest else None
+            (without,) = self._tried([all_settings(rest)]) if rest else (None,)
             if without is not None:
                 best, needed = without, rest
         return [best] if best else []
@@ -153,53 +163,52 @@ class _Asked:
         return _soonest_of(found)
 
     def _first_of(self, ladders: Iterable[Rungs]) -> list[Relaxation]:
-        """Of each ladder the mildest change that fits."""
-        found = []
-        for rungs in ladders:
-            tried = (self._tried(change) for change in rungs)
-            best = next((each for each in tried if each is not None), None)
-            if best is not None:
-                found.append(best)
-        return found
+        """Of each ladder the mildest change that fits: all first rungs together, then the next."""
+        climbed = [rungs for rungs in ladders if rungs]
+        found: dict[int, Relaxation] = {}
+        for rung in range(max(map(len, climbed), default=0)):
+            trying = [
+                (number, rungs[rung])
+                for number, rungs in enumerate(climbed)
+                if number not in found and rung < len(rungs)
+            ]
+            tried = self._tried([change for _, change in trying])
+            found |= {n: told for (n, _), told in zip(trying, tried, strict=True) if told}
+        return [found[number] for number in sorted(found)]
 
-    def _tried(self, change: Change) -> Relaxation | None:
-        bill = self._priced(change)
-        if bill is None:
-            return None
-        index = best_index(bill, "time", bill.job.limits).index
-        if index is None:
-            return None
-        told = self._told(change, bill.estimate(index))
-        return told if told.change else None
+    def _tried(self, changes: Sequence[Change]) -> list[Relaxation | None]:
+        """Each change with the best that fits under it; None where nothing does."""
+        told: list[Relaxation | None] = []
+        for change, bill in zip(changes, self._priced(changes), strict=True):
+            index = None if bill is None else best_index(bill, "time", bill.job.limits).index
+            if bill is None or index is None:
+                told.append(None)
+                continue
+            found = self._told(change, bill.estimate(index), float(bill.disk_short_bytes[index]))
+            told.append(found if found.change else None)
+        return told
 
     def _elsewhere(self) -> list[Relaxation]:
         """The cheapest priced machines on which the same job fits, one a device."""
         job = self.question[0]
         own = {(offer.device.name, offer.count) for offer in job.offers}
+        counts = (count for count in COUNTS if job.global_batch_size % count == 0)
+        changes = [change for count in counts if (change := other_machines(count)) is not None]
         rows: list[tuple[Change, Estimated]] = []
-        for count in COUNTS:
-            change = other_machines(count) if job.global_batch_size % count == 0 else None
-            bill = self._priced(change) if change else None
-            if change is None or bill is None:
-                continue
-            rows += [(change, row) for row in _cheapest(bill) if _machine(row) not in own]
+        for change, bill in zip(changes, self._priced(changes), strict=True):
+            found = _cheapest(bill) if bill is not None else []
+            rows += [(change, row) for row in found if _machine(row) not in own]
         rows.sort(key=lambda pair: (_late(job, pair[1]), pair[1].cost_usd.p50))
         first = {row.offer.device.name: (change, row) for change, row in reversed(rows)}
         chosen = sorted(first.values(), key=rows.index)[:MACHINES]
         return [self._told(change, row) for change, row in chosen]
 
-    def _priced(self, change: Change) -> Bill | None:
-        """The bill of a changed question; None where nothing of it is valid."""
-        job, space = change.edit(self.question)
-        try:
-            candidates = enumerate_candidates(job, space).candidates
-        except InputError:  # the locks that remain are impossible there
-            return None
-        if not len(candidates):
-            return None
-        return CostModel(job, self.calibration).price(candidates)
+    def _priced(self, changes: Sequence[Change]) -> list[Bill | None]:
+        """The bill of each changed question; None where nothing of it is valid."""
+        return bills_of([change.edit(self.question) for change in changes], self.calibration)
 
-    def _told(self, change: Change, best: Estimated) -> Relaxation:
+    def _told(self, change: Change, best: Estimated, over_disk: float = 0.0) -> Relaxation:
+        """over_disk: [bytes] by which its checkpoints miss the disk; below 0, what is left."""
         knobs = [name for name in change.frees if self._differs(name, best)]
         elsewhere = change.kind == "machine" and not change.label
         label = [f"on {best.offer.label}"] if elsewhere else []
@@ -208,13 +217,20 @@ class _Asked:
         flags = [f"--gpu {best.offer.device.name}:{best.offer.count}"] if elsewhere else []
         flags += [change.apply] if change.apply else []
         for name in knobs:
-            if name != SPLIT[1] or name in self.before:
+            if name in PLAIN and name not in self.before:
+                flags.append(f"--allow {name}")
+            elif name != SPLIT[1] or name in self.before:
                 flags.append(f"--set {name}={best.config.as_dict()[name]}")
+        needed, available = best.memory_bytes.total, best.usable_bytes
+        if self.short_of == "disk":
+            available = best.offer.host.disk_bytes
+            needed = available + over_disk
         return Relaxation(
             change=", ".join(label),
-            required_bytes=best.memory_bytes.total,
-            available_bytes=best.usable_bytes,
+            required_bytes=needed,
+            available_bytes=available,
             quality=change.kind == "quality",
+            short_of=self.short_of or "memory",
             duration_s=best.duration_s.p50,
             cost_usd=best.cost_usd.p50,
             kind=change.kind,
@@ -231,7 +247,8 @@ class _Asked:
     def _knob_words(self, name: str, best: Estimated) -> str:
         value = best.config.as_dict()[name]
         if name not in self.before:
-            return f"{name} {value}"
+            opened = f" (--allow {name})" if name in PLAIN else ""
+            return f"{name} {value}{opened}"
         locked = "the locked " if name in self.pinned else ""
         return f"{name} {value}, not {locked}{self.before[name]}"
 
@@ -239,7 +256,14 @@ class _Asked:
 def _climbing(one: Rungs, two: Rungs) -> Rungs:
     """Pairs of rungs, the mildest of both first; the shorter ladder stays on its last."""
     one, two = one[:PAIR_RUNGS], two[:PAIR_RUNGS]
+    if not one or not two:
+        return one or two
     return tuple((a or one[-1]).then(b or two[-1]) for a, b in zip_longest(one, two))
+
+
+def _sort(each: Relaxation) -> str:
+    """A lock and a setting are of one sort."""
+    return "setting" if each.kind == "lock" else each.kind
 
 
 def _soonest_of(found: Sequence[Relaxation]) -> list[Relaxation]:

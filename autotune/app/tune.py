@@ -348,6 +348,8 @@ def _today(priced: _Priced) -> Estimated | None:
 def _rejected(priced: _Priced, pick: int | None, objective: Objective) -> Rejected:
     bill = priced.bill
     near = near_misses.nearest_misses(bill, MISSES_SHOWN, pick=pick, objective=objective)
+    late = None if pick is None else near_misses.late_rival(bill, pick, objective)
+    near = near if late is None else [*near[: MISSES_SHOWN - 1], late]
     infeasible = int((~bill.feasible).sum())
     by_reason = dict(priced.found.rejected)
     if infeasible:

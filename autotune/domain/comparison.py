@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
     from autotune.domain.limits import LimitOdds, Miss
-    from autotune.domain.outcome import Estimated
+    from autotune.domain.outcome import Estimated, ShortOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,14 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class NotFitting:
-    """An offer on which nothing fits, or nothing is valid (bytes None)."""
+    """An offer on which nothing fits, or nothing is valid (bytes None).
+
+    short_of: what it has too little of; None where what rejects it is no shortage.
+    """
 
     offer: Offer
     reason: str
+    short_of: ShortOf | None = None
     required_bytes: float | None = None
     available_bytes: float | None = None
 

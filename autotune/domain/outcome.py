@@ -20,6 +20,8 @@ Bound = Literal[
     "compute", "bandwidth", "launch", "data", "communication", "checkpoint", "evaluation", "startup"
 ]
 Verdict = Literal["fits", "at_risk", "certain_oom"]
+# What a machine has too little of; limit: the deadline, the longest session or the budget.
+ShortOf = Literal["memory", "disk", "ram", "shm", "limit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +189,14 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Infeasible:
-    """A candidate that does not fit, and by how much."""
+    """A candidate that does not do: what was short, and by how much. reason: as it was found."""
 
     offer: Offer
     config: Config
     required_bytes: float
     available_bytes: float
     reason: str
+    short_of: ShortOf = "memory"
 
 
 @dataclass(frozen=True, slots=True)

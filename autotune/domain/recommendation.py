@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
     from autotune.domain.limits import LimitOdds, Miss
-    from autotune.domain.outcome import Estimated, Infeasible
+    from autotune.domain.outcome import Estimated, Infeasible, ShortOf
     from autotune.domain.shortfall import Shortfall
     from autotune.domain.waterfall import Journey
 
@@ -22,7 +22,8 @@ class Relaxation:
     """The smallest change that would make an infeasible job fit. quality: the user's call.
 
     kind: setting (a knob that the search may not touch), lock (one that was pinned), machine,
-    quality. apply: options of the command line that make the change.
+    quality. apply: options of the command line that make the change. short_of: what the job is
+    short of without it; the bytes are of that.
     """
 
     change: str
@@ -33,6 +34,7 @@ class Relaxation:
     cost_usd: float = 0.0
     kind: str = "setting"
     apply: str = ""
+    short_of: ShortOf = "memory"
     fits_probability: float = 1.0
     offer: Offer | None = None
     config: Config | None = None

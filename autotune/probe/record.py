@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.domain.device import Offer
+    from autotune.domain.outcome import ShortOf
 
 PROBES_FILE = "probes.jsonl"
 UNREAD_SLOWDOWN = 2.0  # of a disturbed probe that does not say by how much: assumption
@@ -114,8 +115,9 @@ class ProbeRecord:
             )  # fmt: skip
         if self.status in INFEASIBLE:
             available = self.available_bytes
+            short: ShortOf = "ram" if self.status == "oom_host" else "memory"
             return Infeasible(offer, config, max(self.needed_bytes, available), available,
-                              self.status)  # fmt: skip
+                              self.status, short)  # fmt: skip
         return Failed(offer, config, str(self.result.get("stage", "")), self.status, self.message)
 
     @property

@@ -163,6 +163,7 @@ def _infeasible(item: NotFitting, variant: str) -> Payload:
         "instance": item.offer.instance or None,
         "spot": item.offer.spot,
         "reason": item.reason,
+        "short_of": item.short_of,
         "required_bytes": item.required_bytes,
         "available_bytes": item.available_bytes,
     }

@@ -306,6 +306,7 @@ def _nearest(miss: Infeasible) -> NearestPayload:
         "device_count": _whole(miss.offer.count),
         "required_bytes": _real(miss.required_bytes, "nearest.required_bytes"),
         "available_bytes": _real(miss.available_bytes, "nearest.available_bytes"),
+        "short_of": miss.short_of,
         "reason": miss.reason,
     }
 

@@ -121,6 +121,7 @@ class NearestPayload(TypedDict):
     device_count: int
     required_bytes: float
     available_bytes: float
+    short_of: NotRequired[str]  # memory, disk, ram, shm or limit
     reason: str
 
 
@@ -135,6 +136,7 @@ class RelaxationPayload(TypedDict):
     cost_usd: float
     kind: NotRequired[str]  # setting, lock, machine or quality
     apply: NotRequired[str]  # options of the command line that make the change
+    short_of: NotRequired[str]  # what the job lacks without it; the bytes are of that
     fits_probability: NotRequired[float]
     device: NotRequired[str | None]
     device_count: NotRequired[int | None]

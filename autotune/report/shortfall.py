@@ -61,6 +61,7 @@ def relaxation_payload(change: Relaxation) -> RelaxationPayload:
         "cost_usd": float(change.cost_usd),
         "kind": change.kind,
         "apply": change.apply,
+        "short_of": change.short_of,
         "fits_probability": float(change.fits_probability),
         "device": change.offer.device.name if change.offer else None,
         "device_count": change.offer.count if change.offer else None,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autotune.domain.candidates import OFFER
 from autotune.domain.outcome import Infeasible
-from autotune.search.selection import figures, identity, violations
+from autotune.search.selection import PLATEAU, best_index, figures, identity, violations
 
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, FloatArray
     from autotune.cost.model import Bill
+    from autotune.domain.outcome import ShortOf
     from autotune.search.selection import Indices, Objective
 
 
@@ -57,12 +59,34 @@ def _misses_in(
 
 
 def as_infeasible(bill: Bill, index: int) -> Infeasible:
-    """A candidate that does not fit as an outcome: what it needs, what there is, and of what."""
+    """A candidate that does not do as an outcome: what it needs, what there is, and of what."""
     estimated = bill.estimate(index)
-    memory, disk = (float(values[index]) for values in violations(bill))
-    if memory > 0 or disk <= 0:
-        required, available, reason = bill.memory_bytes[index], bill.usable_bytes[index], "memory"
-    else:
+    short = short_of(bill, index)
+    if short == "disk":
         available = estimated.offer.host.disk_bytes
-        required, reason = available + bill.disk_short_bytes[index], "disk"
-    return Infeasible(estimated.offer, estimated.config, float(required), float(available), reason)
+        required = available + bill.disk_short_bytes[index]
+    else:
+        required, available = bill.memory_bytes[index], bill.usable_bytes[index]
+    return Infeasible(
+        estimated.offer, estimated.config, float(required), float(available), short, short
+    )
+
+
+def short_of(bill: Bill, index: int) -> ShortOf:
+    """What a candidate that does not do has too little of; the limits, where it fits."""
+    memory, disk = (float(values[index]) for values in violations(bill))
+    if memory > 0:
+        return "memory"
+    return "disk" if disk > 0 else "limit"
+
+
+def late_rival(bill: Bill, pick: int, objective: Objective) -> int | None:
+    """The best that fits and would beat the pick, were it not for the job's limits.
+
+    What keeps them and is better than the pick by more than the plateau would be the pick.
+    """
+    without = replace(bill.job.limits, deadline_s=None, budget_usd=None, max_session_s=None)
+    rival = best_index(bill, objective, without).index
+    first, _ = figures(bill, objective)
+    better = rival is not None and first[rival] < first[pick] * (1.0 - PLATEAU)
+    return rival if better and without != bill.job.limits else None

@@ -8,7 +8,7 @@ is priced, because how far it misses matters.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from autotune.domain.config import KNOBS
 from autotune.space.kernel_rules import (
@@ -39,6 +39,7 @@ CUDA_GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
 EIGHT_BIT = frozenset({"adamw_bnb_8bit", "paged_adamw_8bit"})
 HALF = frozenset({"fp16", "bf16"})
 UNUSED_PREFETCH = 2  # stands for "nothing is prefetched" when there are no workers
+BUFFERS_TOO_LARGE = "prefetched batches exceed /dev/shm or RAM"
 BYTES_PER_TOKEN = 24  # input_ids, attention_mask and labels, int64 each (Hugging Face collators)
 
 
@@ -171,9 +172,24 @@ def _prefetch_needs_workers(job: Job, _offer: Offer, workers: int, prefetch: int
 
 
 def _batches_in_memory(job: Job, offer: Offer, micro: int, workers: int, prefetch: int) -> bool:
-    batch_bytes = micro * job.max_length * BYTES_PER_TOKEN
-    held_bytes = offer.count * workers * prefetch * batch_bytes
+    held_bytes = _buffer_bytes(job, offer, micro, workers, prefetch)
     return held_bytes <= min(offer.host.shm_bytes, offer.host.ram_bytes)
+
+
+def _buffer_bytes(job: Job, offer: Offer, micro: int, workers: int, prefetch: int) -> float:
+    """[bytes] of the batches that all workers of a host keep ready."""
+    return offer.count * workers * prefetch * micro * job.max_length * BYTES_PER_TOKEN
+
+
+def least_buffers(job: Job, offer: Offer) -> tuple[float, float, Literal["shm", "ram"]]:
+    """[bytes] of batches kept ready at the least that the locks leave, what holds them, and of it.
+
+    Batches lie in /dev/shm, which is a part of RAM.
+    """
+    names = ("micro_batch_size", "num_dataloader_workers", "prefetch_factor")
+    held = _buffer_bytes(job, offer, *(int(job.lock.get(name, 1)) for name in names))
+    shm, ram = offer.host.shm_bytes, offer.host.ram_bytes
+    return (held, shm, "shm") if shm <= ram else (held, ram, "ram")
 
 
 def _flash_needs_half(_job: Job, _offer: Offer, attention: str, precision: str) -> bool:
@@ -237,7 +253,7 @@ RULES: tuple[Rule, ...] = (
     Rule("prefetch_needs_workers", ("num_dataloader_workers", "prefetch_factor"),
          "without workers nothing is prefetched", _prefetch_needs_workers),
     Rule("batches_in_memory", ("micro_batch_size", "num_dataloader_workers", "prefetch_factor"),
-         "prefetched batches exceed /dev/shm or RAM", _batches_in_memory),
+         BUFFERS_TOO_LARGE, _batches_in_memory),
     Rule("flash_needs_half", ("attention", "precision"), "flash_attention_2 needs fp16 or bf16",
          _flash_needs_half),
     Rule("bf16_adapters", ("adapter_dtype", "precision"), "bf16 adapters need bf16 compute",

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from autotune.app.changes import more_devices
+from autotune.app.changes import Change, more_devices
+from autotune.app.compare import compare
 from autotune.app.estimate import estimate
-from autotune.app.load_job import load_job
-from autotune.app.relaxing import relaxations
+from autotune.app.load_job import NamedJob, load_job
+from autotune.app.relaxing import _climbing, relaxations
 from autotune.app.shortfall import shortfall_of
+from autotune.app.tune import Options, tune
 from autotune.cost.model import CostModel
 from autotune.cost.peak import INSTANTS, peak_of
 from autotune.domain.candidates import Candidates
-from autotune.report.payload import estimate_payload
+from autotune.report.payload import estimate_payload, recommendation_payload
 from autotune.report.text import estimate_text
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
@@ -76,7 +79,8 @@ def applied(path: Path, change: Relaxation) -> Job:
     pairs = list(zip(words[::2], words[1::2], strict=True))
     sets = dict(value.split("=", 1) for flag, value in pairs if flag == "--set")
     gpus = [value for flag, value in pairs if flag == "--gpu"]
-    return load_job(path, gpus=gpus, price="1 USD/h", set_values=sets)
+    allow = [value for flag, value in pairs if flag == "--allow"]
+    return load_job(path, gpus=gpus, price="1 USD/h", set_values=sets, allow=allow)
 
 
 def fits(job: Job) -> bool:
@@ -108,11 +112,15 @@ def test_every_change_that_is_named_makes_it_fit_when_applied(
         assert fits(applied(path, change)), change.apply
 
 
-def test_changes_are_told_by_time_and_those_of_the_contract_last(folder: Path) -> None:
+def test_settings_are_told_before_machines_and_the_contract_last_each_by_time(
+    folder: Path,
+) -> None:
     job = load_job(written(folder, lock="{micro_batch_size: 16}"))
     changes = relaxations(job, load_space())
-    keys = [(change.quality, change.duration_s) for change in changes]
+    sorts = {"lock": 0, "setting": 0, "machine": 1, "quality": 2}
+    keys = [(sorts[change.kind], change.duration_s) for change in changes]
     assert keys == sorted(keys)
+    assert [change.quality for change in changes] == [key == 2 for key, _ in keys]
     assert {change.kind for change in changes if change.quality} == {"quality"}
     assert any(change.kind == "machine" for change in changes)
     assert all(change.duration_s > 0 for change in changes)
@@ -197,8 +205,90 @@ def test_a_disk_that_is_too_small_is_told_apart_from_memory(folder: Path) -> Non
     assert found.shortfall is not None
     assert found.shortfall.resource == "disk"
     assert found.shortfall.available_bytes == found.row.offer.host.disk_bytes
-    assert all("save_total_limit" in change.change for change in found.relaxations)
-    assert not any(change.quality for change in found.relaxations)
+    *saves, disk = found.relaxations
+    assert any("save_total_limit" in change.change for change in saves)
+    assert all("save" in change.change or "checkpoint" in change.change for change in saves)
+    assert disk.change.startswith("a disk of")
+    for change in found.relaxations:
+        assert change.short_of == "disk"
+        assert change.required_bytes <= change.available_bytes
+        assert not change.quality
+
+
+def test_a_search_that_only_the_disk_stops_names_the_disk_everywhere(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "model: Qwen/Qwen2.5-7B\nmethod: full\ndata: {rows: 20000, max_length: 1024}\n"
+        "hardware: [{gpu: h200, count: 8, host: {disk: 40 GB}}]\n"
+    )
+    answer = tune(load_job(path), Options(dry_run=True, fidelity="formula", trials=1))
+    assert answer.best is None
+    payload = recommendation_payload(answer)["rejected"]
+    assert {miss["short_of"] for miss in payload["nearest"]} == {"disk"}
+    (disk,) = payload["relaxations"]
+    assert disk["short_of"] == "disk"
+    assert disk["required_bytes"] <= disk["available_bytes"] < 60e9
+    wide = path.read_text().replace("40 GB", f"{disk['available_bytes'] / 1e9:.0f} GB")
+    path.write_text(wide)
+    again = tune(load_job(path), Options(dry_run=True, fidelity="formula", trials=1))
+    assert again.best is not None
+    found = compare([NamedJob("", load_job(written_disk(path, "40 GB")))]).parts[0].infeasible
+    assert [miss.short_of for miss in found] == ["disk"]
+
+
+def written_disk(path: Path, size: str) -> Path:
+    path.write_text(re.sub(r"disk: \d+ GB", f"disk: {size}", path.read_text()))
+    return path
+
+
+def test_what_a_host_cannot_buffer_is_short_of_shared_memory_or_ram(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "model: Qwen/Qwen2.5-7B\nmethod: lora\ndata: {rows: 20000, max_length: 1024}\n"
+        "lock: {num_dataloader_workers: 4, micro_batch_size: 16}\n"
+        "hardware:\n  - h100\n  - {gpu: a100-80gb, host: {shm: 1 MiB}}\n"
+        "  - {gpu: l40s, host: {ram: 1 MiB, shm: 1 GiB}}\n"
+    )
+    found = compare([NamedJob("", load_job(path))]).parts[0].infeasible
+    short = {miss.offer.device.name: miss for miss in found}
+    assert short["a100-sxm4-80gb"].short_of == "shm"
+    assert short["l40s"].short_of == "ram"
+    for miss in short.values():
+        assert miss.required_bytes is not None
+        assert miss.available_bytes is not None
+        assert miss.required_bytes > miss.available_bytes
+
+
+def test_a_cheaper_machine_that_is_late_is_short_of_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "model: Qwen/Qwen2.5-7B\nmethod: lora\ndata: {rows: 20000, max_length: 1024}\n"
+        "hardware: [{gpu: h100, price: 20 USD/h}, {gpu: a100-80gb, price: 0.10 USD/h}]\n"
+        "limits: {deadline: 60min}\n"
+    )
+    answer = tune(load_job(path), Options(dry_run=True, fidelity="formula", trials=1))
+    assert answer.best is not None
+    assert answer.best.offer.device.name == "h100-sxm"
+    late = [miss for miss in answer.rejected.nearest if miss.short_of == "limit"]
+    assert [miss.offer.device.name for miss in late] == ["a100-sxm4-80gb"]
+
+
+def test_a_ladder_without_rungs_is_no_obstacle(tmp_path: Path) -> None:
+    """Eight devices are as many as a host holds, so there is no rung of more of them."""
+    one = Change("quality", lambda question: question, (), "shorter")
+    assert _climbing((), (one,)) == (one,)
+    assert _climbing((one,), ()) == (one,)
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        "base_model: meta-llama/Llama-3.1-8B\ndatasets:\n  - path: own/rows\n    type: completion\n"
+        "sequence_len: 500000\nmicro_batch_size: 1\ngradient_accumulation_steps: 1\n"
+        "num_epochs: 1\noptimizer: adamw_torch_8bit\nlearning_rate: 2e-5\nbf16: true\n"
+        "fsdp_version: 2\nfsdp_config:\n  reshard_after_forward: true\n"
+    )
+    job = load_job(path, gpus=["h100-sxm:8"], set_values={"data.rows": "10000"})
+    answer = tune(job, Options(dry_run=True, fidelity="formula", trials=1))
+    assert answer.best is None
+    assert answer.rejected.shortfall is not None
 
 
 def test_a_limit_above_the_saves_of_the_run_is_no_matter_of_the_disk(folder: Path) -> None:

@@ -76,8 +76,9 @@ def test_nothing_feasible_is_a_null_best_with_misses_and_relaxations(samples: Sa
     payload = recommendation_payload(samples.infeasible)
     assert payload["best"] is None
     assert [set(miss) for miss in payload["rejected"]["nearest"]] == [
-        {"config", "device", "device_count", "required_bytes", "available_bytes", "reason"}
-    ] * 3
+        {"config", "device", "device_count", "short_of", "required_bytes", "available_bytes",
+         "reason"}
+    ] * 3  # fmt: skip
     assert [change["quality"] for change in payload["rejected"]["relaxations"]] == [False, True]
 
 

@@ -212,7 +212,7 @@ def test_nothing_feasible_gives_no_pick_but_near_misses(build: Any, tight_job: J
     assert worst[0] == np.maximum(*selection.violations(bill)).min()
     first = as_infeasible(bill, misses[0])
     assert first.required_bytes > first.available_bytes
-    assert first.reason == "memory"
+    assert first.short_of == "memory"
     assert alternatives(bill, misses[0]) == []
     assert pareto_front(bill) == []
 
