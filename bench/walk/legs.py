@@ -292,7 +292,7 @@ def probe(walk: Walk) -> None:
     """The same question measured here: Ctrl-C in the middle, and on from there."""
     command = walk.found(walk.tiny, "autotune tune", "--score probe")
     options = f"--probes {walk.probes} --probe-budget {BUDGET}"
-    stopped = walk.terminal.interrupt(command, options, lambda said: "probe 1 |" in said)
+    stopped = walk.terminal.interrupt(command, options, lambda said: "probe 1 of" in said)
     again = [command for command in commands_of(stopped.stderr) if "--resume" in command]
     if not again:
         msg = f"Ctrl-C says no command to go on with\n{stopped}"

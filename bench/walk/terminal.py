@@ -106,7 +106,8 @@ class Terminal:
             process = self._popen(line, self.folder, stderr=stream)
             try:
                 _wait(lambda: when(said.read_text(encoding="utf-8")), process)
-                os.killpg(process.pid, signal.SIGINT)
+                with suppress(ProcessLookupError):  # it had ended: judged by its exit code
+                    os.killpg(process.pid, signal.SIGINT)
                 stdout, _ = process.communicate(timeout=LONGEST_S)
             finally:
                 _end(process)

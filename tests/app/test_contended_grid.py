@@ -65,13 +65,17 @@ def test_what_is_called_a_tie_is_one() -> None:
 def test_without_its_judgement_of_disturbances_the_noise_is_taken_as_fact(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What guards against noise is that judgement: put out of action, it is missed."""
-    grid = Grid.of(LONG)
+    """Runs that were all slow alike do not differ: only that judgement sees what slowed them."""
+    grid = Grid.of(0)
     truth = grid.truth(tmp_path / "truth")
+
+    def searched(folder: str) -> list[dict[str, object]]:
+        load = LOADS["always"]
+        places = [(seed, tmp_path / f"{folder}_{seed}") for seed in range(SEEDS)]
+        return [judged(grid.search(load, seed, place), truth) for seed, place in places]
+
+    assert all(run["cannot_tell"] for run in searched("judged"))
     monkeypatch.setattr(disturbance, "disturbances", lambda _: [])
-    runs = [
-        judged(grid.search(LOADS["always"], seed, tmp_path / str(seed)), truth)
-        for seed in range(SEEDS)
-    ]
-    assert not any(run["disturbed"] for run in runs)
-    assert sum(run["cannot_tell"] for run in runs) < SEEDS
+    taken = searched("taken")
+    assert not any(run["disturbed"] for run in taken)
+    assert sum(bool(run["cannot_tell"]) for run in taken) <= SEEDS / 2
