@@ -42,11 +42,14 @@ class Fault:
     changes: tuple[Change, ...]
 
 
+# A processor that the cost model knows badly, so that the model's figure is not the measured one.
+_FAR_OFF = Change("cost/processor.py", "\nISSUE = 0.4", "\nISSUE = 40.0")
+
 FAULTS: dict[str, Fault] = {
     "relative_run": Fault(
         "measured mode crashes in its default folder, as in every relative one",
         ("probe",),
-        "exit code 5",
+        "probes broke",
         (
             Change(
                 "app/runs.py",
@@ -125,12 +128,38 @@ FAULTS: dict[str, Fault] = {
     "steps_as_modelled": Fault(
         "a measured answer says what all steps take by the model, beside a bill that was measured",
         ("probe",),
-        "contradicts itself",
+        "all steps are said to take",
         (
+            _FAR_OFF,
             Change(
                 "app/probed_tune.py",
                 "    found |= explain.derived_reasons(bill.job, best.row)\n",
                 "    found |= explain.derived_reasons(bill.job, bill.estimate(best.index))\n",
+            ),
+        ),
+    ),
+    "bound_as_modelled": Fault(
+        "a measured answer says what it is bound by as the model had it",
+        ("probe",),
+        "bound by",
+        (
+            _FAR_OFF,
+            Change(
+                "app/measured_bill.py",
+                '"bound_by": bound_of(parts, row.step_bound),',
+                '"bound_by": row.bound_by,',
+            ),
+        ),
+    ),
+    "budget_as_left": Fault(
+        "a budget for probes is reported as another than was asked for",
+        ("probe",),
+        "a probe budget of",
+        (
+            Change(
+                "app/probed_tune.py",
+                "probe_budget_s=(options.probing or ProbeOptions()).seconds,",
+                "probe_budget_s=(options.probing or ProbeOptions()).seconds * 0.5,",
             ),
         ),
     ),
