@@ -15,11 +15,12 @@ import numpy as np
 from autotune.catalog.devices import default_host, find_device
 from autotune.catalog.price_table import INDICATIVE
 from autotune.catalog.prices import price_for, sold_counts
+from autotune.catalog.software import INSTALLABLE
 from autotune.domain.candidates import OFFER
 from autotune.domain.device import Offer
 from autotune.domain.space import SearchSpace
 from autotune.domain.units import GB
-from autotune.space.enumerate import PLAIN, knob_levels
+from autotune.space.enumerate import PLAIN, knob_levels, why_closed, without
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,6 +71,10 @@ class Change:
             (*self.frees, *(name for name in other.frees if name not in self.frees)),
             " and ".join(part for part in (self.label, other.label) if part),
             " ".join(part for part in (self.apply, other.apply) if part),
+            self.key,
+            self.value,
+            "; ".join(part for part in (self.note, other.note) if part),
+            self.closed,
         )
 
 
@@ -80,8 +85,8 @@ def setting_changes(question: Question, wide: SearchSpace, pinned: set[str]) -> 
     """
     job, space = question
     locked = (name for name in job.lock if name in pinned)
-    names = dict.fromkeys((*PLAIN, *MEMORY_KNOBS, *locked))
-    found = []
+    names = dict.fromkeys((*(name for name in PLAIN if name in job.lock), *MEMORY_KNOBS, *locked))
+    found = lever_changes(question)
     for name in names:
         if name == SPLIT[1] and SPLIT[0] in names:
             continue
@@ -93,12 +98,68 @@ def setting_changes(question: Question, wide: SearchSpace, pinned: set[str]) -> 
 
 
 def lever_changes(question: Question) -> list[Change]:
-    """Every knob that stays closed until the user opens it, opened alone."""
-    return [
-        Change("setting", _opened(name), (name,), "", f"--allow {name}", name, closed=values)
-        for name in question[1].values
-        if (values := closed_values(question, name))
-    ]
+    """Every knob that stays closed until the user opens it, opened alone.
+
+    With a package that is missing, where a value needs one: it is then installed as well.
+    """
+    job, space = question
+    found = []
+    for name in space.values:
+        shut = closed_values(question, name)
+        able = tuple(value for value in shut if _runs(question, name, value))
+        if able:
+            found.append(_lever(name, able))
+        for package in missing_packages(job):
+            installed = _installed(package)(question)
+            more = tuple(v for v in shut if v not in able and _runs(installed, name, v))
+            if more:
+                found.append(_lever(name, more).then(package_change(package)))
+    return found
+
+
+def _lever(name: str, closed: tuple[KnobValue, ...]) -> Change:
+    return Change("setting", _opened(name), (name,), "", f"--allow {name}", name, closed=closed)
+
+
+def missing_packages(job: Job) -> list[str]:
+    """Optional packages that the job's software lacks and that open levers."""
+    return [name for name in INSTALLABLE if getattr(job.software, name) is None]
+
+
+def package_change(package: str) -> Change:
+    """The same job with one more package installed."""
+    version = ".".join(map(str, INSTALLABLE[package]))
+    word = package.replace("_", "-")
+    option = f"--set software.{package}={version}"
+    return Change(
+        "setting", _installed(package), (), f"with {word} installed", option,
+        note=f"needs {word}, which is not installed",
+    )  # fmt: skip
+
+
+def unlocked(name: str) -> Change:
+    """The same job without one lock."""
+
+    def edited(question: Question) -> Question:
+        job, space = question
+        return replace(job, lock=without(job.lock, name)), space
+
+    return Change("lock", edited, (name,), f"without the lock of {name}")
+
+
+def _installed(package: str) -> Callable[[Question], Question]:
+    def edited(question: Question) -> Question:
+        job, space = question
+        fields: dict[str, Any] = {package: INSTALLABLE[package]}
+        return replace(job, software=replace(job.software, **fields)), space
+
+    return edited
+
+
+def _runs(question: Question, name: str, value: KnobValue) -> bool:
+    """Whether some offer runs a closed value."""
+    job, space = question
+    return any(not why_closed(job, space, offer, name, value) for offer in job.offers)
 
 
 def closed_values(question: Question, name: str) -> tuple[KnobValue, ...]:
@@ -122,8 +183,7 @@ def _opened(name: str) -> Callable[[Question], Question]:
 
     def edited(question: Question) -> Question:
         job, space = question
-        lock = {other: value for other, value in job.lock.items() if other != name}
-        return replace(job, lock=lock, allow=(*job.allow, name)), space
+        return replace(job, lock=without(job.lock, name), allow=(*job.allow, name)), space
 
     return edited
 
@@ -131,11 +191,9 @@ def _opened(name: str) -> Callable[[Question], Question]:
 def _is_shut(
     job: Job, space: SearchSpace, wide: SearchSpace, name: str, together: tuple[str, ...]
 ) -> bool:
-    """Whether opening the knob adds values that could run."""
+    """Whether freeing the knob adds values that could run."""
     if any(part in job.lock for part in together):
         return True
-    if name in PLAIN:
-        return bool(closed_values((job, space), name))
     listed = space.values[name]
     return bool(listed) and not set(wide.values[name]) <= set(listed)
 

@@ -7,16 +7,25 @@ them by reason.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 from typing import TYPE_CHECKING
 
+from autotune.app.changes import missing_packages, package_change, unlocked
 from autotune.domain.errors import InputError
+from autotune.domain.job import Assumption
+from autotune.space.enumerate import PLAIN, knob_levels, why_closed
+from autotune.space.file import load_space
 from autotune.space.rules import RULES, violations
 
 if TYPE_CHECKING:
+    from autotune.app.changes import Question
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
+    from autotune.space.rules import Rule
 
+# Rules of the job's own method and data: a knob that they leave without effect is no mistake.
+OF_THE_JOB = frozenset({"adapters_exist", "grouping_saves_padding"})
 FLASH_ATTENTION_CAPABILITY = 8.0  # flash-attention 2 runs on Ampere and later (its README)
 
 
@@ -53,6 +62,59 @@ def check_locks(job: Job) -> None:
         listed = "; ".join(dict.fromkeys(reason for found in reasons for reason in found))
         msg = f"lock: {listed}"
         raise InputError(msg, "change the lock, or name other hardware")
+
+
+def check_opened(job: Job) -> tuple[Assumption, ...]:
+    """Every knob that the job opens has a value that some offer runs, beside what is locked.
+
+    One that only the job's own method leaves without effect is no error; it is noted. Raises
+    InputError with what would make it run.
+    """
+    question = job, load_space()
+    notes = []
+    for name in job.allow:
+        if name not in PLAIN or name in job.lock:
+            continue
+        against = rules_against(question, name)
+        if not against:
+            continue
+        why = "; ".join(dict.fromkeys(rule.reason for rule in against))
+        if any(rule.name in OF_THE_JOB for rule in against):
+            notes.append(Assumption(f"allow.{name}", "opens nothing", why))
+            continue
+        devices = ", ".join(dict.fromkeys(offer.label for offer in job.offers))
+        msg = f"allow: {name} has nothing to open on {devices}: {why}"
+        raise InputError(msg, _what_would_open(question, name))
+    return tuple(notes)
+
+
+def rules_against(question: Question, name: str) -> list[Rule]:
+    """Rules that keep every closed value of a knob from every offer; empty where one can run."""
+    job, space = question
+    found: list[Rule] = []
+    for offer in job.offers:
+        for value in knob_levels(replace(job, allow=(name,)), space, offer, name):
+            if value == PLAIN[name]:
+                continue
+            against = why_closed(job, space, offer, name, value)
+            if not against:
+                return []
+            found += against
+    return found
+
+
+def _what_would_open(question: Question, name: str) -> str:
+    """The nearest that works: a package, a lock to leave out, or knobs that do open."""
+    job, _ = question
+    single = [*map(package_change, missing_packages(job)), *map(unlocked, job.lock)]
+    pairs = (one.then(two) for one, two in combinations(single, 2))
+    for change in (*single, *pairs):
+        if not rules_against(change.edit(question), name):
+            typed = f": add {change.apply}" if change.apply else ""
+            return f"{name} opens {change.label}{typed}"
+    others = [other for other in PLAIN if other not in job.allow and other not in job.lock]
+    able = [other for other in others if not rules_against(question, other)]
+    return f"leave {name} out of allow; here --allow opens {', '.join(able) or 'nothing'}"
 
 
 def reasons_against(job: Job, offer: Offer) -> list[str]:

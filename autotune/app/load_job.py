@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from autotune.app.at_hand import as_the_driver_leaves
 from autotune.app.contract import data_of, evaluation_of, limits_of, method_of, training_of
-from autotune.app.feasible_locks import check_batch, check_locks
+from autotune.app.feasible_locks import check_batch, check_locks, check_opened
 from autotune.app.observed import (
     observations_of,
     seen_on,
@@ -287,6 +287,7 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
     )
     check_batch(job)
     check_locks(job)
+    assumed += check_opened(job)
     return _with_evidence(job, jobfile, assumed)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.named_machines import add_spot, name_devices, replace_hardware, set_prices
 from autotune.app.read_jobfile import Document
+from autotune.catalog.software import OPTIONAL, REQUIRED
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import unknown
 from autotune.domain.jobvalues import QUALITY_WORDS, whole_or_zero
@@ -33,8 +34,10 @@ SETTABLE = {
     "limits": (
         "deadline", "budget", "confidence", "max_lost_work", "max_session", "vram_headroom",
     ),
+    "software": (*REQUIRED, *OPTIONAL),
 }  # fmt: skip
 _TOP = ("name", "model", "software")
+_WORD = {"method": "kind", "software": "profile"}  # what one word in place of a mapping states
 _ADAPTER_KEYS = ("rank", "alpha", "dropout", "targets")
 _SPLIT = {"micro_batch_size", "gradient_accumulation_steps"}
 
@@ -96,7 +99,8 @@ def _section(values: Values, dotted: str) -> Values:
     for part in dotted.split("."):
         inner = values.get(part)
         if not isinstance(inner, dict):
-            inner = {"kind": inner} if part == "method" and isinstance(inner, str) else {}
+            word = _WORD.get(part) if isinstance(inner, str) else None
+            inner = {word: inner} if word else {}
             values[part] = inner
         values = inner
     return values

@@ -212,13 +212,14 @@ class _Asked:
         knobs = [name for name in change.frees if self._differs(name, best)]
         elsewhere = change.kind == "machine" and not change.label
         label = [f"on {best.offer.label}"] if elsewhere else []
-        label += [change.label] if change.label else []
-        label += [self._knob_words(name, best) for name in knobs if name != SPLIT[1]]
+        settings = [self._knob_words(name, best) for name in knobs if name != SPLIT[1]]
+        own = [change.label] if change.label else []
+        label += [*settings, *own] if change.kind == "setting" else [*own, *settings]
         flags = [f"--gpu {best.offer.device.name}:{best.offer.count}"] if elsewhere else []
-        flags += [change.apply] if change.apply else []
+        flags += _options(change.apply)
         for name in knobs:
             if name in PLAIN and name not in self.before:
-                flags.append(f"--allow {name}")
+                flags += [] if f"--allow {name}" in flags else [f"--allow {name}"]
             elif name != SPLIT[1] or name in self.before:
                 flags.append(f"--set {name}={best.config.as_dict()[name]}")
         needed, available = best.memory_bytes.total, best.usable_bytes
@@ -268,6 +269,12 @@ def _sort(each: Relaxation) -> str:
 
 def _soonest_of(found: Sequence[Relaxation]) -> list[Relaxation]:
     return sorted(found, key=lambda each: each.duration_s)[:PAIRS]
+
+
+def _options(apply: str) -> list[str]:
+    """Options as they are typed, each with its value."""
+    words = apply.split()
+    return [f"{flag} {value}" for flag, value in zip(words[::2], words[1::2], strict=True)]
 
 
 def _machine(row: Estimated) -> tuple[str, int]:

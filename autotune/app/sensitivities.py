@@ -16,7 +16,7 @@ from autotune.app.changes import SHORTEST, Change, lever_changes, shorter
 from autotune.app.pricing import bills_of
 from autotune.domain.config import KNOBS
 from autotune.domain.recommendation import Sensitivity
-from autotune.domain.units import HOUR_S, format_bytes
+from autotune.domain.units import HOUR_S, format_bytes, format_count
 from autotune.search.near_misses import nearest_misses
 from autotune.search.selection import best_index
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from autotune.domain.space import SearchSpace
 
 SAME = 0.02  # relative; a duration closer than this is "no time"
+MEASURED_SHARE = 0.5  # of a saving that must be left at the pessimistic end
 ON_LENGTHS = ("packing", "length_grouping")  # what they save is padding: nothing else
 NO_LENGTHS = "what it saves is padding, and no row lengths are known: nobody can tell what it gives"
 
@@ -104,7 +105,8 @@ def _lever(change: Change, bill: Bill, beside: _Beside) -> Iterator[Sensitivity]
         index = _best(bill, among)
         told_apart = free is not None and _known(bill.job, change.key)
         alone = index == free if told_apart else len(change.closed) == 1
-        told = change if alone else replace(change, apply=f"--set {change.key}={value}")
+        pinned = change.apply.replace(f"--allow {change.key}", f"--set {change.key}={value}")
+        told = change if alone else replace(change, apply=pinned)
         if index is None:
             own = bill.take(among, bill.job)
             yield _told(told, value, own, None, beside)
@@ -125,7 +127,10 @@ def _told(
     cost_usd = duration_s / HOUR_S * row.offer.usd_per_hour
     saved_s = pick.duration_s.p50 - duration_s if pick is not None else None
     known = _known(bill.job, change.key)
-    notes = [change.note] if known else [NO_LENGTHS]
+    notes = [change.note, "" if known else NO_LENGTHS]
+    if pick is not None and change.key in KNOBS and row.steps != pick.steps:
+        steps, before = format_count(row.steps), format_count(pick.steps)
+        notes.append(f"{steps} optimizer steps of more rows each, not {before}")
     if not fits:
         usable = format_bytes(row.usable_bytes)
         notes.append(f"does not fit: {format_bytes(needed)} of {usable} usable")
@@ -143,7 +148,7 @@ def _told(
         saved_usd=pick.cost_usd.p50 - cost_usd if told and pick is not None else None,
         memory_bytes=needed,
         fits=fits,
-        unmeasured=_unmeasured(row, pick) and told,
+        unmeasured=told and _unmeasured(bill, index, row, pick),
         basis=row.basis if beside.modelled is None else "calibrated",
         note="; ".join(part for part in notes if part),
         offer=row.offer,
@@ -156,9 +161,13 @@ def _known(job: Job, key: str) -> bool:
     return job.lengths.known or key not in ON_LENGTHS
 
 
-def _unmeasured(row: Estimated, pick: Estimated | None) -> bool:
-    """Whether more of it rests on a gain that nobody measured on this stack than the pick does."""
-    return row.caution > (pick.caution if pick is not None else 1.0) * (1.0 + 1e-9)
+def _unmeasured(bill: Bill, index: int, row: Estimated, pick: Estimated | None) -> bool:
+    """Whether most of what it saves, or of what it takes, rests on what nobody measured here."""
+    if pick is None:
+        return bill.at("compute", "unmeasured_gain", index) > 1.0 + SAME
+    saved_s = pick.duration_s.p50 - row.duration_s.p50
+    sure_s = pick.duration_s.p50 * pick.caution - row.duration_s.p50 * row.caution
+    return saved_s > 0 and sure_s < MEASURED_SHARE * saved_s
 
 
 def _of_memory(pick: Estimated, saved_s: float, needed: float) -> str:

@@ -21,6 +21,11 @@ from autotune.domain.software import LossKind, Software
 DEFAULT = "default"
 REQUIRED = ("torch", "transformers", "peft", "accelerate")
 OPTIONAL = ("trl", "flash_attn", "bitsandbytes", "liger_kernel")
+# Optional packages that open levers, and the version that is assumed of one to be installed.
+# Source: newest releases on PyPI, 2026-11-22.
+INSTALLABLE = {
+    "flash_attn": (2, 8, 3), "bitsandbytes": (0, 50, 2), "liger_kernel": (0, 8, 5),
+}  # fmt: skip
 KERNELS = ("eager", "liger", "unsloth")
 TRAINERS = ("transformers", "trl")
 SHIFTED_COPY_FROM, SHIFTED_COPY_BEFORE = (4, 46), (4, 50)

@@ -22,6 +22,8 @@ from autotune.space.extra import at_present
 from autotune.space.rules import RULES, Rule, has_cuda
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from autotune.domain.device import Offer
@@ -93,6 +95,37 @@ def knob_levels(job: Job, space: SearchSpace, offer: Offer, name: str) -> tuple[
     if name == "pin_memory":
         return (has_cuda(offer.device),)
     return (CLOSED_FORM,)
+
+
+def why_closed(
+    job: Job, space: SearchSpace, offer: Offer, name: str, value: KnobValue
+) -> tuple[Rule, ...]:
+    """Rules against a value of an opt-in knob on an offer, were it opened; empty: it can run.
+
+    A rule that reads another knob as well speaks against it where none of that knob's values will
+    do; so does what leaves only those.
+    """
+    opened = replace(job, allow=(*job.allow, name), lock=without(job.lock, name))
+    found: list[Rule] = []
+    for rule in RULES:
+        if name not in rule.reads:
+            continue
+        needed: list[Rule] = []
+        options: list[tuple[KnobValue, ...]] = []
+        for read in rule.reads:
+            levels = (value,) if read == name else knob_levels(opened, space, offer, read)
+            own = [each for each in RULES if each.reads == (read,) and read != name]
+            able = tuple(v for v in levels if all(each.allows(opened, offer, v) for each in own))
+            needed += [e for e in own if not all(e.allows(opened, offer, v) for v in levels)]
+            options.append(able)
+        if not any(rule.allows(opened, offer, *values) for values in product(*options)):
+            found += [rule, *needed]
+    return tuple(dict.fromkeys(found))
+
+
+def without(lock: Mapping[str, KnobValue], name: str) -> dict[str, KnobValue]:
+    """Locked knobs but one."""
+    return {other: value for other, value in lock.items() if other != name}
 
 
 def _with_consent(job: Job, name: str, values: tuple[KnobValue, ...]) -> tuple[KnobValue, ...]:
@@ -246,11 +279,13 @@ def _refuse_impossible(job: Job, space: SearchSpace, found: Enumeration) -> None
     """Raise when one locked value, or the global batch, is what leaves no candidate."""
     devices = ", ".join(dict.fromkeys(offer.label for offer in job.offers))
     for name, value in job.lock.items():
-        rest = {other: locked for other, locked in job.lock.items() if other != name}
-        freed = replace(job, lock=rest)
-        if len(_enumerate(freed, space).candidates):
+        freed = _enumerate(replace(job, lock=without(job.lock, name)), space).candidates
+        if len(freed):
             msg = f"{name} {_shown(value)} is locked but not possible on {devices}: "
+            able = ", ".join(_shown(other) for other in freed.levels[name])
             hint = f"leave {name} out of lock, or change the hardware or software of the job"
+            if KNOBS[name].kind != "count":
+                hint = f"{name} {able} can run here; {hint}"
             raise InputError(msg + _reasons(found, of_knob=name), hint)
     batch_reasons = [rule.reason for rule in RULES if rule.reads == ("micro_batch_size",)]
     if found.rejected and set(found.rejected) <= set(batch_reasons):

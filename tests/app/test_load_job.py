@@ -65,7 +65,7 @@ def test_every_key_of_the_whole_job_file_is_understood(tmp_path: Path) -> None:
     assert (job.limits.deadline_s, job.limits.budget_usd) == (86_400.0, 60.0)
     assert job.limits.max_lost_work_s == 1800.0
     assert job.lock == {"precision": "bf16"}
-    assert job.allow == ("packing",)
+    assert job.allow == ("length_grouping",)
     assert job.today is not None
     assert (job.today.micro_batch_size, job.today.gradient_accumulation_steps) == (4, 2)
     assert job.today.checkpoint_every_steps == 1000
@@ -120,7 +120,9 @@ def test_what_is_stated_is_not_listed_as_assumed(tmp_path: Path) -> None:
 
 
 def test_the_recorded_spec_gives_the_same_job_again(tmp_path: Path) -> None:
-    job = load(tmp_path, WHOLE, gpus=["h100:2"], set_values={"method.rank": "8"}, allow=["packing"])
+    job = load(
+        tmp_path, WHOLE, gpus=["h100:2"], set_values={"method.rank": "8"}, allow=["adapter_dtype"]
+    )
     assert resolve_spec(json.loads(job.spec), tmp_path) == job
 
 

@@ -50,11 +50,11 @@ def written(
 
 def answered(path: Path, opens: str = "") -> Recommendation:
     """The answer with the option that a what-if names."""
-    flag, _, value = opens.partition(" ")
-    sets = dict([value.split("=", 1)]) if flag == "--set" else {}
-    return tune(
-        load_job(path, set_values=sets, allow=[value] if flag == "--allow" else []), OPTIONS
-    )
+    words = opens.split()
+    pairs = list(zip(words[::2], words[1::2], strict=True))
+    sets = dict(value.split("=", 1) for flag, value in pairs if flag == "--set")
+    allow = [value for flag, value in pairs if flag == "--allow"]
+    return tune(load_job(path, set_values=sets, allow=allow), OPTIONS)
 
 
 def by_change(answer: Recommendation) -> dict[str, Sensitivity]:
@@ -96,10 +96,12 @@ def test_packing_and_grouping_of_short_rows_are_large_and_say_what_they_change(
     verbose = " ".join(recommendation_text(payload, width=100, colour=False).split())
     for each in answer.sensitivities:
         assert each.opens in verbose
+    assert "optimizer steps of more rows each, not 1,250" in verbose
 
 
-def test_what_is_told_of_an_option_is_what_typing_it_gives(tmp_path: Path) -> None:
-    path = written(tmp_path)
+@pytest.mark.parametrize("software", [FLASH, "default"])
+def test_what_is_told_of_an_option_is_what_typing_it_gives(tmp_path: Path, software: str) -> None:
+    path = written(tmp_path, software=software)
     answer = answered(path)
     told = [each for each in answer.sensitivities if each.duration_s is not None]
     assert len(told) > len(answer.sensitivities) / 2
@@ -108,6 +110,15 @@ def test_what_is_told_of_an_option_is_what_typing_it_gives(tmp_path: Path) -> No
         assert typed is not None
         assert typed.duration_s.p50 == pytest.approx(each.duration_s, rel=2e-3), each.opens
         assert typed.cost_usd.p50 == pytest.approx(each.cost_usd, rel=2e-3), each.opens
+
+
+def test_a_lever_that_needs_a_missing_package_is_priced_with_it_and_says_so(
+    tmp_path: Path,
+) -> None:
+    found = by_change(answered(written(tmp_path, software="default")))["packing=on"]
+    assert found.opens == "--allow packing --set software.flash_attn=2.8.3"
+    assert "needs flash-attn, which is not installed" in found.note
+    assert "optimizer steps of more rows each" in found.note
 
 
 def test_without_row_lengths_nobody_pretends_to_know_what_padding_is_worth(
