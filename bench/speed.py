@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 JOB = ROOT / "jobs" / "h100_38h.yaml"
 MILLION = 1_000_000
-OPT_IN = ("optimizer", "adapter_dtype", "packing", "length_grouping", "kernels")
+OPT_IN = ("optimizer", "adapter_dtype", "packing", "length_grouping", "kernels", "offload")
 RUNS, QUICK_RUNS = 7, 3
 CANDIDATES, PROPOSALS = 100_000, 50
 

@@ -230,6 +230,7 @@ def _why(readers: list[str], *, of_job: bool) -> str:
 MEMORY_KNOBS = (
     "micro_batch_size", "precision", "activation_checkpointing", "attention", "compile",
     "optimizer", "sharding", "adapter_dtype", "packing", "length_grouping", "kernels",
+    "offload",
 )  # fmt: skip
 
 

@@ -126,6 +126,22 @@ def derived_reasons(job: Job, row: Estimated) -> dict[str, str]:
     }
 
 
+def ram_note(bill: Bill, index: int) -> tuple[str, ...]:
+    """What to say of what is offloaded to the host's memory; nothing where nothing is."""
+    row = bill.estimate(index)
+    host, needed = row.offer.host, bill.at("memory", "host_bytes", index)
+    if needed <= 0:
+        return ()
+    away = (
+        f"offload {row.config.offload} takes about {format_bytes(needed)} of the host's memory; "
+        "its time is a model of bus and processor, off by a factor of two where it could be checked"
+    )
+    if "ram_bytes" not in host.assumed:
+        return (Decisive(away),)
+    rent = f"; nobody stated the memory of {row.offer.label}: rent that much"
+    return (Decisive(away + rent),)
+
+
 def disk_note(bill: Bill, index: int) -> tuple[str, ...]:
     """What to say of checkpoints beside a disk that nobody stated; nothing where they are small."""
     row = bill.estimate(index)

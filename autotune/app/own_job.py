@@ -34,13 +34,9 @@ _FLAGS = {
     "data.rows": "--rows N or --data FILE",
     "hardware": "--gpu NAME",
 }  # fmt: skip
-_LOCKED = (
-    "packing",
-    "length_grouping",
-    "optimizer",
-    "adapter_dtype",
-    "kernels",
-)  # opt-in, where stated
+_LOCKED = (  # opt-in, where stated
+    "packing", "length_grouping", "optimizer", "adapter_dtype", "kernels", "offload",
+)  # fmt: skip
 _BESIDE = ("accelerate.yaml", "accelerate_config.yaml", "default_config.yaml")
 COMMAND = "the command"
 _LONGEST_PATH = 1000
@@ -314,5 +310,5 @@ def made_default(knob: str) -> object:
     """What the search leaves an opt-in knob at."""
     return {
         "packing": "off", "length_grouping": "off", "optimizer": "adamw_torch_fused",
-        "adapter_dtype": "fp32", "kernels": "none",
+        "adapter_dtype": "fp32", "kernels": "none", "offload": "none",
     }.get(knob, KNOBS[knob].choices[:1])  # fmt: skip

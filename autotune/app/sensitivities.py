@@ -50,7 +50,8 @@ def sensitivities(
     if not job.steps:
         return ()
     here: Question = (job if pick is None else replace(job, offers=(pick.offer,)), space)
-    changes = [*lever_changes(here), *(_choices(here[0]) if pick is not None else ())]
+    changes = [change for change in lever_changes(here) if pick is None or _may_gain(change)]
+    changes += _choices(here[0]) if pick is not None else ()
     bills = bills_of([change.edit(here) for change in changes], calibration)
     beside = _Beside(pick, modelled)
     found: list[Sensitivity] = []
@@ -60,6 +61,11 @@ def sensitivities(
         elif bill is not None:
             found.append(_told(change, change.value, bill, _best(bill), beside))
     return tuple(found)
+
+
+def _may_gain(change: Change) -> bool:
+    """Whether a closed knob can save time: one that is neutral only makes room, and is slower."""
+    return KNOBS[change.key].knob_class != "neutral"
 
 
 class _Beside:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.cost.peak import INSTANTS, peak_of
 from autotune.domain.shortfall import LongestBatch, Shortfall
@@ -20,18 +20,17 @@ if TYPE_CHECKING:
 def shortfall_of(bill: Bill, index: int, row: Estimated | None = None) -> Shortfall | None:
     """Why the candidate does not fit; None where it does. row: its estimate, traced perhaps."""
     row = row or bill.estimate(index)
-    disk = float(bill.disk_short_bytes[index])
-    if row.feasible and disk <= 0:
+    disk, ram = float(bill.disk_short_bytes[index]), float(bill.ram_short_bytes[index])
+    if row.feasible and max(disk, ram) <= 0:
         return None
     instant, rows, tokens = peak_of(bill, index)
     phase, words = INSTANTS.get(instant, ("backward", instant))
-    on_disk = row.feasible
-    available = row.offer.host.disk_bytes if on_disk else row.usable_bytes
+    resource, available, required = _short_of(row, disk, ram)
     return Shortfall(
         offer=row.offer,
         config=row.config,
-        resource="disk" if on_disk else "memory",
-        required_bytes=available + disk if on_disk else row.memory_bytes.total,
+        resource=resource,
+        required_bytes=required,
         available_bytes=available,
         fits_probability=row.fits_probability,
         memory_bytes=row.memory_bytes,
@@ -39,6 +38,18 @@ def shortfall_of(bill: Bill, index: int, row: Estimated | None = None) -> Shortf
         instant=words,
         longest_batch=LongestBatch(rows, tokens, length_origin(bill.job, row.config)),
     )
+
+
+def _short_of(
+    row: Estimated, disk: float, ram: float
+) -> tuple[Literal["memory", "disk", "ram"], float, float]:
+    """What is short, how much of it there is, and how much is needed; bytes."""
+    host = row.offer.host
+    if not row.feasible:
+        return "memory", row.usable_bytes, row.memory_bytes.total
+    if ram > 0:
+        return "ram", host.ram_bytes, host.ram_bytes + ram
+    return "disk", host.disk_bytes, host.disk_bytes + disk
 
 
 def length_origin(job: Job, config: Config) -> str:

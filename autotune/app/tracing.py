@@ -69,6 +69,9 @@ class Tracing:
             if row.offer.count > 1:
                 self._note("the trace covers one device: sharded candidates keep the formula")
                 continue
+            if row.config.offload != "none":
+                self._note("the trace keeps all on the device: what is offloaded has the formula")
+                continue
             if row.config.kernels == "liger":
                 self._note("the trace runs no Liger kernels: candidates with them keep the formula")
                 continue

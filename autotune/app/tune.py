@@ -323,8 +323,10 @@ def _worth_a_probe(
 
 
 def _disk(bill: Bill, pick: int | None) -> tuple[str, ...]:
-    """What to say of the pick's checkpoints and a disk that nobody stated."""
-    return () if pick is None else explain.disk_note(bill, pick)
+    """What to say of the pick's checkpoints, and of what is offloaded, beside an unstated host."""
+    if pick is None:
+        return ()
+    return (*explain.disk_note(bill, pick), *explain.ram_note(bill, pick))
 
 
 def _unseen(bill: Bill, pick: int | None) -> tuple[str, ...]:

@@ -3,7 +3,8 @@
 Measured NCCL times where the device has them; else latency and bandwidth of its link. Boards
 without a switch share the host's bridges: four of them are slower than two.
 
-Covers: DDP, FSDP (full shard), ZeRO-2, ZeRO-3 inside one host.
+Covers: DDP, FSDP (full shard), ZeRO-2, ZeRO-3 inside one host; what `offload` sends to the host,
+and the processor's optimizer step.
 Does not cover: several hosts; tensor and pipeline parallelism; compressed gradients.
 
 Legend: N devices, W bytes of the stored weights, G bytes of the trained gradients.
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.catalog.operators import collective_times
-from autotune.cost import deepspeed, flops
+from autotune.cost import deepspeed, flops, offloading
 from autotune.cost.batches import padded_length
 from autotune.cost.columns import Columns, Component, FloatArray, Outputs
 from autotune.cost.constants import constants
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
 READS = (
     "offer.device", "offer.count", "sharding", "micro_batch_size", "precision",
-    "activation_checkpointing", "adapter_dtype", "packing", "length_grouping",
+    "activation_checkpointing", "adapter_dtype", "packing", "length_grouping", "offload",
+    "offer.host",
 )  # fmt: skip
 LATENCY_S = 15e-6
 # Share of the link that a collective's bus bandwidth reaches on two devices and on more: A100 0.50
@@ -110,10 +112,15 @@ def price_collectives(job: Job, columns: Columns) -> Outputs:
     """[s] exposed per micro-step and per optimizer step; zero on one device."""
     per_micro, per_step = communication(job, columns).exposed(constants())
     factor = offset_factor(job, columns)
+    away = ~columns.equals(offloading.KNOB, "none")
+    if away.any():
+        out, back = offloading.transfer_seconds(job, columns)
+        per_micro = per_micro + out
+        per_step = per_step + back + offloading.update_seconds(job, columns)
     return {
         "per_micro_s": per_micro * factor,
         "per_step_s": per_step * factor,
-        "log_sd": np.full(columns.rows, LOG_SD),
+        "log_sd": np.where(away, offloading.TIME_SD, LOG_SD),
     }
 
 

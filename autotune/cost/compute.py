@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 READS = (
     "offer.device", "offer.count", "micro_batch_size", "precision", "compile", "compile_scope",
     "activation_checkpointing", "attention", "optimizer", "sharding", "adapter_dtype", "packing",
-    "length_grouping", "kernels",
+    "length_grouping", "kernels", "offload",
 )  # fmt: skip
 
 

@@ -3,8 +3,9 @@
 Its bf16 and fp16 engines cast the whole model to 16 bit, adapters and fp32 weights too, and train
 fp32 masters of whatever is trained, on each device a share. Under fp32 compute they do so as well.
 
-Covers: stages 2 and 3 with DeepSpeed's defaults, which is what the exported configs state.
-Does not cover: bf16_master_weights_and_grads, bf16_optimizer_states, offloading, stage 1.
+Covers: stages 2 and 3 with DeepSpeed's defaults, which is what the exported configs state; states
+in the host's memory with `offloading`.
+Does not cover: bf16_master_weights_and_grads, bf16_optimizer_states, stage 1.
 
 Source: deepspeed 0.18.9, runtime/engine.py (_configure_distributed_model, get_data_types),
 runtime/zero/stage_1_and_2.py and stage3.py; read line by line, no run of it was measured.
@@ -31,8 +32,7 @@ SUB_GROUP_ELEMENTS = 1_000_000_000  # stage 3 steps through so many of a device'
 
 def runs(columns: Columns) -> BoolArray:
     """[rows] which run under DeepSpeed."""
-    several = columns.number("offer.count") > 1
-    return several & columns.equals("sharding", "zero2", "zero3")
+    return columns.equals("sharding", "zero2", "zero3")
 
 
 def casts(columns: Columns) -> BoolArray:

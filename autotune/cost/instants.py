@@ -98,7 +98,8 @@ def _standing(step: Step) -> FloatArray:
 
 def _held(step: Step) -> FloatArray:
     """[bytes] gradients alive during the forward: those of earlier micro-steps."""
-    return np.where(step.accumulates, step.static.gradients, _standing(step))
+    sums = step.static.sums_here * step.static.gradients
+    return np.where(step.accumulates, np.maximum(sums, _standing(step)), _standing(step))
 
 
 def _so_far(step: Step, made: FloatArray) -> FloatArray:
@@ -174,7 +175,7 @@ def _share(step: Step, elements: float) -> FloatArray:
     """[bytes] of the gradients of so many elements on this device, when the base is trained."""
     if step.job.method.is_lora:
         return np.zeros_like(step.tokens)
-    return elements * step.element / step.static.gradient_shards
+    return elements * step.element / step.static.gradient_shards * step.static.gradients_here
 
 
 def _head_gradient(step: Step) -> Instant:

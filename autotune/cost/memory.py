@@ -2,7 +2,7 @@
 
 Covers: the instants of the forward and backward head, the first and last layer of the backward, the
 end of the backward, the optimizer step, evaluation, generation and saving.
-Does not cover: offloading, pipeline and tensor parallelism, other processes on the device.
+Does not cover: pipeline and tensor parallelism, other processes on the device.
 
 Legend: B rows, S longest length, T = B S tokens, L layers, h hidden, V vocabulary.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost import device_memory
+from autotune.cost import device_memory, offloading
 from autotune.cost.columns import Component, Outputs
 from autotune.cost.fit_claims import borne, is_certain_oom, is_crowded
 from autotune.cost.fused_kernels import under_each
@@ -43,6 +43,7 @@ READS = (
     "compile",
     "compile_scope",
     "kernels",
+    "offload",
 )
 
 KIND_INDEX = {kind: float(i) for i, kind in enumerate(KINDS)}
@@ -66,7 +67,7 @@ def price_memory(job: Job, columns: Columns, model: MemoryConstants | None = Non
     total: FloatArray = allocated + context + slack
     room = capacity - context - allocated
     reserved = allocated + device_memory.cached(job, columns, moving, room, model)
-    log_sd = uncertainty(job, columns, live, model)
+    log_sd = np.hypot(uncertainty(job, columns, live, model), offloading.memory_sd(columns))
     slack_log_sd = model.slack.sd * moving / total
     spread = np.maximum(np.hypot(log_sd, slack_log_sd), LEAST_LOG_SD)
     usable = capacity - job.limits.vram_headroom * device_memory.driver_total(columns)
@@ -85,6 +86,7 @@ def price_memory(job: Job, columns: Columns, model: MemoryConstants | None = Non
         "fits_probability": fits,
         "certain_oom": is_certain_oom(allocated + context, capacity, fits).astype(np.float64),
         "log_sd": log_sd,
+        "host_bytes": offloading.host_bytes(job, columns),
         "reserved_log_sd": np.hypot(log_sd, by_reserved_kind(job, columns, model.reserved)),
         "kind": by_kind(job, columns, KIND_INDEX),
         "reserved_kind": by_reserved_kind(job, columns, RESERVED_INDEX),

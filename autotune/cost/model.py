@@ -25,6 +25,7 @@ from autotune.cost.learned_memory import learned_memory
 from autotune.cost.price import price_component
 from autotune.cost.work import StepWork, evaluations, knob_values, saves
 from autotune.domain.calibration import Calibration
+from autotune.domain.candidates import OFFER
 from autotune.domain.outcome import FEASIBLE_PROBABILITY
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ COMPONENTS: tuple[Component, ...] = (
 )
 
 
+UNKNOWN_RAM = 1e18  # [bytes]; nothing offloads as much
+
+
 @dataclass(frozen=True, slots=True)
 class Bill:
     """Every candidate priced. Arrays have shape [n]."""
@@ -64,6 +68,7 @@ class Bill:
     usable_bytes: FloatArray
     fits_probability: FloatArray
     disk_short_bytes: FloatArray  # > 0: checkpoints do not fit the disk by so much
+    ram_short_bytes: FloatArray  # > 0: what is offloaded does not fit the host's memory by so much
 
     def __len__(self) -> int:
         return len(self.duration_s)
@@ -93,8 +98,9 @@ class Bill:
 
     @property
     def feasible(self) -> np.ndarray:
-        """[n] fits in memory and on the disk."""
-        return (self.memory_violation <= 0) & (self.disk_short_bytes <= 0)
+        """[n] fits in memory, on the disk and, what is offloaded, in the host's memory."""
+        on_host = (self.disk_short_bytes <= 0) & (self.ram_short_bytes <= 0)
+        return (self.memory_violation <= 0) & on_host
 
     def at(self, table: str, output: str, index: int) -> float:
         """One output of one component for candidate `index`."""
@@ -119,6 +125,14 @@ class Bill:
     def estimate(self, index: int) -> Estimated:
         """Candidate `index` as a full Estimated, with its breakdowns and intervals."""
         return estimate(self, index)
+
+
+def _stated_ram(candidates: Candidates) -> FloatArray:
+    """[n, bytes] of host memory that somebody stated; what was only assumed forbids nothing."""
+    hosts = [offer.host for offer in candidates.levels[OFFER]]
+    sizes = [UNKNOWN_RAM if "ram_bytes" in host.assumed else host.ram_bytes for host in hosts]
+    found: FloatArray = np.asarray(sizes, np.float64)[candidates.codes[OFFER]]
+    return found
 
 
 class CostModel:
@@ -186,6 +200,7 @@ class CostModel:
             usable_bytes=tables["memory"].gather("usable"),
             fits_probability=tables["memory"].gather("fits_probability"),
             disk_short_bytes=short,
+            ram_short_bytes=tables["memory"].gather("host_bytes") - _stated_ram(candidates),
         )
 
     def _calibrated(self, component: Component, candidates: Candidates) -> Table:

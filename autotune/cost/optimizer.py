@@ -1,7 +1,7 @@
 """Seconds of an optimizer step: clipping, AdamW, and the Trainer's own work.
 
 Covers: fused and multi-tensor AdamW, bitsandbytes 8-bit and paged 8-bit, shards of FSDP and ZeRO.
-Does not cover: offloaded optimizers.
+An offloaded optimizer steps on the processor: see `offloading`.
 """
 
 from __future__ import annotations
@@ -90,8 +90,9 @@ def optimizer_terms(job: Job, columns: Columns) -> OptimizerTerms:
         deepspeed.step_traffic_bytes(passes - CLIPPING, size),
         passes * size,
     )
+    moved = np.where(columns.equals("offload", "optimizer", "all"), 0.0, moved + state)
     shards = np.where(columns.equals("sharding", *_SHARDED), columns.number("offer.count"), 1.0)
-    traffic = trainable_parameters(job) * (moved + state) / shards
+    traffic = trainable_parameters(job) * moved / shards
     return OptimizerTerms(
         traffic_s=traffic / columns.device("memory_bandwidth_bytes_per_s"),
         issue_s=trainable_tensors(job) * tensor_s,

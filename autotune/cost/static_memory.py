@@ -2,14 +2,15 @@
 
 Covers: full fine-tuning and LoRA on 16-bit, 32-bit, int8 and nf4 storage; DDP, ZeRO-2, ZeRO-3
 and FSDP. FSDP and DDP keep states in the dtype of what is trained; DeepSpeed keeps fp32 ones.
-Does not cover: tensor and pipeline parallelism, offloading.
+What `offload` moves to the host's memory is not on the device.
+Does not cover: tensor and pipeline parallelism.
 
 Legend: n elements; N devices; o output features of a linear.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -196,6 +197,9 @@ class Static:
     trainable: FloatArray  # [elements] of all devices
     weight_shards: FloatArray  # devices that share the weights
     gradient_shards: FloatArray
+    stored: FloatArray  # of the weights, wherever they lie and however many share them
+    gradients_here: FloatArray  # 1 where reduced gradients stay on the device, 0 where they leave
+    sums_here: FloatArray  # 1 where gradients of earlier micro-steps do so
     zero: deepspeed.Transient  # what DeepSpeed has besides; its share of `buckets` is in there
 
 
@@ -246,15 +250,24 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
     whole = np.full(columns.rows, weight_bytes(job, size))
     if method.base == "32bit":
         whole = np.where(deepspeed.casts(columns), 2.0 * size.total, whole)
+    # An offloading ZeRO has the newest gradients on the device and their sums on the host: 13B in
+    # full by ZeRO-2 on one H800 takes 64 GB, 26 of weights and as much of gradients.
+    shards, states = columns.equals("offload", "all"), columns.equals("offload", "optimizer", "all")
+    here = np.where(shards, 0.0, 1.0)
+    zero = replace(zero, step=np.where(states, 0.0, zero.step))
+    held = trains * _state_bytes(columns, element, trainable, embedding) / gradient_shards
     return Static(
-        weights=whole / sharded,
-        adapters=adapters,
-        gradients=gradients,
+        weights=here * whole / sharded,
+        adapters=here * adapters,
+        gradients=here * gradients,
         buckets=trains * (np.where(ddp, element * trainable, 0.0) + zero.always),
-        optimizer=trains * _state_bytes(columns, element, trainable, embedding) / gradient_shards,
+        optimizer=np.where(states, 0.0, held),
         element=element,
         trainable=trainable,
         weight_shards=sharded,
         gradient_shards=gradient_shards,
+        stored=whole,
+        gradients_here=here,
+        sums_here=np.where(states, 0.0, 1.0),
         zero=zero,
     )

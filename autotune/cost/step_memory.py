@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost import deepspeed, device_memory
+from autotune.cost import deepspeed, device_memory, offloading
 from autotune.cost.activations import (
     Attention,
     Mode,
@@ -161,7 +161,7 @@ class Step:
             ),
             saved=np.where(
                 checkpointing,
-                model.num_layers * (inputs + outside)
+                model.num_layers * (offloading.kept_share(job, columns) * inputs + outside)
                 - _narrow_embeddings(job) * (inputs - compute * model.hidden_size * tokens),
                 model.num_layers * layer.kept
                 - tokens * modes.each(lambda mode: unneeded_kept(*as_run(job), mode)),
@@ -324,7 +324,7 @@ def _gathered(job: Job, static: Static, size: Sizes, compute: FloatArray) -> tup
     stored = 4.0 if job.method.base == "32bit" else 2.0
     travels = np.minimum(stored, compute)
     root = travels * (size.embedding + size.head)
-    inner = static.weights * static.weight_shards - stored * (size.embedding + size.head)
+    inner = static.stored - stored * (size.embedding + size.head)
     share = inner / (size.layer * job.model.num_layers)  # bytes an element of a layer, stored
     if job.method.base in {"16bit", "32bit"}:
         share = travels

@@ -125,11 +125,15 @@ KNOBS: dict[str, Knob] = {
              "fused kernels: Liger's, or a loss that never holds all logits",
              ("none", "liger", "chunked_loss"), opt_in=True,
              effect="other rounding in norms, activations and loss"),
+        Knob("offload", "choice", "neutral",
+             "what lies in the host's memory: less on the device, slower steps",
+             ("none", "optimizer", "all", "activations"), opt_in=True,
+             effect="the same training, slower"),
     )
 }  # fmt: skip
 
 # Knobs that records of earlier versions lack, and the value that those runs had.
-LATER: dict[str, KnobValue] = {"compile_scope": "model", "kernels": "none"}
+LATER: dict[str, KnobValue] = {"compile_scope": "model", "kernels": "none", "offload": "none"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +158,7 @@ class Config:
     packing: str = "off"
     length_grouping: str = "off"
     kernels: str = "none"  # beside those that the software has by itself
+    offload: str = "none"
     extra: tuple[tuple[str, KnobValue], ...] = ()  # the user's own knobs, in the space's order
 
     def as_dict(self) -> dict[str, KnobValue]:

@@ -334,8 +334,8 @@ def numeric_knobs(names: tuple[str, ...]) -> tuple[str, ...]:
             found = knob(name)
         except InputError as error:
             raise wrong(_with_hint(error)) from None
-        if found.knob_class != "numeric":
-            msg = f"{name} is neutral and always searched; allow opens numeric knobs"
+        if found.knob_class != "numeric" and not found.opt_in:
+            msg = f"{name} is neutral and always searched; allow opens what is not"
             raise wrong(msg)
     return tuple(dict.fromkeys(names))
 

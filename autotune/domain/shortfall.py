@@ -29,11 +29,11 @@ class LongestBatch:
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """A configuration against what there is. Bytes are of one device, or of the disk."""
+    """A configuration against what there is. Bytes: of a device, or of the host's disk or RAM."""
 
     offer: Offer
     config: Config
-    resource: Literal["memory", "disk"]
+    resource: Literal["memory", "disk", "ram"]
     required_bytes: float
     available_bytes: float
     fits_probability: float

@@ -74,6 +74,8 @@ def request_for(
     knobs.pop("save_total_limit")
     if config.kernels == "none":  # as earlier requests, which had no such knob
         knobs.pop("kernels")
+    if config.offload == "none":
+        knobs.pop("offload")
     full = job.global_batch_size // (config.micro_batch_size * offer.count)
     knobs["gradient_accumulation_steps"] = max(min(full, MOST_ACCUMULATION), 1)
     method = job.method

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from autotune.probe.record import ProbeRecord
 
 SUSPECTS = ("compile", "precision", "attention", "optimizer", "sharding", "adapter_dtype",
-            "activation_checkpointing", "packing", "length_grouping", "kernels")  # fmt: skip
+            "activation_checkpointing", "packing", "length_grouping", "kernels",
+            "offload")  # fmt: skip
 ENOUGH = 2
 
 

@@ -52,6 +52,11 @@ TRAINER_NAMES = {  # knob -> the argument of transformers' Trainer
 }
 SHARDING = {"ddp": "DDP", "fsdp": "FSDP", "zero2": "DeepSpeed ZeRO-2", "zero3": "DeepSpeed ZeRO-3"}
 KERNELS = {"liger": "Liger kernels", "chunked_loss": "a loss in chunks"}
+OFFLOAD = {
+    "optimizer": "optimizer states in the host's memory",
+    "all": "weights and states in the host's memory",
+    "activations": "checkpointed activations in the host's memory",
+}
 ATTENTION = {"flash_attention_2": "FlashAttention-2", "eager": "plain (eager)"}
 DISTURBED = "while other programs used it, so its time may be far too long"
 DISTURBED_STEP = "while other programs use the machine"

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 LARGEST = 4
 
 
+ON_HOST = ("disk", "ram")  # short of the host, not of the device
+
+
 def shortfall_payload(found: Shortfall | None) -> ShortfallPayload | None:
     """Why the nearest configuration does not fit; None where one does."""
     if found is None:
@@ -87,7 +90,7 @@ def shortfall_sections(
 
 def _why(missing: ShortfallPayload, *, nearest: bool) -> Section:
     blocks: list[Block] = [Paragraph(shortfall_lead(missing, nearest=nearest))]
-    if missing["resource"] == "disk":
+    if missing["resource"] in ON_HOST:
         return Section("Why it does not fit", tuple(blocks))
     when = (_peak(missing), row_that_decides(missing))
     if nearest:
@@ -111,6 +114,11 @@ def shortfall_lead(missing: ShortfallPayload, *, nearest: bool) -> str:
     if missing["resource"] == "disk":
         return (
             f"{head} fits the memory, but its checkpoints need {needs} of disk, "
+            f"{format_bytes(over)} more than the {format_bytes(usable)} there are."
+        )
+    if missing["resource"] == "ram":
+        return (
+            f"{head} fits the device, but what is offloaded needs {needs} of the host's memory, "
             f"{format_bytes(over)} more than the {format_bytes(usable)} there are."
         )
     each = " on each device" if count > 1 else ""

@@ -62,7 +62,10 @@ def as_infeasible(bill: Bill, index: int) -> Infeasible:
     """A candidate that does not do as an outcome: what it needs, what there is, and of what."""
     estimated = bill.estimate(index)
     short = short_of(bill, index)
-    if short == "disk":
+    if short == "ram":
+        available = estimated.offer.host.ram_bytes
+        required = available + bill.ram_short_bytes[index]
+    elif short == "disk":
         available = estimated.offer.host.disk_bytes
         required = available + bill.disk_short_bytes[index]
     else:
@@ -74,10 +77,12 @@ def as_infeasible(bill: Bill, index: int) -> Infeasible:
 
 def short_of(bill: Bill, index: int) -> ShortOf:
     """What a candidate that does not do has too little of; the limits, where it fits."""
-    memory, disk = (float(values[index]) for values in violations(bill))
+    memory, host = (float(values[index]) for values in violations(bill))
     if memory > 0:
         return "memory"
-    return "disk" if disk > 0 else "limit"
+    if bill.ram_short_bytes[index] > 0:
+        return "ram"
+    return "disk" if host > 0 else "limit"
 
 
 def late_rival(bill: Bill, pick: int, objective: Objective) -> int | None:

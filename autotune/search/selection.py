@@ -84,10 +84,16 @@ def cautious_scores(bill: Bill, objective: Objective) -> FloatArray:
 
 
 def violations(bill: Bill) -> tuple[FloatArray, FloatArray]:
-    """[n] memory and disk violations, relative to what there is; at most 0 where it suffices."""
-    disks = [max(offer.host.disk_bytes, 1.0) for offer in bill.candidates.levels[OFFER]]
-    disk = np.asarray(disks, np.float64)[bill.candidates.codes[OFFER]]
-    return bill.memory_violation, bill.disk_short_bytes / disk
+    """[n] violations of memory and of the host, relative to what there is; at most 0: it suffices.
+
+    The host's is the larger of its disk's and, where something is offloaded, its memory's.
+    """
+    codes = bill.candidates.codes[OFFER]
+    hosts = [offer.host for offer in bill.candidates.levels[OFFER]]
+    disk = np.asarray([max(host.disk_bytes, 1.0) for host in hosts], np.float64)[codes]
+    ram = np.asarray([max(host.ram_bytes, 1.0) for host in hosts], np.float64)[codes]
+    short: FloatArray = np.maximum(bill.disk_short_bytes / disk, bill.ram_short_bytes / ram)
+    return bill.memory_violation, short
 
 
 def choosable(bill: Bill, among: Iterable[int] | None = None) -> BoolArray:

@@ -39,6 +39,7 @@ PLAIN: dict[str, KnobValue] = {
     "packing": "off",
     "length_grouping": "off",
     "kernels": "none",
+    "offload": "none",
 }
 CONTAMINATION = (
     "packing is locked on: without flash_attention_2, rows that share a sequence attend to "

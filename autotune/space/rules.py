@@ -17,6 +17,15 @@ from autotune.space.kernel_rules import (
     trainer_has_kernels,
     triton_runs,
 )
+from autotune.space.offload_rules import (
+    checkpoints_to_offload,
+    is_open,
+    offloads_eagerly,
+    offloads_from_gpu,
+    sharded_for_offload,
+    steps_on_processor,
+    trainer_offloads,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,7 +131,10 @@ def _flash_runs(job: Job, offer: Offer, attention: str) -> bool:
     )
 
 
-def _sharding_by_count(_job: Job, offer: Offer, sharding: str) -> bool:
+def _sharding_by_count(job: Job, offer: Offer, sharding: str) -> bool:
+    """DeepSpeed on one device is of use where it offloads, which `sharded_for_offload` judges."""
+    if offer.count == 1 and is_open(job):
+        return sharding in {"none", "zero2"}
     return (sharding == "none") == (offer.count == 1)
 
 
@@ -279,6 +291,23 @@ RULES: tuple[Rule, ...] = (
     Rule("kernels_eager", ("kernels", "compile"),
          "fused kernels and torch.compile fuse the same operations: one of the two",
          kernels_run_eagerly),
+    Rule("trainer_offloads", ("offload",),
+         "the trainer, in this version, keeps nothing of that in the host's memory",
+         trainer_offloads),
+    Rule("offloads_from_gpu", ("offload",), "a processor's memory is the host's already",
+         offloads_from_gpu),
+    Rule("sharded_for_offload", ("offload", "sharding"),
+         "the optimizer is offloaded by ZeRO-2 or ZeRO-3 (on one device ZeRO-2), all by FSDP on "
+         "several devices, activations on one device or by DDP; one device without it is not "
+         "sharded", sharded_for_offload),
+    Rule("checkpoints_to_offload", ("offload", "activation_checkpointing"),
+         "activations are offloaded from checkpointed layers: activation_checkpointing full",
+         checkpoints_to_offload),
+    Rule("steps_on_processor", ("offload", "optimizer"),
+         "an 8-bit optimizer steps on the GPU: offload its states with adamw_torch_fused",
+         steps_on_processor),
+    Rule("offloads_eagerly", ("offload", "compile"),
+         "torch.compile does not trace what moves tensors to the host", offloads_eagerly),
 )  # fmt: skip
 
 

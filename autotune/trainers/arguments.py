@@ -85,7 +85,10 @@ def _memory_for_time(plan: Plan) -> dict[str, object]:
     arguments: dict[str, object] = {name: wanted}
     if wanted:
         # ZeRO-3 with adapters works only with the reentrant kind (trl issue 2514)
-        arguments[f"{name}_kwargs"] = {"use_reentrant": is_lora and config.sharding == "zero3"}
+        how: dict[str, object] = {"use_reentrant": is_lora and config.sharding == "zero3"}
+        if config.offload == "activations" and new:
+            how["offload"] = True
+        arguments[f"{name}_kwargs"] = how
     if "liger" in {plan.config.kernels, plan.job.software.kernels}:
         arguments["use_liger_kernel"] = True
     return arguments

@@ -14,6 +14,7 @@ from autotune.trainers.axolotl_plugins import read_plugins, spell_kernels
 from autotune.trainers.imported import Imported, Keys
 from autotune.trainers.left_alone import leave_rest
 from autotune.trainers.read_arguments import (
+    FSDP_OFFLOADS,
     HF_DEFAULTS,
     read_attention,
     read_base,
@@ -172,6 +173,8 @@ def _read_checkpointing(keys: Keys, made: Imported) -> None:
         if stated == "unsloth":
             why += "; axolotl 0.19 and later refuse it"
         made.keep("activation_checkpointing", _CHECKPOINTING, stated, why)
+        if stated == "offload":
+            made.knobs["offload"] = "activations"
         return
     read_checkpointing(keys, made)
 
@@ -232,6 +235,17 @@ def _packing(value: KnobValue, target: Target) -> Changes:
     return {"sample_packing": value == "on"} if stated else {}
 
 
+def _offload(value: KnobValue, target: Target) -> Changes | str:
+    changes = target.gone("activation_offloading", *(f"fsdp_config.{n}" for n in FSDP_OFFLOADS))
+    if value == "activations":
+        return {**changes, "activation_offloading": True}
+    if value == "all":
+        return {**changes, "fsdp_config.offload_params": True}
+    if value == "optimizer":
+        return "its deepspeed: json says so: zero_optimization.offload_optimizer.device: cpu"
+    return changes
+
+
 def _grouping(value: KnobValue, _: Target) -> Changes:
     return {"group_by_length": value == "on"}
 
@@ -278,4 +292,5 @@ _SPELLINGS = {
     "optimizer": lambda value, _: {"optimizer": value},
     "sharding": _zero,
     "kernels": spell_kernels,
+    "offload": _offload,
 }

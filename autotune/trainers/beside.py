@@ -88,10 +88,17 @@ _OFFLOAD = (
 
 
 def _add_offload(keys: Keys, made: Imported, section: str) -> None:
-    """States or parameters in the host's memory are no knob: said, and not counted."""
+    """The optimizer or FSDP's shards in the host's memory; the rest is said, and not counted."""
     for name in _OFFLOAD:
         stated = keys.get(f"{section}.{name}")
-        if str(stated).casefold() in {"cpu", "nvme", "true"}:
+        word = str(stated).casefold()
+        if word not in {"cpu", "nvme", "true"}:
+            continue
+        if name == "fsdp_offload_params":
+            made.knobs["offload"] = "all"
+        elif "optimizer" in name and word == "cpu":
+            made.knobs["offload"] = "optimizer"
+        else:
             why = "not counted: such a run needs less device memory and is slower"
             made.note(f"{keys.name}: {section}.{name}", shown(stated), why)
 

@@ -35,6 +35,7 @@ def _check_devices(offer: Offer, config: Config) -> None:
     if config.sharding == "none" and offer.count > 1:
         msg = f"sharding none uses one device, but the offer has {offer.count}"
         raise InputError(msg, "sharding must be ddp, fsdp, zero2 or zero3 on several devices")
-    if config.sharding != "none" and offer.count == 1:
+    offloads = (config.sharding, config.offload) == ("zero2", "optimizer")
+    if config.sharding != "none" and offer.count == 1 and not offloads:
         msg = f"sharding {config.sharding} needs at least two devices, but the offer has one"
         raise InputError(msg, "sharding must be none on one device")

@@ -12,7 +12,12 @@ from autotune.trainers.launch import accelerate_yaml
 from autotune.trainers.notes import shared_notes
 from autotune.trainers.run_script import input_files, prepares, run_sh
 from autotune.trainers.script import prepare_py, train_py
-from autotune.trainers.versions import check_installed, check_known
+from autotune.trainers.versions import (
+    ACTIVATION_CHECKPOINTING,
+    check_installed,
+    check_known,
+    show,
+)
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
@@ -54,6 +59,13 @@ def _notes(plan: Plan) -> list[str]:
         notes.append(
             "Trainer has no packing: exported without it, so steps, time and memory will differ;"
             " export to trl instead",
+        )
+    if plan.config.offload == "activations" and plan.transformers < ACTIVATION_CHECKPOINTING:
+        notes.append(
+            Decisive(
+                f"transformers {show(plan.transformers)} does not offload activations:"
+                f" {show(ACTIVATION_CHECKPOINTING)} does, or export to trl"
+            )
         )
     if plan.config.kernels == "chunked_loss":
         notes.append(

@@ -63,12 +63,14 @@ def fsdp_settings(plan: Plan) -> dict[str, object]:
         "state_dict_type": "SHARDED_STATE_DICT",
         "cpu_ram_efficient_loading": not plan.quantized,
         "activation_checkpointing": plan.config.activation_checkpointing == "full",
+        **({"cpu_offload": True} if plan.config.offload == "all" else {}),
     }
 
 
 def _fsdp(plan: Plan) -> dict[str, object]:
     settings = {f"fsdp_{name}": value for name, value in fsdp_settings(plan).items()}
-    return {**settings, "fsdp_offload_params": False}
+    settings.pop("fsdp_cpu_offload", None)  # the launcher's name for it is another
+    return {**settings, "fsdp_offload_params": plan.config.offload == "all"}
 
 
 def _deepspeed(plan: Plan) -> dict[str, object]:
@@ -77,7 +79,7 @@ def _deepspeed(plan: Plan) -> dict[str, object]:
         "zero_stage": stage,
         "gradient_accumulation_steps": plan.config.gradient_accumulation_steps,
         "gradient_clipping": 1.0,  # TrainingArguments.max_grad_norm's default: both must agree
-        "offload_optimizer_device": "none",
+        "offload_optimizer_device": "cpu" if plan.config.offload == "optimizer" else "none",
         "offload_param_device": "none",
         "zero3_init_flag": stage == _ZERO_STAGE["zero3"] and not plan.quantized,
         "zero3_save_16bit_model": stage == _ZERO_STAGE["zero3"],
@@ -99,6 +101,8 @@ def deepspeed_json(plan: Plan) -> str:
     }
     if stage == _ZERO_STAGE["zero3"]:
         zero["stage3_gather_16bit_weights_on_model_save"] = True
+    if plan.config.offload == "optimizer":
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     settings: dict[str, object] = dict.fromkeys(automatic, "auto")
     settings |= {"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}
     return json.dumps({**settings, "zero_optimization": zero}, indent=2) + "\n"

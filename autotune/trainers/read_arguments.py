@@ -25,6 +25,7 @@ HF_DEFAULTS: dict[str, KnobValue] = {
     "prefetch_factor": 2, "pin_memory": True, "checkpoint_every_steps": 500, "compile": "off",
     "activation_checkpointing": "none", "optimizer": "adamw_torch_fused", "packing": "off",
     "length_grouping": "off", "adapter_dtype": "fp32", "kernels": "none",
+    "offload": "none",
 }  # fmt: skip
 TRL_DEFAULTS: dict[str, KnobValue] = {
     **HF_DEFAULTS, "precision": "bf16", "activation_checkpointing": "full",
@@ -46,6 +47,7 @@ ATTENTION = {
     "eager": "eager", "sdpa": "sdpa", "flash_attention_2": "flash_attention_2",
     "fa2": "flash_attention_2",
 }  # fmt: skip
+FSDP_OFFLOADS = ("cpu_offload", "offload_params", "fsdp_offload_params")
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 _DTYPES = {
     "float32": "32bit", "fp32": "32bit", "float16": "16bit", "fp16": "16bit", "half": "16bit",
@@ -293,6 +295,21 @@ def read_checkpointing(keys: Keys, made: Imported) -> None:
         keys.get(f"{name}_kwargs")
     if wanted is not None:
         made.knobs["activation_checkpointing"] = "full" if wanted else "none"
+    read_offload(keys, made)
+
+
+def read_offload(keys: Keys, made: Imported) -> None:
+    """Checkpoints, or FSDP's shards, in the host's memory."""
+    away = keys.switch("activation_offloading") or any(
+        keys.switch(f"{name}_kwargs.offload") for name in CHECKPOINTING
+    )
+    if away and made.meaning.get("activation_checkpointing") == "full":
+        made.knobs["offload"] = "activations"
+    elif away:
+        why = "counted without: only what checkpointed layers keep can be priced"
+        made.note("activation_offloading", "true", why)
+    if any(keys.switch(f"fsdp_config.{name}") for name in FSDP_OFFLOADS):
+        made.knobs["offload"] = "all"
 
 
 def read_evaluation(keys: Keys, made: Imported) -> None:

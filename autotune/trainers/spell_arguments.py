@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.trainers.read_arguments import CHECKPOINTING, MICRO, read_arguments
-from autotune.trainers.versions import ACTIVATION_CHECKPOINTING, SAMPLING_STRATEGY
+from autotune.trainers.versions import ACTIVATION_CHECKPOINTING, SAMPLING_STRATEGY, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -163,6 +163,21 @@ def _kernels(value: KnobValue, target: Target) -> Changes | str:
     return {name: value == "liger"} if value == "liger" or target.has(name) else {}
 
 
+def _offload(value: KnobValue, target: Target) -> Changes | str:
+    """Activations by the checkpoints' own keywords; what is sharded by the launcher."""
+    new, old = CHECKPOINTING
+    changes = target.gone("activation_offloading", "fsdp_config.cpu_offload")
+    changes |= target.gone(f"{new}_kwargs.offload", "deepspeed.zero_optimization.offload_optimizer")
+    if value == "none":
+        return changes
+    if value == "activations" and target.transformers >= ACTIVATION_CHECKPOINTING:
+        name = old if target.has(old) and not target.has(new) else new
+        return {**changes, f"{name}_kwargs.offload": True}
+    if value == "activations":
+        return f"transformers from {show(ACTIVATION_CHECKPOINTING)} on can; TRL can before"
+    return LAUNCHER
+
+
 _SPELLINGS: dict[str, Callable[[KnobValue, Target], Changes | str]] = {
     "micro_batch_size": _micro,
     "gradient_accumulation_steps": _plain("gradient_accumulation_steps"),
@@ -182,6 +197,7 @@ _SPELLINGS: dict[str, Callable[[KnobValue, Target], Changes | str]] = {
     "packing": _packing,
     "length_grouping": _grouping,
     "kernels": _kernels,
+    "offload": _offload,
 }
 
 
@@ -222,4 +238,7 @@ class TrlArguments:
             return {"model_init_kwargs.attn_implementation": value}
         if (knob, value) == ("kernels", "chunked_loss"):
             return "from TRL 1.9 on its loss is chunked without an argument"
+        old = target.transformers < ACTIVATION_CHECKPOINTING
+        if (knob, value) == ("offload", "activations") and old:
+            return {"activation_offloading": True}
         return spell_argument(knob, value, target)

@@ -15,6 +15,7 @@ from autotune.trainers.precision import weights_dtype
 from autotune.trainers.run_script import input_files, prepares, run_sh
 from autotune.trainers.script import prepare_py, train_py
 from autotune.trainers.versions import (
+    ACTIVATION_CHECKPOINTING,
     KNOWN,
     TRL_CHUNKED_LOSS,
     check_installed,
@@ -75,6 +76,8 @@ def _sft(plan: Plan) -> dict[str, object]:
             "attn_implementation": plan.config.attention,
         },
     }
+    if plan.config.offload == "activations" and plan.transformers < ACTIVATION_CHECKPOINTING:
+        arguments["activation_offloading"] = True  # else the checkpoints say it
     if packing:
         arguments["packing_strategy"] = "bfd"
         arguments["eval_packing"] = False

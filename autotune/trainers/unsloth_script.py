@@ -134,6 +134,7 @@ def _notes(plan: Plan) -> list[str]:
         for knob, value, default in (
             ("attention", config.attention, "sdpa"), ("compile", config.compile, "off"),
             ("adapter_dtype", config.adapter_dtype, "fp32"), ("kernels", config.kernels, "none"),
+            ("offload", config.offload, "none"),
         )
         if value != default
     ]  # fmt: skip

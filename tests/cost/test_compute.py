@@ -255,7 +255,9 @@ def test_every_declared_column_is_read_and_no_other(lab: Any, component: Any) ->
         evaluation=Evaluation(100, 10, 16), storage="network",
     )  # fmt: skip
     offers = [lab.offer("a100", 4), lab.offer("t4", 4)]
-    candidates = Candidates.of([(o, lab.config(2, 8, sharding="fsdp")) for o in offers])
+    pairs = [(o, lab.config(2, 8, sharding="fsdp")) for o in offers]
+    pairs.append((offers[0], lab.config(2, 8, sharding="zero2", offload="optimizer")))
+    candidates = Candidates.of(pairs)
     seen: set[str] = set()
 
     def watch(job_seen: Any, columns: Columns) -> Any:

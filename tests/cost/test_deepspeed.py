@@ -31,7 +31,8 @@ KNOBS: dict[str, Any] = {
     "offer.device": find_device("h100-sxm-80gb"), "offer.count": 2, "sharding": "zero2",
     "micro_batch_size": 1, "precision": "bf16", "activation_checkpointing": "full",
     "attention": "sdpa", "optimizer": "adamw_torch_fused", "adapter_dtype": "fp32",
-    "packing": "off", "compile": "off", "compile_scope": "model", "kernels": "none",
+    "packing": "off", "compile": "off", "compile_scope": "model",
+    "kernels": "none", "offload": "none",
 }  # fmt: skip
 
 

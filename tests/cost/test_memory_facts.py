@@ -30,7 +30,8 @@ ROW: dict[str, Any] = {
     "offer.device": find_device("a100-sxm4-80gb"), "offer.count": 1, "sharding": "none",
     "micro_batch_size": 2, "precision": "bf16", "activation_checkpointing": "full",
     "attention": "flash_attention_2", "optimizer": "adamw_torch_fused", "adapter_dtype": "fp32",
-    "packing": "off", "compile": "off", "compile_scope": "model", "kernels": "none",
+    "packing": "off", "compile": "off", "compile_scope": "model",
+    "kernels": "none", "offload": "none",
 }  # fmt: skip
 
 

@@ -151,6 +151,7 @@ def formula(
         "micro_batch_size": how.rows, "precision": "bf16", "packing": "off", "compile": "off",
         "compile_scope": "model",
         "kernels": "none",
+        "offload": "none",
         "activation_checkpointing": how.checkpointing, "attention": how.attention,
         "optimizer": "adamw_torch_fused", "adapter_dtype": adapter_dtype,
     }  # fmt: skip

@@ -74,7 +74,8 @@ def formula(family: str, mode: dict[str, Any], attention: str, checkpointing: st
         "micro_batch_size": ROWS, "precision": mode.get("precision", "bf16"),
         "activation_checkpointing": checkpointing, "attention": attention,
         "optimizer": "adamw_torch_fused", "adapter_dtype": mode.get("adapter_dtype", "fp32"),
-        "packing": "off", "compile": "off", "compile_scope": "model", "kernels": "none",
+        "packing": "off", "compile": "off", "compile_scope": "model",
+        "kernels": "none", "offload": "none",
     }  # fmt: skip
     found = COMPONENT.price(job, Columns({name: [value] for name, value in row.items()}, 1))
     return float(found["allocated"][0]) - BLAS_A100

@@ -16,7 +16,7 @@ from autotune.space.enumerate import AXES, enumerate_candidates, knob_levels
 from autotune.space.file import load_space
 from autotune.space.rules import violations
 
-ALL_OPT_IN = ("optimizer", "adapter_dtype", "packing", "length_grouping", "kernels")
+ALL_OPT_IN = ("optimizer", "adapter_dtype", "packing", "length_grouping", "kernels", "offload")
 
 
 def enumerated(job: Any, space: SearchSpace) -> set[tuple[int, str]]:

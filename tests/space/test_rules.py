@@ -277,3 +277,57 @@ def test_no_fused_kernels_run_on_a_processor(build: Any) -> None:
     assert violations(job, job.offers[0], plain) == []
     for value in ("liger", "chunked_loss"):
         assert violations(job, job.offers[0], plain.with_knobs(kernels=value))
+
+
+@pytest.mark.parametrize(
+    ("count", "knobs", "fields", "valid"),
+    [
+        (1, {"offload": "optimizer", "sharding": "zero2"}, {}, True),
+        (1, {"offload": "optimizer"}, {}, False),
+        (1, {"offload": "none", "sharding": "zero2"}, {}, False),
+        (1, {"offload": "all", "sharding": "fsdp"}, {}, False),
+        (2, {"offload": "optimizer", "sharding": "zero3"}, {}, True),
+        (2, {"offload": "optimizer", "sharding": "ddp"}, {}, False),
+        (2, {"offload": "all", "sharding": "fsdp"}, {}, True),
+        (2, {"offload": "all", "sharding": "zero3"}, {}, False),
+        (1, {"offload": "activations", "activation_checkpointing": "full"}, {}, True),
+        (1, {"offload": "activations"}, {}, False),
+        (1, {"offload": "activations", "activation_checkpointing": "full", "compile": "default"},
+         {}, False),
+        (2, {"offload": "all", "sharding": "fsdp", "optimizer": "adamw_bnb_8bit"}, {}, False),
+        (2, {"offload": "all", "sharding": "fsdp"}, {"origin": "litgpt"}, False),
+        (2, {"offload": "all", "sharding": "fsdp"}, {"origin": "axolotl"}, True),
+        (1, {"offload": "activations", "activation_checkpointing": "full"},
+         {"software": {"transformers": (4, 57, 0), "trl": None}}, False),
+        (1, {"offload": "activations", "activation_checkpointing": "full"},
+         {"software": {"transformers": (4, 57, 0), "trl": (1, 0, 0)}}, True),
+        (1, {"offload": "activations", "activation_checkpointing": "full"},
+         {"origin": "llamafactory"}, False),
+    ],
+)  # fmt: skip
+def test_offloading_needs_its_sharding_a_trainer_and_no_states_on_the_gpu(
+    build: Any, count: int, knobs: dict[str, Any], fields: dict[str, Any], valid: bool
+) -> None:
+    job = build.job(
+        build.offer("a100", count),
+        software=build.software(**fields.get("software", {})),
+        origin=origin(fields["origin"]) if "origin" in fields else None,
+        lock={"offload": knobs["offload"]},
+    )
+    own = config(gradient_accumulation_steps=2 // count, **knobs)
+    assert (violations(job, job.offers[0], own) == []) == valid
+
+
+def test_one_device_stays_unsharded_while_nothing_is_offloaded(build: Any) -> None:
+    from autotune.space.enumerate import enumerate_candidates
+    from autotune.space.file import load_space
+
+    space = load_space("default")
+    plain = enumerate_candidates(build.job(build.offer("a100")), space)
+    opened = enumerate_candidates(build.job(build.offer("a100"), allow=("offload",)), space)
+    assert set(plain.candidates.levels["sharding"]) == {"none"}
+    pairs = {
+        (c.offload, c.sharding)
+        for c in map(opened.candidates.config, range(len(opened.candidates)))
+    }
+    assert pairs == {("none", "none"), ("optimizer", "zero2"), ("activations", "none")}

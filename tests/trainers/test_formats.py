@@ -135,9 +135,17 @@ def test_each_value_of_each_knob_is_written_or_its_absence_said(target: str, kno
         ), (value, made.notes)
 
 
+OFFLOADS_WITH: dict[Any, dict[str, Any]] = {
+    "optimizer": {"sharding": "zero2"}, "all": {"sharding": "fsdp"},
+    "activations": {"activation_checkpointing": "full"},
+}  # fmt: skip
+
+
 def _with(plain: Config, knob: str, value: Any) -> tuple[Config, int, Any]:
     """A config of the job with that knob, on as many devices as it needs."""
-    count = 2 if knob == "sharding" and value != "none" else 1
+    beside = OFFLOADS_WITH.get(value, {}) if knob == "offload" else {}
+    several = (knob == "sharding" and value != "none") or "sharding" in beside
+    count = 2 if several else 1
     method = with_base(LORA, "32bit") if value in {"fp32", "tf32"} else METHODS["nf4"]
     split = {"micro_batch_size": 4, "gradient_accumulation_steps": 2 // count}
     if knob in split:
@@ -147,7 +155,7 @@ def _with(plain: Config, knob: str, value: Any) -> tuple[Config, int, Any]:
     if knob == "compile_scope":
         split["compile"] = "default"
     return (
-        plain.with_knobs(**{"num_dataloader_workers": workers, **split, knob: value}),
+        plain.with_knobs(**{"num_dataloader_workers": workers, **split, **beside, knob: value}),
         count,
         method,
     )
@@ -161,6 +169,12 @@ def _in_the_rest(knob: str, value: object, rest: str) -> bool:
         return f'ADAPTER_DTYPE = "{"float32" if value == "fp32" else "bfloat16"}"' in rest
     if knob == "compile_scope":
         return value == "regional" and "dynamo_use_regional_compilation: true" in rest
+    if knob == "offload":
+        said = {
+            "optimizer": ('offload_optimizer_device: "cpu"', '"offload_optimizer"'),
+            "all": ("fsdp_offload_params: true",),
+        }
+        return any(text in rest for text in said.get(str(value), ()))
     if knob == "sharding":
         words = {
             "none": "", "ddp": "CUDA_VISIBLE_DEVICES:-0,1", "fsdp": "FSDP",

@@ -22,6 +22,9 @@ class Unsupported(Exception):  # noqa: N818 - the name is the condition
 def prepare(request: dict[str, Any], *, on_cpu: bool) -> None:
     """Before TrainingArguments are made. Raises Unsupported."""
     _check_kernels(str(request.get("kernels", "none")))
+    if request.get("offload", "none") != "none":
+        msg = f"offload {request['offload']}: a probe keeps everything on the device"
+        raise Unsupported(msg)
     sharding = request["sharding"]
     if sharding in ZERO_STAGE:
         if importlib.util.find_spec("deepspeed") is None:

@@ -11,6 +11,7 @@ from autotune.report.screens.closing import decisive_blocks, grounds_section
 from autotune.report.screens.fitting import fewer, shortened, shows
 from autotune.report.screens.words import MOST_ASSUMED
 from autotune.report.shortfall import (
+    ON_HOST,
     holders,
     nothing_fits,
     of_usable,
@@ -57,7 +58,7 @@ def why_section(missing: ShortfallPayload | None, tight: int, *, nearest: bool) 
     if missing is None:
         return Section("", ())
     blocks: list[Block] = [Paragraph(shortfall_lead(missing, nearest=nearest))]
-    if missing["resource"] != "disk" and shows(tight, until=6):
+    if missing["resource"] not in ON_HOST and shows(tight, until=6):
         blocks.append(Bullets((holders(missing), row_that_decides(missing))))
     return Section("What is short", tuple(blocks))
 

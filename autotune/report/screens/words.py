@@ -8,6 +8,7 @@ from autotune.domain.units import format_count
 from autotune.report.phrases import (
     ATTENTION,
     KERNELS,
+    OFFLOAD,
     SHARDING,
     TRAINER_NAMES,
     compile_phrase,
@@ -58,6 +59,8 @@ def settings_phrase(config: Mapping[str, object], count: int) -> str:
         words.append(SHARDING.get(str(config["sharding"]), str(config["sharding"])))
     if config.get("kernels", "none") != "none":
         words.append(KERNELS[str(config["kernels"])])
+    if config.get("offload", "none") != "none":
+        words.append(OFFLOAD[str(config["offload"])])
     words += [
         f"{name} on"
         for knob, name in (("packing", "packing"), ("length_grouping", "group_by_length"))

@@ -1,0 +1,117 @@
+"""The knob `offload`: what lies in the host's memory instead of the device's, and what that costs.
+
+    optimizer    DeepSpeed's fp32 masters and moments; the processor takes the optimizer's step
+    all          FSDP's shards of weights, gradients and states; the processor steps as well
+    activations  the inputs of checkpointed layers
+
+Covers: DeepSpeed's offload_optimizer (ZeRO-2 also on one device, ZeRO-3), FSDP's CPU offload,
+offloaded checkpoints of transformers, TRL and axolotl.
+Does not cover: ZeRO-3's offload_param: the one public measurement (an 8B LoRA on one H100: 40 GB,
+Soup) is many times what its formulas give; disks; several hosts.
+
+Source of the bytes: deepspeed 0.18.9 runtime/zero/stage_1_and_2.py and its
+estimate_zero2_model_states_mem_needs; torch 2.13 CPUOffloadPolicy, autograd.graph.save_on_cpu;
+trl 1.16 models/activation_offloading.py. Legend: P trained elements; N devices.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.cost import deepspeed
+from autotune.cost.batches import longest_length
+from autotune.cost.optimizer import trainable_parameters
+from autotune.cost.static_memory import sizes, weight_bytes
+
+if TYPE_CHECKING:
+    from autotune.cost.columns import BoolArray, Columns, FloatArray
+    from autotune.domain.job import Job
+
+KNOB = "offload"
+STASHED = 5.0  # layer inputs that stay on the device: trl's max_fwd_stash_size
+# [elements/s] that one core updates, and cores that still help: ZeRO-Offload (Ren et al. 2021,
+# table 4) reports about 0.26 s a billion on the 48 cores of a DGX-2. 13B in full by ZeRO-2 on one
+# H800 took 9.1 s a step of four micro-steps: half of it transfers, half 3.3 billion a second.
+UPDATED_PER_CORE_S, MOST_CORES = 8e7, 48.0
+PCIE_SHARE = 0.8  # of the data sheet's rate, from and to pinned memory: assumption
+# Of the host's memory. DeepSpeed's own estimate: masters, moments and gradients, 16 bytes a trained
+# element, and half as much again in buffers. FSDP: 127 GB beside 40 GB of a 70B's nf4 weights
+# (philschmid). Pinned blocks are rounded up to powers of two.
+STATE_BYTES, STATE_BUFFERS, SHARD_BUFFERS, PINNED = 16.0, 1.5, 3.0, 2.0
+# Log sds, assumptions: of a device's memory, which nobody published beside its parts, and of the
+# seconds of transfers and of the processor. One pair (7B in full by ZeRO-2 and offload on one card
+# and on eight) is a factor two off on eight.
+MEMORY_SD = {"none": 0.0, "optimizer": 0.10, "all": 0.15, "activations": 0.05}
+TIME_SD = 0.5
+
+
+def states_away(columns: Columns) -> BoolArray:
+    """[rows] whose optimizer states lie in the host's memory."""
+    return columns.equals(KNOB, "optimizer", "all")
+
+
+def shards_away(columns: Columns) -> BoolArray:
+    """[rows] whose weights and gradients do so too, but for what is gathered."""
+    return columns.equals(KNOB, "all")
+
+
+def checkpoints_away(columns: Columns) -> BoolArray:
+    """[rows] whose checkpointed layers keep their inputs there."""
+    return columns.equals(KNOB, "activations")
+
+
+def memory_sd(columns: Columns) -> FloatArray:
+    """[rows] log sd that the knob adds to a device's memory."""
+    return columns.choose(KNOB, MEMORY_SD)
+
+
+def kept_share(job: Job, columns: Columns) -> FloatArray:
+    """[rows] of what checkpointed layers keep, the share that stays on the device."""
+    stashed = min(STASHED / job.model.num_layers, 1.0)
+    return np.where(checkpoints_away(columns), stashed, 1.0)
+
+
+def checkpoint_bytes(job: Job, columns: Columns) -> FloatArray:
+    """[bytes] that one device moves out of its memory in a forward: an input a layer."""
+    wide = 4.0 if job.method.base == "32bit" else 2.0
+    tokens = columns.number("micro_batch_size") * longest_length(job, columns)
+    each = wide * job.model.hidden_size * job.model.num_layers * tokens
+    return np.where(checkpoints_away(columns), each, 0.0)
+
+
+def host_bytes(job: Job, columns: Columns) -> FloatArray:
+    """[bytes] of the machine's memory that all devices' parts take."""
+    trained = trainable_parameters(job) * float(job.steps > 0)
+    zero = columns.equals(KNOB, "optimizer") * STATE_BYTES * STATE_BUFFERS * trained
+    element = deepspeed.trained_bytes(job, columns)
+    stored = weight_bytes(job, sizes(job.model)) + 3.0 * element * trained
+    shards = shards_away(columns) * SHARD_BUFFERS * stored
+    kept: FloatArray = columns.number("offer.count") * PINNED * checkpoint_bytes(job, columns)
+    return zero + shards + kept
+
+
+def transfer_seconds(job: Job, columns: Columns) -> tuple[FloatArray, FloatArray]:
+    """[s] of a micro-step and of an optimizer step on the bus, at most partly hidden.
+
+    Formula: gradients of a device's share go out every micro-step; ZeRO's 16-bit weights come back
+    once a step; FSDP's weights come in twice a micro-step, forward and backward; layer inputs go
+    out and come back, with nothing beside them.
+    """
+    count = np.maximum(columns.number("offer.count"), 1.0)
+    bus = PCIE_SHARE * columns.device("pcie_bytes_per_s")
+    share = deepspeed.trained_bytes(job, columns) * trainable_parameters(job) / count
+    weights = weight_bytes(job, sizes(job.model)) / count
+    micro = np.where(states_away(columns), share, 0.0)
+    micro = micro + np.where(shards_away(columns), 2.0 * weights, 0.0)
+    micro = micro + 2.0 * checkpoint_bytes(job, columns)
+    step = np.where(columns.equals(KNOB, "optimizer"), share, 0.0)
+    return micro / bus, step / bus
+
+
+def update_seconds(job: Job, columns: Columns) -> FloatArray:
+    """[s] of the processor's optimizer step over everything that is trained, by all ranks."""
+    cores = np.asarray([host.cores for host in columns.hosts()], np.float64)
+    rate = UPDATED_PER_CORE_S * np.clip(cores, 1.0, MOST_CORES)
+    return np.where(states_away(columns), trainable_parameters(job) / rate, 0.0)
