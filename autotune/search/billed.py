@@ -43,9 +43,12 @@ if TYPE_CHECKING:
 
     Indices = NDArray[np.intp]
 
-# Declared by the components; what a step takes is computing and communication together.
+# Declared by the components; what a step takes is computing and communication together. The host,
+# which decides only how soon a processor steps through what is offloaded, goes with the device.
 READS: dict[str, tuple[str, ...]] = {
-    "compute": tuple(dict.fromkeys((*compute.READS, *collectives.READS))),
+    "compute": tuple(
+        name for name in dict.fromkeys((*compute.READS, *collectives.READS)) if name != "offer.host"
+    ),
     "data": data.READS,
     "save": checkpoint.READS,
     "compile": startup.READS,
@@ -58,6 +61,7 @@ TABLE = {"compute": "compute", "data": "data", "save": "checkpoint", "compile": 
 NOISE = {"compute": 0.03, "data": 0.06, "save": 0.08, "compile": 0.08, "evaluation": 0.06,
          MEMORY: 0.005}  # fmt: skip
 MEMORY_STEP = 0.01
+LEVERS = ("kernels", "offload")  # opened for few searches
 
 
 class BilledCandidates:
@@ -92,7 +96,7 @@ class BilledCandidates:
         own = self.bill.candidates.extra
         found = (
             part_of(
-                name, [dimensions[read] for read in (*reads, *own)], columns,
+                name, [dimensions[read] for read in (*self._open(reads), *own)], columns,
                 self._predicted[name],
                 spread=float(np.median(self.bill.tables[TABLE[name]].outputs["log_sd"])),
                 noise=NOISE[name], terms=self._summands if name == "compute" else None,
@@ -100,6 +104,11 @@ class BilledCandidates:
             for name, reads in READS.items()
         )  # fmt: skip
         return tuple(_with_free(part, own) for part in found)
+
+    def _open(self, reads: Sequence[str]) -> list[str]:
+        """The columns without levers that the job keeps closed: at one value they vary nothing."""
+        levels = self.bill.candidates.levels
+        return [name for name in reads if name not in LEVERS or len(levels[name]) > 1]
 
     @cached_property
     def _columns(self) -> tuple[dict[str, NDArray[np.int64]], dict[str, Dimension]]:
