@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from autotune.app import lengths as length_rules
 from autotune.app.dataset import count_dataset, notes_of
+from autotune.app.published_rows import published_lengths, published_rows, rows_are_full
 from autotune.app.stored_base import base_of
 from autotune.catalog.text_tokens import BYTES_PER_TOKEN
 from autotune.cost.parameters import parameter_count, resolve_targets
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from autotune.app.dataset import Count
     from autotune.app.lengths import Histogram
+    from autotune.app.published_rows import Published
     from autotune.domain.job import Lengths
     from autotune.domain.jobfile import (
         DataSection,
@@ -110,12 +112,18 @@ class Data:
 def data_of(jobfile: JobFile, model: Model, base_dir: Path, assumed: Assumed) -> Data:
     """Rows and their lengths: counted, read from a histogram, stated, or assumed."""
     section = jobfile.data
-    count = _count(section, model, base_dir, assumed)
+    known = published_rows(section, model, base_dir)
+    count = None if known else _count(section, model, base_dir, assumed)
     histogram = count.histogram if count else _stated_histogram(section, base_dir)
-    rows = _rows(jobfile, histogram, assumed)
-    max_length = _max_length(section, histogram, model, assumed)
-    found = _lengths(section, histogram, max_length, assumed)
+    rows = _rows(jobfile, histogram, known, assumed)
+    max_length = _max_length(section, histogram, known, model, assumed)
     padding = section.padding or "longest"
+    if known:
+        found = published_lengths(known, section, max_length, assumed)
+    elif histogram is None and section.lengths is None and rows_are_full(jobfile):
+        found = length_rules.all_full(max_length)
+    else:
+        found = _lengths(section, histogram, max_length, assumed)
     if section.padding is None:
         why = "not stated; what transformers' collators do with padding=True"
         _assume(assumed, "data.padding", padding, why)
@@ -152,9 +160,11 @@ def _count(section: DataSection, model: Model, base_dir: Path, assumed: Assumed)
     return count
 
 
-def _rows(jobfile: JobFile, histogram: Histogram | None, assumed: Assumed) -> int:
-    """[rows] stated, counted, or what the stated steps read."""
+def _rows(jobfile: JobFile, histogram: Histogram | None, known: Published, assumed: Assumed) -> int:
+    """[rows] stated, counted, published, or what the stated steps read."""
     stated = jobfile.data.rows
+    if known and stated is None:
+        return sum(each.rows for each in known)
     if histogram is not None:
         if stated is not None and stated != histogram.rows:
             why = f"measured on the {histogram.rows} rows of {Path(histogram.source).name}"
@@ -170,8 +180,9 @@ def _rows(jobfile: JobFile, histogram: Histogram | None, assumed: Assumed) -> in
 
 
 def _max_length(
-    section: DataSection, histogram: Histogram | None, model: Model, assumed: Assumed
-) -> int:
+    section: DataSection, histogram: Histogram | None, known: Published, model: Model,
+    assumed: Assumed,
+) -> int:  # fmt: skip
     """[tokens] where rows are cut."""
     positions = model.max_position_embeddings
     found = section.max_length
@@ -179,6 +190,9 @@ def _max_length(
         stated = section.lengths.max if section.lengths else None
         if histogram is not None:
             found, why = length_rules.longest_to_keep(histogram)
+        elif known:
+            found = length_rules.longest_published(known)
+            why = "not stated; the longest row as published, and more for another tokenizer"
         elif stated is not None:
             found, why = stated, "not stated; the stated lengths' maximum"
         else:

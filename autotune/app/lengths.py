@@ -24,10 +24,12 @@ from autotune.domain.job import Lengths
 from autotune.domain.jobvalues import MAX_LENGTH, MAX_ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from autotune.catalog.datasets import PublishedDataset
 
 POINTS = 257
 P50, P95 = 0.5, 0.95
@@ -42,6 +44,40 @@ def all_at_maximum(max_length: int) -> Lengths:
     """Nothing is known: every row counts as `max_length`, an upper bound of the work."""
     quantiles = (float(max_length),) * POINTS
     return Lengths(quantiles, float(max_length), max_length, known=False, basis="unknown")
+
+
+def all_full(max_length: int) -> Lengths:
+    """Every row fills `max_length`: padded to it, or packed before the run."""
+    return replace(all_at_maximum(max_length), known=True, basis="full")
+
+
+def from_published(found: Sequence[PublishedDataset], max_length: int) -> Lengths:
+    """[tokens] Lengths of published data sets together, cut to `max_length`.
+
+    Several are mixed by their rows: the quantiles of all rows in one order.
+    """
+    curves = [from_quantiles(each.p50, each.p95, each.maximum, each.mean) for each in found]
+    tokens = np.concatenate([curve.quantiles for curve in curves])
+    rows = np.repeat([each.rows / POINTS for each in found], POINTS)
+    order = np.argsort(tokens, kind="stable")
+    reached = (np.cumsum(rows[order]) - rows[order] / 2.0) / rows.sum()
+    mixed = np.interp(np.linspace(0.0, 1.0, POINTS), reached, tokens[order])
+    if len(curves) == 1:
+        mixed = tokens
+    log_sd = float(np.average([each.log_sd for each in found], weights=[e.rows for e in found]))
+    low, high = (
+        float(np.minimum(mixed * math.exp(sign * log_sd), max_length).mean()) for sign in (-1, 1)
+    )
+    cut = _lengths(
+        np.minimum(mixed, max_length), min(longest_published(found), max_length),
+        truncated_rows=round(float(rows[tokens > max_length].sum())),
+    )  # fmt: skip
+    return replace(cut, basis="published", log_sd=math.log(high / low) / 2.0)
+
+
+def longest_published(found: Sequence[PublishedDataset]) -> int:
+    """[tokens] that the longest row may have under another tokenizer: memory has to hold it."""
+    return max(math.ceil(each.maximum * math.exp(Z90 * each.log_sd)) for each in found)
 
 
 def from_quantiles(p50: float, p95: float, maximum: int, mean: float | None = None) -> Lengths:

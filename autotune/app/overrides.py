@@ -153,6 +153,9 @@ def _drop_rivals(values: Values, key: str, value: str) -> None:
             _section(values, "method").pop(name, None)
     if key == "data.dataset":
         _section(values, "data").pop("lengths", None)
+    if key.startswith("data.lengths."):
+        for name in ("dataset", "tokenizer", "column"):
+            _section(values, "data").pop(name, None)
     if key == "data.max_length":
         _shorten(_section(values, "data"), value)
 

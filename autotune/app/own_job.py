@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.named_machines import ALL, as_devices
 from autotune.app.read_jobfile import Document, document_of, read_text
+from autotune.catalog.datasets import published, published_names
 from autotune.catalog.models import find_model
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
@@ -26,6 +27,7 @@ from autotune.trainers.schema import schema_of
 
 if TYPE_CHECKING:
     from autotune.app.overrides import Overrides
+    from autotune.catalog.datasets import PublishedDataset
     from autotune.domain.job import Origin
     from autotune.trainers.imported import Imported
 
@@ -40,6 +42,7 @@ _LOCKED = (  # opt-in, where stated
 _BESIDE = ("accelerate.yaml", "accelerate_config.yaml", "default_config.yaml")
 COMMAND = "the command"
 _LONGEST_PATH = 1000
+_NAMED = 6  # data sets of a file, in one note
 # What a trainer implies. The versions are the newest that its newest package allows; LLaMA-Factory
 # has a loss of its own, whatever its TRL.
 _IMPLIED = {"trl": {"trainer": "trl"}, "unsloth": {"kernels": "unsloth"}}
@@ -94,6 +97,7 @@ def completed(made: Imported, origin: Origin, overrides: Overrides) -> tuple[Doc
     name = origin.path or COMMAND
     values = made.values
     _add_stated(values, overrides, name)
+    _name_rows(made, values, overrides)
     overrides = _with_counts(made, overrides)
     _ask_for(values, overrides, name)
     model = str(overrides.set_values.get("model", values.get("model")))
@@ -185,6 +189,29 @@ def _add_stated(values: dict[str, Any], overrides: Overrides, name: str) -> None
         if key == "train.epochs":
             mapping.pop("steps", None)
         mapping[last] = value
+
+
+def _name_rows(made: Imported, values: dict[str, Any], overrides: Overrides) -> None:
+    """The data sets that the file names, where their lengths are published and no others stated."""
+    data = values.setdefault("data", {})
+    stated = {"dataset", "lengths"} & set(data)
+    stated |= {key for key in overrides.set_values if key.startswith(("data.lengths", "data.data"))}
+    names = published_names(",".join(made.datasets)) if made.datasets else ()
+    if not stated and names:
+        data["dataset"] = ",".join(names)
+        data.setdefault("rows", sum(each.rows for each in map(_found, names)))
+    elif not stated and made.datasets:
+        listed = ", ".join(made.datasets[:_NAMED])
+        why = "named in the file; how long its rows are is published nowhere that is known here"
+        made.note("data.dataset", f"{listed}, not counted", f"{why}: --data FILE counts them")
+    if not data:
+        del values["data"]
+
+
+def _found(name: str) -> PublishedDataset:
+    found = published(name, 0)
+    assert found is not None  # noqa: S101 - a name of `published_names`
+    return found
 
 
 def _as_qlora(method: dict[str, Any]) -> None:

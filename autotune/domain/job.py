@@ -45,7 +45,9 @@ class Lengths:
 
     `quantiles[i]` is the length at probability i / (len - 1), linear in between. `known` is False
     when nothing was stated and every row is counted at the maximum. `log_sd` is how far the mean
-    may be off: of an estimate from characters, or of a sample of the rows.
+    may be off: of an estimate from characters, of a sample of the rows, or of what was published
+    for a data set under another tokenizer. `basis` full: every row fills `maximum`, as padded or
+    packed rows do.
     """
 
     quantiles: tuple[float, ...]
@@ -53,7 +55,9 @@ class Lengths:
     maximum: int
     known: bool
     truncated_rows: int = 0
-    basis: Literal["stated", "counted", "sampled", "estimated", "unknown"] = "stated"
+    basis: Literal["stated", "counted", "sampled", "estimated", "published", "full", "unknown"] = (
+        "stated"
+    )
     log_sd: float = 0.0
 
 

@@ -196,7 +196,8 @@ def token_arithmetic(job: JobPayload) -> str:
     sure = ""
     if interval:
         low, high = (format_count(round(interval[key])) for key in ("p10", "p90"))
-        basis = {"estimated": "estimated from bytes", "sampled": "from a sample of the rows"}
+        basis = {"estimated": "estimated from bytes", "sampled": "from a sample of the rows",
+                 "published": "as published"}  # fmt: skip
         sure = f" ({basis.get(job.get('lengths_basis', ''), 'estimated')}: {low} to {high})"
     return (
         f"{format_count(job['tokens'])} tokens before padding{sure}; a row has "

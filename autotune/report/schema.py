@@ -89,7 +89,7 @@ class JobPayload(TypedDict):
     max_length: int
     mean_length: float
     lengths_known: bool
-    lengths_basis: NotRequired[str]  # stated, counted, sampled, estimated or unknown
+    lengths_basis: NotRequired[str]  # stated, counted, sampled, estimated, published, full, unknown
     tokens_interval: NotRequired[dict[str, float] | None]  # p10, p90, where tokens are no count
     padding: str
     offers: int

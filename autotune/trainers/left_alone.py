@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.errors import InputError
 from autotune.domain.jobvalues import shown
+from autotune.trainers.named_datasets import named_datasets
 from autotune.trainers.schema import schema_of
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ def leave_rest(keys: Keys, made: Imported, trainer: str | None = None) -> None:
         trainer: whose keys they are, where it is not the file's trainer: accelerate, deepspeed.
     """
     schema = schema_of(trainer or made.trainer)
-    made.asked |= keys.asked if trainer is None else set()
+    if trainer is None:
+        made.asked |= keys.asked
+        made.datasets = named_datasets(keys)
     rest = [str(key) for key in keys.unused()]
     known = [key for key in rest if schema.find(key) is not None]
     if known:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from autotune.app.dataset.formats import COMPRESSED, SUFFIXES, WHAT
 from autotune.catalog import hub
+from autotune.catalog.datasets import published_datasets
 from autotune.domain.errors import InputError, close_matches
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def data_files(path: Path) -> tuple[Path, ...]:
     if path.exists():
         msg = f"the data set {path} is no regular file"
         raise InputError(msg, f"{WHAT}; save the rows to a file first")
-    name = _as_hub_id(path)
+    name = as_hub_id(path)
     if name is None:
         return _missing(path)
     snapshot = hub.cached_snapshot(name, kind="datasets")
@@ -47,11 +48,12 @@ def data_files(path: Path) -> tuple[Path, ...]:
     raise InputError(
         msg,
         f"hf download {name} --repo-type dataset --local-dir data, then name that folder; or state "
-        "data.rows and data.lengths: {p50: 120, p95: 400, max: 1024}",
+        "data.rows and data.lengths: {p50: 120, p95: 400, max: 1024}; published lengths are known "
+        f"of {', '.join(dict.fromkeys(each.name for each in published_datasets()))}",
     )
 
 
-def _as_hub_id(path: Path) -> str | None:
+def as_hub_id(path: Path) -> str | None:
     """owner/name, where the last two parts of a path read so and its folder does not exist."""
     if path.suffix or path.parent.is_dir():
         return None

@@ -128,6 +128,12 @@ def lengths_phrase(job: JobPayload) -> str:
             "Row lengths are estimated from bytes, as no tokenizer was at hand: the ranges hold "
             f"for {low} to {high} tokens."
         )
+    if interval and job.get("lengths_basis") == "published":
+        low, high = (format_count(float(f"{interval[key]:.3g}")) for key in ("p10", "p90"))
+        return (
+            "Row lengths are as published for this data set, not counted: the ranges hold for "
+            f"{low} to {high} tokens."
+        )
     if job["lengths_known"]:
         return ""
     return (

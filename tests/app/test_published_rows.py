@@ -1,0 +1,162 @@
+"""Data sets that are named and not at hand: published lengths, or the range that none implies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune.app.lengths import from_published, longest_published
+from autotune.app.load_job import jobs_of_line, load_job, load_jobs
+from autotune.app.overrides import Overrides
+from autotune.catalog.datasets import published, published_datasets
+from autotune.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from autotune.domain.job import Job
+
+AXOLOTL = Path(__file__).parents[2] / "jobs" / "trainers" / "axolotl.yml"
+LINE = {"model": "Qwen2.5-7B", "method.kind": "lora"}
+
+
+def one_line(**stated: Any) -> Job:
+    keys = {key.replace("__", "."): value for key, value in stated.items()}
+    overrides = Overrides(gpus=("a100-80gb",), stated={**LINE, **keys})
+    (found,) = jobs_of_line(overrides)
+    return found.job
+
+
+def told(job: Job, key: str) -> list[str]:
+    return [f"{each.value} ({each.why})" for each in job.assumed if each.key == key]
+
+
+def test_a_common_data_set_is_known_by_its_name(tmp_path: Path) -> None:
+    job = one_line(data__dataset=str(tmp_path / "tatsu-lab" / "alpaca"))
+    assert (job.rows, job.lengths.known, job.lengths.basis) == (52_002, True, "published")
+    assert job.lengths.quantiles[128] == pytest.approx(128.0)
+    assert 120 < job.lengths.mean < 150
+    assert job.lengths.log_sd > 0
+    assert job.dataset_path is None
+    (note,) = told(job, "data.lengths")
+    assert "tatsu-lab/alpaca: half under 128 tokens, 95 of 100 under 255" in note
+    assert "Llama 2's tokenizer, 2023-03 (tloen/alpaca-lora lengths.ipynb" in note
+    assert job.max_length >= 1305
+
+
+def test_rows_that_are_longer_than_max_length_are_cut_and_told(tmp_path: Path) -> None:
+    path = str(tmp_path / "tatsu-lab" / "alpaca")
+    job = one_line(data__dataset=path, data__max_length=128)
+    assert job.lengths.maximum == 128
+    assert job.lengths.truncated_rows == pytest.approx(26_000, rel=0.02)
+    assert any("rows cut to 128 tokens" in note for note in told(job, "data.lengths"))
+
+
+def test_what_lies_here_is_counted_and_not_looked_up(tmp_path: Path) -> None:
+    folder = tmp_path / "tatsu-lab" / "alpaca"
+    folder.mkdir(parents=True)
+    rows = [json.dumps({"text": "word " * 40}) for _ in range(10)]
+    (folder / "train.jsonl").write_text("\n".join(rows))
+    job = one_line(data__dataset=str(folder))
+    assert job.rows == 10
+    assert job.lengths.basis in {"estimated", "counted"}
+
+
+def test_an_unknown_data_set_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is no file here") as caught:
+        one_line(data__dataset=str(tmp_path / "nobody" / "nothing"))
+    assert "published lengths are known of tatsu-lab/alpaca" in str(caught.value.hint)
+
+
+def test_a_trainers_file_that_names_a_common_data_set_needs_no_rows() -> None:
+    job = load_job(AXOLOTL, gpus=["a100-80gb"])
+    assert (job.rows, job.lengths.basis, job.max_length) == (52_002, "published", 2048)
+    assert job.lengths.mean < 150
+    assert job.today is not None
+    assert job.today.checkpoint_every_steps == 6501, "once an epoch of 52,002 rows at 8"
+
+
+def test_rows_stated_beside_the_file_keep_its_published_lengths() -> None:
+    overrides = Overrides(gpus=("a100-80gb",), stated={"data.rows": 30_000})
+    (found,) = load_jobs(AXOLOTL, overrides)
+    assert (found.job.rows, found.job.lengths.basis) == (30_000, "published")
+
+
+def test_stated_lengths_take_the_place_of_published_ones() -> None:
+    changes = {"data.rows": "52002", "data.lengths.p50": "700", "data.lengths.p95": "1500"}
+    job = load_job(AXOLOTL, gpus=["a100-80gb"], set_values=changes)
+    assert (job.lengths.basis, job.lengths.quantiles[128]) == ("stated", 700.0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "basis"),
+    [
+        ("tatsu-lab/alpaca", "openai/gsm8k", "published"),
+        ("tatsu-lab/alpaca", "my-team/support", "unknown"),
+    ],
+)
+def test_only_what_is_published_is_known_of_a_trainers_data_set(
+    tmp_path: Path, old: str, new: str, basis: str
+) -> None:
+    file = tmp_path / "axolotl.yml"
+    file.write_text(AXOLOTL.read_text().replace(old, new))
+    overrides = Overrides(gpus=("a100-80gb",), stated={"data.rows": 1000})
+    (found,) = load_jobs(file, overrides)
+    assert found.job.lengths.basis == basis
+    assert bool(told(found.job, "data.dataset")) == (basis == "unknown")
+
+
+def test_llama_factorys_names_are_mixed_by_their_rows(tmp_path: Path) -> None:
+    file = tmp_path / "sft.yaml"
+    own = (AXOLOTL.parent / "llamafactory.yaml").read_text()
+    file.write_text(own.replace("support_dialogues", "identity,alpaca_en_demo"))
+    job = load_job(file, gpus=["l40s"])
+    assert (job.rows, job.lengths.basis) == (1090, "published")
+    assert 150 < job.lengths.mean < 180
+
+
+@pytest.mark.parametrize("extra", [{"padding": "max_length"}, {"pretokenized": True}])
+def test_batches_that_are_full_anyway_need_no_lengths(extra: dict[str, Any]) -> None:
+    stated = {f"data.{name}": value for name, value in extra.items()}
+    packed = {"packing": "on"} if "pretokenized" in extra else {}
+    overrides = Overrides(
+        gpus=("a100-80gb",), stated={**LINE, "data.rows": 1000, **stated},
+        set_values=packed, allow=tuple(packed),
+    )  # fmt: skip
+    (found,) = jobs_of_line(overrides)
+    assert (found.job.lengths.known, found.job.lengths.basis) == (True, "full")
+    assert found.job.lengths.mean == found.job.max_length
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.sampled_from(range(len(published_datasets()))), min_size=1, max_size=4),
+    st.integers(16, 20_000),
+)
+def test_published_lengths_rise_stay_within_and_average_to_their_mean(
+    places: list[int], max_length: int
+) -> None:
+    found = tuple(published_datasets()[place] for place in places)
+    lengths = from_published(found, max_length)
+    quantiles = np.asarray(lengths.quantiles)
+    assert (np.diff(quantiles) >= 0).all()
+    assert quantiles[0] >= 1
+    assert quantiles[-1] <= max_length
+    assert lengths.maximum == min(max_length, longest_published(found))
+    assert lengths.mean == pytest.approx(float((quantiles[:-1] + quantiles[1:]).mean() / 2))
+    assert 0 <= lengths.log_sd <= max(each.log_sd for each in found) + 1e-9
+    least = min(each.p50 for each in found)
+    assert lengths.mean <= max(each.mean or 1.6 * each.p95 for each in found) * 1.02
+    assert lengths.mean >= 0.5 * min(least, max_length)
+
+
+def test_a_mean_that_was_published_is_kept() -> None:
+    for each in published_datasets():
+        if each.mean is not None:
+            lengths = from_published((each,), 100_000)
+            assert lengths.mean == pytest.approx(each.mean, rel=0.01)
+    assert published("tatsu-lab/alpaca", 32_000)

@@ -1,0 +1,62 @@
+"""Published row lengths: the table, names and aliases, and the tokenizer that is taken."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.catalog.datasets import (
+    SHORT_ROWS,
+    published,
+    published_datasets,
+    published_names,
+)
+
+
+def test_every_line_has_a_source_a_date_and_quantiles_in_order() -> None:
+    for each in published_datasets():
+        assert "@" in each.source, each.name
+        assert each.as_of >= "2021"
+        assert 0 < each.p50 <= each.p95 <= each.maximum
+        assert each.mean is None or each.p50 / 2 < each.mean < each.p95
+        assert 0.05 <= each.log_sd <= 0.5
+
+
+def test_one_tokenizer_is_there_once_for_each_data_set() -> None:
+    keys = [(each.name, each.tokenizer) for each in published_datasets()]
+    assert len(keys) == len(set(keys))
+    rows = {(each.name, each.rows) for each in published_datasets()}
+    assert len(rows) == len({name for name, _ in rows}), "a data set has one number of rows"
+
+
+def test_alpaca_is_as_its_published_histogram_says() -> None:
+    """42,516 of 52,002 rows up to 184 tokens, 49,513 under 256, 50,766 up to 309."""
+    from autotune.app.lengths import from_quantiles
+
+    found = published("tatsu-lab/alpaca", 32_000)
+    assert found is not None
+    lengths = from_quantiles(found.p50, found.p95, found.maximum)
+    for tokens, rows in ((184.5, 42_516), (256.0, 49_513), (309.0, 50_766)):
+        share = sum(q <= tokens for q in lengths.quantiles) / len(lengths.quantiles)
+        assert share == pytest.approx(rows / 52_002, abs=0.02)
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "OpenAI/GSM8K", " openai/gsm8k "])
+def test_a_data_set_is_found_by_alias_and_in_any_case(name: str) -> None:
+    found = published(name, 128_256)
+    assert found is not None
+    assert (found.name, found.tokenizer) == ("openai/gsm8k", "Llama 3.1")
+
+
+def test_the_tokenizer_nearest_in_size_is_taken() -> None:
+    for vocabulary, tokenizer in ((32_768, "Llama 2"), (128_000, "Llama 3.1"), (152_064, "Qwen 3")):
+        found = published("gsm8k", vocabulary)
+        assert found is not None
+        assert found.tokenizer == tokenizer
+
+
+def test_several_names_are_known_only_where_each_is() -> None:
+    assert published_names("identity, alpaca_en_demo") == ("identity", "alpaca_en_demo")
+    assert published_names("identity,support_dialogues") == ()
+    assert published_names("") == ()
+    assert published("nobody/nothing", 32_000) is None
+    assert published(SHORT_ROWS, 1) is not None
