@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Payload = dict[str, Any]
 CLOSE = 1e-6  # relative: what only the order of additions makes
-TIE, PLATEAU = 0.01, 0.001  # of the objective, as the choice has them
+TIE = 0.01  # of the objective, as the choice has it: within it the simplest is taken
 FEASIBLE, SAFE = 0.9, 0.95
 CERTAIN = 0.01  # chance of fitting up to which a failure may be called certain
 IN_TRAINING = ("compute", "bandwidth", "launch", "communication")
@@ -219,19 +219,18 @@ def score_of(row: Payload, payload: Payload) -> float:
 
 
 def _nothing_better(payload: Payload) -> Iterator[str]:
-    """No row that keeps the limits beats the pick by more than a plateau or the tie."""
+    """No row that keeps the limits beats the pick by more than the tie."""
     best = payload["best"]
     if not best:
         return
     misses = bool(missed(best, payload))
-    margin = TIE if best["basis"] == "measured" and payload["tie"] else PLATEAU
     for name, row in rows_of(payload):
         if not name.startswith(("alternatives", "pareto", "machines")) or row["verdict"] != "fits":
             continue
         kept = not missed(row, payload, row["caution"])
         if misses and kept:
             yield f"the pick misses a limit that {name} keeps"
-        better = score_of(row, payload) < score_of(best, payload) * (1 - margin) - 1e-9
+        better = score_of(row, payload) < score_of(best, payload) * (1 - TIE) - 1e-9
         if better and kept and not misses and row["basis"] == best["basis"]:
             yield (
                 f"{name} is better than the pick: {score_of(row, payload)} against "

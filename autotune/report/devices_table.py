@@ -87,8 +87,8 @@ def comparison_lead(payload: Payload, part: Payload) -> Section:
         hint = "`autotune tune` says what would have to change for it to fit."
         return Section("", (Paragraph(text, "bad"), Paragraph(hint)))
     leads = part["leads"]
-    first = "cheapest" if leads is cheapest else "cheapest, as far as it was measured"
-    lines = [f"{first}: {_won(leads)}", f"fastest: {_won(fastest)}"]
+    so_far = "" if leads is cheapest else ", as far as anything was measured"
+    lines = [f"cheapest: {_won(leads)}{so_far}", f"fastest: {_won(fastest)}"]
     limits = stated_limits(job["limits"])
     if limits:
         within = part["cheapest_within_limits"]

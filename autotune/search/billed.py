@@ -30,6 +30,7 @@ from autotune.domain.config import KNOBS
 from autotune.search.priced import MEMORY, Dimension, Part, Term, part_of
 from autotune.search.proposal import proposal_order
 from autotune.search.selection import Objective, neighbours, score_name, violations
+from autotune.search.simplicity import simplicity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -60,7 +61,6 @@ TABLE = {"compute": "compute", "data": "data", "save": "checkpoint", "compile": 
 # sd of the log of one measurement. Source: probe noise of the engine study's simulation.
 NOISE = {"compute": 0.03, "data": 0.06, "save": 0.08, "compile": 0.08, "evaluation": 0.06,
          MEMORY: 0.005}  # fmt: skip
-MEMORY_STEP = 0.01
 LEVERS = ("kernels", "offload")  # opened for few searches
 
 
@@ -281,17 +281,15 @@ class BilledCandidates:
         return [near.index for near in neighbours(self.bill, index)]
 
     def plainness(self, indices: Sequence[int]) -> list[tuple[float, ...]]:
-        """Less memory, no compile, fewer workers, a smaller micro-batch, own knobs as today."""
+        """As a modelled answer has it (`simplicity`), then own knobs as today."""
         bill, candidates = self.bill, self.bill.candidates
+        keys = simplicity(bill, np.asarray(indices, np.intp))
         return [
             (
-                float(np.floor(bill.memory_bytes[i] / bill.usable_bytes[i] / MEMORY_STEP)),
-                float(candidates.value("compile", i) != "off"),
-                float(candidates.value("num_dataloader_workers", i)),
-                float(candidates.value("micro_batch_size", i)),
+                *(float(key[place]) for key in keys),
                 *(float(candidates.codes[name][i]) for name in candidates.extra),
             )
-            for i in indices
+            for place, i in enumerate(indices)
         ]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from autotune.domain.candidates import OFFER
 from autotune.domain.outcome import Infeasible
-from autotune.search.selection import PLATEAU, best_index, figures, identity, violations
+from autotune.search.selection import TIE, best_index, figures, identity, violations
 
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, FloatArray
@@ -88,10 +88,10 @@ def short_of(bill: Bill, index: int) -> ShortOf:
 def late_rival(bill: Bill, pick: int, objective: Objective) -> int | None:
     """The best that fits and would beat the pick, were it not for the job's limits.
 
-    What keeps them and is better than the pick by more than the plateau would be the pick.
+    What keeps them and is better than the pick by more than the tie would be the pick.
     """
     without = replace(bill.job.limits, deadline_s=None, budget_usd=None, max_session_s=None)
     rival = best_index(bill, objective, without).index
     first, _ = figures(bill, objective)
-    better = rival is not None and first[rival] < first[pick] * (1.0 - PLATEAU)
+    better = rival is not None and first[rival] < first[pick] * (1.0 - TIE)
     return rival if better and without != bill.job.limits else None

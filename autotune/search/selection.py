@@ -15,6 +15,7 @@ from autotune.cost.assemble import duration_log_sd
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
 from autotune.domain.limits import BUDGET, DEADLINE, SESSION, standard
+from autotune.search.simplicity import ATTENTION_ORDER, column, simplicity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,8 +30,6 @@ Objective = Literal["cost", "time"]
 Indices = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 TIE = 0.01  # relative; engine study: separating 1 % needs a hundred repeats of a measurement
-PLATEAU = 0.001  # relative; within it the plainer candidate is taken, so the pick stays the optimum
-MEMORY_STEP = 0.01  # of usable memory; less than this between two candidates is no difference
 # Knobs that feed the device; two candidates that differ in nothing else are the same training.
 FEEDING = frozenset(
     {"num_dataloader_workers", "prefetch_factor", "pin_memory", "checkpoint_every_steps",
@@ -38,15 +37,13 @@ FEEDING = frozenset(
 )  # fmt: skip
 VISIBLE = (OFFER, "precision", "activation_checkpointing", "micro_batch_size")
 PER_OFFER = 2  # alternatives shown of one offer while other offers have some
-_SHARDING_ORDER = ("none", "ddp", "fsdp", "zero2", "zero3")  # what needs less to run comes first
-_ATTENTION_ORDER = ("sdpa", "flash_attention_2", "eager")
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
     """What to recommend. `index` is None when nothing is feasible.
 
-    optimum: the exact optimum; `index` is it, or a plainer candidate within 0.1 % of it.
+    optimum: the exact optimum; `index` is it, or the simplest candidate that ties with it.
     runner_up: the best candidate that trains differently from `index`.
     tie: the runner-up is within 1 % of the optimum.
     """
@@ -122,7 +119,7 @@ def best_index(
     within = pool & (over <= 0)
     if within.any():
         optimum = _least(bill, within, objective)
-        index = _plainest(bill, within, objective, optimum)
+        index = _simplest(bill, within, objective, optimum)
         pool = within
     else:
         nearest = pool & (over <= over[pool].min())
@@ -160,24 +157,18 @@ def figures(bill: Bill, objective: Objective) -> tuple[FloatArray, FloatArray]:
     return first, (bill.duration_s if by_cost else bill.cost_usd) * bill.caution
 
 
-def _column(bill: Bill, axis: str, ranks: Iterable[float], at: Indices) -> FloatArray:
-    of_level = np.asarray(list(ranks), np.float64)
-    column: FloatArray = of_level[bill.candidates.codes[axis][at]]
-    return column
-
-
 def identity(bill: Bill, at: Indices) -> list[FloatArray]:
     """Sort keys by what the candidates are, the weightiest first: plain settings win."""
     levels = bill.candidates.levels
     texts = [repr(offer) for offer in levels[OFFER]]
     in_order = sorted(texts)
-    keys = [_column(bill, OFFER, [in_order.index(text) for text in texts], at)]
+    keys = [column(bill, OFFER, [in_order.index(text) for text in texts], at)]
     for name, knob in KNOBS.items():
-        order = _ATTENTION_ORDER if name == "attention" else knob.choices
+        order = ATTENTION_ORDER if name == "attention" else knob.choices
         ranks = [float(order.index(v)) if order else float(v) for v in levels[name]]
-        keys.append(_column(bill, name, ranks, at))
+        keys.append(column(bill, name, ranks, at))
     own = bill.candidates.extra  # the present level first
-    return keys + [_column(bill, name, range(len(levels[name])), at) for name in own]
+    return keys + [column(bill, name, range(len(levels[name])), at) for name in own]
 
 
 def _least(bill: Bill, pool: BoolArray, objective: Objective) -> int:
@@ -201,37 +192,16 @@ def _expected_alike(bill: Bill, objective: Objective, one: int, other: int) -> b
     return bool(abs(values[one] - values[other]) <= TIE * max(values[one], values[other]))
 
 
-def _plainest(bill: Bill, pool: BoolArray, objective: Objective, optimum: int) -> int:
-    """On the plateau of one offer: no second framework, less memory, no compile, fewer workers.
-
-    Then the smaller micro-batch and the attention kernel of today.
-    Source: derived: a difference that no measurement shows should buy headroom and simplicity.
-    """
+def _simplest(bill: Bill, pool: BoolArray, objective: Objective, optimum: int) -> int:
+    """Of one offer's candidates that tie with the optimum, the simplest (`simplicity`)."""
     first, second = figures(bill, objective)
     free = first[optimum] <= 0
     figure = second if free else first
     offers = bill.candidates.codes[OFFER]
-    level = pool & (offers == offers[optimum]) & (figure <= figure[optimum] * (1 + PLATEAU))
+    level = pool & (offers == offers[optimum]) & (figure <= figure[optimum] * (1 + TIE))
     at: Indices = np.flatnonzero(level)
-    levels = bill.candidates.levels
-    keys = [
-        _column(bill, "sharding", [_SHARDING_ORDER.index(v) for v in levels["sharding"]], at),
-        np.floor(bill.memory_bytes[at] / bill.usable_bytes[at] / MEMORY_STEP),
-        _column(bill, "compile", [value != "off" for value in levels["compile"]], at),
-        _column(bill, "num_dataloader_workers", levels["num_dataloader_workers"], at),
-        _column(bill, "micro_batch_size", levels["micro_batch_size"], at),
-        _column(bill, "attention", _attention_ranks(bill), at),
-        figure[at],
-        *identity(bill, at),
-    ]
+    keys = [*simplicity(bill, at), figure[at], *identity(bill, at)]
     return int(at[np.lexsort(keys[::-1])[0]])
-
-
-def _attention_ranks(bill: Bill) -> list[int]:
-    """The kernel that is used today first: nobody should change it for nothing."""
-    today = bill.job.today.attention if bill.job.today is not None else None
-    levels = bill.candidates.levels["attention"]
-    return [-1 if value == today else _ATTENTION_ORDER.index(value) for value in levels]
 
 
 def _runner_up(bill: Bill, pool: BoolArray, objective: Objective, index: int) -> int | None:

@@ -88,7 +88,8 @@ def test_compare_and_tune_lead_with_the_same_machine_and_name_the_unmeasured_one
     assert (first.knob, first.change) == ("machine", "h100-sxm")
     assert first.p10 < 0 < first.expected_saving_usd < first.p90
     text = comparison_text(payload_of(unmeasured))
-    assert "cheapest, as far as it was measured: a100-sxm4-80gb" in text
+    assert "cheapest: a100-sxm4-80gb" in text
+    assert "as far as anything was measured" in text
     assert "nobody measured a training step on it: h100-sxm" in text
     screen = comparison_screen(payload_of(unmeasured))
     lines = [line for line in screen.splitlines() if line.startswith(("  a100", "  h100"))]

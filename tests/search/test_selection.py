@@ -18,7 +18,6 @@ from autotune.search import selection
 from autotune.search.by_offer import best_of_each_offer
 from autotune.search.near_misses import as_infeasible, nearest_misses
 from autotune.search.selection import (
-    PLATEAU,
     TIE,
     alternatives,
     best_index,
@@ -26,6 +25,7 @@ from autotune.search.selection import (
     neighbours,
     pareto_front,
 )
+from autotune.search.simplicity import simplicity
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 
@@ -83,7 +83,7 @@ def test_the_optimum_is_what_a_scalar_loop_finds(build: Any) -> None:
 
 
 @pytest.mark.parametrize("objective", ["cost", "time"])
-def test_the_pick_is_feasible_and_nothing_feasible_is_more_than_the_plateau_better(
+def test_the_pick_is_feasible_and_nothing_feasible_is_more_than_the_tie_better(
     tight_bill: Bill, objective: Any
 ) -> None:
     found = best_index(tight_bill, objective, OPEN)
@@ -91,17 +91,29 @@ def test_the_pick_is_feasible_and_nothing_feasible_is_more_than_the_plateau_bett
     assert found.index is not None
     assert tight_bill.feasible[found.index]
     assert not tight_bill.feasible.all(), "the job must have candidates that do not fit"
-    assert values[found.index] <= values[tight_bill.feasible].min() * (1 + PLATEAU)
+    assert values[found.index] <= values[tight_bill.feasible].min() * (1 + TIE)
     assert values[found.optimum] == values[tight_bill.feasible].min()
 
 
-def test_the_pick_on_the_plateau_never_needs_a_step_more_memory(tight_bill: Bill) -> None:
+def test_of_what_ties_with_the_optimum_nothing_is_simpler_than_the_pick(tight_bill: Bill) -> None:
     found = best_index(tight_bill, "cost", OPEN)
     assert found.index is not None
     assert found.optimum is not None
-    step = selection.MEMORY_STEP * tight_bill.usable_bytes[found.index]
-    memory = tight_bill.memory_bytes
-    assert memory[found.index] <= memory[found.optimum] + step
+    values = selection.cautious_scores(tight_bill, "cost")
+    offers = tight_bill.candidates.codes[OFFER]
+    near = tight_bill.feasible & (values <= values[found.optimum] * (1 + TIE))
+    at = np.flatnonzero(near & (offers == offers[found.optimum]))
+    keys = list(zip(*(key.tolist() for key in simplicity(tight_bill, at)), strict=True))
+    assert keys[list(at).index(found.index)] == min(keys)
+
+
+def evenly(bill: Bill, memory: Any) -> Any:
+    """The same candidates at one bill. memory: [n] share of what there is."""
+    same = np.ones(len(bill))
+    return SimpleNamespace(
+        job=bill.job, candidates=bill.candidates, usable_bytes=bill.usable_bytes, cost_usd=same,
+        duration_s=same, caution=same, memory_bytes=bill.usable_bytes * memory,
+    )  # fmt: skip
 
 
 def test_a_second_framework_is_not_taken_to_spare_memory(build: Any) -> None:
@@ -109,16 +121,59 @@ def test_a_second_framework_is_not_taken_to_spare_memory(build: Any) -> None:
     bill = CostModel(job).price(enumerate_candidates(job, load_space()).candidates)
     levels = bill.candidates.levels["sharding"]
     rank = np.asarray([("ddp", "fsdp", "zero2", "zero3").index(value) for value in levels])
-    simplest_last = 4.0 - rank[bill.candidates.codes["sharding"]]
-    same = np.ones(len(bill))
-    even: Any = SimpleNamespace(
-        job=bill.job, candidates=bill.candidates, usable_bytes=bill.usable_bytes, cost_usd=same,
-        duration_s=same, caution=same, memory_bytes=bill.usable_bytes * 0.1 * simplest_last,
-    )  # fmt: skip
+    even = evenly(bill, 0.1 * (4.0 - rank[bill.candidates.codes["sharding"]]))
     least = int(np.argmin(even.memory_bytes))
-    found = selection._plainest(even, same.astype(np.bool_), "cost", least)
+    found = selection._simplest(even, np.ones(len(bill), np.bool_), "cost", least)
     assert bill.candidates.config(least).sharding == "zero3"
     assert bill.candidates.config(found).sharding == "ddp"
+
+
+def test_lora_on_four_cards_takes_ddp_though_a_framework_is_half_a_percent_cheaper(
+    build: Any,
+) -> None:
+    job = build.job(build.offer("a100", 4, 6.4), global_batch_size=16)
+    bill = CostModel(job).price(enumerate_candidates(job, load_space()).candidates)
+    found = best_index(bill, "cost", OPEN)
+    assert found.index is not None
+    assert bill.candidates.config(found.index).sharding == "ddp"
+    sharding = bill.candidates.levels["sharding"]
+    zero2 = bill.candidates.codes["sharding"] == sharding.index("zero2")
+    cheaper = replace(bill, cost_usd=np.where(zero2, 0.995, 1.0) * bill.cost_usd)
+    again = best_index(cheaper, "cost", OPEN)
+    assert again.index is not None
+    assert bill.candidates.config(again.index).sharding == "ddp"
+    much = replace(bill, cost_usd=np.where(zero2, 0.95, 1.0) * bill.cost_usd)
+    paid = best_index(much, "cost", OPEN)
+    assert paid.index is not None
+    assert bill.candidates.config(paid.index).sharding == "zero2"
+
+
+@pytest.mark.parametrize(
+    ("knob", "simple"),
+    [("num_dataloader_workers", 0), ("compile", "off"), ("activation_checkpointing", "none"),
+     ("micro_batch_size", 1)],
+)  # fmt: skip
+def test_at_an_equal_bill_fewer_processes_and_the_trainers_own_settings_win(
+    build: Any, knob: str, simple: Any
+) -> None:
+    job = build.job(build.offer("a100", 1, 1.6))
+    bill = CostModel(job).price(enumerate_candidates(job, load_space()).candidates)
+    even = evenly(bill, np.full(len(bill), 0.5))
+    found = selection._simplest(even, np.ones(len(bill), np.bool_), "cost", len(bill) - 1)
+    assert getattr(bill.candidates.config(found), knob) == simple
+
+
+def test_a_package_that_todays_run_has_costs_nothing_to_keep(build: Any) -> None:
+    job = build.job(build.offer("a100", 1, 1.6))
+    bill = CostModel(job).price(enumerate_candidates(job, load_space()).candidates)
+    even = evenly(bill, np.full(len(bill), 0.5))
+    every = np.ones(len(bill), np.bool_)
+    assert "flash_attention_2" in bill.candidates.levels["attention"]
+    found = bill.candidates.config(selection._simplest(even, every, "cost", 0))
+    assert found.attention == "sdpa"
+    even.job = replace(job, today=replace(found, attention="flash_attention_2"))
+    kept = bill.candidates.config(selection._simplest(even, every, "cost", 0))
+    assert kept.attention == "flash_attention_2"
 
 
 @settings(max_examples=25, deadline=None)

@@ -77,7 +77,7 @@ def _lead(payload: Payload) -> list[Block]:
     blocks: list[Block] = []
     fastest, leads = payload["fastest"], payload["leads"]
     text = f"{name}: cheapest on {_took(leads)}"
-    text += "" if leads is cheapest else ", as far as it was measured"
+    text += "" if leads is cheapest else ", as far as anything was measured"
     text += " and fastest there." if fastest is leads else f"; fastest on {_took(fastest)}."
     blocks.append(Paragraph(text, "strong"))
     limits = stated_limits(payload["job"]["limits"])
