@@ -9,7 +9,7 @@ import pytest
 from bench.walk.legs import LEGS, Walk
 
 pytestmark = pytest.mark.slow
-TRAINS = ("smoke", "learn", "train", "callback", "export", "probe")
+TRAINS = ("smoke", "learn", "train", "callback", "export", "busy", "probe")
 
 
 @pytest.fixture(scope="module")
