@@ -63,7 +63,7 @@ def machines_worth_a_probe(
             expected_saving_usd=pick.cost_usd.p50 - row.cost_usd.p50,
             p10=pick.cost_usd.p50 - row.cost_usd.p50 * row.caution,
             p90=pick.cost_usd.p50 - row.cost_usd.p50 / row.caution,
-            why=f"no training step on {row.offer.device.name} is in the public record",
+            why=f"no step measured on {row.offer.device.name} went into the model",
         )
         for row in sorted(better, key=score)
     ]

@@ -46,7 +46,7 @@ def narrowest_input(bill: Bill, i: int) -> str:
     if name == "device":
         device = bill.candidates.offer(i).device.name
         return (
-            f"a measured step on {device}: no training step on it is in the record. {_upper(STEP)}"
+            f"a measured step on {device}: none went into the model. {_upper(STEP)}"
         )
     return STATED.get(name) or COMPONENTS.get(name) or STEP
 
@@ -56,7 +56,7 @@ def never_measured_note(device: str) -> str | None:
     if fitted().offset("device", device) is not None:
         return None
     return Decisive(
-        f"no training step on {device} is in the public record. Its time comes from its data "
+        f"no step measured on {device} went into the model. Its time comes from its data "
         "sheet, and the range reaches at least 1.5 times each way"
     )
 
