@@ -105,10 +105,8 @@ class Residual:
         inverse = np.linalg.inv(np.linalg.cholesky(kernel))
         cross = shape.cross(self._codes, amplitudes)
         weights = (inverse @ self._values).astype(np.float32)
-        # The vector kernels of some BLAS raise the flag over lanes that they do not use.
-        with np.errstate(invalid="ignore"):
-            whitened = cross @ inverse.T.astype(np.float32)
-            self.mean = (whitened @ weights).astype(np.float64)
+        whitened = _product(cross, inverse.T.astype(np.float32))
+        self.mean = _product(whitened, weights).astype(np.float64)
         if not np.isfinite(self.mean).all():
             msg = f"the residual of {self.part.name} is not finite"
             raise FloatingPointError(msg)
@@ -119,7 +117,8 @@ class Residual:
     def covariance(self, row: int) -> FloatArray:
         """[signatures] posterior covariance of every signature with one of them."""
         prior = self._shape.cross(self.part.codes[row : row + 1], self.amplitudes)[:, 0]
-        shared: FloatArray = (prior - self._whitened @ self._whitened[row]).astype(np.float64)
+        explained = _product(self._whitened, self._whitened[row])
+        shared: FloatArray = (prior - explained).astype(np.float64)
         return shared
 
     def at(self, codes: Codes) -> tuple[FloatArray, FloatArray]:
@@ -157,6 +156,17 @@ class Residual:
             for row in believed
         ]
         return Residual(part, [*self._observed, *pending], self.amplitudes)
+
+
+def _product(one: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The matrix product of finite numbers.
+
+    The vector kernels of some BLAS raise the flag of an invalid operation over lanes that they do
+    not use; callers check that what comes out is finite.
+    """
+    with np.errstate(invalid="ignore"):
+        found: NDArray[np.float32] = one @ other
+    return found
 
 
 def codes_of(part: Part, observed: Sequence[Observed]) -> Codes:

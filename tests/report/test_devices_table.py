@@ -79,7 +79,7 @@ def test_nothing_that_fits_is_said_plainly(tmp_path: Path) -> None:
     short, invalid = found["infeasible"]
     assert short["required_bytes"] > short["available_bytes"]
     assert (invalid["device"], invalid["required_bytes"]) == ("t4", None)
-    assert "natively" in invalid["reason"]
+    assert invalid["reason"] == "full fine-tuning in fp16 needs base 32bit"
     assert "fits on none" in comparison_text(found)
 
 
