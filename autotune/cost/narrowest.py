@@ -45,9 +45,7 @@ def narrowest_input(bill: Bill, i: int) -> str:
     name = max(shares, key=lambda cause: shares[cause])
     if name == "device":
         device = bill.candidates.offer(i).device.name
-        return (
-            f"a measured step on {device}: none went into the model. {_upper(STEP)}"
-        )
+        return f"a measured step on {device}: none went into the model. {_upper(STEP)}"
     return STATED.get(name) or COMPONENTS.get(name) or STEP
 
 
