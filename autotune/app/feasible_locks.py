@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from autotune.app.changes import missing_packages, package_change, unlocked
+from autotune.app.levers import missing_packages, package_change, unlocked
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption
 from autotune.space.enumerate import PLAIN, knob_levels, why_closed

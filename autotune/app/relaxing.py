@@ -19,13 +19,12 @@ from autotune.app.changes import (
     Change,
     Question,
     Rungs,
-    all_settings,
     contract_changes,
     larger_disk,
     more_devices,
     other_machines,
-    setting_changes,
 )
+from autotune.app.levers import all_settings, setting_changes
 from autotune.app.pricing import bills_of
 from autotune.domain.candidates import OFFER
 from autotune.domain.limits import odds

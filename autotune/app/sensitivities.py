@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.app.changes import SHORTEST, Change, lever_changes, shorter
+from autotune.app.changes import SHORTEST, Change, shorter
+from autotune.app.levers import lever_changes
 from autotune.app.pricing import bills_of
 from autotune.domain.config import KNOBS
 from autotune.domain.recommendation import Sensitivity

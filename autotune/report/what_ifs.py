@@ -58,12 +58,13 @@ def opening_words(payload: RecommendationPayload, most: int) -> str:
     for each in sorted(what_ifs(payload), key=lambda own: -(own["saved_s"] or 0.0)):
         if each["class"] != "quality" and (each["saved_s"] or 0.0) >= WORTH * before_s:
             of_knob.setdefault(each["knob"], each)
-    told = [_opening(each, before_s) for each in list(of_knob.values())[:most]]
     unknown = [
         name(each["knob"])
         for each in what_ifs(payload)
         if each["class"] != "quality" and each["fits"] and each["duration_s"] is None
     ]
+    known = most - bool(unknown and most > 1)
+    told = [_opening(each, before_s) for each in list(of_knob.values())[:known]]
     if unknown and len(told) < most:
         told.append(f"{' and '.join(unknown)}: nobody can tell without row lengths")
     return f"Worth opening: {'; '.join(told)}." if told else ""
