@@ -17,9 +17,11 @@ import numpy as np
 from autotune.app import tune as model_tune
 from autotune.app.choices import check_choices
 from autotune.app.job_claims import job_contradictions
+from autotune.app.last_resort import last_resorts
 from autotune.app.scaling import scaling_of
 from autotune.app.spot import spot_terms
 from autotune.app.tracing import choose_traced
+from autotune.domain.candidates import OFFER
 from autotune.domain.comparison import (
     Compared,
     Comparison,
@@ -93,6 +95,7 @@ def _compare_one(
     rows: list[Compared] = []
     infeasible: list[NotFitting] = []
     bills: dict[Offer, Bill] = {}
+    opened = _opened(priced, len(job.offers))
     for number, offer in enumerate(wide.offers):
         bill = bill_of_offer(priced.bill, number)
         chosen = selection.best_index(bill, options.objective, job.limits)
@@ -100,6 +103,9 @@ def _compare_one(
             one_device.setdefault(_machine(offer), _one_device(bill, chosen))
         if number >= len(job.offers):
             continue
+        if number in opened:
+            bill = opened[number]
+            chosen = selection.best_index(bill, options.objective, job.limits)
         if chosen.index is None:
             infeasible.append(_not_fitting(bill, priced, number))
             continue
@@ -118,6 +124,18 @@ def _compare_one(
     warned = tuple(dict.fromkeys(warnings))
     found = replace(ranked, variant=variant, infeasible=tuple(infeasible), warnings=warned)
     return found, priced
+
+
+def _opened(priced: _Priced, offers: int) -> dict[int, Bill]:
+    """The bill of each of the first offers on which nothing fits until a neutral knob is opened."""
+    codes = priced.bill.candidates.codes[OFFER]
+    fitting = set(codes[selection.choosable(priced.bill)].tolist())
+    unfit = [number for number in range(offers) if number not in fitting]
+    if not unfit:
+        return {}
+    alone = replace(priced.job, offers=tuple(priced.job.offers[number] for number in unfit))
+    found = last_resorts((alone, priced.space), priced.calibration)
+    return {unfit[number]: bill for number, bill in found}
 
 
 def _unlike_hosts(job: Job) -> list[str]:

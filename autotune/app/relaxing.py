@@ -30,7 +30,7 @@ from autotune.domain.candidates import OFFER
 from autotune.domain.limits import odds
 from autotune.domain.recommendation import Relaxation
 from autotune.search.near_misses import nearest_misses, short_of
-from autotune.search.selection import best_index, excess
+from autotune.search.selection import best_index, choosable, excess, figures
 from autotune.space.enumerate import PLAIN
 from autotune.space.file import load_space
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
     from autotune.domain.space import SearchSpace
+    from autotune.search.selection import Objective
 
 SHOWN = {"setting": 6, "machine": 4, "quality": 5}  # of each sort, in this order
 _SORTS = tuple(SHOWN)
@@ -54,15 +55,16 @@ CLOSED_FORMS = ("checkpoint_every_steps", "save_total_limit")
 
 
 def relaxations(
-    job: Job, space: SearchSpace, calibration: Calibration | None = None
-) -> tuple[Relaxation, ...]:
+    job: Job, space: SearchSpace, calibration: Calibration | None = None,
+    objective: Objective = "cost",
+) -> tuple[Relaxation, ...]:  # fmt: skip
     """Changes after which some candidate of the job fits, the soonest of each sort first.
 
     First settings on the job's own machines, closed knobs among them, then other machines, then
     changes of the contract. When no setting suffices alone, pairs of them, then all of them
     together; the same for changes of the contract.
     """
-    asked = _Asked((job, space), calibration, set(job.lock), dict(job.lock))
+    asked = _Asked((job, space), calibration, set(job.lock), dict(job.lock), objective)
     return asked.answers()
 
 
@@ -91,8 +93,10 @@ class _Asked:
         calibration: Calibration | None,
         pinned: set[str],
         before: dict[str, KnobValue],
+        objective: Objective = "cost",
     ) -> None:
         self.question = question
+        self.objective = objective
         self.calibration = calibration
         self.before = before
         self.pinned = pinned
@@ -179,8 +183,11 @@ class _Asked:
         """Each change with the best that fits under it; None where nothing does."""
         told: list[Relaxation | None] = []
         for change, bill in zip(changes, self._priced(changes), strict=True):
-            index = None if bill is None else best_index(bill, "time", bill.job.limits).index
-            if bill is None or index is None:
+            if bill is None:
+                told.append(None)
+                continue
+            index = best_index(bill, self.objective, bill.job.limits).index
+            if index is None:
                 told.append(None)
                 continue
             found = self._told(change, bill.estimate(index), float(bill.disk_short_bytes[index]))
@@ -195,7 +202,7 @@ class _Asked:
         changes = [change for count in counts if (change := other_machines(count)) is not None]
         rows: list[tuple[Change, Estimated]] = []
         for change, bill in zip(changes, self._priced(changes), strict=True):
-            found = _cheapest(bill) if bill is not None else []
+            found = _cheapest(bill, self.objective) if bill is not None else []
             rows += [(change, row) for row in found if _machine(row) not in own]
         rows.sort(key=lambda pair: (_late(job, pair[1]), pair[1].cost_usd.p50))
         first = {row.offer.device.name: (change, row) for change, row in reversed(rows)}
@@ -285,12 +292,16 @@ def _late(job: Job, row: Estimated) -> bool:
     return not all(each.kept for each in odds(job.limits, row.duration_s, row.cost_usd))
 
 
-def _cheapest(bill: Bill) -> list[Estimated]:
-    """The cheapest fitting candidate of every offer: one within its limits, where there is one."""
+def _cheapest(bill: Bill, objective: Objective) -> list[Estimated]:
+    """What `tune` would pick on every offer that holds it, the best offers first."""
     late = excess(bill, bill.job.limits) > 0
-    fits = np.flatnonzero(bill.feasible & np.isfinite(bill.cost_usd))
-    order = np.lexsort((bill.duration_s[fits], bill.cost_usd[fits], late[fits]))
-    first: dict[int, int] = {}
-    for index in fits[order]:
-        first.setdefault(int(bill.candidates.codes[OFFER][index]), int(index))
-    return [bill.estimate(index) for index in list(first.values())[: 2 * MACHINES]]
+    first, second = figures(bill, objective)
+    fits = np.flatnonzero(choosable(bill))
+    order = np.lexsort((second[fits], first[fits], late[fits]))
+    offers = bill.candidates.codes[OFFER]
+    found = []
+    for code in list(dict.fromkeys(offers[fits[order]].tolist()))[: 2 * MACHINES]:
+        among = fits[offers[fits] == code]
+        index = best_index(bill, objective, bill.job.limits, among=among).index
+        found += [] if index is None else [bill.estimate(index)]
+    return found

@@ -17,6 +17,7 @@ from autotune.app.export import (
 )
 from autotune.app.find_run import to_resume
 from autotune.app.kept_answer import finish, persist
+from autotune.app.last_resort import last_resort, opened_note
 from autotune.app.price_notes import price_notes
 from autotune.app.relaxing import relaxations
 from autotune.app.shortfall import shortfall_of
@@ -83,6 +84,7 @@ class _Priced:
     bill: Bill
     calibration: Calibration
     warnings: tuple[str, ...]
+    asked: Job  # the job before anything was opened because nothing fitted
 
 
 def tune(
@@ -155,8 +157,14 @@ def _price(job: Job, options: Options, progress: Callable[[str], None]) -> _Pric
     progress(f"pricing {format_count(len(found.candidates))} candidates")
     calibration, warnings, _ = calibration_from_evidence(job, CostModel(job).price)
     bill = CostModel(job, calibration).price(found.candidates)
+    asked = job
+    opened = None if bill.feasible.any() else last_resort((job, space), calibration)
+    if opened is not None:
+        job, _ = opened
+        found = enumerate_candidates(job, space)
+        bill = CostModel(job, calibration).price(found.candidates)
     notes = [*found.warnings, *warnings, *price_notes(job), *_notes(job, options, space, found)]
-    return _Priced(job, space, found, bill, calibration, tuple(notes))
+    return _Priced(job, space, found, bill, calibration, tuple(notes), asked)
 
 
 def _notes(job: Job, options: Options, space: SearchSpace, found: Enumeration) -> list[str]:
@@ -238,6 +246,7 @@ def _answer(
     machines = _machines(priced, tracing, options.objective, among)
     front = selection.pareto_front(bill, among)[:FRONT_SHOWN]
     others, ties = _others(bill, chosen, options.objective, among)
+    rejected = _rejected(priced, pick, options.objective)
     return Recommendation(
         job=priced.job,
         best=tracing.row(pick) if pick is not None else None,
@@ -248,7 +257,7 @@ def _answer(
         beyond=tuple(tracing.row(i) for i in selection.beyond_front(bill)[:BEYOND_SHOWN]),
         tie=bool(ties),
         ties=ties,
-        rejected=_rejected(priced, pick, options.objective),
+        rejected=rejected,
         search=SearchRecord(
             score=options.score,
             sampler=options.sampler,
@@ -264,7 +273,13 @@ def _answer(
         ),
         reasons=explain.reasons(bill, pick) if pick is not None else {},
         narrowest=narrowest_input(bill, pick) if pick is not None else "",
-        warnings=(*priced.warnings, *_unseen(bill, pick), *_disk(bill, pick), *tracing.notes),
+        warnings=(
+            *_opened(priced, rejected, pick),
+            *priced.warnings,
+            *_unseen(bill, pick),
+            *_disk(bill, pick),
+            *tracing.notes,
+        ),
         sensitivities=_sensitivities(priced, tracing, pick),
         worth_a_probe=_worth_a_probe(priced, tracing, pick, machines, options.objective),
     )
@@ -329,6 +344,13 @@ def _disk(bill: Bill, pick: int | None) -> tuple[str, ...]:
     return (*explain.disk_note(bill, pick), *explain.ram_note(bill, pick))
 
 
+def _opened(priced: _Priced, rejected: Rejected, pick: int | None) -> tuple[str, ...]:
+    """What to say of a knob that was opened because nothing fitted without it."""
+    if pick is None or priced.job is priced.asked:
+        return ()
+    return (opened_note(priced.bill.estimate(pick), rejected.relaxations),)
+
+
 def _unseen(bill: Bill, pick: int | None) -> tuple[str, ...]:
     """What to say when no measured training step speaks of the pick's device."""
     if pick is None or bill.basis != "modelled":
@@ -357,7 +379,9 @@ def _rejected(priced: _Priced, pick: int | None, objective: Objective) -> Reject
     if infeasible:
         by_reason["does not fit in memory or on the disk"] = infeasible
     lost = pick is None
-    relaxed = relaxations(priced.job, priced.space, priced.calibration) if lost else ()
+    opened = priced.job is not priced.asked
+    question = priced.asked, priced.space, priced.calibration
+    relaxed = relaxations(*question, objective) if lost or opened else ()
     return Rejected(
         count=sum(by_reason.values()),
         by_reason=by_reason,

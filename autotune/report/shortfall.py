@@ -173,7 +173,10 @@ def _changes(
     own = [change for change in changes if change["quality"]]
     blocks: list[Block] = []
     if free:
-        blocks += [Paragraph("The same training, the soonest first:"), _table(free)]
+        blocks += [
+            Paragraph("The same training: settings before machines, of each the soonest first:"),
+            _table(free),
+        ]
     else:
         blocks.append(Paragraph("No setting and no machine that was tried makes it fit as it is."))
     if own:
@@ -181,7 +184,7 @@ def _changes(
         blocks += [Paragraph(text), _table(own)]
     commands = tuple(
         (again(asked, command, each[0]["apply"]), what)
-        for each, what in ((free, "the soonest that keeps the training"), (own, "your decision"))
+        for each, what in ((free, "the first that keeps the training"), (own, "your decision"))
         if each and each[0].get("apply")
     )
     if commands:

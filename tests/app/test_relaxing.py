@@ -185,7 +185,7 @@ def test_the_report_names_bytes_holder_instant_row_and_changes(too_big: Estimate
     shown = " ".join(estimate_text(payload, width=100, colour=False).split())
     for words in (
         "GiB too much", "what holds it: activations", "when: in the backward pass",
-        "16 rows x 900 tokens = 14,400", "The same training, the soonest first",
+        "16 rows x 900 tokens = 14,400", "The same training: settings before machines",
         "These change the result, so they are your decision", "autotune estimate JOB --",
     ):  # fmt: skip
         assert words in shown
