@@ -245,13 +245,13 @@ def _sharpen(payload: RecommendationPayload, best: Row, tight: int) -> Section:
         items.append("a run's log: `autotune verify RUN LOG`, half-way or finished")
     if items:
         blocks.append(Bullets(tuple(items[: 2 - bool(probe)])))
-    worth = _worth(payload)
+    worth = _worth(payload, tight)
     said = worth or (probe[0]["what"] if probe and shows(tight, until=3) else "")
     blocks += [Commands(((each["command"], said),)) for each in probe]
     return Section("To sharpen it", tuple(blocks))
 
 
-def _worth(payload: RecommendationPayload) -> str:
+def _worth(payload: RecommendationPayload, tight: int) -> str:
     """What a probe may find that nobody has measured; empty where there is nothing."""
     every, best = payload.get("worth_a_probe") or [], payload["best"]
     found = [each for each in every if each["knob"] != MACHINE]
@@ -263,7 +263,8 @@ def _worth(payload: RecommendationPayload) -> str:
     if found[0]["expected_saving_usd"] > 0:
         saving = f"{format_usd(found[0]['expected_saving_usd'])}"
         saving += f" (up to {format_usd(found[0]['p90'])})"
-    return f"on {best['device']}: {named} may save {saving}, never measured"
+    where = f"on {best['device']}: " if shows(tight, until=5) else ""
+    return f"{where}{named} may save {saving}, never measured"
 
 
 def _checks(payload: RecommendationPayload) -> list[str]:
