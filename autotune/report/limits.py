@@ -90,8 +90,8 @@ def limit_phrases(found: Sequence[LimitOddsPayload], confidence: float) -> tuple
     """What is kept and what is missed, each in a clause or empty."""
     kept = [_kept(each) for each in found if each["kept"]]
     missed = [_missed(each) for each in found if not each["kept"]]
-    asked = [f"{chances(confidence)} are asked for"] if missed else []
-    return "; ".join(kept), "; ".join([*missed, *asked])
+    asked = f": {chances(confidence)} are asked for" if missed else ""
+    return "; ".join(kept), "; ".join(missed) + asked
 
 
 def _kept(each: LimitOddsPayload) -> str:
@@ -100,7 +100,7 @@ def _kept(each: LimitOddsPayload) -> str:
 
 def _missed(each: LimitOddsPayload) -> str:
     by = missed_by(each["limit"], each["held"] - each["value"])
-    return f"{by}: {_shown(each, each['value'])} is kept with {_odds(each)}"
+    return f"{by} ({_shown(each, each['value'])}: {_odds(each)})"
 
 
 def missed_by(limit: str, by: float) -> str:

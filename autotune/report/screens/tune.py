@@ -91,8 +91,7 @@ def _opening(payload: RecommendationPayload, best: Row, tight: int) -> list[Bloc
         ),
     ]
     blocks += decisive_blocks(payload, SHORT if shows(tight, until=6) else ONE_LINE)
-    if shows(tight, until=8):
-        blocks.append(Paragraph(_why(payload, best)))
+    blocks.append(Paragraph(_why(payload, best) if shows(tight, until=8) else bound_phrase(best)))
     tie = tie_phrase(payload)
     if tie and shows(tight, until=8):
         blocks.append(Paragraph(tie))
