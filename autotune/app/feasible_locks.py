@@ -123,7 +123,7 @@ def reasons_against(job: Job, offer: Offer) -> list[str]:
     found = []
     precision = str(job.lock.get("precision", ""))
     if precision and device.peak_flop_per_s(precision) <= 0 and not device.is_cpu:
-        able = [p for p in ("fp32", "tf32", "fp16", "bf16") if device.peak_flop_per_s(p) > 0]
+        able = [p for p in ("fp32", "tf32", "fp16", "bf16", "fp8") if device.peak_flop_per_s(p) > 0]
         has = ", ".join(able)
         found.append(f"precision {precision} is not native on {device.name}, which has {has}")
     if job.lock.get("attention") == "flash_attention_2":

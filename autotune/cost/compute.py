@@ -5,8 +5,8 @@
     micro   = (gpu^p + launch^p)^(1/p), p between 1 (never overlap) and infinity (always)
 
 Covers: full fine-tuning, LoRA on 16-bit, 32-bit, int8 and nf4 bases, activation checkpointing,
-eager, sdpa and flash attention, padding, packing, torch.compile, fused kernel sets.
-Does not cover: thermal throttling; other processes on the device; fp8.
+eager, sdpa and flash attention, padding, packing, torch.compile, fused kernel sets, fp8.
+Does not cover: thermal throttling; other processes on the device.
 
 Source: roofline terms: Williams et al., "Roofline" (2009); FLOP counts: `flops`; traffic and
 launches: `kernels`; efficiencies: `efficiency`; terms: `step_terms`; constants: `calibration.toml`.
@@ -26,7 +26,13 @@ from autotune.cost.fused_kernels import with_doubt
 from autotune.cost.offsets import offset_factor
 from autotune.cost.optimizer import optimizer_terms
 from autotune.cost.step_terms import step_terms
-from autotune.cost.uncertainty import compile_is_known, compile_variance, log_sd, unseen_device
+from autotune.cost.uncertainty import (
+    compile_is_known,
+    compile_variance,
+    fp8_variance,
+    log_sd,
+    unseen_device,
+)
 
 if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
@@ -61,7 +67,8 @@ def price_compute(job: Job, columns: Columns) -> Outputs:
         flops.useful_flop_per_row(job) * tokens / max(job.lengths.mean, 1e-9)
     )
     outputs["log_sd"] = log_sd(job, columns, terms)
-    outputs["knob_log_sd"] = np.sqrt(compile_variance(job, columns))  # no measured step settles it
+    unsettled = compile_variance(job, columns) + fp8_variance(columns)
+    outputs["knob_log_sd"] = np.sqrt(unsettled)  # no measured step settles it
     outputs["unseen_device"] = unseen_device(columns)
     outputs["unmeasured_gain"] = _unmeasured_gain(job, columns, terms)
     return outputs
@@ -71,12 +78,13 @@ def _unmeasured_gain(job: Job, columns: Columns, terms: StepTerms) -> FloatArray
     """[rows] micro-step without the gain that nobody measured, over the micro-step; at least 1.
 
     The pessimistic end of torch.compile is that it removes nothing, while what it does to the
-    attention kernel is certain.
+    attention kernel is certain; that of fp8 is that it multiplies no faster.
     """
-    unknown = ~compile_is_known(job, columns)
+    unknown = ~compile_is_known(job, columns) | columns.equals("precision", "fp8")
     if not unknown.any():
         return np.ones(columns.rows)
-    plain = step_terms(job, columns, compiled=False).seconds(constants())["micro_step_s"]
+    slowest = step_terms(job, columns, compiled=False, narrow=False)
+    plain = slowest.seconds(constants())["micro_step_s"]
     expected = terms.seconds(constants())["micro_step_s"]
     return np.where(unknown, np.maximum(plain / expected, 1.0), 1.0)
 

@@ -45,7 +45,7 @@ def on_processor(columns: Columns) -> BoolArray:
 
 def half(columns: Columns) -> BoolArray:
     """[rows] whether products are of 16 bits."""
-    return columns.equals("precision", "bf16", "fp16")
+    return columns.equals("precision", "bf16", "fp16", "fp8")
 
 
 def further_kernels(job: Job, *, fp32_adapters: bool, autocast: bool) -> Passes:

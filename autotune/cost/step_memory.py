@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 REENTRANT_UNTIL = (5, 0)
 FORGETS_INPUTS_FROM = (0, 43)  # bitsandbytes
 _KINDS: tuple[Attention, ...] = ("eager", "sdpa", "flash_attention_2", "math")
-_COMPUTE_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0}
+_COMPUTE_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 2.0}
 
 
 @dataclass(frozen=True, slots=True)

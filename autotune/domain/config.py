@@ -32,6 +32,7 @@ class Knob:
     choices: tuple[str, ...] = ()
     minimum: int = 0
     opt_in: bool = False  # searched only when the job allows it
+    closed: tuple[str, ...] = ()  # of a knob that is not opt-in, values that are
     effect: str = ""  # what opening it changes for the user, in a few words; else rounding
 
     def parse(self, value: object, where: str = "") -> KnobValue:
@@ -105,7 +106,7 @@ KNOBS: dict[str, Knob] = {
              "what torch.compile sees: the whole model, or one block at a time",
              ("model", "regional")),
         Knob("precision", "choice", "numeric", "compute dtype of matrix products",
-             ("fp32", "tf32", "fp16", "bf16")),
+             ("fp32", "tf32", "fp16", "bf16", "fp8"), closed=("fp8",)),
         Knob("activation_checkpointing", "choice", "neutral",
              "recompute the forward in the backward: time against memory", ("none", "full")),
         Knob("attention", "choice", "numeric", "attention kernel",

@@ -9,6 +9,9 @@ from autotune.domain.machine_text import machine_label
 OLD_DAYS = 90  # of a price: those of marketplaces have halved within two quarters
 
 
+FP8_CAPABILITY = 8.9  # torchao float8: Ada, Hopper and later
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """One accelerator as its driver sees it. A rate of 0 means: not native on this device.
@@ -48,8 +51,13 @@ class Device:
         return self.vendor == "cpu"
 
     def peak_flop_per_s(self, precision: str) -> float:
-        """[FLOP/s] dense peak in a compute dtype: fp32, tf32, fp16 or bf16; 0 if not native."""
+        """[FLOP/s] dense peak in a compute dtype: fp32, tf32, fp16, bf16 or fp8; 0 if not native.
+
+        fp8 is counted at the rate of bf16, in which all but some products of weights still run.
+        """
+        fp8 = self.fp8_flop_per_s > 0 and self.compute_capability >= FP8_CAPABILITY
         return {
+            "fp8": self.bf16_flop_per_s if fp8 else 0.0,
             "fp32": self.fp32_flop_per_s,
             "tf32": self.tf32_flop_per_s,
             "fp16": self.fp16_flop_per_s,

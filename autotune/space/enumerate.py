@@ -87,7 +87,7 @@ def knob_levels(job: Job, space: SearchSpace, offer: Offer, name: str) -> tuple[
     if name in job.lock:
         return (job.lock[name],)
     values = space.values[name]
-    if name in PLAIN:
+    if name in PLAIN or KNOBS[name].closed:
         return _with_consent(job, name, values)
     if values:
         return values
@@ -131,6 +131,10 @@ def without(lock: Mapping[str, KnobValue], name: str) -> dict[str, KnobValue]:
 
 def _with_consent(job: Job, name: str, values: tuple[KnobValue, ...]) -> tuple[KnobValue, ...]:
     """Opt-in values only when the job allows the knob; then all, if the space lists just one."""
+    closed = KNOBS[name].closed
+    if closed:
+        values = tuple(value for value in values if value not in closed)
+        return (*values, *closed) if name in job.allow else values
     plain = PLAIN[name]
     if name in job.allow:
         return values if len(values) > 1 else KNOBS[name].choices
@@ -280,10 +284,12 @@ def _refuse_impossible(job: Job, space: SearchSpace, found: Enumeration) -> None
     """Raise when one locked value, or the global batch, is what leaves no candidate."""
     devices = ", ".join(dict.fromkeys(offer.label for offer in job.offers))
     for name, value in job.lock.items():
-        freed = _enumerate(replace(job, lock=without(job.lock, name)), space).candidates
+        opened = replace(job, lock=without(job.lock, name), allow=(*job.allow, name))
+        freed = _enumerate(opened, space).candidates
         if len(freed):
             msg = f"{name} {_shown(value)} is locked but not possible on {devices}: "
-            able = ", ".join(_shown(other) for other in freed.levels[name])
+            levels, present = freed.levels[name], np.unique(freed.codes[name])
+            able = ", ".join(_shown(levels[code]) for code in present)
             hint = f"leave {name} out of lock, or change the hardware or software of the job"
             if KNOBS[name].kind != "count":
                 hint = f"{name} {able} can run here; {hint}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from autotune.domain.config import KNOBS
+from autotune.space.fp8_rules import fp8_compiled, fp8_replicated, fp8_trains
 from autotune.space.kernel_rules import (
     family_has_kernels,
     kernels_run_eagerly,
@@ -46,7 +47,7 @@ NO_FLASH = frozenset({"gpt_oss", "bloom", "mpt", "codegen", "xglm"})
 REGIONAL_SINCE = (1, 6)
 CUDA_GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
 EIGHT_BIT = frozenset({"adamw_bnb_8bit", "paged_adamw_8bit"})
-HALF = frozenset({"fp16", "bf16"})
+HALF = frozenset({"fp16", "bf16", "fp8"})  # of activations and of what the trainer casts to
 UNUSED_PREFETCH = 2  # stands for "nothing is prefetched" when there are no workers
 BUFFERS_TOO_LARGE = "prefetched batches exceed /dev/shm or RAM"
 BYTES_PER_TOKEN = 24  # input_ids, attention_mask and labels, int64 each (Hugging Face collators)
@@ -239,6 +240,14 @@ RULES: tuple[Rule, ...] = (
          _fp16_is_second_choice),
     Rule("fp16_full", ("precision",), "full fine-tuning in fp16 needs base 32bit",
          _fp16_full_needs_fp32_weights),
+    Rule("fp8_trains", ("precision",),
+         "fp8 needs full fine-tuning from 16-bit weights, torchao and a trainer that hands it on",
+         fp8_trains),
+    Rule("fp8_compiled", ("precision", "compile"),
+         "fp8 needs torch.compile in mode default, which joins its casts", fp8_compiled),
+    Rule("fp8_replicated", ("precision", "sharding"),
+         "fp8 runs on one device or under DDP: FSDP would keep fp32 weights beside it",
+         fp8_replicated),
     Rule("quantised_base", ("precision",),
          "an int8 or nf4 base needs bitsandbytes and a CUDA device that runs it",
          _quantised_base_runs),

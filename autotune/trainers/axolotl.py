@@ -235,6 +235,15 @@ def _packing(value: KnobValue, target: Target) -> Changes:
     return {"sample_packing": value == "on"} if stated else {}
 
 
+def _precision(value: KnobValue, target: Target) -> Changes | str:
+    """fp8 stands beside bf16, which everything but its products runs in."""
+    if value == "fp8":
+        return {**target.gone("fp16"), "bf16": True, "fp8": True}
+    gone = target.gone("fp8")
+    spelled = spell_argument("precision", value, target)
+    return spelled if isinstance(spelled, str) else {**gone, **spelled}
+
+
 def _offload(value: KnobValue, target: Target) -> Changes | str:
     changes = target.gone("activation_offloading", *(f"fsdp_config.{n}" for n in FSDP_OFFLOADS))
     if value == "activations":
@@ -292,5 +301,6 @@ _SPELLINGS = {
     "optimizer": lambda value, _: {"optimizer": value},
     "sharding": _zero,
     "kernels": spell_kernels,
+    "precision": _precision,
     "offload": _offload,
 }

@@ -34,7 +34,7 @@ def add_accelerate(made: Imported, values: Mapping[str, Any], name: str) -> None
     made.devices = processes or made.devices
     kind = (keys.word("distributed_type") or "").upper()
     precision = keys.get("mixed_precision")
-    if isinstance(precision, str) and precision in {"bf16", "fp16"}:
+    if isinstance(precision, str) and precision in {"bf16", "fp16", "fp8"}:
         _agree_knob(made, "precision", precision, f"{name}: mixed_precision")
     if kind == "FSDP":
         _agree_knob(made, "sharding", "fsdp", f"{name}: distributed_type")

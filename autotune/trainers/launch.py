@@ -43,6 +43,8 @@ def accelerate_yaml(plan: Plan) -> str:
             "dynamo_backend": "INDUCTOR", "dynamo_mode": plan.config.compile,
             "dynamo_use_regional_compilation": True,
         }  # fmt: skip
+    if plan.config.precision == "fp8":
+        settings["fp8_config"] = {"fp8_backend": "AO"}
     if plan.config.sharding == "fsdp":
         settings["fsdp_config"] = _fsdp(plan)
     if plan.config.sharding in _ZERO_STAGE:

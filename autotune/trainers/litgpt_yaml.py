@@ -47,6 +47,9 @@ class LitGptFile:
         if plan.quantized and plan.offer.count > 1:
             msg = f"litgpt has no {plan.job.method.base} base on several GPUs"
             raise InputError(msg, "export another format, or take one device")
+        if plan.config.precision == "fp8":
+            msg = "litgpt's recipes cannot say precision fp8"
+            raise InputError(msg, "export hf, trl, axolotl or llamafactory, or take bf16")
         done = {"precision": plan.config.precision, "attention": "sdpa"}
         if plan.offer.count > 1:  # its strategy shards whatever it is told
             done["sharding"] = "fsdp"

@@ -74,6 +74,8 @@ class LlamaFactory:
         if knob == "kernels" and value != "chunked_loss":
             stated = target.gone("use_liger_kernel")
             return {**stated, _LIGER: True} if value == "liger" else {**stated, **_off(target)}
+        if knob == "precision" and value == "fp8":
+            return {**target.gone("fp16", "pure_bf16"), "bf16": True, "fp8": True}
         if knob == "precision" and target.has("pure_bf16") and value == "bf16":
             return {}
         return spell_argument(knob, value, target)

@@ -91,6 +91,11 @@ def _precision_notes(plan: Plan) -> list[str]:
         )
     if config.precision == "fp16" and plan.job.method.is_lora and config.adapter_dtype == "bf16":
         notes.append("adapters are kept in fp32: fp16's gradient scaler refuses bf16 gradients")
+    if config.precision == "fp8":
+        notes.append(
+            "precision fp8: accelerate.yaml turns it on, with torchao, so start with run.sh; bf16"
+            " is false because it would turn it off"
+        )
     if is_pure_16bit(plan):
         notes.append(
             "bf16 is false on purpose: the weights are loaded in bfloat16, and with mixed precision"

@@ -111,6 +111,9 @@ class LlamaFactoryFile:
     def write(self, plan: Plan) -> Export:
         """The YAML, the launcher's config where it shards, run.sh, and what cannot be said."""
         _refuse_wide_base(plan, self.name, trains_wide=True)
+        if plan.config.precision == "fp8" and plan.job.method.base == "16bit":
+            msg = "LLaMA-Factory trains fp32 weights beside fp8, and 16-bit ones were priced"
+            raise InputError(msg, "export hf, trl or axolotl, or take bf16")
         values, notes = with_knobs(_llamafactory_contract(plan), plan, self.name)
         notes = [*notes, *_llamafactory_dtypes(plan, values)]
         files: dict[str, str] = {}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from autotune.trainers.format import Plan
 
-_HALF = {"bf16": "bfloat16", "fp16": "float16"}
+_HALF = {"bf16": "bfloat16", "fp16": "float16", "fp8": "bfloat16"}
 
 
 def weights_dtype(plan: Plan) -> str:
@@ -44,7 +44,7 @@ def is_pure_16bit(plan: Plan) -> bool:
 
 
 def mixed_precision(plan: Plan) -> str:
-    """Accelerate's mixed_precision: no, fp16 or bf16."""
+    """Accelerate's mixed_precision: no, fp16, bf16 or fp8."""
     if plan.config.precision not in _HALF or is_pure_16bit(plan):
         return "no"
     return plan.config.precision

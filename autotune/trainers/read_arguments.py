@@ -198,7 +198,9 @@ def read_precision(keys: Keys, made: Imported) -> None:
 
         msg = f"{keys.name}: bf16 and fp16 are both true"
         raise InputError(msg, "one of them must be false")
-    if bf16 or fp16:
+    if keys.switch("fp8"):
+        made.knobs["precision"] = "fp8"
+    elif bf16 or fp16:
         made.knobs["precision"] = "bf16" if bf16 else "fp16"
     elif bf16 is False and made.values.get("method", {}).get("base") == "32bit":
         made.knobs["precision"] = "tf32" if tf32 else "fp32"

@@ -173,6 +173,7 @@ def _needed_on_a_gpu(plan: Plan) -> list[str]:
         *(["bitsandbytes"] if plan.quantized or "8bit" in plan.config.optimizer else []),
         *(["deepspeed"] if plan.config.sharding in {"zero2", "zero3"} else []),
         *(["liger_kernel"] if plan.config.kernels == "liger" else []),
+        *(["torchao"] if plan.config.precision == "fp8" else []),
     ]
     if not names:
         return []

@@ -86,9 +86,11 @@ def spell_compile(value: KnobValue, target: Target) -> Changes:
     return changes
 
 
-def spell_precision(value: KnobValue, target: Target) -> Changes:
+def spell_precision(value: KnobValue, target: Target) -> Changes | str:
     """bf16 and fp16 exclude each other; tf32 has no meaning in 16 bits."""
     changes: Changes = {}
+    if value == "fp8":
+        return LAUNCHER
     if value == "bf16" and target.values.get("bf16") == "auto":
         return changes
     for name in ("bf16", "fp16"):

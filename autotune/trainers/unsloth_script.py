@@ -66,6 +66,9 @@ class UnslothScript:
         if plan.offer.count > 1 or plan.on_cpu:
             msg = f"Unsloth's calls run on one GPU, and the pick is {plan.offer.label}"
             raise InputError(msg, "export trl, or tune with one GPU")
+        if plan.config.precision == "fp8":
+            msg = "Unsloth's calls cannot say precision fp8"
+            raise InputError(msg, "export hf, trl, axolotl or llamafactory, or take bf16")
         arguments = {
             key: value
             for key, value in training_arguments(plan, LEARNING_RATE).items()

@@ -214,3 +214,11 @@ def test_hundreds_of_thousands_of_candidates_are_enumerated_whole(build: Any) ->
     found = enumerate_candidates(job, load_space("extended"))
     assert len(found.candidates) > 300_000
     assert len(found.candidates) + found.invalid_total == found.space_size
+
+
+def test_a_lock_that_cannot_be_names_the_values_that_can(build: Any) -> None:
+    """Opt-in ones among them, and none that the rules leave without a candidate."""
+    job = build.job(build.offer("a100"), lock={"offload": "all"})
+    with pytest.raises(InputError, match="offload all is locked") as caught:
+        enumerate_candidates(job, load_space("default"))
+    assert "offload none, optimizer, activations can run here" in str(caught.value.hint)

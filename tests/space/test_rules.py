@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -331,3 +332,46 @@ def test_one_device_stays_unsharded_while_nothing_is_offloaded(build: Any) -> No
         for c in map(opened.candidates.config, range(len(opened.candidates)))
     }
     assert pairs == {("none", "none"), ("optimizer", "zero2"), ("activations", "none")}
+
+
+@pytest.mark.parametrize(
+    ("count", "knobs", "fields", "valid"),
+    [
+        (1, {"compile": "default"}, {}, True),
+        (2, {"compile": "default", "sharding": "ddp"}, {}, True),
+        (2, {"compile": "default", "sharding": "fsdp"}, {}, False),
+        (1, {}, {}, False),
+        (1, {"compile": "default"}, {"method": Method("lora", "16bit", 16, 16.0)}, False),
+        (1, {"compile": "default"}, {"method": Method("full", "32bit")}, False),
+        (1, {"compile": "default"}, {"software": {"torchao": None}}, False),
+        (1, {"compile": "default"}, {"origin": "litgpt"}, False),
+        (1, {"compile": "default"}, {"origin": "axolotl"}, True),
+        (1, {"compile": "default"}, {"origin": "llamafactory"}, False),
+    ],
+)
+def test_fp8_needs_full_fine_tuning_torchao_a_compiled_step_and_whole_weights(
+    build: Any, count: int, knobs: dict[str, Any], fields: dict[str, Any], valid: bool
+) -> None:
+    device = build.device("h100", fp8_flop_per_s=1979e12)
+    software = {"torchao": (0, 18, 0), **fields.get("software", {})}
+    job = build.job(
+        replace(build.offer("h100", count), device=device),
+        method=fields.get("method", Method("full", "16bit")),
+        software=build.software(**software),
+        origin=origin(fields["origin"]) if "origin" in fields else None,
+    )
+    own = config(gradient_accumulation_steps=2 // count, precision="fp8", **knobs)
+    assert (violations(job, job.offers[0], own) == []) == valid
+
+
+def test_fp8_is_tried_only_where_the_job_opens_the_precision(build: Any) -> None:
+    from autotune.space.enumerate import knob_levels
+    from autotune.space.file import load_space
+
+    space, offered = load_space("default"), build.offer("h100")
+    plain, opened = build.job(offered), build.job(offered, allow=("precision",))
+    assert "fp8" not in knob_levels(plain, space, offered, "precision")
+    assert knob_levels(opened, space, offered, "precision")[-1] == "fp8"
+    assert knob_levels(
+        build.job(offered, lock={"precision": "fp8"}), space, offered, "precision"
+    ) == ("fp8",)

@@ -22,6 +22,9 @@ class Unsupported(Exception):  # noqa: N818 - the name is the condition
 def prepare(request: dict[str, Any], *, on_cpu: bool) -> None:
     """Before TrainingArguments are made. Raises Unsupported."""
     _check_kernels(str(request.get("kernels", "none")))
+    if request["precision"] == "fp8":
+        msg = "precision fp8 is the launcher's, and a probe starts without one"
+        raise Unsupported(msg)
     if request.get("offload", "none") != "none":
         msg = f"offload {request['offload']}: a probe keeps everything on the device"
         raise Unsupported(msg)
