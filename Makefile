@@ -54,6 +54,7 @@ check: $(STAMP)/tests  ## lint, types, import contracts, generated documents
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m bench.readme --check
+	$(BIN)/python -m bench.twenty_jobs --check
 
 fmt: $(STAMP)/tests  ## format the code
 	$(BIN)/ruff check --fix-only --quiet . ; $(BIN)/ruff format .
@@ -64,6 +65,7 @@ bench: $(STAMP)/tests  ## print speed and accuracy
 
 docs: $(STAMP)/tests  ## write the generated parts of README.md and docs
 	$(BIN)/python -m bench.readme
+	$(BIN)/python -m bench.twenty_jobs
 
 gpu-suite: $(STAMP)/tests  ## measure on the GPU at hand, eight minutes a call; again until nothing is left
 	$(BIN)/python -m bench.gpu_suite
