@@ -121,25 +121,36 @@ def _more_of(offer: Offer, count: int) -> Offer | None:
     )
 
 
-def larger_disk(bill: Bill) -> Change:
-    """The job's own machines with the least disk that holds the checkpoints of what fits."""
-    disks = np.asarray([offer.host.disk_bytes for offer in bill.candidates.levels[OFFER]])
-    needed = disks[bill.candidates.codes[OFFER]] + bill.disk_short_bytes
-    fits = bill.memory_violation <= 0
-    least = float(np.min(needed, where=fits, initial=np.inf)) if fits.any() else 0.0
-    size = 10.0 ** math.floor(math.log10(max(least, 1.0)) - 1) if least < np.inf else 0.0
-    disk = math.ceil(least / size) * size if size else least
+HOST_PARTS = {"disk": "disk_bytes", "ram": "ram_bytes"}  # of a host, that may be short
+
+
+def larger_host(bill: Bill, short: str) -> Change:
+    """The job's own machines with the least disk or memory of the host under which one fits."""
+    part = HOST_PARTS[short]
+    have = np.asarray([getattr(offer.host, part) for offer in bill.candidates.levels[OFFER]])
+    lacking = bill.disk_short_bytes if short == "disk" else bill.ram_short_bytes
+    needed = have[bill.candidates.codes[OFFER]] + lacking
+    of_these = (bill.memory_violation <= 0) & (lacking > 0)
+    least = float(np.min(needed, where=of_these, initial=np.inf))
+    size = _rounded_up(least) if math.isfinite(least) else 0.0
 
     def edited(question: Question) -> Question:
         job, space = question
         offers = tuple(
-            replace(offer, host=replace(offer.host, disk_bytes=max(disk, offer.host.disk_bytes)))
+            replace(offer, host=replace(offer.host, **{part: max(size, getattr(offer.host, part))}))
             for offer in job.offers
         )
         return replace(job, offers=offers), space
 
-    label = f"a disk of {disk / GB:,.0f} GB (hardware.host.disk)"
-    return Change("machine", edited, (), label)
+    what = "a disk" if short == "disk" else "RAM"
+    label = f"{what} of {size / GB:,.0f} GB (hardware.host.{short})"
+    return Change("machine", edited, (), label, key=short)
+
+
+def _rounded_up(size: float) -> float:
+    """[bytes] with two digits, and whole GB."""
+    step = max(10.0 ** (math.floor(math.log10(max(size, 1.0))) - 1), GB)
+    return math.ceil(size / step) * step
 
 
 def other_machines(count: int) -> Change | None:

@@ -15,12 +15,13 @@ import numpy as np
 
 from autotune.app.changes import (
     COUNTS,
+    HOST_PARTS,
     SPLIT,
     Change,
     Question,
     Rungs,
     contract_changes,
-    larger_disk,
+    larger_host,
     more_devices,
     other_machines,
 )
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from autotune.domain.calibration import Calibration
     from autotune.domain.config import Config, KnobValue
     from autotune.domain.job import Job
-    from autotune.domain.outcome import Estimated
+    from autotune.domain.outcome import Estimated, ShortOf
     from autotune.domain.space import SearchSpace
     from autotune.search.selection import Objective
 
@@ -124,10 +125,17 @@ class _Asked:
     def of_the_disk(self) -> tuple[Relaxation, ...]:
         """Fewer checkpoints, or a larger disk: what trains is not what is in the way."""
         saves = [change for change in self.settings if set(change.frees) & set(CLOSED_FORMS)]
-        found = self._first_of((change,) for change in saves)
-        if self.bill is not None:
-            found += self._first_of([(larger_disk(self.bill),)])
-        return tuple(found)
+        return (*self._first_of((change,) for change in saves), *self._larger_host())
+
+    def _larger_host(self) -> list[Relaxation]:
+        """The same machines with more of what their hosts lack, where a device holds the job."""
+        bill = self.bill
+        if bill is None:
+            return []
+        held = bill.memory_violation <= 0
+        lacking = {"disk": bill.disk_short_bytes, "ram": bill.ram_short_bytes}
+        short = [name for name, over in lacking.items() if bool((held & (over > 0)).any())]
+        return self._first_of((larger_host(bill, name),) for name in short)
 
     def _same_training(self) -> list[Relaxation]:
         found = self._first_of((change,) for change in self.settings)
@@ -150,7 +158,8 @@ class _Asked:
         return [best] if best else []
 
     def _machines(self) -> list[Relaxation]:
-        return self._first_of(more_devices(self.question)) + self._elsewhere()
+        more = self._first_of(more_devices(self.question))
+        return self._larger_host() + more + self._elsewhere()
 
     def _contract(self) -> list[Relaxation]:
         ladders = contract_changes(self.question[0])
@@ -190,7 +199,8 @@ class _Asked:
             if index is None:
                 told.append(None)
                 continue
-            found = self._told(change, bill.estimate(index), float(bill.disk_short_bytes[index]))
+            over = bill.ram_short_bytes if self._short(change) == "ram" else bill.disk_short_bytes
+            found = self._told(change, bill.estimate(index), float(over[index]))
             told.append(found if found.change else None)
         return told
 
@@ -213,8 +223,14 @@ class _Asked:
         """The bill of each changed question; None where nothing of it is valid."""
         return bills_of([change.edit(self.question) for change in changes], self.calibration)
 
-    def _told(self, change: Change, best: Estimated, over_disk: float = 0.0) -> Relaxation:
-        """over_disk: [bytes] by which its checkpoints miss the disk; below 0, what is left."""
+    def _short(self, change: Change) -> ShortOf:
+        """What is short without a change, as far as this change is concerned."""
+        if change.key in HOST_PARTS:
+            return "ram" if change.key == "ram" else "disk"
+        return self.short_of or "memory"
+
+    def _told(self, change: Change, best: Estimated, over_host: float = 0.0) -> Relaxation:
+        """over_host: [bytes] by which it misses what its host lacks; below 0, what is left."""
         knobs = [name for name in change.frees if self._differs(name, best)]
         elsewhere = change.kind == "machine" and not change.label
         label = [f"on {best.offer.label}"] if elsewhere else []
@@ -228,16 +244,17 @@ class _Asked:
                 flags += [] if f"--allow {name}" in flags else [f"--allow {name}"]
             elif name != SPLIT[1] or name in self.before:
                 flags.append(f"--set {name}={best.config.as_dict()[name]}")
+        short = self._short(change)
         needed, available = best.memory_bytes.total, best.usable_bytes
-        if self.short_of == "disk":
-            available = best.offer.host.disk_bytes
-            needed = available + over_disk
+        if short in HOST_PARTS:
+            available = getattr(best.offer.host, HOST_PARTS[short])
+            needed = available + over_host
         return Relaxation(
             change=", ".join(label),
             required_bytes=needed,
             available_bytes=available,
             quality=change.kind == "quality",
-            short_of=self.short_of or "memory",
+            short_of=short,
             duration_s=best.duration_s.p50,
             cost_usd=best.cost_usd.p50,
             kind=change.kind,

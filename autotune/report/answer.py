@@ -311,9 +311,10 @@ def _unlike(miss: NearestPayload, best: Row | None) -> str:
 
 def _over(miss: NearestPayload) -> str:
     over = miss["required_bytes"] - miss["available_bytes"]
+    short = miss.get("short_of", miss["reason"])
     if over > 0:
-        return format_bytes(over)
-    return "too close" if miss["reason"] == "memory" else miss["reason"]
+        return format_bytes(over) + ("" if short == "memory" else f" of {short}")
+    return "too close" if short == "memory" else short
 
 
 def _changes_section(payload: RecommendationPayload) -> Section:

@@ -168,8 +168,8 @@ def again(asked: AskedPayload | None, command: str, options: str) -> str:
 
 
 def _key(flag: str, value: str) -> tuple[str, str]:
-    """What an option states: of `--set KEY=VALUE` its key."""
-    return flag, value.partition("=")[0] if flag == "--set" else ""
+    """What an option states: of `--set KEY=VALUE` its key, of `--allow KNOB` the knob."""
+    return flag, value.partition("=")[0] if flag in {"--set", "--allow"} else ""
 
 
 def _from_its_folder(asked: AskedPayload, command: str) -> str:

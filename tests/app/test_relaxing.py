@@ -241,6 +241,23 @@ def written_disk(path: Path, size: str) -> Path:
     return path
 
 
+def test_a_host_without_memory_for_what_is_offloaded_is_told_how_much_would_do(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "model: Qwen/Qwen2.5-14B\nmethod: full\ndata: {rows: 20000, max_length: 1024}\n"
+        "hardware: [{gpu: a100-40gb, count: 2, price: 3 USD/h, host: {ram: 64 GB}}]\n"
+        "allow: [offload]\n"
+    )
+    changes = relaxations(load_job(path), load_space())
+    (ram,) = (change for change in changes if change.short_of == "ram")
+    assert ram.change.startswith("RAM of ")
+    assert 64e9 < ram.required_bytes <= ram.available_bytes
+    path.write_text(path.read_text().replace("64 GB", f"{ram.available_bytes / 1e9:.0f} GB"))
+    assert fits(load_job(path))
+
+
 def test_what_a_host_cannot_buffer_is_short_of_shared_memory_or_ram(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(

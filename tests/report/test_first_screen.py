@@ -181,6 +181,14 @@ def test_an_option_that_is_stated_anew_replaces_the_old_one() -> None:
     assert said == "autotune tune --set a=1 --gpu a100:2 --set b=3"
 
 
+def test_a_knob_that_was_opened_stays_open_beside_another() -> None:
+    asked = {"words": ["autotune", "tune", "--allow", "offload"], "folder": str(Path.cwd())}
+    said = again(asked, "tune", "--allow kernels --allow offload")  # type: ignore[arg-type]
+    assert said == "autotune tune --allow kernels --allow offload"
+    said = again(asked, "tune", "--allow kernels")  # type: ignore[arg-type]
+    assert said == "autotune tune --allow offload --allow kernels"
+
+
 def test_a_text_is_cut_between_words() -> None:
     assert shortened("one two three", 10) == "one two..."
     assert shortened("one  two\nthree", 20) == "one two three"

@@ -151,8 +151,12 @@ def _unfit(items: Sequence[Payload]) -> list[Block]:
     return [Paragraph(f"Does not fit: {', '.join(named)}{more}.")]
 
 
+SHORT_OF = {"disk": " on the disk", "ram": " of RAM", "shm": " of /dev/shm"}
+
+
 def _short_of(item: Payload) -> str:
     if item["required_bytes"] is None or item["available_bytes"] is None:
         return shortened(item["reason"], 48)
     needs, usable = format_bytes(item["required_bytes"]), format_bytes(item["available_bytes"])
-    return f"{needs} of {usable}"
+    short = SHORT_OF.get(item.get("short_of") or "", "")
+    return f"{needs} of {usable}{short}"
