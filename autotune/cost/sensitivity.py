@@ -1,12 +1,13 @@
 """How the micro-step answers to each fitted constant: what their covariance makes of it.
 
-Legend: A device seconds and waits, H hidden launch seconds, p overlap power, t = (A^p + H^p)^(1/p).
+Legend: A device seconds, H issuing seconds, p overlap power, t = (A^p + H^p)^(1/p) of a queue;
+where the forward waits, it and the backward are queues of their own, and their times add up.
 Constants in (0, 1) are fitted as logits, the others as logarithms.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
@@ -14,6 +15,28 @@ if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
     from autotune.cost.constants import Constants, Fitted
     from autotune.cost.step_terms import StepTerms
+
+
+TINY = 1e-30  # [s]
+
+
+class _Queue(NamedTuple):
+    """One queue of device and issuing seconds. Shapes: [rows]."""
+
+    time: FloatArray  # [s]
+    issued: FloatArray  # [s]
+    device: FloatArray  # derivative of log t by log A
+    hidden: FloatArray  # by log H
+    by_power: FloatArray  # by log p
+
+    @classmethod
+    def of(cls, busy_s: FloatArray, issued_s: FloatArray, p: FloatArray | float) -> Self:
+        busy, issued = np.maximum(busy_s, TINY), np.maximum(issued_s, TINY)
+        time = (busy**p + issued**p) ** (1.0 / p)
+        device = (busy / time) ** p
+        hidden = 1.0 - device
+        by_power = device * np.log(busy) + hidden * np.log(issued) - np.log(time)
+        return cls(time, issued, device, hidden, by_power)
 
 
 def log_gradient(terms: StepTerms, c: Constants) -> dict[str, FloatArray]:
@@ -31,22 +54,30 @@ def log_gradient(terms: StepTerms, c: Constants) -> dict[str, FloatArray]:
     backwards = terms.launches_backward * c.launch_backward_s
     visits = terms.host * terms.fsdp_visits * c.fsdp_unit_s
     trainer = terms.host * c.micro_step_overhead_s
-    busy = gemm + attention + traffic + codes
-    waits = (terms.synchronised > 0) & (busy >= visits + trainer + terms.new_sizes_s + backwards)
-    device = busy + np.where(waits, forward, 0.0)
-    hidden = visits + trainer + terms.new_sizes_s + backwards + np.where(waits, 0.0, forward)
+    busy, back = (
+        gemm + attention + traffic + codes,
+        visits + trainer + terms.new_sizes_s + backwards,
+    )
     p = terms.power(c)
-    a, h = device**p, hidden**p
-    of_device, of_hidden = a / (a + h) / device, h / (a + h) / hidden
-    of_launch = np.where(waits, of_device, of_hidden)
-    by_power = (a * np.log(device) + h * np.log(hidden)) / (a + h) - np.log(a + h) / p
+    waits = terms.synchronised > 0
+    ahead = _Queue.of(
+        busy * np.where(waits, terms.forward_share, 1.0), forward + np.where(waits, 0.0, back), p
+    )
+    behind = _Queue.of(busy * np.where(waits, 1.0 - terms.forward_share, 0.0), waits * back, p)
+    total = ahead.time + behind.time
+    of_device = (ahead.device * ahead.time + behind.device * behind.time) / (total * busy)
+    of_forward = ahead.hidden * ahead.time / (total * ahead.issued)
+    of_hidden = np.where(
+        waits, behind.hidden * behind.time / (total * np.maximum(back, TINY)), of_forward
+    )
+    by_power = (ahead.by_power * ahead.time + behind.by_power * behind.time) / total
     return {
         "gemm_share": -(1.0 - c.gemm_share) * gemm * of_device,
         "attention_share": -(1.0 - c.attention_share) * attention * of_device,
         "attention_backward_share": -(1.0 - c.attention_backward_share) * backward * of_device,
         "bandwidth_share": -(1.0 - c.bandwidth_share) * traffic * of_device,
         "dequantise_share": -(1.0 - c.dequantise_share) * codes * of_device,
-        "launch_forward_s": forward * of_launch,
+        "launch_forward_s": forward * of_forward,
         "launch_backward_s": backwards * of_hidden,
         "micro_step_overhead_s": trainer * of_hidden,
         "fsdp_unit_s": visits * of_hidden,

@@ -49,6 +49,7 @@ class StepTerms:
     fsdp_visits: FloatArray  # FSDP units gathered and freed
     host: FloatArray  # seconds of the host's work against the fitted host's
     synchronised: FloatArray  # 1 where every layer's forward waits for the device, else 0
+    forward_share: FloatArray  # of the device's seconds, recomputation included
     queued: FloatArray  # 1 where a device runs what the processor issues, 0 on a processor itself
     new_sizes_s: FloatArray  # code generated for products of new sizes, on a processor
     flop: FloatArray  # executed, recomputation and padding included
@@ -67,25 +68,39 @@ class StepTerms:
         compute_s = self.gemm_s / c.gemm_share + attention
         bandwidth_s = self.traffic_s / c.bandwidth_share + self.dequantise_s / c.dequantise_share
         forward_s = self.launches_forward * c.launch_forward_s
-        launch_s = (
-            forward_s
-            + self.launches_backward * c.launch_backward_s
+        backward_s = (
+            self.launches_backward * c.launch_backward_s
             + self.host * (self.fsdp_visits * c.fsdp_unit_s + c.micro_step_overhead_s)
             + self.new_sizes_s
         )
         busy_s = compute_s + bandwidth_s
-        # Waiting adds to the longer of both queues: it never makes a step shorter.
-        waits = (self.synchronised > 0) & (busy_s >= launch_s - forward_s)
-        waited_s = np.where(waits, forward_s, 0.0)
-        hidden_s = launch_s - waited_s
-        p = self.power(c)
+        ahead_s, back_s = self.queues(busy_s, forward_s, backward_s, self.power(c))
         return {
-            "micro_step_s": ((busy_s + waited_s) ** p + hidden_s**p) ** (1.0 / p),
+            "micro_step_s": ahead_s + back_s,
             "compute_s": compute_s,
             "bandwidth_s": bandwidth_s,
-            "launch_s": launch_s,
+            "launch_s": forward_s + backward_s,
             "roofline_s": self.flop / self.peak,
         }
+
+    def queues(
+        self, busy_s: FloatArray, forward_s: FloatArray, backward_s: FloatArray,
+        p: FloatArray | float,
+    ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
+        """[s] of the forward's queue and of the backward's; of one queue: all of it, and 0.
+
+        busy_s: of the device; forward_s, backward_s: issuing. A processor that runs ahead hides
+        what it issues behind all that the device still has to do: t = (A^p + H^p)^(1/p). One that
+        waits in every layer's forward hides it behind that forward alone, so that the forward's
+        times overlap with each other and the backward's with each other: never less than before.
+        Source: derived (Minkowski's inequality); a wait as such takes microseconds.
+        """
+        waits = self.synchronised > 0
+        share = np.where(waits, self.forward_share, 1.0)
+        issued = np.where(waits, forward_s, forward_s + backward_s)
+        rest_s, left_s = busy_s - share * busy_s, forward_s + backward_s - issued
+        ahead = ((share * busy_s) ** p + issued**p) ** (1.0 / p)
+        return ahead, (rest_s**p + left_s**p) ** (1.0 / p)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,6 +185,7 @@ def step_terms(
         fsdp_visits=issuing.fsdp_visits(job, columns, rows.recomputed),
         host=issuing.host_factor(columns),
         synchronised=issuing.synchronised(job, columns),
+        forward_share=_forward_share(job, rows),
         queued=np.where(processor.on_processor(columns), 0.0, 1.0),
         new_sizes_s=processor.new_sizes_s(
             job, columns, issuing.unchanging_lengths(job, columns), backward=True
@@ -177,6 +193,17 @@ def step_terms(
         flop=gemm_flop + attention_flop,
         peak=rows.peak,
     )
+
+
+def _forward_share(job: Job, rows: StepRows) -> FloatArray:
+    """[rows] share of the device's seconds before the backward, or repeated in it.
+
+    Source: derived: a backward takes a forward's work for the inputs, and once more for trained
+    weights.
+    """
+    forward = 1.0 + rows.recomputed
+    share: FloatArray = forward / (forward + (1.0 if job.method.is_lora else 2.0))
+    return share
 
 
 def _products(job: Job, rows: StepRows, efficiency: Efficiency) -> tuple[FloatArray, FloatArray]:
