@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.consistency_lengths import lengths_agree
 from bench.consistency_limits import limits_agree, missed, misses_follow, odds_follow
 from bench.consistency_said import said
 
@@ -36,7 +37,7 @@ def contradictions(payload: Payload) -> list[str]:
     if "best" in payload:
         found += [text for check in _WHOLE for text in check(payload)]
     if "best" in payload or "row" in payload:
-        found += limits_agree(payload)
+        found += [*limits_agree(payload), *lengths_agree(payload)]
     if "cheapest" in payload:
         found += _comparison(payload)
     return found

@@ -109,7 +109,7 @@ def odds_told(payload: Payload, text: str) -> Iterator[str]:
     told = payload.get("limits") or []
     asked = chances(payload["job"]["limits"]["confidence"])
     true = {chances(each["probability"]) for each in told}
-    odds = r"(?:less than |over )?\d+ chances? in \d+"
+    odds = r"(?:under |over )?\d+ chances? in \d+"
     for found in re.findall(rf"kept with ({odds})", text):
         if found not in true:
             yield f"a limit is said to be kept with {found}, and the odds are {sorted(true)}"

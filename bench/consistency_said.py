@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import format_count, format_seconds, format_usd
 from autotune.report.phrases import BOUND, chance, seconds_span, usd_span
+from bench.consistency_lengths import lengths_told
 from bench.consistency_limits import odds_told
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def said(payload: Payload, report: str) -> list[str]:
         return list(_without_pick(text))
     checks = (_headline, _fit, _sure, _bound, _steps, _share)
     found = [problem for check in checks for problem in check(payload, row, text)]
-    found += odds_told(payload, text)
+    found += [*odds_told(payload, text), *lengths_told(payload, row, text)]
     if "best" in payload:
         whole = (_budget, _priced, _today, _tie, _percent, _changes, _missed)
         found += [problem for check in whole for problem in check(payload, row, text)]

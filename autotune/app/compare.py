@@ -21,6 +21,7 @@ from autotune.app.last_resort import last_resorts
 from autotune.app.scaling import scaling_of
 from autotune.app.spot import spot_terms
 from autotune.app.tracing import choose_traced
+from autotune.app.unknown_lengths import on_short_rows
 from autotune.domain.candidates import OFFER
 from autotune.domain.comparison import (
     Compared,
@@ -120,6 +121,8 @@ def _compare_one(
         bills[row.offer] = bill
         rows.append(_compared(bill, row, options.objective))
     rows = [_with_one_device(row, one_device) for row in rows]
+    short = on_short_rows(job, priced.calibration, [found.row for found in rows])
+    rows = [replace(row, short_rows=end) for row, end in zip(rows, short, strict=True)]
     ranked = _ranked(job, priced, rows, bills, options.objective)
     warned = tuple(dict.fromkeys(warnings))
     found = replace(ranked, variant=variant, infeasible=tuple(infeasible), warnings=warned)

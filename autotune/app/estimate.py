@@ -10,6 +10,7 @@ from autotune.app.job_claims import job_contradictions
 from autotune.app.relaxing import CLOSED_FORMS, relaxations_of
 from autotune.app.shortfall import shortfall_of
 from autotune.app.tracing import Tracing
+from autotune.app.unknown_lengths import on_short_rows
 from autotune.cost.claims import check_claim
 from autotune.cost.model import CostModel
 from autotune.cost.narrowest import never_measured_note
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
     from autotune.domain.recommendation import Relaxation
+    from autotune.domain.short_rows import ShortRows
     from autotune.domain.shortfall import Shortfall
 
 
@@ -37,6 +39,7 @@ class Estimate:
     shortfall: Shortfall | None = None  # why it does not fit, where it does not
     relaxations: tuple[Relaxation, ...] = ()  # and after which changes it would
     contradictions: tuple[str, ...] = ()  # what the job file says that does not hold
+    short_rows: ShortRows | None = None  # where nobody stated how long the rows are
 
 
 def estimate(
@@ -80,7 +83,8 @@ def estimate(
     wrong = job_contradictions(job, calibration)
     missing = shortfall_of(bill, 0, row)
     if missing is None:
-        return Estimate(job, row, tuple(notes), checked, contradictions=wrong)
+        (short,) = on_short_rows(job, calibration, [row])
+        return Estimate(job, row, tuple(notes), checked, contradictions=wrong, short_rows=short)
     changes = relaxations_of(job, config, calibration, disk=missing.resource == "disk")
     return Estimate(job, row, tuple(notes), checked, missing, changes, wrong)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from autotune.app.tune import Options, _Priced
     from autotune.domain.recommendation import Recommendation
+    from autotune.domain.short_rows import ShortRows
     from autotune.domain.waterfall import Journey
     from autotune.search.study import Exploration
 
@@ -44,6 +45,7 @@ def finish(
     return replace(
         answer,
         journey=journey,
+        short_rows=_on_short_rows(answer, priced),
         contradictions=job_contradictions(priced.job, priced.calibration, journey),
         search=search,
         warnings=(*answer.warnings, *notes),
@@ -53,6 +55,15 @@ def finish(
         writes_to=output_folder(priced.job),
         other_formats=others,
     )
+
+
+def _on_short_rows(answer: Recommendation, priced: _Priced) -> ShortRows | None:
+    """The pick on short rows, where nobody stated how long they are."""
+    if answer.best is None:
+        return None
+    from autotune.app.unknown_lengths import on_short_rows
+
+    return on_short_rows(priced.job, priced.calibration, [answer.best])[0]
 
 
 def _journey(answer: Recommendation, priced: _Priced) -> Journey | None:

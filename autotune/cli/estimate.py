@@ -70,6 +70,7 @@ def estimate(
     from autotune.report.payload import dumps, estimate_payload
     from autotune.report.screens.estimate import estimate_screen
     from autotune.report.text import estimate_text
+    from autotune.report.unknown_lengths import short_rows_payload
 
     if full_trace and fidelity is Fidelity.formula:
         msg = "--full-trace and --fidelity formula contradict each other"
@@ -92,6 +93,7 @@ def estimate(
         relaxations=found.relaxations,
         contradictions=found.contradictions,
     )
+    payload["short_rows"] = short_rows_payload(found.short_rows)
     question = asked_payload(asked(context))
     payload["asked"] = question
     search = asked_payload(asked(context, OF_ESTIMATE, knobs=False))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.limits import LimitOdds, Miss
     from autotune.domain.outcome import Estimated, ShortOf
+    from autotune.domain.short_rows import ShortRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class Compared:
     one_device: OneDevice | None = None  # offers of several devices
     splits: tuple[Split, ...] = ()  # the same
     spot: SpotTerms | None = None
+    short_rows: ShortRows | None = None  # where nobody stated how long the rows are
 
     @property
     def misses(self) -> tuple[Miss, ...]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.limits import LimitOdds, Miss
     from autotune.domain.outcome import Estimated, Infeasible, ShortOf
+    from autotune.domain.short_rows import ShortRows
     from autotune.domain.shortfall import Shortfall
     from autotune.domain.waterfall import Journey
 
@@ -195,6 +196,7 @@ class Recommendation:
     journey: Journey | None = None  # from today to the pick, where both are there
     ties: tuple[int, ...] = ()  # places among the alternatives that cannot be told apart from best
     asked: Asked | None = None  # None: not from a command line
+    short_rows: ShortRows | None = None  # of best, where nobody stated how long the rows are
     writes_to: str | None = None  # where the user's own file makes its trainer write, if it says so
 
     @property

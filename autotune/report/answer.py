@@ -38,6 +38,7 @@ from autotune.report.probes import probes_section
 from autotune.report.settings import settings_section
 from autotune.report.shortfall import nothing_fits, shortfall_sections
 from autotune.report.traced import traced_blocks
+from autotune.report.unknown_lengths import lengths_open, open_blocks, range_phrase
 from autotune.report.waterfall import journey_sections
 from autotune.report.what_ifs import choices_section, closed_section
 
@@ -97,9 +98,13 @@ def estimate_sections(payload: EstimatePayload) -> list[Section]:
     """The report of one priced configuration."""
     row = payload["row"]
     lead, fits = row_blocks(row, f"{payload['job']['name']}: ")
+    if lengths_open(payload["job"]):
+        text = range_phrase(row, payload.get("short_rows"), payload["job"])
+        where = f"{offer_name(row)} with {config_phrase(row['config'])}"
+        lead = Paragraph(f"{payload['job']['name']}: {text}, on {where}.", "strong")
     late = limit_blocks(payload["limits"], payload["job"])
     sections = [
-        Section("", (lead, *late, fits)),
+        Section("", (lead, *open_blocks(payload), *late, fits)),
         *_missing(payload),
         claim_section(payload.get("claim")),
         contradictions_section(payload.get("contradictions", [])),
@@ -185,14 +190,13 @@ def _answer(payload: RecommendationPayload) -> Section:
     assert row is not None  # noqa: S101 - the caller has checked
     lead = Paragraph(
         f"{payload['job']['name']}: run it on {offer_name(row)} with "
-        f"{config_phrase(row['config'])}. It takes {seconds_span(row['duration_s'])} "
-        f"and costs {usd_span(row['cost_usd'])}.",
+        f"{config_phrase(row['config'])}. {takes_phrase(payload, row)}.",
         "strong",
     )
-    blocks: list[Block] = [lead]
+    blocks: list[Block] = [lead, *open_blocks(payload)]
     blocks += limit_blocks(payload["limits"], payload["job"])
     today = payload["today"]
-    if today:
+    if today and not lengths_open(payload["job"]):
         blocks.append(Paragraph(_saving(today, row), "good"))
     fits = f"{_sentence(fit_phrase(row))}: {memory_phrase(row)}."
     blocks.append(Paragraph(f"{fits} {_basis(row)}"))
@@ -200,6 +204,15 @@ def _answer(payload: RecommendationPayload) -> Section:
     if tie:
         blocks.append(Paragraph(tie))
     return Section("", tuple(blocks))
+
+
+def takes_phrase(payload: RecommendationPayload, row: Row) -> str:
+    """How long the pick takes and what it costs: a range where row lengths are unknown."""
+    if lengths_open(payload["job"]):
+        text = range_phrase(row, payload.get("short_rows"), payload["job"])
+        return f"It takes {text}"
+    costs = f" and costs {usd_span(row['cost_usd'])}" if row["usd_per_hour"] else ""
+    return f"It takes {seconds_span(row['duration_s'])}{costs}"
 
 
 def limit_blocks(found: Sequence[LimitOddsPayload], job: JobPayload) -> list[Block]:

@@ -18,6 +18,7 @@ from autotune.report.phrases import (
     probability,
 )
 from autotune.report.price_marks import marks_note, price_marks
+from autotune.report.unknown_lengths import NO_SAVING, lengths_open
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,16 +46,18 @@ def today_section(payload: RecommendationPayload) -> Section:
         rows.insert(0, ("global batch", str(global_batch(today)), str(global_batch(pick)), yours))
     if offer_name(today) != offer_name(pick):
         rows.insert(0, ("machine", offer_name(today), offer_name(pick), ""))
-    rows += [
-        _quantity("duration", today["duration_s"]["p50"], pick["duration_s"]["p50"], "s"),
-        _quantity("cost", today["cost_usd"]["p50"], pick["cost_usd"]["p50"], "usd"),
-        _quantity("a step", today["step_time_s"], pick["step_time_s"], "s"),
-        _quantity(
-            "peak memory", today["memory_bytes"]["total"], pick["memory_bytes"]["total"], "bytes"
-        ),
-    ]
+    if not lengths_open(payload["job"]):
+        rows += [
+            _quantity("duration", today["duration_s"]["p50"], pick["duration_s"]["p50"], "s"),
+            _quantity("cost", today["cost_usd"]["p50"], pick["cost_usd"]["p50"], "usd"),
+            _quantity("a step", today["step_time_s"], pick["step_time_s"], "s"),
+        ]
+    before, after = today["memory_bytes"]["total"], pick["memory_bytes"]["total"]
+    rows.append(_quantity("peak memory", before, after, "bytes"))
     titles = ("", "today", "pick", "change")
     blocks: list[Block] = [Table(titles, tuple(rows), frozenset({1, 2, 3}))]
+    if lengths_open(payload["job"]):
+        blocks.append(Paragraph(NO_SAVING))
     if today["verdict"] != "fits":
         blocks.append(
             Paragraph(
@@ -162,6 +165,9 @@ def worth_a_probe_section(payload: RecommendationPayload) -> Section:
     pick, found = payload["best"], payload.get("worth_a_probe")
     if not pick or not found:
         return Section("Worth a probe", ())
+    if lengths_open(payload["job"]):
+        items = tuple(f"{_typed(each)}: {each['why']}" for each in found)
+        return Section("Worth a probe (how much depends on the row lengths)", (Bullets(items),))
     rows = tuple((_typed(each), worth_phrase(each)) for each in found)
     notes = Bullets(tuple(f"{each['change']}: {each['why']}" for each in found))
     title = "May be better, nobody measured it (none of it is in the pick; a probe decides)"

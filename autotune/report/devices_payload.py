@@ -8,6 +8,7 @@ from autotune.report.csv_rows import flattened, rows_csv
 from autotune.report.limits import limits_payload, misses_payload
 from autotune.report.payload import assumed_payload, decisive, job_payload, row_payload
 from autotune.report.schema import SCHEMA_VERSION
+from autotune.report.unknown_lengths import short_rows_payload
 
 if TYPE_CHECKING:
     from autotune.domain.comparison import (
@@ -32,6 +33,7 @@ def comparison_payload(found: Comparisons) -> Payload:
     return {
         "schema_version": SCHEMA_VERSION,
         "job": parts[0]["job"],
+        "lengths_known": parts[0]["lengths_known"],
         "assumed": parts[0]["assumed"],
         "rows": rows,
         "infeasible": [item for part in parts for item in part["infeasible"]],
@@ -60,8 +62,8 @@ def comparison_payload(found: Comparisons) -> Payload:
 
 
 _OF_VARIANT = (
-    "variant", "job", "cheapest", "fastest", "cheapest_within_limits", "leads", "may_be_better",
-    "tie",
+    "variant", "job", "lengths_known", "cheapest", "fastest", "cheapest_within_limits", "leads",
+    "may_be_better", "tie",
 )  # fmt: skip
 
 
@@ -86,6 +88,7 @@ def _part(part: Comparison) -> Payload:
     return {
         "variant": part.variant,
         "job": job_payload(part.job),
+        "lengths_known": bool(part.job.lengths.known),
         "assumed": assumed_payload(part.job.assumed),
         "rows": [row for _, row in by_row],
         "infeasible": [_infeasible(item, part.variant) for item in part.infeasible],
@@ -105,6 +108,7 @@ def _row(found: Compared, variant: str) -> Payload:
     return {
         **row_payload(found.row),
         "variant": variant or None,
+        "short_rows": short_rows_payload(found.short_rows),
         "limits": limits_payload(found.limits),
         "misses": misses_payload(found.misses),
         "tie": found.tie,

@@ -22,6 +22,7 @@ from autotune.report.markdown import sections_markdown
 from autotune.report.phrases import BASIS, config_phrase, probability, step_arithmetic
 from autotune.report.price_marks import marks_note, price_marks
 from autotune.report.text import sections_text
+from autotune.report.unknown_lengths import open_blocks, range_cell
 from autotune.report.variants_table import (
     memory_section,
     scaling_section,
@@ -101,6 +102,7 @@ def comparison_lead(payload: Payload, part: Payload) -> Section:
     blocks: list[Block] = [
         Paragraph(f"{job['name']}: {step_arithmetic(job)}.", "strong"),
         Bullets(tuple(lines)),
+        *open_blocks({**payload, "job": job, "short_rows": leads["short_rows"]}),
     ]
     doubts = (may_be_better(part), order_doubt(payload["rows"], leads))
     return Section("", (*blocks, *(Paragraph(text, "warn") for text in doubts if text)))
@@ -122,6 +124,9 @@ def may_be_better(part: Payload, most: int = 4) -> str:
 
 def _won(row: Payload) -> str:
     hours, usd = row["duration_s"], row["cost_usd"]
+    if row["short_rows"] is not None:
+        ends = [range_cell(row, row["short_rows"], what) for what in ("duration_s", "cost_usd")]
+        return f"{machine_name(row)}{_price(row)}, {' and '.join(ends)}"
     return (
         f"{machine_name(row)}{_price(row)}, {format_seconds(hours['p50'])} and "
         f"{format_usd(usd['p50'])} ({format_usd(usd['p10'])} to {format_usd(usd['p90'])})"

@@ -12,12 +12,13 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from autotune.report.answer import recommendation_sections, row_blocks, warnings_section
-from autotune.report.html_bills import bills_html, tiles
+from autotune.report.html_bills import bills_html, own_tiles, tiles
 from autotune.report.html_blocks import block_html, section_html, titled
 from autotune.report.html_choices import choices_html
 from autotune.report.html_markup import Markup, ascii_only, tag
 from autotune.report.html_questions import questions
 from autotune.report.phrases import offer_name, seconds_span, usd_span
+from autotune.report.unknown_lengths import lengths_open, range_cell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +55,7 @@ def recommendation_fragment(payload: RecommendationPayload) -> str:
     best = payload["best"]
     content = [block_html(block) for block in first.blocks]
     if best:
-        content += [tiles(best, payload["today"]), choices_html(payload)]
+        content += [own_tiles(payload, best), choices_html(payload)]
     content.append(section_html(warnings_section(payload["warnings"])))
     return _fragment(content)
 
@@ -79,6 +80,10 @@ def _title(payload: RecommendationPayload) -> str:
     best, name = payload["best"], payload["job"]["name"]
     if not best:
         return f"{name}: nothing fits"
+    if lengths_open(payload["job"]):
+        short = payload.get("short_rows")
+        ends = (range_cell(best, short, what) for what in ("duration_s", "cost_usd"))
+        return f"{name}: {offer_name(best)}, {', '.join(ends)}"
     duration, cost = seconds_span(best["duration_s"]), usd_span(best["cost_usd"])
     return f"{name}: {offer_name(best)}, {duration}, {cost}"
 

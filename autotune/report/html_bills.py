@@ -13,6 +13,7 @@ from autotune.report.html_blocks import block_html, drawn_cell, head_html, table
 from autotune.report.html_drawn import Range, pair_drawn, ranges_drawn
 from autotune.report.html_markup import Markup, joined, tag
 from autotune.report.phrases import between
+from autotune.report.unknown_lengths import lengths_open, range_cell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,21 @@ def rows_by_name(payload: RecommendationPayload) -> dict[str, Row]:
     """The pick, and today's config where there is one and it is another."""
     named = {PICK: payload["best"], TODAY: payload["today"]}
     return {name: row for name, row in named.items() if row}
+
+
+def own_tiles(payload: RecommendationPayload, row: Row) -> Markup:
+    """The pick's figures: both ends where nobody stated how long the rows are, and no saving."""
+    if not lengths_open(payload["job"]):
+        return tiles(row, payload["today"])
+    short = payload.get("short_rows")
+    under = "short rows to full rows"
+    return tag(
+        "dl",
+        _tile("Duration", range_cell(row, short, "duration_s"), under),
+        _tile("Cost", range_cell(row, short, "cost_usd"), under),
+        _memory_tile(row, payload["today"]),
+        class_="tiles",
+    )
 
 
 def tiles(row: Row, today: Row | None = None) -> Markup:

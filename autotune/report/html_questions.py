@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from autotune.domain.units import format_count, format_seconds, format_usd
 from autotune.report.answer import recommendation_sections
 from autotune.report.blocks import Bars, Bullets, Commands, Paragraph, Section, Table
-from autotune.report.html_bills import bills_html, probes_html, rows_by_name, tiles
+from autotune.report.html_bills import bills_html, own_tiles, probes_html, rows_by_name
 from autotune.report.html_blocks import (
     block_html,
     blocks_html,
@@ -38,6 +38,7 @@ from autotune.report.html_markup import Markup, joined, tag
 from autotune.report.html_words import words_html
 from autotune.report.phrases import config_phrase, offer_name, price_phrase, rests_on
 from autotune.report.screens.words import change_words, difference_words, settings_phrase
+from autotune.report.unknown_lengths import lengths_open, range_phrase
 from autotune.report.what_ifs import opening_words
 
 if TYPE_CHECKING:
@@ -113,6 +114,9 @@ def _what(payload: RecommendationPayload, sections: Sections) -> tuple[Question,
     hours = format_seconds(best["duration_s"]["p50"]).replace(" ", NO_BREAK)
     dollars = format_usd(best["cost_usd"]["p50"])
     answer = f"Run it on {offer_name(best)}: {hours}, {dollars}."
+    if lengths_open(payload["job"]):
+        ends = range_phrase(best, payload.get("short_rows"), payload["job"])
+        answer = f"Run it on {offer_name(best)}: {ends}."
     settings = Paragraph(f"With {settings_phrase(best['config'], best['device_count'])}.")
     bills = bills_html(rows_by_name(payload))
     for section, _ in bills:
@@ -120,7 +124,7 @@ def _what(payload: RecommendationPayload, sections: Sections) -> tuple[Question,
     both = [titled(section.title, drawn) for section, drawn in bills]
     content = [
         *blocks_html([settings]),
-        tiles(best, payload["today"]),
+        own_tiles(payload, best),
         *blocks_html(own),
         _warned(payload),
         folded(_named(sections.take("Settings")), title="Every setting, and why", printed=True),

@@ -123,7 +123,7 @@ def _shown(each: Mapping[str, object], value: float) -> str:
 def chances(probability: float) -> str:
     """A probability as chances, never rounded up: "8 chances in 10", "93 chances in 100"."""
     if probability < HARDLY:
-        return "less than 1 chance in 100"
+        return "under 1 chance in 100"
     if probability >= CERTAIN:
         return "over 99 chances in 100"
     hundredths = math.floor(100.0 * probability + 1e-9)

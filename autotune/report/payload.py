@@ -31,6 +31,7 @@ from autotune.report.schema import (
 )
 from autotune.report.shortfall import relaxation_payload, shortfall_payload
 from autotune.report.traced import traced_payload
+from autotune.report.unknown_lengths import short_rows_payload
 from autotune.report.waterfall import journey_payload, waterfall_payload
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ def recommendation_payload(rec: Recommendation) -> RecommendationPayload:
         "today": row_payload(rec.today) if rec.today else None,
         "alternatives": [row_payload(row) for row in rec.alternatives],
         "pareto": [row_payload(row) for row in rec.pareto],
+        "lengths_known": bool(rec.job.lengths.known),
+        "short_rows": short_rows_payload(rec.short_rows),
         "limits": limits_payload(rec.limits),
         "misses": misses_payload(rec.misses),
         "tie": bool(rec.tie),
@@ -162,13 +165,15 @@ def estimate_payload(
     relaxations: Sequence[Relaxation] = (),
     contradictions: Sequence[str] = (),
 ) -> EstimatePayload:
-    """One priced configuration and the job it is for.
+    """One priced configuration and the job it is for. `short_rows` is for the caller to add.
 
     A checked claim where one was stated; why it does not fit, and what would, where it does not.
     """
     payload: EstimatePayload = {
         "schema_version": SCHEMA_VERSION,
         "row": row_payload(row),
+        "lengths_known": bool(job.lengths.known),
+        "short_rows": None,
         "limits": limits_payload(odds(job.limits, row.duration_s, row.cost_usd)),
         "job": job_payload(job),
         "assumed": assumed_payload(job.assumed),

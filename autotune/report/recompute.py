@@ -18,6 +18,12 @@ from autotune.report.phrases import change_phrase, config_phrase, offer_name, se
 from autotune.report.price_marks import marked_name, price_marks
 from autotune.report.schema import SCHEMA_VERSION
 from autotune.report.text import sections_text
+from autotune.report.unknown_lengths import (
+    lengths_open,
+    open_blocks,
+    range_phrase,
+    short_rows_payload,
+)
 from autotune.report.waterfall import waterfall_payload, waterfall_section
 
 if TYPE_CHECKING:
@@ -84,6 +90,8 @@ def _part(part: Recomputed) -> Payload:
             }
             for each in part.observations
         ],
+        "lengths_known": bool(after.job.lengths.known),
+        "short_rows": short_rows_payload(after.short_rows),
         "limits": limits_payload(after.limits),
         "misses": misses_payload(after.misses),
         "run_dir": after.run_dir,
@@ -146,7 +154,7 @@ def leads(payload: Payload, parts: Sequence[Payload]) -> tuple[Block, ...]:
         name = f"{part['variant']}: " if part["variant"] else f"{part['job']['name']}: "
         if part["before"] is None or part["after"] is None:
             words = [
-                f"{role}, {_one_line(part[role]) if part[role] else 'nothing fits'}"
+                f"{role}, {_one_line(part[role], part) if part[role] else 'nothing fits'}"
                 for role in ("before", "after")
             ]
             blocks.append(Paragraph(name + "; ".join(words) + ".", "bad"))
@@ -156,8 +164,9 @@ def leads(payload: Payload, parts: Sequence[Payload]) -> tuple[Block, ...]:
             by_verdict.setdefault(verdict, []).append(part["variant"])
         else:
             blocks.append(Paragraph(f"{name}{verdict}.", "strong"))
-            blocks.append(Paragraph(f"Before: {_one_line(part['before'])}."))
-            blocks.append(Paragraph(f"After: {_one_line(part['after'])}."))
+            blocks.append(Paragraph(f"Before: {_one_line(part['before'], part)}."))
+            blocks.append(Paragraph(f"After: {_one_line(part['after'], part)}."))
+            blocks += open_blocks(part)
     title = payload["job"]["name"].partition(":")[0]
     for verdict, names in by_verdict.items():
         text = f"{title}: {verdict} for {', '.join(names)}."
@@ -166,10 +175,14 @@ def leads(payload: Payload, parts: Sequence[Payload]) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
-def _one_line(row: Row) -> str:
+def _one_line(row: Row, part: Payload) -> str:
     age = row.get("price_age_days")
     seen = "" if age is None else f" at a price seen {age} days ago"
     seen += f" ({price_marks(row)})" if price_marks(row) else ""
+    if lengths_open(part["job"]):
+        short = part["short_rows"] if row is part["after"] else None
+        text = range_phrase(row, short, part["job"])
+        return f"{offer_name(row)} with {config_phrase(row['config'])}, {text}{seen}"
     return (
         f"{offer_name(row)} with {config_phrase(row['config'])}, "
         f"{seconds_span(row['duration_s'])}, {usd_span(row['cost_usd'])}{seen}"
@@ -233,7 +246,7 @@ def _value(each: Mapping[str, Any], key: str) -> str:
 
 
 def _bill(part: Payload) -> Section:
-    if part["before"] is None or part["after"] is None:
+    if part["before"] is None or part["after"] is None or lengths_open(part["job"]):
         return Section("The bill", ())
     before, after = part["before"], part["after"]
     why = {each["what"]: each["why"] for each in part["changes"]}
@@ -261,7 +274,7 @@ def _moved(before: float, after: float, show: Callable[[float], str]) -> str:
 
 
 def _fall(part: Payload) -> Section:
-    if part["before"] is None or part["after"] is None:
+    if part["before"] is None or part["after"] is None or lengths_open(part["job"]):
         return Section("", ())
     ends = [
         (role, part[role]["duration_s"]["p50"], part[role]["cost_usd"]["p50"])

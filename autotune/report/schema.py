@@ -75,6 +75,17 @@ class LimitOddsPayload(TypedDict):
     held: float  # what is kept with the asked probability
 
 
+class ShortRowsPayload(TypedDict):
+    """What a row takes if the rows, of unknown length, are as short as a common data set's."""
+
+    duration_s: SpreadPayload
+    cost_usd: SpreadPayload
+    like: str  # the data set
+    p50_tokens: float  # half of its rows are under that
+    source: str
+    settled: bool  # a measured time of today's run sets the scale
+
+
 class JobPayload(TypedDict):
     """The contract and its arithmetic."""
 
@@ -371,6 +382,8 @@ class RecommendationPayload(TypedDict):
     today: Row | None
     alternatives: list[Row]
     pareto: list[Row]
+    lengths_known: NotRequired[bool]  # false: every figure counts each row at max_length
+    short_rows: NotRequired[ShortRowsPayload | None]  # of best; null where lengths are known
     limits: NotRequired[list[LimitOddsPayload]]  # of best; empty: none stated, or nothing fits
     misses: list[MissPayload]
     tie: bool
@@ -402,6 +415,8 @@ class EstimatePayload(TypedDict):
 
     schema_version: int
     row: Row
+    lengths_known: NotRequired[bool]  # false: the row counts each row of data at max_length
+    short_rows: NotRequired[ShortRowsPayload | None]  # of the row; null where lengths are known
     limits: NotRequired[list[LimitOddsPayload]]  # how likely the row keeps each stated limit
     job: JobPayload
     assumed: list[AssumedPayload]

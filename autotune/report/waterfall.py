@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from autotune.domain.units import HOUR_S, MINUTE_S, format_seconds, format_usd
 from autotune.report.bars import rounded_parts
 from autotune.report.blocks import Bar, Bars, Bullets, Paragraph, Section, Table
+from autotune.report.unknown_lengths import lengths_open
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,6 +91,8 @@ def journey_sections(payload: RecommendationPayload) -> list[Section]:
         (name, row["duration_s"]["p50"], row["cost_usd"]["p50"])
         for name, row in (("today", today), ("the pick", pick))
     ]
+    if lengths_open(payload["job"]):
+        return readings_sections(journey["measured"])
     fall = waterfall_section(payload.get("waterfall", []), ends[0], ends[1])
     return [
         _with_notes(fall, _far_from_measured(journey["measured"], ends[0][1])),

@@ -8,6 +8,7 @@ from autotune.domain.config import KNOBS
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.blocks import Bullets, Section, Table
 from autotune.report.phrases import DERIVED_KNOBS, TRAINER_NAMES, differences
+from autotune.report.unknown_lengths import AT_MAXIMUM, lengths_open
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,14 +39,14 @@ def closed_section(payload: RecommendationPayload) -> Section:
     """What each setting that stays closed until the user opens it would be worth."""
     found = [each for each in what_ifs(payload) if each["class"] != "quality"]
     title = "What closed settings are worth (none is applied; the option opens it)"
-    return _worth_section(title, payload["best"], found)
+    return _worth_section(title, payload, found)
 
 
 def choices_section(payload: RecommendationPayload) -> Section:
     """What the user's own choices are worth on the pick's machine."""
     found = [each for each in what_ifs(payload) if each["class"] == "quality"]
     title = "What your own choices are worth (they change the result; none is applied)"
-    return _worth_section(title, payload["best"], found)
+    return _worth_section(title, payload, found)
 
 
 def opening_words(payload: RecommendationPayload, most: int) -> str:
@@ -53,6 +54,10 @@ def opening_words(payload: RecommendationPayload, most: int) -> str:
     best = payload["best"]
     if not best or not most:
         return ""
+    if lengths_open(payload["job"]):
+        names = dict.fromkeys(name(e["knob"]) for e in what_ifs(payload) if e["class"] != "quality")
+        listed = ", ".join(list(names)[:most])
+        return f"Closed, and worth what the row lengths decide: {listed}." if names else ""
     before_s = best["duration_s"]["p50"]
     of_knob: dict[str, SensitivityPayload] = {}
     for each in sorted(what_ifs(payload), key=lambda own: -(own["saved_s"] or 0.0)):
@@ -91,14 +96,18 @@ def name(knob: str) -> str:
     return TRAINER_NAMES.get(knob, knob)
 
 
-def _worth_section(title: str, pick: Row | None, found: Sequence[SensitivityPayload]) -> Section:
+def _worth_section(
+    title: str, payload: RecommendationPayload, found: Sequence[SensitivityPayload]
+) -> Section:
+    """A table of changes; without what each saves where nobody stated how long the rows are."""
     if not found:
         return Section(title, ())
+    pick, saves = payload["best"], not lengths_open(payload["job"])
     rows = tuple(
         (
             each["opens"],
-            *_figures(each["duration_s"], each["saved_s"], format_seconds),
-            *_figures(each["cost_usd"], each["saved_usd"], format_usd),
+            *_figures(each["duration_s"], each["saved_s"] if saves else None, format_seconds),
+            *_figures(each["cost_usd"], each["saved_usd"] if saves else None, format_usd),
             format_bytes(each["memory_bytes"]),
         )
         for each in found
@@ -108,6 +117,7 @@ def _worth_section(title: str, pick: Row | None, found: Sequence[SensitivityPayl
     notes = tuple(note for note in notes if not note.endswith(": "))
     if pick and pick["basis"] == "measured":
         notes += ("the pick was measured and these were not: modelled, in its proportion",)
+    notes += () if saves else (AT_MAXIMUM,)
     table = Table(titles, rows, frozenset(range(1, 6)))
     return Section(title, (table, Bullets(notes)) if notes else (table,))
 

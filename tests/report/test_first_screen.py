@@ -11,8 +11,10 @@ import pytest
 
 from autotune.domain.outcome import Spread
 from autotune.domain.recommendation import Asked, Decisive
+from autotune.domain.short_rows import ShortRows
 from autotune.report.how_to_run import again, as_typed_here, next_steps
 from autotune.report.html import recommendation_html
+from autotune.report.markdown import recommendation_markdown
 from autotune.report.payload import recommendation_payload
 from autotune.report.screens.fitting import MOST_LINES, shortened
 from autotune.report.screens.tune import recommendation_screen
@@ -87,8 +89,41 @@ def test_unknown_row_lengths_are_said_and_how_to_state_them(samples: Samples) ->
     lengths = replace(samples.full.job.lengths, known=False)
     rec = replace(samples.full, job=replace(samples.full.job, lengths=lengths))
     shown = _flat(_screen(rec))
-    assert "Row lengths are unknown: each row counts as 1,024 tokens" in shown
-    assert "`autotune dataset FILE --model NAME` counts them" in shown
+    assert "It takes at most 12.1 h / $30.27, every row counted at max_length." in shown
+    assert "One line settles it: `--data FILE`, or data.lengths in the job file" in shown
+    assert "figures but the first count each row as 1,024 tokens, upper bounds" in shown
+
+
+SHORT = ShortRows(
+    Spread(7200.0, 9000.0, 10800.0), Spread(5.0, 6.25, 7.5), "tatsu-lab/alpaca", 128.0, "a source",
+    settled=False,
+)  # fmt: skip
+
+
+def test_rows_of_unknown_length_give_a_range_and_no_saving(samples: Samples) -> None:
+    lengths = replace(samples.full.job.lengths, known=False)
+    job = replace(samples.full.job, lengths=lengths)
+    rec = replace(samples.full, job=job, short_rows=SHORT)
+    payload = recommendation_payload(rec)
+    assert payload["lengths_known"] is False
+    assert payload["short_rows"] is not None
+    assert payload["short_rows"]["duration_s"] == {"p10": 7200.0, "p50": 9000.0, "p90": 10800.0}
+    ends = (
+        "between 2.5 h / $6.25 if rows are as short as those of tatsu-lab/alpaca (half under 128 "
+        "tokens) and 12.1 h / $30.27 if all are 1,024 tokens"
+    )
+    shown = _flat(_screen(rec))
+    assert f"It takes {ends}." in shown
+    assert "Beside today: micro-batch 8" in shown
+    whole = _flat(recommendation_markdown(payload).replace("\\", "").replace("**", ""))
+    page = _flat(recommendation_html(payload))
+    for report in (shown, whole, page):
+        assert ends in report
+        assert "What the changes save depends on how long the rows are" in report
+        for word in (" sooner and $", "cheaper than 30", "may save", "From today"):
+            assert word not in report, word
+    settled = replace(rec, short_rows=replace(SHORT, settled=True))
+    assert "what was measured of today's run sets the scale at both ends" in _flat(_screen(settled))
 
 
 def test_estimated_row_lengths_are_said_with_their_range(samples: Samples) -> None:

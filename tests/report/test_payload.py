@@ -103,8 +103,8 @@ def test_an_estimate_holds_row_job_assumed_and_warnings(samples: Samples) -> Non
     assert samples.full.best is not None
     payload = estimate_payload(samples.full.best, samples.full.job, ["one"])
     assert list(payload) == [
-        "schema_version", "row", "limits", "job", "assumed", "contradictions", "warnings",
-        "decisive",
+        "schema_version", "row", "lengths_known", "short_rows", "limits", "job", "assumed",
+        "contradictions", "warnings", "decisive",
     ]  # fmt: skip
     assert payload["warnings"] == ["one"]
     assert payload["job"]["steps"] == 225_000

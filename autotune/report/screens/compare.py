@@ -28,6 +28,7 @@ from autotune.report.screens.closing import (
 )
 from autotune.report.screens.fitting import fewer, screen_text, shortened
 from autotune.report.screens.words import MOST_ASSUMED, settings_phrase
+from autotune.report.unknown_lengths import open_blocks, range_cell
 from autotune.report.variants_table import spread, spread_s, variants_lead, variants_section
 
 if TYPE_CHECKING:
@@ -74,12 +75,12 @@ def _lead(payload: Payload) -> list[Block]:
     name, cheapest = shortened(payload["job"]["name"], NAME), payload["cheapest"]
     if cheapest is None:
         return [Paragraph(f"{name}: it fits on none of these machines.", "bad")]
-    blocks: list[Block] = []
+    blocks: list[Block] = open_blocks({**payload, "short_rows": payload["leads"]["short_rows"]})
     fastest, leads = payload["fastest"], payload["leads"]
     text = f"{name}: cheapest on {_took(leads)}"
     text += "" if leads is cheapest else ", as far as anything was measured"
     text += " and fastest there." if fastest is leads else f"; fastest on {_took(fastest)}."
-    blocks.append(Paragraph(text, "strong"))
+    blocks.insert(0, Paragraph(text, "strong"))
     limits = stated_limits(payload["job"]["limits"])
     within = payload["cheapest_within_limits"]
     if limits and within is None:
@@ -97,8 +98,9 @@ def _lead(payload: Payload) -> list[Block]:
 
 
 def _took(row: Payload) -> str:
-    hours, usd = row["duration_s"]["p50"], row["cost_usd"]["p50"]
-    return f"{machine_name(row)} ({format_seconds(hours)}, {format_usd(usd)})"
+    short = row["short_rows"]
+    hours, usd = (range_cell(row, short, what) for what in ("duration_s", "cost_usd"))
+    return f"{machine_name(row)} ({hours}, {usd})"
 
 
 def _machines(payload: Payload, most: int) -> Section:

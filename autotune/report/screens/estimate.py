@@ -24,6 +24,7 @@ from autotune.report.screens.words import (
     machine_phrase,
     settings_phrase,
 )
+from autotune.report.unknown_lengths import lengths_open, open_blocks, range_phrase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,11 +62,16 @@ def _sections(payload: EstimatePayload, tight: int) -> list[Section]:
 
 
 def _opening(payload: EstimatePayload, row: Row, tight: int) -> list[Block]:
-    lead = f"{shortened(payload['job']['name'], NAME)}: {seconds_span(row['duration_s'])}"
-    lead += f" and {usd_span(row['cost_usd'])}" if row["usd_per_hour"] else ""
+    name = shortened(payload["job"]["name"], NAME)
+    takes = seconds_span(row["duration_s"])
+    takes += f" and {usd_span(row['cost_usd'])}" if row["usd_per_hour"] else ""
+    if lengths_open(payload["job"]):
+        takes = f"{range_phrase(row, payload.get('short_rows'), payload['job'])},"
+    lead = f"{name}: {takes}"
     fits = f"{fit_phrase(row)}: {memory_phrase(row)}, at the longest batch."
     blocks: list[Block] = [
         Paragraph(f"{lead} on {machine_phrase(row)}.", "strong"),
+        *open_blocks(payload),
         *limit_blocks(payload["limits"], payload["job"]),
         Paragraph(f"Settings: {settings_phrase(row['config'], row['device_count'])}."),
         Paragraph(f"{fits[:1].upper()}{fits[1:]}", "plain" if row["verdict"] == "fits" else "bad"),

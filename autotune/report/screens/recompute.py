@@ -19,6 +19,7 @@ from autotune.report.screens.closing import (
 )
 from autotune.report.screens.fitting import fewer, screen_text, shortened
 from autotune.report.screens.words import MOST_ASSUMED
+from autotune.report.unknown_lengths import lengths_open
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +57,7 @@ def _sections(payload: Payload, tight: int) -> list[Section]:
 def _bill(part: Payload, most: int) -> Section:
     """Time, cost and the parts of the time that moved."""
     before, after = part["before"], part["after"]
-    if before is None or after is None:
+    if before is None or after is None or lengths_open(part["job"]):
         return Section("", ())
     least = SMALL * max(before["duration_s"]["p50"], after["duration_s"]["p50"])
     moved = {

@@ -6,7 +6,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from autotune.domain.units import format_bytes, format_seconds, format_usd
-from autotune.report.answer import limit_blocks
+from autotune.report.answer import limit_blocks, takes_phrase
 from autotune.report.blocks import Bullets, Commands, Paragraph, Section, Table
 from autotune.report.comparison import MACHINE, against, unmeasured_machines
 from autotune.report.how_to_run import OWN, to_probe, to_train, to_verify
@@ -16,9 +16,7 @@ from autotune.report.phrases import (
     global_batch,
     memory_phrase,
     offer_name,
-    seconds_span,
     tie_phrase,
-    usd_span,
 )
 from autotune.report.price_marks import price_marks
 from autotune.report.screens.closing import closing_section, decisive_blocks, grounds_section
@@ -32,6 +30,7 @@ from autotune.report.screens.words import (
     machine_phrase,
     settings_phrase,
 )
+from autotune.report.unknown_lengths import NO_SAVING, lengths_open, open_blocks
 from autotune.report.what_ifs import OPENINGS, opening_words
 
 if TYPE_CHECKING:
@@ -75,14 +74,12 @@ def _sections(payload: RecommendationPayload, tight: int) -> list[Section]:
 
 
 def _opening(payload: RecommendationPayload, best: Row, tight: int) -> list[Block]:
-    lead = (
-        f"{shortened(payload['job']['name'], NAME)}: run it on {machine_phrase(best)}. It takes "
-        f"{seconds_span(best['duration_s'])}"
-    )
-    lead += f" and costs {usd_span(best['cost_usd'])}." if best["usd_per_hour"] else "."
+    name = shortened(payload["job"]["name"], NAME)
+    lead = f"{name}: run it on {machine_phrase(best)}. {takes_phrase(payload, best)}."
     settings = settings_phrase(best["config"], best["device_count"])
     blocks: list[Block] = [
         Paragraph(lead, "strong"),
+        *open_blocks(payload),
         *limit_blocks(payload["limits"], payload["job"]),
         Paragraph(f"Settings: {settings}."),
         Paragraph(
@@ -128,6 +125,9 @@ def _beside_today(payload: RecommendationPayload, best: Row, tight: int) -> Sect
         return Section("", (Paragraph(text, "warn"),))
     if today["config"] == best["config"] and offer_name(today) == offer_name(best):
         return Section("", (Paragraph("This is what you run today: nothing in reach is better."),))
+    if lengths_open(payload["job"]):
+        changed = difference_words(best["config"], today["config"], LABEL)
+        return Section("", (Paragraph(f"Beside today: {changed}. {NO_SAVING}"),))
     rows = _changes(payload.get("waterfall", []), today)
     shown = rows[: fewer(CHANGES, tight, 4, 6)]
     rest = len(payload.get("waterfall", [])) - len(shown)
@@ -233,7 +233,7 @@ def _sharpen(payload: RecommendationPayload, best: Row, tight: int) -> Section:
     """The two things that would narrow the ranges most, each as something to type or to add."""
     items: list[str] = []
     job, narrowest = payload["job"], payload["narrowest"]
-    if lengths_phrase(job):
+    if lengths_phrase(job) and not lengths_open(job):
         items.append(_how_to_state_lengths(payload))
     probe = to_probe(payload)
     blocks: list[Block] = []
@@ -244,7 +244,7 @@ def _sharpen(payload: RecommendationPayload, best: Row, tight: int) -> Section:
         items.append("a run's log: `autotune verify RUN LOG`, half-way or finished")
     if items:
         blocks.append(Bullets(tuple(items[: 2 - bool(probe)])))
-    worth = _worth(payload, tight)
+    worth = "" if lengths_open(job) else _worth(payload, tight)
     said = worth or (probe[0]["what"] if probe and shows(tight, until=3) else "")
     blocks += [Commands(((each["command"], said),)) for each in probe]
     return Section("To sharpen it", tuple(blocks))

@@ -137,8 +137,8 @@ def lengths_phrase(job: JobPayload) -> str:
     if job["lengths_known"]:
         return ""
     return (
-        f"Row lengths are unknown: each row counts as {format_count(job['max_length'])} tokens, "
-        "so time and cost are upper bounds."
+        f"Row lengths are unknown: figures but the first count each row as "
+        f"{format_count(job['max_length'])} tokens, upper bounds."
     )
 
 

@@ -1,0 +1,26 @@
+"""The other end of a bill whose row lengths nobody stated: the same run on short rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autotune.domain.outcome import Spread
+
+
+@dataclass(frozen=True, slots=True)
+class ShortRows:
+    """What a priced row takes if the rows are as short as those of a published data set.
+
+    The row itself counts every row at `max_length`. like: the data set; p50: [tokens] under which
+    half of its rows are; source: who published that. settled: a measured time of today's run sets
+    the scale at both ends, so that only what the lengths do to the configurations is left open.
+    """
+
+    duration_s: Spread
+    cost_usd: Spread
+    like: str
+    p50: float
+    source: str
+    settled: bool
