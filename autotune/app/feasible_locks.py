@@ -10,10 +10,16 @@ from dataclasses import replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from autotune.app.levers import missing_packages, package_change, unlocked
+from autotune.app.levers import (
+    closed_values,
+    lever_changes,
+    missing_packages,
+    package_change,
+    unlocked,
+)
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption
-from autotune.space.enumerate import PLAIN, knob_levels, why_closed
+from autotune.space.enumerate import why_closed
 from autotune.space.file import load_space
 from autotune.space.rules import RULES, violations
 
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
 
 # Rules of the job's own method and data: a knob that they leave without effect is no mistake.
 OF_THE_JOB = frozenset({"adapters_exist", "grouping_saves_padding"})
+MOST_REASONS = 3  # in an error
 FLASH_ATTENTION_CAPABILITY = 8.0  # flash-attention 2 runs on Ampere and later (its README)
 
 
@@ -73,12 +80,10 @@ def check_opened(job: Job) -> tuple[Assumption, ...]:
     question = job, load_space()
     notes = []
     for name in job.allow:
-        if name not in PLAIN or name in job.lock:
-            continue
         against = rules_against(question, name)
         if not against:
             continue
-        why = "; ".join(dict.fromkeys(rule.reason for rule in against))
+        why = "; ".join(list(dict.fromkeys(rule.reason for rule in against))[:MOST_REASONS])
         if any(rule.name in OF_THE_JOB for rule in against):
             notes.append(Assumption(f"allow.{name}", "opens nothing", why))
             continue
@@ -91,12 +96,11 @@ def check_opened(job: Job) -> tuple[Assumption, ...]:
 def rules_against(question: Question, name: str) -> list[Rule]:
     """Rules that keep every closed value of a knob from every offer; empty where one can run."""
     job, space = question
+    shut = replace(job, allow=tuple(other for other in job.allow if other != name))
     found: list[Rule] = []
     for offer in job.offers:
-        for value in knob_levels(replace(job, allow=(name,)), space, offer, name):
-            if value == PLAIN[name]:
-                continue
-            against = why_closed(job, space, offer, name, value)
+        for value in closed_values((replace(shut, offers=(offer,)), space), name):
+            against = why_closed(shut, space, offer, name, value)
             if not against:
                 return []
             found += against
@@ -112,8 +116,7 @@ def _what_would_open(question: Question, name: str) -> str:
         if not rules_against(change.edit(question), name):
             typed = f": add {change.apply}" if change.apply else ""
             return f"{name} opens {change.label}{typed}"
-    others = [other for other in PLAIN if other not in job.allow and other not in job.lock]
-    able = [other for other in others if not rules_against(question, other)]
+    able = [change.key for change in lever_changes(question) if not change.note]
     return f"leave {name} out of allow; here --allow opens {', '.join(able) or 'nothing'}"
 
 

@@ -107,9 +107,12 @@ def why_closed(
     do; so does what leaves only those.
     """
     opened = replace(job, allow=(*job.allow, name), lock=without(job.lock, name))
-    found: list[Rule] = []
+    alone = [rule for rule in RULES if rule.reads == (name,)]
+    found = [rule for rule in alone if not rule.allows(opened, offer, value)]
+    if found:
+        return tuple(found)
     for rule in RULES:
-        if name not in rule.reads:
+        if name not in rule.reads or rule in alone:
             continue
         needed: list[Rule] = []
         options: list[tuple[KnobValue, ...]] = []
