@@ -17,7 +17,14 @@ from autotune.app.stored_base import base_of
 from autotune.catalog.text_tokens import BYTES_PER_TOKEN
 from autotune.cost.parameters import parameter_count, resolve_targets
 from autotune.domain.errors import InputError
-from autotune.domain.job import EVALUATION_ROWS, Assumption, Evaluation, Limits, Method
+from autotune.domain.job import (
+    EVALUATION_ROWS,
+    Assumption,
+    Evaluation,
+    Limits,
+    Method,
+    ZeroSettings,
+)
 from autotune.domain.jobfile import TrainSection
 from autotune.domain.limits import CONFIDENCE
 from autotune.domain.paths import stated_in
@@ -29,6 +36,7 @@ if TYPE_CHECKING:
     from autotune.app.dataset import Count
     from autotune.app.lengths import Histogram
     from autotune.app.published_rows import Published
+    from autotune.domain.deepspeed_section import DeepSpeedSection
     from autotune.domain.job import Lengths
     from autotune.domain.jobfile import (
         DataSection,
@@ -49,31 +57,53 @@ GLOBAL_BATCH = 16
 VRAM_HEADROOM = (
     0.03  # from runs that failed and finished: `python -m bench.headroom` prints the curve
 )
-NARROW_STATES = "bf16, fp32 masters under DeepSpeed"
+MASTERS = "fp32 masters under DeepSpeed"
 MAX_LOST_WORK = "30min"
 
 
-def _narrow_states(model: Model) -> str:
+def _narrow_states(model: Model, *, zero_too: bool = False) -> str:
     """What full fine-tuning of 16-bit weights trains in, and what fp32 would take.
 
     Source: derived: 4 bytes for weight, gradient and each of AdamW's moments instead of 2.
     """
     more = format_bytes(8.0 * parameter_count(model))
+    under = "" if zero_too else "; DeepSpeed keeps fp32 masters and moments either way"
     return (
         "weights, gradients and Adam's moments: the trainer's default with 16-bit weights; in fp32"
-        f" (method.base: 32bit) they take {more} more over all devices; DeepSpeed keeps fp32"
-        " masters and moments either way"
+        f" (method.base: 32bit) they take {more} more over all devices{under}"
     )
 
 
-def method_of(section: MethodSection, model: Model, assumed: Assumed) -> Method:
+def zero_of(section: DeepSpeedSection | None, model: Model) -> ZeroSettings:
+    """What the user's own DeepSpeed config says of states and buffers.
+
+    Source: transformers 5.23 integrations/deepspeed.py fills reduce_bucket_size: auto with the
+    square of the hidden size; deepspeed 0.18.9 has two buckets under overlap_comm at stage 2.
+    """
+    if section is None:
+        return ZeroSettings()
+    stated = section.reduce_bucket_size
+    size = model.hidden_size**2 if stated == "auto" else stated
+    return ZeroSettings(
+        master_bytes=2.0 if section.bf16_master_weights_and_grads else 4.0,
+        moment_bytes=2.0 if section.bf16_optimizer_states else 4.0,
+        bucket_elements=None if size is None else float(size),
+        overlapping=bool(section.overlap_comm),
+    )
+
+
+def method_of(
+    section: MethodSection, model: Model, assumed: Assumed, zero: ZeroSettings | None = None
+) -> Method:
     """How to train; for LoRA also which modules carry adapters."""
     if "kind" not in section.model_fields_set:
         _assume(assumed, "method.kind", section.kind, "not stated; how most models are fine-tuned")
     base = base_of(section, model, assumed)
     if section.kind == "full":
         if base == "16bit":
-            _assume(assumed, "method.states", NARROW_STATES, _narrow_states(model))
+            narrow = zero is not None and zero.master_bytes < ZeroSettings().master_bytes
+            states = f"bf16, {'as DeepSpeed keeps masters too' if narrow else MASTERS}"
+            _assume(assumed, "method.states", states, _narrow_states(model, zero_too=narrow))
         return Method("full", base)
     rank = section.rank
     if rank is None:

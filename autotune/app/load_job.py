@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.app.at_hand import as_the_driver_leaves
-from autotune.app.contract import data_of, evaluation_of, limits_of, method_of, training_of
+from autotune.app.contract import data_of, evaluation_of, limits_of, method_of, training_of, zero_of
 from autotune.app.feasible_locks import check_batch, check_locks, check_opened
 from autotune.app.observed import (
     observations_of,
@@ -246,7 +246,8 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
         assumed.append(Assumption("hardware", f"{more} of the entries left out", why))
         jobfile = jobfile.model_copy(update={"hardware": machines})
     model = as_stated(jobfile.method, find_model(jobfile.model, folder), assumed)
-    method = method_of(jobfile.method, model, assumed)
+    zero = zero_of(jobfile.deepspeed, model)
+    method = method_of(jobfile.method, model, assumed, zero)
     data = data_of(jobfile, model, folder, assumed)
     epochs, steps, batch = training_of(jobfile, data.rows, assumed)
     software = find_software(jobfile.software)
@@ -275,6 +276,7 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
         global_batch_size=batch,
         evaluation=evaluation_of(jobfile.evaluation, assumed),
         limits=limits_of(jobfile.limits, assumed),
+        zero=zero,
         software=software,
         offers=offers,
         lock={**_kept_saves(jobfile, assumed), **jobfile.lock},

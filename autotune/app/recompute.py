@@ -41,7 +41,7 @@ DRIFT = "the same question asked again"
 # Fields of the job by what a change of them is called; the last two are coupled through the steps.
 JOB_PARTS = {
     "model": (("model",), True),
-    "method": (("method",), True),
+    "method": (("method", "zero"), True),
     "data": (
         ("max_length", "lengths", "padding", "pretokenized", "storage", "row_bytes"), True,
     ),

@@ -47,7 +47,7 @@ def price_checkpoint(job: Job, columns: Columns) -> Outputs:
     count = trainable_parameters(job)
     eight = columns.equals("optimizer", "adamw_bnb_8bit", "paged_adamw_8bit")
     state = np.where(eight, STATE_BYTES_8BIT, 2.0 * size)
-    masters = deepspeed.saved_state_bytes(columns, STATE_BYTES_8BIT)
+    masters = deepspeed.saved_state_bytes(job, columns, STATE_BYTES_8BIT)
     state = np.where(deepspeed.runs(columns), masters, state)
     weights = size * count
     again = deepspeed.runs(columns) & columns.equals("sharding", "zero2")

@@ -3,9 +3,10 @@
 Its bf16 and fp16 engines cast the whole model to 16 bit, adapters and fp32 weights too, and train
 fp32 masters of whatever is trained, on each device a share. Under fp32 compute they do so as well.
 
-Covers: stages 2 and 3 with DeepSpeed's defaults, which is what the exported configs state; states
-in the host's memory with `offloading`.
-Does not cover: bf16_master_weights_and_grads, bf16_optimizer_states, stage 1.
+Covers: stages 2 and 3 with DeepSpeed's defaults, which is what the exported configs state, or with
+the states and buckets that a config of the user's own asks for (`ZeroSettings`); states in the
+host's memory with `offloading`.
+Does not cover: stage 1.
 
 Source: deepspeed 0.18.9, runtime/engine.py (_configure_distributed_model, get_data_types),
 runtime/zero/stage_1_and_2.py and stage3.py; read line by line, no run of it was measured.
@@ -19,11 +20,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.domain.job import ZeroSettings
+
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray
     from autotune.domain.job import Job
 
-MASTER_BYTES = 4.0  # an fp32 master, and as much for each of Adam's fp32 moments
 # Elements of the buffers that gradients wait in: DeepSpeed's reduce_bucket_size. Stage 2 with
 # overlap_comm has two of them, each of half as many in the config that is exported.
 BUCKET_ELEMENTS = 500_000_000
@@ -51,31 +53,47 @@ def trained_bytes(job: Job, columns: Columns) -> FloatArray:
     return np.where(casts(columns), 2.0, np.where(runs(columns), 4.0, stored))
 
 
-def state_bytes(columns: Columns, moments_8bit: float) -> FloatArray:
+def master_bytes(job: Job, columns: Columns) -> FloatArray:
+    """[rows] bytes of a master: fp32, unless the config keeps those of the bf16 engine in 16 bit.
+
+    Source: deepspeed 0.18.9 runtime/config.py, bf16.bf16_master_weights_and_grads.
+    """
+    narrow = columns.equals("precision", "bf16")
+    return np.where(narrow, job.zero.master_bytes, ZeroSettings().master_bytes)
+
+
+def _moment_bytes(job: Job, columns: Columns) -> FloatArray:
+    narrow = columns.equals("precision", "bf16")
+    return 2.0 * np.where(narrow, job.zero.moment_bytes, ZeroSettings().moment_bytes)
+
+
+def state_bytes(job: Job, columns: Columns, moments_8bit: float) -> FloatArray:
     """[rows] bytes of masters and moments of a trained element, in torch's allocator.
 
     Paged moments live outside it. bitsandbytes keeps no moment of a flat partition in fp32.
     """
-    moments = np.where(columns.equals("optimizer", "adamw_bnb_8bit"), moments_8bit, 8.0)
+    own = _moment_bytes(job, columns)
+    moments = np.where(columns.equals("optimizer", "adamw_bnb_8bit"), moments_8bit, own)
     moments = np.where(columns.equals("optimizer", "paged_adamw_8bit"), 0.0, moments)
-    return MASTER_BYTES + moments
+    return master_bytes(job, columns) + moments
 
 
-def saved_state_bytes(columns: Columns, moments_8bit: float) -> FloatArray:
+def saved_state_bytes(job: Job, columns: Columns, moments_8bit: float) -> FloatArray:
     """[rows] bytes of a trained element in the optimizer's part of a checkpoint."""
     narrow = columns.equals("optimizer", "adamw_bnb_8bit", "paged_adamw_8bit")
-    return MASTER_BYTES + np.where(narrow, moments_8bit, 8.0)
+    moments = np.where(narrow, moments_8bit, _moment_bytes(job, columns))
+    return master_bytes(job, columns) + moments
 
 
-def step_traffic_bytes(passes: FloatArray, element: FloatArray) -> FloatArray:
+def step_traffic_bytes(passes: FloatArray, element: FloatArray, master: FloatArray) -> FloatArray:
     """[rows] bytes read and written for a trained element at the optimizer's step, beside states.
 
-    passes: those of the optimizer itself, over fp32 masters. Gradients are read for their norm,
+    passes: those of the optimizer itself, over the masters. Gradients are read for their norm,
     laid flat, turned into fp32 and clipped in place; masters are copied back into the model.
     """
-    widened = np.where(element < MASTER_BYTES, element + MASTER_BYTES, 0.0)
-    copies = element + 2.0 * element + widened + 2.0 * MASTER_BYTES + MASTER_BYTES + element
-    traffic: FloatArray = passes * MASTER_BYTES + copies
+    widened = np.where(element < master, element + master, 0.0)
+    copies = element + 2.0 * element + widened + 2.0 * master + master + element
+    traffic: FloatArray = passes * master + copies
     return traffic
 
 
@@ -93,25 +111,30 @@ class Transient:
     standing: BoolArray  # stage 3: the gradient partition is there all the time
 
     @classmethod
-    def of(cls, columns: Columns, element: FloatArray, trainable: FloatArray) -> Transient:
+    def of(
+        cls, job: Job, columns: Columns, element: FloatArray, trainable: FloatArray
+    ) -> Transient:
         """Of rows that train so many elements of e bytes.
 
         Formula: stage 2 at the step 2 e P/N (gradients and their flat copy) + 4 P/N in fp32, and
         without a fused kernel 4 P/N more while Adam runs, when e-wide ones are gone; stage 3 the
         same for one sub-group, beside a standing partition.
         """
+        master = master_bytes(job, columns)
+        elements = job.zero.bucket_elements or BUCKET_ELEMENTS
+        both = 2.0 if job.zero.overlapping else 1.0
         count = np.maximum(columns.number("offer.count"), 1.0)
         share = trainable / count
         two = runs(columns) & columns.equals("sharding", "zero2")
         three = runs(columns) & columns.equals("sharding", "zero3")
-        bucket = element * BUCKET_ELEMENTS
-        reduced = element * np.minimum(trainable, BUCKET_ELEMENTS)
-        foreach = np.where(columns.equals("optimizer", "adamw_torch"), 2.0 * MASTER_BYTES, 0.0)
-        made = np.where(element < MASTER_BYTES, element + MASTER_BYTES, MASTER_BYTES)
+        bucket = element * elements
+        reduced = element * np.minimum(trainable, elements)
+        foreach = np.where(columns.equals("optimizer", "adamw_torch"), 2.0 * master, 0.0)
+        made = np.where(element < master, element + master, master)
         group = np.minimum(share, SUB_GROUP_ELEMENTS)
         return cls(
             always=np.where(three, bucket, 0.0),
-            backward=np.where(two, bucket + reduced, np.where(three, reduced, 0.0)),
+            backward=np.where(two, both * bucket + reduced, np.where(three, reduced, 0.0)),
             step=np.where(two, np.maximum(made, foreach - element) * share, 0.0)
             + np.where(three, np.maximum(made, foreach) * group, 0.0),
             renewed=two,

@@ -87,7 +87,7 @@ def optimizer_terms(job: Job, columns: Columns) -> OptimizerTerms:
     size = deepspeed.trained_bytes(job, columns)
     moved = np.where(
         deepspeed.runs(columns),
-        deepspeed.step_traffic_bytes(passes - CLIPPING, size),
+        deepspeed.step_traffic_bytes(passes - CLIPPING, size, deepspeed.master_bytes(job, columns)),
         passes * size,
     )
     moved = np.where(columns.equals("offload", "optimizer", "all"), 0.0, moved + state)

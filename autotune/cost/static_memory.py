@@ -209,7 +209,7 @@ def _shards(columns: Columns, *words: str) -> FloatArray:
 
 
 def _state_bytes(
-    columns: Columns, element: FloatArray, trainable: FloatArray, embedding: float
+    job: Job, columns: Columns, element: FloatArray, trainable: FloatArray, embedding: float
 ) -> FloatArray:
     """[bytes] of AdamW's two moments inside torch's allocator, unsharded; with ZeRO's masters.
 
@@ -221,7 +221,7 @@ def _state_bytes(
     small: BoolArray = columns.equals("optimizer", "adamw_bnb_8bit")
     states = np.where(small, eight, 2.0 * element * trainable)
     states = np.where(columns.equals("optimizer", "paged_adamw_8bit"), 0.0, states)
-    masters = trainable * deepspeed.state_bytes(columns, 2.0 * STATE_BYTES_8BIT)
+    masters = trainable * deepspeed.state_bytes(job, columns, 2.0 * STATE_BYTES_8BIT)
     return np.where(deepspeed.runs(columns), masters, states)
 
 
@@ -246,7 +246,7 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
     embedding = 0.0 if method.is_lora else size.embedding
     several = columns.number("offer.count") > 1
     ddp = several & columns.equals("sharding", "ddp")
-    zero = deepspeed.Transient.of(columns, element, trains * trainable)
+    zero = deepspeed.Transient.of(job, columns, element, trains * trainable)
     whole = np.full(columns.rows, weight_bytes(job, size))
     if method.base == "32bit":
         whole = np.where(deepspeed.casts(columns), 2.0 * size.total, whole)
@@ -255,7 +255,7 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
     shards, states = columns.equals("offload", "all"), columns.equals("offload", "optimizer", "all")
     here = np.where(shards, 0.0, 1.0)
     zero = replace(zero, step=np.where(states, 0.0, zero.step))
-    held = trains * _state_bytes(columns, element, trainable, embedding) / gradient_shards
+    held = trains * _state_bytes(job, columns, element, trainable, embedding) / gradient_shards
     return Static(
         weights=here * whole / sharded,
         adapters=here * adapters,

@@ -40,6 +40,20 @@ class Method:
 
 
 @dataclass(frozen=True, slots=True)
+class ZeroSettings:
+    """What a DeepSpeed config says of states and buffers. The defaults are DeepSpeed's own.
+
+    bucket_elements: of one reduce bucket; None: DeepSpeed's 500 million. overlapping: stage 2 has
+    two of them, to fill one while the other is being reduced.
+    """
+
+    master_bytes: float = 4.0  # of a trained element: the copy that the optimizer steps
+    moment_bytes: float = 4.0  # and each of AdamW's two moments
+    bucket_elements: float | None = None
+    overlapping: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Lengths:
     """Distribution of row lengths in tokens after truncation, as a quantile function.
 
@@ -173,6 +187,7 @@ class Job:
     spec: str = ""  # the job file this was resolved from, overrides applied, as JSON
     origin: Origin | None = None
     base_dir: str = "."  # folder that relative paths of the job file start from
+    zero: ZeroSettings = ZeroSettings()  # read by runs under DeepSpeed alone
 
     @property
     def today_here(self) -> Config | None:

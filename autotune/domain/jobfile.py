@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from autotune.domain.deepspeed_section import DeepSpeedSection
 from autotune.domain.jobvalues import (
     MAPPING,
     MAX_DEVICES,
@@ -349,6 +350,7 @@ class JobFile(Section):
     ] = Field(default_factory=TrainSection)
     evaluation: EvaluationSection | None = None
     limits: LimitsSection = Field(default_factory=LimitsSection)
+    deepspeed: DeepSpeedSection | None = None
     lock: Knobs = Field(default_factory=dict)
     allow: Annotated[Names, BeforeValidator(empty_list), AfterValidator(numeric_knobs)] = ()
     software: Annotated[

@@ -64,6 +64,7 @@ def add_deepspeed(made: Imported, values: Mapping[str, Any], name: str) -> None:
             _agree_knob(made, "precision", precision, f"{name}: {precision}.enabled")
     _add_stage(made, keys.whole("zero_optimization.stage"), name)
     _add_offload(keys, made, "zero_optimization")
+    _add_states(keys, made)
     auto = keys.get("train_batch_size") == "auto"
     total = None if auto else keys.whole("train_batch_size", low=1)
     leave_rest(keys, made, "deepspeed")
@@ -79,6 +80,19 @@ def add_deepspeed(made: Imported, values: Mapping[str, Any], name: str) -> None:
         )
         raise InputError(msg, 'write "auto" in the DeepSpeed config, as transformers fills it in')
     made.devices = made.devices or total // split
+
+
+def _add_states(keys: Keys, made: Imported) -> None:
+    """What the file says of states and buckets; DeepSpeed's defaults where it says nothing."""
+    bucket = "zero_optimization.reduce_bucket_size"
+    auto = keys.get(bucket) == "auto"
+    made.part(
+        "deepspeed",
+        bf16_master_weights_and_grads=keys.switch("bf16.bf16_master_weights_and_grads"),
+        bf16_optimizer_states=keys.switch("bf16.bf16_optimizer_states"),
+        reduce_bucket_size="auto" if auto else keys.whole(bucket, low=1),
+        overlap_comm=keys.switch("zero_optimization.overlap_comm"),
+    )
 
 
 _OFFLOAD = (

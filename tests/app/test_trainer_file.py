@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.app.load_job import jobs_of_command, load_jobs, resolve_spec
+from autotune.app.load_job import jobs_of_command, load_job, load_jobs, resolve_spec
 from autotune.app.overrides import Overrides
 from autotune.app.own_file import check_in_place, replace_in_place, returned
 from autotune.domain.errors import InputError
+from autotune.domain.job import ZeroSettings
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
@@ -123,6 +124,35 @@ def test_accelerate_beside_it_gives_devices_and_sharding(tmp_path: Path) -> None
     assert (job.global_batch_size, job.offers[0].count) == (32, 4)
     assert job.today is not None
     assert job.today.sharding == "fsdp"
+
+
+OWN_STATES = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+
+
+@pytest.mark.parametrize(
+    ("bf16", "zero", "read"),
+    [
+        (OWN_STATES, {}, ZeroSettings(2.0, 2.0)),
+        ({}, {"reduce_bucket_size": 2e8, "overlap_comm": True}, ZeroSettings(4.0, 4.0, 2e8, True)),
+        ({}, {"reduce_bucket_size": "auto"}, ZeroSettings(bucket_elements=3584.0**2)),
+        ({}, {}, ZeroSettings()),
+    ],
+)
+def test_states_and_buckets_of_ones_own_deepspeed_config_are_those_that_are_priced(
+    tmp_path: Path, bf16: dict[str, bool], zero: dict[str, object], read: ZeroSettings
+) -> None:
+    config = {"bf16": {"enabled": True, **bf16}, "zero_optimization": {"stage": 2, **zero}}
+    other = written(tmp_path, "deepspeed.json", config)
+    job = load_hf(written(tmp_path, "args.json", {**HF, "bf16": True, "deepspeed": str(other)}))
+    assert job.zero == read
+    assert load_job(written(tmp_path, "again.json", json.loads(job.spec))).zero == read
+
+
+def test_states_that_deepspeed_would_not_keep_are_refused(tmp_path: Path) -> None:
+    config = {"bf16": {"bf16_optimizer_states": True}, "zero_optimization": {"stage": 2}}
+    other = written(tmp_path, "deepspeed.json", config)
+    path = written(tmp_path, "args.json", {**HF, "deepspeed": str(other)})
+    assert "bf16_master_weights_and_grads is true too" in refused(path)
 
 
 @pytest.mark.parametrize(

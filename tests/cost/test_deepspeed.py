@@ -19,7 +19,7 @@ from autotune.cost.optimizer import optimizer_terms
 from autotune.cost.parameters import parameter_count, resolve_targets
 from autotune.cost.static_memory import sizes, static_bytes
 from autotune.cost.step_memory import Step
-from autotune.domain.job import Job, Lengths, Limits, Method
+from autotune.domain.job import Job, Lengths, Limits, Method, ZeroSettings
 
 if TYPE_CHECKING:
     from autotune.domain.model import Model
@@ -145,3 +145,23 @@ def test_the_bound_of_fsdp_and_ddp_does_not_move() -> None:
         found = static(job_of(), sharding=sharding)
         assert found.optimizer[0] == 4.0 * parameters / shares
         assert not np.any(found.zero.step + found.zero.always + found.zero.backward)
+
+
+def test_a_config_that_keeps_masters_and_moments_in_16_bit_is_priced_so() -> None:
+    parameters = parameter_count(EIGHT)
+    narrow = replace(job_of(), zero=ZeroSettings(master_bytes=2.0, moment_bytes=2.0))
+    found = static(narrow)
+    assert found.optimizer[0] == 6.0 * parameters / 2
+    assert found.zero.step[0] == 2.0 * parameters / 2  # no fp32 copy of the gradients
+    assert peak(narrow) < peak(job_of()) - 3.0 * parameters
+    wide = static(narrow, precision="fp16")  # a setting of the bf16 engine alone
+    assert wide.optimizer[0] == 12.0 * parameters / 2
+
+
+def test_the_buckets_are_those_of_the_users_config() -> None:
+    """Two of a size under overlap_comm at stage 2; at stage 3 one."""
+    own = ZeroSettings(bucket_elements=1e8, overlapping=True)
+    two, three = replace(job_of(), zero=own), replace(job_of(), zero=own)
+    assert static(two).zero.backward[0] == 2.0 * (2 * 1e8 + 1e8)
+    assert static(three, sharding="zero3").zero.always[0] == 2.0 * 1e8
+    assert static(job_of()).zero.backward[0] == 2.0 * (5e8 + 5e8)
