@@ -274,6 +274,10 @@ def _ignored(job: Job, space: SearchSpace) -> dict[str, tuple[KnobValue, ...]]:
         listed = others and plain in space.values[name]
         if listed and name not in job.allow and name not in job.lock:
             ignored[name] = others
+    for name, knob in KNOBS.items():
+        shut = tuple(value for value in space.values.get(name, ()) if value in knob.closed)
+        if shut and name not in job.allow and name not in job.lock:
+            ignored[name] = shut
     return ignored
 
 
