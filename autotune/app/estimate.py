@@ -9,6 +9,7 @@ from autotune.app.feasible_locks import check_config
 from autotune.app.job_claims import job_contradictions
 from autotune.app.relaxing import CLOSED_FORMS, relaxations_of
 from autotune.app.shortfall import shortfall_of
+from autotune.app.stored_base import unquantised_note
 from autotune.app.tracing import Tracing
 from autotune.app.unknown_lengths import on_short_rows
 from autotune.cost.claims import check_claim
@@ -65,7 +66,7 @@ def estimate(
     doubts = check_config(job, offer, config)
     calibration, warnings, _ = calibration_from_evidence(job, CostModel(job).price)
     bill = CostModel(job, calibration).price(Candidates.of([(offer, config)]))
-    notes = [*doubts, *warnings]
+    notes = [*doubts, *warnings, *unquantised_note(job)]
     unseen = never_measured_note(offer.device.name)
     if unseen and "compute" not in calibration.factors:
         notes.append(unseen)

@@ -6,11 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.catalog.models import find_model
+from autotune.cost.static_memory import experts_fused, quantised, sizes
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption
+from autotune.domain.recommendation import Decisive
+from autotune.domain.units import format_bytes
 
 if TYPE_CHECKING:
-    from autotune.domain.job import Base
+    from autotune.domain.job import Base, Job
     from autotune.domain.jobfile import MethodSection
     from autotune.domain.model import Model
 
@@ -36,6 +39,30 @@ def as_stated(section: MethodSection, model: Model, assumed: list[Assumption]) -
     why = f"method.base {stated} is stated, and {model.name} stores {model.stored_as}"
     assumed.append(Assumption("model", model.plain_name, why))
     return replace(find_model(model.plain_name), shape_of=model.shape_of)
+
+
+def unquantised_note(job: Job) -> tuple[str, ...]:
+    """What of a quantised base stays in 16 bit though it was asked for; nothing where all is.
+
+    Source: transformers 5 makes one parameter of a layer's experts, and bitsandbytes replaces
+    linear layers alone.
+    """
+    base, version = job.method.base, ".".join(map(str, job.software.transformers))
+    if base not in BITSANDBYTES:
+        return ()
+    if not quantised(job):
+        text = f"transformers {version} leaves {job.model.name} in 16 bit: {base} changes nothing"
+        return (Decisive(text),)
+    size = sizes(job.model)
+    if not experts_fused(job) or not size.fused:
+        return ()
+    share = (size.linear - size.fused) / size.total
+    text = (
+        f"{base} holds {100 * share:.0f} % of {job.model.name}: transformers {version} keeps a layer's "
+        f"experts as one parameter, which bitsandbytes leaves in 16 bit "
+        f"({format_bytes(2.0 * size.fused)} of them)"
+    )
+    return (Decisive(text),)
 
 
 def base_of(section: MethodSection, model: Model, assumed: list[Assumption]) -> Base:

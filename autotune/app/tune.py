@@ -21,6 +21,7 @@ from autotune.app.last_resort import last_resort, opened_note
 from autotune.app.price_notes import price_notes
 from autotune.app.relaxing import relaxations
 from autotune.app.shortfall import shortfall_of
+from autotune.app.stored_base import unquantised_note
 from autotune.app.tracing import Tracing, choose_traced
 from autotune.cost.model import CostModel
 from autotune.cost.narrowest import narrowest_input, never_measured_note
@@ -163,7 +164,13 @@ def _price(job: Job, options: Options, progress: Callable[[str], None]) -> _Pric
         job, _ = opened
         found = enumerate_candidates(job, space)
         bill = CostModel(job, calibration).price(found.candidates)
-    notes = [*found.warnings, *warnings, *price_notes(job), *_notes(job, options, space, found)]
+    notes = [
+        *found.warnings,
+        *warnings,
+        *price_notes(job),
+        *unquantised_note(job),
+        *_notes(job, options, space, found),
+    ]
     return _Priced(job, space, found, bill, calibration, tuple(notes), asked)
 
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from autotune.app.estimate import estimate
 from autotune.app.load_job import load_job
+from autotune.app.tune import Options, tune
 from autotune.catalog.hf_config import stored_as
 from autotune.domain.errors import InputError
 
@@ -80,3 +82,27 @@ def test_what_cannot_be_trained_as_it_is_stored_is_refused(
 
 def test_a_config_without_the_key_or_with_nonsense_in_it_is_plain() -> None:
     assert stored_as({}) == stored_as({"quantization_config": "4bit"}) == ""
+
+
+@pytest.mark.parametrize(
+    ("transformers", "says"),
+    [("5.23.0", "keeps a layer's experts as one parameter"), ("4.57.0", "")],
+)
+def test_experts_that_a_quantised_base_leaves_in_16_bit_are_named(
+    tmp_path: Path, transformers: str, says: str
+) -> None:
+    job = {
+        "model": "mistralai/Mixtral-8x7B-v0.1", "method": "qlora", "software":
+        {"transformers": transformers}, "data": {"rows": 100, "max_length": 512},
+        "hardware": ["2x a100-sxm4-80gb@4USD/h"],
+    }  # fmt: skip
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(job))
+    loaded = load_job(path)
+    answer = tune(loaded, Options(dry_run=True, fidelity="formula", trials=1))
+    told = [text for text in answer.warnings if "experts" in text]
+    assert bool(told) == bool(says)
+    assert all(says in text and "84.0 GiB" in text for text in told)
+    assert [
+        text for text in estimate(loaded, fidelity="formula").warnings if "experts" in text
+    ] == told
