@@ -107,6 +107,7 @@ def completed(made: Imported, origin: Origin, overrides: Overrides) -> tuple[Doc
     batch = made.batch_on(devices)
     values.setdefault("train", {})["global_batch_size"] = batch
     _place_saves(made, values, overrides, batch)
+    _widen_masters(made, values)
     _complete_evaluation(made, values, overrides)
     today: dict[str, Any] = {"today": True, "config": _possible(made, devices)}
     if first is not None:
@@ -129,6 +130,23 @@ def completed(made: Imported, origin: Origin, overrides: Overrides) -> tuple[Doc
         "beside": [asdict(each) | {"path": str(whole(each.path))} for each in made.beside],
     }  # fmt: skip
     return Document(values, name), overrides
+
+
+def _widen_masters(made: Imported, values: dict[str, Any]) -> None:
+    """FSDP under mixed precision trains fp32 masters, whatever dtype the weights are loaded in.
+
+    Source: accelerate 1.15 utils/fsdp_utils.py fsdp2_prepare_model and accelerator.py (FSDP1):
+    trained parameters become fp32 where mixed_precision is not "no".
+    """
+    method = values.get("method")
+    if not isinstance(method, dict) or method.get("kind") != "full":
+        return
+    if not made.mixed or made.meaning.get("sharding") != "fsdp":
+        return
+    if method.get("base") in {None, "16bit"}:
+        method["base"] = "32bit"
+        why = "FSDP under mixed precision makes fp32 of what is trained, and gathers it in 16 bit"
+        made.note("method.base", "32bit", why)
 
 
 def _fill_targets(made: Imported, model: str, folder: Path) -> None:

@@ -58,8 +58,8 @@ def unquantised_note(job: Job) -> tuple[str, ...]:
         return ()
     share = (size.linear - size.fused) / size.total
     text = (
-        f"{base} holds {100 * share:.0f} % of {job.model.name}: transformers {version} keeps a layer's "
-        f"experts as one parameter, which bitsandbytes leaves in 16 bit "
+        f"{base} holds {100 * share:.0f} % of {job.model.name}: transformers {version} keeps a "
+        "layer's experts as one parameter, which bitsandbytes leaves in 16 bit "
         f"({format_bytes(2.0 * size.fused)} of them)"
     )
     return (Decisive(text),)

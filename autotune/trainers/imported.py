@@ -44,6 +44,7 @@ class Imported:
     peft_targets: bool = False  # the adapter's modules are left to PEFT, which goes by the model
     kept: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)  # keys that decide something here
+    mixed: bool = False  # the file asks for mixed precision
     misspelt: dict[str, str] = field(default_factory=dict)  # unknown key -> the one it may mean
     notes: list[Assumption] = field(default_factory=list)
     beside: list[Beside] = field(default_factory=list)  # what completed it

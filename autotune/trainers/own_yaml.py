@@ -18,6 +18,7 @@ from autotune.trainers.dialect import Target
 from autotune.trainers.format import Export
 from autotune.trainers.launch import accelerate_yaml, deepspeed_json
 from autotune.trainers.notes import trainer_notes
+from autotune.trainers.precision import is_pure_16bit
 from autotune.trainers.rewrite import changed_values
 from autotune.trainers.run_script import prepares, trainer_sh
 from autotune.trainers.trl import LEARNING_RATE
@@ -65,9 +66,11 @@ class AxolotlFile:
 
     def write(self, plan: Plan) -> Export:
         """The YAML and run.sh, and what the YAML cannot say."""
-        _refuse_wide_base(plan, self.name, trains_wide=False)
+        _refuse_wide_base(plan, self.name, trains_wide=plan.config.sharding == "fsdp")
         _refuse_sharded_states(plan)
         values, notes = with_knobs(_axolotl_contract(plan), plan, self.name)
+        if is_pure_16bit(plan):  # mixed precision would make fp32 of what is trained
+            values |= {"bf16": False, "bfloat16": True}
         notes.append(
             f"learning_rate {LEARNING_RATE:g} is TRL's default: axolotl has none, and refuses to "
             "start without one"

@@ -198,8 +198,12 @@ def read_precision(keys: Keys, made: Imported) -> None:
 
         msg = f"{keys.name}: bf16 and fp16 are both true"
         raise InputError(msg, "one of them must be false")
+    plain = keys.switch("bfloat16"), keys.switch("float16")  # axolotl: without mixed precision
+    made.mixed = bool(bf16 or fp16) and not any(plain) and keys.switch("pure_bf16") is not True
     if keys.switch("fp8"):
         made.knobs["precision"] = "fp8"
+    elif any(plain):
+        made.knobs["precision"] = "bf16" if plain[0] else "fp16"
     elif bf16 or fp16:
         made.knobs["precision"] = "bf16" if bf16 else "fp16"
     elif bf16 is False and made.values.get("method", {}).get("base") == "32bit":

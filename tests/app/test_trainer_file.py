@@ -126,6 +126,26 @@ def test_accelerate_beside_it_gives_devices_and_sharding(tmp_path: Path) -> None
     assert job.today.sharding == "fsdp"
 
 
+@pytest.mark.parametrize(
+    ("said", "base"),
+    [({"bf16": True}, "32bit"), ({"bf16": False, "bfloat16": True}, "16bit")],
+)
+def test_a_full_run_under_fsdp_is_priced_in_what_it_trains(
+    tmp_path: Path, said: dict[str, bool], base: str
+) -> None:
+    """Under mixed precision accelerate makes fp32 of what is trained; pure bf16 stays so."""
+    text = {
+        "base_model": "Qwen/Qwen2.5-7B", "sequence_len": 2048, "micro_batch_size": 1,
+        "gradient_accumulation_steps": 4, "fsdp_version": 2,
+        "fsdp_config": {"offload_params": False},
+        **said,
+    }  # fmt: skip
+    job = load(written(tmp_path, "a.yaml", text), gpus=("4x a100-80gb",), data__rows=1000)
+    assert (job.method.kind, job.method.base) == ("full", base)
+    noted = [item.value for item in job.assumed if item.key == "method.base"]
+    assert noted == (["32bit"] if base == "32bit" else noted)
+
+
 OWN_STATES = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
 
 

@@ -71,6 +71,20 @@ def test_fsdp_is_exported_and_priced_in_the_dtype_of_the_weights() -> None:
     assert found.optimizer[0] == 4.0 * elements / COUNT
 
 
+def test_axolotl_trains_under_fsdp_in_the_dtype_that_is_priced() -> None:
+    """`bf16: true` is mixed precision, under which accelerate makes fp32 of what is trained."""
+    written = YAML(typ="safe", pure=True).load(
+        export("axolotl", job(**FULL), offer(COUNT), chosen("fsdp")).files["axolotl.yml"]
+    )
+    assert (written["bf16"], written["bfloat16"]) == (False, True)
+    wide = {"method": Method("full", "32bit")}
+    mixed = YAML(typ="safe", pure=True).load(
+        export("axolotl", job(**wide), offer(COUNT), chosen("fsdp")).files["axolotl.yml"]
+    )
+    assert mixed["bf16"] is True
+    assert "bfloat16" not in mixed
+
+
 def test_llamafactory_leaves_the_cast_to_deepspeeds_engine() -> None:
     files = export("llamafactory", job(**FULL), offer(COUNT), chosen("zero2")).files
     text = "".join(files.values())
