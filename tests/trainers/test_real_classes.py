@@ -120,6 +120,40 @@ def test_evaluation_only_spot_and_liger_are_accepted(target: str, tmp_path: Path
     assert accept(target, spot, tmp_path).enable_jit_checkpoint is True
 
 
+@pytest.mark.parametrize("target", ["hf", "trl"])
+def test_levers_are_accepted_and_mean_what_was_priced(target: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("trl")
+    away = accept(
+        target,
+        exported(target, {"activation_checkpointing": "full", "offload": "activations"}),
+        tmp_path,
+    )
+    assert away.activation_checkpointing_kwargs["offload"] is True
+    shards = accept(target, exported(target, {"sharding": "fsdp", "offload": "all"}), tmp_path)
+    assert shards.fsdp_plugin_args["cpu_offload"] is True
+    kernels = accept(target, exported(target, {"kernels": "liger"}), tmp_path)
+    assert kernels.use_liger_kernel is True
+
+
+def test_accelerate_reads_the_levers_of_the_launcher_file(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    from accelerate.commands.config.config_args import load_config_from_file
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+
+    for knobs, name, value in (
+        ({"sharding": "zero2", "offload": "optimizer"}, "offload_optimizer_device", "cpu"),
+        ({"sharding": "fsdp", "offload": "all"}, "fsdp_offload_params", "true"),
+        ({"precision": "fp8", "compile": "default"}, "fp8_backend", "AO"),
+    ):
+        path = tmp_path / "accelerate.yaml"
+        path.write_text(exported("hf", knobs).files["accelerate.yaml"])
+        assert load_config_from_file(str(path))
+        parsed = launch_command_parser().parse_args(["--config_file", str(path), "train.py"])
+        args, _, _ = _validate_launch_command(parsed)
+        assert str(getattr(args, name)).casefold() == value.casefold()
+
+
 def test_the_default_learning_rates_are_the_installed_ones() -> None:
     transformers, trl = pytest.importorskip("transformers"), pytest.importorskip("trl")
     from autotune.trainers import hf
