@@ -16,7 +16,7 @@ from autotune.app.named_machines import ALL, as_devices
 from autotune.app.read_jobfile import Document, document_of, read_text
 from autotune.catalog.datasets import published, published_names
 from autotune.catalog.models import find_model
-from autotune.domain.config import KNOBS
+from autotune.domain.config import FLASH, KNOBS
 from autotune.domain.errors import InputError
 from autotune.domain.job import Beside
 from autotune.domain.jobvalues import shown, whole_or_zero
@@ -50,6 +50,7 @@ _RUNS_ON = {
     "axolotl": ("transformers", "trl"), "llamafactory": ("transformers",),
     "unsloth": ("transformers", "trl"),
 }  # fmt: skip
+FLASH_ATTENTION_3 = "3.0.0"
 FLASH_ATTENTION = "2.8.0"  # where the file asks for it: any release of 2.x counts the same
 
 
@@ -174,6 +175,8 @@ def _hint_software(made: Imported, values: dict[str, Any]) -> None:
     runs_on = schema_of(made.trainer).runs_on
     hints = {key: runs_on[key] for key in _RUNS_ON.get(made.trainer, ())}
     hints |= _IMPLIED.get(made.trainer, {})
+    if made.knobs.get("attention") == "flash_attention_3":
+        hints["flash_attn_3"] = FLASH_ATTENTION_3
     if made.knobs.get("attention") == "flash_attention_2":
         hints["flash_attn"] = FLASH_ATTENTION
     if hints:
@@ -340,8 +343,9 @@ def _locked(made: Imported, overrides: Overrides) -> dict[str, Any]:
     }
     locked |= {knob: meaning[knob] for knob in sorted(made.kept) if knob in meaning}
     locked |= {knob: made.knobs[knob] for knob in _placed_saves(made) if knob in made.knobs}
-    if meaning.get("packing") == "on" and made.knobs.get("attention") == "flash_attention_2":
-        locked["attention"] = "flash_attention_2"  # others let rows of one sequence see each other
+    locked |= {knob: v for knob, v in made.knobs.items() if v in KNOBS[knob].closed}
+    if meaning.get("packing") == "on" and made.knobs.get("attention") in FLASH:
+        locked["attention"] = made.knobs["attention"]  # others let rows see each other
     return {knob: value for knob, value in locked.items() if knob not in opened}
 
 

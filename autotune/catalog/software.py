@@ -20,7 +20,7 @@ from autotune.domain.software import LossKind, Software
 
 DEFAULT = "default"
 REQUIRED = ("torch", "transformers", "peft", "accelerate")
-OPTIONAL = ("trl", "flash_attn", "bitsandbytes", "liger_kernel", "torchao")
+OPTIONAL = ("trl", "flash_attn", "bitsandbytes", "liger_kernel", "torchao", "flash_attn_3")
 # Optional packages that open levers, and the version that is assumed of one to be installed.
 # Source: newest releases on PyPI, 2026-11-22.
 INSTALLABLE = {

@@ -29,10 +29,11 @@ from autotune.cost.step_terms import step_terms
 from autotune.cost.uncertainty import (
     compile_is_known,
     compile_variance,
-    fp8_variance,
+    lever_variance,
     log_sd,
     unseen_device,
 )
+from autotune.domain.config import FLASH
 
 if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
@@ -67,7 +68,7 @@ def price_compute(job: Job, columns: Columns) -> Outputs:
         flops.useful_flop_per_row(job) * tokens / max(job.lengths.mean, 1e-9)
     )
     outputs["log_sd"] = log_sd(job, columns, terms)
-    unsettled = compile_variance(job, columns) + fp8_variance(columns)
+    unsettled = compile_variance(job, columns) + lever_variance(columns)
     outputs["knob_log_sd"] = np.sqrt(unsettled)  # no measured step settles it
     outputs["unseen_device"] = unseen_device(columns)
     outputs["unmeasured_gain"] = _unmeasured_gain(job, columns, terms)
@@ -78,9 +79,11 @@ def _unmeasured_gain(job: Job, columns: Columns, terms: StepTerms) -> FloatArray
     """[rows] micro-step without the gain that nobody measured, over the micro-step; at least 1.
 
     The pessimistic end of torch.compile is that it removes nothing, while what it does to the
-    attention kernel is certain; that of fp8 is that it multiplies no faster.
+    attention kernel is certain; that of fp8 is that it multiplies no faster,
+    that of flash attention 3 that it is the second.
     """
-    unknown = ~compile_is_known(job, columns) | columns.equals("precision", "fp8")
+    unmeasured = columns.equals("precision", "fp8") | columns.equals("attention", FLASH[1])
+    unknown = ~compile_is_known(job, columns) | unmeasured
     if not unknown.any():
         return np.ones(columns.rows)
     slowest = step_terms(job, columns, compiled=False, narrow=False)

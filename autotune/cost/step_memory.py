@@ -41,6 +41,7 @@ from autotune.cost.static_memory import (
     static_bytes,
 )
 from autotune.cost.transients import layer_transients, norm_transient, scores_forward
+from autotune.domain.config import FLASH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -199,7 +200,8 @@ class _Modes:
     def of(cls, job: Job, columns: Columns, length: FloatArray) -> _Modes:
         method = job.method
         compute = columns.choose("precision", _COMPUTE_BYTES)
-        attention = columns.choose("attention", {kind: i for i, kind in enumerate(_KINDS)})
+        kinds: dict[str, float] = {kind: float(i) for i, kind in enumerate(_KINDS)}
+        attention = columns.choose("attention", {**kinds, FLASH[1]: kinds[FLASH[0]]})
         adapter = deepspeed.trained_bytes(job, columns) * method.is_lora
         shared = (columns.number("offer.count") > 1) & columns.equals("sharding", "fsdp", "zero3")
         shared |= deepspeed.casts(columns)

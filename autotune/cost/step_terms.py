@@ -161,14 +161,16 @@ def step_terms(
     """Every physical term of a micro-step, for each row.
 
     compiled: False for what a step takes if torch.compile removes nothing. narrow: False for what
-    it takes if fp8 gains nothing.
+    it takes if neither fp8 nor flash attention 3 gains anything.
     """
     rows = _rows(job, columns)
     efficiency = Efficiency.of(rows.devices)
     gemm_s, gemm_flop = _products(job, rows, efficiency)
     if narrow:
         gemm_s = gemm_s / np.where(columns.equals("precision", "fp8"), FP8_PRODUCTS, 1.0)
-    forward_s, backward_s, attention_flop = attention_terms(job, columns, rows, efficiency)
+    forward_s, backward_s, attention_flop = attention_terms(
+        job, columns, rows, efficiency, third=narrow
+    )
     fp32 = columns.equals("adapter_dtype", "fp32")
     passes, dequantise = _traffic(job, columns, rows, fp32, compiled=compiled)
     launch_forward, launch_backward = issuing.issued_kernels(

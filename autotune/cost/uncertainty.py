@@ -21,6 +21,7 @@ from autotune.cost.efficiency import distinct_devices
 from autotune.cost.issuing import unchanging_lengths
 from autotune.cost.offsets import levels_of
 from autotune.cost.sensitivity import parameter_variance
+from autotune.domain.config import FLASH
 
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray
@@ -41,7 +42,7 @@ OTHER_STACK = 0.15  # a training stack without measured steps: as far as the mea
 # one that is like with like: torchtitan, Llama 3.1 8B in full on 8 H100, blocks compiled, 5,762 ->
 # 6,667 tokens/s (16 % faster; benchmarks/llama3_h100_202412_torchtitan.md).
 COMPILED = 0.30
-FP8 = 0.20
+FP8, FLASH_3 = 0.20, 0.05
 LENGTHS_UNKNOWN = (
     0.45  # every row counts at max_length; instruction data fills a third to all of it
 )
@@ -82,7 +83,7 @@ def variances(
     }
     found["constants"] = parameter_variance(terms, model)
     found.update(_offsets(job, columns, model))
-    found["compile"] = compile_variance(job, columns) + fp8_variance(columns)
+    found["compile"] = compile_variance(job, columns) + lever_variance(columns)
     found.update(_job_unknowns(job, columns))
     return found
 
@@ -101,9 +102,13 @@ def compile_variance(job: Job, columns: Columns) -> FloatArray:
     return np.where(compile_is_known(job, columns), 0.0, COMPILED**2)
 
 
-def fp8_variance(columns: Columns) -> FloatArray:
-    """[rows] variance of log(step) by what fp8 gains: published pairs run from -15 to +28 %."""
-    return np.where(columns.equals("precision", "fp8"), FP8**2, 0.0)
+def lever_variance(columns: Columns) -> FloatArray:
+    """[rows] variance of log(step) by what fp8 and flash attention 3 gain.
+
+    Published pairs of fp8 run from -15 to +28 %; of the other there is one.
+    """
+    fp8 = np.where(columns.equals("precision", "fp8"), FP8**2, 0.0)
+    return fp8 + np.where(columns.equals("attention", FLASH[1]), FLASH_3**2, 0.0)
 
 
 def compile_is_known(job: Job, columns: Columns) -> BoolArray:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 KnobClass = Literal["neutral", "numeric", "quality"]
 KnobValue = int | bool | str
 ENVIRONMENT, ARGUMENT = "env.", "args."  # how the names of a user's own knobs begin
+FLASH = ("flash_attention_2", "flash_attention_3")  # what keeps packed rows apart
 UNSET = "unset"  # a level of such a knob: no such variable, no such argument
 
 
@@ -110,7 +111,8 @@ KNOBS: dict[str, Knob] = {
         Knob("activation_checkpointing", "choice", "neutral",
              "recompute the forward in the backward: time against memory", ("none", "full")),
         Knob("attention", "choice", "numeric", "attention kernel",
-             ("eager", "sdpa", "flash_attention_2")),
+             ("eager", "sdpa", "flash_attention_2", "flash_attention_3"),
+             closed=("flash_attention_3",)),
         Knob("optimizer", "choice", "numeric", "AdamW variant: state bytes and step time",
              ("adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit", "paged_adamw_8bit"),
              effect="other optimizer states"),

@@ -32,6 +32,7 @@ class Software:
     bitsandbytes: tuple[int, ...] | None
     liger_kernel: tuple[int, ...] | None = None
     torchao: tuple[int, ...] | None = None
+    flash_attn_3: tuple[int, ...] | None = None
     kernels: Literal["eager", "liger", "unsloth"] = "eager"
     loss: LossKind = "upcast"
     autocast: bool = True  # False: a trainer that runs 16-bit compute without autocast

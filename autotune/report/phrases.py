@@ -57,7 +57,10 @@ OFFLOAD = {
     "all": "weights and states in the host's memory",
     "activations": "checkpointed activations in the host's memory",
 }
-ATTENTION = {"flash_attention_2": "FlashAttention-2", "eager": "plain (eager)"}
+ATTENTION = {
+    "flash_attention_2": "FlashAttention-2", "flash_attention_3": "FlashAttention-3",
+    "eager": "plain (eager)",
+}  # fmt: skip
 DISTURBED = "while other programs used it, so its time may be far too long"
 DISTURBED_STEP = "while other programs use the machine"
 DERIVED_KNOBS = ("checkpoint_every_steps", "save_total_limit")  # closed forms, not choices

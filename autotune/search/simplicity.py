@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 MEMORY_STEP = 0.01  # of usable memory; less than this between two candidates is no difference
 SHARDING_ORDER = ("none", "ddp", "fsdp", "zero2", "zero3")  # what needs less to run comes first
-ATTENTION_ORDER = ("sdpa", "flash_attention_2", "eager")
+ATTENTION_ORDER = ("sdpa", "flash_attention_2", "flash_attention_3", "eager")
 # Knobs whose values need a package beside the trainer and torch; sharding has an order of its own.
 PACKAGED: Mapping[str, frozenset[str]] = {
-    "attention": frozenset({"flash_attention_2"}),
+    "attention": frozenset({"flash_attention_2", "flash_attention_3"}),
     "kernels": frozenset({"liger", "chunked_loss"}),
     "optimizer": frozenset({"adamw_bnb_8bit", "paged_adamw_8bit"}),
 }

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.domain.candidates import CLOSED_FORM, OFFER, Candidates
-from autotune.domain.config import KNOBS, KnobValue
+from autotune.domain.config import FLASH, KNOBS, KnobValue
 from autotune.domain.errors import InputError
 from autotune.space.extra import at_present
 from autotune.space.rules import RULES, Rule, has_cuda
@@ -282,7 +282,7 @@ def _ignored(job: Job, space: SearchSpace) -> dict[str, tuple[KnobValue, ...]]:
 
 
 def _warnings(job: Job) -> tuple[str, ...]:
-    if job.lock.get("packing") == "on" and job.lock.get("attention") != "flash_attention_2":
+    if job.lock.get("packing") == "on" and job.lock.get("attention") not in FLASH:
         return (CONTAMINATION,)
     return ()
 

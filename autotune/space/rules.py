@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from autotune.domain.config import KNOBS
+from autotune.domain.config import FLASH, KNOBS
 from autotune.space.fp8_rules import fp8_compiled, fp8_replicated, fp8_trains
 from autotune.space.kernel_rules import (
     family_has_kernels,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
 
 FLASH_CAPABILITY = 8.0  # flash-attention 2 README: Ampere, Ada or Hopper and later
+HOPPER = 9  # flash-attention 3 README: H100 and H800, and what else has capability 9
 FLASH_HEAD_DIM = 256  # flash-attention 2 README: head dimensions up to 256
 INT8_CAPABILITY = 7.5  # bitsandbytes installation guide: LLM.int8() needs Turing or later
 # Classes without `_supports_sdpa` in transformers 5.23 (soft-capping, sinks, or never ported).
@@ -117,19 +118,20 @@ def _family_has_kernel(job: Job, _offer: Offer, attention: str) -> bool:
     model = job.model
     if attention == "sdpa":
         return not model.attention_softcap and model.family not in NO_SDPA
-    if attention == "flash_attention_2":
+    if attention in FLASH:
         return model.family not in NO_FLASH and model.position != "alibi"
     return True
 
 
 def _flash_runs(job: Job, offer: Offer, attention: str) -> bool:
-    device = offer.device
-    return attention != "flash_attention_2" or (
-        job.software.has_flash_attention
-        and device.vendor == "nvidia"
-        and device.compute_capability >= FLASH_CAPABILITY
-        and job.model.head_dim <= FLASH_HEAD_DIM
-    )
+    device, third = offer.device, attention == "flash_attention_3"
+    if attention not in FLASH:
+        return True
+    installed = job.software.flash_attn_3 is not None if third else job.software.has_flash_attention
+    capability = device.compute_capability
+    capable = int(capability) == HOPPER if third else capability >= FLASH_CAPABILITY
+    narrow = job.model.head_dim <= FLASH_HEAD_DIM
+    return installed and device.vendor == "nvidia" and capable and narrow
 
 
 def _sharding_by_count(job: Job, offer: Offer, sharding: str) -> bool:
@@ -206,7 +208,7 @@ def least_buffers(job: Job, offer: Offer) -> tuple[float, float, Literal["shm", 
 
 
 def _flash_needs_half(_job: Job, _offer: Offer, attention: str, precision: str) -> bool:
-    return attention != "flash_attention_2" or precision in HALF
+    return attention not in FLASH or precision in HALF
 
 
 def _bf16_adapters_need_bf16(_job: Job, _offer: Offer, adapter_dtype: str, precision: str) -> bool:
@@ -215,7 +217,7 @@ def _bf16_adapters_need_bf16(_job: Job, _offer: Offer, adapter_dtype: str, preci
 
 def _packing_keeps_rows_apart(job: Job, _offer: Offer, packing: str, attention: str) -> bool:
     locked = job.lock.get("packing") == "on"
-    return packing == "off" or attention == "flash_attention_2" or locked
+    return packing == "off" or attention in FLASH or locked
 
 
 def _packing_or_grouping(_job: Job, _offer: Offer, packing: str, grouping: str) -> bool:
@@ -254,7 +256,8 @@ RULES: tuple[Rule, ...] = (
     Rule("family_has_kernel", ("attention",), "the model's family does not have the kernel",
          _family_has_kernel),
     Rule("flash_runs", ("attention",),
-         "flash_attention_2 needs the package, compute capability 8.0 and heads up to 256 wide",
+         "flash attention needs its package, heads up to 256 wide and compute capability 8.0 and "
+         "later; flash_attention_3 a Hopper GPU (9.0) and software flash_attn_3",
          _flash_runs),
     Rule("sharding_by_count", ("sharding",), "one device is not sharded, several always are",
          _sharding_by_count),
@@ -275,12 +278,12 @@ RULES: tuple[Rule, ...] = (
          "without workers nothing is prefetched", _prefetch_needs_workers),
     Rule("batches_in_memory", ("micro_batch_size", "num_dataloader_workers", "prefetch_factor"),
          BUFFERS_TOO_LARGE, _batches_in_memory),
-    Rule("flash_needs_half", ("attention", "precision"), "flash_attention_2 needs fp16 or bf16",
+    Rule("flash_needs_half", ("attention", "precision"), "flash attention needs fp16 or bf16",
          _flash_needs_half),
     Rule("bf16_adapters", ("adapter_dtype", "precision"), "bf16 adapters need bf16 compute",
          _bf16_adapters_need_bf16),
     Rule("packing_keeps_apart", ("packing", "attention"),
-         "packing needs flash_attention_2 to keep joined rows apart", _packing_keeps_rows_apart),
+         "packing needs flash attention to keep joined rows apart", _packing_keeps_rows_apart),
     Rule("packing_or_grouping", ("packing", "length_grouping"),
          "packed sequences have one length already", _packing_or_grouping),
     Rule("scope_offered", ("compile_scope",),

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.catalog.models import local_folder
+from autotune.domain.config import FLASH
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config
@@ -79,7 +80,7 @@ def request_for(
         seq_len=seq_len,
         precision=config.precision,
         base=method.base,
-        attention="sdpa" if config.attention == "flash_attention_2" else config.attention,
+        attention="sdpa" if config.attention in FLASH else config.attention,
         activation_checkpointing=config.activation_checkpointing,
         optimizer=config.optimizer,
         rank=method.rank if method.is_lora else 0,

@@ -218,7 +218,7 @@ def _attention(value: KnobValue, target: Target) -> Changes:
 
 
 def _named(value: KnobValue) -> str:
-    return next(name for name, kernel in _OLD_ATTENTION.items() if kernel == value)
+    return next((name for name, kernel in _OLD_ATTENTION.items() if kernel == value), "")
 
 
 def _checkpointing(value: KnobValue, target: Target) -> Changes:

@@ -68,7 +68,8 @@ class LlamaFactory:
     def spell(self, knob: str, value: KnobValue, target: Target) -> Changes | str:
         """The keys that say it; most are TrainingArguments'."""
         if knob == "attention":
-            return {"flash_attn": next(k for k, v in _ATTENTION.items() if v == value)}
+            word = next((k for k, v in _ATTENTION.items() if v == value), None)
+            return {"flash_attn": word} if word else "its flash_attn takes fa2, sdpa and disabled"
         if knob == "activation_checkpointing":
             return {**target.gone("gradient_checkpointing"), _OFF: value == "none"}
         if knob == "kernels" and value != "chunked_loss":

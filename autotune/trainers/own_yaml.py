@@ -27,6 +27,7 @@ from autotune.trainers.versions import (
     JIT_CHECKPOINT,
     KNOWN,
     check_known,
+    show,
 )
 
 if TYPE_CHECKING:
@@ -76,6 +77,9 @@ class AxolotlFile:
             "start without one"
         )
         version = plan.trainer or KNOWN[self.name][1]
+        if version < AXOLOTL_ONE_ATTENTION and plan.config.attention not in _ONE_SWITCH:
+            msg = f"axolotl {show(version)} cannot say attention {plan.config.attention}"
+            raise InputError(msg, f"{show(AXOLOTL_ONE_ATTENTION)} can, or take flash_attention_2")
         if version < AXOLOTL_ONE_ATTENTION:
             values[_ONE_SWITCH[values.pop("attn_implementation")]] = True
         files: dict[str, str] = {}

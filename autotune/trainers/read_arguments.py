@@ -45,7 +45,7 @@ OPTIMIZERS = {
 }  # fmt: skip
 ATTENTION = {
     "eager": "eager", "sdpa": "sdpa", "flash_attention_2": "flash_attention_2",
-    "fa2": "flash_attention_2",
+    "fa2": "flash_attention_2", "flash_attention_3": "flash_attention_3",
 }  # fmt: skip
 FSDP_OFFLOADS = ("cpu_offload", "offload_params", "fsdp_offload_params")
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")

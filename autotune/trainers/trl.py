@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from autotune.cost.data import MOST_PROCESSES
+from autotune.domain.config import FLASH
 from autotune.domain.errors import InputError
 from autotune.trainers.arguments import training_arguments
 from autotune.trainers.format import Export
@@ -122,7 +123,7 @@ def _packing_notes(plan: Plan) -> list[str]:
             " batch says, and the steps of an epoch follow from the data"
         ),
     ]
-    if plan.config.attention != "flash_attention_2":
+    if plan.config.attention not in FLASH:
         notes.append(
             f"packing without flash attention ({plan.config.attention}): TRL warns that rows of one"
             " sequence may see each other",

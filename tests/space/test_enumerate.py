@@ -143,7 +143,7 @@ def test_opt_in_values_need_the_jobs_consent(build: Any) -> None:
     closed = enumerate_candidates(build.job(), load_space("extended"))
     assert closed.candidates.levels["packing"] == ("off",)
     assert closed.opt_in_ignored["packing"] == ("on",)
-    assert set(closed.opt_in_ignored) == {*ALL_OPT_IN, "precision"}
+    assert set(closed.opt_in_ignored) == {*ALL_OPT_IN, "precision", "attention"}
     opened = build.job(allow=("packing", "optimizer"))
     for name in ("default", "extended"):
         found = enumerate_candidates(opened, load_space(name))

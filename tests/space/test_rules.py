@@ -375,3 +375,20 @@ def test_fp8_is_tried_only_where_the_job_opens_the_precision(build: Any) -> None
     assert knob_levels(
         build.job(offered, lock={"precision": "fp8"}), space, offered, "precision"
     ) == ("fp8",)
+
+
+@pytest.mark.parametrize(
+    ("device", "software", "valid"),
+    [
+        ("h100", {"flash_attn_3": (3, 0, 0)}, True),
+        ("h100", {}, False),
+        ("h100", {"flash_attn": None, "flash_attn_3": (3, 0, 0)}, True),
+        ("a100", {"flash_attn_3": (3, 0, 0)}, False),
+    ],
+)
+def test_flash_attention_3_needs_its_package_and_a_hopper_gpu(
+    build: Any, device: str, software: dict[str, Any], valid: bool
+) -> None:
+    job = build.job(build.offer(device), software=build.software(**software))
+    own = config(attention="flash_attention_3", packing="on")
+    assert (violations(job, job.offers[0], own) == []) == valid
