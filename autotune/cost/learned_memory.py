@@ -30,6 +30,9 @@ def learned_memory(outputs: Outputs, factor: float, log_sd: float | None) -> Out
     total: FloatArray = np.sum([*parts.values(), context], axis=0)
     reserved = np.minimum(outputs["reserved"] * factor, np.maximum(capacity - context, allocated))
     own_sd = outputs["log_sd"] if log_sd is None else np.full_like(total, log_sd)
+    # what was measured on the device says nothing of what is offloaded from it
+    away = outputs["host_bytes"] > 0
+    own_sd = np.where(away, np.maximum(own_sd, outputs["log_sd"]), own_sd)
     cached_sd = np.sqrt(np.maximum(outputs["reserved_log_sd"] ** 2 - outputs["log_sd"] ** 2, 0.0))
     spread = np.maximum(np.hypot(own_sd, outputs["slack_log_sd"]), LEAST_LOG_SD)
     crowded = is_crowded(reserved + context, outputs["usable"])

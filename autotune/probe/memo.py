@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from autotune.cost.model import COMPONENTS
-from autotune.domain.config import is_extra
+from autotune.domain.config import LATER, is_extra
 from autotune.probe.record import ProbeLog, SharedProbeLog, read_records
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def signature(component: str, config: dict[str, Any], offer: Offer) -> Signature
         "offer.host": (host.cores, round(host.ram_bytes / 2**30)),
     }  # fmt: skip
     return tuple(
-        (name, fields.get(name, config.get(name)))
+        (name, fields.get(name, config.get(name, LATER.get(name))))
         for name in (*READS[component], *sorted(filter(is_extra, config)))
         if name not in FREE_OF_HARDWARE
     )

@@ -30,6 +30,20 @@ def reason_of(record: ProbeRecord) -> str:
     return f"{record.status}: {re.sub(r'0x[0-9a-f]+|[0-9]+', '#', line)[:200]}"
 
 
+def beyond_probes(config: Config) -> str:
+    """Why no probe measures a configuration, whatever the machine; empty where one does.
+
+    A probe runs transformers' Trainer in a process of its own, without a launcher.
+    """
+    if config.kernels == "chunked_loss":
+        return "kernels chunked_loss is TRL's loss, and a probe runs transformers' Trainer"
+    if config.offload != "none":
+        return f"offload {config.offload}: a probe keeps everything on the device"
+    if config.precision == "fp8":
+        return "precision fp8 is the launcher's, and a probe starts without one"
+    return ""
+
+
 class Unsupported:
     """What probes have shown not to work here."""
 
@@ -54,6 +68,9 @@ class Unsupported:
 
         Only where another value of that knob has worked: else it need not be the knob's fault.
         """
+        beyond = beyond_probes(config)
+        if beyond:
+            return f"unsupported: {beyond}"
         own, values = tuple(dict(config.extra)), config.as_record()
         for name in (*SUSPECTS, *own):
             value = values[name]

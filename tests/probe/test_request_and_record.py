@@ -147,6 +147,14 @@ def test_a_save_answers_for_every_candidate_whose_checkpoint_reads_the_same(
     assert memo.part("evaluation", "evaluation", other, offer) is None
 
 
+def test_a_record_from_before_a_knob_speaks_of_runs_without_it(
+    offer: Offer, config: Config
+) -> None:
+    earlier = {n: v for n, v in config.as_dict().items() if n not in {"kernels", "offload"}}
+    for component in ("compute", "memory"):
+        assert signature(component, earlier, offer) == signature(component, config.as_dict(), offer)
+
+
 def test_a_price_is_no_part_of_what_was_measured(offer: Offer, config: Config) -> None:
     dear = replace(offer, usd_per_hour=9.0)
     for component in ("startup", "compute", "memory"):
@@ -170,6 +178,31 @@ def test_a_knob_value_that_broke_twice_alike_is_unsupported_and_not_slow(
     once = replace(broken, attempts=1)
     assert Unsupported([good, once]).reason(eager) is None
     assert Unsupported([good, once, replace(once, message="no kernel 0x99aa")]).reason(eager)
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"kernels": "chunked_loss"},
+        {"offload": "activations", "activation_checkpointing": "full"},
+        {"precision": "fp8"},
+    ],
+)
+def test_what_no_probe_measures_is_passed_over_before_one_is_paid_for(
+    config: Config, knobs: dict[str, str]
+) -> None:
+    reason = Unsupported([]).reason(config.with_knobs(**knobs))
+    assert reason is not None
+    assert reason.startswith("unsupported: ")
+    assert Unsupported([]).reason(config.with_knobs(kernels="liger")) is None
+
+
+def test_levers_that_are_closed_leave_the_key_of_earlier_requests(
+    job: Job, offer: Offer, config: Config
+) -> None:
+    plain = request_for(job, offer, config)
+    assert not {"kernels", "offload"} & set(plain)
+    assert request_for(job, offer, config.with_knobs(kernels="liger"))["key"] != plain["key"]
 
 
 def test_two_depths_give_the_line_through_them_phase_by_phase(good: ProbeRecord) -> None:
