@@ -179,10 +179,11 @@ def _typed(each: WorthProbePayload) -> str:
     return f"{'--gpu' if each['knob'] == MACHINE else '--set'} {each['change']}"
 
 
-def unmeasured_machines(payload: RecommendationPayload, most: int) -> str:
+def unmeasured_machines(
+    pick: Row | None, worth: Sequence[WorthProbePayload] | None, most: int
+) -> str:
     """The machines that may be better and nobody measured, in a sentence; empty without any."""
-    pick = payload["best"]
-    found = [each for each in payload.get("worth_a_probe") or [] if each["knob"] == MACHINE]
+    found = [each for each in worth or [] if each["knob"] == MACHINE]
     if not pick or not found:
         return ""
     cheaper = found[0]["expected_saving_usd"] > 0

@@ -89,7 +89,7 @@ def recommendation_payload(rec: Recommendation) -> RecommendationPayload:
         "decisive": decisive(rec.warnings),
         "run_dir": rec.run_dir,
         "sensitivities": [_sensitivity(each) for each in rec.sensitivities],
-        "worth_a_probe": [_worth_a_probe(each) for each in rec.worth_a_probe],
+        "worth_a_probe": [worth_a_probe_payload(each) for each in rec.worth_a_probe],
     }
     if rec.files:
         payload["files"] = list(rec.files)
@@ -143,7 +143,8 @@ def _sensitivity(each: Sensitivity) -> SensitivityPayload:
     }
 
 
-def _worth_a_probe(each: WorthProbe) -> WorthProbePayload:
+def worth_a_probe_payload(each: WorthProbe) -> WorthProbePayload:
+    """What may be better and nobody measured."""
     return {
         "change": each.change,
         "knob": each.knob,

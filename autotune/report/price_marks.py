@@ -23,11 +23,9 @@ def price_marks(row: Mapping[str, Any]) -> str:
 
 
 def marked_name(name: str, row: Mapping[str, Any]) -> str:
-    """A machine with the marks of its price: "2x rtx-6000-ada (price old, asked)"."""
+    """A machine with the marks of its price: "2x rtx-6000-ada (old, asked)"."""
     marks = price_marks(row)
-    if marks in {"free", "owned", "owned, free"}:
-        return f"{name} ({marks})"
-    return f"{name} (price {marks})" if marks else name
+    return f"{name} ({marks})" if marks else name
 
 
 def marks_note(rows: Iterable[Mapping[str, Any]]) -> str:

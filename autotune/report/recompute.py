@@ -9,11 +9,18 @@ from autotune.report.answer import assumed_section, warnings_section
 from autotune.report.bars import MEMORY_LABELS, TIME_LABELS
 from autotune.report.blocks import Bullets, Paragraph, Section, Table
 from autotune.report.claim import contradictions_section
+from autotune.report.comparison import unmeasured_machines
 from autotune.report.csv_rows import flattened, rows_csv
 from autotune.report.glossary import with_words
 from autotune.report.limits import limits_payload, misses_payload
 from autotune.report.markdown import sections_markdown
-from autotune.report.payload import assumed_payload, decisive, job_payload, row_payload
+from autotune.report.payload import (
+    assumed_payload,
+    decisive,
+    job_payload,
+    row_payload,
+    worth_a_probe_payload,
+)
 from autotune.report.phrases import change_phrase, config_phrase, offer_name, seconds_span, usd_span
 from autotune.report.price_marks import marked_name, price_marks
 from autotune.report.schema import SCHEMA_VERSION
@@ -93,6 +100,7 @@ def _part(part: Recomputed) -> Payload:
         "lengths_known": bool(after.job.lengths.known),
         "short_rows": short_rows_payload(after.short_rows),
         "limits": limits_payload(after.limits),
+        "worth_a_probe": [worth_a_probe_payload(each) for each in after.worth_a_probe],
         "misses": misses_payload(after.misses),
         "run_dir": after.run_dir,
     }
@@ -166,6 +174,8 @@ def leads(payload: Payload, parts: Sequence[Payload]) -> tuple[Block, ...]:
             blocks.append(Paragraph(f"{name}{verdict}.", "strong"))
             blocks.append(Paragraph(f"Before: {_one_line(part['before'], part)}."))
             blocks.append(Paragraph(f"After: {_one_line(part['after'], part)}."))
+            better = unmeasured_machines(part["after"], part.get("worth_a_probe"), 2)
+            blocks += [Paragraph(better)] if better else []
             blocks += open_blocks(part)
     title = payload["job"]["name"].partition(":")[0]
     for verdict, names in by_verdict.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import pytest
 from autotune.app.compare import compare
 from autotune.app.load_job import NamedJob, load_job
 from autotune.app.tune import Options, tune
+from autotune.cli.application import run
 from autotune.report.csv_rows import recommendation_csv
 from autotune.report.devices_payload import comparison_payload
 from autotune.report.devices_table import comparison_text
@@ -134,3 +136,31 @@ def test_old_asked_scaled_and_free_prices_are_marked_in_every_table(job: Job) ->
     assert "old, asked" in recommendation_markdown(told)
     assert "old, asked" in recommendation_html(told)
     assert "price_marks" in recommendation_csv(told)
+
+
+def test_a_recomputation_names_the_machine_that_may_be_better(
+    unmeasured: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_RUNS", str(tmp_path / "runs"))
+    first, second = (offer.usd_per_hour for offer in unmeasured.offers)
+    machines = f"a10g:2,a100-80gb@{first:.4f}USD/h,h100-sxm@{second:.4f}USD/h"
+    contract = ["--set", f"data.max_length={unmeasured.max_length}", "--set", "method.rank=64"]
+    line = ["--model", unmeasured.model.name, "--rows", "20k", *contract]
+    quick = ["--fidelity", "formula", "-q"]
+    assert run(["recompute", *line, "--gpu", machines, *quick, "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["before"]["price_marks"] == ["scaled"]
+    assert told["after"]["device"] == "a100-sxm4-80gb"
+    assert told["worth_a_probe"][0]["change"] == "h100-sxm"
+    assert run(["recompute", *line, "--gpu", machines, *quick]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "(scaled)" in words
+    assert "nobody measured a training step on it: h100-sxm" in words
+
+
+def test_a_plan_marks_the_prices_of_its_machines(capsys: Any) -> None:
+    campaign = ROOT / "jobs" / "campaigns" / "rtx4090_qwen2.yaml"
+    assert run(["plan", str(campaign), "--gpu", "rtx-6000-ada:2,a10g:2", "-q"]) == 0
+    planned = " ".join(capsys.readouterr().out.split())
+    assert "(old, asked)" in planned
+    assert "(scaled)" in planned

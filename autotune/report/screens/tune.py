@@ -181,7 +181,7 @@ def signed(change: float, shown: str) -> str:
 
 def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Section:
     others = payload["alternatives"][: fewer(ALTERNATIVES, tight, 5, 7)]
-    unmeasured = unmeasured_machines(payload, fewer(2, tight, 5))
+    unmeasured = unmeasured_machines(best, payload.get("worth_a_probe"), fewer(2, tight, 5))
     more = [Paragraph(unmeasured)] if unmeasured else []
     if not others:
         return Section("", tuple(more))
