@@ -326,6 +326,19 @@ def _choices(payload: Payload) -> Iterator[str]:
                 yield f"{each['key']} does not fit, and has a {figure}"
 
 
+def _shortages(payload: Payload) -> Iterator[str]:
+    """What is said to be short is, and what is said to make it fit does."""
+    rejected = payload["rejected"]
+    for each in rejected["relaxations"]:
+        if each["required_bytes"] > each["available_bytes"]:
+            yield f"{each['change']} is said to fit and needs more than there is"
+    for each in rejected["nearest"]:
+        over = each["required_bytes"] > each["available_bytes"]
+        short = each.get("short_of", "memory")
+        if (short in {"disk", "ram", "shm"} and not over) or (short == "limit" and over):
+            yield f"{each['device']} is said to be short of {short}, by its figures it is not"
+
+
 def _comparison(payload: Payload) -> Iterator[str]:
     """`compare`: the cheapest, the fastest and their order are those of the rows."""
     rows, cheapest, fastest = payload["rows"], payload["cheapest"], payload["fastest"]
@@ -361,7 +374,7 @@ def _comparison(payload: Payload) -> Iterator[str]:
 
 _WHOLE = (
     _offers, _one_candidate_one_bill, _nothing_better, _tie, _front, _counts, _arithmetic,
-    _waterfall, _choices,
+    _waterfall, _choices, _shortages,
 )  # fmt: skip
 
 

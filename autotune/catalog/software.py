@@ -22,9 +22,10 @@ DEFAULT = "default"
 REQUIRED = ("torch", "transformers", "peft", "accelerate")
 OPTIONAL = ("trl", "flash_attn", "bitsandbytes", "liger_kernel", "torchao", "flash_attn_3")
 # Optional packages that open levers, and the version that is assumed of one to be installed.
-# Source: newest releases on PyPI, 2026-11-22.
+# Source: newest releases on PyPI, 2026-11-22; flash-attention 3: setup.py of its folder `hopper`.
 INSTALLABLE = {
     "flash_attn": (2, 8, 3), "bitsandbytes": (0, 50, 2), "liger_kernel": (0, 8, 5),
+    "torchao": (0, 18, 0), "flash_attn_3": (3, 0, 0),
 }  # fmt: skip
 KERNELS = ("eager", "liger", "unsloth")
 TRAINERS = ("transformers", "trl")

@@ -94,6 +94,10 @@ class Columns:
         """[rows] a number of each row's device, computed once for each device."""
         return self._column("offer.device").numbers(number)
 
+    def coded_devices(self) -> Coded:
+        """The devices there are, and which of them each row has."""
+        return self._column("offer.device")
+
     def devices(self) -> Sequence[Device]:
         """The device of each row."""
         return self._column("offer.device").values()

@@ -175,9 +175,10 @@ def curves_of(device: Device) -> Curves:
 
 def distinct_devices(columns: Columns) -> tuple[list[Device], NDArray[np.intp]]:
     """The different devices of the rows, and which one each row has."""
-    keys = np.fromiter(map(id, columns.devices()), np.int64, columns.rows)
+    own = columns.coded_devices()
+    keys = np.asarray([id(device) for device in own.levels], np.int64)[own.codes]
     _, first, index = np.unique(keys, return_index=True, return_inverse=True)
-    return [columns.devices()[i] for i in first], index
+    return [own.levels[own.codes[i]] for i in first], index
 
 
 def peak_of(columns: Columns) -> FloatArray:

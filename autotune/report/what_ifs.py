@@ -55,7 +55,9 @@ def opening_words(payload: RecommendationPayload, most: int) -> str:
     if not best or not most:
         return ""
     if lengths_open(payload["job"]):
-        names = dict.fromkeys(name(e["knob"]) for e in what_ifs(payload) if e["class"] != "quality")
+        closed = [e for e in what_ifs(payload) if e["class"] != "quality" and e["fits"]]
+        closed.sort(key=lambda each: each["duration_s"] is not None)  # padding alone comes first
+        names = dict.fromkeys(name(each["knob"]) for each in closed)
         listed = ", ".join(list(names)[:most])
         return f"Closed, and worth what the row lengths decide: {listed}." if names else ""
     before_s = best["duration_s"]["p50"]
@@ -63,15 +65,7 @@ def opening_words(payload: RecommendationPayload, most: int) -> str:
     for each in sorted(what_ifs(payload), key=lambda own: -(own["saved_s"] or 0.0)):
         if each["class"] != "quality" and (each["saved_s"] or 0.0) >= WORTH * before_s:
             of_knob.setdefault(each["knob"], each)
-    unknown = [
-        name(each["knob"])
-        for each in what_ifs(payload)
-        if each["class"] != "quality" and each["fits"] and each["duration_s"] is None
-    ]
-    known = most - bool(unknown and most > 1)
-    told = [_opening(each, before_s) for each in list(of_knob.values())[:known]]
-    if unknown and len(told) < most:
-        told.append(f"{' and '.join(unknown)}: nobody can tell without row lengths")
+    told = [_opening(each, before_s) for each in list(of_knob.values())[:most]]
     return f"Worth opening: {'; '.join(told)}." if told else ""
 
 

@@ -42,8 +42,8 @@ def job_of(
 @pytest.mark.parametrize(
     ("allow", "changes", "says", "hint"),
     [
-        ("packing", {}, "packing needs flash_attention_2", "--set software.flash_attn="),
-        ("packing", {"gpu": "t4"}, "compute capability 8.0", "here --allow opens"),
+        ("packing", {}, "packing needs flash attention", "--set software.flash_attn="),
+        ("packing", {"gpu": "t4"}, "capability 8.0", "here --allow opens"),
         ("precision", {}, "does not have the precision natively", "here --allow opens"),
         ("offload", {"gpu": "cpu"}, "the host's already", "here --allow opens"),
         ("kernels", {"software": "'2024-05'"}, "liger", "--set software.liger_kernel="),

@@ -84,6 +84,7 @@ def _cheaper(payload: Any) -> None:
         (_set("search.priced", lambda n: n * 100), "candidates were priced"),
         (_set("waterfall.0.duration_s", lambda v: v + 900.0), "the changes lead to"),
         (_set("sensitivities.0.saved_s", lambda v: v + 900.0), "the difference is another"),
+        (_set("rejected.nearest.0.short_of", "limit"), "is said to be short of limit"),
         (_set("job.steps", lambda n: n * 2), "steps"),
     ],
 )
