@@ -14,7 +14,7 @@ import numpy as np
 
 from autotune.catalog.devices import default_host, find_device
 from autotune.catalog.price_table import INDICATIVE
-from autotune.catalog.prices import price_for, sold_counts
+from autotune.catalog.prices import age_days, price_for, sold_counts
 from autotune.domain.candidates import OFFER
 from autotune.domain.device import Offer
 from autotune.domain.space import SearchSpace
@@ -103,12 +103,13 @@ def _more_of(offer: Offer, count: int) -> Offer | None:
     if sold and count not in sold:
         return None
     price = price_for(offer.device.name, count, spot=offer.spot)
-    asked, scaled = False, offer.count
+    asked, scaled, age = False, offer.count, None
     rate = offer.usd_per_hour / offer.count * count
     source = f"{offer.price_source}, times {count / offer.count:g}"
     if price is not None and offer.price_as_of is not None:
         rate, source = price.usd_per_hour, price.source
         asked, scaled = price.kind in INDICATIVE, price.scaled_from
+        age = age_days(price.as_of)
     return replace(
         offer,
         count=count,
@@ -117,6 +118,7 @@ def _more_of(offer: Offer, count: int) -> Offer | None:
         price_source=source,
         price_asked=asked,
         price_scaled_from=scaled,
+        price_age_days=age,
         host=replace(default_host(count, offer.device), wsl=offer.host.wsl),
     )
 
@@ -174,6 +176,7 @@ def _priced(name: str, count: int) -> Offer | None:
         host=default_host(count, device),
         price_source=price.source,
         price_as_of=price.as_of,
+        price_age_days=age_days(price.as_of),
         price_asked=price.kind in INDICATIVE,
     )
 

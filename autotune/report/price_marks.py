@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 NAMED = frozenset({"spot"})  # said by the machine's name already
 MEANING = {
     "old": f"seen more than {OLD_DAYS} days ago",
-    "scaled": "a share of another machine's, which nobody sells",
+    "scaled": "in proportion to a machine of another size",
     "asked": "an ask on a marketplace",
 }
 

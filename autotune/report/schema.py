@@ -152,6 +152,7 @@ class RelaxationPayload(TypedDict):
     device: NotRequired[str | None]
     device_count: NotRequired[int | None]
     config: NotRequired[dict[str, int | bool | str] | None]
+    price_marks: NotRequired[list[str]]  # as of a row
 
 
 class PartPayload(TypedDict):

@@ -9,6 +9,7 @@ from autotune.report.bars import MEMORY_LABELS, memory_bars
 from autotune.report.blocks import Bullets, Commands, Paragraph, Section, Table
 from autotune.report.how_to_run import again
 from autotune.report.phrases import chance, config_phrase
+from autotune.report.price_marks import marked_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,6 +70,7 @@ def relaxation_payload(change: Relaxation) -> RelaxationPayload:
         "device": change.offer.device.name if change.offer else None,
         "device_count": change.offer.count if change.offer else None,
         "config": change.config.as_dict() if change.config else None,
+        "price_marks": list(change.offer.price_marks) if change.offer else [],
     }
 
 
@@ -197,7 +199,7 @@ def _table(changes: Sequence[RelaxationPayload]) -> Table:
         (
             change["change"],
             format_seconds(change["duration_s"]),
-            format_usd(change["cost_usd"]),
+            marked_name(format_usd(change["cost_usd"]), change),
             of_usable(change),
         )
         for change in changes

@@ -125,7 +125,7 @@ def test_old_asked_scaled_and_free_prices_are_marked_in_every_table(job: Job) ->
     assert marks["a100-sxm4-80gb", False] == ["free"]
     for text in (comparison_text(payload), comparison_screen(payload)):
         assert "old, asked" in text
-        assert "scaled: a share of" in " ".join(text.split())
+        assert "scaled: in proportion to" in " ".join(text.split())
     answer = tune(
         replace(several, offers=offers), Options(dry_run=True, fidelity="formula", trials=1)
     )
@@ -164,3 +164,23 @@ def test_a_plan_marks_the_prices_of_its_machines(capsys: Any) -> None:
     planned = " ".join(capsys.readouterr().out.split())
     assert "(old, asked)" in planned
     assert "(scaled)" in planned
+
+
+def test_a_machine_that_would_hold_the_job_has_the_marks_of_its_price() -> None:
+    sharded = load_job(
+        H100, gpus=("rtx-6000-ada@1USD/h",), set_values={"model": "Qwen/Qwen2.5-32B"}
+    )
+    answer = tune(
+        replace(sharded, evidence=(), today=None),
+        Options(dry_run=True, fidelity="formula", trials=1),
+    )
+    assert answer.best is None
+    payload = recommendation_payload(answer)
+    found = {
+        (each["device"], each["device_count"]): each["price_marks"]
+        for each in payload["rejected"]["relaxations"]
+        if each["kind"] == "machine"
+    }
+    assert found["rtx-pro-6000-bw-ws", 1] == ["old", "asked"]
+    assert found["rtx-6000-ada", 4] == ["scaled"]
+    assert "(old, asked)" in recommendation_screen(payload)

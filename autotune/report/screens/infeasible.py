@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from autotune.domain.units import format_seconds, format_usd
 from autotune.report.blocks import Bullets, Commands, Paragraph, Section, Table
 from autotune.report.how_to_run import again
+from autotune.report.price_marks import marked_name
 from autotune.report.screens.closing import decisive_blocks, grounds_section
 from autotune.report.screens.fitting import fewer, shortened, shows
 from autotune.report.screens.words import MOST_ASSUMED
@@ -96,7 +97,7 @@ def _relaxed(
         (
             shortened(change["change"], CHANGE),
             format_seconds(change["duration_s"]),
-            format_usd(change["cost_usd"]),
+            marked_name(format_usd(change["cost_usd"]), change),
             of_usable(change),
         )
         for change in changes
