@@ -6,6 +6,7 @@ them by reason.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from autotune.app.levers import (
 )
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption
-from autotune.space.enumerate import why_closed
+from autotune.space.enumerate import why_closed, without
 from autotune.space.file import load_space
 from autotune.space.rules import RULES, violations
 
@@ -34,6 +35,26 @@ if TYPE_CHECKING:
 OF_THE_JOB = frozenset({"adapters_exist", "grouping_saves_padding"})
 MOST_REASONS = 3  # in an error
 FLASH_ATTENTION_CAPABILITY = 8.0  # flash-attention 2 runs on Ampere and later (its README)
+
+
+def without_impossible_kernel(job: Job, assumed: list[Assumption]) -> Job:
+    """The job without an attention kernel that today's run states and no offer of it can run."""
+    kernel = job.lock.get("attention")
+    stated = json.loads(job.spec or "{}").get("lock", {})
+    own = job.origin is not None and job.origin.knobs.get("attention") == kernel
+    if kernel is None or ("attention" in stated and not own):
+        return job
+    rules = [rule for rule in RULES if rule.reads == ("attention",)]
+    against = {
+        offer.label: [rule for rule in rules if not rule.allows(job, offer, kernel)]
+        for offer in job.offers
+    }
+    if not all(against.values()):
+        return job
+    label, broken = next(iter(against.items()))
+    why = f"{broken[0].reason}: {label} cannot run it, and no other offer can"
+    assumed.append(Assumption("lock.attention", f"{kernel} is not kept", why))
+    return replace(job, lock=without(job.lock, "attention"))
 
 
 def check_batch(job: Job) -> None:
@@ -81,7 +102,7 @@ def check_opened(job: Job) -> tuple[Assumption, ...]:
     notes = []
     for name in job.allow:
         against = rules_against(question, name)
-        if not against:
+        if not against or _opens_a_kept(job, name):
             continue
         why = "; ".join(list(dict.fromkeys(rule.reason for rule in against))[:MOST_REASONS])
         if any(rule.name in OF_THE_JOB for rule in against):
@@ -91,6 +112,11 @@ def check_opened(job: Job) -> tuple[Assumption, ...]:
         msg = f"allow: {name} has nothing to open on {devices}: {why}"
         raise InputError(msg, _what_would_open(question, name))
     return tuple(notes)
+
+
+def _opens_a_kept(job: Job, name: str) -> bool:
+    """Whether it is what the trainer's own file states, and would be kept without this."""
+    return name not in job.lock and job.origin is not None and name in job.origin.knobs
 
 
 def rules_against(question: Question, name: str) -> list[Rule]:

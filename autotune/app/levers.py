@@ -5,6 +5,7 @@ Each is a change that opens it, as `--allow`, `--set` or a package that is insta
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -113,10 +114,11 @@ def _runs(question: Question, name: str, value: KnobValue) -> bool:
 def closed_values(question: Question, name: str) -> tuple[KnobValue, ...]:
     """Values of a knob that the search would try on some offer, were the knob opened.
 
-    What the user locked is no closed knob; what a trainer's own file states of an opt-in knob is.
+    What the user locked is no closed knob; what is kept because today's run has it so is: what a
+    trainer's own file states of an opt-in knob or of attention, and today's kernel of a job file.
     """
     job, space = question
-    if name in job.lock and (job.origin is None or name not in PLAIN):
+    if name in job.lock and not _kept_as_it_runs(job, name):
         return ()
     opened, _ = _opened(name)(question)
     found: dict[KnobValue, None] = {}
@@ -124,6 +126,15 @@ def closed_values(question: Question, name: str) -> tuple[KnobValue, ...]:
         tried = knob_levels(job, space, offer, name)
         found |= dict.fromkeys(v for v in knob_levels(opened, space, offer, name) if v not in tried)
     return tuple(found)
+
+
+def _kept_as_it_runs(job: Job, name: str) -> bool:
+    """Whether a lock is none of the user's: today's run states it, and nothing else."""
+    if job.origin is not None and name in PLAIN:
+        return True
+    if job.origin is not None:
+        return name == "attention" and job.origin.knobs.get(name) == job.lock[name]
+    return name == "attention" and name not in json.loads(job.spec or "{}").get("lock", {})
 
 
 def _opened(name: str) -> Callable[[Question], Question]:

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING
 
 from autotune.app.at_hand import as_the_driver_leaves
 from autotune.app.contract import data_of, evaluation_of, limits_of, method_of, training_of, zero_of
-from autotune.app.feasible_locks import check_batch, check_locks, check_opened
+from autotune.app.feasible_locks import (
+    check_batch,
+    check_locks,
+    check_opened,
+    without_impossible_kernel,
+)
 from autotune.app.observed import (
     observations_of,
     seen_on,
@@ -279,7 +284,7 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
         zero=zero,
         software=software,
         offers=offers,
-        lock={**_kept_saves(jobfile, assumed), **jobfile.lock},
+        lock=_locks(jobfile, assumed),
         allow=jobfile.allow,
         dataset_path=data.dataset_path,
         row_bytes=data.row_bytes,
@@ -287,21 +292,34 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
         spec=json.dumps(jobfile.model_dump(mode="json", exclude_unset=True)),
         base_dir=str(folder),
     )
+    job = without_impossible_kernel(job, assumed)
     check_batch(job)
     check_locks(job)
     assumed += check_opened(job)
     return _with_evidence(job, jobfile, assumed)
 
 
-def _kept_saves(jobfile: JobFile, assumed: list[Assumption]) -> dict[str, KnobValue]:
-    """The limit of checkpoints that today's run states: how many to choose among is the user's."""
-    name = "save_total_limit"
-    stated = [e.config[name] for e in jobfile.evidence if e.today and name in e.config]
-    if not stated or name in jobfile.lock:
-        return {}
-    why = f"as today's run has it; --set {name}=N changes it"
-    assumed.append(Assumption(f"lock.{name}", str(stated[0]), why))
-    return {name: stated[0]}
+_KEPT = {
+    "save_total_limit": "how many checkpoints there are to choose among",
+    "attention": "another kernel rounds otherwise",
+}
+
+
+def _locks(jobfile: JobFile, assumed: list[Assumption]) -> dict[str, KnobValue]:
+    """What the job pins, and what today's run states of the user's own choices.
+
+    A trainer's file says by itself what it states: its locks are in the job already.
+    """
+    kept: dict[str, KnobValue] = {}
+    for name, what in _KEPT.items():
+        stated = [e.config[name] for e in jobfile.evidence if e.today and name in e.config]
+        opened = name in jobfile.allow or name in jobfile.lock
+        own = jobfile.origin is not None and name == "attention"
+        if stated and not opened and not own:
+            kept[name] = stated[0]
+            why = f"as today's run has it: {what}; --set {name}=VALUE changes it"
+            assumed.append(Assumption(f"lock.{name}", str(stated[0]), why))
+    return {**kept, **jobfile.lock}
 
 
 def _with_evidence(job: Job, jobfile: JobFile, assumed: list[Assumption]) -> Job:

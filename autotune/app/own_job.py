@@ -16,7 +16,7 @@ from autotune.app.named_machines import ALL, as_devices
 from autotune.app.read_jobfile import Document, document_of, read_text
 from autotune.catalog.datasets import published, published_names
 from autotune.catalog.models import find_model
-from autotune.domain.config import FLASH, KNOBS
+from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 from autotune.domain.job import Beside
 from autotune.domain.jobvalues import shown, whole_or_zero
@@ -344,8 +344,8 @@ def _locked(made: Imported, overrides: Overrides) -> dict[str, Any]:
     locked |= {knob: meaning[knob] for knob in sorted(made.kept) if knob in meaning}
     locked |= {knob: made.knobs[knob] for knob in _placed_saves(made) if knob in made.knobs}
     locked |= {knob: v for knob, v in made.knobs.items() if v in KNOBS[knob].closed}
-    if meaning.get("packing") == "on" and made.knobs.get("attention") in FLASH:
-        locked["attention"] = made.knobs["attention"]  # others let rows see each other
+    if "attention" in made.knobs:  # another kernel rounds otherwise
+        locked["attention"] = made.knobs["attention"]
     return {knob: value for knob, value in locked.items() if knob not in opened}
 
 

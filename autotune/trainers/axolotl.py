@@ -158,10 +158,27 @@ def _read_saving(keys: Keys, made: Imported) -> None:
     if often and "checkpoint_every_steps" in made.knobs:
         msg = f"{keys.name}: saves_per_epoch and save_steps are both stated"
         raise InputError(msg, "axolotl takes one of them")
+    _keep_saves_of_the_best(keys, made)
     if often:
         made.saves_per_epoch = often
     elif "checkpoint_every_steps" not in made.knobs:
         made.saves_per_epoch = 1.0
+
+
+def _keep_saves_of_the_best(keys: Keys, made: Imported) -> None:
+    """Saves that meet the evaluations: axolotl then loads the best at the end without being asked.
+
+    Source: axolotl core/builders/base.py: load_best_model_at_end is on where it is not switched
+    off, there are rows to evaluate, and save_steps is a multiple of eval_steps.
+    """
+    every, evaluated = made.knobs.get("checkpoint_every_steps"), keys.number("eval_steps")
+    share, off = keys.at("val_set_size"), keys.at("load_best_model_at_end") is False
+    tested = bool(keys.at("test_datasets")) or (isinstance(share, int | float) and share > 0)
+    if not every or not evaluated or not tested or off or evaluated < 1:
+        return
+    if int(every) % int(evaluated) == 0:
+        why = "saves meet the evaluations, so axolotl loads the best checkpoint at the end"
+        made.keep("checkpoint_every_steps", "save_steps", int(every), why)
 
 
 def _read_checkpointing(keys: Keys, made: Imported) -> None:

@@ -87,3 +87,118 @@ def test_an_assumed_host_grows_with_its_devices(large: Any) -> None:
     (one,) = load_job(CASE_D, gpus=["h200-sxm"]).offers
     for field in ("cores", "ram_bytes", "shm_bytes", "disk_bytes"):
         assert getattr(eight.host, field) == 8 * getattr(one.host, field)
+
+
+@pytest.mark.parametrize("stated", ["flash_attention: true", "sdp_attention: true"])
+def test_a_stated_attention_kernel_is_kept_and_the_others_are_priced(
+    tmp_path: Path, stated: str
+) -> None:
+    path = tmp_path / "axolotl.yml"
+    path.write_text(AXOLOTL.read_text().replace("flash_attention: true", stated))
+    job = own(path)
+    kernel = job.today.attention
+    assert job.lock["attention"] == kernel
+    found = tune(job, QUICK)
+    assert found.best is not None
+    assert found.best.config.attention == kernel
+    others = {e.value for e in found.sensitivities if e.key == "attention"}
+    assert others
+    assert kernel not in others
+
+
+def test_an_attention_that_nobody_stated_is_searched(tmp_path: Path) -> None:
+    path = tmp_path / "axolotl.yml"
+    path.write_text(AXOLOTL.read_text().replace("flash_attention: true\n", ""))
+    assert "attention" not in own(path).lock
+
+
+@pytest.mark.parametrize(
+    "opening", [{"allow": ("attention",)}, {"set_values": {"attention": "sdpa"}}]
+)
+def test_a_stated_attention_is_opened_by_name(opening: dict[str, Any]) -> None:
+    overrides = Overrides(gpus=("h100-sxm",), stated={"data.rows": 52_000}, **opening)
+    job = load_jobs(AXOLOTL, overrides)[0].job
+    assert job.lock.get("attention") == opening.get("set_values", {}).get("attention")
+
+
+def test_a_kernel_that_no_machine_runs_is_not_kept_and_that_is_said() -> None:
+    overrides = Overrides(gpus=("t4",), stated={"data.rows": 52_000})
+    job = load_jobs(AXOLOTL, overrides)[0].job
+    assert "attention" not in job.lock
+    (note,) = [each for each in job.assumed if each.key == "lock.attention"]
+    assert note.value == "flash_attention_2 is not kept"
+    assert "compute capability 8.0" in note.why
+
+
+def test_the_kernel_of_a_job_files_own_run_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    text = (
+        "model: Qwen/Qwen2.5-0.5B\nmethod: {kind: lora}\ndata: {rows: 2000, max_length: 512}\n"
+        "train: {epochs: 1, global_batch_size: 8}\nhardware: [a100-80gb]\nevidence:\n"
+        "  - {today: true, config: {micro_batch_size: 4, attention: eager}}\n"
+    )
+    path.write_text(text)
+    job = load_job(path)
+    assert job.lock["attention"] == "eager"
+    found = tune(job, QUICK)
+    assert found.best is not None
+    assert found.best.config.attention == "eager"
+    sdpa = [e for e in found.sensitivities if (e.key, e.value) == ("attention", "sdpa")]
+    assert sdpa
+    assert sdpa[0].saved_s is not None
+    assert sdpa[0].saved_s > 0
+    path.write_text(text + "lock: {attention: sdpa}\n")
+    assert load_job(path).lock["attention"] == "sdpa"
+
+
+MEETING = "save_steps: 400\neval_steps: 200\n"
+
+
+def by_steps(text: str) -> str:
+    return text.replace("evals_per_epoch: 4\n", "").replace("saves_per_epoch: 1\n", MEETING)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kept"),
+    [
+        ("", "", True),
+        ("eval_steps: 200", "eval_steps: 300", False),
+        ("val_set_size: 0.05", "val_set_size: 0", False),
+        ("eval_steps: 200", "eval_steps: 200\nload_best_model_at_end: false", False),
+        ("eval_steps: 200", "eval_steps: 300\nload_best_model_at_end: true", True),
+    ],
+)
+def test_saves_from_which_the_best_is_loaded_stay_where_they_are(
+    tmp_path: Path, old: str, new: str, *, kept: bool
+) -> None:
+    path = tmp_path / "axolotl.yml"
+    path.write_text(by_steps(AXOLOTL.read_text()).replace(old, new))
+    job = own(path)
+    assert (job.lock.get("checkpoint_every_steps") == 400) is kept
+    if kept:
+        assert best(job).config.checkpoint_every_steps == 400
+
+
+@pytest.mark.parametrize("every", [200, 500])
+def test_the_trainers_own_best_model_holds_saves_and_limit(tmp_path: Path, every: int) -> None:
+    path = tmp_path / "training_args.json"
+    path.write_text(
+        '{"output_dir": "out", "per_device_train_batch_size": 4, "num_train_epochs": 2, '
+        f'"eval_strategy": "steps", "eval_steps": {every}, "save_steps": {every}, '
+        '"save_total_limit": 3, "load_best_model_at_end": true, "bf16": true}'
+    )
+    stated = {"model": "Qwen/Qwen2.5-0.5B", "method.kind": "lora", "data.rows": 20_000}
+    overrides = Overrides(gpus=("a100-80gb",), stated=stated)
+    job = load_jobs(path, overrides)[0].job
+    found = best(job).config
+    assert (found.checkpoint_every_steps, found.save_total_limit) == (every, 3)
+
+
+def test_an_evaluation_schedule_is_never_moved() -> None:
+    job = load_job(CASE_D)
+    assert job.evaluation is not None
+    for each in (
+        tune(job, QUICK),
+        tune(replace(job, limits=replace(job.limits, deadline_s=1.0)), QUICK),
+    ):
+        assert each.job.evaluation == job.evaluation

@@ -60,7 +60,8 @@ def test_an_axolotl_file_is_a_job_with_its_own_config_as_today() -> None:
     assert (job.today.micro_batch_size, job.today.attention) == (2, "flash_attention_2")
     assert job.today.checkpoint_every_steps == 125  # 1000 rows in batches of 8, once an epoch
     saves = {"checkpoint_every_steps": 125, "save_total_limit": 4}  # by the epoch, all of them
-    assert job.lock == {"optimizer": "adamw_bnb_8bit", **saves}
+    kept = {"attention": "flash_attention_2"}
+    assert job.lock == {"optimizer": "adamw_bnb_8bit", **kept, **saves}
 
 
 def test_what_was_ignored_is_listed() -> None:
