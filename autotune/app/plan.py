@@ -310,7 +310,10 @@ def _notes(
         )
     late = [run.name for run in found.runs if run.on[found.machine].misses]
     if late:
-        notes.append(f"{len(late)} kinds of runs miss a limit of theirs: {', '.join(late[:4])}")
+        notes.append(
+            f"{len(late)} kinds of runs are not sure enough to keep a limit of theirs (see each "
+            f"run's limits.confidence): {', '.join(late[:4])}"
+        )
     if machines > 1 and total.offer.watts is not None:
         notes.append(f"{machines} machines of one's own are planned: the file says what one is")
     elif machines > 1 and any(_owned(other.offer) for other in found.offers):

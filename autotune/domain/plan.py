@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from autotune.domain.limits import misses
+from autotune.domain.limits import misses, probability_within
+from autotune.domain.outcome import Spread
 
 if TYPE_CHECKING:
     from autotune.domain.device import Offer
     from autotune.domain.job import Assumption
     from autotune.domain.limits import LimitOdds, Miss
-    from autotune.domain.outcome import Estimated, Spread
+    from autotune.domain.outcome import Estimated
     from autotune.domain.schedule import Schedule
 
 Hours = Literal["model", "stated"]
@@ -168,3 +169,26 @@ class Plan:
     warnings: tuple[str, ...]
     assumed: tuple[Assumption, ...]
     wall_seconds: float
+
+    @property
+    def budget_probability(self) -> float | None:
+        """The probability that the runs kept stay within the budget; None where none can be told.
+
+        Which runs are kept goes by what each is expected to take. Their ranges are added end to
+        end: one model prices them all, so they err together.
+        """
+        subset = self.subset
+        if subset is None:
+            return None
+        kept = [(subset.kept.get(run.name, 0), run.on[self.machine]) for run in self.runs]
+        limit, own = subset.budget_usd, [(times, on.cost_usd) for times, on in kept]
+        if limit is None:
+            limit = subset.budget_device_s
+            count = self.offers[self.machine].offer.count
+            own = [(count * times, on.duration_s) for times, on in kept]
+        low, middle, high = (
+            sum(times * getattr(of, end) for times, of in own) for end in ("p10", "p50", "p90")
+        )
+        if limit is None or high <= low:
+            return None  # hours that were stated have no range
+        return probability_within(Spread(low, middle, high), limit)

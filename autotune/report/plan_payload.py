@@ -43,7 +43,7 @@ def plan_payload(found: Plan) -> Payload:
         "scaling": [_makespan(each) for each in found.scaling],
         "stated_scaling": [_makespan(each) for each in found.stated_scaling],
         "sharing": _sharing(found),
-        "subset": None if found.subset is None else _subset(found.subset),
+        "subset": None if found.subset is None else _subset(found.subset, found.budget_probability),
         "cuts": [
             {
                 "run": cut.name,
@@ -225,8 +225,9 @@ def _makespan(each: Makespan) -> Payload:
     }
 
 
-def _subset(subset: Subset) -> Payload:
+def _subset(subset: Subset, probability: float | None) -> Payload:
     return {
+        "probability": probability,  # that the runs kept stay within the budget
         "budget_usd": subset.budget_usd,
         "budget_device_s": subset.budget_device_s,
         "kept": dict(subset.kept),

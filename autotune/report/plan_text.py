@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.machine_text import machine_label
 from autotune.domain.units import HOUR_S, format_count, format_seconds, format_usd
 from autotune.report.blocks import Bullets, Paragraph, Section, Table
+from autotune.report.limits import chances
 from autotune.report.markdown import sections_markdown
 from autotune.report.phrases import config_phrase
 from autotune.report.plan_schedule import (
@@ -332,6 +333,9 @@ def subset_section(payload: Payload) -> Section:
         f"{subset['priority']:g} of {subset['of_priority']:g} of all priority, for "
         f"{format_usd(subset['cost_usd'])} and {hours(subset['device_s'])} of GPU time."
     )
+    sure = subset["probability"]
+    text += " The choice goes by what runs are expected to take"
+    text += f": the budget is kept with {chances(sure)}." if sure is not None else "."
     if not subset["left_out"]:
         return Section("Within the budget", (Paragraph(f"{text} Everything fits.", "good"),))
     items = [f"kept: {_counted(subset['kept'])}", f"left out: {_counted(subset['left_out'])}"]

@@ -14,6 +14,8 @@ from autotune.app.campaign_subset import Item, best_subset, parse_budget, what_t
 from autotune.app.plan import PlanOptions, exit_status, plan
 from autotune.app.read_campaign import load_campaign
 from autotune.domain.errors import InputError
+from autotune.domain.limits import held_with
+from autotune.report.limits import chances
 from autotune.report.plan_payload import plan_payload
 from autotune.report.plan_text import plan_text
 
@@ -238,7 +240,30 @@ def test_a_run_that_misses_its_own_limit_is_exit_4(tmp_path: Path) -> None:
         tmp_path, MODELLED.replace("defaults:\n", "defaults:\n  limits: {deadline: 30s}\n", 1)
     )
     assert exit_status(found) == 4
-    assert any("miss a limit" in note for note in found.warnings)
+    assert any("not sure enough to keep a limit" in note for note in found.warnings)
+
+
+@pytest.mark.parametrize("sure", [0.6, 0.9])
+def test_a_budget_says_how_likely_the_runs_it_keeps_stay_within_it(
+    tmp_path: Path, sure: float
+) -> None:
+    whole = planned(tmp_path, MODELLED)
+    total = whole.offers[whole.machine].cost_usd
+    found = planned(tmp_path, MODELLED, budget=f"{held_with(total, sure):.6f} USD")
+    assert found.subset is not None
+    assert not found.subset.left_out
+    told = found.budget_probability
+    assert told == pytest.approx(sure, abs=0.01)
+    payload = plan_payload(found)
+    assert payload["subset"]["probability"] == told
+    assert f"the budget is kept with {chances(told)}." in " ".join(plan_text(payload).split())
+
+
+def test_stated_hours_have_no_range_to_be_sure_of(tmp_path: Path) -> None:
+    found = planned(tmp_path, HOURS_ONLY, budget="5h")
+    assert found.subset is not None
+    assert found.budget_probability is None
+    assert "the budget is kept with" not in plan_text(plan_payload(found))
 
 
 ITEMS = st.lists(
