@@ -336,7 +336,7 @@ def _changes_section(payload: RecommendationPayload) -> Section:
     narrowest = payload.get("narrowest", "")
     if narrowest:
         items.insert(0, narrowest)
-    if not job["lengths_known"]:
+    if not job["lengths_known"] and "lengths" not in narrowest:
         items.append(
             "real row lengths (`--data FILE` counts them, or state data.lengths): shorter rows "
             "make the run shorter and smaller"

@@ -51,6 +51,7 @@ COMMANDS = 4  # that are shown at most; the others are folded
 EVERY, AN_HOUR = "Every machine and configuration", "What an hour saved costs"
 BILLS = "Where the time and the memory go"
 ELSEWHERE = "autotune recompute"
+_ASKS_LENGTHS = re.compile(r"(no|real) row lengths|the rows' lengths")
 CHECKED = "autotune verify"  # the last command that is shown
 
 
@@ -100,6 +101,8 @@ def questions(payload: RecommendationPayload) -> list[Question]:
 def _of_a_pick(payload: RecommendationPayload, sections: Sections) -> list[Question]:
     what = _what(payload, sections)
     why, machine = _why(payload, sections, what[1]), _machine(payload, sections)
+    warnings = _but_lengths(sections.take("Warnings"), payload)
+    sections.left.append(warnings)
     run = _run(sections)
     return [what[0], why, machine, _sure(payload, sections), run]
 
@@ -304,9 +307,10 @@ def _sure(payload: RecommendationPayload, sections: Sections) -> Question:
     best = payload["best"]
     answer = f"{rests_on(best)}." if best else ""
     probes = sections.take("Probes")
-    changes = sections.take("What would change")
+    changes = _but_lengths(sections.take("What would change"), payload)
     choices = [sections.take("What your own"), sections.take("Around")]
-    closed, opening = sections.take("What closed settings"), opening_words(payload, 1)
+    settings = [sections.take("What closed settings"), sections.take("Worth a probe")]
+    opening = "" if lengths_open(payload["job"]) else opening_words(payload, 1)
     around = [section_html(each) for each in reversed(choices)]
     readings = sections.take_all("What the measured")
     said = sections.take("What the job file says")
@@ -323,7 +327,7 @@ def _sure(payload: RecommendationPayload, sections: Sections) -> Question:
             for each in changes.blocks
         ),
         *blocks_html([Paragraph(opening)] if opening else []),
-        folded(closed),
+        fold("What closed and unmeasured settings are worth", *map(section_html, settings)),
         *(folded(each) for each in readings),
         folded(said),
         fold("What your other choices are worth", *around),
@@ -333,6 +337,17 @@ def _sure(payload: RecommendationPayload, sections: Sections) -> Question:
     return Question(
         "sure", "How sure", "How sure is it? What would change it?", tag("p", answer), content
     )
+
+
+def _but_lengths(section: Section, payload: RecommendationPayload) -> Section:
+    """Without the row lengths that are missing: the first answer asks for them."""
+    if not lengths_open(payload["job"]):
+        return section
+    lists = [block for block in section.blocks if isinstance(block, Bullets)]
+    kept = [
+        (each, [item for item in each.items if not _ASKS_LENGTHS.search(item)]) for each in lists
+    ]
+    return Section(section.title, tuple(Bullets(tuple(i), b.tone) for b, i in kept if i))
 
 
 def _of_none(payload: RecommendationPayload, sections: Sections) -> list[Question]:
