@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from autotune.app import lengths as length_rules
 from autotune.app.dataset import count_dataset, notes_of
 from autotune.app.published_rows import published_lengths, published_rows, rows_are_full
+from autotune.app.stated_lengths import check_lengths
 from autotune.app.stored_base import base_of
 from autotune.catalog.text_tokens import BYTES_PER_TOKEN
 from autotune.cost.parameters import parameter_count, resolve_targets
@@ -154,6 +155,7 @@ def data_of(jobfile: JobFile, model: Model, base_dir: Path, assumed: Assumed) ->
         found = length_rules.all_full(max_length)
     else:
         found = _lengths(section, histogram, max_length, assumed)
+    check_lengths(section, found)
     if section.padding is None:
         why = "not stated; what transformers' collators do with padding=True"
         _assume(assumed, "data.padding", padding, why)

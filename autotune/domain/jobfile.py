@@ -126,8 +126,8 @@ class DataSection(Section):
     @model_validator(mode="after")
     def _agrees(self) -> DataSection:
         lengths = self.lengths
-        if self.dataset is not None and lengths is not None:
-            msg = "lengths come from the dataset; state one of dataset and lengths"
+        if self.dataset is not None and lengths is not None and lengths.histogram is not None:
+            msg = "lengths come from the dataset; state one of dataset and lengths.histogram"
             raise wrong(msg)
         if self.tokenizer is not None and self.dataset is None:
             msg = "tokenizer is for counting the tokens of a dataset, and none is stated"

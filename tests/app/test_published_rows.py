@@ -160,3 +160,46 @@ def test_a_mean_that_was_published_is_kept() -> None:
             lengths = from_published((each,), 100_000)
             assert lengths.mean == pytest.approx(each.mean, rel=0.01)
     assert published("tatsu-lab/alpaca", 32_000)
+
+
+def counted(tmp_path: Path, lengths: str) -> Job:
+    """Ten rows of 10, 20 .. 100 bytes, which are their tokens."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("\n".join(json.dumps({"text": "x" * n}) for n in range(10, 101, 10)))
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "model: Qwen/Qwen2.5-0.5B\nmethod: {kind: lora}\nhardware: [a100-80gb]\n"
+        f"data: {{dataset: rows.jsonl, tokenizer: bytes, lengths: {lengths}}}\n"
+    )
+    return load_job(job)
+
+
+def test_stated_lengths_that_the_data_set_has_are_taken_as_counted(tmp_path: Path) -> None:
+    job = counted(tmp_path, "{p50: 55, p95: 100, max: 100}")
+    assert job.lengths.basis == "counted"
+    assert job.lengths.maximum == 100
+
+
+@pytest.mark.parametrize(
+    ("lengths", "says"),
+    [
+        ("{p50: 55, p95: 80, max: 80}", "data.lengths.p95 is 80, but rows.jsonl has p95 100"),
+        ("{p50: 20, p95: 100, max: 100}", "data.lengths.p50 is 20, but rows.jsonl has p50 55"),
+        ("{p50: 90, p95: 100, max: 100}", "data.lengths.p50 is 90"),
+        ("{p50: 55, p95: 97, max: 97, mean: 90}", "data.lengths.mean is 90"),
+    ],
+)
+def test_lengths_that_contradict_the_data_set_are_refused_with_both(
+    tmp_path: Path, lengths: str, says: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        counted(tmp_path, lengths)
+    assert says in str(caught.value)
+    assert "without data.lengths the rows' own are taken" in str(caught.value.hint)
+
+
+def test_a_stated_maximum_below_the_longest_row_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        counted(tmp_path, "{p50: 55, p95: 95, max: 95}")
+    assert "data.lengths.max is 95, but rows.jsonl has max 100 tokens" in str(caught.value)
+    assert "or state data.max_length 95, and longer rows are cut" in str(caught.value.hint)
