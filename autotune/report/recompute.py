@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.paths import near
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 from autotune.report.answer import assumed_section, warnings_section
 from autotune.report.bars import MEMORY_LABELS, TIME_LABELS
@@ -181,7 +182,7 @@ def leads(payload: Payload, parts: Sequence[Payload]) -> tuple[Block, ...]:
     for verdict, names in by_verdict.items():
         text = f"{title}: {verdict} for {', '.join(names)}."
         blocks.append(Paragraph(text, "strong"))
-    blocks.append(Paragraph(f"Recomputed from {payload['run']}.", "quiet"))
+    blocks.append(Paragraph(f"Recomputed from {near(payload['run'])}.", "quiet"))
     return tuple(blocks)
 
 
