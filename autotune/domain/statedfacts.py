@@ -6,7 +6,7 @@ say of its circumstances (machine, rows, length, config) is as in the job.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, model_validator
 
@@ -68,7 +68,9 @@ def entries(value: object) -> object:
     return [value] if isinstance(value, dict) else empty_list(value)
 
 
-def _few(value: dict[str, Any]) -> dict[str, Any]:
+def _few(value: object) -> object:
+    if not isinstance(value, dict):
+        return value  # refused by its type
     if not value or len(value) > MOST_NAMED:
         msg = f"{len(value)} named figures, and 1 to {MOST_NAMED} are taken"
         raise wrong(msg)

@@ -107,6 +107,7 @@ def problem(folder: Path, values: object, **changes: Any) -> str:
         ("software", {"torch": 2.1}, "put it in quotes"),
         ("train", None, "or none for evaluation only"),
         ("hardware", [], "at least 1 item"),
+        ("stated", [{"savings": False}], "must be a mapping"),
         ("evidence.0.measured", {}, "at least one of"),
         ("evidence.0.measured.duration", "0 h", "above zero"),
         ("evidence.0.config.micro_batch_size", 3, "does not make the global batch of 8"),
