@@ -13,6 +13,7 @@ from autotune.app.pricing import bills_of
 from autotune.domain.config import KNOBS
 from autotune.domain.recommendation import Decisive
 from autotune.domain.units import format_seconds, format_usd
+from autotune.report.price_marks import marked_name
 from autotune.search.by_offer import bill_of_offer
 from autotune.search.selection import choosable
 
@@ -60,6 +61,8 @@ def opened_note(best: Estimated, others: Sequence[Relaxation]) -> str:
     machine = next((each for each in others if each.kind == "machine"), None)
     if machine is not None:
         figures = f"{format_seconds(machine.duration_s)}, {format_usd(machine.cost_usd)}"
+        marks = machine.offer.price_marks if machine.offer is not None else ()
+        figures = marked_name(figures, {"price_marks": marks})
         text += f". Without it {machine.change}: {figures}"
     return Decisive(text)
 
