@@ -126,6 +126,15 @@ def test_rows_of_unknown_length_give_a_range_and_no_saving(samples: Samples) -> 
     assert "what was measured of today's run sets the scale at both ends" in _flat(_screen(settled))
 
 
+def test_published_row_lengths_are_said_with_how_to_count_ones_own(samples: Samples) -> None:
+    lengths = replace(samples.full.job.lengths, basis="published", log_sd=0.12)
+    rec = replace(samples.full, job=replace(samples.full.job, lengths=lengths))
+    shown = _flat(_screen(rec))
+    assert "Row lengths are as published for this data set, not counted" in shown
+    assert "row lengths: `--data FILE` counts your rows" in shown
+    assert "data.tokenizer" not in shown
+
+
 def test_estimated_row_lengths_are_said_with_their_range(samples: Samples) -> None:
     lengths = replace(samples.full.job.lengths, basis="estimated", log_sd=0.2)
     rec = replace(samples.full, job=replace(samples.full.job, lengths=lengths))

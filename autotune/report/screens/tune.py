@@ -279,6 +279,8 @@ def _checks(payload: RecommendationPayload) -> list[str]:
 
 
 def _how_to_state_lengths(payload: RecommendationPayload) -> str:
+    if payload["job"].get("lengths_basis") == "published":
+        return "row lengths: `--data FILE` counts your rows"
     if payload["job"]["lengths_known"]:  # estimated
         return "row lengths: name the model's tokenizer, `--set data.tokenizer=FOLDER`"
     asked = payload.get("asked")
