@@ -114,7 +114,7 @@ def test_case_e_is_one_table_over_machines_and_variants(tmp_path: Path) -> None:
 def test_case_e_longer_than_a_session_starts_again_and_says_so() -> None:
     arguments = ("compare", "jobs/t4_to_a100_gemma2.yaml", "--set", "data.rows=20000")
     _, free = answer(*arguments)
-    code, short = answer(*arguments, "--set", "limits.max_session=3h")
+    code, short = answer(*arguments, "--set", "limits.max_session=4h")
     before, after = (
         next(row for row in found["rows"] if row["device"] == "t4") for found in (free, short)
     )
@@ -122,7 +122,7 @@ def test_case_e_longer_than_a_session_starts_again_and_says_so() -> None:
     assert after["misses"][0]["limit"] == "max_session"
     assert after["time_s"]["lost_work"] > before["time_s"]["lost_work"]
     assert sum(after["time_s"].values()) == pytest.approx(after["duration_s"]["p50"])
-    assert code == 0  # the other machine ends within one session
+    assert code == 0  # the other machine ends within one session, with eight chances in ten
 
 
 def test_a_comparison_prints_in_every_format() -> None:
