@@ -79,9 +79,10 @@ def step(found: Verification) -> Any:
     return next(line for line in found.lines if line.what == "step_time")
 
 
-def again(made: Path) -> Any:
-    """The answer of another `tune` of the job: its median step and the interval of its duration."""
-    return tune(load_job(made / "tiny_cpu.yaml"), Options(fidelity="formula", trials=5)).best
+def again(made: Path, **lock: str) -> Any:
+    """The pick of another `tune` of the job, with some knobs locked."""
+    job = load_job(made / "tiny_cpu.yaml", set_values=lock)
+    return tune(job, Options(fidelity="formula", trials=5)).best
 
 
 @pytest.mark.parametrize("steps", [12, 60])
@@ -150,7 +151,8 @@ def test_after_verify_tune_is_closer_to_the_measured_step_and_surer(
     found = verify(made / "run", record(tmp_path / "o.jsonl", [measured] * STEPS))
     after = again(made)
     assert (before.basis, after.basis) == ("modelled", "calibrated")
-    assert after.step_time_s == pytest.approx(measured, rel=0.02)
+    planned = again(made, micro_batch_size="8")  # a run mostly of loading ties with others
+    assert planned.step_time_s == pytest.approx(measured, rel=0.02)
     learned = {item.component: item for item in found.learned}
     assert learned["compute"].log_sd == pytest.approx(0.08)  # a processor's own is 0.6
 
