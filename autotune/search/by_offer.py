@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 def best_of_each_offer(
     bill: Bill, objective: Objective, among: Iterable[int] | None = None
 ) -> list[int]:
-    """The cheapest (or soonest) candidate of every offer; where none fits, the nearest to it.
+    """The cheapest (or soonest) candidate of every offer; where memory is short, the nearest to it.
 
+    An offer whose host alone is short (disk, memory) is left out: its figures are of no run.
     among: of these alone; an offer none of whose fitting candidates is among them is left out.
     """
     first, second = figures(bill, objective)
@@ -32,7 +33,7 @@ def best_of_each_offer(
         pool = at[fits[at]]
         if len(pool):  # what is free is free whatever it takes: then the soonest
             found.append(int(pool[np.lexsort((second[pool], first[pool]))[0]]))
-        elif len(at) and not choosable(bill)[at].any():
+        elif len(at) and (bill.memory_violation[at] > 0).all():
             found.append(int(at[np.argmin(bill.memory_violation[at])]))
     return found
 
