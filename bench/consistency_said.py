@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Payload = dict[str, Any]
 TIME = r"-?[\d.,]+ (?:ms|s|min|h|d)"
+HAIR = 1e-9
 HIDDEN = re.compile(r"<(style|script)\b.*?</\1>", re.DOTALL)
 
 
@@ -98,7 +99,11 @@ def _steps(_: Payload, row: Payload, text: str) -> Iterator[str]:
 
 
 def _between(low: float, high: float) -> list[float]:
-    """Waiting before the first batch is no step, and the bill counts it as waiting."""
+    """Waiting before the first batch is no step, and the bill counts it as waiting.
+
+    A hair wider than both ends: the last digit of a sum may round the other way.
+    """
+    low, high = low * (1.0 - HAIR), high * (1.0 + HAIR)
     return [low + (high - low) * i / 1000.0 for i in range(1001)]
 
 
