@@ -133,6 +133,11 @@ FAULTS: dict[str, Fault] = {
             _FAR_OFF,
             Change(
                 "app/probed_tune.py",
+                "modelled = CostModel(priced.job, priced.calibration)",
+                "modelled = CostModel(priced.job, type(priced.calibration)())",
+            ),
+            Change(
+                "app/probed_tune.py",
                 "    found |= explain.derived_reasons(bill.job, best.row)\n",
                 "    found |= explain.derived_reasons(bill.job, bill.estimate(best.index))\n",
             ),

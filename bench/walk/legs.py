@@ -194,15 +194,17 @@ def _compared(held: Answer, plan: Answer) -> None:
 def learn(walk: Walk) -> None:
     """Tune again: better by what the verified run taught, or the reason why it taught nothing."""
     held = walk.terminal.type(walk.found(walk.tiny, "autotune verify"), "--format json").json
-    if _nothing_learned(held):
+    _asked_anew(walk, held)
+
+
+def _asked_anew(walk: Walk, held: Answer) -> None:
+    """The next tune after a verify: named where something was learned, else typed as before."""
+    command = "autotune tune jobs/tiny_cpu.yaml"
+    if held["calibration"]:
+        command = walk.found(held, command)
+    elif not held["log"]["spoiled"]:
         return
-    again = walk.terminal.type(walk.found(held, "autotune tune jobs/tiny_cpu.yaml"))
-    _taught(walk.tiny, held, walk.kept(again))
-
-
-def _nothing_learned(held: Answer) -> bool:
-    """Whether a verified run taught nothing, so that asking anew is no step to name."""
-    return not held["calibration"]
+    _taught(walk.tiny, held, walk.tuned(command))
 
 
 def _taught(before: Answer, held: Answer, after: Answer) -> None:
@@ -251,9 +253,7 @@ def train(walk: Walk) -> None:
         raise WalkError(msg)
     _compared(whole, walk.tiny)
     terminal.type(verify)
-    if not _nothing_learned(whole):
-        again = walk.tuned(walk.found(whole, "autotune tune jobs/tiny_cpu.yaml"))
-        _taught(walk.tiny, whole, again)
+    _asked_anew(walk, whole)
 
 
 def _steps_in(log: Path) -> int:

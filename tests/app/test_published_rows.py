@@ -150,7 +150,7 @@ def test_published_lengths_rise_stay_within_and_average_to_their_mean(
     assert lengths.mean == pytest.approx(float((quantiles[:-1] + quantiles[1:]).mean() / 2))
     assert 0 <= lengths.log_sd <= max(each.log_sd for each in found) + 1e-9
     least = min(each.p50 for each in found)
-    assert lengths.mean <= max(each.mean or 1.6 * each.p95 for each in found) * 1.02
+    assert lengths.mean <= max(each.mean or 1.6 * each.p95 for each in found) * 1.05
     assert lengths.mean >= 0.5 * min(least, max_length)
 
 
