@@ -29,6 +29,7 @@ FEASIBLE, SAFE = 0.9, 0.95
 CERTAIN = 0.01  # chance of fitting up to which a failure may be called certain
 IN_TRAINING = ("compute", "bandwidth", "launch", "communication")
 FIRST_BATCH_S = 120.0  # [s] the loader's start, which is waiting and no step
+AT_RISK = 0.8  # of usable memory, from which on a need within it may yet be too close
 
 
 def contradictions(payload: Payload) -> list[str]:
@@ -368,7 +369,7 @@ def _comparison(payload: Payload) -> Iterator[str]:
         yield from (f"rows[{i}]: {text}" for text in found)
     for miss in payload["infeasible"]:
         short = miss["required_bytes"], miss["available_bytes"]
-        if None not in short and short[0] <= short[1] and miss["reason"] == "memory":
+        if None not in short and short[0] <= AT_RISK * short[1] and miss["reason"] == "memory":
             yield f"{miss['device']} is short of memory with {short[0]} of {short[1]} bytes"
 
 

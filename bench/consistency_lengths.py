@@ -29,8 +29,10 @@ def lengths_agree(payload: Payload) -> Iterator[str]:
     if job["lengths_known"] or row is None:
         yield "row lengths are known or nothing fits, and there is a bill for short rows"
         return
+    # Rows of many lengths cost a compiled model its fixed shapes: short ones may then take longer.
+    held = not short["settled"] and row["config"]["compile"] == "off"
     for figure in ("duration_s", "cost_usd"):
-        if not short["settled"] and short[figure]["p50"] > row[figure]["p50"] * (1 + RAGGED):
+        if held and short[figure]["p50"] > row[figure]["p50"] * (1 + RAGGED):
             yield f"short rows take more than full ones: {figure} {short[figure]['p50']}"
         ends = [short[figure][name] for name in ("p10", "p50", "p90")]
         if ends != sorted(ends):
