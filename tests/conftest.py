@@ -7,6 +7,13 @@ import signal
 import tempfile
 from pathlib import Path
 
+from hypothesis import settings
+
+# The same examples each time, so that a change is judged and not the draw; new ones are drawn with
+# `pytest --hypothesis-profile=default`. How long one takes is the machine's affair.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
+
 
 def pytest_configure() -> None:
     """Take SIGINT back where it is ignored, as in `make test &` of a script and under some CI.
