@@ -102,8 +102,8 @@ def tune(
     Args:
         job: a `Job`, or the path of a job file.
         gpus: replaces the file's hardware: "NAME" or "NAME:N", or "all".
-        options: fields of `autotune.app.tune.Options`: objective, sampler, trials, seed, run_dir,
-            space, fidelity, exports, resume, storage.
+        options: fields of `autotune.app.tune.Options`: objective, sampler, trials, seed,
+            run_dir, space, fidelity, exports, resume, storage.
 
     Raises:
         InputError: for anything wrong in the job or the options.
@@ -151,7 +151,8 @@ def compare(
     Args:
         job: a `Job`, or the path of a job file; its variants are compared beside each other.
         gpus: replaces the file's hardware, as in `tune`; also "NAME:N@PRICE".
-        options: fields of `autotune.app.compare.CompareOptions`: space, objective, fidelity.
+        options: fields of `autotune.app.compare.CompareOptions`: space, objective,
+            fidelity.
 
     Raises:
         InputError: for anything wrong in the job or the options.
@@ -205,8 +206,8 @@ def recompute(
     Args:
         run: a run folder, or a job file; the last run if left out.
         gpus: other hardware, as in `tune`.
-        changes: fields of `autotune.app.overrides.Overrides` (price, set_values, deadline, ...) and
-            of `autotune.app.recompute.RecomputeOptions` (software, vary, fidelity, ...).
+        changes: fields of `autotune.app.overrides.Overrides` (price, set_values, deadline,
+            ...) and of `autotune.app.recompute.RecomputeOptions` (software, vary, fidelity, ...).
 
     Raises:
         InputError: for no run, a damaged one, or anything wrong in the changes.

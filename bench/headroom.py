@@ -5,12 +5,12 @@ have not seen their group, and judged at every share of the driver's total kept 
 predicted need against what the share leaves. Offered: that, and nine chances in ten that it fits.
 Expected: by bytes, each prediction off by its own spread, so that no single run decides by a hair.
 
-The default (`autotune.app.contract.VRAM_HEADROOM`, 3 %) is the smallest hundredth at which bytes
-alone are expected to call at most one in twenty of the failed runs a fit, and `MARGIN` more. The
-curve asks for 2 %. One configuration at the edge of the card decides it (a 70B model in nf4 on two
-of them, six times out of memory and twice finished), so an error of 1 % in its predicted need moves
-the answer by a hundredth: the margin. Larger shares refuse finished runs and no failed one, since
-the chance of fitting refuses those at any share.
+The default (`autotune.app.contract.VRAM_HEADROOM`, 3 %) is the smallest hundredth at which
+bytes alone are expected to call at most one in twenty of the failed runs a fit, and `MARGIN` more.
+The curve asks for 2 %. One configuration at the edge of the card decides it (a 70B model in nf4 on
+two of them, six times out of memory and twice finished), so an error of 1 % in its predicted need
+moves the answer by a hundredth: the margin. Larger shares refuse finished runs and no failed one,
+since the chance of fitting refuses those at any share.
 """
 
 from __future__ import annotations
