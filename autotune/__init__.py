@@ -18,8 +18,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autotune.domain.answer.comparison import Comparisons
+    from autotune.domain.answer.plan import Plan
+    from autotune.domain.answer.recommendation import Recommendation
+    from autotune.domain.answer.recompute import Recomputation
+    from autotune.domain.answer.verification import Verification
     from autotune.domain.calibration import Calibration
-    from autotune.domain.comparison import Comparisons
     from autotune.domain.config import Config
     from autotune.domain.device import Device, Host, Offer
     from autotune.domain.errors import AutotuneError, InputError
@@ -27,11 +31,7 @@ if TYPE_CHECKING:
     from autotune.domain.model import Model
     from autotune.domain.observation import Observation
     from autotune.domain.outcome import Estimated, Failed, Infeasible, Measured
-    from autotune.domain.plan import Plan
-    from autotune.domain.recommendation import Recommendation
-    from autotune.domain.recompute import Recomputation
     from autotune.domain.space import SearchSpace
-    from autotune.domain.verification import Verification
     from autotune.training.callback import TrainerCallback
 
 __all__ = [
@@ -102,15 +102,15 @@ def tune(
     Args:
         job: a `Job`, or the path of a job file.
         gpus: replaces the file's hardware: "NAME" or "NAME:N", or "all".
-        options: fields of `autotune.app.tune.Options`: objective, sampler, trials, seed,
+        options: fields of `autotune.app.tune.tune.Options`: objective, sampler, trials, seed,
             run_dir, space, fidelity, exports, resume, storage.
 
     Raises:
         InputError: for anything wrong in the job or the options.
     """
     from autotune.app.notebook import shown
-    from autotune.app.tune import Options
-    from autotune.app.tune import tune as find
+    from autotune.app.tune.tune import Options
+    from autotune.app.tune.tune import tune as find
 
     if "run_dir" in options:
         options["run_dir"] = Path(options["run_dir"])
@@ -151,16 +151,16 @@ def compare(
     Args:
         job: a `Job`, or the path of a job file; its variants are compared beside each other.
         gpus: replaces the file's hardware, as in `tune`; also "NAME:N@PRICE".
-        options: fields of `autotune.app.compare.CompareOptions`: space, objective,
+        options: fields of `autotune.app.compare.compare.CompareOptions`: space, objective,
             fidelity.
 
     Raises:
         InputError: for anything wrong in the job or the options.
     """
-    from autotune.app.compare import CompareOptions
-    from autotune.app.compare import compare as find
-    from autotune.app.load_job import NamedJob, load_jobs
-    from autotune.app.overrides import Overrides
+    from autotune.app.compare.compare import CompareOptions
+    from autotune.app.compare.compare import compare as find
+    from autotune.app.job.load import NamedJob, load_jobs
+    from autotune.app.job.overrides import Overrides
 
     if isinstance(job, (str, Path)):
         jobs = load_jobs(Path(job), Overrides(gpus=_names(gpus)))
@@ -182,15 +182,15 @@ def plan(
         campaign: the path of a campaign file.
         gpus: replaces the file's hardware, as in `tune`.
         price: such as "0.59 USD/h", of every machine.
-        options: fields of `autotune.app.plan.PlanOptions`: parallel, budget, hours,
+        options: fields of `autotune.app.campaign.plan.PlanOptions`: parallel, budget, hours,
             hours_per_day, barrier, share, objective, fidelity, space.
 
     Raises:
         InputError: for anything wrong in the campaign or the options.
     """
-    from autotune.app.plan import PlanOptions
-    from autotune.app.plan import plan as find
-    from autotune.app.read_campaign import load_campaign
+    from autotune.app.campaign.file import load_campaign
+    from autotune.app.campaign.plan import PlanOptions
+    from autotune.app.campaign.plan import plan as find
 
     return find(load_campaign(campaign, gpus=_names(gpus), price=price), PlanOptions(**options))
 
@@ -206,17 +206,18 @@ def recompute(
     Args:
         run: a run folder, or a job file; the last run if left out.
         gpus: other hardware, as in `tune`.
-        changes: fields of `autotune.app.overrides.Overrides` (price, set_values, deadline,
-            ...) and of `autotune.app.recompute.RecomputeOptions` (software, vary, fidelity, ...).
+        changes: fields of `autotune.app.job.overrides.Overrides` (price, set_values, deadline,
+            ...) and of `autotune.app.recompute.recompute.RecomputeOptions` (software, vary,
+            fidelity, ...).
 
     Raises:
         InputError: for no run, a damaged one, or anything wrong in the changes.
     """
     from dataclasses import fields
 
-    from autotune.app.overrides import Overrides
-    from autotune.app.recompute import RecomputeOptions
-    from autotune.app.recompute import recompute as again
+    from autotune.app.job.overrides import Overrides
+    from autotune.app.recompute.recompute import RecomputeOptions
+    from autotune.app.recompute.recompute import recompute as again
 
     of_job = {item.name for item in fields(Overrides)} & set(changes)
     overrides = Overrides(gpus=_names(gpus), **{name: changes.pop(name) for name in of_job})
@@ -236,13 +237,13 @@ def verify(
             log, of the last run.
         log: a trainer_state.json, a Trainer's output folder, a CSV of steps and times, or an
             observations.jsonl.
-        options: fields of `autotune.app.verify.VerifyOptions`: gpu, elapsed, next_runs.
+        options: fields of `autotune.app.verify.verify.VerifyOptions`: gpu, elapsed, next_runs.
 
     Raises:
         InputError: when the log is damaged, of another job, or says nothing of time.
     """
-    from autotune.app.verify import VerifyOptions
-    from autotune.app.verify import verify as hold
+    from autotune.app.verify.verify import VerifyOptions
+    from autotune.app.verify.verify import verify as hold
 
     job, read = (None, run) if log is None else (Path(run), log)
     return hold(job, Path(read), VerifyOptions(**options))
@@ -253,7 +254,7 @@ def _names(gpus: Sequence[str]) -> tuple[str, ...]:
 
 
 def _job(job: Job | str | Path, gpus: Sequence[str]) -> Job:
-    from autotune.app.load_job import load_job
+    from autotune.app.job.load import load_job
 
     if isinstance(job, (str, Path)):
         return load_job(Path(job), gpus=_names(gpus))

@@ -169,8 +169,8 @@ def _verdict(row: Payload, _: Payload) -> Iterator[str]:
 
 def surest(*, crowded: bool) -> float:
     """The probability that tested claims of a fit bear."""
-    from autotune.cost import fit_claims
-    from autotune.cost.memory_constants import memory_constants
+    from autotune.cost.memory.constants import memory_constants
+    from autotune.cost.spread import fit_claims
 
     return fit_claims.surest(crowded=crowded, claims=memory_constants().claims) + CLOSE
 

@@ -7,7 +7,7 @@ import re
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
-from autotune.report.limits import chances
+from autotune.report.sections.limits import chances
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,9 +24,9 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.load_job import load_job
-from autotune.app.probe_plan import ProbeOptions
-from autotune.app.probe_study import probe_candidates
+from autotune.app.job.load import load_job
+from autotune.app.probing.plan import ProbeOptions
+from autotune.app.probing.study import probe_candidates
 from autotune.domain.config import Config
 from autotune.probe import device as devices
 from autotune.probe.record import ProbeRecord, config_of, read_records
@@ -41,7 +41,7 @@ from bench.probed import bill_of, truth_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from autotune.app.probe import Probed
+    from autotune.app.probing.probe import Probed
     from autotune.cost.model import Bill
     from autotune.domain.job import Job
     from bench.probed import Truth

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.estimate import estimate
-from autotune.app.load_job import load_job
-from autotune.cost.fit_claims import Claims
+from autotune.app.job.load import load_job
+from autotune.cost.spread.fit_claims import Claims
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -31,11 +31,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.load_job import jobs_of_line
-from autotune.app.overrides import Overrides
+from autotune.app.job.load import jobs_of_line
+from autotune.app.job.overrides import Overrides
 from autotune.domain.config import Config
 from autotune.probe import device as devices
-from autotune.probe.narrow import fit_share, until_sure
+from autotune.probe.near_limit import fit_share, until_sure
 from autotune.probe.outcomes import INTERRUPTED
 from autotune.probe.record import ProbeLog
 from autotune.probe.request import Effort, key_of, request_for

@@ -20,8 +20,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.load_job import load_job
-from autotune.app.runs import write_text
+from autotune.app.job.load import load_job
+from autotune.app.runs.folder import write_text
 from autotune.domain.device import Device, Host
 from autotune.probe import device as devices
 from autotune.probe.record import ProbeLog

@@ -5,7 +5,7 @@ have not seen their group, and judged at every share of the driver's total kept 
 predicted need against what the share leaves. Offered: that, and nine chances in ten that it fits.
 Expected: by bytes, each prediction off by its own spread, so that no single run decides by a hair.
 
-The default (`autotune.app.contract.VRAM_HEADROOM`, 3 %) is the smallest hundredth at which
+The default (`autotune.app.job.defaults.VRAM_HEADROOM`, 3 %) is the smallest hundredth at which
 bytes alone are expected to call at most one in twenty of the failed runs a fit, and `MARGIN` more.
 The curve asks for 2 %. One configuration at the edge of the card decides it (a 70B model in nf4 on
 two of them, six times out of memory and twice finished), so an error of 1 % in its predicted need
@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any
 from autotune.app.validate import SHIPPED_ROWS
 from autotune.cost.model import CostModel
 from autotune.domain.outcome import FEASIBLE_PROBABILITY
-from autotune.evidence.memory_refit import refit_memory
-from autotune.evidence.memory_rows import once
-from autotune.evidence.public_csv import read_cases
-from autotune.evidence.residuals import predict, residuals, with_memory
+from autotune.evidence.fit.memory_refit import refit_memory
+from autotune.evidence.fit.memory_rows import once
+from autotune.evidence.record.public_csv import read_cases
+from autotune.evidence.validation.residuals import predict, residuals, with_memory
 
 if TYPE_CHECKING:
-    from autotune.evidence.case import MeasuredCase
-    from autotune.evidence.residuals import Prediction, Residual
+    from autotune.evidence.record.case import MeasuredCase
+    from autotune.evidence.validation.residuals import Prediction, Residual
 
 SHARES = tuple(i / 100.0 for i in range(16))
 MOST_FALSE_FITS = 0.05  # of the runs that ran out of memory

@@ -26,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from autotune.app.load_job import load_job
+from autotune.app.job.load import load_job
 from autotune.domain.config import Config
 from autotune.probe import device as devices
 from autotune.probe.request import Effort, key_of, request_for

@@ -24,19 +24,19 @@ from pathlib import Path
 from statistics import fmean, median, variance
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.probe import Prober
-from autotune.app.probe_figures import MEANS
-from autotune.app.probe_plan import ProbeOptions
-from autotune.app.probe_study import probe_candidates
+from autotune.app.probing.figures import MEANS
+from autotune.app.probing.plan import ProbeOptions
+from autotune.app.probing.probe import Prober
+from autotune.app.probing.study import probe_candidates
 from autotune.cost.model import CostModel
 from autotune.probe import device as devices
 from autotune.probe.record import PROBES_FILE, ProbeLog, config_of, read_records
 from autotune.probe.replay import RecordedRunner, replay_key
 from autotune.probe.request import request_for
-from autotune.search.acquisition import Outlook
-from autotune.search.measurements import History
+from autotune.search.measured.measurements import History
+from autotune.search.posterior.acquisition import Outlook
 from autotune.search.proposal import proposal_order
-from autotune.search.record import TRIALS_FILE, TrialRecord
+from autotune.search.study.record import TRIALS_FILE, TrialRecord
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 from bench.grid import FOLDER, RECORD, tiny_job, undisturbed
@@ -44,7 +44,7 @@ from bench.grid import FOLDER, RECORD, tiny_job, undisturbed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.app.probe import Probed
+    from autotune.app.probing.probe import Probed
     from autotune.cost.model import Bill
     from autotune.domain.job import Job
     from autotune.probe.record import ProbeRecord

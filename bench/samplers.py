@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import optuna
 
-from autotune.search.calibrated import CalibratedSampler
 from autotune.search.priced import MEMORY
-from autotune.search.samplers import sampler_maker
+from autotune.search.study.calibrated import CalibratedSampler
+from autotune.search.study.samplers import sampler_maker
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.app.load_job import load_job
+from autotune.app.job.load import load_job
 from autotune.cost.model import CostModel
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
@@ -108,9 +108,9 @@ def proposal_s(job: Job, runs: int) -> float:
     """[s] of the calibrated sampler's next proposal: 100,000 candidates, 50 measured trials."""
     import optuna
 
-    from autotune.search.axes import ParameterSpace
     from autotune.search.billed import BilledCandidates
-    from autotune.search.calibrated import CalibratedSampler
+    from autotune.search.study.axes import ParameterSpace
+    from autotune.search.study.calibrated import CalibratedSampler
 
     wide, every = million_candidates(job)
     candidates = every.take(np.linspace(0, len(every) - 1, CANDIDATES).astype(np.intp))
@@ -149,7 +149,7 @@ def proposal_s(job: Job, runs: int) -> float:
 
 def trace_s(job: Job, runs: int) -> float | None:
     """[s] to trace a configuration that was not traced before, in a process that is warm."""
-    from autotune.app.trainer_defaults import default_config
+    from autotune.app.job.trainer_defaults import default_config
     from autotune.trace.client import TraceFailed, Tracer, installed_versions
     from autotune.trace.request import request_for
 

@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING, Any
 from ruamel.yaml import YAML
 
 from autotune.app.estimate import estimate
-from autotune.app.load_job import load_job
-from autotune.app.tune import Options, tune
+from autotune.app.job.load import load_job
+from autotune.app.tune.tune import Options, tune
 from autotune.domain.units import format_seconds, format_usd
+from autotune.report.devices.price_marks import price_marks
 from autotune.report.payload import row_payload
 from autotune.report.phrases import probability
-from autotune.report.price_marks import price_marks
 from autotune.report.screens.words import settings_phrase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autotune.domain.answer.recommendation import Recommendation
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated, Spread
-    from autotune.domain.recommendation import Recommendation
 
 ROOT = Path(__file__).resolve().parent.parent
 JOBS, PAGE = Path(__file__).with_suffix(".yaml"), ROOT / "docs" / "twenty_jobs.md"

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.domain.errors import InputError
-from autotune.evidence.calibration_file import calibration_text
-from autotune.evidence.refit import refit
+from autotune.evidence.fit.calibration_file import calibration_text
+from autotune.evidence.fit.refit import refit
 
 if TYPE_CHECKING:
-    from autotune.evidence.refit import Refit
+    from autotune.evidence.fit.refit import Refit
 
 OUT_HINT = "--out takes a file in a folder that exists"
 SHIPPED_ROWS = Path(__file__).parents[1] / "evidence" / "data" / "measured.csv"

@@ -5,28 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.app.feasible_locks import check_config
-from autotune.app.job_claims import job_contradictions
-from autotune.app.relaxing import CLOSED_FORMS, relaxations_of
-from autotune.app.shortfall import shortfall_of
-from autotune.app.stored_base import unquantised_note
-from autotune.app.tracing import Tracing
-from autotune.app.unknown_lengths import on_short_rows
-from autotune.cost.claims import check_claim
+from autotune.app.job.base_storage import unquantised_note
+from autotune.app.job.claims import job_contradictions
+from autotune.app.job.feasible_locks import check_config
+from autotune.app.tune.tracing import Tracing
+from autotune.app.whatif.relaxations import CLOSED_FORMS, relaxations_of
+from autotune.app.whatif.shortfall import shortfall_of
+from autotune.app.whatif.unknown_lengths import on_short_rows
+from autotune.claims.feasibility import check_claim
 from autotune.cost.model import CostModel
-from autotune.cost.narrowest import never_measured_note
+from autotune.cost.spread.variance import never_measured_note
 from autotune.domain.candidates import CLOSED_FORM, Candidates
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
-    from autotune.cost.claims import Claim
+    from autotune.claims.feasibility import Claim
+    from autotune.domain.answer.recommendation import Relaxation
+    from autotune.domain.answer.short_rows import ShortRows
+    from autotune.domain.answer.shortfall import Shortfall
     from autotune.domain.config import Config
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
-    from autotune.domain.recommendation import Relaxation
-    from autotune.domain.short_rows import ShortRows
-    from autotune.domain.shortfall import Shortfall
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def stated_config(job: Job) -> Config:
 
     Raises InputError when the split cannot make the global batch.
     """
-    from autotune.app.load_job import default_config
+    from autotune.app.job.load import default_config
 
     offer = job.offers[0]
     config = job.today_here or default_config(job, offer)

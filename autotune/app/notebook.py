@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from autotune.domain.answer.recommendation import Recommendation
 from autotune.domain.outcome import Estimated
-from autotune.domain.recommendation import Recommendation
 
 
 class ShownRecommendation(Recommendation):
@@ -19,7 +19,7 @@ class ShownRecommendation(Recommendation):
 
     def _repr_html_(self) -> str:
         """The answer in short, without scripts."""
-        from autotune.report.html import recommendation_fragment
+        from autotune.report.page.page import recommendation_fragment
         from autotune.report.payload import recommendation_payload
 
         return recommendation_fragment(recommendation_payload(self))
@@ -32,7 +32,7 @@ class ShownEstimated(Estimated):
 
     def _repr_html_(self) -> str:
         """Its time, cost and memory, without scripts."""
-        from autotune.report.html import row_fragment
+        from autotune.report.page.page import row_fragment
         from autotune.report.payload import row_payload
 
         return row_fragment(row_payload(self))

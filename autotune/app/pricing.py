@@ -19,7 +19,7 @@ from autotune.space.enumerate import enumerate_candidates
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.app.changes import Question
+    from autotune.app.whatif.changes import Question
     from autotune.cost.model import Bill
     from autotune.domain.calibration import Calibration
     from autotune.domain.job import Job

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from autotune.catalog.devices import load_devices
 from autotune.catalog.extras import install_command
 from autotune.catalog.hub import OFFLINE
-from autotune.catalog.price_cache import cache_dir, read_cache_file
-from autotune.catalog.price_table import Price, table_text
+from autotune.catalog.prices.cache import cache_dir, read_cache_file
+from autotune.catalog.prices.table import Price, table_text
 from autotune.catalog.tables import CatalogDataError
 from autotune.domain.errors import InputError, unknown
 

@@ -33,8 +33,8 @@ from autotune.cli.typed import asked, asked_payload
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.app.compare import CompareOptions
-    from autotune.app.load_job import NamedJob
+    from autotune.app.compare.compare import CompareOptions
+    from autotune.app.job.load import NamedJob
     from autotune.report.schema import AskedPayload
 
 
@@ -66,7 +66,7 @@ def compare(
     One row for each device and count (and variant of the job file). For example:
     autotune compare jobs/h100_38h.yaml --gpu h100,a100-40gb:4@4.80USD/h,h100:2@5.00USD/h
     """
-    from autotune.app.compare import CompareOptions
+    from autotune.app.compare.compare import CompareOptions
 
     overrides = overrides_of(line, changes, limits, source.beside, spot=spot)
     jobs = source.jobs(overrides, quiet=quiet)
@@ -85,13 +85,13 @@ def print_comparison(
     verbose: bool,
 ) -> NoReturn:
     """Compare, print, and leave with the exit code of the answer."""
-    from autotune.app.compare import compare as find
-    from autotune.app.compare import exit_status
-    from autotune.report.devices_payload import comparison_csv, comparison_payload
-    from autotune.report.devices_table import comparison_markdown, comparison_text
-    from autotune.report.how_to_run import one_step
+    from autotune.app.compare.compare import compare as find
+    from autotune.app.compare.compare import exit_status
+    from autotune.report.devices.payload import comparison_csv, comparison_payload
+    from autotune.report.devices.table import comparison_markdown, comparison_text
     from autotune.report.payload import dumps
     from autotune.report.screens.compare import comparison_screen
+    from autotune.report.sections.how_to_run import one_step
 
     with Progress(quiet=quiet) as progress:
         found = find(jobs, options, progress)

@@ -55,7 +55,7 @@ def dataset(
     Lengths, what padding costs, what packing would gain, and the lines for a job file.
     """
     from autotune.app.dataset import counting_told_to, dataset_histogram, write_histogram
-    from autotune.report.dataset import (
+    from autotune.report.lists.dataset import (
         dataset_csv,
         dataset_markdown,
         dataset_payload,
@@ -139,7 +139,7 @@ def validate(
     """
     from autotune.app.validate import run_validation
     from autotune.report.payload import dumps
-    from autotune.report.validation import (
+    from autotune.report.record.validation import (
         validation_csv,
         validation_markdown,
         validation_payload,
@@ -173,13 +173,13 @@ def calibrate(
     Efficiencies, overheads, offsets of devices and stacks, and how far groups left out scatter.
     """
     from autotune.app.calibrate import run_calibration
-    from autotune.report.calibration import (
+    from autotune.report.payload import dumps
+    from autotune.report.record.calibration import (
         calibration_csv,
         calibration_markdown,
         calibration_payload,
         calibration_text,
     )
-    from autotune.report.payload import dumps
 
     with Progress(quiet=quiet) as progress:
         progress("fitting the time model, and once more without each group")

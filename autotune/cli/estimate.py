@@ -63,14 +63,14 @@ def estimate(
     """
     from autotune.app.estimate import estimate as price_config
     from autotune.app.estimate import exit_status
-    from autotune.app.load_job import only_job
-    from autotune.report.csv_rows import estimate_csv
-    from autotune.report.how_to_run import one_step
-    from autotune.report.markdown import estimate_markdown
+    from autotune.app.job.load import only_job
+    from autotune.report.layout.csv_rows import estimate_csv
+    from autotune.report.layout.markdown import estimate_markdown
+    from autotune.report.layout.text import estimate_text
     from autotune.report.payload import dumps, estimate_payload
     from autotune.report.screens.estimate import estimate_screen
-    from autotune.report.text import estimate_text
-    from autotune.report.unknown_lengths import short_rows_payload
+    from autotune.report.sections.how_to_run import one_step
+    from autotune.report.sections.unknown_lengths import short_rows_payload
 
     if full_trace and fidelity is Fidelity.formula:
         msg = "--full-trace and --fidelity formula contradict each other"

@@ -20,7 +20,7 @@ from autotune.cli.output import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.report.listing import Listing
+    from autotune.report.lists.listing import Listing
 
 Item = TypeVar("Item")
 REFRESH = "refresh"
@@ -36,7 +36,7 @@ def devices(name: NameArgument = "", format_: FormatOption = Format.text) -> Non
     Memory, dense rates, bandwidth and sources of each.
     """
     from autotune.catalog.devices import load_devices
-    from autotune.report.catalogs import devices_listing
+    from autotune.report.lists.catalogs import devices_listing
 
     found = _matching(
         load_devices().values(), name, lambda device: " ".join((device.name, *device.aliases))
@@ -49,9 +49,9 @@ def models(name: NameArgument = "", format_: FormatOption = Format.text) -> None
 
     With their exact parameter counts. Any other decoder is described by its config.json.
     """
-    from autotune.catalog.models import load_models
+    from autotune.catalog.models.models import load_models
     from autotune.cost.parameters import parameter_count
-    from autotune.report.catalogs import models_listing
+    from autotune.report.lists.catalogs import models_listing
 
     found = _matching(load_models().values(), name, lambda model: model.name)
     parameters = {model.name: parameter_count(model) for model in found}
@@ -81,9 +81,9 @@ def prices(
     if name == REFRESH:
         _refresh(provider or [], format_, quiet=quiet)
         return
-    from autotune.catalog.prices import load_prices, refused_prices
+    from autotune.catalog.prices.prices import load_prices, refused_prices
     from autotune.domain.errors import unknown
-    from autotune.report.catalogs import prices_listing
+    from autotune.report.lists.catalogs import prices_listing
 
     warn(refused_prices(), quiet=quiet)
     known = load_prices()
@@ -102,7 +102,7 @@ def prices(
 
 def _refresh(providers: list[str], chosen: Format, *, quiet: bool) -> None:
     from autotune.app.refresh_prices import refresh_prices
-    from autotune.report.catalogs import refreshed_listing
+    from autotune.report.lists.catalogs import refreshed_listing
 
     with Progress(quiet=quiet) as progress:
         found = refresh_prices(providers, progress)
@@ -111,7 +111,12 @@ def _refresh(providers: list[str], chosen: Format, *, quiet: bool) -> None:
 
 def print_listing(listing: Listing, chosen: Format) -> None:
     """A listing in the format asked for."""
-    from autotune.report.listing import listing_csv, listing_json, listing_markdown, listing_text
+    from autotune.report.lists.listing import (
+        listing_csv,
+        listing_json,
+        listing_markdown,
+        listing_text,
+    )
 
     emit_as(
         chosen,

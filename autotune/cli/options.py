@@ -17,11 +17,11 @@ import typer
 
 from autotune.cli.output import Progress
 from autotune.domain.errors import InputError
-from autotune.domain.machine_text import split_machines
+from autotune.domain.typed.machine import split_machines
 
 if TYPE_CHECKING:
-    from autotune.app.load_job import NamedJob
-    from autotune.app.overrides import Overrides
+    from autotune.app.job.load import NamedJob
+    from autotune.app.job.overrides import Overrides
 
 Gpu = Annotated[
     list[str] | None,
@@ -92,7 +92,7 @@ class OneLine:
     @property
     def stated(self) -> dict[str, object]:
         """What was given, by the keys of a job file. Raises InputError for what is no number."""
-        from autotune.domain.jobvalues import MAX_BATCH, MAX_LENGTH, MAX_ROWS, whole_of_flag
+        from autotune.domain.typed.values import MAX_BATCH, MAX_LENGTH, MAX_ROWS, whole_of_flag
 
         found: dict[str, object] = {}
         if self.model is not None:
@@ -191,7 +191,7 @@ class Source:
             return self._jobs(overrides)
 
     def _jobs(self, overrides: Overrides) -> list[NamedJob]:
-        from autotune.app.load_job import jobs_of_command, jobs_of_line, load_jobs
+        from autotune.app.job.load import jobs_of_command, jobs_of_line, load_jobs
 
         if self.job is not None and self.from_args is not None:
             msg = f"JOB {self.job} and --from-args are both given"
@@ -220,7 +220,7 @@ def overrides_of(
     spot: bool = False,
 ) -> Overrides:
     """What the options state and change. Raises InputError for what cannot be read."""
-    from autotune.app.overrides import Overrides
+    from autotune.app.job.overrides import Overrides
 
     limits = limits or Limits()
     return Overrides(

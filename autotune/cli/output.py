@@ -62,7 +62,7 @@ def prepare_streams() -> None:
 
 def emit(text: str) -> None:
     """Print a result. A reader that has gone away ends the printing, not the program."""
-    from autotune.report.text import to_ascii
+    from autotune.report.layout.text import to_ascii
 
     try:
         sys.stdout.write(text if _shows_blocks(sys.stdout) else to_ascii(text))

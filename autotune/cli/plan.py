@@ -92,13 +92,13 @@ def plan(  # noqa: PLR0917 - typer passes by name
 
     For example: autotune plan jobs/campaigns/rtx4090_qwen2.yaml --parallel 4 --budget 80h
     """
-    from autotune.app.plan import PlanOptions, exit_status, write_chart
-    from autotune.app.plan import plan as find
-    from autotune.app.read_campaign import load_campaign
+    from autotune.app.campaign.file import load_campaign
+    from autotune.app.campaign.plan import PlanOptions, exit_status, write_chart
+    from autotune.app.campaign.plan import plan as find
+    from autotune.report.campaign.chart import plan_svg
+    from autotune.report.campaign.payload import plan_csv, plan_payload
+    from autotune.report.campaign.text import plan_markdown, plan_text
     from autotune.report.payload import dumps
-    from autotune.report.plan_chart import plan_svg
-    from autotune.report.plan_payload import plan_csv, plan_payload
-    from autotune.report.plan_text import plan_markdown, plan_text
     from autotune.report.screens.plan import plan_screen
 
     options = PlanOptions(
@@ -137,7 +137,7 @@ def plan(  # noqa: PLR0917 - typer passes by name
 
 def _next(context: typer.Context) -> list[NextPayload]:
     """The chart, for who did not ask for it."""
-    from autotune.report.how_to_run import one_step
+    from autotune.report.sections.how_to_run import one_step
 
     question = asked_payload(asked(context))
     return one_step(question, "plan", OPTION, "which run starts when, and where")

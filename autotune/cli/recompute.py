@@ -91,17 +91,17 @@ def recompute(
 
     For example: autotune recompute --gpu a100-40gb, or: autotune recompute --price 2.10USD/h
     """
-    from autotune.app.recompute import RecomputeOptions, exit_status, software_of, vary_of
-    from autotune.app.recompute import recompute as again
-    from autotune.report.how_to_run import one_step
+    from autotune.app.recompute.recompute import RecomputeOptions, exit_status, software_of, vary_of
+    from autotune.app.recompute.recompute import recompute as again
     from autotune.report.payload import dumps
-    from autotune.report.recompute import (
+    from autotune.report.screens.recompute import recompute_screen
+    from autotune.report.sections.how_to_run import one_step
+    from autotune.report.sections.recompute import (
         recompute_csv,
         recompute_markdown,
         recompute_payload,
         recompute_text,
     )
-    from autotune.report.screens.recompute import recompute_screen
 
     options = RecomputeOptions(
         overrides=overrides_of(line, changes, limits, beside),
@@ -146,7 +146,7 @@ def _question(context: typer.Context, source: str) -> AskedPayload:
 
 def _free(source: str) -> Path:
     """A folder beside the run, or among the runs, that does not exist yet."""
-    from autotune.app.runs import runs_root
+    from autotune.app.runs.folder import runs_root
 
     path = Path(near(source))
     folder = path.parent if path.is_dir() else Path(near(runs_root()))

@@ -23,7 +23,7 @@ def meant(run: Path | None, *, quiet: bool) -> Path:
     """The run folder that was named, else the last with an answer; newer ones are spoken of."""
     if run is not None:
         return whole(run)
-    from autotune.app.find_run import last_answered, passed_over
+    from autotune.app.runs.find import last_answered, passed_over
 
     warn(passed_over(), quiet=quiet)
     return last_answered()
@@ -31,8 +31,8 @@ def meant(run: Path | None, *, quiet: bool) -> Path:
 
 def runs(format_: FormatOption = Format.text) -> None:
     """List the runs, the newest first."""
-    from autotune.app.find_run import list_runs
-    from autotune.report.catalogs import runs_listing
+    from autotune.app.runs.find import list_runs
+    from autotune.report.lists.catalogs import runs_listing
 
     print_listing(runs_listing(list_runs()), format_)
 
@@ -60,15 +60,15 @@ def report(
     html is one page that needs nothing else, as report.html in the run's folder:
     autotune report --format html > answer.html
     """
-    from autotune.app.runs import load_recommendation_payload
-    from autotune.report.how_to_run import next_steps
+    from autotune.app.runs.folder import load_recommendation_payload
     from autotune.report.recorded import recorded_payload
+    from autotune.report.sections.how_to_run import next_steps
 
     run_dir = meant(run, quiet=quiet)
     payload = recorded_payload(load_recommendation_payload(run_dir), near(run_dir))
     payload["run_dir"] = str(run_dir)  # it may have been moved since
     if format_ is ReportFormat.html:
-        from autotune.report.html import recommendation_html
+        from autotune.report.page.page import recommendation_html
 
         warn(payload["warnings"], quiet=quiet)
         emit(recommendation_html(payload))
@@ -88,7 +88,7 @@ def export(
 
     Prints the paths of the files written, and on stderr what the format cannot express.
     """
-    from autotune.app.export import export_run
+    from autotune.app.runs.export import export_run
 
     paths, notes = export_run(meant(run, quiet=quiet), to)
     warn(notes, quiet=quiet)

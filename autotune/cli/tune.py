@@ -37,10 +37,10 @@ from autotune.domain.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autotune.app.load_job import NamedJob
-    from autotune.app.probe_plan import ProbeOptions
-    from autotune.app.tune import Options
-    from autotune.domain.recommendation import Recommendation
+    from autotune.app.job.load import NamedJob
+    from autotune.app.probing.plan import ProbeOptions
+    from autotune.app.tune.tune import Options
+    from autotune.domain.answer.recommendation import Recommendation
     from autotune.report.schema import AskedPayload, RecommendationPayload
 
 NOTHING_FEASIBLE, LIMIT_MISSED = 3, 4
@@ -149,11 +149,11 @@ def tune(
         progress("reading the job")
         several = source.jobs(overrides, quiet=quiet)
         if in_place:
-            from autotune.app.own_file import check_in_place
+            from autotune.app.runs.user_file import check_in_place
 
             check_in_place(several[0].job, writes=not dry_run)
-        from autotune.app.tune import Options
-        from autotune.app.tune import tune as find
+        from autotune.app.tune.tune import Options
+        from autotune.app.tune.tune import tune as find
         from autotune.report.payload import recommendation_payload
 
         options = Options(
@@ -189,7 +189,7 @@ def _own_file(
     in_place: bool, verbose: bool,
 ) -> None:  # fmt: skip
     """Show what changes in the trainer's own file; with --in-place, change it."""
-    from autotune.app.own_file import own_changes, put_in_place
+    from autotune.app.runs.user_file import own_changes, put_in_place
 
     told = own_changes(recommendation, options.exports)
     if told and (chosen is Format.md or (chosen is Format.text and verbose)):
@@ -209,7 +209,7 @@ def _table_of_variants(
     verbose: bool,
 ) -> NoReturn:
     """Variants are the user's to choose among: one table, and no run folder. Leaves the program."""
-    from autotune.app.compare import CompareOptions
+    from autotune.app.compare.compare import CompareOptions
     from autotune.cli.compare import print_comparison
 
     if options.score == Score.probe or options.resume or options.run_dir or options.exports:
@@ -235,7 +235,7 @@ def _probing(
             msg = f"{', '.join(named)} without --score probe: nothing would be probed"
             raise InputError(msg, "add --score probe")
         return None
-    from autotune.app.probe_plan import ProbeOptions
+    from autotune.app.probing.plan import ProbeOptions
     from autotune.domain.units import parse_seconds
 
     seconds = parse_seconds(budget) if budget else None
@@ -246,12 +246,12 @@ def print_recommendation(
     payload: RecommendationPayload, chosen: Format, *, quiet: bool, verbose: bool = False
 ) -> None:
     """The answer in the format asked for; warnings also on stderr where nobody reads the result."""
-    from autotune.report.csv_rows import recommendation_csv
-    from autotune.report.how_to_run import as_typed_here
-    from autotune.report.markdown import recommendation_markdown
+    from autotune.report.layout.csv_rows import recommendation_csv
+    from autotune.report.layout.markdown import recommendation_markdown
+    from autotune.report.layout.text import recommendation_text
     from autotune.report.payload import dumps
     from autotune.report.screens.tune import recommendation_screen
-    from autotune.report.text import recommendation_text
+    from autotune.report.sections.how_to_run import as_typed_here
 
     text = recommendation_text if verbose else recommendation_screen
     if chosen in {Format.json, Format.csv}:

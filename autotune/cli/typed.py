@@ -6,8 +6,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.domain.answer.recommendation import Asked
 from autotune.domain.config import KNOBS
-from autotune.domain.recommendation import Asked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -79,13 +79,13 @@ def verify(
     For example:
     autotune verify outputs/checkpoint-1200/trainer_state.json --next-runs 2
     """
-    from autotune.app.runs import is_run
-    from autotune.app.verify import VerifyOptions
-    from autotune.app.verify import verify as compare
-    from autotune.report.how_to_run import after_verifying
+    from autotune.app.runs.folder import is_run
+    from autotune.app.verify.verify import VerifyOptions
+    from autotune.app.verify.verify import verify as compare
     from autotune.report.payload import dumps
     from autotune.report.screens.verify import verification_screen
-    from autotune.report.verification import (
+    from autotune.report.sections.how_to_run import after_verifying
+    from autotune.report.sections.verification import (
         verification_csv,
         verification_markdown,
         verification_payload,
@@ -119,7 +119,7 @@ def verify(
 
 def _asked(run_dir: str | None) -> AskedPayload | None:
     """The command line that the run's answer was asked with, where it was a command line."""
-    from autotune.app.runs import load_recommendation_payload
+    from autotune.app.runs.folder import load_recommendation_payload
     from autotune.report.recorded import recorded_payload
 
     if run_dir is None:

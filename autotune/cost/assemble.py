@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost.checkpoint import interruptions_variance
 from autotune.cost.columns import Table
-from autotune.cost.uncertainty import Z90
-from autotune.cost.work import StepWork, evaluations, knob_values, saves
+from autotune.cost.spread.uncertainty import Z90
+from autotune.cost.time.checkpoint import interruptions_variance
+from autotune.cost.time.work import StepWork, evaluations, knob_values, saves
 from autotune.domain.candidates import OFFER
 from autotune.domain.outcome import Estimated, MemoryParts, Spread, TimeParts, bound_of
 

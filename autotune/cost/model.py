@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.cost import checkpoint, collectives, compute, data, evaluation, memory, startup
 from autotune.cost.assemble import estimate, time_parts
 from autotune.cost.columns import Component, FloatArray, Table, tabulate
-from autotune.cost.learned_memory import learned_memory
+from autotune.cost.memory import component as memory
+from autotune.cost.memory.learned import learned_memory
 from autotune.cost.price import price_component
-from autotune.cost.work import StepWork, evaluations, knob_values, saves
+from autotune.cost.time import checkpoint, collectives, compute, data, evaluation, startup
+from autotune.cost.time.work import StepWork, evaluations, knob_values, saves
 from autotune.domain.calibration import Calibration
 from autotune.domain.candidates import OFFER
 from autotune.domain.outcome import FEASIBLE_PROBABILITY

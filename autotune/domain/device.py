@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autotune.domain.machine_text import machine_label
+from autotune.domain.typed.machine import machine_label
 
 OLD_DAYS = 90  # of a price: those of marketplaces have halved within two quarters
 

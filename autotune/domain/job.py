@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from autotune.domain.limits import BUDGET, CONFIDENCE, DEADLINE, SESSION
+from autotune.domain.answer.limits import BUDGET, CONFIDENCE, DEADLINE, SESSION
 from autotune.domain.paths import stated_in
 
 if TYPE_CHECKING:

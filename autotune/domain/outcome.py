@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Literal
 from autotune.domain.units import format_bytes
 
 if TYPE_CHECKING:
+    from autotune.domain.answer.traced import MemoryTrace
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
-    from autotune.domain.traced import MemoryTrace
 
 Basis = Literal["modelled", "traced", "calibrated", "measured"]
 Bound = Literal[

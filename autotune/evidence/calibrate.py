@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.cost.model import CostModel
-from autotune.cost.uncertainty import NEVER_MEASURED, Z90
+from autotune.cost.spread.uncertainty import NEVER_MEASURED, Z90
+from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.calibration import Calibration
-from autotune.domain.recommendation import Decisive
 from autotune.domain.units import MB, format_bytes, format_seconds
 from autotune.evidence.explanations import (
     Explanation,
@@ -25,8 +25,8 @@ from autotune.evidence.explanations import (
     measured_seconds,
     predicted_seconds,
 )
-from autotune.evidence.reference import Reference, reference_of
-from autotune.evidence.run_log import LOG_SD
+from autotune.evidence.log.run_log import LOG_SD
+from autotune.evidence.record.reference import Reference, reference_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
     from autotune.domain.observation import Observation
-    from autotune.evidence.residuals import Price
+    from autotune.evidence.validation.residuals import Price
 
 LARGEST_FACTOR = 2.0  # what efficiency alone can explain, each way
 UNEXPLAINED_LOG_SD = 0.54  # ln 2 / 1.28: the 80 % interval reaches a factor of two at least

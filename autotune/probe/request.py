@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.catalog.models import local_folder
+from autotune.catalog.models.models import local_folder
 from autotune.domain.errors import InputError
 from autotune.domain.job import BYTES
 from autotune.domain.paths import whole

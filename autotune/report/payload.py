@@ -8,13 +8,10 @@ import operator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from autotune.cost.uncertainty import Z90
+from autotune.cost.spread.uncertainty import Z90
+from autotune.domain.answer.limits import odds
+from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.config import KNOBS
-from autotune.domain.limits import odds
-from autotune.domain.recommendation import Decisive
-from autotune.report.how_to_run import next_steps
-from autotune.report.limits import limits_payload, misses_payload
-from autotune.report.probes import probed_payload
 from autotune.report.schema import (
     SCHEMA_VERSION,
     AssumedPayload,
@@ -29,19 +26,19 @@ from autotune.report.schema import (
     SpreadPayload,
     WorthProbePayload,
 )
-from autotune.report.shortfall import relaxation_payload, shortfall_payload
-from autotune.report.traced import traced_payload
-from autotune.report.unknown_lengths import short_rows_payload
-from autotune.report.waterfall import journey_payload, waterfall_payload
+from autotune.report.sections.how_to_run import next_steps
+from autotune.report.sections.limits import limits_payload, misses_payload
+from autotune.report.sections.probes import probed_payload
+from autotune.report.sections.shortfall import relaxation_payload, shortfall_payload
+from autotune.report.sections.traced import traced_payload
+from autotune.report.sections.unknown_lengths import short_rows_payload
+from autotune.report.sections.waterfall import journey_payload, waterfall_payload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.cost.claims import Claim
-    from autotune.domain.config import Config
-    from autotune.domain.job import Assumption, Job, Method
-    from autotune.domain.outcome import Estimated, Infeasible, Measured, Spread
-    from autotune.domain.recommendation import (
+    from autotune.claims.feasibility import Claim
+    from autotune.domain.answer.recommendation import (
         NoiseSeen,
         Recommendation,
         Relaxation,
@@ -49,7 +46,10 @@ if TYPE_CHECKING:
         Sensitivity,
         WorthProbe,
     )
-    from autotune.domain.shortfall import Shortfall
+    from autotune.domain.answer.shortfall import Shortfall
+    from autotune.domain.config import Config
+    from autotune.domain.job import Assumption, Job, Method
+    from autotune.domain.outcome import Estimated, Infeasible, Measured, Spread
 
 
 def dumps(payload: object) -> str:

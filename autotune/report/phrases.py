@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.domain.config import is_extra
-from autotune.domain.machine_text import machine_label
+from autotune.domain.typed.machine import machine_label
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 
 if TYPE_CHECKING:

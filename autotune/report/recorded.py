@@ -13,11 +13,11 @@ from typing import (
     is_typeddict,
 )
 
+from autotune.domain.answer.limits import CONFIDENCE
 from autotune.domain.config import completed
 from autotune.domain.errors import InputError
-from autotune.domain.limits import CONFIDENCE
-from autotune.report.limits import odds_of_row
 from autotune.report.schema import SCHEMA_VERSION, RecommendationPayload
+from autotune.report.sections.limits import odds_of_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.cost import checkpoint, collectives, compute, data, evaluation, memory, startup
-from autotune.cost.work import evaluations, knob_values, saves
+from autotune.cost.memory import component as memory
+from autotune.cost.time import checkpoint, collectives, compute, data, evaluation, startup
+from autotune.cost.time.work import evaluations, knob_values, saves
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
 from autotune.search.priced import MEMORY, Dimension, Part, Term, part_of
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
     from autotune.cost.model import Bill
     from autotune.domain.device import Offer
-    from autotune.search.axes import ParameterSpace
+    from autotune.search.study.axes import ParameterSpace
 
     Indices = NDArray[np.intp]
 

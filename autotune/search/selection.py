@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from autotune.cost.assemble import duration_log_sd
+from autotune.domain.answer.limits import BUDGET, DEADLINE, SESSION, standard
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
-from autotune.domain.limits import BUDGET, DEADLINE, SESSION, standard
 from autotune.search.simplicity import ATTENTION_ORDER, column, simplicity
 
 if TYPE_CHECKING:

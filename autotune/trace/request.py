@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from autotune.catalog.models import local_folder
+from autotune.catalog.models.models import local_folder
 from autotune.domain.config import FLASH
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
-from autotune.trainers.axolotl import Axolotl
-from autotune.trainers.beside import ACCELERATE_KEYS, DEEPSPEED_KEYS
-from autotune.trainers.llamafactory import LlamaFactory
+from autotune.trainers.axolotl.read import Axolotl
+from autotune.trainers.hf.spell import HfArguments, TrlArguments
+from autotune.trainers.launch.config import ACCELERATE_KEYS, DEEPSPEED_KEYS
+from autotune.trainers.llamafactory.read import LlamaFactory
 from autotune.trainers.other_formats import LitGpt, Unsloth
-from autotune.trainers.spell_arguments import HfArguments, TrlArguments
-from autotune.trainers.torchtune import Torchtune
+from autotune.trainers.torchtune.read import Torchtune
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.domain.config import Config, KnobValue
-    from autotune.trainers.imported import Imported
+    from autotune.trainers.parsed import Imported
     from autotune.trainers.versions import Version
 
 

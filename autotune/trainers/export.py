@@ -17,11 +17,11 @@ from autotune.domain.errors import InputError, unknown
 from autotune.trainers.contract import check_contract
 from autotune.trainers.detect import DIALECTS
 from autotune.trainers.format import Export, Plan
-from autotune.trainers.hf import HuggingFace
-from autotune.trainers.litgpt_yaml import LitGptFile
+from autotune.trainers.hf.hf import HuggingFace
+from autotune.trainers.hf.trl import Trl
+from autotune.trainers.litgpt.export import LitGptFile
 from autotune.trainers.own_yaml import AxolotlFile, LlamaFactoryFile
-from autotune.trainers.trl import Trl
-from autotune.trainers.unsloth_script import UnslothScript
+from autotune.trainers.unsloth.export import UnslothScript
 from autotune.trainers.versions import parse_version
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from autotune.catalog.models import local_folder
+from autotune.catalog.models.models import local_folder
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config

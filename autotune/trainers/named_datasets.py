@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autotune.trainers.imported import Keys
+    from autotune.trainers.parsed import Keys
 
 # Names that a trainer gives to a data set of the hub. Sources: torchtune 0.6.1 datasets/_alpaca.py;
 # litgpt 0.5.11 data/alpaca_2k.py.

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.catalog.models import is_known
+from autotune.catalog.models.models import is_known
 from autotune.domain.errors import InputError
-from autotune.trainers.imported import Imported, Keys
-from autotune.trainers.left_alone import leave_rest
-from autotune.trainers.read_arguments import (
+from autotune.trainers.hf.read import (
     EPOCHS,
     HF_DEFAULTS,
     TRL_DEFAULTS,
@@ -25,8 +23,10 @@ from autotune.trainers.read_arguments import (
     read_precision,
     read_shared,
 )
+from autotune.trainers.hf.spell import spell_argument
+from autotune.trainers.parsed import Imported, Keys
 from autotune.trainers.schema import schema_of
-from autotune.trainers.spell_arguments import spell_argument
+from autotune.trainers.unknown_keys import leave_rest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

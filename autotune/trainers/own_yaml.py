@@ -9,19 +9,19 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from autotune.cost.data import MOST_PROCESSES
+from autotune.cost.time.data import MOST_PROCESSES
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
-from autotune.trainers.arguments import counts_by_epochs
 from autotune.trainers.detect import DIALECTS
 from autotune.trainers.dialect import Target
 from autotune.trainers.format import Export
-from autotune.trainers.launch import accelerate_yaml, deepspeed_json
-from autotune.trainers.notes import trainer_notes
-from autotune.trainers.precision import is_pure_16bit
-from autotune.trainers.rewrite import changed_values
-from autotune.trainers.run_script import prepares, trainer_sh
-from autotune.trainers.trl import LEARNING_RATE
+from autotune.trainers.hf.arguments import counts_by_epochs
+from autotune.trainers.hf.launch import accelerate_yaml, deepspeed_json
+from autotune.trainers.hf.notes import trainer_notes
+from autotune.trainers.hf.precision import is_pure_16bit
+from autotune.trainers.hf.trl import LEARNING_RATE
+from autotune.trainers.launch.run_script import prepares, trainer_sh
+from autotune.trainers.syntax.rewrite import changed_values
 from autotune.trainers.versions import (
     AXOLOTL_ONE_ATTENTION,
     JIT_CHECKPOINT,

@@ -10,8 +10,8 @@ import os
 import sys
 from typing import Any
 
-from autotune.evidence.saved_model import SIZES
-from autotune.trainers.read_arguments import ATTENTION, COMPILE_MODES, OPTIMIZERS
+from autotune.evidence.log.saved_model import SIZES
+from autotune.trainers.hf.read import ATTENTION, COMPILE_MODES, OPTIMIZERS
 
 _HALF = {"bfloat16": "bf16", "float16": "fp16"}
 

@@ -1,4 +1,4 @@
-"""The file that a training leaves, one JSON object a line: see autotune/evidence/step_times.py.
+"""The file that a training leaves, one JSON object a line: see autotune/evidence/log/step_times.py.
 
 Lines are appended a batch at a time, each batch with one write, so a reader finds whole lines and
 at most a last one cut off. A training that goes on from a checkpoint goes on in its file; one that

@@ -10,7 +10,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.training.say import say
+from autotune.training.console import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near
-from autotune.evidence.run_log import RunLog
-from autotune.evidence.step_times import RECORD_FILE, started
+from autotune.evidence.log.run_log import RunLog
+from autotune.evidence.log.step_times import RECORD_FILE, started
 from autotune.training import process
 from autotune.training.arguments import device_of, start_of
 from autotune.training.clock import clock_of
+from autotune.training.console import say
 from autotune.training.memory import Memory
 from autotune.training.record import Record
-from autotune.training.say import say
 from autotune.training.stopwatch import Step, Stopwatch
 from autotune.training.verdict import opening, pace_of, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.app.expected import Expected
+    from autotune.app.verify.expected import Expected
     from autotune.training.stopwatch import Pause, Stretch
 
 LEAST_STEPS = 10  # that a judgement rests on
@@ -140,7 +140,7 @@ def _rounded(seconds: float) -> float:
 def _plan_of(run: Path | None, start: dict[str, Any]) -> tuple[Expected | None, str]:
     """The plan that this training follows; else None and why."""
     try:
-        from autotune.app.expected import expected_of
+        from autotune.app.verify.expected import expected_of
 
         log = RunLog("this training", "record", steps_done=0, **started(start, "this training"))
         return expected_of(run, log), ""

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
-from autotune.evidence.run_log import BUSY
+from autotune.evidence.log.run_log import BUSY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autotune.app.expected import Expected
+    from autotune.app.verify.expected import Expected
     from autotune.report.schema import Row
     from autotune.training.stopwatch import Step
 

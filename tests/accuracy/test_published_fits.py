@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.app.estimate import estimate
-from autotune.app.load_job import load_job
+from autotune.app.job.load import load_job
 
 if TYPE_CHECKING:
     from pathlib import Path

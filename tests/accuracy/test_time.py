@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autotune.app.calibrate import SHIPPED_ROWS
-from autotune.evidence.refit import Refit, refit
+from autotune.evidence.fit.refit import Refit, refit
 
 ONE = "one A100 80 GB, Hugging Face's Trainer"
 SEVERAL = "2 to 8 GPUs"

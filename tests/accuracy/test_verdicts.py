@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.contract import VRAM_HEADROOM
+from autotune.app.job.defaults import VRAM_HEADROOM
 from autotune.app.validate import run_validation
 from bench.headroom import chosen, curve, judged
 
 if TYPE_CHECKING:
-    from autotune.evidence.validation import Validation
+    from autotune.evidence.validation.validate import Validation
 
 
 @cache

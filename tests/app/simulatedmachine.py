@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.probe_plan import ProbeOptions
-from autotune.app.probe_study import probe_candidates
+from autotune.app.probing.plan import ProbeOptions
+from autotune.app.probing.study import probe_candidates
 from autotune.cost.model import CostModel
 from autotune.probe import device as devices
 from autotune.probe.record import PROBES_FILE, ProbeRecord, read_records
@@ -17,7 +17,7 @@ from autotune.space.file import load_space
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.app.probe import Probed
+    from autotune.app.probing.probe import Probed
     from autotune.cost.model import Bill
     from autotune.domain.job import Job
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from autotune.app.load_job import load_job, load_jobs
-from autotune.app.overrides import Overrides
-from autotune.app.tune import Options, tune
+from autotune.app.job.load import load_job, load_jobs
+from autotune.app.job.overrides import Overrides
+from autotune.app.tune.tune import Options, tune
 
 ROOT = Path(__file__).parents[2]
 AXOLOTL = ROOT / "jobs" / "trainers" / "axolotl.yml"

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.compare import CompareOptions, compare, exit_status
-from autotune.app.load_job import NamedJob, load_job, load_jobs
-from autotune.app.overrides import Overrides
-from autotune.app.price_notes import price_notes
-from autotune.app.tune import Options, tune
-from autotune.catalog.prices import price_for
-from autotune.domain.limits import held_with
-from autotune.report.devices_payload import comparison_payload
-from autotune.report.devices_table import comparison_text
+from autotune.app.compare.compare import CompareOptions, compare, exit_status
+from autotune.app.job.load import NamedJob, load_job, load_jobs
+from autotune.app.job.overrides import Overrides
+from autotune.app.tune.price_notes import price_notes
+from autotune.app.tune.tune import Options, tune
+from autotune.catalog.prices.prices import price_for
+from autotune.domain.answer.limits import held_with
+from autotune.report.devices.payload import comparison_payload
+from autotune.report.devices.table import comparison_text
 from autotune.search.selection import TIE
 
 if TYPE_CHECKING:
-    from autotune.domain.comparison import Compared, Comparison
+    from autotune.domain.answer.comparison import Compared, Comparison
     from autotune.domain.job import Job
 
 ROOT = Path(__file__).parents[2]

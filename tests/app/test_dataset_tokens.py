@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.app.dataset import count_dataset, count_rows, dataset_histogram, notes_of
-from autotune.app.lengths import from_counts
-from autotune.app.load_job import load_job
-from autotune.catalog.models import find_model
+from autotune.app.job.lengths import from_counts
+from autotune.app.job.load import load_job
+from autotune.catalog.models.models import find_model
 from autotune.cost.model import CostModel
-from autotune.cost.uncertainty import Z90
+from autotune.cost.spread.uncertainty import Z90
 from autotune.domain.errors import InputError
 from autotune.report.payload import job_payload
 from autotune.space.enumerate import enumerate_candidates

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from simulatedmachine import TINY, Killed, Machine, bill_of, search, sequence, step_of
 
-from autotune.app.export import export_run
-from autotune.app.load_job import load_job
-from autotune.app.probe_extra import unproven_levels
-from autotune.app.probe_plan import ProbeOptions
-from autotune.app.recompute import RecomputeOptions, recompute
-from autotune.app.tune import Options, tune
+from autotune.app.job.load import load_job
+from autotune.app.probing.extra import unproven_levels
+from autotune.app.probing.plan import ProbeOptions
+from autotune.app.recompute.recompute import RecomputeOptions, recompute
+from autotune.app.runs.export import export_run
+from autotune.app.tune.tune import Options, tune
 from autotune.domain.errors import InputError
 from autotune.probe.record import PROBES_FILE, read_records
 from autotune.probe.request import Effort, request_for

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from autotune.app.load_job import load_job
-from autotune.app.tune import Options, tune
+from autotune.app.job.load import load_job
+from autotune.app.tune.tune import Options, tune
 from autotune.cost.parameters import parameter_count
 from autotune.domain.units import format_bytes
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.load_job import load_job
+from autotune.app.job.load import load_job
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autotune.app import load_job
-from autotune.app.overrides import Overrides
-from autotune.app.read_jobfile import Document
+from autotune.app.job import load as load_job
+from autotune.app.job.file import Document
+from autotune.app.job.overrides import Overrides
 from autotune.domain.errors import InputError
 
 WHOLE: dict[str, Any] = json.loads((Path(__file__).parent / "whole_job.json").read_text())

@@ -6,11 +6,11 @@ import shlex
 
 import pytest
 
-from autotune.app.compare import compare
-from autotune.app.load_job import jobs_of_line
-from autotune.app.overrides import Overrides
-from autotune.app.tune import Options, tune
-from autotune.domain.recommendation import Decisive, Relaxation
+from autotune.app.compare.compare import compare
+from autotune.app.job.load import jobs_of_line
+from autotune.app.job.overrides import Overrides
+from autotune.app.tune.tune import Options, tune
+from autotune.domain.answer.recommendation import Decisive, Relaxation
 from autotune.report.payload import recommendation_payload
 from autotune.report.screens.fitting import MOST_LINES
 from autotune.report.screens.tune import recommendation_screen

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.load_job import load_job, resolve_spec
-from autotune.app.read_jobfile import Document, checked
+from autotune.app.job.file import Document, checked
+from autotune.app.job.load import load_job, resolve_spec
 from autotune.domain.errors import InputError
-from autotune.domain.jobfile import JobFile
+from autotune.domain.typed.job import JobFile
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
@@ -191,7 +191,7 @@ def test_an_unstated_price_is_the_catalogues_with_date_and_source(tmp_path: Path
 def test_a_device_without_any_known_price_asks_for_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autotune.app.offers.price_for", lambda *_args, **_more: None)
+    monkeypatch.setattr("autotune.app.job.offers.price_for", lambda *_args, **_more: None)
     assert "price: 2.50 USD/h" in problem(tmp_path, MINIMAL)
     assert load(tmp_path, MINIMAL, price="2 USD/h").offers[0].usd_per_hour == 2.0
 

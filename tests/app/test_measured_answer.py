@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from simulatedmachine import TINY, Machine, options_of, step_of
 
-from autotune.app.load_job import load_job
-from autotune.app.tune import Options, tune
+from autotune.app.job.load import load_job
+from autotune.app.tune.tune import Options, tune
 from autotune.domain.units import format_seconds
 from autotune.report.payload import recommendation_payload
 from autotune.report.screens.fitting import MOST_LINES
@@ -19,7 +19,7 @@ from autotune.report.screens.tune import recommendation_screen
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.domain.recommendation import Recommendation
+    from autotune.domain.answer.recommendation import Recommendation
     from autotune.report.schema import RecommendationPayload
 
 SLOWER = 20.0  # than the machine of the formula: training, not the start, is what takes long

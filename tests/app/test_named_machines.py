@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.app.load_job import jobs_of_line, load_job
-from autotune.app.named_machines import as_devices
-from autotune.app.overrides import Overrides
+from autotune.app.job.load import jobs_of_line, load_job
+from autotune.app.job.machines import as_devices
+from autotune.app.job.overrides import Overrides
 from autotune.catalog.devices import default_host, find_device, load_devices
-from autotune.catalog.instances import find_instance, instance_names
+from autotune.catalog.prices.instances import find_instance, instance_names
 from autotune.domain.device import Offer
 from autotune.domain.errors import InputError
-from autotune.domain.machine_text import split_machine, split_machines
+from autotune.domain.typed.machine import split_machine, split_machines
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from autotune.app import read_jobfile
-from autotune.app.export import _offer_of, export_run
-from autotune.app.load_job import load_job
-from autotune.app.tune import Options, tune
+from autotune.app.job import file as read_jobfile
+from autotune.app.job.load import load_job
+from autotune.app.runs.export import _offer_of, export_run
+from autotune.app.tune.tune import Options, tune
 from autotune.app.validate import run_validation
 from autotune.domain.errors import InputError
 

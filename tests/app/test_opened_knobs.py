@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.app.load_job import load_job
-from autotune.app.tune import Options, tune
+from autotune.app.job.load import load_job
+from autotune.app.tune.tune import Options, tune
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:

@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app import own_file
-from autotune.app.export import export_run
-from autotune.app.load_job import jobs_of_command, load_jobs
-from autotune.app.overrides import Overrides
-from autotune.app.own_file import (
+from autotune.app.job.load import jobs_of_command, load_jobs
+from autotune.app.job.overrides import Overrides
+from autotune.app.runs import user_file as own_file
+from autotune.app.runs.export import export_run
+from autotune.app.runs.user_file import (
     check_in_place,
     own_changes,
     put_in_place,
     replace_in_place,
     same_export,
 )
-from autotune.app.tune import Options, tune
+from autotune.app.tune.tune import Options, tune
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
+    from autotune.domain.answer.recommendation import Recommendation
     from autotune.domain.config import Config
     from autotune.domain.job import Job
-    from autotune.domain.recommendation import Recommendation
-    from autotune.trainers.give_back import Returned
+    from autotune.trainers.patch import Returned
 
 AXOLOTL = (Path(__file__).parents[1] / "trainers" / "own" / "axolotl.yml").read_text()
 COMMAND = (

@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.app.campaign_subset import Item, best_subset, parse_budget, what_to_cut
-from autotune.app.plan import PlanOptions, exit_status, plan
-from autotune.app.read_campaign import load_campaign
+from autotune.app.campaign.file import load_campaign
+from autotune.app.campaign.plan import PlanOptions, exit_status, plan
+from autotune.app.campaign.subset import Item, best_subset, parse_budget, what_to_cut
+from autotune.domain.answer.limits import held_with
 from autotune.domain.errors import InputError
-from autotune.domain.limits import held_with
-from autotune.report.limits import chances
-from autotune.report.plan_payload import plan_payload
-from autotune.report.plan_text import plan_text
+from autotune.report.campaign.payload import plan_payload
+from autotune.report.campaign.text import plan_text
+from autotune.report.sections.limits import chances
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.domain.plan import Plan
+    from autotune.domain.answer.plan import Plan
 
 HOURS_ONLY = """
 hardware: {gpu: rtx4090, price: 0.50 USD/h}
@@ -107,7 +107,7 @@ def test_runs_inherit_and_equal_runs_are_one_job(tmp_path: Path) -> None:
 
 
 def test_every_run_has_the_best_config_that_tune_finds_for_it(tmp_path: Path) -> None:
-    from autotune.app.tune import Options, tune
+    from autotune.app.tune.tune import Options, tune
 
     found = planned(tmp_path, MODELLED)
     campaign = load_campaign(tmp_path / "campaign.yaml")

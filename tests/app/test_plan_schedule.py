@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.app.list_schedule import (
+from autotune.app.campaign.list_schedule import (
     go_together,
     longest_chain,
     lower_bound,
@@ -16,7 +16,7 @@ from autotune.app.list_schedule import (
     topological,
     waits_of,
 )
-from autotune.domain.schedule import Task
+from autotune.domain.answer.schedule import Task
 
 HOURS = [
     [1 / 6] * 10,

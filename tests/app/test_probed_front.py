@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from simulatedmachine import TINY, Killed, Machine, bill_of, search, sequence, step_of
 
-from autotune.app.load_job import load_job
-from autotune.app.probe_device import offers_here
-from autotune.app.probed_tune import _front
+from autotune.app.job.load import load_job
+from autotune.app.probing.device import offers_here
+from autotune.app.probing.tune import _front
 from autotune.probe import device as devices
-from autotune.search.measured import FRONT
+from autotune.search.measured.study import FRONT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.app.probe import Probed
+    from autotune.app.probing.probe import Probed
     from autotune.cost.model import Bill
     from autotune.domain.job import Job
 

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from simulatedmachine import TINY, Killed, Machine, bill_of, options_of, search, sequence, step_of
 
-from autotune.app.load_job import load_job
-from autotune.app.probe_progress import ProbeProgress
-from autotune.app.probe_study import probe_candidates
-from autotune.app.tune import Options, tune
+from autotune.app.job.load import load_job
+from autotune.app.probing.progress import ProbeProgress
+from autotune.app.probing.study import probe_candidates
+from autotune.app.tune.tune import Options, tune
 from autotune.catalog.home import home_dir
 from autotune.probe import device as devices
 from autotune.probe.record import PROBES_FILE, ProbeRecord, read_records
 from autotune.probe.worker.phase import Doing
+from autotune.report.layout.text import recommendation_text
 from autotune.report.payload import recommendation_payload
 from autotune.report.screens.tune import recommendation_screen
-from autotune.report.text import recommendation_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from simulatedmachine import TINY, Killed, Machine, bill_of, options_of, search, sequence, step_of
 
-from autotune.app.load_job import load_job
-from autotune.app.probe import Prober
-from autotune.app.probe_notes import notes_of
-from autotune.app.probe_plan import ProbeOptions, plan_probe
-from autotune.app.probe_study import check_affordable
-from autotune.app.probe_transfer import transferred
-from autotune.app.probed_tune import without_limits
+from autotune.app.job.load import load_job
+from autotune.app.probing.notes import notes_of
+from autotune.app.probing.plan import ProbeOptions, plan_probe
+from autotune.app.probing.probe import Prober
+from autotune.app.probing.study import check_affordable
+from autotune.app.probing.transfer import transferred
+from autotune.app.probing.tune import without_limits
 from autotune.cost.model import CostModel
 from autotune.domain.errors import InputError, Interrupted
 from autotune.probe import device as devices
 from autotune.probe.record import PROBES_FILE, ProbeRecord, read_records
 from autotune.probe.request import two_depths
-from autotune.search.past import PRIOR_FILE
-from autotune.search.record import TrialLog
+from autotune.search.measured.past import PRIOR_FILE
+from autotune.search.study.record import TrialLog
 
 if TYPE_CHECKING:
     from pathlib import Path

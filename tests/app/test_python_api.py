@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import autotune
-from autotune.app.load_job import load_job
+from autotune.app.job.load import load_job
 from autotune.domain.errors import InputError
 
 GEMMA = Path(__file__).parents[2] / "jobs" / "t4_to_a100_gemma2.yaml"

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app import runs
-from autotune.app.load_job import load_job, load_jobs
-from autotune.app.overrides import Overrides
-from autotune.app.recompute import (
+from autotune.app.job.load import load_job, load_jobs
+from autotune.app.job.overrides import Overrides
+from autotune.app.recompute.recompute import (
     RecomputeOptions,
     exit_status,
     recompute,
     software_of,
     vary_of,
 )
-from autotune.app.tune import Options, tune
+from autotune.app.runs import folder as runs
+from autotune.app.tune.tune import Options, tune
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
-from autotune.report.recompute import recompute_markdown, recompute_payload, recompute_text
+from autotune.report.sections.recompute import recompute_markdown, recompute_payload, recompute_text
 
 if TYPE_CHECKING:
-    from autotune.domain.recompute import Recomputed
+    from autotune.domain.answer.recompute import Recomputed
 
 ROOT = Path(__file__).parents[2]
 GEMMA = ROOT / "jobs" / "t4_to_a100_gemma2.yaml"

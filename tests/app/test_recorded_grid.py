@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from autotune.app.load_job import load_job
-from autotune.app.measured_bill import measured_row
-from autotune.app.probe_plan import ProbeOptions
-from autotune.app.probe_study import probe_candidates
-from autotune.cost import processor
+from autotune.app.job.load import load_job
+from autotune.app.probing.measured_bill import measured_row
+from autotune.app.probing.plan import ProbeOptions
+from autotune.app.probing.study import probe_candidates
 from autotune.cost.model import CostModel
+from autotune.cost.time import processor
 from autotune.probe import device as devices
 from autotune.probe.memo import Memo
 from autotune.probe.record import read_records

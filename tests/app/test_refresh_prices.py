@@ -13,7 +13,7 @@ import pytest
 
 from autotune.app import refresh_prices as refreshing
 from autotune.app.refresh_prices import device_of, refresh_prices
-from autotune.catalog.prices import load_prices, price_for, refused_prices
+from autotune.catalog.prices.prices import load_prices, price_for, refused_prices
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:

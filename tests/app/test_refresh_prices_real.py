@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.app.refresh_prices import BOARDS, PROVIDERS, WITHOUT_KEY, refresh_prices
-from autotune.catalog.prices import load_prices, price_for, refused_prices
+from autotune.catalog.prices.prices import load_prices, price_for, refused_prices
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:

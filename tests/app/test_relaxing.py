@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from autotune.app.changes import Change, more_devices
-from autotune.app.compare import compare
+from autotune.app.compare.compare import compare
 from autotune.app.estimate import estimate
-from autotune.app.load_job import NamedJob, load_job
-from autotune.app.relaxing import _climbing, relaxations
-from autotune.app.shortfall import shortfall_of
-from autotune.app.tune import Options, tune
+from autotune.app.job.load import NamedJob, load_job
+from autotune.app.tune.tune import Options, tune
+from autotune.app.whatif.changes import Change, more_devices
+from autotune.app.whatif.relaxations import _climbing, relaxations
+from autotune.app.whatif.shortfall import shortfall_of
+from autotune.cost.memory.peak import INSTANTS, peak_of
 from autotune.cost.model import CostModel
-from autotune.cost.peak import INSTANTS, peak_of
 from autotune.domain.candidates import Candidates
+from autotune.report.layout.text import estimate_text
 from autotune.report.payload import estimate_payload, recommendation_payload
-from autotune.report.text import estimate_text
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.app.estimate import Estimate
+    from autotune.domain.answer.recommendation import Relaxation
     from autotune.domain.job import Job
-    from autotune.domain.recommendation import Relaxation
 
 JOB = """\
 name: eight

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import autotune
-from autotune.app.runs import load_recommendation_payload
-from autotune.domain.recommendation import Recommendation
+from autotune.app.runs.folder import load_recommendation_payload
+from autotune.domain.answer.recommendation import Recommendation
 from autotune.domain.units import format_bytes, format_usd
-from autotune.report.html import recommendation_html
+from autotune.report.page.page import recommendation_html
 from autotune.report.recorded import recorded_payload
 
 JOB = Path(__file__).parents[2] / "jobs" / "h100_38h.yaml"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.app.estimate import estimate
-from autotune.app.export import export_pick
-from autotune.app.load_job import load_job
+from autotune.app.job.load import load_job
+from autotune.app.runs.export import export_pick
+from autotune.domain.answer.traced import AllocatorRun, AtOp, MemoryTrace
 from autotune.domain.outcome import SAFE_PROBABILITY, Measured
-from autotune.domain.traced import AllocatorRun, AtOp, MemoryTrace
 from autotune.report.payload import row_payload
 from autotune.report.phrases import fit_phrase
 

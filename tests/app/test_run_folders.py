@@ -15,13 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autotune.app.export import export_run
-from autotune.app.find_run import last_answered, list_runs
-from autotune.app.load_job import load_job
-from autotune.app.recompute import RecomputeOptions, recompute
-from autotune.app.runs import load_record, load_run_job, new_run_dir
-from autotune.app.tune import Options, tune
-from autotune.app.verify import verify
+from autotune.app.job.load import load_job
+from autotune.app.recompute.recompute import RecomputeOptions, recompute
+from autotune.app.runs.export import export_run
+from autotune.app.runs.find import last_answered, list_runs
+from autotune.app.runs.folder import load_record, load_run_job, new_run_dir
+from autotune.app.tune.tune import Options, tune
+from autotune.app.verify.verify import verify
 from autotune.domain.errors import InputError
 from autotune.report.recorded import recorded_payload
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.app.load_job import load_job
+from autotune.app.job.load import load_job
 from autotune.cli.application import run
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.load_job import load_job, resolve_spec
+from autotune.app.job.load import load_job, resolve_spec
 from autotune.domain.errors import InputError
-from autotune.domain.jobvalues import parse_step_time
+from autotune.domain.typed.values import parse_step_time
 from autotune.domain.units import parse_figure, parse_seconds, parse_span
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 
 import autotune
 from autotune.app.estimate import estimate
-from autotune.app.load_job import load_job
+from autotune.app.job.load import load_job
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:

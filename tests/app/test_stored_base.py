@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.app.estimate import estimate
-from autotune.app.load_job import load_job
-from autotune.app.tune import Options, tune
-from autotune.catalog.hf_config import stored_as
+from autotune.app.job.load import load_job
+from autotune.app.tune.tune import Options, tune
+from autotune.catalog.models.hf_config import stored_as
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:

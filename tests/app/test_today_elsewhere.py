@@ -12,18 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.app.estimate import estimate
-from autotune.app.load_job import load_job, resolve_spec
-from autotune.app.tune import Options, tune
-from autotune.app.verify import verify
+from autotune.app.job.load import load_job, resolve_spec
+from autotune.app.tune.tune import Options, tune
+from autotune.app.verify.verify import verify
 from autotune.domain.errors import InputError
 from autotune.domain.job import Batch
-from autotune.evidence.reference import reference_of
+from autotune.evidence.record.reference import reference_of
+from autotune.report.layout.text import recommendation_text
 from autotune.report.payload import recommendation_payload
-from autotune.report.text import recommendation_text
 
 if TYPE_CHECKING:
+    from autotune.domain.answer.recommendation import Recommendation
     from autotune.domain.job import Job
-    from autotune.domain.recommendation import Recommendation
 
 H100 = Path(__file__).parents[2] / "jobs" / "h100_38h.yaml"
 OTHER = ("a100-40gb:4@4.80USD/h",)

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.app.load_job import load_job
-from autotune.app.tracing import choose_traced, with_trace
-from autotune.cost.device_memory import blas_bytes
+from autotune.app.job.load import load_job
+from autotune.app.tune.tracing import choose_traced, with_trace
+from autotune.cost.memory.device import blas_bytes
 from autotune.cost.model import Bill, CostModel
 from autotune.search import selection
 from autotune.space.enumerate import enumerate_candidates

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.app.estimate import estimate
-from autotune.app.load_job import default_config, load_job
-from autotune.app.traced_row import FORMULA_TOLERANCE
-from autotune.app.tracing import Tracing
+from autotune.app.job.load import default_config, load_job
+from autotune.app.tune.traced_row import FORMULA_TOLERANCE
+from autotune.app.tune.tracing import Tracing
 from autotune.catalog.software import find_software
-from autotune.cost.device_memory import blas_bytes
+from autotune.cost.memory.device import blas_bytes
 from autotune.cost.model import Bill, CostModel
 from autotune.domain.candidates import Candidates
 from autotune.trace.answers import Allocator, Traced, TraceFailed

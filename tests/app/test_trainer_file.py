@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.app.load_job import jobs_of_command, load_job, load_jobs, resolve_spec
-from autotune.app.overrides import Overrides
-from autotune.app.own_file import check_in_place, replace_in_place, returned
+from autotune.app.job.load import jobs_of_command, load_job, load_jobs, resolve_spec
+from autotune.app.job.overrides import Overrides
+from autotune.app.runs.user_file import check_in_place, replace_in_place, returned
 from autotune.domain.errors import InputError
 from autotune.domain.job import ZeroSettings
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.load_job import load_job
-from autotune.app.tune import Options, tune
-from autotune.app.unknown_lengths import on_short_rows
+from autotune.app.job.load import load_job
+from autotune.app.tune.tune import Options, tune
+from autotune.app.whatif.unknown_lengths import on_short_rows
 from autotune.cli.application import run
 from autotune.cost.model import CostModel
 from autotune.domain.calibration import Calibration

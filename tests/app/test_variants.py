@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.compare import compare
-from autotune.app.load_job import NamedJob, jobs_of_line, load_job, load_jobs
-from autotune.app.overrides import Overrides
-from autotune.app.tune import Options, tune
+from autotune.app.compare.compare import compare
+from autotune.app.job.load import NamedJob, jobs_of_line, load_job, load_jobs
+from autotune.app.job.overrides import Overrides
+from autotune.app.tune.tune import Options, tune
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:

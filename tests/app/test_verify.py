@@ -12,20 +12,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autotune.app.load_job import load_job
-from autotune.app.tune import Options, tune
-from autotune.app.verified import store_of, with_verified
-from autotune.app.verify import VERIFIED_FILE, VerifyOptions, verify
+from autotune.app.job.load import load_job
+from autotune.app.tune.tune import Options, tune
+from autotune.app.verify.runs_seen import store_of, with_verified
+from autotune.app.verify.verify import VERIFIED_FILE, VerifyOptions, verify
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import Candidates
 from autotune.domain.errors import InputError
 from autotune.evidence.calibrate import calibration_from_evidence
 from autotune.report.payload import dumps
-from autotune.report.verification import verification_payload, verification_text
+from autotune.report.sections.verification import verification_payload, verification_text
 
 if TYPE_CHECKING:
+    from autotune.domain.answer.verification import Verification
     from autotune.domain.job import Job
-    from autotune.domain.verification import Verification
 
 JOB = Path(__file__).parents[2] / "jobs" / "a100_llama7b_int8.yaml"
 STEPS = 2375

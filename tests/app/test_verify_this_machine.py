@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.load_job import load_job
-from autotune.app.tune import Options, tune
-from autotune.app.verified import store_of
-from autotune.app.verify import verify
+from autotune.app.job.load import load_job
+from autotune.app.tune.tune import Options, tune
+from autotune.app.verify.runs_seen import store_of
+from autotune.app.verify.verify import verify
 from autotune.domain.errors import InputError
-from autotune.report.verification import verification_payload, verification_text
+from autotune.report.sections.verification import verification_payload, verification_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.domain.verification import Verification
+    from autotune.domain.answer.verification import Verification
 
 JOBS = Path(__file__).parents[2] / "jobs"
 STEPS, PER_EPOCH = 50, 25

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autotune.app.load_job import load_job
-from autotune.app.tune import Options, tune
-from autotune.app.waterfall import (
+from autotune.app.job.load import load_job
+from autotune.app.tune.tune import Options, tune
+from autotune.app.whatif.readings import readings_of
+from autotune.app.whatif.waterfall import (
     EXACT,
     Edit,
     State,
@@ -29,19 +30,18 @@ from autotune.app.waterfall import (
 from autotune.cost.model import CostModel
 from autotune.domain.calibration import Calibration
 from autotune.domain.config import Config
-from autotune.evidence.readings import readings_of
-from autotune.evidence.reference import reference_of
+from autotune.evidence.record.reference import reference_of
+from autotune.report.layout.text import recommendation_text
 from autotune.report.payload import recommendation_payload
-from autotune.report.text import recommendation_text
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autotune.domain.answer.recommendation import Recommendation
     from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
-    from autotune.domain.recommendation import Recommendation
 
 ROOT = Path(__file__).parents[2]
 H100 = ROOT / "jobs" / "h100_38h.yaml"

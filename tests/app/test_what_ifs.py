@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.app.load_job import load_job
-from autotune.app.tune import Options, tune
+from autotune.app.job.load import load_job
+from autotune.app.tune.tune import Options, tune
 from autotune.domain.config import KNOBS
+from autotune.report.layout.text import recommendation_text
 from autotune.report.payload import recommendation_payload
 from autotune.report.screens.fitting import MOST_LINES
 from autotune.report.screens.tune import recommendation_screen
-from autotune.report.text import recommendation_text
-from autotune.report.what_ifs import opening_words
+from autotune.report.sections.what_ifs import opening_words
 
 if TYPE_CHECKING:
-    from autotune.domain.recommendation import Recommendation, Sensitivity
+    from autotune.domain.answer.recommendation import Recommendation, Sensitivity
 
 ROOT = Path(__file__).parents[2]
 SHORT = "lengths: {p50: 85, p95: 240, max: 1500}"

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.compare import compare
-from autotune.app.load_job import NamedJob, load_job
-from autotune.app.tune import Options, tune
+from autotune.app.compare.compare import compare
+from autotune.app.job.load import NamedJob, load_job
+from autotune.app.tune.tune import Options, tune
 from autotune.cli.application import run
-from autotune.report.csv_rows import recommendation_csv
-from autotune.report.devices_payload import comparison_payload
-from autotune.report.devices_table import comparison_text
-from autotune.report.html import recommendation_html
-from autotune.report.markdown import recommendation_markdown
+from autotune.report.devices.payload import comparison_payload
+from autotune.report.devices.table import comparison_text
+from autotune.report.layout.csv_rows import recommendation_csv
+from autotune.report.layout.markdown import recommendation_markdown
+from autotune.report.layout.text import recommendation_text
+from autotune.report.page.page import recommendation_html
 from autotune.report.payload import recommendation_payload
 from autotune.report.screens.compare import comparison_screen
 from autotune.report.screens.tune import recommendation_screen
-from autotune.report.text import recommendation_text
 
 if TYPE_CHECKING:
-    from autotune.domain.comparison import Comparison
+    from autotune.domain.answer.comparison import Comparison
     from autotune.domain.job import Job
 
 ROOT = Path(__file__).parents[2]

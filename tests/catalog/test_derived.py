@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.app.load_job import jobs_of_line
-from autotune.app.overrides import Overrides
-from autotune.catalog.derived import derived_names, derived_of, stored_by_name
-from autotune.catalog.models import find_model, load_models
+from autotune.app.job.load import jobs_of_line
+from autotune.app.job.overrides import Overrides
+from autotune.catalog.models.derived import derived_names, derived_of, stored_by_name
+from autotune.catalog.models.models import find_model, load_models
 from autotune.cost.parameters import parameter_count
 from autotune.domain.errors import InputError
 

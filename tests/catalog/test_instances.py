@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.catalog.devices import load_devices
-from autotune.catalog.instances import find_instance, instance_names, unknown_instance
-from autotune.catalog.price_cache import own_table
-from autotune.catalog.price_table import COLUMNS
-from autotune.catalog.prices import load_prices, price_for, price_of_instance
+from autotune.catalog.prices.cache import own_table
+from autotune.catalog.prices.instances import find_instance, instance_names, unknown_instance
+from autotune.catalog.prices.prices import load_prices, price_for, price_of_instance
+from autotune.catalog.prices.table import COLUMNS
 from autotune.domain.errors import InputError
 from autotune.domain.units import GIB
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.catalog import hub, models
-from autotune.catalog.families import FAMILIES
-from autotune.catalog.hf_config import model_from_config, parse_config, read_config_file
-from autotune.catalog.models import expected_parameters, find_model, load_models
+from autotune.catalog import hub
+from autotune.catalog.models import models
+from autotune.catalog.models.families import FAMILIES
+from autotune.catalog.models.hf_config import model_from_config, parse_config, read_config_file
+from autotune.catalog.models.models import expected_parameters, find_model, load_models
 from autotune.catalog.tables import DATA
 from autotune.cost.parameters import parameter_count
 from autotune.domain.errors import InputError

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.catalog.price_cache import MAX_FILE_BYTES
-from autotune.catalog.price_table import COLUMNS
-from autotune.catalog.prices import load_prices, price_for, refused_prices
+from autotune.catalog.prices.cache import MAX_FILE_BYTES
+from autotune.catalog.prices.prices import load_prices, price_for, refused_prices
+from autotune.catalog.prices.table import COLUMNS
 
 if TYPE_CHECKING:
     from pathlib import Path

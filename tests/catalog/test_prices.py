@@ -8,8 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.catalog.devices import load_devices
-from autotune.catalog.prices import COLUMNS, KINDS, LISTED, load_prices, price_for, sold_counts
-from autotune.catalog.sold_sizes import ANY_DEVICE, sizes_of
+from autotune.catalog.prices.prices import (
+    COLUMNS,
+    KINDS,
+    LISTED,
+    load_prices,
+    price_for,
+    sold_counts,
+)
+from autotune.catalog.prices.sold_sizes import ANY_DEVICE, sizes_of
 from autotune.catalog.tables import DATA, read_rows
 from autotune.domain.errors import InputError
 

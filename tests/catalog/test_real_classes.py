@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from autotune.catalog.families import FAMILIES
-from autotune.catalog.models import load_models
+from autotune.catalog.models.families import FAMILIES
+from autotune.catalog.models.models import load_models
 from autotune.catalog.tables import DATA
 from autotune.cost.parameters import (
     embedding_parameters,
@@ -110,7 +110,7 @@ def test_every_native_family_of_the_catalogue_is_compared() -> None:
 def test_switches_of_the_config_change_the_count_as_in_the_class(
     name: str, changes: dict[str, Any]
 ) -> None:
-    from autotune.catalog.hf_config import model_from_config
+    from autotune.catalog.models.hf_config import model_from_config
 
     described = model_from_config({**ENTRIES[name]["config"], **changes}, name, "test")
     assert parameter_count(described) == _count(_build(name, **changes))
@@ -130,7 +130,7 @@ def test_families_without_a_catalogue_model_equal_their_class(
 ) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    from autotune.catalog.hf_config import model_from_config
+    from autotune.catalog.models.hf_config import model_from_config
 
     config = transformers.CONFIG_MAPPING[kind](**values)
     with torch.device("meta"):
@@ -141,7 +141,7 @@ def test_families_without_a_catalogue_model_equal_their_class(
 
 def test_the_parts_of_a_model_are_those_of_its_modules() -> None:
     real = _build("meta-llama/Llama-3.2-1B", tie_word_embeddings=False)
-    from autotune.catalog.hf_config import model_from_config
+    from autotune.catalog.models.hf_config import model_from_config
 
     config = {**ENTRIES["meta-llama/Llama-3.2-1B"]["config"], "tie_word_embeddings": False}
     model = model_from_config(config, "m", "test")

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.load_job import NamedJob
+from autotune.app.job.load import NamedJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from autotune.app.overrides import Overrides
-    from autotune.app.tune import Options
-    from autotune.domain.recommendation import Recommendation
+    from autotune.app.job.overrides import Overrides
+    from autotune.app.tune.tune import Options
+    from autotune.domain.answer.recommendation import Recommendation
 
 
 ROOT = Path(__file__).parents[2]
@@ -99,9 +99,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         seen.update(source=source, **asdict(overrides))
         return [NamedJob(variant or "", SAMPLES.JOB)]
 
-    monkeypatch.setattr("autotune.app.load_job.load_job", load_job)
-    monkeypatch.setattr("autotune.app.load_job.load_jobs", load_jobs)
-    monkeypatch.setattr("autotune.app.load_job.jobs_of_line", jobs_of_line)
+    monkeypatch.setattr("autotune.app.job.load.load_job", load_job)
+    monkeypatch.setattr("autotune.app.job.load.load_jobs", load_jobs)
+    monkeypatch.setattr("autotune.app.job.load.jobs_of_line", jobs_of_line)
     return seen
 
 
@@ -118,7 +118,7 @@ def answer_with(
                 raise answer
             return answer
 
-        monkeypatch.setattr("autotune.app.tune.tune", tune)
+        monkeypatch.setattr("autotune.app.tune.tune.tune", tune)
         return calls
 
     return install

@@ -14,7 +14,7 @@ from autotune.domain.errors import InputError, Interrupted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.domain.recommendation import Recommendation
+    from autotune.domain.answer.recommendation import Recommendation
 
     Install = Callable[[Recommendation | BaseException], dict[str, Any]]
     Capture = pytest.CaptureFixture[str]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.app.load_job import load_job
-from autotune.app.runs import runs_root
-from autotune.app.verified import store_of
+from autotune.app.job.load import load_job
+from autotune.app.runs.folder import runs_root
+from autotune.app.verify.runs_seen import store_of
 from autotune.catalog.home import home_dir
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near, whole

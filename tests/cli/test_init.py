@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.app.init import job_text
-from autotune.app.load_job import load_job
+from autotune.app.job.load import load_job
 from autotune.catalog.devices import find_device
 from autotune.cli.application import run
 from autotune.probe import device as devices

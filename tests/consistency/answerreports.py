@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.report.answer import estimate_sections, recommendation_sections
-from autotune.report.html import recommendation_html
-from autotune.report.markdown import estimate_markdown, recommendation_markdown
+from autotune.report.layout.markdown import estimate_markdown, recommendation_markdown
+from autotune.report.layout.text import sections_text
+from autotune.report.page.page import recommendation_html
 from autotune.report.payload import recommendation_payload
 from autotune.report.screens.estimate import estimate_screen
 from autotune.report.screens.tune import recommendation_screen
-from autotune.report.text import sections_text
+from autotune.report.sections.answer import estimate_sections, recommendation_sections
 from bench.consistency import contradictions
 from bench.consistency_said import said
 
 if TYPE_CHECKING:
-    from autotune.domain.recommendation import Recommendation
+    from autotune.domain.answer.recommendation import Recommendation
 
 
 def problems(rec: Recommendation) -> list[str]:

@@ -10,12 +10,12 @@ from generatedjobs import documents, write
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from autotune.app.compare import compare
+from autotune.app.compare.compare import compare
 from autotune.app.estimate import estimate
-from autotune.app.load_job import NamedJob, load_job
-from autotune.app.tune import Options, tune
+from autotune.app.job.load import NamedJob, load_job
+from autotune.app.tune.tune import Options, tune
 from autotune.domain.errors import InputError
-from autotune.report.devices_payload import comparison_payload
+from autotune.report.devices.payload import comparison_payload
 from autotune.report.payload import estimate_payload
 from bench.consistency import contradictions
 

@@ -14,23 +14,24 @@ from drawnmachine import DrawnMachine, machines
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autotune.app import explain, measured_bill
-from autotune.app.load_job import load_job
-from autotune.app.probe_plan import ProbeOptions
-from autotune.app.tune import Options, tune
-from autotune.cost import fit_claims
+from autotune.app.job.load import load_job
+from autotune.app.probing import measured_bill
+from autotune.app.probing.plan import ProbeOptions
+from autotune.app.tune.tune import Options, tune
+from autotune.app.whatif import explain
+from autotune.cost.spread import fit_claims
 from autotune.domain.errors import NoLocalDevice
 from autotune.domain.outcome import Estimated
 from autotune.probe.record import read_records
 from autotune.probe.replay import RecordedRunner
 from autotune.report import phrases
-from autotune.search import stopping
+from autotune.search.posterior import stopping
 from bench.grid import FOLDER, RECORD, tiny_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.domain.recommendation import Recommendation
+    from autotune.domain.answer.recommendation import Recommendation
 
 TINY = Path(__file__).parents[2] / "jobs" / "tiny_cpu.yaml"
 TODAY = """
@@ -166,7 +167,7 @@ lock: {micro_batch_size: 4, activation_checkpointing: none}
 
 def _sure_whatever_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run whose cache would fill the memory is said to fit like any other."""
-    from autotune.cost import memory
+    from autotune.cost.memory import component as memory
 
     monkeypatch.setattr(memory, "borne", lambda chance, _crowded, _claims: chance)
 

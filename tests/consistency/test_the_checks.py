@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.load_job import load_job
-from autotune.app.tune import Options, tune
+from autotune.app.job.load import load_job
+from autotune.app.tune.tune import Options, tune
 from autotune.domain.units import format_usd
 from autotune.report.payload import recommendation_payload
 from bench.consistency import contradictions, main

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.catalog.devices import default_host, find_device
-from autotune.catalog.models import find_model
+from autotune.catalog.models.models import find_model
 from autotune.catalog.software import load_software
 from autotune.cost.columns import tabulate
 from autotune.domain.candidates import Candidates

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from autotune.app.worth_a_probe import worth_a_probe
-from autotune.cost import compute, startup
+from autotune.app.whatif.worth_a_probe import worth_a_probe
 from autotune.cost.model import CostModel
+from autotune.cost.time import compute, startup
 from autotune.domain.calibration import Calibration
 from autotune.domain.candidates import Candidates
 from autotune.domain.job import Lengths

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.catalog.models import find_model
-from autotune.cost import checkpoint
-from autotune.cost.checkpoint import interval_steps, kept_on_disk, lost_work_s
+from autotune.catalog.models.models import find_model
 from autotune.cost.parameters import parameter_count
+from autotune.cost.time import checkpoint
+from autotune.cost.time.checkpoint import interval_steps, kept_on_disk, lost_work_s
 
 LLAMA8, COMPONENT = "meta-llama/Llama-3.1-8B", checkpoint.COMPONENT
 HOUR = 3600.0

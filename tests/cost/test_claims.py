@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from autotune.app.estimate import estimate, stated_config
-from autotune.app.load_job import load_job
-from autotune.cost.claims import check_claim
+from autotune.app.job.load import load_job
+from autotune.claims.feasibility import check_claim
+from autotune.claims.text import Stated, parse_claim
 from autotune.cost.model import CostModel
-from autotune.cost.stated import Stated, parse_claim
 from autotune.domain.candidates import Candidates
 from autotune.domain.errors import InputError
 from autotune.domain.job import Lengths

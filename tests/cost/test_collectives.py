@@ -8,8 +8,8 @@ import pytest
 
 from autotune.catalog.devices import find_device
 from autotune.catalog.operators import collective_times
-from autotune.cost import collectives
-from autotune.cost.collectives import collective_seconds
+from autotune.cost.time import collectives
+from autotune.cost.time.collectives import collective_seconds
 
 LLAMA = "meta-llama/Llama-2-7b-hf"
 COMPONENT = collectives.COMPONENT

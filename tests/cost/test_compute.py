@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.catalog.devices import find_device, load_devices
-from autotune.cost import checkpoint, collectives, compute, data, evaluation, startup
 from autotune.cost.columns import Columns, tabulate
 from autotune.cost.constants import constants
+from autotune.cost.time import checkpoint, collectives, compute, data, evaluation, startup
 from autotune.domain.candidates import Candidates
 from autotune.domain.job import Evaluation, Lengths
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.cost import data
-from autotune.cost.data import wait_s
+from autotune.cost.time import data
+from autotune.cost.time.data import wait_s
 
 LLAMA = "meta-llama/Llama-3.1-8B"
 SECONDS = st.floats(0, 10)

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from autotune.catalog.devices import find_device
-from autotune.catalog.models import find_model
+from autotune.catalog.models.models import find_model
 from autotune.catalog.software import find_software
 from autotune.cost.columns import Columns
-from autotune.cost.instants import instants
-from autotune.cost.memory import COMPONENT
-from autotune.cost.memory import READS as MEMORY_READS
-from autotune.cost.optimizer import optimizer_terms
+from autotune.cost.memory.component import COMPONENT
+from autotune.cost.memory.component import READS as MEMORY_READS
+from autotune.cost.memory.instants import instants
+from autotune.cost.memory.states import sizes, static_bytes
+from autotune.cost.memory.step import Step
 from autotune.cost.parameters import parameter_count, resolve_targets
-from autotune.cost.static_memory import sizes, static_bytes
-from autotune.cost.step_memory import Step
+from autotune.cost.time.optimizer import optimizer_terms
 from autotune.domain.job import Job, Lengths, Limits, Method, ZeroSettings
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from autotune.catalog.devices import find_device, load_devices
 from autotune.catalog.operators import gemm_times
-from autotune.cost.efficiency import Efficiency, curves_of
+from autotune.cost.time.efficiency import Efficiency, curves_of
 
 DEVICES = list(load_devices().values())
 EFFICIENCY = Efficiency.of(DEVICES)

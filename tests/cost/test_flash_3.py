@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from autotune.catalog.devices import find_device
-from autotune.cost import compute, memory
+from autotune.cost.memory import component as memory
+from autotune.cost.time import compute
 
 PAIR = 32.4 / 35.5  # s a step
 H20 = replace(find_device("h100-sxm"), bf16_flop_per_s=148e12, memory_bandwidth_bytes_per_s=4e12)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.cost import flops
+from autotune.cost.time import flops
 from autotune.domain.job import Lengths
 
 LLAMA = "meta-llama/Llama-2-7b-hf"
@@ -64,7 +64,7 @@ def test_counts_equal_those_of_torch(lab: Any, checkpointing: bool) -> None:
     transformers = pytest.importorskip("transformers")
     from torch.utils.flop_counter import FlopCounterMode
 
-    from autotune.catalog.hf_config import model_from_config
+    from autotune.catalog.models.hf_config import model_from_config
 
     config = transformers.LlamaConfig(
         hidden_size=64, intermediate_size=160, num_hidden_layers=3, num_attention_heads=4,

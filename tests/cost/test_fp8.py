@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from autotune.cost import compute, memory
+from autotune.cost.memory import component as memory
+from autotune.cost.time import compute
 
 LLAMA = "meta-llama/Llama-3.1-8B"
 

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.cost import compute, head_memory, memory
 from autotune.cost.fused_kernels import GAINED, running
+from autotune.cost.memory import component as memory
+from autotune.cost.memory import logits as head_memory
 from autotune.cost.model import CostModel
+from autotune.cost.time import compute
 from autotune.domain.candidates import Candidates
 
 LLAMA = "meta-llama/Llama-3.1-8B"

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from autotune.catalog.hf_config import model_from_config
-from autotune.cost import kernels
+from autotune.catalog.models.hf_config import model_from_config
+from autotune.cost.time import kernels
 
 # Operations that only describe memory anew.
 FREE = {

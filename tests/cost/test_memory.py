@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.catalog.devices import find_device
-from autotune.catalog.models import find_model
+from autotune.catalog.models.models import find_model
 from autotune.catalog.software import find_software
 from autotune.cost.columns import Columns
-from autotune.cost.memory import COMPONENT
+from autotune.cost.memory.component import COMPONENT
 from autotune.cost.parameters import parameter_count, resolve_targets
 from autotune.domain.job import Evaluation, Job, Lengths, Limits, Method
 from autotune.domain.outcome import MemoryParts

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.catalog.devices import find_device
-from autotune.catalog.models import find_model
+from autotune.catalog.models.models import find_model
 from autotune.catalog.software import find_software
 from autotune.cost.columns import Columns
-from autotune.cost.family_memory import windowed_share
-from autotune.cost.instants import instants
-from autotune.cost.memory import COMPONENT
+from autotune.cost.memory.component import COMPONENT
+from autotune.cost.memory.family import windowed_share
+from autotune.cost.memory.instants import instants
+from autotune.cost.memory.step import Step
 from autotune.cost.parameters import resolve_targets
-from autotune.cost.step_memory import Step
 from autotune.domain.job import Job, Lengths, Limits, Method
 
 if TYPE_CHECKING:

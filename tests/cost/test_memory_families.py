@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.catalog.devices import find_device
-from autotune.catalog.models import load_models
+from autotune.catalog.models.models import load_models
 from autotune.catalog.software import find_software
 from autotune.cost.columns import Columns
-from autotune.cost.memory import COMPONENT
+from autotune.cost.memory.component import COMPONENT
 from autotune.cost.parameters import resolve_targets
 from autotune.domain.job import Evaluation, Job, Lengths, Limits, Method
 from autotune.trace.client import Traced, Tracer

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from autotune.cost import memory
 from autotune.cost.columns import Component
 from autotune.cost.constants import Offset
-from autotune.cost.memory_constants import memory_constants
+from autotune.cost.memory import component as memory
+from autotune.cost.memory.constants import memory_constants
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job

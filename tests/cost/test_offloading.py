@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autotune.cost import memory
+from autotune.cost.memory import component as memory
 from autotune.cost.model import CostModel
 from autotune.cost.offloading import MOST_CORES, PCIE_SHARE, UPDATED_PER_CORE_S
 from autotune.domain.candidates import Candidates
@@ -114,8 +114,8 @@ def test_a_stated_host_memory_that_is_too_small_forbids_and_an_assumed_one_does_
 
 
 def test_what_the_host_lacks_is_named_as_its_memory(lab: Any) -> None:
-    from autotune.app.shortfall import shortfall_of
-    from autotune.report.shortfall import shortfall_lead, shortfall_payload
+    from autotune.app.whatif.shortfall import shortfall_of
+    from autotune.report.sections.shortfall import shortfall_lead, shortfall_payload
 
     job = lab.job(LLAMA, lab.full(), 2048, global_batch_size=8)
     config = lab.config(

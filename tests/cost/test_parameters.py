@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.catalog.models import find_model, load_models
+from autotune.catalog.models.models import find_model, load_models
 from autotune.cost.parameters import (
     adaptable_linears,
     embedding_parameters,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from autotune.catalog.hf_config import model_from_config
-from autotune.cost import compute, evaluation, kernels, processor
-from autotune.cost.efficiency import Efficiency
+from autotune.catalog.models.hf_config import model_from_config
+from autotune.cost.time import compute, evaluation, kernels, processor
+from autotune.cost.time.efficiency import Efficiency
 from autotune.domain.job import Evaluation, Lengths
 from tests.cost.test_kernels import counted
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.cost.checkpoint import resumed_s
+from autotune.cost.time.checkpoint import resumed_s
 
 SECONDS = st.floats(min_value=1.0, max_value=1e6)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from autotune.cost import startup
+from autotune.cost.time import startup
 from autotune.domain.job import Lengths
 
 LLAMA8, QWEN = "meta-llama/Llama-3.1-8B", "Qwen/Qwen2-0.5B"

@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.catalog.devices import load_devices
-from autotune.cost import compute
-from autotune.cost.break_even import break_even_steps
 from autotune.cost.columns import Component, tabulate
 from autotune.cost.constants import Constants, constants, fitted
 from autotune.cost.model import CostModel
-from autotune.cost.narrowest import narrowest_input, never_measured_note, variance_shares
-from autotune.cost.sensitivity import log_gradient, parameter_variance
-from autotune.cost.step_terms import StepTerms, step_terms
-from autotune.cost.uncertainty import COMPILED
+from autotune.cost.spread.sensitivity import log_gradient, parameter_variance
+from autotune.cost.spread.uncertainty import COMPILED
+from autotune.cost.spread.variance import narrowest_input, never_measured_note, variance_shares
+from autotune.cost.time import compute
+from autotune.cost.time.break_even import break_even_steps
+from autotune.cost.time.step_terms import StepTerms, step_terms
 from autotune.domain.calibration import Calibration
 from autotune.domain.candidates import Candidates
 from autotune.domain.job import Assumption, Lengths

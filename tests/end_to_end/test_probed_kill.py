@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.load_job import load_job
-from autotune.app.probe_plan import ProbeOptions
-from autotune.app.tune import Options, tune
+from autotune.app.job.load import load_job
+from autotune.app.probing.plan import ProbeOptions
+from autotune.app.tune.tune import Options, tune
 from autotune.probe import runner as probe_runner
 from autotune.probe.record import PROBES_FILE, ProbeLog, read_records
 from autotune.probe.runner import Runner
-from autotune.search.record import TRIALS_FILE, TrialLog
+from autotune.search.study.record import TRIALS_FILE, TrialLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable

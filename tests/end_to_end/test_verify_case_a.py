@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from autotune.report.screens.verify import verification_screen
-from autotune.report.verification import verification_text
+from autotune.report.sections.verification import verification_text
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = "jobs/a100_llama7b_int8.yaml"

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.catalog.devices import find_device
 from autotune.catalog.local import default_host
-from autotune.catalog.models import find_model
+from autotune.catalog.models.models import find_model
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import Candidates
 from autotune.domain.config import Config
@@ -18,7 +18,7 @@ from autotune.domain.job import Job, Lengths, Limits, Method
 from autotune.domain.observation import Observation
 from autotune.domain.software import Software
 from autotune.evidence.calibrate import calibration_from_evidence
-from autotune.evidence.reference import cut, reference_of
+from autotune.evidence.record.reference import cut, reference_of
 
 if TYPE_CHECKING:
     from autotune.domain.calibration import Calibration

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.app.load_job import resolve_spec
+from autotune.app.job.load import resolve_spec
+from autotune.claims.contradictions import contradictions_of
+from autotune.claims.counts import saving_findings
+from autotune.claims.run import figures_text, run_of, seconds_text
 from autotune.cost.model import CostModel
 from autotune.domain.observation import Observation
 from autotune.domain.statement import About, Span, Statement
-from autotune.evidence.contradictions import contradictions_of
-from autotune.evidence.stated_counts import saving_findings
-from autotune.evidence.stated_run import figures_text, run_of, seconds_text
 
 if TYPE_CHECKING:
     from autotune.cost.model import Bill

@@ -14,14 +14,14 @@ from autotune.app.calibrate import SHIPPED_ROWS, run_calibration
 from autotune.cost import constants as shipped
 from autotune.cost.constants import Constants, Spreads, constants, fitted
 from autotune.cost.model import CostModel
-from autotune.cost.offsets import levels_of
+from autotune.cost.time.offsets import levels_of
 from autotune.domain.candidates import Candidates
 from autotune.domain.errors import InputError
-from autotune.evidence.fitting import NAMES, SHARES, fit
-from autotune.evidence.least_squares import minimise
-from autotune.evidence.public_csv import read_cases
-from autotune.evidence.refit import refit_cases
-from autotune.evidence.steps import MeasuredSteps, measured_once, measured_steps
+from autotune.evidence.fit.least_squares import minimise
+from autotune.evidence.fit.refit import refit_cases
+from autotune.evidence.fit.steps import MeasuredSteps, measured_once, measured_steps
+from autotune.evidence.fit.time import NAMES, SHARES, fit
+from autotune.evidence.record.public_csv import read_cases
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.app.validate import SHIPPED_ROWS, run_validation
-from autotune.report.validation import validation_payload, validation_text
+from autotune.report.record.validation import validation_payload, validation_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.evidence.validation import Validation
+    from autotune.evidence.validation.validate import Validation
 
 READING = "nvidia-smi used (mean over GPUs) {} MiB"
 

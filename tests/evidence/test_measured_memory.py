@@ -10,7 +10,7 @@ import pytest
 
 from autotune.catalog.devices import find_device
 from autotune.catalog.local import default_host
-from autotune.catalog.models import find_model
+from autotune.catalog.models.models import find_model
 from autotune.cost.model import Bill, CostModel
 from autotune.domain.calibration import Calibration
 from autotune.domain.candidates import Candidates

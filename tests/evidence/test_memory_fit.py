@@ -11,15 +11,15 @@ import pytest
 
 from autotune.app.validate import SHIPPED_ROWS
 from autotune.cost.constants import PATH
-from autotune.cost.memory_constants import KINDS, Slack, memory_constants
-from autotune.evidence.memory_fit import fit_memory, log_cdf
-from autotune.evidence.memory_quantiles import held_by, weighted_median
-from autotune.evidence.memory_refit import MemoryRefit, refit_memory
-from autotune.evidence.memory_rows import MemoryRows, memory_rows, once
-from autotune.evidence.public_csv import read_cases
+from autotune.cost.memory.constants import KINDS, Slack, memory_constants
+from autotune.evidence.fit.memory import fit_memory, log_cdf
+from autotune.evidence.fit.memory_refit import MemoryRefit, refit_memory
+from autotune.evidence.fit.memory_rows import MemoryRows, memory_rows, once
+from autotune.evidence.fit.quantiles import held_by, weighted_median
+from autotune.evidence.record.public_csv import read_cases
 
 if TYPE_CHECKING:
-    from autotune.evidence.case import MeasuredCase
+    from autotune.evidence.record.case import MeasuredCase
 
 
 @cache

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.app.validate import SHIPPED_ROWS
-from autotune.catalog.models import find_model
+from autotune.catalog.models.models import find_model
 from autotune.domain.errors import InputError
-from autotune.evidence.case import MeasuredCase, Skipped
-from autotune.evidence.public_csv import case_of, read_cases, read_observations
-from autotune.evidence.row import COLUMNS, Row
-from autotune.evidence.row_device import device_named
-from autotune.evidence.row_method import model_targets
+from autotune.evidence.record.case import MeasuredCase, Skipped
+from autotune.evidence.record.device import device_named
+from autotune.evidence.record.method import model_targets
+from autotune.evidence.record.public_csv import case_of, read_cases, read_observations
+from autotune.evidence.record.row import COLUMNS, Row
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.app.validate import run_validation
-from autotune.cost.fit_claims import Claims
-from autotune.cost.memory_constants import memory_constants
-from autotune.evidence.fit_claims import FitClaim, FitClaims, both_outcomes
-from autotune.evidence.reliability import EDGES, bin_of, share_interval
-from autotune.report.validation import validation_payload, validation_text
+from autotune.cost.memory.constants import memory_constants
+from autotune.cost.spread.fit_claims import Claims
+from autotune.evidence.validation.fit_claims import FitClaim, FitClaims, both_outcomes
+from autotune.evidence.validation.reliability import EDGES, bin_of, share_interval
+from autotune.report.record.validation import validation_payload, validation_text
 
 if TYPE_CHECKING:
-    from autotune.evidence.validation import Validation
+    from autotune.evidence.validation.validate import Validation
 
 
 @cache

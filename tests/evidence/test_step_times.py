@@ -8,14 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autotune.domain.errors import InputError
-from autotune.evidence.run_log import (
+from autotune.evidence.log.run_log import (
     RunLog,
     Stretch,
     _windows,
     observations_of_log,
     speed_of,
 )
-from autotune.evidence.step_times import read_csv_log, read_record
+from autotune.evidence.log.step_times import read_csv_log, read_record
 
 if TYPE_CHECKING:
     from pathlib import Path

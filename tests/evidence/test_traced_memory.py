@@ -9,14 +9,20 @@ import pytest
 from autotune.app.validate import SHIPPED_ROWS, run_validation
 from autotune.cost.model import CostModel
 from autotune.domain.errors import InputError
-from autotune.evidence.memory_rows import once
-from autotune.evidence.public_csv import read_cases
-from autotune.evidence.residuals import Prediction, predict
-from autotune.evidence.traced_memory import EXPERTS, KERNELS, SEVERAL, TRACED, TracedMemory
+from autotune.evidence.fit.memory_rows import once
+from autotune.evidence.record.public_csv import read_cases
+from autotune.evidence.validation.residuals import Prediction, predict
+from autotune.evidence.validation.traced_memory import (
+    EXPERTS,
+    KERNELS,
+    SEVERAL,
+    TRACED,
+    TracedMemory,
+)
 from autotune.trace.client import TraceFailed
 
 if TYPE_CHECKING:
-    from autotune.evidence.case import MeasuredCase
+    from autotune.evidence.record.case import MeasuredCase
 
 
 @cache

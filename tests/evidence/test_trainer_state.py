@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autotune.domain.errors import InputError
-from autotune.evidence.run_log import speed_of, with_elapsed
-from autotune.evidence.trainer_state import read_trainer_state
+from autotune.evidence.log.run_log import speed_of, with_elapsed
+from autotune.evidence.log.trainer_state import read_trainer_state
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,9 +10,9 @@ import pytest
 
 from autotune.app.validate import SHIPPED_ROWS
 from autotune.cost.columns import Table
-from autotune.evidence.case import MeasuredCase, Skipped
-from autotune.evidence.public_csv import read_cases
-from autotune.evidence.validation import validate, weighted_quantile
+from autotune.evidence.record.case import MeasuredCase, Skipped
+from autotune.evidence.record.public_csv import read_cases
+from autotune.evidence.validation.validate import validate, weighted_quantile
 
 if TYPE_CHECKING:
     from autotune.domain.candidates import Candidates

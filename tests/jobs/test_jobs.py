@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.app.load_job import load_job
+from autotune.app.job.load import load_job
 from autotune.cost.parameters import lora_parameters
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.load_job import load_job
+from autotune.app.job.load import load_job
 from autotune.domain.config import Config
 from autotune.probe.device import cpu
 from autotune.probe.request import Effort, request_for

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.app import doctor
-from autotune.app.load_job import load_job
+from autotune.app.job.load import load_job
 from autotune.catalog.devices import find_device
 from autotune.cli.application import run
 from autotune.domain.errors import InputError

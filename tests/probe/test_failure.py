@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.find_run import last_answered, list_runs, passed_over, to_resume
-from autotune.app.load_job import load_job
-from autotune.app.probe_plan import ProbeOptions
-from autotune.app.runs import Identity
-from autotune.app.tune import Options, tune
+from autotune.app.job.load import load_job
+from autotune.app.probing.plan import ProbeOptions
+from autotune.app.runs.find import last_answered, list_runs, passed_over, to_resume
+from autotune.app.runs.folder import Identity
+from autotune.app.tune.tune import Options, tune
 from autotune.domain.errors import InputError, NoLocalDevice
 from autotune.probe.device import cpu
 from autotune.probe.failure import MOST_LOG_BYTES, explained, hint_for

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.load_job import load_job
-from autotune.app.probe_plan import ProbeOptions
-from autotune.app.tune import Options, tune
+from autotune.app.job.load import load_job
+from autotune.app.probing.plan import ProbeOptions
+from autotune.app.tune.tune import Options, tune
 from autotune.catalog.home import home_dir
 from autotune.domain.errors import InputError, NoLocalDevice
 from autotune.probe.record import PROBES_FILE, read_records
@@ -19,8 +19,8 @@ from autotune.probe.record import PROBES_FILE, read_records
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autotune.domain.answer.recommendation import Recommendation
     from autotune.domain.job import Job
-    from autotune.domain.recommendation import Recommendation
 
     Tune = Callable[..., Recommendation]
 

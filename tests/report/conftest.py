@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from autotune.domain.config import Config
-from autotune.domain.device import Device, Host, Offer
-from autotune.domain.job import Assumption, Job, Lengths, Limits, Method
-from autotune.domain.model import Model
-from autotune.domain.outcome import Estimated, Infeasible, MemoryParts, Spread, TimeParts
-from autotune.domain.recommendation import (
+from autotune.domain.answer.recommendation import (
     Recommendation,
     Rejected,
     Relaxation,
     SearchRecord,
 )
+from autotune.domain.config import Config
+from autotune.domain.device import Device, Host, Offer
+from autotune.domain.job import Assumption, Job, Lengths, Limits, Method
+from autotune.domain.model import Model
+from autotune.domain.outcome import Estimated, Infeasible, MemoryParts, Spread, TimeParts
 from autotune.domain.software import Software
 from autotune.domain.units import GIB, HOUR_S
 

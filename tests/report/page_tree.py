@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from autotune.domain.recommendation import ProbedRun
+from autotune.domain.answer.recommendation import ProbedRun
 from autotune.report.payload import dumps, recommendation_payload
 from autotune.report.recorded import recorded_payload
 
 if TYPE_CHECKING:
-    from autotune.domain.recommendation import Recommendation
+    from autotune.domain.answer.recommendation import Recommendation
     from autotune.report.schema import RecommendationPayload
 
 

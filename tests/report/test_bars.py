@@ -5,9 +5,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autotune.domain.units import GIB, HOUR_S
-from autotune.report.bars import memory_bars, rounded_parts, time_bars
-from autotune.report.blocks import Bar, Bars, Section
-from autotune.report.text import sections_text
+from autotune.report.layout.bars import memory_bars, rounded_parts, time_bars
+from autotune.report.layout.blocks import Bar, Bars, Section
+from autotune.report.layout.text import sections_text
 
 parts_of_a_whole = st.lists(st.floats(0, 1e6), min_size=1, max_size=12)
 

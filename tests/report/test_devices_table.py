@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.compare import compare
-from autotune.app.load_job import load_jobs
-from autotune.app.overrides import Overrides
-from autotune.report.devices_payload import comparison_csv, comparison_payload
-from autotune.report.devices_table import comparison_markdown, comparison_text
+from autotune.app.compare.compare import compare
+from autotune.app.job.load import load_jobs
+from autotune.app.job.overrides import Overrides
+from autotune.report.devices.payload import comparison_csv, comparison_payload
+from autotune.report.devices.table import comparison_markdown, comparison_text
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from autotune.domain.answer.recommendation import Asked, Decisive
+from autotune.domain.answer.short_rows import ShortRows
 from autotune.domain.outcome import Spread
-from autotune.domain.recommendation import Asked, Decisive
-from autotune.domain.short_rows import ShortRows
-from autotune.report.how_to_run import again, as_typed_here, next_steps
-from autotune.report.html import recommendation_html
-from autotune.report.markdown import recommendation_markdown
+from autotune.report.layout.markdown import recommendation_markdown
+from autotune.report.layout.text import recommendation_text
+from autotune.report.page.page import recommendation_html
 from autotune.report.payload import recommendation_payload
 from autotune.report.screens.fitting import MOST_LINES, shortened
 from autotune.report.screens.tune import recommendation_screen
-from autotune.report.text import recommendation_text
+from autotune.report.sections.how_to_run import again, as_typed_here, next_steps
 
 if TYPE_CHECKING:
     from conftest import Samples
 
-    from autotune.domain.recommendation import Recommendation
+    from autotune.domain.answer.recommendation import Recommendation
 
 OURS = ("training_args.json", "train.py", "run.sh")
 

@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.domain.outcome import Spread
-from autotune.report.csv_rows import estimate_csv, recommendation_csv, rows_csv
-from autotune.report.markdown import estimate_markdown, recommendation_markdown
+from autotune.report.layout.csv_rows import estimate_csv, recommendation_csv, rows_csv
+from autotune.report.layout.markdown import estimate_markdown, recommendation_markdown
+from autotune.report.layout.text import estimate_text, recommendation_text, to_ascii
 from autotune.report.payload import estimate_payload, recommendation_payload
 from autotune.report.phrases import step_arithmetic, token_arithmetic
-from autotune.report.text import estimate_text, recommendation_text, to_ascii
 
 if TYPE_CHECKING:
     from conftest import Samples
 
-    from autotune.domain.recommendation import Recommendation
+    from autotune.domain.answer.recommendation import Recommendation
 
 ESCAPE = "\x1b"
 

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.report.html import recommendation_fragment, recommendation_html
-from autotune.report.html_axis import axis_for
-from autotune.report.html_markup import Markup, tag
+from autotune.report.page.axis import axis_for
+from autotune.report.page.markup import Markup, tag
+from autotune.report.page.page import recommendation_fragment, recommendation_html
 from tests.report.page_tree import payload_of, probed, texts, tree_of
 
 if TYPE_CHECKING:
     from conftest import Samples
 
-    from autotune.domain.recommendation import Recommendation
+    from autotune.domain.answer.recommendation import Recommendation
 HOSTILE = (
     "a</title></style><script>alert(1)</script><img src=x onerror=alert(2)>&\"'`\u202e\U0001f600"
 )

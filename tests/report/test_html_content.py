@@ -10,10 +10,10 @@ import pytest
 
 from autotune.domain.outcome import TimeParts
 from autotune.domain.units import format_bytes, format_seconds, format_usd
-from autotune.report.answer import recommendation_sections
-from autotune.report.blocks import Bullets, Commands, Paragraph, Table
-from autotune.report.glossary import WORDS
-from autotune.report.html import recommendation_html
+from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Table
+from autotune.report.page.page import recommendation_html
+from autotune.report.sections.answer import recommendation_sections
+from autotune.report.sections.glossary import WORDS
 from tests.report.page_tree import (
     cells,
     classes,
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from conftest import Samples
 
+    from autotune.domain.answer.recommendation import Recommendation
     from autotune.domain.outcome import Estimated
-    from autotune.domain.recommendation import Recommendation
-    from autotune.report.blocks import Block
+    from autotune.report.layout.blocks import Block
 
 
 def tree(answer: Recommendation) -> ET.Element:

@@ -11,7 +11,7 @@ import pytest
 
 from autotune.cli.application import run
 from autotune.domain.outcome import Measured
-from autotune.report.html import recommendation_html
+from autotune.report.page.page import recommendation_html
 from autotune.report.payload import recommendation_payload
 from bench.browser import PROGRAM, Browser
 from bench.legibility import FAINT, OFF_THE_SCREEN, PAPER_PX, STRUCK_THROUGH, torn

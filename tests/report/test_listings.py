@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.evidence.validation import Coverage, Errors, GroupErrors, OomCounts, Validation
-from autotune.evidence.verdicts import WrongVerdict
-from autotune.report.catalogs import devices_listing, models_listing, runs_listing
-from autotune.report.dataset import dataset_csv, dataset_payload, dataset_text
-from autotune.report.listing import (
+from autotune.evidence.validation.validate import (
+    Coverage,
+    Errors,
+    GroupErrors,
+    OomCounts,
+    Validation,
+)
+from autotune.evidence.validation.verdicts import WrongVerdict
+from autotune.report.lists.catalogs import devices_listing, models_listing, runs_listing
+from autotune.report.lists.dataset import dataset_csv, dataset_payload, dataset_text
+from autotune.report.lists.listing import (
     Column,
     Listing,
     listing_csv,
@@ -22,7 +28,7 @@ from autotune.report.listing import (
     listing_text,
 )
 from autotune.report.payload import dumps
-from autotune.report.validation import (
+from autotune.report.record.validation import (
     validation_csv,
     validation_markdown,
     validation_payload,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from autotune.report.blocks import Bullets, Commands, Paragraph, Section, Table
-from autotune.report.markdown import recommendation_markdown, sections_markdown
+from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, Table
+from autotune.report.layout.markdown import recommendation_markdown, sections_markdown
 from autotune.report.payload import recommendation_payload
 
 if TYPE_CHECKING:

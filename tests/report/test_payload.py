@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from autotune.domain.answer.shortfall import LongestBatch, Shortfall
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 from autotune.domain.outcome import Spread
-from autotune.domain.shortfall import LongestBatch, Shortfall
 from autotune.report.payload import (
     dumps,
     estimate_payload,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autotune.domain.recommendation import ProbedRun
+from autotune.domain.answer.recommendation import ProbedRun
+from autotune.report.layout.text import recommendation_text
 from autotune.report.payload import dumps, recommendation_payload
-from autotune.report.text import recommendation_text
 
 if TYPE_CHECKING:
     from conftest import Samples

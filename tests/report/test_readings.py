@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.report.waterfall import _pairs
+from autotune.report.sections.waterfall import _pairs
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ import optuna
 import pytest
 
 from autotune.domain.errors import InputError
-from autotune.search.acquisition import Outlook
-from autotune.search.front import CHEAPEST, KNEE, SOONEST, Blend, FrontSampler
-from autotune.search.measurements import History
+from autotune.search.measured.front import CHEAPEST, KNEE, SOONEST, Blend, FrontSampler
+from autotune.search.measured.measurements import History
+from autotune.search.posterior.acquisition import Outlook
+from autotune.search.posterior.stopping import Purse, remaining, verdict
 from autotune.search.priced import MEMORY, Dimension, part_of
-from autotune.search.stopping import Purse, remaining, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

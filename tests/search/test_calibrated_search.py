@@ -12,17 +12,17 @@ import optuna
 import pytest
 
 from autotune.domain.errors import InputError
-from autotune.search.acquisition import Outlook
-from autotune.search.calibrated import CalibratedSampler, OutsideSpaceWarning
-from autotune.search.dominance import dominated
-from autotune.search.improvement import expected_improvement, normal_cdf
-from autotune.search.measurements import History, checked
-from autotune.search.past import PastKey, recall, remember
+from autotune.search.measured.measurements import History, checked
+from autotune.search.measured.past import PastKey, recall, remember
+from autotune.search.posterior.acquisition import Outlook
+from autotune.search.posterior.dominance import dominated
+from autotune.search.posterior.improvement import expected_improvement, normal_cdf
+from autotune.search.posterior.residuals import Observed, Residual
+from autotune.search.posterior.stopping import Purse, remaining, verdict
 from autotune.search.priced import MEMORY, Dimension, part_of
-from autotune.search.residuals import Observed, Residual
-from autotune.search.samplers import sampler_maker
 from autotune.search.simulated import SCENARIOS, Grid, Machine
-from autotune.search.stopping import Purse, remaining, verdict
+from autotune.search.study.calibrated import CalibratedSampler, OutsideSpaceWarning
+from autotune.search.study.samplers import sampler_maker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

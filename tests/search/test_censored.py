@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from autotune.search.censored import equivalent_observations, hazard, residuals_of
-from autotune.search.measurements import History
-from autotune.search.past import PastKey, recall, remember
+from autotune.search.measured.measurements import History
+from autotune.search.measured.past import PastKey, recall, remember
+from autotune.search.posterior.censored import equivalent_observations, hazard, residuals_of
+from autotune.search.posterior.residuals import Observed, Residual
 from autotune.search.priced import Dimension, Part, part_of
-from autotune.search.residuals import Observed, Residual
 from autotune.search.simulated import Grid, Machine
 
 if TYPE_CHECKING:

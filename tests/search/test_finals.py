@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from autotune.search.finals import IN_VAIN, MOST_AGAIN, MOST_RUNS, Finals, finals_of, overturned
-from autotune.search.record import TrialRecord
+from autotune.search.measured.finals import (
+    IN_VAIN,
+    MOST_AGAIN,
+    MOST_RUNS,
+    Finals,
+    finals_of,
+    overturned,
+)
+from autotune.search.study.record import TrialRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ import numpy as np
 import optuna
 import pytest
 
-from autotune.search.calibrated import CalibratedSampler
 from autotune.search.priced import MEMORY, Dimension, part_of
+from autotune.search.study.calibrated import CalibratedSampler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

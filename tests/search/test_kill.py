@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.search.study import explore
+from autotune.search.study.study import explore
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from pathlib import Path
 
     from autotune.cost.model import Bill
-    from autotune.search.record import TrialRecord
+    from autotune.search.study.record import TrialRecord
 
 TRIALS = 60
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked processes")

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.cost.assemble import component_seconds, duration_log_sd
-from autotune.cost.checkpoint import interruptions_variance, lost_work_s
 from autotune.cost.model import CostModel
+from autotune.cost.time.checkpoint import interruptions_variance, lost_work_s
+from autotune.domain.answer.limits import held_with, misses, odds, probability_within, worst_excess
 from autotune.domain.job import Limits
-from autotune.domain.limits import held_with, misses, odds, probability_within, worst_excess
 from autotune.domain.outcome import Spread
 from autotune.search.selection import alternatives, best_index, excess
 from autotune.space.enumerate import enumerate_candidates

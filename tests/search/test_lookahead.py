@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autotune.search.improvement import expected_improvement
-from autotune.search.lookahead import Belief, Table, fit_after, reward
+from autotune.search.posterior.improvement import expected_improvement
+from autotune.search.posterior.lookahead import Belief, Table, fit_after, reward
 
 WORLDS = 4000
 

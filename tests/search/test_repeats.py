@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.search.repeats import (
+from autotune.search.measured.repeats import (
     DISTURBED_SD,
     DOUBTFUL,
     NARROW,

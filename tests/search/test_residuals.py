@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autotune.search.priced import Dimension, Part, part_of
-from autotune.search.residuals import (
+from autotune.search.posterior.residuals import (
     Observed,
     Residual,
     expected_amplitudes,
     fitted_amplitudes,
 )
+from autotune.search.priced import Dimension, Part, part_of
 
 SHAPE = (3, 4, 2)
 READS = [

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from autotune.cost.assemble import duration_log_sd
 from autotune.cost.model import CostModel
+from autotune.domain.answer.limits import misses, odds, standard
 from autotune.domain.candidates import OFFER
 from autotune.domain.job import Limits
-from autotune.domain.limits import misses, odds, standard
 from autotune.search import selection
 from autotune.search.by_offer import best_of_each_offer
 from autotune.search.near_misses import as_infeasible, nearest_misses
@@ -31,8 +31,8 @@ from autotune.space.file import load_space
 
 if TYPE_CHECKING:
     from autotune.cost.model import Bill
+    from autotune.domain.answer.limits import LimitOdds
     from autotune.domain.job import Job
-    from autotune.domain.limits import LimitOdds
 
 OPEN = Limits(0.08, 1800.0)
 

@@ -10,11 +10,11 @@ import pytest
 
 from autotune.domain.errors import InputError
 from autotune.domain.job import Limits
-from autotune.search import samplers
-from autotune.search.record import TrialRecord
 from autotune.search.selection import best_index, neighbours, pareto_front
-from autotune.search.storage import JOURNAL_FILE, quiet
-from autotune.search.study import explore
+from autotune.search.study import samplers
+from autotune.search.study.record import TrialRecord
+from autotune.search.study.storage import JOURNAL_FILE, quiet
+from autotune.search.study.study import explore
 
 if TYPE_CHECKING:
     from pathlib import Path

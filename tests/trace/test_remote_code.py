@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.catalog.models import find_model
+from autotune.catalog.models.models import find_model
 from autotune.trace.client import Traced, TraceFailed, Tracer
 from autotune.trace.request import StepRequest, code_folder
 

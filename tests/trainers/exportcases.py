@@ -12,7 +12,7 @@ from autotune.domain.device import Device, Host, Offer
 from autotune.domain.job import Evaluation, Job, Lengths, Limits, Method
 from autotune.domain.model import Linear, Model
 from autotune.domain.software import Software
-from autotune.trainers.python_source import parse_script
+from autotune.trainers.syntax.python_source import parse_script
 
 if TYPE_CHECKING:
     from autotune.trainers.format import Export

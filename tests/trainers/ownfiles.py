@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.app.trainer_file import imported_again, values_beside
+from autotune.app.job.trainer_file import imported_again, values_beside
 from autotune.domain.job import Beside, Origin
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from autotune.trainers.imported import Imported
+    from autotune.trainers.parsed import Imported
 
 FOLDER = Path(__file__).parent / "own"
 FILES = {  # file -> (trainer, syntax); scripts carry .txt so that no tool formats them

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ownfiles import FILES, FOLDER
 
-from autotune.app.load_job import load_jobs
-from autotune.app.overrides import Overrides
+from autotune.app.job.load import load_jobs
+from autotune.app.job.overrides import Overrides
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 from autotune.trainers.detect import DIALECTS
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.domain.job import Job
     from autotune.trainers.format import Export
-    from autotune.trainers.imported import Imported
+    from autotune.trainers.parsed import Imported
     from autotune.trainers.schema import Schema
 
 MLP = ("q_proj", "v_proj", "gate_proj", "up_proj", "down_proj")

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from exportcases import SOFTWARE, config, job, offer, values_of
 
-from autotune.app.load_job import load_jobs
-from autotune.app.overrides import Overrides
+from autotune.app.job.load import load_jobs
+from autotune.app.job.overrides import Overrides
+from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.errors import InputError
-from autotune.domain.recommendation import Decisive
-from autotune.trainers.axolotl_plugins import CUT, LIGER
+from autotune.trainers.axolotl.plugins import CUT, LIGER
 from autotune.trainers.detect import DIALECTS
 from autotune.trainers.export import export
 from autotune.trainers.schema import schema_of
@@ -117,7 +117,7 @@ def test_a_file_with_liger_keeps_it_unless_the_user_opens_the_knob(tmp_path: Any
 
 
 def test_the_users_axolotl_file_changes_its_plugin_and_keeps_the_others(tmp_path: Any) -> None:
-    from autotune.app.own_file import same_export
+    from autotune.app.runs.user_file import same_export
 
     path = tmp_path / "axolotl.yml"
     path.write_text(AXOLOTL.format(plugin=LIGER, switches=SWITCHES))

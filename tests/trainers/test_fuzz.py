@@ -13,9 +13,9 @@ from fuzzing import SUFFIX, damaged, mappings
 from hypothesis import HealthCheck, given, settings
 from ownfiles import BESIDE, FILES, syntax_of
 
-from autotune.app.load_job import load_jobs
-from autotune.app.overrides import Overrides
-from autotune.app.own_file import same_export
+from autotune.app.job.load import load_jobs
+from autotune.app.job.overrides import Overrides
+from autotune.app.runs.user_file import same_export
 from autotune.domain.errors import InputError
 from autotune.trainers.detect import detect
 

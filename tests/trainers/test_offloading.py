@@ -9,13 +9,13 @@ import pytest
 from exportcases import FULL, LORA, SOFTWARE, config, job, offer, values_of
 from ruamel.yaml import YAML
 
-from autotune.app.load_job import load_jobs
-from autotune.app.overrides import Overrides
-from autotune.domain.recommendation import Decisive
-from autotune.trainers.beside import add_beside
+from autotune.app.job.load import load_jobs
+from autotune.app.job.overrides import Overrides
+from autotune.domain.answer.recommendation import Decisive
 from autotune.trainers.detect import DIALECTS
 from autotune.trainers.export import export
-from autotune.trainers.imported import Imported
+from autotune.trainers.launch.config import add_beside
+from autotune.trainers.parsed import Imported
 from autotune.trainers.schema import schema_of
 
 

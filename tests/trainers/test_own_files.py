@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ownfiles import FILES, origin, read
 
 from autotune.domain.config import KNOBS, Config
-from autotune.trainers.give_back import Returned, give_back
+from autotune.trainers.patch import Returned, give_back
 
 # What each file says, read off by eye.
 SAYS: dict[str, tuple[int, int, dict[str, Any], dict[str, Any], int | None]] = {

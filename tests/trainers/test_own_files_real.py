@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 from autotune.domain.errors import InputError
 from autotune.trainers.detect import DIALECTS
 from autotune.trainers.export import FORMATS, export
-from autotune.trainers.give_back import give_back
+from autotune.trainers.patch import give_back
 
 CHANGED = {
     "num_dataloader_workers": 2, "checkpoint_every_steps": 77, "save_total_limit": 3,
@@ -77,7 +77,7 @@ def test_trl_reads_the_yaml_and_the_flags_that_came_back() -> None:
 @pytest.mark.parametrize("sharding", ["ddp", "fsdp", "zero2", "zero3"])
 def test_accelerate_reads_what_lies_beside_and_so_do_we(sharding: str) -> None:
     accelerate = pytest.importorskip("accelerate.commands.config.config_args")
-    from autotune.trainers.beside import add_beside
+    from autotune.trainers.launch.config import add_beside
 
     two = offer(2)
     plan = config(sharding=sharding, micro_batch_size=4, gradient_accumulation_steps=1)

@@ -156,8 +156,8 @@ def test_accelerate_reads_the_levers_of_the_launcher_file(tmp_path: Path) -> Non
 
 def test_the_default_learning_rates_are_the_installed_ones() -> None:
     transformers, trl = pytest.importorskip("transformers"), pytest.importorskip("trl")
-    from autotune.trainers import hf
-    from autotune.trainers import trl as ours
+    from autotune.trainers.hf import hf
+    from autotune.trainers.hf import trl as ours
 
     assert transformers.TrainingArguments.learning_rate == hf.LEARNING_RATE
     assert trl.SFTConfig.learning_rate == ours.LEARNING_RATE

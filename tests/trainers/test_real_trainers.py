@@ -21,7 +21,7 @@ from test_own_files import CONFIGS, SPLITS
 from autotune.domain.config import Config
 from autotune.domain.errors import InputError
 from autotune.trainers.export import export
-from autotune.trainers.give_back import give_back
+from autotune.trainers.patch import give_back
 
 if TYPE_CHECKING:
     from pathlib import Path

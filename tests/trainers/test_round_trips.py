@@ -14,20 +14,20 @@ import pytest
 from ownfiles import BESIDE, FILES, FOLDER, beside, read, values_of
 from ruamel.yaml import YAML
 
-from autotune.app.load_job import load_jobs
-from autotune.app.overrides import Overrides
-from autotune.app.own_file import same_export
+from autotune.app.job.load import load_jobs
+from autotune.app.job.overrides import Overrides
+from autotune.app.runs.user_file import same_export
 from autotune.domain.errors import InputError
-from autotune.trainers.beside import add_beside
 from autotune.trainers.detect import DIALECTS
 from autotune.trainers.export import FORMATS, export
-from autotune.trainers.python_source import parse_script
-from autotune.trainers.return_beside import return_beside
+from autotune.trainers.launch.config import add_beside
+from autotune.trainers.launch.patch import return_beside
+from autotune.trainers.syntax.python_source import parse_script
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.domain.job import Job
-    from autotune.trainers.imported import Imported
+    from autotune.trainers.parsed import Imported
 
 MAIN = {
     "hf": "training_args.json", "trl": "sft_config.json", "axolotl": "axolotl.yml",

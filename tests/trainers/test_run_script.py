@@ -15,8 +15,8 @@ from exportcases import FULL, HOST, LORA, SOFTWARE, config, evaluation, job, off
 from autotune.domain.job import Limits, Origin
 from autotune.trainers.export import FORMATS, export, write_export
 from autotune.trainers.format import Plan
-from autotune.trainers.give_back import Returned
-from autotune.trainers.own_start import own_run_sh
+from autotune.trainers.launch.own_start import own_run_sh
+from autotune.trainers.patch import Returned
 
 if TYPE_CHECKING:
     from pathlib import Path

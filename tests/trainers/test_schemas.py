@@ -21,9 +21,9 @@ from autotune.domain.errors import InputError
 from autotune.trainers.detect import DIALECTS
 from autotune.trainers.dialect import GONE
 from autotune.trainers.export import export
-from autotune.trainers.give_back import give_back
-from autotune.trainers.python_source import parse_script
+from autotune.trainers.patch import give_back
 from autotune.trainers.schema import Schema, schema_of
+from autotune.trainers.syntax.python_source import parse_script
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

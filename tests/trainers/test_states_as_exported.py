@@ -11,8 +11,8 @@ from ruamel.yaml import YAML
 
 from autotune.cost.columns import Columns
 from autotune.cost.deepspeed import BUCKET_ELEMENTS
-from autotune.cost.memory import READS
-from autotune.cost.static_memory import sizes, static_bytes
+from autotune.cost.memory.component import READS
+from autotune.cost.memory.states import sizes, static_bytes
 from autotune.domain.job import Method
 from autotune.trainers.export import export
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from autotune.app.load_job import load_job
-from autotune.app.tune import Options, tune
+from autotune.app.job.load import load_job
+from autotune.app.tune.tune import Options, tune
 
 JOB = Path(__file__).parents[2] / "jobs" / "a100_llama7b_int8.yaml"
 

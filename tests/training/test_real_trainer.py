@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.load_job import load_job
-from autotune.app.tune import Options, tune
-from autotune.evidence.step_times import read_record
+from autotune.app.job.load import load_job
+from autotune.app.tune.tune import Options, tune
+from autotune.evidence.log.step_times import read_record
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from autotune.app.verify import VerifyOptions, verify
+from autotune.app.verify.verify import VerifyOptions, verify
 from autotune.domain.errors import InputError
-from autotune.evidence.step_times import read_record
+from autotune.evidence.log.step_times import read_record
 from autotune.training import process, session
 from autotune.training.recorder import Recorder
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.domain.verification import Verification
+    from autotune.domain.answer.verification import Verification
 
 A100 = "NVIDIA A100-SXM4-80GB"
 LLAMA = SimpleNamespace(

@@ -13,7 +13,7 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from autotune.app.lengths import Histogram
+from autotune.app.job.lengths import Histogram
 from autotune.catalog.home import home_dir
 
 if TYPE_CHECKING:

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.app.dataset.count import count_dataset
-from autotune.app.lengths import KIND, SCHEMA_VERSION, from_counts
-from autotune.catalog.models import find_model
-from autotune.cost.uncertainty import Z90
+from autotune.app.job.lengths import KIND, SCHEMA_VERSION, from_counts
+from autotune.catalog.models.models import find_model
+from autotune.cost.spread.uncertainty import Z90
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from autotune.app.dataset.count import Count
-    from autotune.app.lengths import Histogram
+    from autotune.app.job.lengths import Histogram
     from autotune.domain.job import Lengths
 
 WASTE_BATCH = 8  # rows padded together when the caller states no micro-batch

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 from autotune.app.dataset.columns import row_of
 from autotune.app.dataset.files import Reading
 from autotune.app.dataset.folder import is_data
-from autotune.app.read_jobfile import document_of
-from autotune.catalog.models import find_model
+from autotune.app.job.file import document_of
+from autotune.catalog.models.models import find_model
 from autotune.domain.errors import InputError
 from autotune.trainers.detect import detect
-from autotune.trainers.left_alone import refuse_misspelt
+from autotune.trainers.unknown_keys import refuse_misspelt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from autotune.domain.model import Model
-    from autotune.trainers.imported import Imported
+    from autotune.trainers.parsed import Imported
 
 DEEPEST, MOST_ENTRIES, MOST_TRIED = 3, 5_000, 30
 MOST_CONFIG_BYTES = 1_000_000

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from autotune.app.dataset import count_dataset
 from autotune.app.init.folder import look_into
 from autotune.app.init.job_text import Rows, job_text
-from autotune.app.load_job import load_jobs
-from autotune.app.overrides import Overrides
-from autotune.catalog.models import find_model
+from autotune.app.job.load import load_jobs
+from autotune.app.job.overrides import Overrides
+from autotune.catalog.models.models import find_model
 from autotune.domain.errors import InputError
 from autotune.domain.job import BYTES
 from autotune.domain.paths import near, whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.report.blocks import Bullets, Commands, Paragraph, Section, Table
+from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, Table
 from autotune.report.screens.fitting import SHORT, shortened
 from autotune.report.screens.words import assumed_phrase, lengths_phrase
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from autotune.report.blocks import Block
+    from autotune.report.layout.blocks import Block
     from autotune.report.schema import AssumedPayload, JobPayload, NextPayload
 
 DECISIVE = 3  # warnings that are shown themselves

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import format_bytes, format_seconds, format_usd
-from autotune.report.blocks import Paragraph, Section, Table
-from autotune.report.devices_notes import machine_name
-from autotune.report.devices_table import (
+from autotune.report.devices.notes import machine_name
+from autotune.report.devices.price_marks import marks_note
+from autotune.report.devices.table import (
     folded_rows,
     least_odds,
     limits_phrase,
@@ -15,9 +15,9 @@ from autotune.report.devices_table import (
     order_doubt,
     row_marks,
 )
-from autotune.report.limits import chances, stated_limits
+from autotune.report.devices.variants import spread, spread_s, variants_lead, variants_section
+from autotune.report.layout.blocks import Paragraph, Section, Table
 from autotune.report.phrases import chance
-from autotune.report.price_marks import marks_note
 from autotune.report.screens.closing import (
     closing_section,
     decisive_blocks,
@@ -28,13 +28,13 @@ from autotune.report.screens.closing import (
 )
 from autotune.report.screens.fitting import fewer, screen_text, shortened
 from autotune.report.screens.words import MOST_ASSUMED, settings_phrase
-from autotune.report.unknown_lengths import open_blocks, range_cell
-from autotune.report.variants_table import spread, spread_s, variants_lead, variants_section
+from autotune.report.sections.limits import chances, stated_limits
+from autotune.report.sections.unknown_lengths import open_blocks, range_cell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.report.blocks import Block
+    from autotune.report.layout.blocks import Block
 
 Payload = dict[str, Any]
 NAME, MACHINES, VARIANTS, UNFIT = 48, 12, 10, 3

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.report.answer import limit_blocks
-from autotune.report.bars import MEMORY_LABELS, TIME_LABELS
-from autotune.report.blocks import Paragraph, Section
-from autotune.report.claim import claim_section
+from autotune.report.layout.bars import MEMORY_LABELS, TIME_LABELS
+from autotune.report.layout.blocks import Paragraph, Section
 from autotune.report.phrases import fit_phrase, memory_phrase, seconds_span, usd_span
 from autotune.report.screens.closing import (
     closing_section,
@@ -24,12 +22,14 @@ from autotune.report.screens.words import (
     machine_phrase,
     settings_phrase,
 )
-from autotune.report.unknown_lengths import lengths_open, open_blocks, range_phrase
+from autotune.report.sections.answer import limit_blocks
+from autotune.report.sections.claim import claim_section
+from autotune.report.sections.unknown_lengths import lengths_open, open_blocks, range_phrase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autotune.report.blocks import Block
+    from autotune.report.layout.blocks import Block
     from autotune.report.schema import EstimatePayload, Row
 
 NAME, PARTS = 48, 4

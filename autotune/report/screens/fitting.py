@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.report.text import sections_text
+from autotune.report.layout.text import sections_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autotune.report.blocks import Section
+    from autotune.report.layout.blocks import Section
 
 MOST_LINES, COLUMNS = 30, 80
 TIGHTEST = 9

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.domain.units import format_seconds, format_usd
-from autotune.report.blocks import Bullets, Commands, Paragraph, Section, Table
-from autotune.report.how_to_run import again
-from autotune.report.price_marks import marked_name
+from autotune.report.devices.price_marks import marked_name
+from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, Table
 from autotune.report.screens.closing import decisive_blocks, grounds_section
 from autotune.report.screens.fitting import fewer, shortened, shows
 from autotune.report.screens.words import MOST_ASSUMED
-from autotune.report.shortfall import (
+from autotune.report.sections.how_to_run import again
+from autotune.report.sections.shortfall import (
     ON_HOST,
     holders,
     nothing_fits,
@@ -23,7 +23,7 @@ from autotune.report.shortfall import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.report.blocks import Block
+    from autotune.report.layout.blocks import Block
     from autotune.report.schema import (
         AskedPayload,
         JobPayload,

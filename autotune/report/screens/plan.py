@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.report.blocks import Section, Table
-from autotune.report.plan_schedule import schedule_section
-from autotune.report.plan_text import (
+from autotune.report.campaign.schedule import schedule_section
+from autotune.report.campaign.text import (
     campaign_lead,
     contradictions_of_plan,
     cuts_section,
@@ -14,6 +13,8 @@ from autotune.report.plan_text import (
     phases_section,
     subset_section,
 )
+from autotune.report.layout.blocks import Section, Table
+from autotune.report.layout.text import sections_text
 from autotune.report.screens.closing import (
     closing_section,
     decisive_blocks,
@@ -22,7 +23,6 @@ from autotune.report.screens.closing import (
     trimmed,
 )
 from autotune.report.screens.fitting import fewer, screen_text
-from autotune.report.text import sections_text
 
 Payload = dict[str, Any]
 MACHINES, PHASES, CUTS, CONTRADICTIONS = 5, 6, 3, 2

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import format_seconds, format_usd
-from autotune.report.bars import TIME_LABELS
-from autotune.report.blocks import Bullets, Section, Table
+from autotune.report.layout.bars import TIME_LABELS
+from autotune.report.layout.blocks import Bullets, Section, Table
 from autotune.report.phrases import change_phrase
-from autotune.report.recompute import changed_section, leads, parts_of, variants_table
 from autotune.report.screens.closing import (
     closing_section,
     decisive_blocks,
@@ -19,7 +18,8 @@ from autotune.report.screens.closing import (
 )
 from autotune.report.screens.fitting import fewer, screen_text, shortened
 from autotune.report.screens.words import MOST_ASSUMED
-from autotune.report.unknown_lengths import lengths_open
+from autotune.report.sections.recompute import changed_section, leads, parts_of, variants_table
+from autotune.report.sections.unknown_lengths import lengths_open
 
 if TYPE_CHECKING:
     from collections.abc import Callable

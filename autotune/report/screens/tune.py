@@ -6,10 +6,8 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from autotune.domain.units import format_bytes, format_seconds, format_usd
-from autotune.report.answer import limit_blocks, takes_phrase
-from autotune.report.blocks import Bullets, Commands, Paragraph, Section, Table
-from autotune.report.comparison import MACHINE, against, unmeasured_machines
-from autotune.report.how_to_run import OWN, to_probe, to_train, to_verify
+from autotune.report.devices.price_marks import price_marks
+from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, Table
 from autotune.report.phrases import (
     bound_words,
     fit_phrase,
@@ -18,7 +16,6 @@ from autotune.report.phrases import (
     offer_name,
     tie_phrase,
 )
-from autotune.report.price_marks import price_marks
 from autotune.report.screens.closing import closing_section, decisive_blocks, grounds_section
 from autotune.report.screens.fitting import ONE_LINE, SHORT, fewer, screen_text, shortened, shows
 from autotune.report.screens.words import (
@@ -30,11 +27,14 @@ from autotune.report.screens.words import (
     machine_phrase,
     settings_phrase,
 )
-from autotune.report.unknown_lengths import NO_SAVING, lengths_open, open_blocks
-from autotune.report.what_ifs import OPENINGS, opening_words
+from autotune.report.sections.answer import limit_blocks, takes_phrase
+from autotune.report.sections.comparison import MACHINE, against, unmeasured_machines
+from autotune.report.sections.how_to_run import OWN, to_probe, to_train, to_verify
+from autotune.report.sections.unknown_lengths import NO_SAVING, lengths_open, open_blocks
+from autotune.report.sections.what_ifs import OPENINGS, opening_words
 
 if TYPE_CHECKING:
-    from autotune.report.blocks import Block
+    from autotune.report.layout.blocks import Block
     from autotune.report.schema import RecommendationPayload, Row, WaterfallStepPayload
 
 NAME, LABEL = 48, 44  # [characters] of a job's name; of an alternative's label

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.report.blocks import Paragraph, Section
+from autotune.report.layout.blocks import Paragraph, Section
 from autotune.report.screens.closing import closing_section, next_section, told_blocks, trimmed
 from autotune.report.screens.fitting import fewer, screen_text, shows
-from autotune.report.verification import (
+from autotune.report.sections.verification import (
     explanations_section,
     lines_section,
     outlook_section,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.domain.units import format_count
+from autotune.report.devices.price_marks import price_history
 from autotune.report.phrases import (
     ATTENTION,
     KERNELS,
@@ -17,7 +18,6 @@ from autotune.report.phrases import (
     price_phrase,
     rests_on,
 )
-from autotune.report.price_marks import price_history
 from autotune.report.screens.fitting import shortened
 
 if TYPE_CHECKING:

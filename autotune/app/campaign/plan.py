@@ -1,0 +1,334 @@
+"""`autotune plan`: a campaign of runs, priced, placed on machines, cut to a budget.
+
+campaign file -> bills of each run on each machine -> the machine -> schedule, subset, cuts
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from autotune.app.campaign.bills import bills_of
+from autotune.app.campaign.claims import contradictions, hours_device, resumed_note
+from autotune.app.campaign.list_schedule import longest_chain, schedule
+from autotune.app.campaign.schedule import (
+    enough_machines,
+    other_barrier_s,
+    scaling_of,
+    sharing_of,
+    stated_s,
+    stated_tasks,
+    tasks_of,
+)
+from autotune.app.campaign.subset import Item, best_subset, parse_budget, what_to_cut
+from autotune.app.choices import check_choices
+from autotune.app.runs.folder import write_text
+from autotune.domain.answer.plan import OfferTotal, PhaseTotal, Plan, PlannedRun
+from autotune.domain.errors import InputError
+from autotune.domain.outcome import Spread
+from autotune.domain.typed.values import MAX_DEVICES
+from autotune.domain.units import HOUR_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from autotune.app.campaign.file import Campaign
+    from autotune.domain.answer.plan import Hours, RunOnOffer
+    from autotune.domain.device import Offer
+    from autotune.search.selection import Objective
+
+USUAL = (1, 2, 4, 8)  # machines that the schedule is also worked out for
+KWH_J = 3.6e6
+NOTHING_FEASIBLE, LIMIT_MISSED = 3, 4
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """How to plan. None: what the campaign file says."""
+
+    parallel: int | None = None
+    budget: str | None = None
+    hours: Hours | None = None
+    hours_per_day: float | None = None
+    barrier: bool = False
+    share: bool = False
+    objective: Objective = "cost"
+    fidelity: str = "formula"
+    space: str | None = None
+
+
+def plan(
+    campaign: Campaign,
+    options: PlanOptions | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Plan:
+    """The plan of a campaign. Raises InputError for bad input."""
+    options = options or PlanOptions()
+    check_choices(objective=options.objective, fidelity=options.fidelity, hours=options.hours)
+    begun = time.perf_counter()
+    budget = parse_budget(options.budget) if options.budget is not None else None
+    machines, hours_per_day = _checked(campaign, options)
+    hours = options.hours or campaign.file.hours_from
+    bills = bills_of(
+        campaign,
+        hours,
+        objective=options.objective,
+        fidelity=options.fidelity,
+        space=options.space,
+        progress=progress,
+    )
+    runs = tuple(_planned(campaign, i, on) for i, on in enumerate(bills.runs))
+    totals = tuple(_total(campaign, runs, n) for n in range(len(campaign.offers)))
+    machine = _machine(totals, machines, options.objective)
+    items = _items(campaign, runs, machine)
+    whole = not totals[machine].missing
+    subset = best_subset(items, budget) if budget is not None and whole else None
+    progress("placing the runs on machines")
+    barrier = options.barrier or campaign.file.barrier
+    task_runs, tasks = tasks_of(campaign, runs, machine, subset)
+    placed = schedule(tasks, machines, barrier=barrier) if whole else None
+    sharing = sharing_of(tasks, [runs[r] for r in task_runs], machine, placed)
+    if (options.share or campaign.file.share) and sharing.schedule is not None:
+        placed = sharing.schedule
+    stated = stated_tasks(campaign)
+    numbers = {
+        *USUAL,
+        machines,
+        enough_machines(tasks),
+        *([enough_machines(stated)] if stated else []),
+    }
+    found = Plan(
+        name=campaign.name,
+        hours=hours,
+        runs=runs,
+        offers=totals,
+        machine=machine,
+        mixed_usd=_mixed(runs, totals, machines),
+        phases=_phases(campaign, runs, machine),
+        tasks=tuple(task.name for task in tasks),
+        task_runs=tuple(task_runs),
+        schedule=placed,
+        barrier_s=other_barrier_s(tasks, machines, campaign, barrier=barrier) if whole else None,
+        sharing=sharing,
+        scaling=scaling_of(tasks, numbers) if whole else (),
+        stated_scaling=scaling_of(stated, numbers),
+        enough_machines=enough_machines(tasks),
+        longest_chain_s=longest_chain(tasks),
+        hours_per_day=hours_per_day,
+        days=placed.makespan_s / (hours_per_day * HOUR_S) if placed is not None else None,
+        cuts=what_to_cut(items) if whole else (),
+        subset=subset,
+        contradictions=contradictions(campaign, bills.runs),
+        warnings=bills.warnings,
+        assumed=campaign.assumed,
+        wall_seconds=0.0,
+    )
+    notes = _notes(found, campaign, [task.duration_s for task in tasks], machines)
+    if options.hours == "stated" and all(run.hours is None for run in campaign.runs):
+        notes.append("no run of the campaign states hours: these are the model's")
+    return replace(
+        found,
+        warnings=(*notes, *found.warnings),
+        wall_seconds=time.perf_counter() - begun,
+    )
+
+
+def write_chart(path: Path, drawing: str) -> None:
+    """Keep the drawing of a schedule. Raises InputError where it cannot be."""
+    if path.suffix.casefold() != ".svg":
+        msg = f"--chart {path} is no .svg file"
+        raise InputError(msg, "name a file such as schedule.svg, or put --chart last and alone")
+    if path.is_dir() or not path.parent.is_dir():
+        what = "is a folder" if path.is_dir() else "is in a folder that does not exist"
+        msg = f"--chart {path} {what}"
+        raise InputError(msg, "name a file in a folder that exists, such as schedule.svg")
+    write_text(path, drawing)
+
+
+def exit_status(found: Plan) -> int:
+    """As `tune`: 0 an answer, 3 a run fits nowhere, 4 a run misses a limit of its own."""
+    if found.offers[found.machine].missing:
+        return NOTHING_FEASIBLE
+    late = any(run.on[found.machine].misses for run in found.runs)
+    return LIMIT_MISSED if late else 0
+
+
+def _checked(campaign: Campaign, options: PlanOptions) -> tuple[int, float]:
+    machines = options.parallel if options.parallel is not None else campaign.file.parallel
+    if not 1 <= machines <= MAX_DEVICES:
+        msg = f"--parallel {machines} must be from 1 to {MAX_DEVICES}"
+        raise InputError(msg)
+    per_day = options.hours_per_day
+    if per_day is None:
+        return machines, campaign.file.hours_per_day
+    if not 0.0 < per_day <= 24.0:  # noqa: PLR2004 - hours of a day
+        msg = f"--hours-per-day {per_day:g} must be above 0 and at most 24"
+        raise InputError(msg)
+    return machines, per_day
+
+
+def _planned(campaign: Campaign, index: int, on: tuple[RunOnOffer, ...]) -> PlannedRun:
+    run = campaign.runs[index]
+    return PlannedRun(
+        name=run.name,
+        phase=campaign.phases[run.phase],
+        part=run.part,
+        repeat=run.repeat,
+        stages=run.stages,
+        steps=run.steps,
+        tokens=sum(piece.times * campaign.jobs[piece.job].tokens for piece in run.pieces),
+        priority=run.priority,
+        expected_fraction=run.expected_fraction,
+        after=tuple(campaign.runs[i].name for i in run.after),
+        hours=run.hours,
+        on=on,
+    )
+
+
+def _total(campaign: Campaign, runs: Sequence[PlannedRun], number: int) -> OfferTotal:
+    """Everything on one machine. Ranges add end to end: one model errs for all runs."""
+    offer = campaign.offers[number]
+    can = [run for run in runs if not run.on[number].reason]
+    seconds = _summed([(run.on[number].duration_s, run.repeat) for run in can])
+    watts = offer.watts if offer.watts is not None else offer.device.tdp_w
+    kwh = watts * offer.count * seconds.p50 / KWH_J
+    stated = stated_s(campaign)
+    stated_kwh = None if stated is None else watts * offer.count * stated / KWH_J
+    full = offer.full_usd_per_hour
+    elsewhere = offer.device.name != hours_device(campaign)
+    return OfferTotal(
+        offer=offer,
+        runs=sum(run.repeat for run in can),
+        missing=tuple(run.name for run in runs if run.on[number].reason),
+        duration_s=seconds,
+        device_s=seconds.p50 * offer.count,
+        cost_usd=_summed([(seconds, 1)], offer.usd_per_hour / HOUR_S),
+        full_usd=None if full is None else full * seconds.p50 / HOUR_S,
+        energy_kwh=kwh,
+        watts=watts,
+        watts_stated=offer.watts is not None,
+        electricity_usd=None if offer.usd_per_kwh is None else kwh * offer.usd_per_kwh,
+        stated_s=stated,
+        stated_usd=None if stated is None else stated / HOUR_S * offer.usd_per_hour,
+        stated_kwh=stated_kwh,
+        hours_from_elsewhere=elsewhere and any(r.on[number].hours == "stated" for r in can),
+    )
+
+
+def _summed(parts: Sequence[tuple[Spread, int]], factor: float = 1.0) -> Spread:
+    return Spread(
+        math.fsum(of.p10 * n for of, n in parts) * factor,
+        math.fsum(of.p50 * n for of, n in parts) * factor,
+        math.fsum(of.p90 * n for of, n in parts) * factor,
+    )
+
+
+def _machine(totals: Sequence[OfferTotal], machines: int, objective: Objective) -> int:
+    """The offer that the campaign is planned on: all runs fit, then the least money or time.
+
+    A machine of one's own is one machine: where several are asked for, rented ones go first.
+    """
+
+    def rank(number: int) -> tuple[float, ...]:
+        total = totals[number]
+        owned = total.offer.watts is not None and machines > 1
+        money, seconds = total.cost_usd.p50, total.duration_s.p50
+        first = (money, seconds) if objective == "cost" else (seconds, money)
+        return (-total.runs, float(owned), *first, number)
+
+    return min(range(len(totals)), key=rank)
+
+
+def _mixed(runs: Sequence[PlannedRun], totals: Sequence[OfferTotal], machines: int) -> float | None:
+    """[USD] when every run goes to its own cheapest machine; None where one fits nowhere."""
+    rented = [n for n, total in enumerate(totals) if machines == 1 or not _owned(total.offer)]
+    total = 0.0
+    for run in runs:
+        usd = [run.on[n].cost_usd.p50 for n in rented if not run.on[n].reason]
+        if not usd:
+            return None
+        total += min(usd) * run.repeat
+    return total if len(rented) > 1 else None
+
+
+def _items(campaign: Campaign, runs: Sequence[PlannedRun], machine: int) -> list[Item]:
+    count = campaign.offers[machine].count
+    return [
+        Item(
+            name=run.name,
+            count=run.repeat,
+            priority=run.priority,
+            cost_usd=run.on[machine].cost_usd.p50,
+            device_s=run.on[machine].duration_s.p50 * count,
+            after=source.after,
+        )
+        for run, source in zip(runs, campaign.runs, strict=True)
+    ]
+
+
+def _phases(campaign: Campaign, runs: Sequence[PlannedRun], machine: int) -> tuple[PhaseTotal, ...]:
+    """Every phase, followed by its parts."""
+    found = []
+    for phase in campaign.phases:
+        inside = [run for run in runs if run.phase == phase]
+        parts = list(dict.fromkeys(run.part for run in inside if run.part))
+        for part in ("", *parts):
+            group = [run for run in inside if part in {"", run.part}]
+            found.append(_phase(phase, part, group, machine))
+    return tuple(found)
+
+
+def _phase(phase: str, part: str, group: Sequence[PlannedRun], machine: int) -> PhaseTotal:
+    stated = None
+    if all(run.hours is not None for run in group):
+        stated = sum((r.hours or 0.0) * HOUR_S * r.expected_fraction * r.repeat for r in group)
+    return PhaseTotal(
+        phase=phase,
+        part=part,
+        runs=sum(run.repeat for run in group),
+        steps=sum(run.steps * run.repeat for run in group),
+        duration_s=sum(run.on[machine].duration_s.p50 * run.repeat for run in group),
+        cost_usd=sum(run.on[machine].cost_usd.p50 * run.repeat for run in group),
+        stated_s=stated,
+    )
+
+
+def _notes(
+    found: Plan, campaign: Campaign, durations_s: Sequence[float], machines: int
+) -> list[str]:
+    total = found.offers[found.machine]
+    notes = []
+    if total.missing:
+        why = next(r.on[found.machine].reason for r in found.runs if r.on[found.machine].reason)
+        names = ", ".join(total.missing[:4])
+        notes.append(
+            f"{len(total.missing)} kinds of runs cannot run on any one machine of the campaign; "
+            f"on {total.offer.label}: {names} ({why})"
+        )
+    late = [run.name for run in found.runs if run.on[found.machine].misses]
+    if late:
+        notes.append(
+            f"{len(late)} kinds of runs are not sure enough to keep a limit of theirs (see each "
+            f"run's limits.confidence): {', '.join(late[:4])}"
+        )
+    if machines > 1 and total.offer.watts is not None:
+        notes.append(f"{machines} machines of one's own are planned: the file says what one is")
+    elif machines > 1 and any(_owned(other.offer) for other in found.offers):
+        notes.append("a machine of one's own is one machine, so several are planned as rented")
+    resumed = resumed_note(durations_s, found.hours_per_day) if durations_s else ""
+    if resumed:
+        notes.append(resumed)
+    if any(run.expected_fraction < 1.0 for run in campaign.runs):
+        full = sum(run.on[found.machine].full_s * run.repeat for run in found.runs)
+        notes.append(
+            f"with early stopping as expected; if no run stops early they take "
+            f"{full / HOUR_S:,.1f} h in all"
+        )
+    return notes
+
+
+def _owned(offer: Offer) -> bool:
+    return offer.watts is not None

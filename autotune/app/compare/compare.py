@@ -1,0 +1,322 @@
+"""Which machine: the best config of every offer, side by side, priced exactly as `tune` does.
+
+Nothing is computed here that `tune` does not compute: each row is what `tune` would recommend if
+its offer were the only one.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.app.choices import check_choices
+from autotune.app.compare.scaling import scaling_of
+from autotune.app.compare.spot import spot_terms
+from autotune.app.job.claims import job_contradictions
+from autotune.app.tune import tune as model_tune
+from autotune.app.tune.tracing import choose_traced
+from autotune.app.whatif.last_resort import last_resorts
+from autotune.app.whatif.unknown_lengths import on_short_rows
+from autotune.domain.answer.comparison import (
+    Compared,
+    Comparison,
+    Comparisons,
+    NotFitting,
+    OneDevice,
+    Split,
+)
+from autotune.domain.answer.limits import odds, worst_excess
+from autotune.domain.candidates import OFFER
+from autotune.domain.units import format_bytes
+from autotune.search import near_misses, selection
+from autotune.search.by_offer import bill_of_offer
+from autotune.space.rules import BUFFERS_TOO_LARGE, least_buffers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from autotune.app.job.load import NamedJob
+    from autotune.app.tune.tune import _Priced
+    from autotune.cost.model import Bill
+    from autotune.domain.device import Offer
+    from autotune.domain.job import Job
+    from autotune.domain.outcome import Estimated
+    from autotune.search.selection import Objective, Selection
+
+Machine = tuple[str, int, bool]
+UNLIKE = 3.0  # times as fast: more than disks of one kind differ
+_DISK = "checkpoint_write_bytes_per_s"
+
+
+@dataclass(frozen=True, slots=True)
+class CompareOptions:
+    """How to compare. fidelity: formula, or auto and trace as `tune` has them (slower)."""
+
+    space: str | None = None
+    objective: Objective = "cost"
+    fidelity: str = "formula"
+
+
+def compare(
+    jobs: Sequence[NamedJob],
+    options: CompareOptions | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Comparisons:
+    """A row for each offer of each job. Raises InputError for bad input."""
+    begun = time.perf_counter()
+    options = options or CompareOptions()
+    check_choices(objective=options.objective, fidelity=options.fidelity)
+    parts: list[Comparison] = []
+    for named in jobs:
+        progress(f"comparing {named.variant or named.job.name}")
+        part, priced = _compare_one(named.variant, named.job, options, progress)
+        if not parts:  # the file is the same for all
+            wrong = job_contradictions(named.job, priced.calibration)
+            part = replace(part, contradictions=wrong)
+        parts.append(part)
+    found = tuple(parts)
+    wall_s = time.perf_counter() - begun
+    return Comparisons(found, scaling_of(found), wall_s, options.fidelity)
+
+
+def _compare_one(
+    variant: str, job: Job, options: CompareOptions, progress: Callable[[str], None]
+) -> tuple[Comparison, _Priced]:
+    """The offers, and one device of each kind beside them: does sharding win anything?"""
+    tune_options = model_tune.Options(space=options.space, fidelity=options.fidelity)
+    wide = replace(job, offers=(*job.offers, *_alone(job)))
+    priced = model_tune._price(wide, tune_options, progress)  # noqa: SLF001 - tune's own pricing
+    warnings = [*priced.warnings, *_unlike_hosts(job)]
+    one_device: dict[Machine, OneDevice] = {}
+    rows: list[Compared] = []
+    infeasible: list[NotFitting] = []
+    bills: dict[Offer, Bill] = {}
+    opened = _opened(priced, len(job.offers))
+    for number, offer in enumerate(wide.offers):
+        bill = bill_of_offer(priced.bill, number)
+        chosen = selection.best_index(bill, options.objective, job.limits)
+        if offer.count == 1:
+            one_device.setdefault(_machine(offer), _one_device(bill, chosen))
+        if number >= len(job.offers):
+            continue
+        if number in opened:
+            bill = opened[number]
+            chosen = selection.best_index(bill, options.objective, job.limits)
+        if chosen.index is None:
+            infeasible.append(_not_fitting(bill, priced, number))
+            continue
+        chosen, tracing = choose_traced(
+            bill, chosen, options.objective, options.fidelity, None, progress
+        )
+        warnings += [note for note in tracing.notes if note not in warnings]
+        if chosen.index is None:
+            infeasible.append(NotFitting(offer, "nothing fits once traced", "memory"))
+            continue
+        row = tracing.row(chosen.index)
+        bills[row.offer] = bill
+        rows.append(_compared(bill, row, options.objective))
+    rows = [_with_one_device(row, one_device) for row in rows]
+    short = on_short_rows(job, priced.calibration, [found.row for found in rows])
+    rows = [replace(row, short_rows=end) for row, end in zip(rows, short, strict=True)]
+    ranked = _ranked(job, priced, rows, bills, options.objective)
+    warned = tuple(dict.fromkeys(warnings))
+    found = replace(ranked, variant=variant, infeasible=tuple(infeasible), warnings=warned)
+    return found, priced
+
+
+def _opened(priced: _Priced, offers: int) -> dict[int, Bill]:
+    """The bill of each of the first offers on which nothing fits until a neutral knob is opened."""
+    codes = priced.bill.candidates.codes[OFFER]
+    fitting = set(codes[selection.choosable(priced.bill)].tolist())
+    unfit = [number for number in range(offers) if number not in fitting]
+    if not unfit:
+        return {}
+    alone = replace(priced.job, offers=tuple(priced.job.offers[number] for number in unfit))
+    found = last_resorts((alone, priced.space), priced.calibration)
+    return {unfit[number]: bill for number, bill in found}
+
+
+def _unlike_hosts(job: Job) -> list[str]:
+    """A stated disk beside assumed ones: part of the difference between machines is the disk's."""
+    known = [o for o in job.offers if _DISK not in o.host.assumed]
+    assumed = [o for o in job.offers if _DISK in o.host.assumed]
+    if not known or not assumed:
+        return []
+    slow = min(o.host.checkpoint_write_bytes_per_s for o in known)
+    fast = max(o.host.checkpoint_write_bytes_per_s for o in assumed)
+    if fast < UNLIKE * slow:
+        return []
+    names = ", ".join(dict.fromkeys(o.label for o in known))
+    note = (
+        f"checkpoints are written at {format_bytes(slow)}/s on {names}, as stated, and at an "
+        f"assumed {format_bytes(fast)}/s elsewhere: state hardware.host.checkpoint_write of each "
+        "to compare like with like"
+    )
+    return [note]
+
+
+def _machine(offer: Offer) -> Machine:
+    return offer.device.name, 1, offer.spot
+
+
+def _alone(job: Job) -> Iterator[Offer]:
+    """One device of every kind that is offered only in several, at its share of the price."""
+    seen = {_machine(offer) for offer in job.offers if offer.count == 1}
+    for offer in job.offers:
+        if _machine(offer) not in seen:
+            seen.add(_machine(offer))
+            share = offer.usd_per_hour / offer.count
+            yield replace(
+                offer, count=1, usd_per_hour=share, price_as_of=None, price_age_days=None,
+                price_scaled_from=0,
+            )  # fmt: skip
+
+
+def _one_device(bill: Bill, chosen: Selection) -> OneDevice:
+    if chosen.index is not None:
+        row = bill.estimate(chosen.index)
+        return OneDevice(row, row.memory_bytes.total, row.usable_bytes)
+    near = near_misses.nearest_misses(bill, 1)
+    if not near:
+        return OneDevice(None, 0.0, 0.0)
+    miss = near_misses.as_infeasible(bill, near[0])
+    return OneDevice(None, miss.required_bytes, miss.available_bytes)
+
+
+def _not_fitting(bill: Bill, priced: _Priced, number: int) -> NotFitting:
+    offer = bill.job.offers[0]
+    near = near_misses.nearest_misses(bill, 1)
+    if near:
+        miss = near_misses.as_infeasible(bill, near[0])
+        short = miss.short_of
+        return NotFitting(offer, short, short, miss.required_bytes, miss.available_bytes)
+    reasons = priced.found.by_offer[number]
+    last = list(reasons)[-1] if reasons else "nothing is valid here"  # the rule that left none
+    if last != BUFFERS_TOO_LARGE:
+        return NotFitting(offer, last)
+    needed, available, short = least_buffers(priced.job, offer)
+    return NotFitting(offer, last, short, needed, available)
+
+
+def _compared(bill: Bill, row: Estimated, objective: Objective) -> Compared:
+    session_s = bill.job.limits.max_session_s
+    sessions = math.ceil(row.duration_s.p50 / session_s) if session_s else 1
+    return Compared(
+        row=row,
+        limits=odds(bill.job.limits, row.duration_s, row.cost_usd),
+        sessions=max(sessions, 1),
+        splits=tuple(_splits(bill, objective)) if row.offer.count > 1 else (),
+    )
+
+
+def _splits(bill: Bill, objective: Objective) -> Iterator[Split]:
+    """The best config of each way to share the work among the devices, soonest first."""
+    codes = bill.candidates.codes["sharding"]
+    found = []
+    for code, word in enumerate(bill.candidates.levels["sharding"]):
+        among = [int(i) for i in np.flatnonzero(codes == code)]
+        if among:
+            index = selection.best_index(bill, objective, bill.job.limits, among=among).index
+            found.append(Split(word, bill.estimate(index) if index is not None else None))
+    return iter(sorted(found, key=lambda s: s.row.duration_s.p50 if s.row else math.inf))
+
+
+def _with_one_device(found: Compared, alone: dict[Machine, OneDevice]) -> Compared:
+    if found.row.offer.count == 1:
+        return found
+    return replace(found, one_device=alone.get(_machine(found.row.offer)))
+
+
+def _ranked(
+    job: Job,
+    priced: _Priced,
+    rows: list[Compared],
+    bills: Mapping[Offer, Bill],
+    objective: Objective,
+) -> Comparison:
+    """The rows in order, with what each is to the others. bills: the candidates of each offer."""
+    rows = sorted(rows, key=_by_cost)
+    rows = [_placed(row, rows) for row in rows]
+    rows = spot_terms(rows, bills, priced.calibration, objective)
+    within = [row for row in rows if not row.misses]
+    first = _by_cost if objective == "cost" else _by_time
+    leads = min(
+        within or rows,
+        key=lambda found: (max(worst_excess(found.limits), 0.0), *_at_worst(found, objective)),
+        default=None,
+    )
+    better = [
+        row
+        for row in sorted(within or rows, key=first)
+        if leads is not None and row.row.caution > 1.0 and first(row)[0] < first(leads)[0]
+    ]
+    return Comparison(
+        variant="",
+        job=job,
+        rows=tuple(rows),
+        infeasible=(),
+        cheapest=rows[0] if rows else None,
+        fastest=min(rows, key=_by_time, default=None),
+        within=leads if within else None,
+        leads=leads,
+        may_be_better=tuple(better),
+        tie=any(row.tie for row in rows[1:]),
+        priced=len(priced.bill),
+        space_size=priced.found.space_size,
+    )
+
+
+def _by_cost(found: Compared) -> tuple[float, float, str]:
+    row = found.row
+    return row.cost_usd.p50, row.duration_s.p50, row.offer.label
+
+
+def _by_time(found: Compared) -> tuple[float, float, str]:
+    row = found.row
+    return row.duration_s.p50, row.cost_usd.p50, row.offer.label
+
+
+def _at_worst(found: Compared, objective: Objective) -> tuple[float, float, str]:
+    """What decides who leads: the figures at the slow end of what nobody measured, as in `tune`."""
+    first, second, label = _by_cost(found) if objective == "cost" else _by_time(found)
+    return first * found.row.caution, second * found.row.caution, label
+
+
+def _placed(found: Compared, ordered: Sequence[Compared]) -> Compared:
+    """Tie, overlap and flip price of one row against the cheapest of the ordered rows."""
+    least, row = ordered[0].row, found.row
+    hours = row.duration_s.p50 / 3600.0
+    if found is ordered[0]:
+        rival = ordered[1].row.cost_usd.p50 if len(ordered) > 1 else 0.0
+    else:
+        rival = least.cost_usd.p50
+    free = least.cost_usd.p50 <= 0
+    near = row.duration_s.p50 <= least.duration_s.p50 * (1 + selection.TIE)
+    tied = row.cost_usd.p50 <= least.cost_usd.p50 * (1 + selection.TIE) and (near or not free)
+    return replace(
+        found,
+        tie=tied and len(ordered) > 1 and found is not ordered[0],
+        could_be_cheapest=found is ordered[0]
+        or (row.cost_usd.p10 < least.cost_usd.p50 and not _same_devices(row, least)),
+        flip_usd_per_hour=rival / hours if rival > 0 and hours > 0 else None,
+    )
+
+
+def _same_devices(one: Estimated, other: Estimated) -> bool:
+    """On other terms alone: what the model errs by on one it errs by on the other."""
+    return (one.offer.device, one.offer.count) == (other.offer.device, other.offer.count)
+
+
+def exit_status(found: Comparisons) -> int:
+    """As `tune`: 0 an answer, 3 nothing feasible, 4 a limit is missed on every machine."""
+    if not any(part.rows for part in found.parts):
+        return 3
+    by_variant: dict[str, bool] = defaultdict(bool)
+    for part in found.parts:
+        by_variant[part.variant] |= part.within is not None
+    return 0 if all(by_variant.values()) else 4

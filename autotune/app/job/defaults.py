@@ -1,0 +1,347 @@
+"""The parts of a Job that a job file states, completed: method, data, training, limits.
+
+Every value that nobody stated is appended to `assumed` with the reason for it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.app.dataset import count_dataset, notes_of
+from autotune.app.job import lengths as length_rules
+from autotune.app.job.base_storage import base_of
+from autotune.app.job.published_rows import published_lengths, published_rows, rows_are_full
+from autotune.app.job.stated_lengths import check_lengths
+from autotune.catalog.text_tokens import BYTES_PER_TOKEN
+from autotune.cost.parameters import parameter_count, resolve_targets
+from autotune.domain.answer.limits import CONFIDENCE
+from autotune.domain.errors import InputError
+from autotune.domain.job import (
+    EVALUATION_ROWS,
+    Assumption,
+    Evaluation,
+    Limits,
+    Method,
+    ZeroSettings,
+)
+from autotune.domain.paths import stated_in
+from autotune.domain.typed.job import TrainSection
+from autotune.domain.units import format_bytes, parse_seconds, parse_usd
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from autotune.app.dataset import Count
+    from autotune.app.job.lengths import Histogram
+    from autotune.app.job.published_rows import Published
+    from autotune.domain.job import Lengths
+    from autotune.domain.model import Model
+    from autotune.domain.typed.deepspeed import DeepSpeedSection
+    from autotune.domain.typed.job import (
+        DataSection,
+        EvaluationSection,
+        JobFile,
+        LimitsSection,
+        MethodSection,
+    )
+
+    Assumed = list[Assumption]
+
+RANK = 16  # what most published recipes of 7-8B models use; PEFT's own default is 8
+ALPHA_OVER_RANK = 2.0
+MAX_LENGTH = 1024  # TRL SFTConfig's default
+EPOCHS = 1.0
+GLOBAL_BATCH = 16
+VRAM_HEADROOM = (
+    0.03  # from runs that failed and finished: `python -m bench.headroom` prints the curve
+)
+MASTERS = "fp32 masters under DeepSpeed"
+MAX_LOST_WORK = "30min"
+
+
+def _narrow_states(model: Model, *, zero_too: bool = False) -> str:
+    """What full fine-tuning of 16-bit weights trains in, and what fp32 would take.
+
+    Source: derived: 4 bytes for weight, gradient and each of AdamW's moments instead of 2.
+    """
+    more = format_bytes(8.0 * parameter_count(model))
+    under = "" if zero_too else "; DeepSpeed keeps fp32 masters and moments either way"
+    return (
+        "weights, gradients and Adam's moments: the trainer's default with 16-bit weights; in fp32"
+        f" (method.base: 32bit) they take {more} more over all devices{under}"
+    )
+
+
+def zero_of(section: DeepSpeedSection | None, model: Model) -> ZeroSettings:
+    """What the user's own DeepSpeed config says of states and buffers.
+
+    Source: transformers 5.23 integrations/deepspeed.py fills reduce_bucket_size: auto with the
+    square of the hidden size; deepspeed 0.18.9 has two buckets under overlap_comm at stage 2.
+    """
+    if section is None:
+        return ZeroSettings()
+    stated = section.reduce_bucket_size
+    size = model.hidden_size**2 if stated == "auto" else stated
+    return ZeroSettings(
+        master_bytes=2.0 if section.bf16_master_weights_and_grads else 4.0,
+        moment_bytes=2.0 if section.bf16_optimizer_states else 4.0,
+        bucket_elements=None if size is None else float(size),
+        overlapping=bool(section.overlap_comm),
+    )
+
+
+def method_of(
+    section: MethodSection, model: Model, assumed: Assumed, zero: ZeroSettings | None = None
+) -> Method:
+    """How to train; for LoRA also which modules carry adapters."""
+    if "kind" not in section.model_fields_set:
+        _assume(assumed, "method.kind", section.kind, "not stated; how most models are fine-tuned")
+    base = base_of(section, model, assumed)
+    if section.kind == "full":
+        if base == "16bit":
+            narrow = zero is not None and zero.master_bytes < ZeroSettings().master_bytes
+            states = f"bf16, {'as DeepSpeed keeps masters too' if narrow else MASTERS}"
+            _assume(assumed, "method.states", states, _narrow_states(model, zero_too=narrow))
+        return Method("full", base)
+    rank = section.rank
+    if rank is None:
+        rank = RANK
+        _assume(assumed, "method.rank", rank, "not stated; usual in published recipes")
+    alpha = section.alpha
+    if alpha is None:
+        alpha = ALPHA_OVER_RANK * rank
+        _assume(assumed, "method.alpha", f"{alpha:g}", "not stated; twice the rank")
+    if section.dropout is None:
+        _assume(assumed, "method.dropout", 0, "not stated; PEFT's default")
+    targets = section.targets
+    if targets is None:
+        targets = ("all-linear",)
+        why = "not stated; every linear layer but the output head, as the QLoRA paper does"
+        _assume(assumed, "method.targets", "all-linear", why)
+    return Method(
+        "lora", base, rank, alpha, section.dropout or 0.0, resolve_targets(model, targets)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """How much there is to train on."""
+
+    rows: int
+    max_length: int
+    lengths: Lengths
+    padding: Literal["longest", "max_length"]
+    pretokenized: bool
+    storage: Literal["local", "network"]
+    row_bytes: float
+    dataset_path: str | None
+
+
+def data_of(jobfile: JobFile, model: Model, base_dir: Path, assumed: Assumed) -> Data:
+    """Rows and their lengths: counted, read from a histogram, stated, or assumed."""
+    section = jobfile.data
+    known = published_rows(section, model, base_dir)
+    count = None if known else _count(section, model, base_dir, assumed)
+    histogram = count.histogram if count else _stated_histogram(section, base_dir)
+    rows = _rows(jobfile, histogram, known, assumed)
+    max_length = _max_length(section, histogram, known, model, assumed)
+    padding = section.padding or "longest"
+    if known:
+        found = published_lengths(known, section, max_length, assumed)
+    elif histogram is None and section.lengths is None and rows_are_full(jobfile):
+        found = length_rules.all_full(max_length)
+    else:
+        found = _lengths(section, histogram, max_length, assumed)
+    check_lengths(section, found)
+    if section.padding is None:
+        why = "not stated; what transformers' collators do with padding=True"
+        _assume(assumed, "data.padding", padding, why)
+    if section.pretokenized is None:
+        _assume(assumed, "data.pretokenized", "false", "not stated; workers tokenize every row")
+    if section.storage is None:
+        _assume(assumed, "data.storage", "local", "not stated; a disk inside the machine")
+    row_bytes = histogram.row_bytes if histogram else 0.0
+    if row_bytes <= 0:
+        row_bytes = BYTES_PER_TOKEN * found.mean
+        why = f"not known; {BYTES_PER_TOKEN:g} bytes a token"
+        _assume(assumed, "data.row_bytes", f"{row_bytes:.0f}", why)
+    return Data(
+        rows, max_length, found, padding, bool(section.pretokenized),
+        section.storage or "local", row_bytes,
+        str(count.path) if count else None,
+    )  # fmt: skip
+
+
+def _stated_histogram(section: DataSection, base_dir: Path) -> Histogram | None:
+    if section.lengths is None or section.lengths.histogram is None:
+        return None
+    return length_rules.read_histogram(stated_in(base_dir, section.lengths.histogram))
+
+
+def _count(section: DataSection, model: Model, base_dir: Path, assumed: Assumed) -> Count | None:
+    """The data set's rows and tokens, with what has to be known of how they were found."""
+    if section.dataset is None:
+        return None
+    path = stated_in(base_dir, section.dataset)
+    count = count_dataset(path, section.tokenizer, base_dir, model=model, column=section.column)
+    for note in notes_of(count, stated=section.tokenizer is not None):
+        _assume(assumed, *note)
+    return count
+
+
+def _rows(jobfile: JobFile, histogram: Histogram | None, known: Published, assumed: Assumed) -> int:
+    """[rows] stated, counted, published, or what the stated steps read."""
+    stated = jobfile.data.rows
+    if known and stated is None:
+        return sum(each.rows for each in known)
+    if histogram is not None:
+        if stated is not None and stated != histogram.rows:
+            why = f"measured on the {histogram.rows} rows of {Path(histogram.source).name}"
+            _assume(assumed, "data.lengths", f"of {stated} rows", why)
+        return stated or histogram.rows
+    if stated is not None:
+        return stated
+    if isinstance(jobfile.train, TrainSection):
+        rows = (jobfile.train.steps or 1) * (jobfile.train.global_batch_size or GLOBAL_BATCH)
+        _assume(assumed, "data.rows", rows, "not stated; as many as the steps read, each once")
+        return rows
+    return jobfile.evaluation.rows if jobfile.evaluation else 1
+
+
+def _max_length(
+    section: DataSection, histogram: Histogram | None, known: Published, model: Model,
+    assumed: Assumed,
+) -> int:  # fmt: skip
+    """[tokens] where rows are cut."""
+    positions = model.max_position_embeddings
+    found = section.max_length
+    if found is None:
+        stated = section.lengths.max if section.lengths else None
+        if histogram is not None:
+            found, why = length_rules.longest_to_keep(histogram)
+        elif known:
+            found = length_rules.longest_published(known)
+            why = "not stated; the longest row as published, and more for another tokenizer"
+        elif stated is not None:
+            found, why = stated, "not stated; the stated lengths' maximum"
+        else:
+            found, why = MAX_LENGTH, "not stated; TRL's default"
+            if section.lengths and (section.lengths.p95 or 0) > found:
+                found, why = math.ceil(section.lengths.p95 or 0), "not stated; the lengths' p95"
+        if found > positions:
+            found, why = positions, "not stated; the model has no more positions"
+        _assume(assumed, "data.max_length", found, why)
+    elif found > positions and model.position == "learned":
+        msg = f"data.max_length {found} is above the {positions} positions that {model.name} has"
+        raise InputError(msg, f"set data.max_length to {positions} or less")
+    elif found > positions:
+        why = f"stated, but {model.name} was made for {positions} positions; memory still holds"
+        _assume(assumed, "data.max_length", found, why)
+    return found
+
+
+def _lengths(
+    section: DataSection, histogram: Histogram | None, max_length: int, assumed: Assumed
+) -> Lengths:
+    stated = section.lengths
+    if histogram is not None:
+        found = length_rules.from_counts(histogram, max_length)
+        if found.truncated_rows:
+            cut = f"{found.truncated_rows} of {histogram.rows} rows cut to {max_length} tokens"
+            _assume(assumed, "data.lengths", cut, "counted; those rows are longer than max_length")
+        return found
+    if stated is None or stated.p50 is None or stated.p95 is None:
+        why = "not stated; an upper bound: state data.lengths, or data.dataset and data.tokenizer"
+        _assume(assumed, "data.lengths", f"every row counts as {max_length} tokens", why)
+        return length_rules.all_at_maximum(max_length)
+    maximum = stated.max
+    if maximum is None:
+        maximum = max_length
+        why = "not stated; a row of max_length may come, and the longest batch decides memory"
+        _assume(assumed, "data.lengths.max", maximum, why)
+    return length_rules.from_quantiles(stated.p50, stated.p95, maximum, stated.mean)
+
+
+def training_of(jobfile: JobFile, rows: int, assumed: Assumed) -> tuple[float, int, int]:
+    """Epochs, optimizer steps and global batch.
+
+    Formula: steps = ceil(epochs x ceil(rows / global batch)).
+    Source: transformers Trainer (the last batch of an epoch may be short).
+    """
+    train = jobfile.train
+    if not isinstance(train, TrainSection):
+        batch = jobfile.evaluation.batch_size if jobfile.evaluation else None
+        return 0.0, 0, batch or EVALUATION_ROWS
+    batch = train.global_batch_size or _default_batch(jobfile, assumed)
+    per_epoch = math.ceil(rows / batch)
+    if train.steps is not None:
+        return train.steps / per_epoch, train.steps, batch
+    epochs = train.epochs
+    if epochs is None:
+        epochs = EPOCHS
+        _assume(assumed, "train.epochs", f"{epochs:g}", "not stated; one pass over the rows")
+    return epochs, math.ceil(epochs * per_epoch), batch
+
+
+def _default_batch(jobfile: JobFile, assumed: Assumed) -> int:
+    """16, or the next number that every offer's devices divide."""
+    devices = math.lcm(*(machine.count for machine in jobfile.hardware))
+    batch = (
+        GLOBAL_BATCH if devices > GLOBAL_BATCH**2 else devices * math.ceil(GLOBAL_BATCH / devices)
+    )
+    _assume(assumed, "train.global_batch_size", batch, "not stated; usual in published recipes")
+    return batch
+
+
+def evaluation_of(section: EvaluationSection | None, assumed: Assumed) -> Evaluation | None:
+    """Evaluations; None where the job has none."""
+    if section is None:
+        return None
+    if section.every_steps is None:
+        _assume(assumed, "evaluation.every_steps", "once, at the end", "not stated")
+    if section.batch_size is None:
+        value = f"the micro-batch, at most {EVALUATION_ROWS}"
+        _assume(assumed, "evaluation.batch_size", value, "not stated; never decides what fits")
+    return Evaluation(
+        rows=section.rows,
+        every_steps=section.every_steps or 0,
+        generate_tokens=section.generate_tokens or 0,
+        batch_size=section.batch_size or 0,
+    )
+
+
+def limits_of(section: LimitsSection, assumed: Assumed) -> Limits:
+    """What the answer must respect."""
+    headroom = section.vram_headroom
+    if headroom is None:
+        headroom = VRAM_HEADROOM
+        why = "not stated; the share of a device's memory that is kept free"
+        _assume(assumed, "limits.vram_headroom", headroom, why)
+    if section.max_lost_work is None:
+        why = "not stated; the work that an interruption may cost at most"
+        _assume(assumed, "limits.max_lost_work", MAX_LOST_WORK, why)
+    return Limits(
+        vram_headroom=headroom,
+        max_lost_work_s=parse_seconds(section.max_lost_work or MAX_LOST_WORK),
+        deadline_s=parse_seconds(section.deadline) if section.deadline else None,
+        budget_usd=parse_usd(section.budget) if section.budget else None,
+        max_session_s=parse_seconds(section.max_session) if section.max_session else None,
+        confidence=_confidence(section, assumed),
+    )
+
+
+def _confidence(section: LimitsSection, assumed: Assumed) -> float:
+    """How sure the limits must be kept; assumed only where there is one."""
+    if section.confidence is not None:
+        return section.confidence
+    if section.deadline or section.budget or section.max_session:
+        why = "not stated; the probability with which a deadline and a budget must be kept"
+        _assume(assumed, "limits.confidence", CONFIDENCE, why)
+    return CONFIDENCE
+
+
+def _assume(assumed: Assumed, key: str, value: object, why: str) -> None:
+    assumed.append(Assumption(key, str(value), why))

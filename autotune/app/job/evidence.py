@@ -1,0 +1,200 @@
+"""`evidence:` of a job file -> Observations and today's config.
+
+Facts of an Observation: `gpu` (catalogue name), `n_gpus`, `model_id`, `rows`, `epochs`, `steps`,
+`max_length`, `global_batch`, and `same_as_job`: the names of those that the entry did not state and
+that were taken from the job.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autotune.app.job.offers import offer_of
+from autotune.app.job.trainer_defaults import complete_config
+from autotune.catalog.devices import find_device
+from autotune.domain.errors import InputError
+from autotune.domain.job import Assumption, Batch
+from autotune.domain.observation import Observation
+from autotune.domain.typed.values import parse_step_time
+from autotune.domain.units import parse_bytes, parse_seconds
+
+if TYPE_CHECKING:
+    from autotune.domain.config import Config
+    from autotune.domain.device import Offer
+    from autotune.domain.job import Job
+    from autotune.domain.observation import Quantity
+    from autotune.domain.typed.job import EvidenceSection, HardwareSection, MeasuredSection
+
+
+def observations_of(
+    entry: EvidenceSection, index: int, job: Job, assumed: list[Assumption]
+) -> list[Observation]:
+    """Every quantity that one entry measured, with what it speaks of."""
+    if entry.measured is None:
+        return []
+    where = f"evidence[{index}]"
+    facts = _facts(entry, job, where, assumed)
+    note = f": {entry.note}" if entry.note else ""
+    kind = entry.measured.memory_kind or "unknown"
+    return [
+        Observation(
+            id=f"{where}.{quantity}",
+            quantity=quantity,
+            value=value,
+            provenance=f"job file, {where}{note}",
+            kind=kind if quantity == "memory_bytes" else None,
+            knobs=dict(entry.config),
+            facts=facts,
+            today=entry.today,
+        )
+        for quantity, value in _quantities(entry.measured)
+    ]
+
+
+def _quantities(measured: MeasuredSection) -> list[tuple[Quantity, float]]:
+    found: list[tuple[Quantity, float]] = []
+    if measured.duration is not None:
+        found.append(("duration_s", parse_seconds(measured.duration)))
+    if measured.step_time is not None:
+        found.append(("step_time_s", parse_step_time(measured.step_time)))
+    if measured.tokens_per_s is not None:
+        found.append(("tokens_per_s", measured.tokens_per_s))
+    if measured.checkpoint_save is not None:
+        found.append(("checkpoint_save_s", parse_seconds(measured.checkpoint_save)))
+    if measured.peak_memory is not None:
+        found.append(("memory_bytes", parse_bytes(measured.peak_memory)))
+    if measured.out_of_memory:
+        found.append(("oom", 1.0))
+    return found
+
+
+def _facts(
+    entry: EvidenceSection, job: Job, where: str, assumed: list[Assumption]
+) -> dict[str, object]:
+    gpu, count = _machine(entry, job, where, assumed)
+    rows, epochs = entry.rows or job.rows, entry.epochs or job.epochs
+    batch = _global_batch(entry, count) or job.global_batch_size
+    steps = entry.steps or math.ceil(epochs * math.ceil(rows / batch))
+    facts: dict[str, object] = {
+        "gpu": gpu,
+        "n_gpus": count,
+        "model_id": job.model.name,
+        "rows": rows,
+        "epochs": epochs,
+        "steps": steps,
+        "max_length": entry.max_length or job.max_length,
+        "global_batch": batch,
+    }
+    stated: dict[str, object] = {
+        "gpu": entry.hardware, "rows": entry.rows, "epochs": entry.epochs,
+        "max_length": entry.max_length, "global_batch": _global_batch(entry, count),
+    }  # fmt: skip
+    if entry.or_config:
+        facts["or_config"] = dict(entry.or_config)
+    facts["same_as_job"] = tuple(name for name, value in stated.items() if value is None)
+    return facts
+
+
+def _machine(
+    entry: EvidenceSection, job: Job, where: str, assumed: list[Assumption]
+) -> tuple[str, int]:
+    """The device and count of an entry; the job's own where it states none."""
+    if entry.hardware is not None:
+        return _stated_machine(entry.hardware)
+    offer = job.offers[0]
+    if len({(other.device.name, other.count) for other in job.offers}) > 1:
+        why = "the entry does not say on which hardware; the first offer's is taken"
+        assumed.append(Assumption(f"{where}.hardware", offer.label, why))
+    return offer.device.name, offer.count
+
+
+def _stated_machine(hardware: HardwareSection) -> tuple[str, int]:
+    """Name in the catalogue and count."""
+    return find_device(hardware.gpu).name, hardware.count
+
+
+def _global_batch(entry: EvidenceSection, devices: int) -> int | None:
+    micro = entry.config.get("micro_batch_size")
+    accumulation = entry.config.get("gradient_accumulation_steps")
+    stated = entry.global_batch_size
+    if micro is None or accumulation is None:
+        return stated
+    made = int(micro) * int(accumulation) * devices
+    if stated is not None and made != stated:
+        msg = (
+            f"the entry's config is {micro} x {accumulation} x {devices} = {made} rows a step, and "
+            f"its global_batch_size {stated}"
+        )
+        raise InputError(msg, "state the batch that the run made, or leave global_batch_size out")
+    return made
+
+
+def todays_config(
+    entry: EvidenceSection, index: int, job: Job, assumed: list[Assumption]
+) -> Config | None:
+    """The entry's config, completed; None where nothing is known of today's machine.
+
+    Raises InputError when its split does not make the global batch: the job's, unless the entry
+    states one.
+    """
+    offer = todays_offer(entry, job)
+    batch = todays_batch(entry, job)
+    if batch is not None:
+        job = replace(job, global_batch_size=batch.global_batch_size, steps=batch.steps)
+    if offer is None:
+        why = "today's hardware is not offered and has no price, so today's config has no row here"
+        assumed.append(Assumption(f"evidence[{index}].today", "left out", why))
+        return None
+    try:
+        config = complete_config(entry.config, job, offer)
+    except InputError as error:
+        msg = f"evidence[{index}].config: {error.message}"
+        hint = f"{error.hint}; or state global_batch_size in the entry, if it ran another"
+        raise InputError(msg, error.hint if batch else hint) from None
+    filled = {k: v for k, v in config.as_dict().items() if k not in entry.config}
+    if filled:
+        text = ", ".join(f"{name} {value}" for name, value in filled.items())
+        why = "not stated of today's config; defaults of transformers' Trainer, native precision"
+        assumed.append(Assumption(f"evidence[{index}].config", text, why))
+    return config
+
+
+def todays_offer(entry: EvidenceSection, job: Job) -> Offer | None:
+    """The machine that today's config runs on: an offer, else as the entry describes and prices it.
+
+    None where it is not offered and its price is not stated.
+    """
+    if entry.hardware is None:
+        return job.offers[0]
+    offered = _offered(entry.hardware, job)
+    if offered is not None:
+        return offered
+    priced = entry.hardware.price is not None or entry.hardware.owned is not None
+    return offer_of(entry.hardware, 0, job.storage, []) if priced else None
+
+
+def _offered(hardware: HardwareSection, job: Job) -> Offer | None:
+    """The job's offer of the same devices."""
+    name, count = _stated_machine(hardware)
+    same = (o for o in job.offers if o.device.name == name and o.count == count)
+    return next(same, None)
+
+
+def seen_on(entry: EvidenceSection, job: Job) -> Offer | None:
+    """The machine of an entry with its own host, where the job does not offer it."""
+    hardware = entry.hardware
+    if hardware is None or hardware.host is None or _offered(hardware, job) is not None:
+        return None
+    free = hardware.model_copy(update={"price": "free", "owned": None})  # its price says nothing
+    return offer_of(free, 0, job.storage, [])
+
+
+def todays_batch(entry: EvidenceSection, job: Job) -> Batch | None:
+    """The global batch that the entry states; None where it is the job's."""
+    batch = entry.global_batch_size
+    if batch is None or batch == job.global_batch_size:
+        return None
+    steps = entry.steps or math.ceil(job.epochs * math.ceil(job.rows / batch))
+    return Batch(batch, steps)

@@ -1,0 +1,186 @@
+"""What no offer of a job can do is an error before any search: a batch or a lock.
+
+An offer that cannot, beside one that can, stays: the search space drops its candidates and counts
+them by reason.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from autotune.app.whatif.levers import (
+    closed_values,
+    lever_changes,
+    missing_packages,
+    package_change,
+    unlocked,
+)
+from autotune.domain.errors import InputError
+from autotune.domain.job import Assumption
+from autotune.space.enumerate import why_closed, without
+from autotune.space.file import load_space
+from autotune.space.rules import RULES, violations
+
+if TYPE_CHECKING:
+    from autotune.app.whatif.changes import Question
+    from autotune.domain.config import Config
+    from autotune.domain.device import Offer
+    from autotune.domain.job import Job
+    from autotune.space.rules import Rule
+
+# Rules of the job's own method and data: a knob that they leave without effect is no mistake.
+OF_THE_JOB = frozenset({"adapters_exist", "grouping_saves_padding"})
+MOST_REASONS = 3  # in an error
+FLASH_ATTENTION_CAPABILITY = 8.0  # flash-attention 2 runs on Ampere and later (its README)
+
+
+def without_impossible_kernel(job: Job, assumed: list[Assumption]) -> Job:
+    """The job without an attention kernel that today's run states and no offer of it can run."""
+    kernel = job.lock.get("attention")
+    stated = json.loads(job.spec or "{}").get("lock", {})
+    own = job.origin is not None and job.origin.knobs.get("attention") == kernel
+    if kernel is None or ("attention" in stated and not own):
+        return job
+    rules = [rule for rule in RULES if rule.reads == ("attention",)]
+    against = {
+        offer.label: [rule for rule in rules if not rule.allows(job, offer, kernel)]
+        for offer in job.offers
+    }
+    if not all(against.values()):
+        return job
+    label, broken = next(iter(against.items()))
+    why = f"{broken[0].reason}: {label} cannot run it, and no other offer can"
+    assumed.append(Assumption("lock.attention", f"{kernel} is not kept", why))
+    return replace(job, lock=without(job.lock, "attention"))
+
+
+def check_batch(job: Job) -> None:
+    """Some offer's devices divide the global batch, also with the locked part of the split."""
+    batch, counts = job.global_batch_size, sorted({offer.count for offer in job.offers})
+    able = [count for count in counts if batch % count == 0]
+    if not able:
+        devices = " or ".join(str(count) for count in counts)
+        near = counts[0] * max(1, round(batch / counts[0]))
+        msg = f"train.global_batch_size {batch} cannot be split evenly over {devices} devices"
+        raise InputError(msg, f"{near} can; or change the number of devices")
+    micro = int(job.lock.get("micro_batch_size", 1))
+    accumulation = int(job.lock.get("gradient_accumulation_steps", 1))
+    whole = {"micro_batch_size", "gradient_accumulation_steps"} <= set(job.lock)
+    part = micro * accumulation
+    fits = [n for n in able if (batch == part * n if whole else batch % (part * n) == 0)]
+    if not fits:
+        locked = " x ".join(
+            f"{name} {job.lock[name]}"
+            for name in ("micro_batch_size", "gradient_accumulation_steps")
+            if name in job.lock
+        )
+        made = f" = {part}" if whole else ""
+        msg = f"lock: {locked}{made} cannot make the global batch of {batch} on any offer"
+        splits = ", ".join(str(n) for n in range(1, min(batch, 512) + 1) if batch % n == 0)
+        raise InputError(msg, f"numbers that divide {batch}: {splits}")
+
+
+def check_locks(job: Job) -> None:
+    """Every locked value is possible on some offer, and all of them together on one."""
+    reasons = [reasons_against(job, offer) for offer in job.offers]
+    if all(reasons):
+        listed = "; ".join(dict.fromkeys(reason for found in reasons for reason in found))
+        msg = f"lock: {listed}"
+        raise InputError(msg, "change the lock, or name other hardware")
+
+
+def check_opened(job: Job) -> tuple[Assumption, ...]:
+    """Every knob that the job opens has a value that some offer runs, beside what is locked.
+
+    One that only the job's own method leaves without effect is no error; it is noted. Raises
+    InputError with what would make it run.
+    """
+    question = job, load_space()
+    notes = []
+    for name in job.allow:
+        against = rules_against(question, name)
+        if not against or _opens_a_kept(job, name):
+            continue
+        why = "; ".join(list(dict.fromkeys(rule.reason for rule in against))[:MOST_REASONS])
+        if any(rule.name in OF_THE_JOB for rule in against):
+            notes.append(Assumption(f"allow.{name}", "opens nothing", why))
+            continue
+        devices = ", ".join(dict.fromkeys(offer.label for offer in job.offers))
+        msg = f"allow: {name} has nothing to open on {devices}: {why}"
+        raise InputError(msg, _what_would_open(question, name))
+    return tuple(notes)
+
+
+def _opens_a_kept(job: Job, name: str) -> bool:
+    """Whether it is what the trainer's own file states, and would be kept without this."""
+    return name not in job.lock and job.origin is not None and name in job.origin.knobs
+
+
+def rules_against(question: Question, name: str) -> list[Rule]:
+    """Rules that keep every closed value of a knob from every offer; empty where one can run."""
+    job, space = question
+    shut = replace(job, allow=tuple(other for other in job.allow if other != name))
+    found: list[Rule] = []
+    for offer in job.offers:
+        for value in closed_values((replace(shut, offers=(offer,)), space), name):
+            against = why_closed(shut, space, offer, name, value)
+            if not against:
+                return []
+            found += against
+    return found
+
+
+def _what_would_open(question: Question, name: str) -> str:
+    """The nearest that works: a package, a lock to leave out, or knobs that do open."""
+    job, _ = question
+    single = [*map(package_change, missing_packages(job)), *map(unlocked, job.lock)]
+    pairs = (one.then(two) for one, two in combinations(single, 2))
+    for change in (*single, *pairs):
+        if not rules_against(change.edit(question), name):
+            typed = f": add {change.apply}" if change.apply else ""
+            return f"{name} opens {change.label}{typed}"
+    able = [change.key for change in lever_changes(question) if not change.note]
+    return f"leave {name} out of allow; here --allow opens {', '.join(able) or 'nothing'}"
+
+
+def reasons_against(job: Job, offer: Offer) -> list[str]:
+    """Why an offer cannot run the locked values; empty when it can."""
+    device = offer.device
+    found = []
+    precision = str(job.lock.get("precision", ""))
+    if precision and device.peak_flop_per_s(precision) <= 0 and not device.is_cpu:
+        able = [p for p in ("fp32", "tf32", "fp16", "bf16", "fp8") if device.peak_flop_per_s(p) > 0]
+        has = ", ".join(able)
+        found.append(f"precision {precision} is not native on {device.name}, which has {has}")
+    if job.lock.get("attention") == "flash_attention_2":
+        if device.compute_capability < FLASH_ATTENTION_CAPABILITY:
+            found.append(
+                "attention flash_attention_2 needs compute capability "
+                f"{FLASH_ATTENTION_CAPABILITY}, {device.name} has {device.compute_capability}"
+            )
+        elif not job.software.has_flash_attention:
+            found.append(
+                f"attention flash_attention_2 is not in the software profile {job.software.name}"
+            )
+    return found
+
+
+def check_config(job: Job, offer: Offer, config: Config) -> list[str]:
+    """What is not valid in a stated configuration, beside its locked knobs.
+
+    Raises InputError for a locked value that cannot run on the offer. A value that the search
+    would only pass over, such as fp16 beside bf16, is the user's to state.
+    """
+    stated = replace(job, lock=config.as_dict())
+    broken = violations(stated, offer, config)
+    reads = {rule.reason: rule.reads for rule in RULES}
+    locked = [reason for reason in broken if set(reads.get(reason, ())) & set(job.lock)]
+    if locked:
+        names = {name for reason in locked for name in reads[reason] if name in job.lock}
+        values = ", ".join(f"{name} {job.lock[name]}" for name in job.lock if name in names)
+        msg = f"{values} is not possible on {offer.label}: {'; '.join(locked)}"
+        raise InputError(msg, "change the value, or the hardware or software of the job")
+    return [f"this configuration cannot run as it stands: {reason}" for reason in broken]

@@ -1,0 +1,363 @@
+"""A trainer's file as it was read -> the mapping of a job file, completed by flags.
+
+The file's own config becomes today's; what it lacks (rows, device, at times model and method) is
+asked for by flag. Numeric knobs that it opens itself are locked as it has them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.app.job.file import Document, document_of, read_text
+from autotune.app.job.machines import ALL, as_devices
+from autotune.catalog.datasets import published, published_names
+from autotune.catalog.models.models import find_model
+from autotune.domain.config import KNOBS
+from autotune.domain.errors import InputError
+from autotune.domain.job import Beside
+from autotune.domain.paths import whole
+from autotune.domain.typed.machine import split_machine, split_machines
+from autotune.domain.typed.values import shown, whole_or_zero
+from autotune.trainers.launch.config import add_beside, add_deepspeed
+from autotune.trainers.schema import schema_of
+
+if TYPE_CHECKING:
+    from autotune.app.job.overrides import Overrides
+    from autotune.catalog.datasets import PublishedDataset
+    from autotune.domain.job import Origin
+    from autotune.trainers.parsed import Imported
+
+_FLAGS = {
+    "model": "--model NAME", "method.kind": "--method lora|qlora|full",
+    "data.rows": "--rows N or --data FILE",
+    "hardware": "--gpu NAME",
+}  # fmt: skip
+_LOCKED = (  # opt-in, where stated
+    "packing", "length_grouping", "optimizer", "adapter_dtype", "kernels", "offload",
+)  # fmt: skip
+_BESIDE = ("accelerate.yaml", "accelerate_config.yaml", "default_config.yaml")
+COMMAND = "the command"
+_LONGEST_PATH = 1000
+_NAMED = 6  # data sets of a file, in one note
+# What a trainer implies. The versions are the newest that its newest package allows; LLaMA-Factory
+# has a loss of its own, whatever its TRL.
+_IMPLIED = {"trl": {"trainer": "trl"}, "unsloth": {"kernels": "unsloth"}}
+_RUNS_ON = {
+    "axolotl": ("transformers", "trl"), "llamafactory": ("transformers",),
+    "unsloth": ("transformers", "trl"),
+}  # fmt: skip
+FLASH_ATTENTION_3 = "3.0.0"
+FLASH_ATTENTION = "2.8.0"  # where the file asks for it: any release of 2.x counts the same
+
+
+def read_beside(made: Imported, values: dict[str, Any], path: Path, overrides: Overrides) -> None:
+    """Read configs of accelerate and DeepSpeed: named by flag or file, or lying beside it."""
+    names = [Path(name) for name in overrides.beside]
+    deepspeed = values.get("deepspeed")
+    if isinstance(deepspeed, dict):
+        add_deepspeed(made, deepspeed, f"{path.name}: deepspeed")
+    elif isinstance(deepspeed, str) and deepspeed:
+        near = _near(deepspeed, path)
+        if near is not None:
+            names.append(near)
+        elif made.trainer != "axolotl":
+            msg = f"{path.name}: deepspeed is {shown(deepspeed)}, and no such file is found"
+            raise InputError(msg, "run from the folder it is relative to, or give --beside FILE")
+    if not overrides.beside and made.trainer in {"hf", "trl"}:
+        names += [path.parent / name for name in _BESIDE if (path.parent / name).is_file()][:1]
+    for name in dict.fromkeys(names):
+        found = _read_one(made, name)
+        inner = found.get("deepspeed_config")
+        named = inner.get("deepspeed_config_file") if isinstance(inner, dict) else None
+        if isinstance(named, str) and (near := _near(named, name)) is not None:
+            _read_one(made, near)
+
+
+def _near(named: str, path: Path) -> Path | None:
+    """A file that another one names, relative to that one or to where we are."""
+    if len(named) > _LONGEST_PATH or "\0" in named:
+        return None
+    return next((p for p in (path.parent / named, Path(named)) if p.is_file()), None)
+
+
+def _read_one(made: Imported, path: Path) -> dict[str, Any]:
+    text, syntax = read_text(path), "json" if path.suffix.casefold() == ".json" else "yaml"
+    found = document_of(text, str(path), json=syntax == "json").values
+    add_beside(made, found, str(path))
+    made.beside.append(Beside(str(path), syntax, text))
+    made.note("read beside the file", path, "what both state agrees")
+    return found
+
+
+def completed(made: Imported, origin: Origin, overrides: Overrides) -> tuple[Document, Overrides]:
+    """The mapping of a job file, and the overrides with the file's device count."""
+    name = origin.path or COMMAND
+    values = made.values
+    _add_stated(values, overrides, name)
+    _name_rows(made, values, overrides)
+    overrides = _with_counts(made, overrides)
+    _ask_for(values, overrides, name)
+    model = str(overrides.set_values.get("model", values.get("model")))
+    _fill_targets(made, model, Path(origin.path).parent)
+    first, counted = _first_machine(overrides)
+    devices = made.devices or counted
+    batch = made.batch_on(devices)
+    values.setdefault("train", {})["global_batch_size"] = batch
+    _place_saves(made, values, overrides, batch)
+    _widen_masters(made, values)
+    _complete_evaluation(made, values, overrides)
+    today: dict[str, Any] = {"today": True, "config": _possible(made, devices)}
+    if first is not None:
+        today["hardware"] = f"{first}:{devices}"
+    if first is not None or devices == 1:
+        values["evidence"] = [today]
+    locked = _locked(made, overrides)
+    if locked:
+        values["lock"] = locked
+        listed = ", ".join(f"{knob} {value}" for knob, value in locked.items())
+        made.note("lock", listed, "as the file has it; --allow or --set opens it")
+    _hint_software(made, values)
+    values["hardware"] = []
+    values.setdefault("name", _job_name(values, origin))
+    values["origin"] = {
+        "trainer": origin.trainer, "syntax": origin.syntax, "typed_in": str(whole(".")),
+        "path": str(whole(origin.path)) if origin.path else "",
+        "text": origin.text, "knobs": dict(made.knobs), "devices": made.devices,
+        "notes": [[note.key, note.value, note.why] for note in made.notes],
+        "beside": [asdict(each) | {"path": str(whole(each.path))} for each in made.beside],
+    }  # fmt: skip
+    return Document(values, name), overrides
+
+
+def _widen_masters(made: Imported, values: dict[str, Any]) -> None:
+    """FSDP under mixed precision trains fp32 masters, whatever dtype the weights are loaded in.
+
+    Source: accelerate 1.15 utils/fsdp_utils.py fsdp2_prepare_model and accelerator.py (FSDP1):
+    trained parameters become fp32 where mixed_precision is not "no".
+    """
+    method = values.get("method")
+    if not isinstance(method, dict) or method.get("kind") != "full":
+        return
+    if not made.mixed or made.meaning.get("sharding") != "fsdp":
+        return
+    if method.get("base") in {None, "16bit"}:
+        method["base"] = "32bit"
+        why = "FSDP under mixed precision makes fp32 of what is trained, and gathers it in 16 bit"
+        made.note("method.base", "32bit", why)
+
+
+def _fill_targets(made: Imported, model: str, folder: Path) -> None:
+    """The modules that PEFT adapts where the file names none; it goes by the model's type."""
+    if not made.peft_targets:
+        return
+    with contextlib.suppress(InputError):  # an unknown model is refused where the job is resolved
+        family = find_model(model, folder).family
+        peft = schema_of("peft")
+        targets = peft.targets.get(family)
+        why = f"not in the file; the default of {peft.newest} for {family}"
+        if targets is None:
+            why = f"not in the file, and {peft.newest} has no default for {family}: state them"
+        made.note("method.targets", ", ".join(targets or ["all-linear"]), why)
+        made.part("method", targets=targets)
+
+
+def _job_name(values: dict[str, Any], origin: Origin) -> str:
+    stem = Path(origin.path).stem if origin.path else Path(str(values.get("model"))).name
+    return stem[:100] or "job"
+
+
+def _hint_software(made: Imported, values: dict[str, Any]) -> None:
+    """Versions and kernels that the trainer's package or the file's own keys imply."""
+    runs_on = schema_of(made.trainer).runs_on
+    hints = {key: runs_on[key] for key in _RUNS_ON.get(made.trainer, ())}
+    hints |= _IMPLIED.get(made.trainer, {})
+    if made.knobs.get("attention") == "flash_attention_3":
+        hints["flash_attn_3"] = FLASH_ATTENTION_3
+    if made.knobs.get("attention") == "flash_attention_2":
+        hints["flash_attn"] = FLASH_ATTENTION
+    if hints:
+        values["software"] = hints
+        listed = ", ".join(f"{key} {value}" for key, value in hints.items())
+        why = "implied by the trainer and the file; --set software=NAME takes a profile instead"
+        made.note("software", listed, why)
+
+
+def _possible(made: Imported, devices: int) -> dict[str, Any]:
+    """Today's knobs; a sharding of several devices means nothing on one."""
+    knobs = dict(made.meaning)
+    if devices == 1 or knobs.get("sharding") == "none":
+        knobs.pop("sharding", None)
+    return knobs
+
+
+def _add_stated(values: dict[str, Any], overrides: Overrides, name: str) -> None:
+    """What flags state of the job; a flag never changes what the file says."""
+    for key, value in overrides.stated.items():
+        section, _, last = key.rpartition(".")
+        mapping = values.setdefault(section, {}) if section else values
+        if key == "method.kind" and value == "qlora":
+            _as_qlora(mapping)
+            continue
+        found = mapping.get(last)
+        if key == "train.global_batch_size" or (found is not None and found != value):
+            says = f"{name} says {shown(found)}" if found is not None else f"{name} states it"
+            msg = f"{flag_of(key)} is {shown(value)}, but {says}"
+            raise InputError(msg, f"to change the job, use --set {key}={value}")
+        if key == "train.epochs":
+            mapping.pop("steps", None)
+        mapping[last] = value
+
+
+def _name_rows(made: Imported, values: dict[str, Any], overrides: Overrides) -> None:
+    """The data sets that the file names, where their lengths are published and no others stated."""
+    data = values.setdefault("data", {})
+    stated = {"dataset", "lengths"} & set(data)
+    stated |= {key for key in overrides.set_values if key.startswith(("data.lengths", "data.data"))}
+    names = published_names(",".join(made.datasets)) if made.datasets else ()
+    if not stated and names:
+        data["dataset"] = ",".join(names)
+        data.setdefault("rows", sum(each.rows for each in map(_found, names)))
+    elif not stated and made.datasets:
+        listed = ", ".join(made.datasets[:_NAMED])
+        why = "named in the file; how long its rows are is published nowhere that is known here"
+        made.note("data.dataset", f"{listed}, not counted", f"{why}: --data FILE counts them")
+    if not data:
+        del values["data"]
+
+
+def _found(name: str) -> PublishedDataset:
+    found = published(name, 0)
+    assert found is not None  # noqa: S101 - a name of `published_names`
+    return found
+
+
+def _as_qlora(method: dict[str, Any]) -> None:
+    if method.get("kind", "lora") != "lora" or method.get("base") in {"int8", "32bit"}:
+        stated = method.get("base") or method.get("kind")
+        msg = f"--method is qlora, but the file says {shown(stated)}"
+        raise InputError(msg, "leave --method out, or change the file")
+    method.update(kind="lora", base="nf4")
+
+
+def flag_of(key: str) -> str:
+    """The flag that states a key of the job."""
+    return {
+        "model": "--model", "method.kind": "--method", "data.rows": "--rows",
+        "data.dataset": "--data",
+        "data.max_length": "--max-length", "train.epochs": "--epochs",
+        "train.global_batch_size": "--global-batch",
+    }.get(key, key)  # fmt: skip
+
+
+def _ask_for(values: dict[str, Any], overrides: Overrides, name: str) -> None:
+    """Raise one InputError that names the flag of everything that is missing."""
+    given = overrides.set_values
+    data, train = values.get("data", {}), values.get("train", {})
+    missing = []
+    if "model" not in values and "model" not in given:
+        missing.append("model")
+    if "kind" not in values.get("method", {}) and "method.kind" not in given:
+        missing.append("method.kind")
+    sized = not {"rows", "dataset"}.isdisjoint(data) or {
+        "data.rows",
+        "data.dataset",
+        "data.lengths.histogram",
+    } & set(given)
+    if not sized and "steps" not in train:
+        missing.append("data.rows")
+    if not overrides.gpus:
+        missing.append("hardware")
+    if missing:
+        what = {"model": "the model", "method.kind": "how it is trained", "data.rows": "how many "
+                "rows there are", "hardware": "on which device it is to run"}  # fmt: skip
+        msg = f"{name} does not say {', '.join(what[key] for key in missing)}"
+        raise InputError(msg, "add " + " ".join(_FLAGS[key] for key in missing))
+
+
+def _with_counts(made: Imported, overrides: Overrides) -> Overrides:
+    """A device named without a count stands for as many as the file runs on."""
+    count = made.devices
+    if not count or count == 1:
+        return overrides
+    gpus = []
+    for text in split_machines(tuple(overrides.gpus)):
+        said = split_machine(text)
+        counted = said.count or as_devices({"gpu": said.name}).get("count")
+        if counted is None and said.name.casefold() != ALL:
+            text = f"{count}x {text}"  # noqa: PLW2901 - the same machine, counted
+            why = "as many as the file runs on; NAME:1 stands for one"
+            made.note("hardware", f"{said.name}:{count}", why)
+        gpus.append(text)
+    return replace(overrides, gpus=tuple(gpus))
+
+
+def _first_machine(overrides: Overrides) -> tuple[str | None, int]:
+    """Name and count of the first device named; no name for `all`."""
+    said = split_machine(split_machines(tuple(overrides.gpus))[0])
+    if said.name.casefold() == ALL:
+        return None, 1
+    entry = as_devices({"gpu": said.name, "count": said.count})
+    return str(entry["gpu"]), int(entry.get("count") or 1)
+
+
+def _place_saves(made: Imported, values: dict[str, Any], overrides: Overrides, batch: int) -> None:
+    """Saves stated per epoch as steps, where the rows are known."""
+    often = made.saves_per_epoch
+    if often is None:
+        return
+    rows = overrides.set_values.get("data.rows", values.get("data", {}).get("rows"))
+    count = whole_or_zero(rows, scaled=True)
+    if not count:
+        made.note("checkpoint_every_steps", 500, "saved by the epoch, and the rows are not stated")
+        return
+    made.knobs["checkpoint_every_steps"] = max(1, int(math.ceil(count / batch) / often))
+    epochs = values.get("train", {}).get("epochs")
+    if "save_total_limit" not in made.knobs and isinstance(epochs, int | float):
+        made.knobs["save_total_limit"] = max(1, math.ceil(epochs * often))  # all, to choose among
+        made.kept.add("save_total_limit")
+
+
+def _complete_evaluation(made: Imported, values: dict[str, Any], overrides: Overrides) -> None:
+    """How many rows an evaluation reads is in no trainer's file; without them it is left out."""
+    found = values.get("evaluation")
+    if found is None or "rows" in found or "evaluation.rows" in overrides.set_values:
+        return
+    del values["evaluation"]
+    why = "the file evaluates, but not on how many rows: --set evaluation.rows=N counts it"
+    made.note("evaluation", "left out", why)
+
+
+def _locked(made: Imported, overrides: Overrides) -> dict[str, Any]:
+    """Opt-in knobs as the file has them, and what cannot be written back."""
+    opened = {n.strip() for text in overrides.allow for n in text.split(",")}
+    opened |= set(overrides.set_values)
+    meaning = made.meaning
+    locked = {
+        knob: made.knobs[knob]
+        for knob in _LOCKED
+        if knob in made.knobs and made.knobs[knob] != made_default(knob)
+    }
+    locked |= {knob: meaning[knob] for knob in sorted(made.kept) if knob in meaning}
+    locked |= {knob: made.knobs[knob] for knob in _placed_saves(made) if knob in made.knobs}
+    locked |= {knob: v for knob, v in made.knobs.items() if v in KNOBS[knob].closed}
+    if "attention" in made.knobs:  # another kernel rounds otherwise
+        locked["attention"] = made.knobs["attention"]
+    return {knob: value for knob, value in locked.items() if knob not in opened}
+
+
+def _placed_saves(made: Imported) -> tuple[str, ...]:
+    """What the file says of saves that is the user's: a limit, and a schedule by the epoch."""
+    by_epoch = made.saves_per_epoch is not None
+    return ("save_total_limit", *(("checkpoint_every_steps",) if by_epoch else ()))
+
+
+def made_default(knob: str) -> object:
+    """What the search leaves an opt-in knob at."""
+    return {
+        "packing": "off", "length_grouping": "off", "optimizer": "adamw_torch_fused",
+        "adapter_dtype": "fp32", "kernels": "none", "offload": "none",
+    }.get(knob, KNOBS[knob].choices[:1])  # fmt: skip

@@ -1,0 +1,208 @@
+"""What the command line changes in a job file, before it is checked: one path for both.
+
+`--gpu` replaces the hardware, `--price` its prices, `--set` pins a knob or changes a key of the
+job, `--allow` opens a knob, `--deadline` and `--budget` are limits.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from autotune.app.job.file import Document
+from autotune.app.job.machines import add_spot, name_devices, replace_hardware, set_prices
+from autotune.catalog.software import OPTIONAL, REQUIRED
+from autotune.domain.config import KNOBS
+from autotune.domain.errors import unknown
+from autotune.domain.typed.values import QUALITY_WORDS, whole_or_zero
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Values = dict[str, Any]
+
+SETTABLE = {
+    "method": ("kind", "rank", "alpha", "dropout", "targets", "base"),
+    "data": (
+        "rows", "max_length", "padding", "pretokenized", "storage", "dataset", "tokenizer",
+        "column",
+    ),
+    "data.lengths": ("p50", "p95", "max", "mean", "histogram"),
+    "train": ("epochs", "steps", "global_batch_size"),
+    "evaluation": ("rows", "every_steps", "generate_tokens", "batch_size"),
+    "limits": (
+        "deadline", "budget", "confidence", "max_lost_work", "max_session", "vram_headroom",
+    ),
+    "software": (*REQUIRED, *OPTIONAL),
+}  # fmt: skip
+_TOP = ("name", "model", "software")
+_WORD = {"method": "kind", "software": "profile"}  # what one word in place of a mapping states
+_ADAPTER_KEYS = ("rank", "alpha", "dropout", "targets")
+_SPLIT = {"micro_batch_size", "gradient_accumulation_steps"}
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What was given beside the job file. Empty: nothing."""
+
+    gpus: Sequence[str] = ()  # "h100", "h100:8", "8xh100", each with @PRICE; "all", "all:8"
+    price: str | None = None
+    max_price: str | None = None
+    set_values: Mapping[str, str] = field(default_factory=dict)
+    allow: Sequence[str] = ()
+    deadline: str | None = None
+    budget: str | None = None
+    spot: bool = False  # beside every machine without a stated kind, the same one on spot
+    stated: Mapping[str, object] = field(default_factory=dict)  # what a trainer's file lacks
+    beside: Sequence[str] = ()  # configs of accelerate or DeepSpeed that belong to it
+
+
+def settable_keys() -> list[str]:
+    """Keys of the job that `--set` changes, besides the knobs."""
+    nested = (f"{section}.{key}" for section, keys in SETTABLE.items() for key in keys)
+    return [*nested, *_TOP]
+
+
+def overridden(document: Document, overrides: Overrides) -> Document:
+    """The document with the command line's changes; lines of changed keys are forgotten."""
+    values = copy.deepcopy(document.values)
+    name_devices(values)
+    changed: set[str] = set()
+    if overrides.gpus:
+        replace_hardware(values, overrides.gpus, _batch(values, overrides.set_values))
+        changed.add("hardware")
+    if overrides.price is not None:
+        set_prices(values, overrides.price)
+        changed.add("hardware")
+    if overrides.spot:
+        add_spot(values)
+        changed.add("hardware")
+    for key, value in overrides.set_values.items():
+        set_key(values, key, value)
+        changed.add(key.split(".")[0])
+    if overrides.allow:
+        changed.add("allow")
+        names = [n.strip() for text in overrides.allow for n in text.split(",") if n.strip()]
+        known = values.get("allow")
+        values["allow"] = [*(known if isinstance(known, list) else []), *names]
+    for key, limit in (("deadline", overrides.deadline), ("budget", overrides.budget)):
+        if limit is not None:
+            _section(values, "limits")[key] = limit
+            changed.add("limits")
+    lines = {path: line for path, line in document.lines.items() if not changed & set(path[:1])}
+    return Document(values, document.name, lines)
+
+
+def _section(values: Values, dotted: str) -> Values:
+    """The mapping at a dotted path, made where it is absent."""
+    for part in dotted.split("."):
+        inner = values.get(part)
+        if not isinstance(inner, dict):
+            word = _WORD.get(part) if isinstance(inner, str) else None
+            inner = {word: inner} if word else {}
+            values[part] = inner
+        values = inner
+    return values
+
+
+def set_stated(values: Values, key: str, value: object) -> None:
+    """Put a value at a dotted key of a job that does not state it."""
+    section, _, name = key.rpartition(".")
+    (_section(values, section) if section else values)[name] = value
+
+
+def _batch(values: Values, set_values: Mapping[str, str]) -> int:
+    """The global batch as far as it is stated in whole numbers; 0 where it is not."""
+    train = values.get("train")
+    stated = train.get("global_batch_size") if isinstance(train, dict) else None
+    return whole_or_zero(set_values.get("train.global_batch_size", stated))
+
+
+def set_key(values: Values, key: str, value: str) -> None:
+    """Pin a knob or change a key of the job, as `--set` does. Raises InputError."""
+    if key in KNOBS:
+        lock = values.get("lock")
+        values["lock"] = {**(lock if isinstance(lock, dict) else {}), key: value}
+        return
+    section, _, name = key.rpartition(".")
+    if not (name in SETTABLE.get(section, ()) if section else key in _TOP):
+        known = [*KNOBS, *settable_keys()]
+        hint = f"knobs: {', '.join(KNOBS)}; keys of the job: {', '.join(settable_keys())}"
+        if QUALITY_WORDS.get(key):
+            hint = f"write {QUALITY_WORDS[key]}={value[:60]}"
+        kind = "knob or key"
+        raise unknown(kind, key[:80], known, hint, "--set")
+    if not section:
+        values[key] = value
+        return
+    mapping = _section(values, section)
+    if key == "train.global_batch_size":
+        _at_the_old_batch(values, mapping)
+    mapping[name] = value
+    _drop_rivals(values, key, value)
+
+
+def _drop_rivals(values: Values, key: str, value: str) -> None:
+    """Keys that would contradict the one just set and that the user has thereby taken back."""
+    if key in {"train.steps", "train.epochs"}:
+        _section(values, "train").pop("epochs" if key.endswith("steps") else "steps", None)
+    if key == "method.kind":
+        gone = _ADAPTER_KEYS if value == "full" else ("base",) if value == "qlora" else ()
+        for name in gone:
+            _section(values, "method").pop(name, None)
+    if key == "data.dataset":
+        _section(values, "data").pop("lengths", None)
+    if key.startswith("data.lengths."):
+        for name in ("dataset", "tokenizer", "column"):
+            _section(values, "data").pop(name, None)
+    if key == "data.max_length":
+        _shorten(_section(values, "data"), value)
+
+
+def _at_the_old_batch(values: Values, train: Values) -> None:
+    """What was seen was seen at the batch (and steps) that the file states, and keeps saying so.
+
+    Where the file states none, today's config is dropped: its split would be the new batch's.
+    """
+    evidence = values.get("evidence")
+    items = evidence if isinstance(evidence, list) else []
+    entries = [item for item in items if isinstance(item, dict)]
+    old = train.get("global_batch_size")
+    for item in entries:
+        if old is None:
+            item["today"] = False
+        elif item.get("today") is True or not _states_split(item.get("config")):
+            item.setdefault("global_batch_size", old)
+            if train.get("steps") is not None:
+                item.setdefault("steps", train["steps"])
+    if old is None and items:
+        values["evidence"] = [item for item in entries if "measured" in item]
+
+
+def _states_split(config: object) -> bool:
+    return isinstance(config, dict) and set(config) >= _SPLIT
+
+
+def states_today(values: Values) -> bool:
+    """Whether a job file's mapping says how the job runs now."""
+    evidence = values.get("evidence")
+    items = evidence if isinstance(evidence, list) else []
+    return any(isinstance(item, dict) and item.get("today") is True for item in items)
+
+
+def _shorten(data: Values, value: str) -> None:
+    """Stated lengths are those after truncation: a smaller max_length truncates them further."""
+    lengths = data.get("lengths")
+    limit = whole_or_zero(value)
+    if not isinstance(lengths, dict) or not limit:
+        return
+    shortened = {
+        name: min(length, limit)
+        if name in {"p50", "p95", "max"} and isinstance(length, int | float)
+        else length
+        for name, length in lengths.items()
+    }
+    if shortened != lengths:
+        shortened.pop("mean", None)
+    data["lengths"] = shortened

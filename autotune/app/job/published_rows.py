@@ -1,0 +1,81 @@
+"""A data set that is named and not at hand: its rows and lengths as published, if they are.
+
+What lies here, or in the hub's cache, is counted instead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.app.dataset.folder import as_hub_id
+from autotune.app.job import lengths as length_rules
+from autotune.catalog import hub
+from autotune.catalog.datasets import SHORT_ROWS, PublishedDataset, published, published_names
+from autotune.domain.job import Assumption
+from autotune.domain.paths import stated_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.domain.job import Lengths
+    from autotune.domain.model import Model
+    from autotune.domain.typed.job import DataSection, JobFile
+
+Published = tuple[PublishedDataset, ...]
+ON = "on"
+
+
+def published_rows(section: DataSection, model: Model, base_dir: Path) -> Published:
+    """What is published of the data sets that the job names; nothing where they are at hand."""
+    if section.dataset is None:
+        return ()
+    path = stated_in(base_dir, section.dataset)
+    if path.exists():
+        return ()
+    name = as_hub_id(path)
+    if name is not None and hub.cached_snapshot(name, kind="datasets") is not None:
+        return ()
+    for text in (section.dataset, name or "", path.name):
+        names = published_names(text)
+        if names:
+            found = [published(each, model.vocab_size) for each in names]
+            return tuple(each for each in found if each is not None)
+    return ()
+
+
+def published_lengths(
+    known: Published, section: DataSection, max_length: int, assumed: list[Assumption]
+) -> Lengths:
+    """[tokens] Their lengths, cut to `max_length`, with where they are from among the assumed."""
+    found = length_rules.from_published(known, max_length)
+    for each in known:
+        said = f"{each.name}: half under {each.p50:.0f} tokens, 95 of 100 under {each.p95:.0f}"
+        why = (
+            f"as published, {each.tokenizer}'s tokenizer, {each.as_of} ({each.source}); "
+            "`--data FILE` counts your rows"
+        )
+        assumed.append(Assumption("data.lengths", said, why))
+    if found.truncated_rows:
+        cut = f"about {found.truncated_rows} rows cut to {max_length} tokens"
+        assumed.append(Assumption("data.lengths", cut, "as published; longer than max_length"))
+    if section.tokenizer is not None:
+        why = "the rows are not at hand: nothing is counted with it"
+        assumed.append(Assumption("data.tokenizer", "not used", why))
+    return found
+
+
+def rows_are_full(jobfile: JobFile) -> bool:
+    """Whether every batch is full whatever the rows are: padded to it, or packed before the run."""
+    data, lock = jobfile.data, jobfile.lock
+    packed = lock.get("packing") == ON
+    return (data.padding == "max_length" and not packed) or (bool(data.pretokenized) and packed)
+
+
+def short_rows(model: Model, max_length: int) -> tuple[PublishedDataset, Lengths]:
+    """A published data set of short rows, and its lengths, for what unknown rows may be at least.
+
+    Source: `catalog/data/datasets.csv`, the line of `SHORT_ROWS`.
+    """
+    found = published(SHORT_ROWS, model.vocab_size)
+    assert found is not None  # noqa: S101 - the catalogue's own name; a test holds it
+    return found, length_rules.from_published((found,), max_length)

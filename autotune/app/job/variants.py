@@ -1,0 +1,211 @@
+"""One job file, several jobs: `variants:` and lists of sizes are taken apart before the check.
+
+    variants:
+      - {name: r8, rank: 8}                      # short names of the job's keys
+      - {method: {kind: qlora}, data: {max_length: 512}}
+    data: {rows: [10000, 50000, 100000]}         # also max_length, epochs, steps and rank
+
+Each variant goes through the same changes as `--set`, so it is exactly the job that `--set` makes.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from autotune.app.job.file import Document
+from autotune.app.job.overrides import SETTABLE, set_key
+from autotune.domain.errors import InputError, unknown
+from autotune.domain.typed.values import QUALITY_WORDS, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+MOST = 64  # jobs of one file; a campaign is `autotune plan`'s
+LISTED = ("data.rows", "data.max_length", "train.epochs", "train.steps", "method.rank")
+_SHORT = {
+    **{word: key for word, key in QUALITY_WORDS.items() if key},
+    "kind": "method.kind",
+    "rows": "data.rows",
+    "padding": "data.padding",
+}
+_OTHER_TRAINING = ("method.kind", "method.base", "model")
+HINT = "variants: [{name: r8, rank: 8}, {method: {kind: qlora}}, {data: {max_length: 512}}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One of the jobs of a file; `name` is empty where the file holds just one."""
+
+    name: str
+    document: Document
+    dropped_evidence: bool = False
+
+
+def variants_of(document: Document) -> list[Variant]:
+    """The jobs of a document, in its order. Raises InputError for what is no variant."""
+    values = document.values
+    entries = _entries(values.get("variants"), document.name)
+    lists = _lists(values, document.name)
+    if not entries and not lists:
+        return [Variant("", document)]
+    combined = [
+        {**changes, **dict(zip(lists, choice, strict=True))}
+        for changes in entries or [{}]
+        for choice in itertools.product(*lists.values())
+    ]
+    if len(combined) > MOST:
+        msg = f"{document.name} makes {len(combined)} variants, and at most {MOST} are compared"
+        raise InputError(msg, "leave some out, or compare them in parts with --variant")
+    made = [_variant(document, changes, set(lists)) for changes in combined]
+    names = [variant.name for variant in made]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        msg = f"{document.name}: two variants are called {twice!r}"
+        raise InputError(msg, "give each a name: of its own")
+    return made
+
+
+def chosen(variants: Sequence[Variant], name: str) -> Variant:
+    """The variant of a name or number (from 1 on). Raises InputError with close matches."""
+    names = [variant.name for variant in variants]
+    if not any(names):
+        msg = f"--variant {shown(name)}: the job file has no variants"
+        raise InputError(msg, HINT)
+    for number, variant in enumerate(variants, start=1):
+        if name.strip() in {variant.name, str(number)}:
+            return variant
+    what = "variant"
+    raise unknown(what, name[:80], names, f"variants: {', '.join(names)}", "--variant")
+
+
+def _entries(stated: object, where: str) -> list[dict[str, str]]:
+    """Every entry of `variants:` as dotted keys of the job with text values."""
+    if stated is None:
+        return []
+    if not isinstance(stated, list) or not stated:
+        msg = f"{where}: variants is {shown(stated)} and must be a list of mappings"
+        raise InputError(msg, HINT)
+    found = []
+    for number, entry in enumerate(stated):
+        if not isinstance(entry, dict):
+            msg = f"{where}: variants[{number}] is {shown(entry)} and must be a mapping"
+            raise InputError(msg, HINT)
+        found.append(dict(_flat(entry, f"{where}: variants[{number}]")))
+    return found
+
+
+def _flat(entry: Mapping[str, Any], where: str) -> Iterator[tuple[str, str]]:
+    for key, value in entry.items():
+        if key == "name":
+            yield "name", str(value)[:100]
+        elif isinstance(value, dict) and key in SETTABLE:
+            for inner, item in value.items():
+                yield from _leaf(f"{key}.{inner}", item, where)
+        else:
+            yield from _leaf(_SHORT.get(key, key), value, where)
+
+
+def _leaf(key: str, value: object, where: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict) and key in SETTABLE:
+        for inner, item in value.items():
+            yield from _leaf(f"{key}.{inner}", item, where)
+        return
+    if isinstance(value, list) and key == "method.targets":
+        value = ", ".join(str(item) for item in value)
+    if isinstance(value, dict | list) or value is None:
+        msg = f"{where}.{key} is {shown(value)} and must be one value"
+        raise InputError(msg, HINT)
+    yield key, str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _lists(values: Mapping[str, Any], where: str) -> dict[str, list[str]]:
+    """Keys of the job that hold a list of sizes, also as `--set` types it: "[1000, 2000]"."""
+    found = {}
+    for dotted in LISTED:
+        section, _, key = dotted.partition(".")
+        mapping = values.get(section)
+        stated = mapping.get(key) if isinstance(mapping, dict) else None
+        if isinstance(stated, str) and stated.strip().startswith("["):
+            stated = [part.strip() for part in stated.strip().strip("[]").split(",")]
+        if not isinstance(stated, list):
+            continue
+        sizes = [str(item) for item in stated if isinstance(item, int | float | str)]
+        if not sizes or len(sizes) != len(stated) or not all(sizes):
+            msg = f"{where}: {dotted} is {shown(stated)} and must be a number or a list of numbers"
+            raise InputError(msg, f"{key}: [1000, 2000]")
+        if len(set(sizes)) < len(sizes):
+            msg = f"{where}: {dotted} lists a size twice"
+            raise InputError(msg)
+        found[dotted] = sizes
+    return found
+
+
+def _variant(document: Document, changes: Mapping[str, str], listed: set[str]) -> Variant:
+    values = copy.deepcopy(document.values)
+    values.pop("variants", None)
+    _pin_evidence(values, changes)
+    for key in listed:
+        section, _, name = key.partition(".")
+        values[section].pop(name, None)
+    for key, value in changes.items():
+        if key != "name":
+            set_key(values, key, value)
+    dropped = any(key in changes for key in _OTHER_TRAINING) and _forget_measured(values)
+    name = changes.get("name") or ", ".join(_shown(key, v) for key, v in changes.items())
+    if changes.get("name") and listed:
+        name = ", ".join([name, *(_shown(key, changes[key]) for key in sorted(listed))])
+    job_name = f"{values.get('name') or 'job'}: {name}"[:100]
+    values["name"] = job_name if job_name.isprintable() else "variant"
+    changed = {key.split(".")[0] for key in changes} | {"name"}
+    lines = {path: n for path, n in document.lines.items() if not changed & set(path[:1])}
+    return Variant(name, Document(values, document.name, lines), dropped)
+
+
+def _shown(key: str, value: str) -> str:
+    word = key.rpartition(".")[2]
+    if word == "kind":
+        return value
+    plain = value.replace(",", "").replace("_", "")
+    return f"{word} {int(plain):,}" if plain.isdecimal() else f"{word} {value}"
+
+
+def _measured(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    evidence = values.get("evidence")
+    entries = evidence if isinstance(evidence, list) else []
+    return [item for item in entries if isinstance(item, dict) and "measured" in item]
+
+
+def _plans(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Entries of what a plan states."""
+    stated = values.get("stated")
+    entries = [stated] if isinstance(stated, dict) else stated
+    return [item for item in entries if isinstance(item, dict)] if isinstance(entries, list) else []
+
+
+def _pin_evidence(values: dict[str, Any], changes: Mapping[str, str]) -> None:
+    """What was measured, or is stated, keeps speaking of the sizes of the file."""
+    for dotted, key in (("data.rows", "rows"), ("data.max_length", "max_length")):
+        section = values.get("data")
+        stated = section.get(key) if isinstance(section, dict) else None
+        if dotted in changes and not isinstance(stated, list | str) and stated is not None:
+            for item in [*_measured(values), *_plans(values)]:
+                item.setdefault(key, stated)
+    train = values.get("train")
+    epochs = train.get("epochs") if isinstance(train, dict) else None
+    if {"train.epochs", "train.steps"} & set(changes) and isinstance(epochs, int | float):
+        for item in _measured(values):
+            if "steps" not in item:
+                item.setdefault("epochs", epochs)
+
+
+def _forget_measured(values: dict[str, Any]) -> bool:
+    """Measurements of another method teach nothing here; today's config stays."""
+    found = _measured(values)
+    for item in found:
+        del item["measured"]
+    if found:
+        values["evidence"] = [e for e in values["evidence"] if "measured" in e or e.get("today")]
+    return bool(found)

@@ -1,0 +1,1 @@
+"""probing room."""

@@ -1,0 +1,247 @@
+"""The bill of the finished run with measured parts in the place of predicted ones."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.cost.memory.constants import memory_constants
+from autotune.cost.spread.fit_claims import surest
+from autotune.cost.time import checkpoint
+from autotune.domain.outcome import (
+    FEASIBLE_PROBABILITY,
+    Measured,
+    MemoryParts,
+    Spread,
+    TimeParts,
+    bound_of,
+)
+
+if TYPE_CHECKING:
+    from autotune.domain.job import Job
+    from autotune.domain.outcome import Estimated
+    from autotune.probe.memo import Memo
+    from autotune.probe.record import ProbeRecord
+
+Z90 = 1.2815515655446004
+BETWEEN_PROBES_SD = 0.03  # clocks, temperature, placement: what repeating a probe leaves over
+MODELLED_SD = 0.3  # of the parts that no probe of a minute can measure: load, prepare, lost work
+HELD_SD = 0.02  # assumption: a long run holds more or less than a probe of its longest batch
+EVALUATION_OVERHEAD_S = 2.0  # of the cost model: modes, gathering, logging
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRow:
+    """A candidate whose bill rests on a probe."""
+
+    index: int
+    record: ProbeRecord
+    row: Estimated
+
+    @property
+    def fits(self) -> bool:
+        """Whether what the device had in use stays within the limit, surely enough to offer it."""
+        return self.row.feasible
+
+
+def measured_row(job: Job, predicted: Estimated, record: ProbeRecord, memo: Memo) -> Estimated:
+    """The estimate with what the probe measured; `record` is of a probe that ran.
+
+    Saves and evaluation batches may come from other probes whose components read the same. The
+    checkpoint interval is worked out again from the measured step and save.
+    """
+    config, offer = predicted.config, predicted.offer
+    step_s = record.step_s(config.gradient_accumulation_steps)
+    wait_s = min(record.data_s(config.gradient_accumulation_steps), step_s)
+    steps = predicted.steps
+    save_s = memo.part("checkpoint", "checkpoint", config, offer)
+    modelled_save = predicted.time_s.checkpoint / max(predicted.checkpoints, 1)
+    interval = config.checkpoint_every_steps
+    if "checkpoint_every_steps" not in job.lock:
+        interval = _interval(job, predicted, step_s, modelled_save if save_s is None else save_s)
+    checkpoints = math.ceil(steps / interval) if steps else 0
+    each = modelled_save if save_s is None else save_s
+    startup = float((record.result.get("compile") or {}).get("extra_s", 0.0))
+    old = predicted.time_s
+    train = steps * (step_s - wait_s)
+    parts = TimeParts(
+        load=old.load,
+        prepare=old.prepare,
+        compile=startup if config.compile != "off" else old.compile,
+        train=train,
+        data_wait=steps * wait_s,
+        evaluation=_evaluation(job, predicted, memo),
+        checkpoint=checkpoints * each,
+        final_save=old.final_save if save_s is None else min(old.final_save, save_s),
+        lost_work=old.lost_work * _ratio(interval * step_s, predicted),
+    )
+    spread = math.hypot(*_spreads(parts, record).values())
+    grow = math.exp(Z90 * spread / max(parts.total, 1e-9))
+    memory = _memory(predicted, record)
+    return replace(
+        predicted,
+        config=config.with_knobs(checkpoint_every_steps=interval),
+        basis="measured",
+        **_widened(_totals(predicted, parts, grow), record, predicted.offer.usd_per_hour),
+        step_time_s=step_s if steps else 0.0,
+        tokens_per_s=predicted.tokens_per_s * predicted.step_time_s / step_s if steps else 0.0,
+        mfu=predicted.mfu * predicted.step_time_s / step_s if steps else 0.0,
+        memory_bytes=memory,
+        **_verdict(predicted, memory.total),
+        reserved_bytes=float(record.result["memory"]["reserved_bytes"]),
+        checkpoints=checkpoints,
+        caution=1.0,
+        measured=_measured(predicted, record),
+    )  # fmt: skip
+
+
+def _totals(row: Estimated, parts: TimeParts, grow: float) -> dict[str, Any]:
+    """Duration, cost and what bounds the run, as its parts have it. grow: p90 over p50."""
+    duration, usd = parts.total, row.offer.usd_per_hour / 3600.0
+    return {
+        "time_s": parts,
+        "duration_s": Spread(duration / grow, duration, duration * grow),
+        "cost_usd": Spread(duration / grow * usd, duration * usd, duration * grow * usd),
+        "bound_by": bound_of(parts, row.step_bound),
+    }
+
+
+def _verdict(row: Estimated, held_bytes: float) -> dict[str, Any]:
+    """Whether a run that held so much at its longest batch fits, and how sure that is.
+
+    Formula: Phi(log(capacity / held) / sd), no surer than tested claims.
+    Source: derived.
+    """
+    capacity = max(row.offer.device.memory_torch_bytes, row.usable_bytes)
+    own = NormalDist().cdf(math.log(capacity / max(held_bytes, 1.0)) / HELD_SD)
+    chance = min(own, surest(crowded=False, claims=memory_constants().claims))
+    room = held_bytes <= row.usable_bytes and chance >= FEASIBLE_PROBABILITY
+    return {"fits_probability": chance, "verdict": "fits" if room else "at_risk"}
+
+
+def _widened(totals: dict[str, Any], record: ProbeRecord, usd_per_hour: float) -> dict[str, Any]:
+    """The same with intervals that contain what was seen of the step, from run to run."""
+    step = record.result["step"]
+    seen, parts, old = step.get("seen"), totals["time_s"], totals["duration_s"]
+    if not seen:
+        return totals
+    steps_s = parts.train + parts.data_wait
+    low, high = (
+        old.p50 + steps_s * (seen[end] / float(step["step_s"]) - 1.0) for end in ("low_s", "high_s")
+    )
+    wide = Spread(min(old.p10, low), old.p50, max(old.p90, high))
+    usd = usd_per_hour / 3600.0
+    cost = Spread(wide.p10 * usd, wide.p50 * usd, wide.p90 * usd)
+    return {**totals, "duration_s": wide, "cost_usd": cost}
+
+
+def _spreads(parts: TimeParts, record: ProbeRecord) -> dict[str, float]:
+    """[s] standard deviation of the bill: by what was measured and by what was not."""
+    measured = parts.train + parts.data_wait + parts.compile + parts.checkpoint
+    return {
+        "measured": _step_sd(record) * measured,
+        "modelled": MODELLED_SD * (parts.total - measured),
+    }
+
+
+def narrowest_measured(item: MeasuredRow) -> str:
+    """What would narrow the interval of a measured row most, as words to print."""
+    parts = item.row.time_s
+    spreads = _spreads(parts, item.record)
+    if spreads["measured"] >= spreads["modelled"]:
+        return "more runs of the pick: what one probe of it differs from the next"
+    return UNMEASURED[max(UNMEASURED, key=lambda name: float(getattr(parts, name)))]
+
+
+UNMEASURED = {
+    "load": "loading: state hardware.host.download, or time a start",
+    "prepare": "how fast rows are prepared: state hardware.host.cores, or time it",
+    "evaluation": "the seconds of one evaluation: time one",
+    "final_save": "the seconds of the last save: state hardware.host.checkpoint_write",
+    "lost_work": "how often the machine is taken away: state hardware.interruptions_per_day",
+}
+
+
+def told_apart(row: Estimated, other: Estimated) -> bool:
+    """Whether two measured rows differ by more than their 80 % intervals allow."""
+    one, two = row.duration_s, other.duration_s
+    return two.p10 > one.p90 or one.p10 > two.p90
+
+
+def same_steps(row: Estimated, other: Estimated) -> bool:
+    """Whether both run the same training steps; how often they save may differ."""
+    closed = {"checkpoint_every_steps": 1, "save_total_limit": 1}
+    return row.config.with_knobs(**closed) == other.config.with_knobs(**closed)
+
+
+def as_measured(row: Estimated, measured: Estimated) -> Estimated:
+    """A modelled row whose training steps were measured: its own saves, the others as measured."""
+    parts = replace(
+        measured.time_s, checkpoint=row.time_s.checkpoint, lost_work=row.time_s.lost_work
+    )
+    return replace(
+        measured, config=row.config, checkpoints=row.checkpoints,
+        **_totals(measured, parts, measured.duration_s.p90 / max(measured.duration_s.p50, 1e-9)),
+    )  # fmt: skip
+
+
+def _measured(predicted: Estimated, record: ProbeRecord) -> Measured:
+    memory = record.result["memory"]
+    return Measured(
+        predicted.offer, predicted.config,
+        record.step_s(predicted.config.gradient_accumulation_steps),
+        float(memory["allocated_bytes"]), float(memory["reserved_bytes"]),
+        f"probe {record.key} on {record.device}, {record.when}", predicted.step_time_s,
+        tuple(record.disturbed),
+    )  # fmt: skip
+
+
+def _step_sd(record: ProbeRecord) -> float:
+    """Relative: of the median of the steps, and between probes."""
+    return math.hypot(float(record.result["step"].get("relative_error", 0.0)), BETWEEN_PROBES_SD)
+
+
+def _interval(job: Job, predicted: Estimated, step_s: float, save_s: float) -> int:
+    offer = predicted.offer
+    rate = offer.interruptions_per_hour / 3600.0 if offer.spot else 0.0
+    found = checkpoint.interval_steps(
+        step_s=np.asarray([step_s]), save_s=np.asarray([save_s]),
+        steps=np.asarray([float(predicted.steps)]), interruptions_per_s=np.asarray([rate]),
+        max_lost_work_s=job.limits.max_lost_work_s,
+    )  # fmt: skip
+    return max(int(found[0]), 1)
+
+
+def _ratio(interval_s: float, predicted: Estimated) -> float:
+    """How the work at risk changes: with the seconds between saves."""
+    before = predicted.config.checkpoint_every_steps * predicted.step_time_s
+    return interval_s / before if before > 0 else 1.0
+
+
+def _evaluation(job: Job, predicted: Estimated, memo: Memo) -> float:
+    """[s] all evaluations: batches of the measured kind, and the model's overhead around them."""
+    batch_s = memo.part("evaluation", "evaluation", predicted.config, predicted.offer)
+    if batch_s is None or job.evaluation is None or job.evaluation.generate_tokens:
+        return predicted.time_s.evaluation
+    every = job.evaluation.every_steps
+    times = predicted.steps // every if every > 0 else 1
+    rows = job.evaluation.rows_at_once(predicted.config.micro_batch_size) * predicted.offer.count
+    return times * (math.ceil(job.evaluation.rows / rows) * batch_s + EVALUATION_OVERHEAD_S)
+
+
+def _memory(predicted: Estimated, record: ProbeRecord) -> MemoryParts:
+    """Measured totals; the shares of the parts inside what tensors take stay the model's."""
+    memory, old = record.result["memory"], predicted.memory_bytes.as_dict()
+    tensors = {n: v for n, v in old.items() if n not in {"context", "fragmentation"}}
+    scale = float(memory["allocated_bytes"]) / max(sum(tensors.values()), 1.0)
+    context = float(memory["context_bytes"])
+    rest = float(memory["driver_bytes"]) - float(memory["allocated_bytes"]) - context
+    return MemoryParts(
+        **{name: value * scale for name, value in tensors.items()},
+        context=context,
+        fragmentation=max(rest, 0.0),
+    )

@@ -1,0 +1,392 @@
+"""`tune --score probe`: candidates are run, one after another, and the best that ran is the answer.
+
+The study proposes in the calibrated sampler's order and stops when another probe is not worth its
+price; every finished probe is on the disk before the next one starts. The pick, the best by what
+all probes say together, is run once more in a fresh process, at full depth where it can be held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.app.probing.figures import (
+    figures_of,
+    is_measurement,
+    late,
+    merged,
+    noise_of,
+    parts_of,
+)
+from autotune.app.probing.lines import probe_line
+from autotune.app.probing.measured_bill import MeasuredRow, measured_row
+from autotune.app.probing.plan import (
+    Plan,
+    ProbeOptions,
+    candidates_of,
+    depths_of,
+    plan_probe,
+    without_checkpoint,
+)
+from autotune.app.probing.progress import ProbeProgress
+from autotune.app.probing.repeats import HOPELESS, calm_s, doubted, in_vain, looks_of
+from autotune.catalog.home import home_dir
+from autotune.domain.candidates import OFFER
+from autotune.domain.errors import InputError, Interrupted
+from autotune.domain.units import format_seconds
+from autotune.probe import device as devices
+from autotune.probe.failure import LOGS_FOLDER
+from autotune.probe.memo import Memo
+from autotune.probe.near_limit import RUNS, until_sure
+from autotune.probe.outcomes import INFEASIBLE, INTERRUPTED
+from autotune.probe.record import PROBES_FILE
+from autotune.probe.runner import Place, Runner
+from autotune.probe.two_depth import run_two
+from autotune.probe.unsupported import Unsupported
+from autotune.search.measured.measurer import Enough, Scored
+from autotune.search.posterior.stopping import Purse
+from autotune.search.selection import score_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from autotune.cost.model import Bill
+    from autotune.domain.answer.recommendation import NoiseSeen
+    from autotune.domain.job import Job
+    from autotune.domain.outcome import Estimated
+    from autotune.probe.device import LocalDevice
+    from autotune.probe.record import ProbeRecord
+    from autotune.search.measured.study import MeasuredExploration
+    from autotune.search.selection import Objective
+
+MOST_BROKEN = 3  # probes in a row that end in neither a measurement nor an out-of-memory
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What probing found. rows: every candidate that ran and fits, the pick first."""
+
+    bill: Bill
+    explored: MeasuredExploration
+    rows: tuple[MeasuredRow, ...]
+    records: tuple[ProbeRecord, ...]
+    ties: tuple[int, ...]
+    wall_s: float
+    stopped_because: str
+    notes: tuple[str, ...]
+    noise: NoiseSeen
+
+
+class Prober:
+    """Measures candidates of one bill on one device."""
+
+    def __init__(
+        self, job: Job, bill: Bill, local: LocalDevice, options: ProbeOptions,
+        objective: Objective, folder: Path, announce: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        """folder: the run's own; its probes.jsonl is the record."""
+        self.job, self.bill, self.options, self.announce = job, bill, options, announce
+        self.score = score_name(bill, objective)
+        shared = home_dir() / PROBES_FILE if options.reuse else None
+        self.fingerprint = devices.fingerprint(local)
+        self.memo = Memo(folder / PROBES_FILE, shared, self.fingerprint)
+        logs = folder / LOGS_FOLDER
+        place = Place(local, folder / "probing", options.timeout_s, logs=logs)
+        if options.worker is not None:
+            place = replace(place, worker=options.worker)
+        self.runner = (options.runner or Runner)(place)
+        self.unsupported = Unsupported(self.memo.records)
+        self.rows: dict[int, MeasuredRow] = {}
+        self.broken_in_a_row = 0
+        self.progress = ProbeProgress(options.most, options.status)
+        if isinstance(self.runner, Runner):
+            self.runner.hear = self.progress.hear
+        self.offers = len(np.unique(bill.candidates.codes[OFFER]))
+        for index in {i for record in self.memo.records for i in candidates_of(bill, record)}:
+            self._refresh(index)
+
+    @property
+    def own(self) -> list[ProbeRecord]:
+        """Probes of this run, whenever they were made."""
+        return [record for record in self.memo.records if not record.reused]
+
+    @property
+    def spent_s(self) -> float:
+        """[s] of probing in this run."""
+        return sum(record.wall_s for record in self.own)
+
+    @property
+    def searched(self) -> int:
+        """Configurations that this run has probed."""
+        return len({r.key for r in self.own if r.role == "search" and r.status != INTERRUPTED})
+
+    def measure(self, index: int) -> Scored:
+        """Run a candidate, or answer from what was run before. Raises Enough and Interrupted."""
+        predicted = self.bill.estimate(index)
+        reason = self.unsupported.reason(predicted.config)
+        if reason:
+            return Scored(None, {}, fits=False, reason=reason)
+        plan = self._plan(predicted)
+        known = self.known(plan.key)
+        record = known[0] if known else self.memo.find(plan.key)
+        if record is None:
+            enough = self.enough()
+            if enough:
+                raise Enough(enough)
+            record = self._run(plan, predicted, "search")
+        elif not known:
+            self.memo.add(record)
+        self._tell(index, record, predicted)
+
+        def again(role: str, why: str = "") -> ProbeRecord:
+            found = self._run(plan, predicted, role, why)
+            self._tell(index, found, predicted)
+            return found
+
+        record = self._believable(plan, self._sure(plan, record, again), again)
+        return self._scored(index, predicted, record)
+
+    def enough(self) -> str:
+        """Why no further configuration may be probed; empty while one may."""
+        if self.searched >= self.options.most:
+            return f"{self.options.most} configurations were probed, which was the most allowed"
+        if in_vain(self.own, HOPELESS):
+            return (
+                f"other programs disturbed the last {HOPELESS} probes: more of them would tell "
+                "no more"
+            )
+        return ""
+
+    def _believable(
+        self, plan: Plan, record: ProbeRecord, again: Callable[[str, str], ProbeRecord]
+    ) -> ProbeRecord:
+        """Repeat a run that others disturbed, or that is further off than the model errs.
+
+        All its runs as one record; the given one, where none of them measured anything.
+        """
+        others = [row.record for row in self.rows.values() if row.record.key != plan.key]
+        others = [other for other in others if not other.disturbed]
+        while True:
+            runs = [r for r in self.known(plan.key) if r.role != "confirm"]
+            ran = [r for r in runs if r.ok and is_measurement(r)]
+            if not record.ok or not ran:
+                return record
+            why = "" if runs[-1].fits is None else doubted(ran, others)
+            if not why or (ran[-1].disturbed and in_vain(self.own)) or not self._affords(plan):
+                return merged(ran)
+            with contextlib.suppress(Enough):
+                again("repeat", why)
+                continue
+            return merged(ran)
+
+    def _affords(self, plan: Plan) -> bool:
+        """Whether a repeat leaves enough of the budget for running the pick once more."""
+        needed = plan.expected_s * self.pace + self._aside_s
+        return self.spent_s + needed <= self.options.seconds
+
+    @property
+    def _aside_s(self) -> float:
+        """[s] that are kept for running the pick once more."""
+        walls = [record.wall_s for record in self.own if record.ok]
+        return statistics.median(walls) if walls else 0.0
+
+    def _sure(
+        self, plan: Plan, first: ProbeRecord, again: Callable[[str], ProbeRecord]
+    ) -> ProbeRecord:
+        """Repeat a run that ended close to the limit; the answer is one that fitted, if any did."""
+        if plan.two_depths:  # no run came near the limit
+            return first
+        runs = [r for r in self.known(plan.key) if r.role != "confirm"]
+        most = RUNS + 1 - len(runs)
+        with contextlib.suppress(Enough):  # what is known by then will do
+            for record in until_sure(first, lambda: again("repeat"), most):
+                runs.append(record)  # noqa: PERF402 - what ran before an exception counts
+        return next((record for record in runs if record.fits), first)
+
+    def again(self, index: int, done: int = 0) -> Scored:
+        """Run a candidate once more, in a fresh process, at full depth where it can be held.
+
+        done: how often the search has heard of that. One more that was recorded, and of which a
+        killed search never heard, is the answer.
+        """
+        predicted = self.bill.estimate(index)
+        fits = index in self.rows and self._held(self.rows[index].row)
+        plan = self._plan(predicted, full=fits, known_to_fit=fits)
+        known = [record for record in self.known(plan.key) if record.role == "confirm"]
+        record = known[done] if len(known) > done else self._run(plan, predicted, "confirm")
+        self._tell(index, record, predicted)
+        return self._scored(index, predicted, record)
+
+    def purse(self, index: int) -> Purse:
+        """What probing a candidate costs, and what is left; the pick's second run is put aside."""
+        predicted = self.bill.estimate(index)
+        plan = self._plan(predicted)
+        free = bool(self.unsupported.reason(predicted.config)) or bool(
+            self.known(plan.key) or self.memo.find(plan.key)
+        )
+        next_s = 0.0 if free else plan.expected_s * self.pace
+        per_hour = predicted.offer.usd_per_hour
+        scale = per_hour / 3600.0 if self.score == "cost_usd" else 1.0
+        return Purse(
+            next_s * scale, self.spent_s * scale, self.options.seconds * scale,
+            "usd" if self.score == "cost_usd" else "s", free=per_hour == 0,
+            aside=self._aside_s * scale, asked_s=self.options.seconds,
+        )  # fmt: skip
+
+    @property
+    def pace(self) -> float:
+        """Seconds of a probe over what was expected, so far."""
+        ratios = [
+            record.wall_s / record.predicted["probe_s"]
+            for record in self.own
+            if record.ok and record.predicted.get("probe_s", 0.0) > 0
+        ]
+        return statistics.median(ratios) if ratios else 1.0
+
+    def _plan(
+        self, predicted: Estimated, *, full: bool = False, known_to_fit: bool = False
+    ) -> Plan:
+        row = replace(predicted, usable_bytes=self._limit(predicted))
+        plan = plan_probe(self.job, row, self.options.effort, full=full, known_to_fit=known_to_fit)
+        config, offer = predicted.config, predicted.offer
+        if self.memo.part("checkpoint", "checkpoint", config, offer) is not None:
+            return without_checkpoint(plan)
+        return plan
+
+    def _held(self, row: Estimated) -> bool:
+        """Whether the device can hold the model at full depth, by what was measured of it."""
+        return row.memory_bytes.total <= self._limit(row)
+
+    def _limit(self, row: Estimated) -> float:
+        """[bytes] that the device at hand can hold; the row's may be another machine's."""
+        held = self.options.held_bytes
+        return row.usable_bytes if held is None else held
+
+    def key_of(self, index: int) -> str:
+        """By which the probes of a candidate are recorded."""
+        return self._plan(self.bill.estimate(index)).key
+
+    def known(self, key: str) -> list[ProbeRecord]:
+        """This run's records of a probe; one that was interrupted says nothing."""
+        return [r for r in self.memo.of_this_run(key) if r.status != INTERRUPTED]
+
+    def _run(self, plan: Plan, predicted: Estimated, role: str, why: str = "") -> ProbeRecord:
+        if self.broken_in_a_row >= MOST_BROKEN:
+            msg = f"the last {MOST_BROKEN} probes broke"
+            raise Enough(msg)
+        if self.spent_s + (plan.expected_s * self.pace if self.own else 0.0) > self.options.seconds:
+            msg = f"the probe budget of {format_seconds(self.options.seconds)} was spent"
+            raise Enough(msg)
+        figures = figures_of(predicted, plan.requests[-1], plan.expected_s)
+        calm = calm_s(self.own, self.options.seconds, self.options.effort.calm_s)
+        self.progress.begins(
+            self._number(plan.key), len(self.known(plan.key)) + 1, why,
+            plan.expected_s * self.pace, self.options.seconds - self.spent_s,
+        )  # fmt: skip
+        config = predicted.config.as_record()
+
+        def run(request: dict[str, Any]) -> ProbeRecord:
+            looks = {**request.get("looks", {}), "calm_s": calm}
+            asked = {**request, "looks": looks}
+            return self.runner.run(asked, config, predicted=figures, role=role)
+
+        if plan.two_depths:
+            record = run_two(self.job, run, (plan.requests[0], plan.requests[1]))
+        else:
+            record = run(plan.requests[0])
+        record = replace(record, key=plan.key, role=role, predicted=figures)
+        self.memo.add(record)
+        self.unsupported.learn(record)
+        self.broken_in_a_row = 0 if record.fits is not None else self.broken_in_a_row + 1
+        if record.status == INTERRUPTED:
+            msg = f"interrupted; {len(self.own) - 1} finished probes are kept"
+            raise Interrupted(msg, "--resume goes on where it stopped")
+        if record.status == "bad_data":
+            why = record.message.partition("\n")[0]
+            raise InputError(why, "no configuration could train on that row")
+        return record
+
+    def _scored(self, index: int, predicted: Estimated, record: ProbeRecord) -> Scored:
+        found = self._refresh(index)
+        if record.status in INFEASIBLE:
+            over = max(record.needed_bytes / predicted.usable_bytes - 1.0, 0.01)
+            worst = float(max(predicted.duration_s.p50, predicted.cost_usd.p50))
+            return Scored(worst, {"memory": over, "disk": 0.0}, fits=False, reason=record.status,
+                          oom=True)  # fmt: skip
+        if not record.ok or not is_measurement(record):
+            return Scored(None, {}, fits=False, reason=f"{record.status}: {record.message}")
+        row = measured_row(self.job, predicted, record, self.memo)
+        role = "confirm" if record.role == "confirm" else "search"
+        ran = [r for r in self.known(record.key) if r.ok and is_measurement(r)]
+        looks, odd = looks_of(
+            [record] if role == "confirm" else [r for r in ran if r.role != "confirm"]
+        )
+        over = row.memory_bytes.total / row.usable_bytes - 1.0
+        fits = found is not None and found.fits and over <= 0
+        return Scored(
+            self._value(row), {"memory": over, "disk": 0.0, **late(self.job, row)}, fits=fits,
+            reason="fits" if fits else "memory", measured=parts_of(record, row),
+            noise=noise_of(record), disturbed=bool(record.disturbed),
+            looks=looks, unexplained=odd,
+        )  # fmt: skip
+
+    def _refresh(self, index: int) -> MeasuredRow | None:
+        """The row of a candidate from all its runs: mean times, largest memory, how often it fit.
+
+        Runs at full depth count alone where there are any.
+        """
+        predicted = self.bill.estimate(index)
+        plans = (self._plan(predicted), self._plan(predicted, full=True, known_to_fit=True))
+        runs = [r for key in dict.fromkeys(p.key for p in plans) for r in self.known(key)]
+        ran = [r for r in runs if r.ok and is_measurement(r)]
+        whole = [r for r in ran if not depths_of(r)]
+        fits = [bool(r.fits) for r in runs if r.fits is not None]
+        broke = bool(runs) and runs[-1].fits is None
+        if not ran or broke:
+            self.rows.pop(index, None)
+            return None
+        mean = merged(whole or ran)
+        row = measured_row(self.job, predicted, mean, self.memo)
+        share = sum(fits) / len(fits)
+        if share < 1.0:
+            row = replace(row, fits_probability=min(share, row.fits_probability), verdict="at_risk")
+        self.rows[index] = MeasuredRow(index, mean, row)
+        return self.rows[index]
+
+    def _value(self, row: Estimated) -> float:
+        """What is minimised: dollars or seconds."""
+        return row.cost_usd.p50 if self.score == "cost_usd" else row.duration_s.p50
+
+    def ranked(self, pick: int | None = None) -> list[MeasuredRow]:
+        """Candidates that ran and fit, the pick first and then by their bills.
+
+        Those that others disturbed come last: what they would take is not known.
+        """
+        fitting = [found for found in self.rows.values() if found.fits]
+        return sorted(
+            fitting,
+            key=lambda f: (f.index != pick, bool(f.record.disturbed), self._value(f.row)),
+        )
+
+    def _number(self, key: str) -> int:
+        """Which of the configurations that may be probed this one is."""
+        keys = dict.fromkeys(r.key for r in self.own if r.role == "search")
+        return list(keys).index(key) + 1 if key in keys else len(keys) + 1
+
+    def _tell(self, index: int, record: ProbeRecord, predicted: Estimated) -> None:
+        """One line of a finished probe, and of the best that is known with it."""
+        self._refresh(index)
+        ranked = self.ranked()
+        left_s = max(self.options.seconds - self.spent_s, 0.0)
+        best = ranked[0].row if ranked else None
+        runs = 1 + [id(r) for r in self.memo.of_this_run(record.key)].index(id(record))
+        name = "probe of an earlier study"
+        if not record.reused:
+            name = self.progress.name(self._number(record.key), runs)
+        line = probe_line(name, record, predicted, best, left_s, offer=self.offers > 1)
+        self.announce(line)

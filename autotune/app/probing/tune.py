@@ -1,0 +1,344 @@
+"""The main job scored by probes: price, probe, choose among what ran, answer as `tune` does."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from shlex import join
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.app.probing.device import local_for, offers_here
+from autotune.app.probing.measured_bill import (
+    as_measured,
+    narrowest_measured,
+    same_steps,
+    told_apart,
+)
+from autotune.app.probing.plan import ProbeOptions, plan_probe
+from autotune.app.probing.study import check_affordable, probe_candidates
+from autotune.app.probing.transfer import transferred
+from autotune.app.runs import folder as runs
+from autotune.app.tune import tune as model_tune
+from autotune.app.tune.kept_answer import finish as finish_answer
+from autotune.app.tune.kept_answer import persist
+from autotune.app.tune.tracing import Tracing
+from autotune.app.whatif import explain
+from autotune.cost.model import CostModel
+from autotune.domain.answer.limits import odds, worst_excess
+from autotune.domain.answer.recommendation import ProbedRun
+from autotune.domain.candidates import OFFER
+from autotune.domain.errors import Interrupted
+from autotune.domain.paths import near
+from autotune.domain.units import format_seconds, format_usd
+from autotune.probe.record import config_of
+from autotune.probe.trainer_arguments import check_arguments
+from autotune.search import selection
+from autotune.search.proposal import proposal_order
+from autotune.space.extra import at_every_level
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from autotune.app.probing.measured_bill import MeasuredRow
+    from autotune.app.probing.probe import Probed
+    from autotune.app.tune.tune import Options
+    from autotune.cost.model import Bill
+    from autotune.domain.answer.recommendation import Recommendation, Sensitivity
+    from autotune.domain.calibration import Calibration
+    from autotune.domain.device import Offer
+    from autotune.domain.job import Job, Limits
+    from autotune.domain.outcome import Estimated
+    from autotune.report.schema import AskedPayload
+
+ALTERNATIVES = 5
+ROOMY_BYTES = 1e18  # more than any model: nothing is refused for memory
+
+
+def tune_by_probes(
+    job: Job, options: Options, progress: Callable[[str], None], begun: float
+) -> Recommendation:
+    """The recommendation for a job, by running its candidates.
+
+    Raises NoLocalDevice (exit 5) when no device here is one of the job's, or nothing could run;
+    Interrupted (130) on Ctrl-C, with every finished probe kept.
+    """
+    probing = options.probing or ProbeOptions()
+    local, offer = local_for(job, probing.on)
+    priced = model_tune._price(job, options, progress)  # noqa: SLF001 - the same job, other scores
+    check_arguments(priced.space.extra)
+    exact = offer in job.offers
+    probed_job = job if exact else replace(job, offers=(offer,))
+    bill = _local_bill(priced, probed_job, offers_here(job, offer), exact=exact)
+    if not exact:
+        held = float(bill.usable_bytes.min(initial=offer.device.memory_torch_bytes))
+        probing, bill = replace(probing, held_bytes=held), without_limits(bill)
+    check_affordable(probed_job, bill, probing, options.objective)
+    if options.dry_run:
+        return _planned(priced, options, probing, bill, offer)
+    asked = model_tune.asked_of(priced, options, "probe", probing.on or "")
+    run_dir = model_tune.run_dir_of(asked, options)
+    made = runs.open_run(asked, run_dir, resume=options.resume)
+    with runs.working_in(run_dir, made=made):
+        try:
+            found = probe_candidates(
+                probed_job, bill, local, probing, objective=options.objective,
+                sampler=options.sampler, seed=options.seed, run_dir=run_dir,
+                storage=options.storage, job_key=asked.key, resume=options.resume,
+                announce=progress,
+            )  # fmt: skip
+        except (KeyboardInterrupt, Interrupted) as stopped:
+            msg = "interrupted between two probes; every finished one is kept"
+            msg = stopped.message if isinstance(stopped, Interrupted) else msg
+            raise Interrupted(msg, f"it goes on with: {_resumed(options, run_dir)}") from None
+        carried = transferred(found.rows, bill, offer, priced.bill, priced.calibration)
+        taught = _taught(priced, carried.calibration)
+        answer = (
+            _measured_answer(taught, options, found)
+            if exact
+            else _transferred_answer(taught, options, found, carried.note)
+        )
+        return _finish(answer, taught, options, found, run_dir, begun)
+
+
+def _resumed(options: Options, run_dir: Path) -> str:
+    """The command that goes on where this one stopped."""
+    from autotune.report.sections.how_to_run import again
+
+    asked = options.asked
+    typed: AskedPayload | None = None
+    if asked is not None:
+        typed = {"words": list(asked.words), "folder": asked.folder}
+    return again(typed, "tune", join(["--run", near(run_dir), "--resume"]))
+
+
+def _local_bill(
+    priced: model_tune._Priced, job: Job, offers: tuple[Offer, ...], *, exact: bool
+) -> Bill:
+    """Every candidate that can run on the local device, the user's own knobs at all levels."""
+    if exact:
+        candidates = priced.found.candidates
+        levels = [candidates.levels[OFFER].index(offer) for offer in offers]
+        here = candidates.take(np.flatnonzero(np.isin(candidates.codes[OFFER], levels)))
+    else:
+        from autotune.space.enumerate import enumerate_candidates
+
+        here = enumerate_candidates(job, priced.space).candidates
+    wide = at_every_level(here, priced.space.extra)
+    return CostModel(job, priced.calibration).price(wide)
+
+
+def without_limits(bill: Bill) -> Bill:
+    """The bill for a device that only lends its speed: what fits it decides nothing."""
+    roomy = np.full(len(bill), ROOMY_BYTES)
+    return replace(bill, usable_bytes=roomy, fits_probability=np.ones(len(bill)))
+
+
+def _planned(
+    priced: model_tune._Priced, options: Options, probing: ProbeOptions, bill: Bill, offer: Offer
+) -> Recommendation:
+    """--dry-run: what would be probed, for how long and how much, beside the model's answer."""
+    chosen = selection.best_index(priced.bill, options.objective, priced.job.limits)
+    answer = model_tune._answer(  # noqa: SLF001 - the model's answer, unmeasured
+        priced, options, _nothing(options), chosen, Tracing(priced.bill)
+    )
+    seconds, usd, count = 0.0, 0.0, 0
+    for index in proposal_order(bill, options.objective):
+        row = bill.estimate(index)
+        expected = plan_probe(bill.job, row, probing.effort).expected_s
+        if count == probing.most or seconds + expected > probing.seconds:
+            break
+        seconds, count = seconds + expected, count + 1
+        usd += expected / 3600.0 * row.offer.usd_per_hour
+    note = (
+        f"dry run: at most {count} configurations would be probed on {offer.label}, in about "
+        f"{format_seconds(seconds)} and for {format_usd(usd)}, and the pick once more; nothing was "
+        "run"
+    )
+    search = replace(answer.search, stopped_because="dry run")
+    return replace(answer, search=search, warnings=(*answer.warnings, note))
+
+
+def _nothing(options: Options):  # type: ignore[no-untyped-def]  # noqa: ANN202 - search's own type
+    from autotune.search.study.study import Exploration
+
+    return Exploration(None, (), (), 0, options.objective, options.sampler, "dry run")
+
+
+def _taught(priced: model_tune._Priced, calibration: Calibration) -> model_tune._Priced:
+    """The same candidates under what the probes showed, so that both can stand side by side."""
+    bill = CostModel(priced.job, calibration).price(priced.found.candidates)
+    return replace(priced, bill=bill, calibration=calibration)
+
+
+def _measured_answer(priced: model_tune._Priced, options: Options, found: Probed) -> Recommendation:
+    """The best that ran, within the limits; the model that the probes taught fills in the rest."""
+    rows = list(found.rows)
+    best = _within_limits(rows, priced.job.limits)
+    chosen = selection.best_index(priced.bill, options.objective, priced.job.limits)
+    base = model_tune._answer(  # noqa: SLF001 - what surrounds the pick
+        priced, options, found.explored, chosen, Tracing(priced.bill)
+    )
+    if best is None:
+        return replace(
+            base,
+            best=None,
+            tie=False,
+            ties=(),
+            reasons={},
+            alternatives=(),
+            pareto=(),
+            machines=(),
+            beyond=(),
+            sensitivities=(),
+            worth_a_probe=(),
+        )
+    others = [item for item in rows if item is not best]
+    tied = set(found.ties) if best.index == found.explored.pick else set()
+    shown = others[:ALTERNATIVES]
+    ties = tuple(
+        place
+        for place, item in enumerate(shown)
+        if item.index in tied and not told_apart(best.row, item.row)
+    )
+    modelled = CostModel(priced.job, priced.calibration).price(found.bill.candidates)
+    return replace(
+        base,
+        best=best.row,
+        today=_today(base.today, rows),
+        alternatives=tuple(item.row for item in shown),
+        pareto=_front(rows),
+        machines=_machines(base.machines, rows),
+        tie=bool(ties),
+        ties=ties,
+        reasons=_reasons(modelled, best, others),
+        narrowest=narrowest_measured(best),
+        warnings=priced.warnings,
+        beyond=(),  # modelled, and nothing says that it would beat what was measured
+        sensitivities=_sensitivities(priced, modelled.estimate(best.index), best.row),
+        worth_a_probe=(),
+    )
+
+
+def _today(modelled: Estimated | None, rows: list[MeasuredRow]) -> Estimated | None:
+    """Today's config as it was measured; where it was not, by the model that the probes taught."""
+    if modelled is None:
+        return None
+    same = (r.row for r in rows if r.row.offer == modelled.offer and same_steps(r.row, modelled))
+    measured = next(same, None)
+    return as_measured(modelled, measured) if measured else modelled
+
+
+def _sensitivities(
+    priced: model_tune._Priced, modelled: Estimated, measured: Estimated
+) -> tuple[Sensitivity, ...]:
+    """What the user's own choices would be worth beside the measured pick."""
+    from autotune.app.whatif.sensitivities import sensitivities
+
+    return sensitivities(priced.job, priced.space, priced.calibration, measured, modelled)
+
+
+def _front(rows: list[MeasuredRow]) -> tuple[Estimated, ...]:
+    """Measured rows that no other beats in both time and cost."""
+    kept: list[Estimated] = []
+    for item in sorted(rows, key=lambda r: (r.row.duration_s.p50, r.row.cost_usd.p50)):
+        if not kept or item.row.cost_usd.p50 < kept[-1].cost_usd.p50:
+            kept.append(item.row)
+    return tuple(kept)
+
+
+def _machines(modelled: tuple[Estimated, ...], rows: list[MeasuredRow]) -> tuple[Estimated, ...]:
+    """The best that ran on each offer; the model's where nothing did."""
+    measured = {item.row.offer: item.row for item in reversed(rows)}
+    return tuple(measured.get(row.offer, row) for row in modelled)
+
+
+def _within_limits(rows: list[MeasuredRow], limits: Limits) -> MeasuredRow | None:
+    """The best row that keeps deadline and budget with the asked probability, else the nearest.
+
+    `rows` are in order of preference.
+    """
+
+    def excess(item: MeasuredRow) -> float:
+        return max(worst_excess(odds(limits, item.row.duration_s, item.row.cost_usd)), 0.0)
+
+    return min(rows, key=excess, default=None)
+
+
+def _reasons(bill: Bill, best: MeasuredRow, others: list[MeasuredRow]) -> dict[str, str]:
+    """For each knob that was varied: what the best run with another value took longer.
+
+    For the others what the cost model says, marked as such; closed forms by what was measured.
+    """
+    found = {
+        name: text if text in explain.UNSEARCHED else f"{text} (modelled)"
+        for name, text in explain.reasons(bill, best.index).items()
+    }
+    found |= explain.derived_reasons(bill.job, best.row)
+    for name, own in best.row.config.as_record().items():
+        rivals = [o for o in others if o.row.config.as_record().get(name) != own]
+        if name in explain.DERIVED or not rivals:
+            continue
+        rival = min(rivals, key=lambda r: r.row.duration_s.p50)
+        gap = rival.row.duration_s.p50 - best.row.duration_s.p50
+        value = rival.row.config.as_record()[name]
+        longer = "longer" if gap >= 0 else "less"
+        found[name] = f"best run with {value}: {format_seconds(abs(gap))} {longer}, measured"
+    return found
+
+
+def _transferred_answer(
+    priced: model_tune._Priced, options: Options, found: Probed, note: str
+) -> Recommendation:
+    """The job's own offers under what probes on another device showed of each component."""
+    chosen = selection.best_index(priced.bill, options.objective, priced.job.limits)
+    answer = model_tune._answer(  # noqa: SLF001 - the calibrated answer
+        priced, options, found.explored, chosen, Tracing(priced.bill)
+    )
+    return replace(answer, warnings=(*answer.warnings, note))
+
+
+def _runs(found: Probed) -> tuple[ProbedRun, ...]:
+    """Every probe as the report shows it."""
+    return tuple(
+        ProbedRun(
+            config=config_of(record), status=record.status, role=record.role,
+            reused=record.reused, predicted_step_s=record.predicted.get("whole_step_s"),
+            step_time_s=record.step_s(accumulation) if record.ok else None,
+            memory_bytes=record.needed_bytes or None, wall_s=record.wall_s,
+            predicted_p10_s=record.predicted.get("whole_step_p10_s"),
+            predicted_p90_s=record.predicted.get("whole_step_p90_s"),
+            disturbed=tuple(record.disturbed),
+        )
+        for record in found.records
+        for accumulation in [int(record.config["gradient_accumulation_steps"])]
+    )  # fmt: skip
+
+
+def _finish(
+    answer: Recommendation, priced: model_tune._Priced, options: Options, found: Probed,
+    run_dir: Path, begun: float,
+) -> Recommendation:  # fmt: skip
+    run = [record for record in found.records if not record.reused]
+    search = replace(
+        answer.search,
+        score="probe",
+        fidelity="probe",
+        probes=len({record.key for record in run if record.role == "search"}),
+        probe_runs=len(run),
+        noise=found.noise,
+        probe_seconds=sum(record.wall_s for record in run),
+        stopped_because=found.stopped_because,
+        probe_budget_s=(options.probing or ProbeOptions()).seconds,
+    )
+    answer = replace(
+        answer, probed=_runs(found), search=search, warnings=(*answer.warnings, *found.notes)
+    )
+    answer = finish_answer(answer, priced, options, found.explored, run_dir, begun)
+    answer = replace(
+        answer, search=replace(answer.search, wall_seconds=time.perf_counter() - begun)
+    )
+    persist(answer, run_dir)
+    return answer

@@ -1,0 +1,368 @@
+"""Run folders: one a run, holding everything that was asked, tried and answered.
+
+job.json              the job file as resolved, overrides applied
+trials.jsonl          one line a finished trial (written by the search room)
+study.log             the Optuna journal
+recommendation.json   the answer, as `--format json` prints it
+failure.json          why it ended without one, where it could still say so
+report.html           the same as a page
+run.sh, ...           what to run
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.domain.errors import AutotuneError, InputError, Interrupted
+from autotune.domain.typed.values import shown
+from autotune.domain.paths import near, whole
+from autotune.domain.units import DAY_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autotune.domain.job import Job
+
+JOB_FILE = "job.json"
+ANSWER_FILE = "recommendation.json"
+FAILURE_FILE = "failure.json"
+PAGE_FILE = "report.html"
+RECORD_VERSION = 1
+KEY_VERSION = "content-1:"  # how a key is made; keys of other kinds cannot be compared with it
+MAX_BYTES = 100_000_000
+LEFT_OVER_S = 3600.0  # after which a half-written file is nobody's any more
+DAMAGED = "the run folder may be damaged: tune again with another --run"
+
+
+def runs_root() -> Path:
+    """Where run folders live: $AUTOTUNE_RUNS, else ./runs; from the root."""
+    return whole(os.environ.get("AUTOTUNE_RUNS") or "runs")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A job and what is asked of it: the search space (a name or a path), the objective, ...
+
+    space: what the space's file holds, as text; empty for a shipped one.
+    """
+
+    job: Job
+    question: tuple[str, ...]
+    space: str = ""
+
+    @property
+    def key(self) -> str:
+        """A digest of the contract and the question: runs share a folder if it is equal.
+
+        Files count by what they hold, wherever they lie and however their paths were typed.
+        """
+        job, question = self.job, ("", *self.question[1:]) if self.space else self.question
+        known = replace(job.model, name="", source="", hf_config="")
+        facts = (
+            _without_paths(json.loads(job.spec)) if job.spec else
+            replace(job, model=known, base_dir="", dataset_path=None),
+            job.model.fingerprint, job.rows, job.lengths, job.row_bytes, self.space, question,
+        )  # fmt: skip
+        return KEY_VERSION + hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+
+def _without_paths(spec: dict[str, Any]) -> dict[str, Any]:
+    """A job's specification without the paths of files whose content is known."""
+    found: dict[str, Any] = json.loads(json.dumps(spec, sort_keys=True))
+    found.pop("model", None)
+    data = found.get("data") or {}
+    for name in ("dataset", "tokenizer"):
+        data.pop(name, None)
+    if isinstance(data.get("lengths"), dict):
+        data["lengths"].pop("histogram", None)
+    origin = found.get("origin") or {}
+    origin.pop("typed_in", None)
+    for file in (origin, *(origin.get("beside") or ())):
+        file.pop("path", None)
+    return found
+
+
+def new_run_dir(job: Job, now: datetime | None = None) -> Path:
+    """A new, empty folder for a run: date, time and the job's name. Nobody else gets the same.
+
+    Raises InputError where none can be made.
+    """
+    stamp = (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S")
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", job.name).strip("-.")[:48] or "job"
+    base = runs_root() / f"{stamp}-{slug}"
+    path, number = base, 2
+    with _usable(base):
+        base.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            with contextlib.suppress(FileExistsError):
+                path.mkdir()
+                return path
+            path, number = base.with_name(f"{base.name}-{number}"), number + 1
+
+
+@contextlib.contextmanager
+def _usable(run_dir: Path) -> Iterator[None]:
+    """What the operating system refuses about a run folder, in words."""
+    try:
+        yield
+    except OSError as error:
+        msg = f"cannot use the run folder {shown(near(run_dir))}: {error.strerror or error}"
+        raise InputError(msg, "choose another folder with --run") from None
+
+
+def open_run(asked: Identity, run_dir: Path, *, resume: bool) -> bool:
+    """Create the folder, or check that it holds this job and question (space, objective).
+
+    True if the run is new. A folder in which an earlier process died before it wrote the job is
+    as good as new.
+
+    Raises InputError when the folder holds another job, holds this one without `resume`, or cannot
+    be read or written.
+    """
+    with _usable(run_dir):
+        if (run_dir / JOB_FILE).exists():
+            _check_same(asked, run_dir, resume=resume)
+            with contextlib.suppress(OSError):
+                (run_dir / FAILURE_FILE).unlink()
+            return False
+        if run_dir.exists() and not run_dir.is_dir():
+            msg = f"{near(run_dir)} is a file, and a run needs a folder"
+            raise InputError(msg, "choose a new or empty folder with --run")
+        _remove_left_over(run_dir)
+        if run_dir.exists() and any(not _is_half_written(path) for path in run_dir.iterdir()):
+            msg = f"{near(run_dir)} exists and is not a run folder"
+            raise InputError(msg, "choose a new or empty folder with --run")
+        if resume:
+            msg = f"{near(run_dir)} holds no run to resume"
+            raise InputError(msg, "leave --resume out, or name the run's folder with --run")
+        run_dir.mkdir(parents=True, exist_ok=True)
+        job = asked.job
+        record = {
+            "schema_version": RECORD_VERSION,
+            "job_key": asked.key,
+            "name": job.name,
+            "question": list(asked.question),
+            "base_dir": str(whole(job.base_dir)),
+            "spec": json.loads(job.spec) if job.spec else None,
+        }
+        if not _write_new(run_dir / JOB_FILE, json.dumps(record, indent=1) + "\n"):
+            msg = f"{near(run_dir)} was taken by another process a moment ago"
+            raise InputError(msg, "choose another folder with --run, or leave --run out")
+    return True
+
+
+def _check_same(asked: Identity, run_dir: Path, *, resume: bool) -> None:
+    record = read_json(run_dir / JOB_FILE)
+    key = str(record.get("job_key"))
+    if key != asked.key:
+        what = f"another job ({shown(record.get('name', 'unknown'))})"
+        if not key.startswith(KEY_VERSION):
+            what = "a run of another version of autotune"
+        msg = f"{near(run_dir)} holds {what}"
+        raise InputError(msg, "choose another folder with --run, or leave --run out")
+    if not resume and (run_dir / ANSWER_FILE).exists():
+        msg = f"{near(run_dir)} already holds an answer for this job"
+        raise InputError(msg, "add --resume to go on in it, or choose another --run")
+
+
+@contextlib.contextmanager
+def working_in(run_dir: Path, *, made: bool) -> Iterator[None]:
+    """Work in an open run folder: why it ended in an error is kept there.
+
+    made: it is new; it is taken away again where the user's input was refused before any trial.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, Interrupted):
+        raise
+    except Exception as error:
+        if made and isinstance(error, InputError):
+            _discard_untried(run_dir)
+        own = error.message if isinstance(error, AutotuneError) else None
+        _note_failure(run_dir, own or f"{type(error).__name__}: {error}")
+        raise
+
+
+def _discard_untried(run_dir: Path) -> None:
+    from autotune.search.study.record import TRIALS_FILE, is_held
+
+    trials = run_dir / TRIALS_FILE
+    tried = trials.exists() and trials.stat().st_size > 0
+    if not tried and not is_held(run_dir):
+        shutil.rmtree(run_dir, ignore_errors=True)
+
+
+def _note_failure(run_dir: Path, message: str) -> None:
+    content = {"message": message, "when": datetime.now(UTC).isoformat(timespec="seconds")}
+    with contextlib.suppress(OSError):
+        if run_dir.is_dir():
+            write_text(run_dir / FAILURE_FILE, json.dumps(content) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all: a name of its own beside it, fsync, rename."""
+    temporary = _half_written(path, text)
+    try:
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _write_new(path: Path, text: str) -> bool:
+    """Write a file that nobody else has written; whether it was ours to write."""
+    temporary = _half_written(path, text)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without links
+        if path.exists():
+            return False
+        temporary.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+    return True
+
+
+def _half_written(path: Path, text: str) -> Path:
+    """The text on the disk under a name that is no file's yet."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(name).chmod(0o666 & ~_umask())
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise
+    return Path(name)
+
+
+def _umask() -> int:
+    found = os.umask(0o077)
+    os.umask(found)
+    return found
+
+
+def _is_half_written(path: Path) -> bool:
+    return any(path.name.startswith(f".{name}.") for name in (JOB_FILE, ANSWER_FILE, PAGE_FILE))
+
+
+def _remove_left_over(run_dir: Path) -> None:
+    """Take away what a process that was killed had half written, once it surely is nobody's."""
+    with contextlib.suppress(OSError):
+        for path in run_dir.iterdir():
+            if _is_half_written(path) and time.time() - path.stat().st_mtime > LEFT_OVER_S:
+                path.unlink()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object of a run folder. Raises InputError for anything else."""
+    try:
+        if not path.is_file():
+            what = "is no regular file" if path.exists() else "is not there"
+            msg = f"{near(path)} {what}"
+            raise InputError(msg, DAMAGED)
+        if path.stat().st_size > MAX_BYTES:
+            msg = f"{near(path)} has more than {MAX_BYTES // 10**6} MB"
+            raise InputError(msg, DAMAGED)
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        msg = f"{near(path)} cannot be read: {error.strerror or error}"
+        raise InputError(msg, "grant access to the run folder, or name another run") from None
+    except (ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:200] or "nested too deeply"
+        msg = f"{near(path)} cannot be read as JSON: {reason}"
+        raise InputError(msg, DAMAGED) from None
+    if not isinstance(content, dict):
+        msg = f"{near(path)} must hold a JSON object"
+        raise InputError(msg, DAMAGED)
+    return content
+
+
+def load_recommendation_payload(run_dir: Path) -> dict[str, Any]:
+    """The recorded answer of a run. Raises InputError when there is none."""
+    path = run_dir / ANSWER_FILE
+    with _usable(run_dir):
+        absent = not path.exists()
+    if absent:
+        _job_file(run_dir)
+        msg = f"{near(run_dir)} holds no finished answer"
+        raise InputError(msg, "`autotune runs` lists the runs and which are finished")
+    return read_json(path)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """What a run folder says of its job. question: space, objective and what else was asked."""
+
+    spec: dict[str, Any]
+    base_dir: Path
+    question: tuple[str, ...]
+    age_days: int
+
+
+def load_run_job(run_dir: Path) -> Job:
+    """The job of a run, resolved again from what was recorded. Raises InputError as the record."""
+    from autotune.app.job.load import resolve_spec
+
+    record = load_record(run_dir)
+    return resolve_spec(record.spec, record.base_dir)
+
+
+def load_record(run_dir: Path) -> RecordedRun:
+    """The recorded job of a run folder.
+
+    Raises InputError for what is no run folder, is damaged, or is of another version.
+    """
+    path = _job_file(run_dir)
+    record = read_json(path)
+    version = record.get("schema_version")
+    if version != RECORD_VERSION:
+        msg = f"{near(path)} has schema version {shown(version)}, not {RECORD_VERSION}"
+        raise InputError(msg, "it was written by another version of autotune: tune again")
+    spec, folder = record.get("spec"), record.get("base_dir", ".")
+    if not isinstance(spec, dict) or not isinstance(folder, str):
+        msg = f"{near(path)} is damaged: its job is {shown(spec)}, in {shown(folder)}"
+        raise InputError(msg, "tune again from the job file")
+    question = record.get("question", [])
+    asked = tuple(str(item) for item in question) if isinstance(question, list) else ()
+    seconds = max(datetime.now(UTC).timestamp() - path.stat().st_mtime, 0.0)
+    return RecordedRun(spec, whole(run_dir / folder), asked, int(seconds // DAY_S))
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is a run folder, whatever state it is in."""
+    with contextlib.suppress(OSError):
+        return (path / JOB_FILE).is_file()
+    return False
+
+
+def _job_file(run_dir: Path) -> Path:
+    """Where a run folder keeps its job. Raises InputError for what is no run folder."""
+    path = run_dir / JOB_FILE
+    with _usable(run_dir):
+        if path.exists():
+            return path
+        if not run_dir.exists():
+            what = "there is no such folder"
+        else:
+            what = f"it has no {JOB_FILE}" if run_dir.is_dir() else "it is a file"
+    msg = f"{near(run_dir)} is not a run folder: {what}"
+    raise InputError(msg, "`autotune runs` lists the runs")

@@ -1,0 +1,273 @@
+"""The user's own file with the pick in it: into the run folder, or in place with a backup."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.app.job.trainer_file import COMMAND, imported_again, values_beside
+from autotune.domain.errors import InputError
+from autotune.domain.paths import near
+from autotune.trainers.launch.config import is_deepspeed
+from autotune.trainers.format import Export, Plan
+from autotune.trainers.patch import Returned, give_back
+from autotune.trainers.hf.launch import accelerate_yaml
+from autotune.trainers.launch.own_start import LAUNCHER_FILE, own_run_sh, resume_notes, start_folder
+from autotune.trainers.launch.patch import return_beside, takes
+from autotune.trainers.versions import check_installed, check_known, parse_version
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.domain.config import Config
+    from autotune.domain.device import Offer
+    from autotune.domain.job import Beside, Job
+    from autotune.domain.answer.recommendation import Recommendation
+
+SAME = "same"
+BOM = "\ufeff"
+OWN_FOLDER = "own"  # of the run folder
+_LOGS_STATE = {"hf", "trl", "llamafactory", "axolotl", "unsloth"}  # a trainer_state.json
+_HF_FAMILY = {"hf", "trl", "llamafactory"}
+
+
+def is_same(target: str) -> bool:
+    """Whether an export is of the user's own file: `same`, or `same@5.10.0`."""
+    return target.strip().partition("@")[0] == SAME
+
+
+def check_same(target: str, job: Job) -> None:
+    """Raise InputError where a job was not read from a trainer's file, or the version is unknown."""  # noqa: E501
+    if job.origin is None:
+        msg = "--export same gives back a trainer's file, and the job was not read from one"
+        raise InputError(msg, "give your trainer's file as JOB, or --export hf or trl")
+    _transformers(target, job)
+
+
+def check_in_place(job: Job, *, writes: bool = True) -> None:
+    """Raise InputError where there is no file of the user's to change, or nothing is to be written."""  # noqa: E501
+    check_same(SAME, job)
+    if not writes:
+        msg = "--dry-run writes nothing, but --in-place changes your file"
+        raise InputError(msg, "leave one of them out")
+    if job.origin is not None and not job.origin.path:
+        msg = f"{COMMAND} is not in a file, so there is none to change in place"
+        raise InputError(msg, "leave --in-place out")
+
+
+def returned(target: str, job: Job, offer: Offer, config: Config) -> Returned:
+    """The user's file with `config` in it. Raises InputError as `check_same` does."""
+    check_same(target, job)
+    assert job.origin is not None  # noqa: S101 - check_same
+    made, values = imported_again(job.origin)
+    return give_back(job.origin, values, made, config, _transformers(target, job), offer.count)
+
+
+def same_export(
+    target: str, job: Job, offer: Offer, config: Config, risk: str = "", folder: str = ""
+) -> Export:
+    """The file, what was read beside it, their differences, and run.sh.
+
+    Where there are several devices and nothing beside the file can start them, the launcher's
+    config is added. folder: where all but run.sh lies; empty or with a slash at its end.
+    """
+    found = returned(target, job, offer, config)
+    assert job.origin is not None  # noqa: S101 - returned
+    plan = Plan(
+        job=job, offer=offer, config=config, torch=job.software.torch,
+        transformers=_transformers(target, job), trl=job.software.trl, checkpoint_bytes=0.0,
+        risk=risk, out_dir="output",
+    )  # fmt: skip
+    files: dict[str, str] = {}
+    notes = [*found.notes, *resume_notes(plan, job.origin)]
+    beside = _returned_beside(job, offer, config)
+    paths = (job.origin.path, *(each.path for each in job.origin.beside))
+    for each, path in zip((found, *beside), paths, strict=True):
+        files.setdefault(folder + each.name, _mark(path) + each.text)
+        files.setdefault(f"{folder}{each.name}.diff", each.diff)
+        notes += each.notes if each is not found else ()
+    launcher = _launcher_beside(job.origin.beside, config)
+    starts_itself = job.origin.syntax in {"args", "shell"} and config.sharding == "ddp"
+    if not launcher and offer.count > 1 and job.origin.trainer in _HF_FAMILY and not starts_itself:
+        launcher = LAUNCHER_FILE
+        files.setdefault(folder + launcher, accelerate_yaml(plan))
+    start = start_folder(job.origin, imported_again(job.origin)[1])
+    files["run.sh"] = own_run_sh(plan, job.origin, found, folder, launcher, start)
+    return Export(files, tuple(notes))
+
+
+def output_folder(job: Job) -> str | None:
+    """Where the trainer of the user's own file writes its log; None where that is not said."""
+    origin = job.origin
+    if origin is None or origin.trainer not in _LOGS_STATE:
+        return None
+    _, values = imported_again(origin)
+    named = values.get("output_dir")
+    if not isinstance(named, str) or not named.isprintable():
+        return None
+    return str(Path(start_folder(origin, values), named))
+
+
+def _returned_beside(job: Job, offer: Offer, config: Config) -> tuple[Returned, ...]:
+    """The configs that were read beside the file, with the pick in them."""
+    beside = job.origin.beside if job.origin else ()
+    return tuple(return_beside(each, values_beside(each), config, offer.count) for each in beside)
+
+
+def _launcher_beside(beside: Sequence[Beside], config: Config) -> str:
+    """The name of the accelerate config beside the file, if it can start the pick."""
+    for each in beside:
+        values = values_beside(each)
+        if not is_deepspeed(values) and takes(values, config.sharding):
+            return Path(each.path).name
+    return ""
+
+
+def _mark(path: str) -> str:
+    """The byte order mark that the user's file begins with, if it does; it is not in its text."""
+    try:
+        with Path(path).open("rb") as stream:
+            return BOM if stream.read(3) == BOM.encode() else ""
+    except OSError:  # there is no file, or it has gone: the text is all there is
+        return ""
+
+
+def _transformers(target: str, job: Job) -> tuple[int, ...]:
+    _, at, version = target.strip().partition("@")
+    if at:
+        stated = parse_version(version, target)
+        check_known("transformers", stated)
+        return stated
+    check_installed("transformers", job.software.transformers)
+    return job.software.transformers
+
+
+def replace_in_place(found: Returned, path: str, before: str) -> Path:
+    """Write the file over the user's, atomically, with the old bytes in a backup beside it.
+
+    A link stays a link: the file that it points to is changed, and its backup lies beside that.
+
+    Raises:
+        InputError: There is no file, it changed since it was read, or it cannot be written.
+    """
+    try:
+        target, content = _check_unchanged(path, before)
+        mark = BOM.encode() if content.startswith(BOM.encode()) else b""
+        backup = _back_up(target, content)
+        _write(target, mark + found.text.encode(), target)
+    except (OSError, UnicodeDecodeError) as error:
+        raise _not_in_place(path, error) from None
+    return backup
+
+
+def _not_in_place(path: str, error: Exception) -> InputError:
+    why = getattr(error, "strerror", None) or error
+    msg = f"{near(path)} cannot be changed in place: {why}"
+    return InputError(msg, "take the file from the run folder instead")
+
+
+def _check_unchanged(path: str, before: str) -> tuple[Path, bytes]:
+    """The file that a path leads to, and its bytes. Raises InputError where it was changed."""
+    target = Path(path).resolve(strict=True)
+    content = target.read_bytes()
+    if content.decode("utf-8-sig") != before:
+        msg = f"{near(path)} was changed since it was read"
+        raise InputError(msg, "tune again from the file as it is now")
+    return target, content
+
+
+def _back_up(path: Path, content: bytes) -> Path:
+    """A copy beside the file: config.yml.bak, else .bak2, ...; no earlier one is overwritten."""
+    number = 1
+    while True:
+        backup = path.with_name(f"{path.name}.bak{number if number > 1 else ''}")
+        try:
+            backup.touch(exist_ok=False)  # ours from here on
+        except FileExistsError:
+            number += 1
+            continue
+        try:
+            _write(backup, content, path)
+        except BaseException:
+            backup.unlink(missing_ok=True)
+            raise
+        return backup
+
+
+def _write(path: Path, content: bytes, like: Path) -> None:
+    """Beside the target first, then renamed over it: it holds the old bytes or the new ones."""
+    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(scratch).chmod(like.stat().st_mode & 0o777)
+        Path(scratch).replace(path)
+    except BaseException:
+        Path(scratch).unlink(missing_ok=True)
+        raise
+
+
+def own_changes(recommendation: Recommendation, exports: Sequence[str]) -> str:
+    """The difference that the pick makes in the user's own file, or a word that there is none.
+
+    A command that was typed is shown whole, as it is to be typed now. Empty where there is no such
+    file, nothing was picked, or the file cannot be written back.
+    """
+    job, best = recommendation.job, recommendation.best
+    if job.origin is None or best is None:
+        return ""
+    try:
+        found = returned(_target(exports), job, best.offer, best.config)
+        beside = _returned_beside(job, best.offer, best.config)
+    except InputError:  # said among the warnings, where another file was written instead
+        return ""
+    if not any(each.changes for each in (found, *beside)):
+        name = COMMAND if job.origin.syntax == "args" else found.name
+        return f"{name} already says what is recommended: nothing changes in it.\n"
+    if job.origin.syntax == "args" and found.changes:
+        main = f"The command with the pick in it:\n\n{found.text.strip()}\n"
+        return "\n".join([main, *(each.diff for each in beside)])
+    return "".join(each.diff for each in (found, *beside))
+
+
+def put_in_place(recommendation: Recommendation, exports: Sequence[str]) -> str:
+    """Change the user's own file, and say where the old one is kept.
+
+    Raises:
+        InputError: The job is not of a trainer's file, nothing was picked, or it cannot be written.
+    """
+    job, best = recommendation.job, recommendation.best
+    check_same(_target(exports), job)
+    if best is None or job.origin is None:
+        msg = "--in-place: nothing fits, so there is nothing to write"
+        raise InputError(msg, "see the smallest changes that would fit")
+    found = returned(_target(exports), job, best.offer, best.config)
+    beside = zip(job.origin.beside, _returned_beside(job, best.offer, best.config), strict=True)
+    files = [(found, job.origin.path, job.origin.text)]
+    files += [(each, own.path, own.text) for own, each in beside]
+    changed = [each for each in files if each[0].changes]
+    if not changed:
+        return f"{near(job.origin.path)} already says what is recommended: it was left as it is"
+    _check_all(changed)
+    backups = {path: replace_in_place(each, path, before) for each, path, before in changed}
+    return "; ".join(
+        f"{near(path)} was changed; the file as it was is {near(backup)}"
+        for path, backup in backups.items()
+    )
+
+
+def _check_all(files: Sequence[tuple[Returned, str, str]]) -> None:
+    """Raise InputError before the first file is written, if one of them cannot be."""
+    for _, path, before in files:
+        try:
+            _check_unchanged(path, before)
+        except (OSError, UnicodeDecodeError) as error:
+            raise _not_in_place(path, error) from None
+
+
+def _target(exports: Sequence[str]) -> str:
+    return next((target for target in exports if is_same(target)), SAME)

@@ -1,0 +1,86 @@
+"""What only the end of a search knows: what to run, the way from today, and the kept answer."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autotune.app.job.claims import job_contradictions
+from autotune.app.runs import folder as runs
+from autotune.app.runs.export import default_exports, export_default, export_pick, other_formats
+from autotune.app.runs.user_file import output_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.app.tune.tune import Options, _Priced
+    from autotune.domain.answer.recommendation import Recommendation
+    from autotune.domain.answer.short_rows import ShortRows
+    from autotune.domain.answer.waterfall import Journey
+    from autotune.search.study.study import Exploration
+
+
+def finish(
+    answer: Recommendation, priced: _Priced, options: Options, explored: Exploration,
+    run_dir: Path | None, begun: float,
+) -> Recommendation:  # fmt: skip
+    """Export what to run, and add what only the end knows: notes, wall time, the folder."""
+    notes: list[str] = []
+    files: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    if answer.best is not None and run_dir is not None:
+        job, best = priced.job, answer.best
+        if options.exports:
+            paths, notes = export_pick(job, best, options.exports, run_dir)
+        else:
+            paths, notes = export_default(job, best, run_dir)
+        files = tuple(path.relative_to(run_dir.resolve()).as_posix() for path in paths)
+        others = other_formats(job, best, options.exports or default_exports(job)[0])
+    search = replace(answer.search, wall_seconds=time.perf_counter() - begun)
+    if explored.resumed:
+        notes.append(f"{explored.resumed} finished trials were taken over from the run's record")
+    journey = _journey(answer, priced)
+    return replace(
+        answer,
+        journey=journey,
+        short_rows=_on_short_rows(answer, priced),
+        contradictions=job_contradictions(priced.job, priced.calibration, journey),
+        search=search,
+        warnings=(*answer.warnings, *notes),
+        run_dir=str(run_dir) if run_dir else None,
+        files=files,
+        asked=options.asked,
+        writes_to=output_folder(priced.job),
+        other_formats=others,
+    )
+
+
+def _on_short_rows(answer: Recommendation, priced: _Priced) -> ShortRows | None:
+    """The pick on short rows, where nobody stated how long they are."""
+    if answer.best is None:
+        return None
+    from autotune.app.whatif.unknown_lengths import on_short_rows
+
+    return on_short_rows(priced.job, priced.calibration, [answer.best])[0]
+
+
+def _journey(answer: Recommendation, priced: _Priced) -> Journey | None:
+    """From today's config to the pick, change by change."""
+    if answer.today is None:
+        return None
+    from autotune.app.whatif.journey import journey_of
+
+    return journey_of(priced.job, priced.space, priced.calibration, answer.today, answer.best)
+
+
+def persist(answer: Recommendation, run_dir: Path) -> None:
+    """Keep the answer in its run folder: as JSON and as a page."""
+    from autotune.report.page.page import recommendation_html
+    from autotune.report.payload import recommendation_payload
+
+    payload = recommendation_payload(answer)
+    text = json.dumps(payload, indent=1, allow_nan=False)
+    runs.write_text(run_dir / runs.ANSWER_FILE, text + "\n")
+    runs.write_text(run_dir / runs.PAGE_FILE, recommendation_html(payload))

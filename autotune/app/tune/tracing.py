@@ -1,0 +1,183 @@
+"""Tracing candidates whose fit is in doubt: the installed training code instead of the formula.
+
+    auto     the pick and its runner-up, when the pick may not fit (probability under 0.95) or its
+             family is not one that the formula describes
+    trace    the pick, its runner-up and the alternatives
+    formula  none
+
+A pick that does not fit once traced gives way to the next best. Tracing covers one device; sharded
+candidates keep the formula.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from autotune.app.tune.traced_row import FORMULA_TOLERANCE, OTHER_VERSIONS, with_trace
+from autotune.catalog.models.families import FAMILIES
+from autotune.cost.memory.device import blas_bytes
+from autotune.domain.units import format_bytes
+from autotune.search import selection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from autotune.cost.model import Bill
+    from autotune.domain.answer.traced import MemoryTrace
+    from autotune.domain.outcome import Estimated
+    from autotune.search.selection import Objective, Selection
+    from autotune.trace.client import Traced, TraceFailed, Tracer
+
+__all__ = ["Tracing", "choose_traced", "with_trace"]
+
+DOUBTFUL_PROBABILITY = 0.95
+MOST_PICKS = 6  # picks that tracing may turn down before the formula's word is taken again
+HOPELESS = frozenset({"missing", "timeout"})  # what fails once will fail for every candidate
+
+
+@dataclass
+class Tracing:
+    """Candidates traced so far, and what could not be."""
+
+    bill: Bill
+    trust_remote_code: bool = False
+    rows: dict[int, Estimated] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def row(self, index: int) -> Estimated:
+        """The candidate, with traced memory where there is a trace."""
+        return self.rows.get(index) or self.bill.estimate(index)
+
+    def trace(self, tracer: Tracer, indices: Iterable[int], *, full: bool = False) -> None:
+        """Trace candidates that are not traced yet.
+
+        full: every layer and three steps, through a simulated caching allocator.
+        """
+        from autotune.trace.client import TraceFailed
+        from autotune.trace.request import untraceable
+
+        job = self.bill.job
+        reason = untraceable(job, trust_remote_code=self.trust_remote_code)
+        if reason:
+            self._note(f"no trace of {job.model.name}: {reason}; its memory is the formula's")
+            return
+        for index in indices:
+            if index in self.rows:
+                continue
+            row = self.bill.estimate(index)
+            if row.offer.count > 1:
+                self._note("the trace covers one device: sharded candidates keep the formula")
+                continue
+            if row.config.offload != "none":
+                self._note("the trace keeps all on the device: what is offloaded has the formula")
+                continue
+            if row.config.kernels == "liger":
+                self._note("the trace runs no Liger kernels: candidates with them keep the formula")
+                continue
+            found = self._traced(tracer, row, full=full)
+            if isinstance(found, TraceFailed):
+                self._note(
+                    f"no trace of {job.model.name} ({found.kind}: {found.message[:240]}): "
+                    "its memory is the formula's"
+                )
+                if found.kind in HOPELESS:
+                    return
+                continue
+            self.rows[index] = with_trace(self.bill, index, row, found)
+            self._alarm(self.rows[index])
+
+    def _traced(self, tracer: Tracer, row: Estimated, *, full: bool) -> Traced | TraceFailed:
+        from autotune.trace.request import request_for
+
+        job = self.bill.job
+        whole = job.padding == "max_length" or row.config.packing == "on"
+        length = job.max_length if whole else job.lengths.maximum
+        request = request_for(job, row.config, length, trust_remote_code=self.trust_remote_code)
+        device = row.offer.device
+        if full and device.is_cpu:
+            self._note("a CPU has no caching allocator: only allocated bytes were traced")
+        if not full or device.is_cpu:
+            return tracer.trace(request)
+        capacity = device.memory_torch_bytes - row.memory_bytes.context
+        return tracer.run(request, capacity_bytes=int(capacity), blas_bytes=int(blas_bytes(device)))
+
+    def _alarm(self, row: Estimated) -> None:
+        """Say what a reader of a traced row must know."""
+        trace = row.traced
+        assert trace is not None  # noqa: S101 - `with_trace` made it
+        if not trace.same_software:
+            self._note(_other_software(self.bill, trace))
+        apart = trace.allocated_bytes / trace.formula_bytes - 1.0
+        if abs(apart) > FORMULA_TOLERANCE:
+            self._note(
+                f"trace and formula of {_what(row)} are {abs(apart):.0%} apart: "
+                f"{format_bytes(trace.allocated_bytes)} traced, "
+                f"{format_bytes(trace.formula_bytes)} by the formula, which should agree within "
+                f"{FORMULA_TOLERANCE:.0%}. The traced number was taken"
+            )
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+def _what(row: Estimated) -> str:
+    return f"micro-batch {row.config.micro_batch_size} on {row.offer.label}"
+
+
+def _other_software(bill: Bill, trace: MemoryTrace) -> str:
+    software = bill.job.software
+    wanted = ", ".join(
+        f"{name} {'.'.join(map(str, version))}"
+        for name, version in (("transformers", software.transformers), ("peft", software.peft))
+    )
+    ran = ", ".join(f"{name} {trace.versions.get(name, '?')}" for name in ("transformers", "peft"))
+    return (
+        f"the trace ran {ran}, the job runs {wanted}: the spread of its memory was widened by a "
+        f"factor of {OTHER_VERSIONS:g}"
+    )
+
+
+def choose_traced(
+    bill: Bill,
+    chosen: Selection,
+    objective: Objective,
+    fidelity: str,
+    among: Iterable[int] | None,
+    progress: Callable[[str], None],
+    *,
+    trust_remote_code: bool = False,
+) -> tuple[Selection, Tracing]:
+    """The choice after tracing what the fidelity asks for."""
+    tracing = Tracing(bill, trust_remote_code)
+    pick = chosen.index
+    if pick is None or fidelity == "formula":
+        return chosen, tracing
+    known = bill.job.model.family in FAMILIES
+    if fidelity == "auto" and known and bill.fits_probability[pick] >= DOUBTFUL_PROBABILITY:
+        return chosen, tracing
+    from autotune.trace.client import Tracer
+
+    pool = list(among) if among is not None else list(range(len(bill)))
+    with Tracer() as tracer:
+        picks = 0
+        while pick is not None and picks < MOST_PICKS:
+            picks += 1
+            progress("tracing the pick through the installed training code")
+            near = [pick] + ([chosen.runner_up] if chosen.runner_up is not None else [])
+            tracing.trace(tracer, near)
+            if pick not in tracing.rows or tracing.rows[pick].feasible:
+                break
+            pool = [i for i in pool if i != pick]
+            tracing.notes.append(_turned_down(tracing.rows[pick]))
+            chosen = selection.best_index(bill, objective, bill.job.limits, among=pool)
+            pick = chosen.index
+        if fidelity == "trace" and pick is not None:
+            tracing.trace(tracer, selection.alternatives(bill, pick, objective))
+    return chosen, tracing
+
+
+def _turned_down(row: Estimated) -> str:
+    needs = f"{format_bytes(row.memory_bytes.total)} of {format_bytes(row.usable_bytes)}"
+    return f"{_what(row)} was the formula's pick, but traced it needs {needs}"

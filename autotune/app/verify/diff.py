@@ -1,0 +1,300 @@
+"""Predicted and actual, line by line, and what explains the difference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from autotune.cost.model import CostModel
+from autotune.domain.answer.verification import Explained, Line
+from autotune.domain.units import format_seconds
+from autotune.evidence.explanations import CLOSE, explanations_of
+from autotune.evidence.log.run_log import best_memory, spoiled_by
+from autotune.evidence.record.reference import reference_of
+
+if TYPE_CHECKING:
+    from autotune.cost.model import Bill
+    from autotune.domain.calibration import Calibration
+    from autotune.domain.candidates import Candidates
+    from autotune.domain.config import Config
+    from autotune.domain.device import Offer
+    from autotune.domain.job import Job
+    from autotune.domain.observation import Observation
+    from autotune.domain.outcome import Estimated
+    from autotune.evidence.log.run_log import RunLog, Speed
+
+GAP = 1.1  # a step or save off by less needs no explanation
+SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A log with the prediction of exactly what it ran, on the machine it ran on."""
+
+    job: Job
+    offer: Offer
+    config: Config
+    row: Estimated
+    log: RunLog
+    speed: Speed
+    smoke: bool = False  # the log's run stops after another number of steps than the job's
+
+    @property
+    def steps(self) -> int:
+        """Steps of the whole job."""
+        return self.row.steps if self.smoke else self.own_steps
+
+    @property
+    def own_steps(self) -> int:
+        """Steps of the log's own run."""
+        return self.log.max_steps or self.row.steps
+
+    @property
+    def spoiled(self) -> str:
+        """Why the log's times speak of a busy machine; empty: they speak of the training."""
+        return spoiled_by(self.log, self.speed)
+
+    @property
+    def predicted_save_s(self) -> float:
+        """[s] of a save, predicted."""
+        return self.row.time_s.checkpoint / max(self.row.checkpoints, 1)
+
+    @property
+    def save_s(self) -> float:
+        """[s] of a save: measured, else predicted."""
+        return self.predicted_save_s if self.speed.save_s is None else self.speed.save_s
+
+    @property
+    def saves_done(self) -> int:
+        """Saves up to the log's last step: those it holds, else as the interval says."""
+        if self.log.saves_s:
+            done = len(self.log.saves_s)
+            return done if self.smoke else min(done, self.row.checkpoints)
+        if self.log.steps_done >= self.steps and not self.smoke:
+            return self.row.checkpoints
+        return self.log.steps_done // self.config.checkpoint_every_steps
+
+    @property
+    def evaluations(self) -> int:
+        """Evaluations of the whole run: as the job states them, else at the log's rate."""
+        own = self.job.evaluation
+        if own is None:
+            return round(len(self.log.evaluations) * self.steps / self.log.steps_done)
+        return self.steps // own.every_steps if own.every_steps > 0 else 1
+
+    @property
+    def evaluations_done(self) -> int:
+        """Evaluations that the log holds, or else would hold by its last step."""
+        if self.log.evaluations:
+            done = len(self.log.evaluations)
+            return done if self.smoke else min(done, self.evaluations)
+        own = self.job.evaluation
+        if own is None or own.every_steps <= 0:
+            return self.evaluations if self.log.steps_done >= self.own_steps else 0
+        return self.log.steps_done // own.every_steps
+
+    @property
+    def predicted_evaluation_s(self) -> float:
+        """[s] of an evaluation, predicted."""
+        return self.row.time_s.evaluation / max(self.evaluations, 1)
+
+    @property
+    def evaluation_s(self) -> float:
+        """[s] of an evaluation: measured, else predicted."""
+        seconds = [own for _, own in self.log.evaluations]
+        return sum(seconds) / len(seconds) if seconds else self.predicted_evaluation_s
+
+    @property
+    def projected_s(self) -> float:
+        """[s] of a whole run: what was measured, and the rest as predicted."""
+        parts = self.row.time_s
+        rest = parts.load + parts.prepare + parts.compile + parts.final_save + parts.lost_work
+        rest += self.row.checkpoints * self.save_s + self.evaluations * self.evaluation_s
+        return rest + self.steps * self.speed.step_s
+
+
+def lines_of(found: Comparison) -> tuple[Line, ...]:
+    """Step, tokens, saves, evaluations, what the log covers, the total and peak memory."""
+    row, speed = found.row, found.speed
+    tokens = row.tokens_per_s * row.step_time_s
+    lines = [
+        Line("step_time", row.step_time_s, speed.step_s, "s", _step_note(found)),
+        Line("tokens_per_s", row.tokens_per_s, tokens / speed.step_s, "tokens/s"),
+        *_data_line(found),
+        _checkpoints(found),
+        *_evaluation(found),
+        _covered(found),
+        _total(found),
+        *_memory(found),
+    ]
+    return tuple(lines)
+
+
+def _step_note(found: Comparison) -> str:
+    """How many steps the mean is of, and how far they scatter."""
+    seen, note = found.speed.seen_sd, f"mean of {found.speed.steps:,} steps"
+    if seen is None:
+        return note
+    return f"{note}; parts of the run scatter by {100 * seen:,.0f} %"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def _data_line(found: Comparison) -> list[Line]:
+    if found.log.data_wait_s is None:
+        return []
+    predicted = found.row.time_s.data_wait / max(found.row.steps, 1)
+    return [Line("data_wait", predicted, found.log.data_wait_s, "s", "of each step")]
+
+
+def _checkpoints(found: Comparison) -> Line:
+    done, each = found.saves_done, found.predicted_save_s
+    measured = found.speed.save_s
+    if measured is None:
+        note = f"{_counted(done, 'save')} so far; the log does not time them"
+        return Line("checkpoints", done * each, None, "s", note)
+    return Line(
+        "checkpoints", done * each, done * measured, "s", f"{_counted(done, 'save')} so far"
+    )
+
+
+def _evaluation(found: Comparison) -> list[Line]:
+    seconds = [own for _, own in found.log.evaluations]
+    if not seconds and found.job.evaluation is None:
+        return []
+    if not seconds:
+        predicted = found.evaluations_done * found.predicted_evaluation_s
+        return [Line("evaluation", predicted, None, "s", "the log does not time evaluations")]
+    note = f"{_counted(len(seconds), 'evaluation')} so far"
+    if found.job.evaluation is None:
+        note += "; the job states none"
+    predicted = len(seconds) * found.predicted_evaluation_s
+    return [Line("evaluation", predicted, sum(seconds), "s", note)]
+
+
+def _covered(found: Comparison) -> Line:
+    """What the log times, against the same steps, saves and evaluations as predicted."""
+    log, row = found.log, found.row
+    saves = sum(log.saves_in(part) for part in log.stretches)
+    held = sum(len(log.evaluations_in(part)) for part in log.stretches)
+    predicted = log.covered_steps * row.step_time_s
+    predicted += saves * found.predicted_save_s + held * found.predicted_evaluation_s
+    if any(part.warm_up for part in log.stretches):
+        predicted += row.time_s.compile
+    begin = min(part.begin for part in log.stretches)
+    end = max(part.end for part in log.stretches)
+    whole = log.covered_steps == end - begin
+    part = "" if whole else f"{log.covered_steps:,} of "
+    note = f"{part}steps {begin + 1:,} to {end:,}, {_counted(saves, 'save')} in them"
+    return Line("timed", predicted, log.covered_s, "s", note)
+
+
+def _total(found: Comparison) -> Line:
+    predicted = found.row.duration_s.p50
+    if found.smoke:
+        note = f"of the whole job, which this was not: step {found.log.steps_done:,}"
+        return Line("total", predicted, None, "s", note)
+    if found.log.steps_done < found.steps:
+        note = f"not finished: step {found.log.steps_done:,} of {found.steps:,}"
+        return Line("total", predicted, None, "s", note)
+    if found.log.whole_s is not None:
+        return Line("total", predicted, found.log.whole_s, "s")
+    note = "what the log does not time (loading, the final save) is as predicted"
+    return Line("total", predicted, found.projected_s, "s", note)
+
+
+def _memory(found: Comparison) -> list[Line]:
+    """The peak of the kind that the log holds, against the same kind."""
+    best = best_memory(found.log)
+    if best is None:
+        return []
+    kind, actual = best
+    parts = found.row.memory_bytes
+    predicted = {
+        "allocated": parts.total - parts.context - parts.fragmentation,
+        "reserved": found.row.reserved_bytes,
+        "nvidia-smi": found.row.reserved_bytes + parts.context,
+    }.get(kind, parts.total)
+    note = kind if kind != "unknown" else "the log does not say of which kind"
+    return [Line("peak_memory", predicted, actual, "bytes", note)]
+
+
+def explanations(
+    found: Comparison, observations: tuple[Observation, ...], before: Calibration
+) -> tuple[Explained, ...]:
+    """What could explain a step or a save that is off by more than a tenth.
+
+    Alternatives that miss it by more than a third on its other side explain something else.
+    """
+
+    def price(job: Job, candidates: Candidates) -> Bill:
+        return CostModel(job, before).price(candidates)
+
+    if found.log.waiting and found.spoiled:
+        return (_busy(found),)
+    told = _waits(found)
+    for observation in (*observations, *_with_saves(found, observations)):
+        predicted = {
+            "step_time_s": found.row.step_time_s,
+            "checkpoint_save_s": found.predicted_save_s,
+        }.get(observation.quantity)
+        if predicted and 1 / GAP <= observation.value / predicted <= GAP:
+            continue
+        reference = reference_of(found.job, observation)
+        if reference is None:
+            continue
+        slower = predicted is None or observation.value > predicted
+        told += [
+            Explained(item.name, item.text, item.predicted_s, item.measured_s, item.explains)
+            for item in explanations_of(reference, price)
+            if observation.quantity == "step_time_s" or item.name == "checkpoint_disk"
+            if item.name not in _stated(found.log)
+            if item.explains or (item.predicted_s < item.measured_s) == slower
+        ][:SHOWN]
+    return tuple(told)
+
+
+def _stated(log: RunLog) -> set[str]:
+    """Beliefs that the log itself settles."""
+    known = {"attention", "activation_checkpointing", "precision"} & set(log.knobs)
+    if "num_dataloader_workers" in log.knobs and log.data_wait_s is not None:
+        known.add("dataloader")
+    return known | ({"micro_batch"} if log.micro_batch_size else set())
+
+
+def _busy(found: Comparison) -> Explained:
+    """That the machine was busy: what is predicted, were so much of the time spent waiting."""
+    told = found.row.step_time_s / (1.0 - min(found.log.waiting or 0.0, 0.99))
+    measured = found.speed.step_s
+    explains = 1 / CLOSE <= told / measured <= CLOSE
+    return Explained("busy_machine", found.spoiled, told, measured, explains)
+
+
+def _waits(found: Comparison) -> list[Explained]:
+    """That steps wait for data, where the log timed that and it is more than was predicted."""
+    wait, row = found.log.data_wait_s, found.row
+    excess = 0.0 if wait is None else wait - row.time_s.data_wait / max(row.steps, 1)
+    if wait is None or excess <= (GAP - 1.0) * row.step_time_s:
+        return []
+    text = f"each step waits {format_seconds(wait)} for its data, as the log times it"
+    told, measured = row.step_time_s + excess, found.speed.step_s
+    explains = 1 / CLOSE <= told / measured <= CLOSE
+    return [Explained("data_wait", text, told, measured, explains)]
+
+
+def _with_saves(found: Comparison, observations: tuple[Observation, ...]) -> list[Observation]:
+    """The time that the log covers as a short run's duration, where saves could not be told apart.
+
+    Then the disk may be what is slow, not the step.
+    """
+    if not found.speed.save_assumed:
+        return []
+    parts, log = found.row.time_s, found.log
+    beside = parts.load + parts.prepare + parts.final_save
+    if not any(part.warm_up for part in log.stretches):
+        beside += parts.compile
+    facts = {**observations[0].facts, "steps": log.covered_steps}
+    value = log.covered_s + beside
+    return [replace(observations[0], quantity="duration_s", value=value, facts=facts)]

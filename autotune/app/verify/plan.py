@@ -1,0 +1,223 @@
+"""What was predicted of the run that a log is of: the job, the configuration, the machine."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from autotune.app.job.from_trainer import flag_of
+from autotune.app.job.machines import as_devices
+from autotune.app.job.overrides import Overrides
+from autotune.app.job.source import job_values
+from autotune.app.runs import folder as runs
+from autotune.app.runs.find import last_answered
+from autotune.app.verify.log_match import Plan, Smoke, check_same_job, plan_of
+from autotune.app.verify.runs_seen import without_verified
+from autotune.catalog.devices import find_device
+from autotune.catalog.local import default_host
+from autotune.catalog.prices.prices import price_for
+from autotune.cost.model import CostModel
+from autotune.domain.candidates import Candidates
+from autotune.domain.config import Config
+from autotune.domain.device import Offer
+from autotune.domain.errors import InputError
+from autotune.domain.outcome import MemoryParts, Spread, TimeParts, bound_of
+from autotune.domain.paths import near, whole
+from autotune.domain.typed.machine import machine_entry
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.domain.calibration import Calibration
+    from autotune.domain.job import Job
+    from autotune.domain.outcome import Estimated
+    from autotune.evidence.log.run_log import RunLog
+
+UNKNOWN_PRICE = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What was predicted: the job, the configuration that the log is of, its machine."""
+
+    job: Job
+    run_dir: Path | None
+    config: Config
+    offer: Offer
+    recorded: Estimated | None  # the row of the run's answer, where it is exactly this config
+    notes: tuple[str, ...]
+    smoke: Smoke | None = None  # the log's run stops after another number of steps
+
+
+def asked(run: Path | None, stated: Overrides | None = None) -> tuple[Job, Path | None, list[Plan]]:
+    """The job, its run folder, and the configurations that its answer holds.
+
+    stated: a job in one line, where it names a model; else what is set in a job file.
+    """
+    from autotune.report.recorded import recorded_payload
+
+    stated = stated or Overrides()
+    if "model" in stated.stated or (run is not None and run.is_file()):
+        return _stated_plan(run, stated)
+    if stated != Overrides():
+        given = [flag_of(key) for key in stated.stated]
+        given += [f"--set {key}" for key in stated.set_values]
+        msg = f"a run folder states its job, so {', '.join(given)} cannot be given beside it"
+        raise InputError(msg, "leave it out, or name the job file, or state the job in one line")
+    run_dir = whole(run) if run is not None else last_answered()
+    job = runs.load_run_job(run_dir)
+    payload = recorded_payload(runs.load_recommendation_payload(run_dir), near(run_dir))
+    rows = (("pick", payload["best"]), ("today", payload["today"]))
+    plans = [Plan(role, cast("dict[str, Any]", row)) for role, row in rows if row]
+    if not plans:
+        msg = f"{near(run_dir)} has no configuration to verify: nothing fitted"
+        raise InputError(msg, "name another run, or the job file")
+    return job, run_dir, plans
+
+
+def _stated_plan(run: Path | None, stated: Overrides) -> tuple[Job, None, list[Plan]]:
+    """The plan of a job file or of a job in one line: exactly what it states."""
+    from autotune.app.estimate import estimate
+    from autotune.app.job.load import jobs_of_line, load_jobs, only_job
+    from autotune.report.payload import row_payload
+
+    if run is None:
+        job = only_job(jobs_of_line(stated), "the command line")
+    else:
+        job_values(run, "verify")
+        job = only_job(load_jobs(run, stated), str(run))
+    row = row_payload(estimate(job, fidelity="formula").row)
+    return without_verified(job), None, [Plan("stated", cast("dict[str, Any]", row))]
+
+
+def planned_of(job: Job, run_dir: Path | None, plans: list[Plan], log: RunLog) -> Planned:
+    """The plan that the log is of, after refusing a log of another job."""
+    job, plans = _at_its_batch(job, plans, log)
+    offer = _offer_of(job, plans[0].row)
+    steps = price(job, offer, Config.of(plans[0].row["config"])).steps
+    smoke = check_same_job(job, steps, log)
+    plan, config = plan_of(plans, log)
+    offer = _offer_of(job, plan.row)
+    notes = list(log.notes)
+    if smoke is not None:
+        notes.insert(0, smoke.note)
+    same = config.as_record() == plan.row["config"]
+    if plan.role == "today":
+        notes.append("the log is of the config in use today, not of the pick")
+    if not same:
+        changed = ", ".join(
+            f"{name} {value} (planned {plan.row['config'][name]})"
+            for name, value in config.as_record().items()
+            if value != plan.row["config"][name]
+        )
+        notes.append(f"not made as planned: {changed}; predicted is what was run")
+    recorded = None
+    if same and run_dir is not None:
+        recorded = _as_recorded(price(job, offer, config), plan.row)
+    return Planned(job, run_dir, config, offer, recorded, tuple(notes), smoke)
+
+
+def _at_its_batch(job: Job, plans: list[Plan], log: RunLog) -> tuple[Job, list[Plan]]:
+    """The job and the plans at the global batch that the log is of: the job's, else today's."""
+    today = [plan for plan in plans if plan.role == "today"]
+    if job.today_batch is None or not today:
+        return job, plans
+    others = [plan for plan in plans if plan.role != "today"]
+    if others and _is_of(job, log):
+        return job, others
+    return (job.as_today, today) if _is_of(job.as_today, log) else (job, others or today)
+
+
+def _is_of(job: Job, log: RunLog) -> bool:
+    try:
+        check_same_job(job, job.steps, log)
+    except InputError:
+        return False
+    return True
+
+
+def _offer_of(job: Job, row: Any) -> Offer:  # noqa: ANN401 - a recorded row
+    """The job's offer, or the machine that it runs on today, that a recorded row is on."""
+    known = (*job.offers, job.today_offer) if job.today_offer else job.offers
+    wanted = (row["device"], row["device_count"], row["spot"], row.get("instance") or "")
+    same = (o for o in known if (o.device.name, o.count, o.spot, o.instance) == wanted)
+    return next(same, job.offers[0])
+
+
+def planned_on(
+    planned: Planned, offer: Offer, calibration: Calibration
+) -> tuple[Config, Estimated]:
+    """The planned configuration on a machine, and its bill there; as recorded where it can be."""
+    job, config = planned.job, planned.config
+    same = offer == planned.offer
+    if not same and not offer.device.peak_flop_per_s(config.precision):
+        other = "fp16" if offer.device.fp16_flop_per_s else "fp32"
+        config = config.with_knobs(precision=other)
+    if offer.count != planned.offer.count:
+        per_device = job.global_batch_size // offer.count
+        micro = math.gcd(config.micro_batch_size, per_device)
+        config = config.with_knobs(
+            micro_batch_size=micro,
+            gradient_accumulation_steps=per_device // micro,
+            sharding="none" if offer.count == 1 else config.sharding
+            if planned.offer.count > 1 else "ddp",
+        )  # fmt: skip
+    row = planned.recorded if same else None
+    return config, row or price(job, offer, config, calibration)
+
+
+def price(
+    job: Job, offer: Offer, config: Config, calibration: Calibration | None = None
+) -> Estimated:
+    """One configuration's bill."""
+    return CostModel(job, calibration).price(Candidates.of([(offer, config)])).estimate(0)
+
+
+def _as_recorded(row: Estimated, recorded: Any) -> Estimated:  # noqa: ANN401 - a recorded row
+    """The estimate with what the run's answer said, which is what was promised."""
+    memory = {name: recorded["memory_bytes"][name] for name in MemoryParts.__dataclass_fields__}
+    time = {name: recorded["time_s"][name] for name in TimeParts.__dataclass_fields__}
+    return replace(
+        row,
+        basis=recorded["basis"],
+        duration_s=Spread(**recorded["duration_s"]),
+        cost_usd=Spread(**recorded["cost_usd"]),
+        step_time_s=recorded["step_time_s"],
+        tokens_per_s=recorded["tokens_per_s"],
+        bound_by=bound_of(TimeParts(**time), row.step_bound),
+        time_s=TimeParts(**time),
+        memory_bytes=MemoryParts(**memory),
+        checkpoints=recorded["checkpoints"],
+        reserved_bytes=recorded.get("reserved_bytes", row.reserved_bytes),
+    )
+
+
+def machine_of(named: str | None, count: int | None, planned: Planned) -> Offer:
+    """The machine that the log was made on: as told, as the log says, else as planned."""
+    if named is None or (named == "mps" and planned.offer.device.vendor == "apple"):
+        return planned.offer
+    if named == "cpu":
+        here = [o for o in (planned.offer, *planned.job.offers) if o.device.name == "cpu"]
+        if here:
+            return here[0]
+        msg = (
+            f"the run is on the CPU, and {planned.offer.label} was planned: it shows that the job "
+            "starts and trains, and its times say nothing of that machine"
+        )
+        raise InputError(msg, "--gpu NAME compares anyway")
+    entry = as_devices(machine_entry(named))
+    device = find_device(str(entry["gpu"]))
+    count = entry.get("count") or count or planned.offer.count
+    offers = (planned.offer, *planned.job.offers)
+    for offer in offers:
+        if (offer.device.name, offer.count) == (device.name, count):
+            return offer
+    if planned.job.global_batch_size % count:
+        msg = f"{count} devices cannot share a global batch of {planned.job.global_batch_size}"
+        raise InputError(msg, "name the machine as NAME:N, N its devices")
+    price = price_for(device.name, count)
+    host = default_host(count, device, planned.job.storage)
+    usd = price.usd_per_hour if price else 0.0
+    return Offer(device, count, usd, host, price.source if price else UNKNOWN_PRICE,
+                 price.as_of if price else None)  # fmt: skip

@@ -1,0 +1,148 @@
+"""What verified runs of a job measured, kept under `$AUTOTUNE_HOME` as evidence of later ones.
+
+One file for everything with the same model, method, row lengths and software, wherever the model's
+folder lies and however it was typed: rows, epochs and the global batch may differ, and so may the
+machine, which each Observation names. They go the way of a job file's `evidence:`, so another
+machine gets what carries over, with a wider interval. A later log of the same training replaces the
+earlier one. Times that a busy machine spoiled are kept, and say why they teach nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+from autotune.app.runs.folder import write_text
+from autotune.catalog.home import home_dir
+from autotune.domain.config import KNOBS
+from autotune.domain.errors import InputError
+from autotune.domain.job import Assumption
+from autotune.domain.observation import MemoryKind, Observation, Quantity
+from autotune.evidence.log.run_log import MARKED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from autotune.domain.job import Job
+
+FOLDER = "verified"
+VERIFIED = "verified"  # fact of an Observation that came this way
+MOST_RUNS = 50
+MAX_BYTES = 10_000_000
+
+
+def store_of(job: Job) -> Path:
+    """The file that verified runs of such a job are kept in."""
+    software = replace(job.software, name="", as_of="")  # by its versions
+    work = (job.method, job.max_length, job.padding, job.lengths.quantiles, job.pretokenized)
+    facts = repr((job.model.fingerprint, work, job.storage, software))
+    exact = hashlib.sha256(facts.encode()).hexdigest()[:16]
+    plain = "".join(c if c.isalnum() else "-" for c in job.model.family)
+    return home_dir() / FOLDER / f"{plain[:40]}-{exact}.json"
+
+
+def remember(job: Job, training: str, observations: tuple[Observation, ...]) -> Path:
+    """Keep what a training measured, in the place of what an earlier log of it did."""
+    path = store_of(job)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    runs, _ = _read(path)
+    runs.pop(training, None)
+    runs[training] = observations
+    kept = list(runs.items())[-MOST_RUNS:]
+    content = {
+        "schema_version": 1,
+        "model": job.model.name,
+        "runs": [{"log": name, "observations": [asdict(o) for o in own]} for name, own in kept],
+    }
+    write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    return path
+
+
+def with_verified(job: Job, *, but: str = "") -> Job:
+    """The job with what verified runs of it measured as further evidence.
+
+    but: a training that is left out.
+    """
+    path = store_of(job)
+    runs, damaged = _read(path)
+    if damaged:
+        note = Assumption("evidence", "verified runs left out", f"{path} is damaged")
+        return replace(job, assumed=(*job.assumed, note))
+    known = [own for name, own in runs.items() if name != but]
+    usable = [[o for o in own if MARKED not in o.facts] for own in known]
+    notes = [*_taken(usable, path), *_spoiled(known, path)]
+    evidence = [observation for own in usable for observation in own]
+    return replace(job, evidence=(*job.evidence, *evidence), assumed=(*job.assumed, *notes))
+
+
+def _taken(usable: Sequence[Sequence[Observation]], path: Path) -> list[Assumption]:
+    count = sum(bool(own) for own in usable)
+    if not count:
+        return []
+    what = f"{count} verified run{'s' * (count != 1)}"
+    why = f"measured before on such a job; delete {path} to forget them"
+    return [Assumption("evidence", what, why)]
+
+
+def _spoiled(known: Sequence[Sequence[Observation]], path: Path) -> list[Assumption]:
+    reasons = [next((str(o.facts[MARKED]) for o in own if MARKED in o.facts), "") for own in known]
+    reasons = [reason for reason in reasons if reason]
+    if not reasons:
+        return []
+    count = len(reasons)
+    what = f"the times of {count} verified run{'s' * (count != 1)} left out"
+    why = f"the machine was busy with other work: {reasons[-1]}; delete {path} to forget them"
+    return [Assumption("evidence", what, why)]
+
+
+def without_verified(job: Job) -> Job:
+    """The job with only the evidence that it states itself."""
+    return replace(job, evidence=tuple(o for o in job.evidence if VERIFIED not in o.facts))
+
+
+def _read(path: Path) -> tuple[dict[str, tuple[Observation, ...]], bool]:
+    """Observations by training, the oldest first, and whether the file is damaged."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            return {}, True
+        content = json.loads(path.read_text(encoding="utf-8"))
+        runs = {
+            str(run["log"]): tuple(_observation(entry) for entry in run["observations"])
+            for run in content["runs"]
+        }
+    except (FileNotFoundError, NotADirectoryError):
+        return {}, False
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, InputError):
+        return {}, True
+    return runs, False
+
+
+def _observation(entry: Any) -> Observation:  # noqa: ANN401 - parsed JSON
+    """An Observation of finite numbers and known knobs. Raises for anything else."""
+    value = entry["value"]
+    numeric = isinstance(value, int | float) and not isinstance(value, bool)
+    if not numeric or not math.isfinite(value) or value <= 0:
+        msg = "not a measurement"
+        raise ValueError(msg)
+    if entry["quantity"] not in get_args(Quantity):
+        msg = "not a quantity"
+        raise ValueError(msg)
+    if entry["kind"] not in (None, *get_args(MemoryKind)):
+        msg = "not a kind of memory"
+        raise ValueError(msg)
+    knobs: dict[str, object] = {
+        name: KNOBS[name].parse(own) for name, own in dict(entry["knobs"]).items()
+    }
+    return Observation(
+        id=str(entry["id"]),
+        quantity=cast("Quantity", entry["quantity"]),
+        value=float(value),
+        provenance=str(entry["provenance"]),
+        kind=cast("MemoryKind | None", entry["kind"]),
+        knobs=knobs,
+        facts=dict(entry["facts"]),
+    )

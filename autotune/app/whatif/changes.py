@@ -1,0 +1,268 @@
+"""What could be changed so that a job fits: machines and the contract itself; a change as such.
+
+A change is an edit of (job, space); two of them one after the other are a pair. Rungs are changes
+of which the first that fits is the one to name: the mildest comes first.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from autotune.catalog.devices import default_host, find_device
+from autotune.catalog.prices.prices import age_days, price_for, sold_counts
+from autotune.catalog.prices.table import INDICATIVE
+from autotune.domain.candidates import OFFER
+from autotune.domain.device import Offer
+from autotune.domain.space import SearchSpace
+from autotune.domain.units import GB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from autotune.cost.model import Bill
+    from autotune.domain.config import KnobValue
+    from autotune.domain.job import Job
+
+Question = tuple["Job", SearchSpace]
+Kind = Literal["setting", "lock", "machine", "quality"]
+Rungs = tuple["Change", ...]
+
+SPLIT = ("micro_batch_size", "gradient_accumulation_steps")
+COUNTS = (1, 2, 4, 8)  # devices in one host that clouds sell
+SHORTEST = 64  # tokens; rows shorter than this train nothing useful
+LOWEST_RANK = 4
+MOST_RUNGS = 3
+MOST_DEVICES = 3  # of which more pieces are tried
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One edit. frees: knobs whose found value is what changes. label: what else changes.
+
+    key, value: of a single change, as `--set` takes it; a lever's value is what the search finds.
+    note: what to know of it. closed: values of a lever that the search leaves alone until opened.
+    """
+
+    kind: Kind
+    edit: Callable[[Question], Question]
+    frees: tuple[str, ...] = ()
+    label: str = ""
+    apply: str = ""
+    key: str = ""
+    value: str = ""
+    note: str = ""
+    closed: tuple[KnobValue, ...] = ()
+
+    def then(self, other: Change) -> Change:
+        """Both, one after the other."""
+        return Change(
+            "quality" if "quality" in {self.kind, other.kind} else self.kind,
+            lambda question: other.edit(self.edit(question)),
+            (*self.frees, *(name for name in other.frees if name not in self.frees)),
+            " and ".join(part for part in (self.label, other.label) if part),
+            " ".join(part for part in (self.apply, other.apply) if part),
+            self.key,
+            self.value,
+            "; ".join(part for part in (self.note, other.note) if part),
+            self.closed,
+        )
+
+
+def more_devices(question: Question) -> list[Rungs]:
+    """More pieces of the devices that the job already names, as few as will do.
+
+    A device that the job has as many of as one host holds makes no ladder.
+    """
+    offers = question[0].offers
+    most = {offer.device.name: offer for offer in sorted(offers, key=lambda own: own.count)}
+    ladders = (
+        tuple(
+            Change(
+                "machine", _offered((more,)), ("sharding",), f"on {more.label}",
+                f"--gpu {more.device.name}:{count}",
+            )
+            for count in COUNTS
+            if count > offer.count and (more := _more_of(offer, count)) is not None
+        )
+        for offer in list(most.values())[:MOST_DEVICES]
+        if not offer.device.is_cpu
+    )  # fmt: skip
+    return [rungs for rungs in ladders if rungs]
+
+
+def _more_of(offer: Offer, count: int) -> Offer | None:
+    """So many of the offer's device, at the catalogue's price or at that of each one now.
+
+    None where machines of the device are sold, and none with so many.
+    """
+    sold = sold_counts(offer.device.name, spot=offer.spot)
+    if sold and count not in sold:
+        return None
+    price = price_for(offer.device.name, count, spot=offer.spot)
+    asked, scaled, age = False, offer.count, None
+    rate = offer.usd_per_hour / offer.count * count
+    source = f"{offer.price_source}, times {count / offer.count:g}"
+    if price is not None and offer.price_as_of is not None:
+        rate, source = price.usd_per_hour, price.source
+        asked, scaled = price.kind in INDICATIVE, price.scaled_from
+        age = age_days(price.as_of)
+    return replace(
+        offer,
+        count=count,
+        instance="",
+        usd_per_hour=rate,
+        price_source=source,
+        price_asked=asked,
+        price_scaled_from=scaled,
+        price_age_days=age,
+        host=replace(default_host(count, offer.device), wsl=offer.host.wsl),
+    )
+
+
+HOST_PARTS = {"disk": "disk_bytes", "ram": "ram_bytes"}  # of a host, that may be short
+
+
+def larger_host(bill: Bill, short: str) -> Change:
+    """The job's own machines with the least disk or memory of the host under which one fits."""
+    part = HOST_PARTS[short]
+    have = np.asarray([getattr(offer.host, part) for offer in bill.candidates.levels[OFFER]])
+    lacking = bill.disk_short_bytes if short == "disk" else bill.ram_short_bytes
+    needed = have[bill.candidates.codes[OFFER]] + lacking
+    of_these = (bill.memory_violation <= 0) & (lacking > 0)
+    least = float(np.min(needed, where=of_these, initial=np.inf))
+    size = _rounded_up(least) if math.isfinite(least) else 0.0
+
+    def edited(question: Question) -> Question:
+        job, space = question
+        offers = tuple(
+            replace(offer, host=replace(offer.host, **{part: max(size, getattr(offer.host, part))}))
+            for offer in job.offers
+        )
+        return replace(job, offers=offers), space
+
+    what = "a disk" if short == "disk" else "RAM"
+    label = f"{what} of {size / GB:,.0f} GB (hardware.host.{short})"
+    return Change("machine", edited, (), label, key=short)
+
+
+def _rounded_up(size: float) -> float:
+    """[bytes] with two digits, and whole GB."""
+    step = max(10.0 ** (math.floor(math.log10(max(size, 1.0))) - 1), GB)
+    return math.ceil(size / step) * step
+
+
+def other_machines(count: int) -> Change | None:
+    """Every priced machine with so many devices, instead of the job's own."""
+    from autotune.app.job.machines import priced_devices
+
+    offers = tuple(o for o in (_priced(name, count) for name in priced_devices()) if o is not None)
+    frees = ("sharding",) if count > 1 else ()
+    return Change("machine", _offered(offers), frees) if offers else None
+
+
+def _priced(name: str, count: int) -> Offer | None:
+    device = find_device(name)
+    price = price_for(name, count)
+    if price is None or price.scaled_from:
+        return None
+    return Offer(
+        device=device,
+        count=count,
+        usd_per_hour=price.usd_per_hour,
+        host=default_host(count, device),
+        price_source=price.source,
+        price_as_of=price.as_of,
+        price_age_days=age_days(price.as_of),
+        price_asked=price.kind in INDICATIVE,
+    )
+
+
+def _offered(offers: tuple[Offer, ...]) -> Callable[[Question], Question]:
+    """Other offers. Locks that only another number of devices can keep are dropped with them."""
+
+    def elsewhere(question: Question) -> Question:
+        job, space = question
+        gone = {"sharding", SPLIT[1]} if {o.count for o in job.offers} != {offers[0].count} else ()
+        lock = {name: value for name, value in job.lock.items() if name not in gone}
+        return replace(job, offers=offers, lock=lock), space
+
+    return elsewhere
+
+
+def contract_changes(job: Job) -> list[Rungs]:
+    """Changes of the contract that save memory or make a native precision valid."""
+    method = job.method
+    found: list[Rungs] = []
+    if method.kind == "full":
+        targets = tuple(linear.name for linear in job.model.linears if linear.adaptable)
+        lora: dict[str, Any] = {"kind": "lora", "rank": 16, "alpha": 32.0, "targets": targets}
+        as_lora = "--set method.kind=lora --set method.rank=16"
+        found.append((_method("LoRA rank 16, not full fine-tuning", as_lora, **lora),))
+        if method.base == "16bit":
+            wide = "base 32bit: fp32 weights under autocast"
+            found.append((_method(wide, "--set method.base=32bit", base="32bit"),))
+        qlora = "--set method.kind=qlora --set method.rank=16"
+        found.append((_method("QLoRA rank 16: an nf4 base", qlora, **lora, base="nf4"),))
+    else:
+        found += _smaller_bases(job)
+        ranks = _halved(method.rank, LOWEST_RANK)
+        found.append(
+            tuple(
+                _method(f"rank {r}, not {method.rank}", f"--set method.rank={r}", rank=r)
+                for r in ranks
+            )
+        )
+    lengths = _halved(job.max_length, SHORTEST)
+    found.append(tuple(_length_change(job.max_length, length) for length in lengths))
+    return [rungs for rungs in found if rungs]
+
+
+def _smaller_bases(job: Job) -> Iterator[Rungs]:
+    """Quantised bases below the job's own, where bitsandbytes is there to hold them."""
+    if job.software.bitsandbytes is None:
+        return
+    if job.method.base in {"16bit", "32bit"}:
+        yield (_method("an int8 base", "--set method.base=int8", base="int8"),)
+    if job.method.base != "nf4":
+        yield (_method("QLoRA: an nf4 base", "--set method.base=nf4", base="nf4"),)
+
+
+def _halved(start: int, least: int) -> list[int]:
+    values: list[int] = []
+    value = start // 2
+    while value >= least and len(values) < MOST_RUNGS:
+        values.append(value)
+        value //= 2
+    return values
+
+
+def _method(label: str, apply: str, **fields: Any) -> Change:  # noqa: ANN401 - fields of Method
+    def edited(question: Question) -> Question:
+        job, space = question
+        return replace(job, method=replace(job.method, **fields)), space
+
+    return Change("quality", edited, (), label, apply)
+
+
+def _length_change(now: int, length: int) -> Change:
+    def edited(question: Question) -> Question:
+        return shorter(question[0], length), question[1]
+
+    label = f"max_length {length:,}, not {now:,}"
+    return Change("quality", edited, (), label, f"--set data.max_length={length}")
+
+
+def shorter(job: Job, max_length: int) -> Job:
+    """The job with rows cut to fewer tokens."""
+    cut = tuple(min(length, float(max_length)) for length in job.lengths.quantiles)
+    lengths = replace(
+        job.lengths,
+        quantiles=cut,
+        mean=min(sum(cut) / len(cut), job.lengths.mean),
+        maximum=min(job.lengths.maximum, max_length),
+    )
+    return replace(job, max_length=max_length, lengths=lengths)

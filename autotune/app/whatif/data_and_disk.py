@@ -1,0 +1,198 @@
+"""Changes around the job that no knob makes: where data and checkpoints lie, how rows are padded.
+
+Each is credited with what the cost model says it can physically give, the others given (Shapley),
+and none is applied. A change of the global batch is priced as well, and named as the user's.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autotune.app.whatif.waterfall import Edit, State, waterfall_between
+from autotune.catalog.local import LOCAL_READ_BYTES_PER_S
+from autotune.catalog.text_tokens import BYTES_PER_TOKEN
+from autotune.cost.model import CostModel
+from autotune.cost.time.data import TOKENISED_BYTES, TOKENISED_PER_CORE_S
+from autotune.domain.answer.waterfall import SideOption
+from autotune.domain.errors import InputError
+from autotune.domain.units import MB, format_bytes, format_count, format_seconds
+from autotune.search.selection import best_index
+from autotune.space.enumerate import enumerate_candidates
+from autotune.space.rules import CUDA_GRAPH_MODES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autotune.app.whatif.waterfall import PriceStates
+    from autotune.domain.calibration import Calibration
+    from autotune.domain.job import Job
+    from autotune.domain.space import SearchSpace
+
+NVME_WRITE_BYTES_PER_S = LOCAL_READ_BYTES_PER_S  # assumption: a local disk writes as it reads
+NOTHING = 0.005  # share of the run below which a change is worth about nothing
+
+
+def side_options(
+    pick: State, price: PriceStates, space: SearchSpace, calibration: Calibration
+) -> tuple[SideOption, ...]:
+    """What could be changed around the pick, the largest saving first."""
+    if not pick.job.steps:
+        return ()
+    edits = list(_edits(pick))
+    found: list[SideOption] = []
+    if edits:
+        fall = waterfall_between(pick, edits, price)
+        texts = {edit.name: edit.note for edit in edits}
+        found = [
+            SideOption(
+                step.change, step.before, step.after, step.duration_s, step.cost_usd,
+                _worth(step.duration_s, fall.start_s) + texts.get(step.change, step.note),
+                _APPLY.get(step.change, ""),
+            )
+            for step in fall.steps
+        ]  # fmt: skip
+    other = _other_batch(pick, space, calibration, price)
+    return (*found, *((other,) if other else ()))
+
+
+_APPLY = {
+    "data.storage": "copy the data set to the machine's own disk before the run",
+    "data.pretokenized": "tokenise once on a machine without a GPU; data.pretokenized: true",
+    "data.padding": "a collator that pads to the longest row: --set data.padding=longest",
+    "checkpoint disk": "output_dir on the machine's own disk, copied away between saves",
+}
+
+
+def _worth(change_s: float, whole_s: float) -> str:
+    return "worth about nothing: " if abs(change_s) < NOTHING * whole_s else ""
+
+
+def _edits(pick: State) -> Iterator[Edit]:
+    """In this order: what is copied depends on whether rows are tokenised."""
+    job, host = pick.job, pick.offer.host
+    if not job.pretokenized:
+        yield Edit("data.pretokenized", "false", "true", _tokenised, ("offer.host",),
+                   note=_tokenising_text(job))  # fmt: skip
+    if job.storage == "network":
+        yield Edit("data.storage", "network", "local", _staged, ("offer.host",),
+                   note=_staging_text(pick))  # fmt: skip
+    if job.padding == "max_length":
+        yield Edit("data.padding", "max_length", "longest", _padded_less, ("micro_batch_size",),
+                   note="the device computes padding like any other token")  # fmt: skip
+    if host.checkpoint_write_bytes_per_s < NVME_WRITE_BYTES_PER_S:
+        before, after = (
+            f"{rate / MB:.0f} MB/s"
+            for rate in (host.checkpoint_write_bytes_per_s, NVME_WRITE_BYTES_PER_S)
+        )
+        yield Edit("checkpoint disk", before, after, _faster_disk, ("offer.host",),
+                   note="an assumed local NVMe disk; what lies only there is lost with the "
+                   "machine")  # fmt: skip
+
+
+def _tokenised(state: State) -> State:
+    return replace(state, job=replace(state.job, pretokenized=True))
+
+
+def _padded_less(state: State) -> State:
+    """Batches of changing shape: what needs one shape gives way to plain compiling."""
+    config = state.config
+    if config.compile in CUDA_GRAPH_MODES and config.packing == "off":
+        config = config.with_knobs(compile="default")
+    return replace(state, job=replace(state.job, padding="longest"), config=config)
+
+
+def _staged(state: State) -> State:
+    """On the local disk, after one copy at the rate of the network."""
+    host = state.offer.host
+    local = max(host.storage_read_bytes_per_s, float(LOCAL_READ_BYTES_PER_S))
+    return replace(
+        state,
+        job=replace(state.job, storage="local"),
+        offer=replace(state.offer, host=replace(host, storage_read_bytes_per_s=local)),
+        extra_s=state.extra_s + stored_bytes(state.job) / host.storage_read_bytes_per_s,
+    )
+
+
+def _faster_disk(state: State) -> State:
+    host = replace(state.offer.host, checkpoint_write_bytes_per_s=float(NVME_WRITE_BYTES_PER_S))
+    return replace(state, offer=replace(state.offer, host=host), other_disk=True)
+
+
+def stored_bytes(job: Job) -> float:
+    """[bytes] of the data set as it lies on the storage: tokens where it is tokenised, else text.
+
+    Source: derived: rows x what a row takes.
+    """
+    if job.pretokenized:
+        return job.rows * job.lengths.mean * TOKENISED_BYTES
+    return job.rows * (job.row_bytes or job.lengths.mean * BYTES_PER_TOKEN)
+
+
+def _tokenising_text(job: Job) -> str:
+    seconds = job.rows * job.lengths.mean / TOKENISED_PER_CORE_S
+    return f"all rows take {format_seconds(seconds)} of one core, before the run or in it"
+
+
+def _staging_text(pick: State) -> str:
+    job, host = pick.job, pick.offer.host
+    size, rate = stored_bytes(job), host.storage_read_bytes_per_s
+    seconds = CostModel(job).price(pick.candidates).duration_s[0]
+    tokens = job.rows * job.lengths.mean * TOKENISED_BYTES
+    ready = "" if job.pretokenized else f" ({format_bytes(tokens)} once tokenised)"
+    needed = size * max(job.epochs, 1.0) / max(float(seconds), 1.0)
+    return (
+        f"the run reads {needed / MB:.2g} MB/s and the storage gives {rate / MB:.0f} MB/s; "
+        f"copying {format_bytes(size)}{ready} takes {format_seconds(size / rate)}, which is counted"
+    )
+
+
+def _other_batch(
+    pick: State, space: SearchSpace, calibration: Calibration, price: PriceStates
+) -> SideOption | None:
+    """The global batch that an entry of the evidence speaks of, else twice the job's."""
+    job = pick.job
+    batch = _seen_batch(job) or 2 * job.global_batch_size
+    if batch > job.rows:
+        return None
+    steps = math.ceil(job.epochs * math.ceil(job.rows / batch))
+    other = replace(
+        job, global_batch_size=batch, steps=steps, offers=(pick.offer,), today=None, lock={}
+    )
+    try:
+        found = enumerate_candidates(other, space)
+    except InputError:
+        return None
+    bill = CostModel(other, calibration).price(found.candidates)
+    index = best_index(bill, "time", other.limits).index
+    if index is None:
+        return None
+    before_s, before_usd = price([pick])
+    row = bill.estimate(index)
+    return SideOption(
+        "train.global_batch_size", str(job.global_batch_size), str(batch),
+        row.duration_s.p50 - float(before_s[0]), row.cost_usd.p50 - float(before_usd[0]),
+        f"{format_count(steps)} steps instead of {format_count(job.steps)}: your decision, because "
+        "it changes what is learned, and the learning rate with it",
+        f"--set train.global_batch_size={batch}", yours=True,
+    )  # fmt: skip
+
+
+def _seen_batch(job: Job) -> int | None:
+    """Another global batch that a stated config of the evidence makes."""
+    for observation in job.evidence:
+        stated = observation.facts.get("or_config")
+        for knobs in (stated, observation.knobs):
+            if not isinstance(knobs, dict):
+                continue
+            micro, accumulation = (
+                knobs.get(name) for name in ("micro_batch_size", "gradient_accumulation_steps")
+            )
+            count = observation.facts.get("n_gpus")
+            if micro is None or accumulation is None or not isinstance(count, int):
+                continue
+            batch = int(micro) * int(accumulation) * count
+            if batch != job.global_batch_size:
+                return batch
+    return None

@@ -1,0 +1,158 @@
+"""Why the pick is the pick: what each knob's best other value would cost, everything else kept."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from autotune.cost.time.break_even import break_even_steps
+from autotune.domain.answer.recommendation import Decisive
+from autotune.domain.config import KNOBS
+from autotune.domain.units import format_bytes, format_count, format_seconds
+from autotune.search.selection import TIE
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from autotune.cost.model import Bill
+    from autotune.domain.job import Job
+    from autotune.domain.outcome import Estimated
+
+DERIVED = {"gradient_accumulation_steps", "checkpoint_every_steps", "save_total_limit"}
+DISK_SHARE = 0.5  # of an assumed disk: checkpoints that take more are worth a word
+LOCKED, ALONE = "locked by the job", "the only value that is valid here"
+UNSEARCHED = frozenset({LOCKED, ALONE})
+RELEVANT_FRACTION = 0.002  # changes below 0.2 % of the duration are "no difference"
+
+
+def reasons(bill: Bill, pick: int) -> dict[str, str]:
+    """One clause per knob: what the best other value of that knob alone would cost.
+
+    Only knobs with more than one value in the space have an alternative.
+    """
+    found: dict[str, str] = {}
+    for name in KNOBS:
+        if name in DERIVED:
+            continue
+        others = _one_knob_away(bill, pick, name)
+        if len(others):
+            found[name] = _clause(bill, pick, name, others)
+        elif name in bill.job.lock:
+            found[name] = LOCKED
+        else:
+            found[name] = ALONE
+    found["compile"] += _break_even(bill, pick)
+    found |= derived_reasons(bill.job, bill.estimate(pick))
+    return found
+
+
+def _break_even(bill: Bill, pick: int) -> str:
+    """After how many steps compiling has paid for itself, where the pick compiles."""
+    mode = bill.candidates.value("compile", pick)
+    eager = [
+        int(other)
+        for other in _one_knob_away(bill, pick, "compile")
+        if bill.candidates.value("compile", int(other)) == "off"
+    ]
+    if mode == "off" or not eager:
+        return ""
+    steps = break_even_steps(bill, pick, eager[0])
+    if not math.isfinite(steps):
+        return ""
+    once = format_seconds(bill.at("startup", "compile_s", pick))
+    paid = f"{once} of compiling are paid back after {format_count(steps)} steps"
+    return f"; {paid}, if it gains what is expected: no public run measured that"
+
+
+def _one_knob_away(bill: Bill, pick: int, name: str) -> np.ndarray:
+    import numpy as np
+
+    same = np.ones(len(bill), np.bool_)
+    for axis, codes in bill.candidates.codes.items():
+        if axis not in {name, *DERIVED}:
+            same &= codes == codes[pick]
+    same &= bill.candidates.codes[name] != bill.candidates.codes[name][pick]
+    return np.flatnonzero(same)
+
+
+def _clause(bill: Bill, pick: int, name: str, others: np.ndarray) -> str:
+    import numpy as np
+
+    fitting = others[bill.feasible[others]]
+    if not len(fitting):
+        nearest = int(others[np.argmin(bill.memory_violation[others])])
+        over = float(bill.memory_bytes[nearest] - bill.usable_bytes[nearest])
+        value = bill.candidates.value(name, nearest)
+        if over > 0:
+            return f"{value} would need {format_bytes(over)} more than there is"
+        return f"{value} would not fit safely"
+    best = int(fitting[np.argmin(bill.duration_s[fitting])])
+    value = bill.candidates.value(name, best)
+    extra = float(bill.duration_s[best] - bill.duration_s[pick])
+    if abs(extra) < RELEVANT_FRACTION * float(bill.duration_s[pick]):
+        saved = float(bill.memory_bytes[best] - bill.memory_bytes[pick])
+        if saved > 0.01 * float(bill.memory_bytes[pick]):
+            return f"as fast as {value}, and {format_bytes(saved)} smaller"
+        return f"no difference to {value}"
+    if extra < 0:
+        tie = -extra <= TIE * float(bill.duration_s[pick])
+        untried = " by the formula; it was not tried, or did not fit when traced"
+        why = ", within the tie: simpler wins" if tie else untried
+        return f"{value} would be {format_seconds(-extra)} faster{why}"
+    return f"{value} would take {format_seconds(extra)} longer"
+
+
+def derived_reasons(job: Job, row: Estimated) -> dict[str, str]:
+    """Why the closed forms of a row are what they are, by the row's own seconds."""
+    offer, micro = row.offer, row.config.micro_batch_size
+    interval = min(row.config.checkpoint_every_steps, row.steps)
+    interval_s = interval * row.step_time_s
+    split = f"{micro} x accumulation x {offer.count} device(s) = {job.global_batch_size}"
+    kept = "what the disk holds, two at most"
+    if not job.steps:
+        checkpoints = kept = "nothing is saved: there are no training steps"
+    elif "checkpoint_every_steps" in job.lock:
+        checkpoints = LOCKED
+    elif interval >= job.steps:
+        checkpoints = f"one save, at the end: all steps take {format_seconds(interval_s)}"
+    elif offer.spot:
+        checkpoints = f"every {format_seconds(interval_s)}: saves against work lost (Young/Daly)"
+    else:
+        checkpoints = f"at most {format_seconds(interval_s)} of work to lose (max_lost_work)"
+    return {
+        "gradient_accumulation_steps": f"makes the global batch exactly: {split}",
+        "checkpoint_every_steps": checkpoints,
+        "save_total_limit": LOCKED if "save_total_limit" in job.lock else kept,
+    }
+
+
+def ram_note(bill: Bill, index: int) -> tuple[str, ...]:
+    """What to say of what is offloaded to the host's memory; nothing where nothing is."""
+    row = bill.estimate(index)
+    host, needed = row.offer.host, bill.at("memory", "host_bytes", index)
+    if needed <= 0:
+        return ()
+    away = (
+        f"offload {row.config.offload} takes about {format_bytes(needed)} of the host's memory; "
+        "its time is a model of bus and processor, off by a factor of two where it could be checked"
+    )
+    if "ram_bytes" not in host.assumed:
+        return (Decisive(away),)
+    rent = f"; nobody stated the memory of {row.offer.label}: rent that much"
+    return (Decisive(away + rent),)
+
+
+def disk_note(bill: Bill, index: int) -> tuple[str, ...]:
+    """What to say of checkpoints beside a disk that nobody stated; nothing where they are small."""
+    row = bill.estimate(index)
+    host = row.offer.host
+    kept = min(row.config.save_total_limit + 1, max(row.checkpoints, 1))
+    needed = kept * row.checkpoint_bytes
+    if "disk_bytes" not in host.assumed or needed <= DISK_SHARE * host.disk_bytes:
+        return ()
+    text = (
+        f"checkpoints take {format_bytes(needed)} of disk at once ({kept} of "
+        f"{format_bytes(row.checkpoint_bytes)}), and nobody stated the disk of "
+        f"{row.offer.label}: rent that much, or save fewer"
+    )
+    return (Decisive(text),)

@@ -1,0 +1,179 @@
+"""Settings that the search may not touch: closed knobs, locks, values left out of the space.
+
+Each is a change that opens it, as `--allow`, `--set` or a package that is installed does.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from autotune.app.whatif.changes import SPLIT, Change
+from autotune.catalog.software import INSTALLABLE
+from autotune.space.enumerate import PLAIN, knob_levels, why_closed, without
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.app.whatif.changes import Kind, Question
+    from autotune.domain.config import KnobValue
+    from autotune.domain.job import Job
+    from autotune.domain.space import SearchSpace
+
+# Knobs of the search that move memory, the usual first resort first.
+MEMORY_KNOBS = (
+    "micro_batch_size", "activation_checkpointing", "attention", "precision", "sharding", "compile",
+)  # fmt: skip
+
+
+def setting_changes(question: Question, wide: SearchSpace, pinned: set[str]) -> list[Change]:
+    """Knobs that are locked, closed, or left out of the space, each opened alone.
+
+    pinned: knobs that the user locked, whatever else the question holds fixed.
+    """
+    job, space = question
+    locked = (name for name in job.lock if name in pinned)
+    names = dict.fromkeys((*(name for name in PLAIN if name in job.lock), *MEMORY_KNOBS, *locked))
+    found = lever_changes(question)
+    for name in names:
+        if name == SPLIT[1] and SPLIT[0] in names:
+            continue
+        together = SPLIT if name in SPLIT else (name,)
+        if _is_shut(job, space, wide, name, together):
+            kind: Kind = "lock" if pinned & set(together) else "setting"
+            found.append(Change(kind, _opener(together, wide), together))
+    return found
+
+
+def lever_changes(question: Question) -> list[Change]:
+    """Every knob that stays closed until the user opens it, opened alone.
+
+    With a package that is missing, where a value needs one: it is then installed as well.
+    """
+    job, space = question
+    found = []
+    for name in space.values:
+        shut = closed_values(question, name)
+        able = tuple(value for value in shut if _runs(question, name, value))
+        if able:
+            found.append(_lever(name, able))
+        for package in missing_packages(job):
+            installed = _installed(package)(question)
+            more = tuple(v for v in shut if v not in able and _runs(installed, name, v))
+            if more:
+                found.append(_lever(name, more).then(package_change(package)))
+    return found
+
+
+def _lever(name: str, closed: tuple[KnobValue, ...]) -> Change:
+    return Change("setting", _opened(name), (name,), "", f"--allow {name}", name, closed=closed)
+
+
+def missing_packages(job: Job) -> list[str]:
+    """Optional packages that the job's software lacks and that open levers."""
+    return [name for name in INSTALLABLE if getattr(job.software, name) is None]
+
+
+def package_change(package: str) -> Change:
+    """The same job with one more package installed."""
+    version = ".".join(map(str, INSTALLABLE[package]))
+    word = package.replace("_", "-")
+    option = f"--set software.{package}={version}"
+    return Change(
+        "setting", _installed(package), (), f"with {word} installed", option,
+        note=f"needs {word}, which is not installed",
+    )  # fmt: skip
+
+
+def unlocked(name: str) -> Change:
+    """The same job without one lock."""
+
+    def edited(question: Question) -> Question:
+        job, space = question
+        return replace(job, lock=without(job.lock, name)), space
+
+    return Change("lock", edited, (name,), f"without the lock of {name}")
+
+
+def _installed(package: str) -> Callable[[Question], Question]:
+    def edited(question: Question) -> Question:
+        job, space = question
+        fields: dict[str, Any] = {package: INSTALLABLE[package]}
+        return replace(job, software=replace(job.software, **fields)), space
+
+    return edited
+
+
+def _runs(question: Question, name: str, value: KnobValue) -> bool:
+    """Whether some offer runs a closed value."""
+    job, space = question
+    return any(not why_closed(job, space, offer, name, value) for offer in job.offers)
+
+
+def closed_values(question: Question, name: str) -> tuple[KnobValue, ...]:
+    """Values of a knob that the search would try on some offer, were the knob opened.
+
+    What the user locked is no closed knob; what is kept because today's run has it so is: what a
+    trainer's own file states of an opt-in knob or of attention, and today's kernel of a job file.
+    """
+    job, space = question
+    if name in job.lock and not _kept_as_it_runs(job, name):
+        return ()
+    opened, _ = _opened(name)(question)
+    found: dict[KnobValue, None] = {}
+    for offer in job.offers:
+        tried = knob_levels(job, space, offer, name)
+        found |= dict.fromkeys(v for v in knob_levels(opened, space, offer, name) if v not in tried)
+    return tuple(found)
+
+
+def _kept_as_it_runs(job: Job, name: str) -> bool:
+    """Whether a lock is none of the user's: today's run states it, and nothing else."""
+    if job.origin is not None and name in PLAIN:
+        return True
+    if job.origin is not None:
+        return name == "attention" and job.origin.knobs.get(name) == job.lock[name]
+    return name == "attention" and name not in json.loads(job.spec or "{}").get("lock", {})
+
+
+def _opened(name: str) -> Callable[[Question], Question]:
+    """As `--allow` does."""
+
+    def edited(question: Question) -> Question:
+        job, space = question
+        return replace(job, lock=without(job.lock, name), allow=(*job.allow, name)), space
+
+    return edited
+
+
+def _is_shut(
+    job: Job, space: SearchSpace, wide: SearchSpace, name: str, together: tuple[str, ...]
+) -> bool:
+    """Whether freeing the knob adds values that could run."""
+    if any(part in job.lock for part in together):
+        return True
+    listed = space.values[name]
+    return bool(listed) and not set(wide.values[name]) <= set(listed)
+
+
+def _opener(names: tuple[str, ...], wide: SearchSpace) -> Callable[[Question], Question]:
+    def opened(question: Question) -> Question:
+        job, space = question
+        lock = {name: value for name, value in job.lock.items() if name not in names}
+        consent = [name for name in names if name in PLAIN]
+        values = {name: wide.values[name] for name in names if name in wide.values}
+        return (
+            replace(job, lock=lock, allow=(*job.allow, *consent)),
+            replace(space, values={**space.values, **values}),
+        )
+
+    return opened
+
+
+def all_settings(changes: list[Change]) -> Change:
+    """Every setting opened and every lock dropped."""
+    together = changes[0]
+    for change in changes[1:]:
+        together = together.then(change)
+    return together

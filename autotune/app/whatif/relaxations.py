@@ -1,0 +1,324 @@
+"""What would make a job fit that does not: one change at a time, each answered by the cost model.
+
+Everything the space holds was tried already, so a change opens something that was closed: a lock,
+a knob, another machine, or the contract itself (quality: the user's call, never applied). Where no
+single one suffices, two at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations, zip_longest
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.app.pricing import bills_of
+from autotune.app.whatif.changes import (
+    COUNTS,
+    HOST_PARTS,
+    SPLIT,
+    Change,
+    Question,
+    Rungs,
+    contract_changes,
+    larger_host,
+    more_devices,
+    other_machines,
+)
+from autotune.app.whatif.levers import all_settings, setting_changes
+from autotune.domain.answer.limits import odds
+from autotune.domain.answer.recommendation import Relaxation
+from autotune.domain.candidates import OFFER
+from autotune.search.near_misses import nearest_misses, short_of
+from autotune.search.selection import best_index, choosable, excess, figures
+from autotune.space.enumerate import PLAIN
+from autotune.space.file import load_space
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from autotune.cost.model import Bill
+    from autotune.domain.calibration import Calibration
+    from autotune.domain.config import Config, KnobValue
+    from autotune.domain.job import Job
+    from autotune.domain.outcome import Estimated, ShortOf
+    from autotune.domain.space import SearchSpace
+    from autotune.search.selection import Objective
+
+SHOWN = {"setting": 6, "machine": 4, "quality": 5}  # of each sort, in this order
+_SORTS = tuple(SHOWN)
+PAIRS = 3  # shown of each sort
+PAIR_RUNGS = 3  # of a ladder that is climbed together with another
+MACHINES = 3
+# Knobs of no consequence for what fits: a stated configuration leaves them to the closed forms.
+CLOSED_FORMS = ("checkpoint_every_steps", "save_total_limit")
+
+
+def relaxations(
+    job: Job, space: SearchSpace, calibration: Calibration | None = None,
+    objective: Objective = "cost",
+) -> tuple[Relaxation, ...]:  # fmt: skip
+    """Changes after which some candidate of the job fits, the soonest of each sort first.
+
+    First settings on the job's own machines, closed knobs among them, then other machines, then
+    changes of the contract. When no setting suffices alone, pairs of them, then all of them
+    together; the same for changes of the contract.
+    """
+    asked = _Asked((job, space), calibration, set(job.lock), dict(job.lock), objective)
+    return asked.answers()
+
+
+def relaxations_of(
+    job: Job, config: Config, calibration: Calibration | None = None, *, disk: bool = False
+) -> tuple[Relaxation, ...]:
+    """Changes after which exactly this configuration fits on the job's first offer.
+
+    disk: it is the disk that does not hold its checkpoints, not the device its step.
+    """
+    kept = config.as_dict()
+    if not disk:
+        kept = {k: v for k, v in kept.items() if k not in CLOSED_FORMS or k in job.lock}
+    stated = replace(job, lock=kept, offers=job.offers[:1])
+    pinned = set(job.lock) | (set(CLOSED_FORMS) if disk else set())
+    asked = _Asked((stated, load_space()), calibration, pinned, config.as_dict())
+    return asked.answers()
+
+
+class _Asked:
+    """One question: the job and space that do not fit, and what is known of them."""
+
+    def __init__(
+        self,
+        question: Question,
+        calibration: Calibration | None,
+        pinned: set[str],
+        before: dict[str, KnobValue],
+        objective: Objective = "cost",
+    ) -> None:
+        self.question = question
+        self.objective = objective
+        self.calibration = calibration
+        self.before = before
+        self.pinned = pinned
+        self.wide = load_space("extended")
+        self.settings = setting_changes(question, self.wide, pinned)
+        (self.bill,) = bills_of([question], calibration)
+        near = nearest_misses(self.bill, 1) if self.bill is not None else []
+        self.short_of = short_of(self.bill, near[0]) if self.bill is not None and near else None
+
+    def answers(self) -> tuple[Relaxation, ...]:
+        """All of them, in the order in which they are told."""
+        if self.short_of == "disk":
+            return self.of_the_disk()
+        found = self._same_training() + self._machines() + self._contract()
+        distinct = {(each.change, each.duration_s): each for each in found}.values()
+        ordered = sorted(distinct, key=lambda each: (_SORTS.index(_sort(each)), each.duration_s))
+        left = dict(SHOWN)
+        kept = []
+        for each in ordered:
+            left[_sort(each)] -= 1
+            if left[_sort(each)] >= 0:
+                kept.append(each)
+        return tuple(kept)
+
+    def of_the_disk(self) -> tuple[Relaxation, ...]:
+        """Fewer checkpoints, or a larger disk: what trains is not what is in the way."""
+        saves = [change for change in self.settings if set(change.frees) & set(CLOSED_FORMS)]
+        return (*self._first_of((change,) for change in saves), *self._larger_host())
+
+    def _larger_host(self) -> list[Relaxation]:
+        """The same machines with more of what their hosts lack, where a device holds the job."""
+        bill = self.bill
+        if bill is None:
+            return []
+        held = bill.memory_violation <= 0
+        lacking = {"disk": bill.disk_short_bytes, "ram": bill.ram_short_bytes}
+        short = [name for name, over in lacking.items() if bool((held & (over > 0)).any())]
+        return self._first_of((larger_host(bill, name),) for name in short)
+
+    def _same_training(self) -> list[Relaxation]:
+        found = self._first_of((change,) for change in self.settings)
+        if not found:
+            pairs = ((one.then(two),) for one, two in combinations(self.settings, 2))
+            found = _soonest_of(self._first_of(pairs))
+        if not found and len(self.settings) > 2:  # noqa: PLR2004 - more than a pair
+            found = self._fewest()
+        return found
+
+    def _fewest(self) -> list[Relaxation]:
+        """All settings opened at once, less those that it fits without."""
+        needed = list(self.settings)
+        (best,) = self._tried([all_settings(needed)])
+        for change in self.settings if best else ():
+            rest = [own for own in needed if own is not change]
+            (without,) = self._tried([all_settings(rest)]) if rest else (None,)
+            if without is not None:
+                best, needed = without, rest
+        return [best] if best else []
+
+    def _machines(self) -> list[Relaxation]:
+        more = self._first_of(more_devices(self.question))
+        return self._larger_host() + more + self._elsewhere()
+
+    def _contract(self) -> list[Relaxation]:
+        ladders = contract_changes(self.question[0])
+        found = self._first_of(ladders)
+        if found:
+            return found
+        others = [*more_devices(self.question), *((change,) for change in self.settings)]
+        pairs = [*combinations(ladders, 2), *((own, other) for own in ladders for other in others)]
+        found = self._first_of(_climbing(*pair) for pair in pairs)
+        if not found and self.settings:
+            together = (all_settings(self.settings),)
+            found = self._first_of(_climbing(own, together) for own in ladders)
+        return _soonest_of(found)
+
+    def _first_of(self, ladders: Iterable[Rungs]) -> list[Relaxation]:
+        """Of each ladder the mildest change that fits: all first rungs together, then the next."""
+        climbed = [rungs for rungs in ladders if rungs]
+        found: dict[int, Relaxation] = {}
+        for rung in range(max(map(len, climbed), default=0)):
+            trying = [
+                (number, rungs[rung])
+                for number, rungs in enumerate(climbed)
+                if number not in found and rung < len(rungs)
+            ]
+            tried = self._tried([change for _, change in trying])
+            found |= {n: told for (n, _), told in zip(trying, tried, strict=True) if told}
+        return [found[number] for number in sorted(found)]
+
+    def _tried(self, changes: Sequence[Change]) -> list[Relaxation | None]:
+        """Each change with the best that fits under it; None where nothing does."""
+        told: list[Relaxation | None] = []
+        for change, bill in zip(changes, self._priced(changes), strict=True):
+            if bill is None:
+                told.append(None)
+                continue
+            index = best_index(bill, self.objective, bill.job.limits).index
+            if index is None:
+                told.append(None)
+                continue
+            over = bill.ram_short_bytes if self._short(change) == "ram" else bill.disk_short_bytes
+            found = self._told(change, bill.estimate(index), float(over[index]))
+            told.append(found if found.change else None)
+        return told
+
+    def _elsewhere(self) -> list[Relaxation]:
+        """The cheapest priced machines on which the same job fits, one a device."""
+        job = self.question[0]
+        own = {(offer.device.name, offer.count) for offer in job.offers}
+        counts = (count for count in COUNTS if job.global_batch_size % count == 0)
+        changes = [change for count in counts if (change := other_machines(count)) is not None]
+        rows: list[tuple[Change, Estimated]] = []
+        for change, bill in zip(changes, self._priced(changes), strict=True):
+            found = _cheapest(bill, self.objective) if bill is not None else []
+            rows += [(change, row) for row in found if _machine(row) not in own]
+        rows.sort(key=lambda pair: (_late(job, pair[1]), pair[1].cost_usd.p50))
+        first = {row.offer.device.name: (change, row) for change, row in reversed(rows)}
+        chosen = sorted(first.values(), key=rows.index)[:MACHINES]
+        return [self._told(change, row) for change, row in chosen]
+
+    def _priced(self, changes: Sequence[Change]) -> list[Bill | None]:
+        """The bill of each changed question; None where nothing of it is valid."""
+        return bills_of([change.edit(self.question) for change in changes], self.calibration)
+
+    def _short(self, change: Change) -> ShortOf:
+        """What is short without a change, as far as this change is concerned."""
+        if change.key in HOST_PARTS:
+            return "ram" if change.key == "ram" else "disk"
+        return self.short_of or "memory"
+
+    def _told(self, change: Change, best: Estimated, over_host: float = 0.0) -> Relaxation:
+        """over_host: [bytes] by which it misses what its host lacks; below 0, what is left."""
+        knobs = [name for name in change.frees if self._differs(name, best)]
+        elsewhere = change.kind == "machine" and not change.label
+        label = [f"on {best.offer.label}"] if elsewhere else []
+        settings = [self._knob_words(name, best) for name in knobs if name != SPLIT[1]]
+        own = [change.label] if change.label else []
+        label += [*settings, *own] if change.kind == "setting" else [*own, *settings]
+        flags = [f"--gpu {best.offer.device.name}:{best.offer.count}"] if elsewhere else []
+        flags += _options(change.apply)
+        for name in knobs:
+            if name in PLAIN and name not in self.before:
+                flags += [] if f"--allow {name}" in flags else [f"--allow {name}"]
+            elif name != SPLIT[1] or name in self.before:
+                flags.append(f"--set {name}={best.config.as_dict()[name]}")
+        short = self._short(change)
+        needed, available = best.memory_bytes.total, best.usable_bytes
+        if short in HOST_PARTS:
+            available = getattr(best.offer.host, HOST_PARTS[short])
+            needed = available + over_host
+        return Relaxation(
+            change=", ".join(label),
+            required_bytes=needed,
+            available_bytes=available,
+            quality=change.kind == "quality",
+            short_of=short,
+            duration_s=best.duration_s.p50,
+            cost_usd=best.cost_usd.p50,
+            kind=change.kind,
+            apply=" ".join(flags),
+            fits_probability=best.fits_probability,
+            offer=best.offer,
+            config=best.config,
+        )
+
+    def _differs(self, name: str, best: Estimated) -> bool:
+        value = best.config.as_dict()[name]
+        return value != self.before.get(name, PLAIN.get(name))
+
+    def _knob_words(self, name: str, best: Estimated) -> str:
+        value = best.config.as_dict()[name]
+        if name not in self.before:
+            opened = f" (--allow {name})" if name in PLAIN else ""
+            return f"{name} {value}{opened}"
+        locked = "the locked " if name in self.pinned else ""
+        return f"{name} {value}, not {locked}{self.before[name]}"
+
+
+def _climbing(one: Rungs, two: Rungs) -> Rungs:
+    """Pairs of rungs, the mildest of both first; the shorter ladder stays on its last."""
+    one, two = one[:PAIR_RUNGS], two[:PAIR_RUNGS]
+    if not one or not two:
+        return one or two
+    return tuple((a or one[-1]).then(b or two[-1]) for a, b in zip_longest(one, two))
+
+
+def _sort(each: Relaxation) -> str:
+    """A lock and a setting are of one sort."""
+    return "setting" if each.kind == "lock" else each.kind
+
+
+def _soonest_of(found: Sequence[Relaxation]) -> list[Relaxation]:
+    return sorted(found, key=lambda each: each.duration_s)[:PAIRS]
+
+
+def _options(apply: str) -> list[str]:
+    """Options as they are typed, each with its value."""
+    words = apply.split()
+    return [f"{flag} {value}" for flag, value in zip(words[::2], words[1::2], strict=True)]
+
+
+def _machine(row: Estimated) -> tuple[str, int]:
+    return row.offer.device.name, row.offer.count
+
+
+def _late(job: Job, row: Estimated) -> bool:
+    """Whether it does not keep the deadline, the session or the budget as surely as is asked."""
+    return not all(each.kept for each in odds(job.limits, row.duration_s, row.cost_usd))
+
+
+def _cheapest(bill: Bill, objective: Objective) -> list[Estimated]:
+    """What `tune` would pick on every offer that holds it, the best offers first."""
+    late = excess(bill, bill.job.limits) > 0
+    first, second = figures(bill, objective)
+    fits = np.flatnonzero(choosable(bill))
+    order = np.lexsort((second[fits], first[fits], late[fits]))
+    offers = bill.candidates.codes[OFFER]
+    found = []
+    for code in list(dict.fromkeys(offers[fits[order]].tolist()))[: 2 * MACHINES]:
+        among = fits[offers[fits] == code]
+        index = best_index(bill, objective, bill.job.limits, among=among).index
+        found += [] if index is None else [bill.estimate(index)]
+    return found

@@ -1,0 +1,228 @@
+"""What one change of the pick would be worth: closed knobs opened, and the user's own choices.
+
+None is ever applied. Each is priced as the job that its option would make, at its own best config
+on the pick's machine, so that typing the option gives the figure that is told.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.app.pricing import bills_of
+from autotune.app.whatif.changes import SHORTEST, Change, shorter
+from autotune.app.whatif.levers import lever_changes
+from autotune.domain.answer.recommendation import Sensitivity
+from autotune.domain.config import KNOBS
+from autotune.domain.units import HOUR_S, format_bytes, format_count
+from autotune.search.near_misses import nearest_misses
+from autotune.search.selection import best_index
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autotune.app.whatif.changes import Question
+    from autotune.cost.model import Bill
+    from autotune.domain.calibration import Calibration
+    from autotune.domain.config import KnobValue
+    from autotune.domain.job import Job, Method
+    from autotune.domain.outcome import Estimated
+    from autotune.domain.space import SearchSpace
+
+SAME = 0.02  # relative; a duration closer than this is "no time"
+MEASURED_SHARE = 0.5  # of a saving that must be left at the pessimistic end
+ON_LENGTHS = ("packing", "length_grouping")  # what they save is padding: nothing else
+NO_LENGTHS = "what it saves is padding, and no row lengths are known: nobody can tell what it gives"
+
+
+def sensitivities(
+    job: Job, space: SearchSpace, calibration: Calibration, pick: Estimated | None,
+    modelled: Estimated | None = None,
+) -> tuple[Sensitivity, ...]:  # fmt: skip
+    """One entry for each value of a closed knob and each choice; those that do not fit say so.
+
+    pick: None where nothing fits; then closed knobs alone, on any of the job's machines.
+    modelled: the model's bill of a pick that was measured; every change then stands beside the
+    measured one.
+    """
+    if not job.steps:
+        return ()
+    here: Question = (job if pick is None else replace(job, offers=(pick.offer,)), space)
+    changes = [change for change in lever_changes(here) if pick is None or _may_gain(change)]
+    changes += _choices(here[0]) if pick is not None else ()
+    bills = bills_of([change.edit(here) for change in changes], calibration)
+    beside = _Beside(pick, modelled)
+    found: list[Sensitivity] = []
+    for change, bill in zip(changes, bills, strict=True):
+        if bill is not None and change.closed:
+            found += _lever(change, bill, beside)
+        elif bill is not None:
+            found.append(_told(change, change.value, bill, _best(bill), beside))
+    return tuple(found)
+
+
+def _may_gain(change: Change) -> bool:
+    """Whether a closed knob can save time: one that is neutral only makes room, and is slower."""
+    return KNOBS[change.key].knob_class != "neutral"
+
+
+class _Beside:
+    """What every change stands beside: the pick, as it was modelled or measured."""
+
+    def __init__(self, pick: Estimated | None, modelled: Estimated | None) -> None:
+        self.pick, self.modelled = pick, modelled
+
+    def figures(self, row: Estimated) -> tuple[float, float]:
+        """[s], [bytes] of a row beside what was measured of the pick.
+
+        Formula: every part of the bill in the proportion of measured to modelled, a part that the
+        model does not see as measured; memory by the difference.
+        Source: derived: the changes run the pick's code on the pick's machine.
+        """
+        if self.pick is None or self.modelled is None:
+            return row.duration_s.p50, row.memory_bytes.total
+        own, before, after = (
+            each.time_s.as_dict() for each in (row, self.modelled, self.pick)
+        )  # fmt: skip
+        duration_s = sum(
+            own[name] * after[name] / before[name] if before[name] > 0 else after[name]
+            for name in own
+        )
+        more = self.pick.memory_bytes.total - self.modelled.memory_bytes.total
+        return duration_s, max(row.memory_bytes.total + more, 0.0)
+
+
+def _best(bill: Bill, among: np.ndarray | None = None) -> int | None:
+    return best_index(bill, "time", bill.job.limits, among=among).index
+
+
+def _lever(change: Change, bill: Bill, beside: _Beside) -> Iterator[Sensitivity]:
+    """Each value that opening the knob adds, where it is valid."""
+    levels, codes = bill.candidates.levels[change.key], bill.candidates.codes[change.key]
+    free = _best(bill)
+    for value in change.closed:
+        if value not in levels:
+            continue
+        among = np.flatnonzero(codes == levels.index(value))
+        if not len(among):
+            continue
+        index = _best(bill, among)
+        told_apart = free is not None and _known(bill.job, change.key)
+        alone = index == free if told_apart else len(change.closed) == 1
+        pinned = change.apply.replace(f"--allow {change.key}", f"--set {change.key}={value}")
+        told = change if alone else replace(change, apply=pinned)
+        if index is None:
+            own = bill.take(among, bill.job)
+            yield _told(told, value, own, None, beside)
+        else:
+            yield _told(told, value, bill, index, beside)
+
+
+def _told(
+    change: Change, value: KnobValue, bill: Bill, index: int | None, beside: _Beside
+) -> Sensitivity:
+    knob = KNOBS.get(change.key)
+    fits = index is not None
+    if index is None:
+        near = nearest_misses(bill, 1)
+        index = near[0] if near else int(np.argmin(bill.memory_violation))
+    row, pick = bill.estimate(index), beside.pick
+    duration_s, needed = beside.figures(row)
+    cost_usd = duration_s / HOUR_S * row.offer.usd_per_hour
+    saved_s = pick.duration_s.p50 - duration_s if pick is not None else None
+    known = _known(bill.job, change.key)
+    notes = [change.note, "" if known else NO_LENGTHS]
+    if pick is not None and change.key in KNOBS and row.steps != pick.steps:
+        steps, before = format_count(row.steps), format_count(pick.steps)
+        notes.append(f"{steps} optimizer steps of more rows each, not {before}")
+    if not fits:
+        usable = format_bytes(row.usable_bytes)
+        notes.append(f"does not fit: {format_bytes(needed)} of {usable} usable")
+    elif known and pick is not None and saved_s is not None:
+        notes.append(_of_memory(pick, saved_s, needed))
+    told = fits and known
+    return Sensitivity(
+        key=change.key,
+        value=str(value),
+        knob_class=knob.knob_class if knob else "quality",
+        opens=change.apply,
+        duration_s=duration_s if told else None,
+        cost_usd=cost_usd if told else None,
+        saved_s=saved_s if told else None,
+        saved_usd=pick.cost_usd.p50 - cost_usd if told and pick is not None else None,
+        memory_bytes=needed,
+        fits=fits,
+        unmeasured=told and _unmeasured(bill, index, row, pick),
+        basis=row.basis if beside.modelled is None else "calibrated",
+        note="; ".join(part for part in notes if part),
+        offer=row.offer,
+        config=row.config,
+    )
+
+
+def _known(job: Job, key: str) -> bool:
+    """Whether the model can tell what a change gives."""
+    return job.lengths.known or key not in ON_LENGTHS
+
+
+def _unmeasured(bill: Bill, index: int, row: Estimated, pick: Estimated | None) -> bool:
+    """Whether most of what it saves, or of what it takes, rests on what nobody measured here."""
+    if pick is None:
+        return bill.at("compute", "unmeasured_gain", index) > 1.0 + SAME
+    saved_s = pick.duration_s.p50 - row.duration_s.p50
+    sure_s = pick.duration_s.p50 * pick.caution - row.duration_s.p50 * row.caution
+    return saved_s > 0 and sure_s < MEASURED_SHARE * saved_s
+
+
+def _of_memory(pick: Estimated, saved_s: float, needed: float) -> str:
+    """Said where a change buys memory and no time, as a quantised base often does."""
+    saved_bytes = pick.memory_bytes.total - needed
+    no_time = saved_s <= SAME * pick.duration_s.p50
+    if no_time and saved_bytes > 0:
+        return f"saves {format_bytes(saved_bytes)} of memory, not time"
+    return ""
+
+
+def _choices(job: Job) -> Iterator[Change]:
+    """What changes the training itself: length, base, rank, epochs."""
+    half = job.max_length // 2
+    if half >= SHORTEST:
+        yield _choice("data.max_length", str(half), shorter(job, half), _cut(job, half))
+    method = job.method
+    if method.is_lora and method.base != "nf4" and job.software.bitsandbytes:
+        yield _of_method(job, "method.base", "nf4", replace(method, base="nf4"))
+    if method.is_lora and method.base != "16bit":
+        yield _of_method(job, "method.base", "16bit", replace(method, base="16bit"))
+    if method.is_lora and method.rank > 1:
+        rank = method.rank // 2
+        yield _of_method(job, "method.rank", str(rank), replace(method, rank=rank))
+    if not method.is_lora and method.base == "16bit":
+        note = "fp32 weights and states under bf16 compute"
+        yield _of_method(job, "method.base", "32bit", replace(method, base="32bit"), note)
+    epochs = math.ceil(job.epochs) - 1  # one pass less, of those that make more than one
+    if epochs >= 1:
+        steps = epochs * math.ceil(job.rows / job.global_batch_size)
+        yield _choice("train.epochs", str(epochs), replace(job, epochs=float(epochs), steps=steps))
+
+
+def _of_method(job: Job, key: str, value: str, method: Method, note: str = "") -> Change:
+    return _choice(key, value, replace(job, method=method), note)
+
+
+def _choice(key: str, value: str, job: Job, note: str = "") -> Change:
+    return Change(
+        "quality", lambda question: (job, question[1]), (), "", f"--set {key}={value}", key, value,
+        note,
+    )  # fmt: skip
+
+
+def _cut(job: Job, length: int) -> str:
+    """How many rows a shorter length would truncate."""
+    if not job.lengths.known:
+        return "counts every row at the full length, so the gain is an upper bound"
+    quantiles = job.lengths.quantiles
+    longer = sum(value > length for value in quantiles) / len(quantiles)
+    return f"truncates {100 * longer:.0f} % of the rows"

@@ -1,0 +1,90 @@
+"""Why a configuration does not fit: bytes over, what holds them, the batch that decides."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from autotune.cost.memory.peak import INSTANTS, peak_of
+from autotune.domain.answer.shortfall import LongestBatch, Shortfall
+from autotune.domain.units import format_count
+
+if TYPE_CHECKING:
+    from autotune.cost.model import Bill
+    from autotune.domain.config import Config
+    from autotune.domain.job import Job
+    from autotune.domain.outcome import Estimated
+
+
+def shortfall_of(bill: Bill, index: int, row: Estimated | None = None) -> Shortfall | None:
+    """Why the candidate does not fit; None where it does. row: its estimate, traced perhaps."""
+    row = row or bill.estimate(index)
+    disk, ram = float(bill.disk_short_bytes[index]), float(bill.ram_short_bytes[index])
+    if row.feasible and max(disk, ram) <= 0:
+        return None
+    instant, rows, tokens = peak_of(bill, index)
+    phase, words = INSTANTS.get(instant, ("backward", instant))
+    resource, available, required = _short_of(row, disk, ram)
+    return Shortfall(
+        offer=row.offer,
+        config=row.config,
+        resource=resource,
+        required_bytes=required,
+        available_bytes=available,
+        fits_probability=row.fits_probability,
+        memory_bytes=row.memory_bytes,
+        phase=phase,
+        instant=words,
+        longest_batch=LongestBatch(rows, tokens, length_origin(bill.job, row.config)),
+    )
+
+
+def _short_of(
+    row: Estimated, disk: float, ram: float
+) -> tuple[Literal["memory", "disk", "ram"], float, float]:
+    """What is short, how much of it there is, and how much is needed; bytes."""
+    host = row.offer.host
+    if not row.feasible:
+        return "memory", row.usable_bytes, row.memory_bytes.total
+    if ram > 0:
+        return "ram", host.ram_bytes, host.ram_bytes + ram
+    return "disk", host.disk_bytes, host.disk_bytes + disk
+
+
+def length_origin(job: Job, config: Config) -> str:
+    """Where the length of the longest row comes from: stated, counted or assumed."""
+    most = f"data.max_length {format_count(job.max_length)}"
+    assumed = {item.key for item in job.assumed}
+    limit = f"{most}, which was assumed" if "data.max_length" in assumed else most
+    if config.packing == "on":
+        return f"packing fills every sequence to {limit}"
+    if job.padding == "max_length":
+        return f"every row is padded to {limit}"
+    if not job.lengths.known:
+        return f"no row lengths are stated, so every row counts as {limit}"
+    data = _stated_data(job)
+    if isinstance(data.get("dataset"), str):
+        counted = f"the longest row of {Path(data['dataset']).name}"
+    elif isinstance(_lengths(data).get("histogram"), str):
+        counted = f"the longest row of {Path(_lengths(data)['histogram']).name}"
+    elif "data.lengths.max" in assumed:
+        return f"no longest row is stated, so one may reach {limit}"
+    else:
+        counted = "the stated data.lengths.max"
+    cut = job.lengths.truncated_rows
+    return f"{counted}, cut to {limit}" if cut else counted
+
+
+def _stated_data(job: Job) -> dict[str, Any]:
+    try:
+        stated = json.loads(job.spec or "{}")
+    except ValueError:  # pragma: no cover - the spec is written by `resolve`
+        return {}
+    data = stated.get("data") if isinstance(stated, dict) else None
+    return data if isinstance(data, dict) else {}
+
+
+def _lengths(data: dict[str, Any]) -> dict[str, Any]:
+    lengths = data.get("lengths")
+    return lengths if isinstance(lengths, dict) else {}

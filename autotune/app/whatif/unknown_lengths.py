@@ -1,0 +1,63 @@
+"""Rows of unknown length: what the priced configurations take if the rows are short.
+
+An answer for unknown rows counts each at `max_length`, an upper bound. The same configurations,
+priced with the lengths of a common data set of short rows, give the other end of the range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autotune.app.job.published_rows import short_rows
+from autotune.cost.model import CostModel
+from autotune.domain.answer.short_rows import ShortRows
+from autotune.domain.candidates import Candidates
+from autotune.domain.outcome import Spread
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.domain.calibration import Calibration
+    from autotune.domain.job import Job
+    from autotune.domain.outcome import Estimated
+
+TIMES = {"duration_s", "step_time_s", "tokens_per_s"}
+
+
+def on_short_rows(
+    job: Job, calibration: Calibration, rows: Sequence[Estimated]
+) -> list[ShortRows | None]:
+    """Each row as it would be on short rows; nothing where the job's lengths are known.
+
+    What was measured of the job is read anew under the short lengths: the same seconds then speak
+    of fewer tokens. A row that was measured itself keeps its scale.
+    """
+    if job.lengths.known or not job.steps or not rows:
+        return [None] * len(rows)
+    from autotune.evidence.calibrate import calibration_from_evidence
+
+    like, lengths = short_rows(job.model, job.max_length)
+    short = replace(job, lengths=lengths)
+    other, _, _ = calibration_from_evidence(short, CostModel(short).price)
+    pairs = Candidates.of([(row.offer, row.config) for row in rows])
+    bills = CostModel(short, other).price(pairs)
+    full = CostModel(job, calibration).price(pairs)
+    settled = job.today is not None and any(o.quantity in TIMES for o in job.evidence)
+    found: list[ShortRows | None] = []
+    for place, row in enumerate(rows):
+        bill = bills.estimate(place)
+        scale = row.duration_s.p50 / max(float(full.duration_s[place]), 1e-9)
+        if row.basis != "measured":
+            scale = 1.0
+        found.append(
+            ShortRows(
+                _times(bill.duration_s, scale), _times(bill.cost_usd, scale), like.name, like.p50,
+                like.source, settled,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _times(of: Spread, factor: float) -> Spread:
+    return Spread(of.p10 * factor, of.p50 * factor, of.p90 * factor)

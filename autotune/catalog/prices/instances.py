@@ -1,0 +1,163 @@
+"""Instances by the names that clouds give them: which devices, how many, in which host.
+
+`data/instances.csv` holds what the providers document; any other instance with a price is known by
+its row. What an instance costs is the table of prices' to say.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from autotune.catalog.devices import find_device
+from autotune.catalog.prices.cache import cached_prices
+from autotune.catalog.prices.prices import load_prices
+from autotune.catalog.tables import DATA, CatalogDataError, names, number, read_rows
+from autotune.domain.errors import InputError, close_matches
+from autotune.domain.units import GIB
+
+if TYPE_CHECKING:
+    from autotune.catalog.prices.cache import Cached
+
+HOW_TO_NAME = (
+    "`autotune prices` lists instances with their prices; a machine that is not listed is its "
+    'devices with their price: --gpu "8xh100@24USD/h"'
+)
+# How the providers form their names, to say whose an unknown one would be. Source: the names
+# themselves, in instances.csv and prices.csv.
+_FORMS = (
+    ("aws", re.compile(r"(?:ml\.)?[a-z]+[0-9][a-z0-9-]*\.(?:[0-9]*x?large|metal)", re.IGNORECASE)),
+    ("gcp", re.compile(r"[a-z][0-9][a-z]?-[a-z]+(?:-[a-z]+)*-[0-9]+g?", re.IGNORECASE)),
+    ("azure", re.compile(r"(?:standard_)?n[cdv][0-9]+[a-z0-9_]*", re.IGNORECASE)),
+    ("lambda", re.compile(r"gpu_[0-9]+x_\w+", re.IGNORECASE)),
+    ("oci", re.compile(r"(?:vm|bm)\.gpu[\w.-]*", re.IGNORECASE)),
+    ("nebius", re.compile(r"gpu-[a-z0-9-]+[ _][0-9]+gpu[\w-]*", re.IGNORECASE)),
+    ("verda", re.compile(r"[0-9]+[a-z]+[0-9]+[a-z0-9]*(?:\.[0-9]+[sv])+", re.IGNORECASE)),
+)
+_BEHIND = re.compile(r"([^()]+) \(([^()]+)\)")
+_MOST_NAMED = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One kind of rented machine. Its host is not known where only a price row names it."""
+
+    provider: str
+    name: str
+    listed_as: tuple[str, ...]  # how the tables of prices call it
+    device: str
+    count: int
+    vcpus: int | None = None
+    ram_bytes: float | None = None
+    source: str = ""
+
+    @property
+    def label(self) -> str:
+        """Provider and name: "aws p4d.24xlarge"."""
+        return f"{self.provider} {self.name}"
+
+
+def find_instance(text: str) -> Instance | None:
+    """The instance of that name, with or without its provider ("aws p4d.24xlarge"); None if none.
+
+    Case, blanks, hyphens and Azure's "Standard_" do not matter; as printed behind its devices,
+    "a100-sxm4-40gb (aws p4d.24xlarge)", it is read too. Raises InputError where several providers
+    have one of that name on different devices.
+    """
+    table, printed = _by_key(cached_prices()), _BEHIND.fullmatch(text.strip())
+    found = table.get(_key(text), ())
+    if not found and printed:
+        found = table.get(_key(printed[2]), ())
+        if found and find_device(printed[1]).name not in {each.device for each in found}:
+            msg = f'"{text[:80]}": {found[0].label} has {found[0].count}x {found[0].device}'
+            raise InputError(msg, "leave one of the two names out")
+    if len({(each.device, each.count) for each in found}) > 1:
+        listed = ", ".join(f"{each.label} ({each.count}x {each.device})" for each in found)
+        msg = f'"{text}" is the name of several instances: {listed}'
+        raise InputError(msg, "write the provider before it")
+    return found[0] if found else None
+
+
+def instance_names(provider: str = "") -> tuple[str, ...]:
+    """Names of all instances, or of one provider's."""
+    known = _all(cached_prices())
+    return tuple(each.name for each in known if not provider or each.provider == provider)
+
+
+def unknown_instance(text: str) -> InputError | None:
+    """The error for a name that has a provider's form; None where it has none."""
+    bare = text.strip()
+    provider = next((name for name, form in _FORMS if form.fullmatch(bare)), None)
+    if provider is None:
+        return None
+    ours = instance_names(provider)
+    near = close_matches(bare, ours) or close_matches(bare, instance_names())
+    msg = f'unknown instance "{text[:80]}"'
+    msg += f"; close to it: {', '.join(near)}" if near else ""
+    if bare.casefold().startswith("ml."):
+        msg += "; names with ml. are SageMaker's, which costs more than the machine alone"
+    kinds = list(
+        dict.fromkeys(name.partition(".")[0] if provider == "aws" else name for name in ours)
+    )
+    more = f" and {len(kinds) - _MOST_NAMED} more" if len(kinds) > _MOST_NAMED else ""
+    known = f"known of {provider}: {', '.join(kinds[:_MOST_NAMED])}{more}"
+    return InputError(msg, f"{known}; {HOW_TO_NAME}")
+
+
+def _key(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.casefold().replace("standard_", ""))
+
+
+@lru_cache(maxsize=1)
+def _documented() -> tuple[Instance, ...]:
+    found = tuple(
+        Instance(
+            provider=row["provider"],
+            name=row["instance"],
+            listed_as=(row["instance"], *names(row, "listed_as")),
+            device=row["device"],
+            count=int(number(row, "count")),
+            vcpus=int(number(row, "vcpus")),
+            ram_bytes=number(row, "ram_gib") * GIB,
+            source=f"{row['source']}; entered {row['entered']}",
+        )
+        for row in read_rows(DATA / "instances.csv")
+    )
+    if any(each.count < 1 for each in found):
+        msg = "instances.csv: an instance without a device"
+        raise CatalogDataError(msg)
+    return found
+
+
+@lru_cache(maxsize=4)
+def _all(cached: Cached) -> tuple[Instance, ...]:  # noqa: ARG001 - what load_prices reads
+    """Those documented, and those that only a price row names: one device and count each."""
+    listed = {(each.provider, _key(name)) for each in _documented() for name in each.listed_as}
+    rows: dict[tuple[str, str], set[tuple[str, str, int]]] = {}
+    for price in load_prices():
+        key = (price.provider, _key(price.instance))
+        if key not in listed and any(character.isdigit() for character in price.instance):
+            rows.setdefault(key, set()).add((price.instance, price.device_name, price.count))
+    more = (_only_priced(provider, said) for (provider, _), said in rows.items())
+    return (*_documented(), *(each for each in more if each is not None))
+
+
+def _only_priced(provider: str, said: set[tuple[str, str, int]]) -> Instance | None:
+    """What price rows say of one name; None where they do not agree on what it is."""
+    if len({(device, count) for _, device, count in said}) > 1:
+        return None
+    name, device, count = min(said)
+    names_said = tuple(sorted({each for each, _, _ in said}))
+    return Instance(provider, name.partition(" (")[0], names_said, device, count)
+
+
+@lru_cache(maxsize=4)
+def _by_key(cached: Cached) -> dict[str, tuple[Instance, ...]]:
+    table: dict[str, tuple[Instance, ...]] = {}
+    for each in _all(cached):
+        for key in {_key(name) for name in (each.name, *each.listed_as)}:
+            for full in (key, _key(each.provider) + key):
+                table[full] = (*table.get(full, ()), each)
+    return table

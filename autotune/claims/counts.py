@@ -1,0 +1,210 @@
+"""Stated counts against a job's arithmetic: steps, saves, batches, parameters, warm-up, savings."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from autotune.catalog.local import LOCAL_READ_BYTES_PER_S
+from autotune.claims.run import (
+    ALIKE,
+    figures_text,
+    percent_text,
+    seconds_text,
+    stated_batch,
+)
+from autotune.cost.parameters import lora_parameters
+from autotune.cost.time.checkpoint import SAVE_OVERHEAD_S
+from autotune.domain.statement import Span
+from autotune.domain.units import MB, format_bytes, format_count, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autotune.claims.run import PricedRun
+    from autotune.domain.job import Job
+    from autotune.domain.statement import Statement
+
+ROUNDED = 0.02  # relative; less is rounding
+SLOW_WRITE = 0.1 * LOCAL_READ_BYTES_PER_S  # a tenth of a local disk
+
+
+def count_findings(job: Job, run: PricedRun, statement: Statement, run_s: float) -> Iterator[str]:
+    """What the counts of one entry contradict. run_s: the duration that shares are of."""
+    yield from _steps(run, statement)
+    yield from _batch(job, statement)
+    yield from _backward(run, statement)
+    yield from _checkpoints(run, statement, run_s)
+    yield from _parameters(run.job, statement)
+    yield from _warmup(run.job, statement)
+    yield from _learning_rate(job, statement)
+
+
+def _off(stated: Span, real: float, slack: float = ROUNDED) -> bool:
+    return not stated.low * (1 - slack) <= real <= stated.high * (1 + slack)
+
+
+def _steps(run: PricedRun, statement: Statement) -> Iterator[str]:
+    stated = statement.figures.get("steps")
+    if stated is not None and _off(stated, run.row.steps):
+        yield steps_text(run.job, stated)
+
+
+def steps_text(job: Job, stated: Span) -> str:
+    """The batch or the epochs that a wrong number of steps belongs to."""
+    rows = job.steps * job.global_batch_size
+    head = f"{figures_text(stated)} steps"
+    real = (
+        f"{format_count(rows)} rows / {job.global_batch_size} are {format_count(job.steps)} steps"
+    )
+    if job.epochs > 1 and not _off(stated, job.steps / job.epochs):
+        return f"{head} are one epoch: {real}"
+    batch = rows / stated.middle
+    whole = round(batch)
+    if whole == 1 and not _off(stated, rows):
+        return f"{head} count rows, not steps: {real}"
+    if whole >= 1 and not _off(stated, rows / whole):
+        return f"{head} fit a global batch of {format_count(whole)}: {real}"
+    return f"{head} are not this job's: {real}"
+
+
+def _batch(job: Job, statement: Statement) -> Iterator[str]:
+    about, batch = statement.about, job.global_batch_size
+    rows = stated_batch(about, about.count)
+    if rows is None or rows == batch:
+        return
+    micro, accumulation = (
+        about.knobs[name] for name in ("micro_batch_size", "gradient_accumulation_steps")
+    )
+    times = f" x {about.count}" if about.count > 1 else ""
+    yield (
+        f"micro-batch {micro} x accumulation {accumulation}{times} is {rows} rows a step, not "
+        f"{batch}: at the same steps {rows / batch:.3g} times the samples; a change of the global "
+        "batch is the user's decision"
+    )
+
+
+def _backward(run: PricedRun, statement: Statement) -> Iterator[str]:
+    stated = statement.figures.get("backward_passes")
+    real = int(
+        statement.about.knobs.get("gradient_accumulation_steps")
+        or run.config.gradient_accumulation_steps
+    )
+    if stated is not None and _off(stated, real):
+        passes = "pass" if stated.high == 1 else "passes"
+        yield (
+            f"accumulation {real} is {real} forward and {real} backward passes a step, not "
+            f"{figures_text(stated)} backward {passes}: only the optimizer waits for the last of "
+            "them"
+        )
+
+
+def _checkpoints(run: PricedRun, statement: Statement, run_s: float) -> Iterator[str]:
+    count, saves = statement.figures.get("checkpoints"), run.row.checkpoints
+    every = run.config.checkpoint_every_steps
+    wrong = count is not None and not count.low - 1 <= saves <= count.high + 1
+    if count is not None and wrong:
+        yield (
+            f"{figures_text(count)} checkpoints are not this job's: one each "
+            f"{format_count(every)} of {format_count(run.row.steps)} steps are "
+            f"{format_count(saves)}"
+        )
+    save = statement.figures.get("checkpoint_save_s")
+    whole = statement.figures.get("checkpoint_time_s")
+    each = save or Span(*([run.row.time_s.checkpoint / max(saves, 1)] * 2))
+    takes = each.scaled(saves)
+    if saves and ((whole is not None and _off(whole, takes.middle, 0.25)) or (wrong and save)):
+        instead = f", not {seconds_text(whole)}" if whole is not None else ""
+        yield (
+            f"{format_count(saves)} saves of {seconds_text(each)} take {seconds_text(takes)}"
+            f"{instead}: {percent_text(takes.scaled(1.0 / run_s))} of the "
+            f"{format_seconds(run_s)} run"
+        )
+    if save is not None:
+        yield from slow_disk(run.row.checkpoint_bytes, save)
+
+
+def slow_disk(size: float, save: Span) -> Iterator[str]:
+    """A save so long, beside what every save takes, that the disk under it is slow."""
+    rate = save.under(size)
+    if size > 0 and (save.low - SAVE_OVERHEAD_S) * SLOW_WRITE > size:
+        yield (
+            f"a checkpoint of {format_bytes(size)} in {seconds_text(save)} is "
+            f"{figures_text(rate.scaled(1.0 / MB))} MB/s: it is the disk for checkpoints that is "
+            "slow"
+        )
+
+
+def _parameters(job: Job, statement: Statement) -> Iterator[str]:
+    stated = statement.figures.get("trainable_parameters")
+    if stated is None or not job.method.is_lora:
+        return
+    real = lora_parameters(job.model, job.method.rank, job.method.targets)
+    if _off(stated, real, 0.05):
+        yield (
+            f"rank {job.method.rank} on {', '.join(job.method.targets)} trains "
+            f"{real / 1e6:.1f} million parameters, not {figures_text(stated.scaled(1e-6))}"
+        )
+
+
+def _warmup(job: Job, statement: Statement) -> Iterator[str]:
+    steps, rows = (statement.figures.get(name) for name in ("warmup_steps", "warmup_rows"))
+    if steps is None or rows is None:
+        return
+    real = steps.scaled(job.global_batch_size)
+    if _off(rows, real.middle):
+        yield (
+            f"{figures_text(steps)} warm-up steps are {_counts(real)} rows at "
+            f"{job.global_batch_size} a step, not {_counts(rows)}"
+        )
+
+
+def _counts(span: Span) -> str:
+    low, high = format_count(span.low), format_count(span.high)
+    return low if low == high else f"{low} to {high}"
+
+
+def _learning_rate(job: Job, statement: Statement) -> Iterator[str]:
+    """The linear and the square-root rule of the batch; the choice stays the user's.
+
+    Source: Goyal et al., "Accurate, Large Minibatch SGD" (2017); Krizhevsky, "One weird trick"
+    (2014), for the square root.
+    """
+    if statement.learning_rate is None:
+        return
+    before, after, batch = statement.learning_rate
+    ratio = job.global_batch_size / batch
+    factor = after / before
+    if any(abs(factor / rule - 1.0) <= ROUNDED for rule in (ratio, math.sqrt(ratio))):
+        return
+    rules = "1" if ratio == 1 else f"{math.sqrt(ratio):.3g} and {ratio:.3g}"
+    yield (
+        f"from a global batch of {batch} to {job.global_batch_size} the square-root and the linear "
+        f"rule give {rules}, so they do not make {before:g} into {after:g} ({factor:.3g} times): "
+        "the learning rate changes the result, and is the user's"
+    )
+
+
+def saving_findings(statement: Statement, run_s: float) -> Iterator[str]:
+    """Savings that were added: each is a share of what the others leave, so they compound."""
+    savings = list(statement.savings_s.values())
+    if len(savings) < 2:  # noqa: PLR2004 - one saving compounds with nothing
+        return
+    added = Span(sum(s.low for s in savings), sum(s.high for s in savings))
+    left = Span(*(
+        run_s * math.prod(max(1.0 - end / run_s, 0.0) for end in ends)
+        for ends in ([s.high for s in savings], [s.low for s in savings])
+    ))  # fmt: skip
+    compound = Span(run_s - left.high, max(run_s - left.low, run_s - left.high))
+    saved = statement.figures.get("saved_s")
+    wrong = added.high > run_s or compound.high * ALIKE < added.high
+    if saved is not None:
+        wrong = wrong or _off(saved, compound.middle, 0.1)
+    if not wrong:
+        return
+    total = f" and not to the stated {seconds_text(saved)}" if saved is not None else ""
+    yield (
+        f"the savings add up to {seconds_text(added)} of {format_seconds(run_s)}{total}, but each "
+        f"is a share of what the others leave: together they would save {seconds_text(compound)} "
+        f"({percent_text(compound.scaled(1.0 / run_s))})"
+    )

@@ -1,0 +1,258 @@
+"""Whether a stated speed can be: against physics, against the public record, against the bill.
+
+    implied  = useful FLOP of a token x tokens per second that the statement needs
+    ceiling  = the devices' dense peak, or the best product measured above it (boost clocks); with
+               an int8 base the frozen forward at the int8 rate
+    observed = the highest share of the dense peak in any shipped measurement of the method
+
+Useful FLOP leave recomputation out, so a run with activation checkpointing needs more than implied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from autotune.claims.text import Stated, is_range, parse_claim
+from autotune.cost.constants import fitted
+from autotune.cost.time import flops
+from autotune.cost.time.efficiency import EMULATED
+from autotune.domain.errors import InputError
+from autotune.domain.units import format_count, format_seconds
+
+if TYPE_CHECKING:
+    from autotune.domain.device import Offer
+    from autotune.domain.job import Job
+    from autotune.domain.outcome import Estimated, Spread
+
+Verdict = Literal["impossible", "beyond_observed", "plausible"]
+KILO = 3.6  # hours that are kiloseconds
+SAME = 0.1  # two figures of one claim agree within this
+IDLE = 0.02  # share of the peak below which a device is all but idle
+FAR = 2.0  # times slower than likely: something else than the device is at work
+_TENTH = 0.1  # from this share on, a percentage is told without decimals
+
+
+@dataclass(frozen=True, slots=True)
+class Likely:
+    """What the bill says instead."""
+
+    step_time_s: float
+    tokens_per_s: float
+    flop_per_s: float
+    duration_s: Spread
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A statement checked. Rates are of all devices together and of real tokens."""
+
+    stated: str
+    implied_tokens_per_s: float
+    implied_flop_per_s: float
+    ceiling_flop_per_s: float
+    observed_flop_per_s: float
+    implied_share: float  # of the dense peak
+    verdict: Verdict
+    possible: bool
+    tokens_per_row_possible: float | None  # rows this short on average: at the ceiling
+    tokens_per_row_observed: float | None  # and as fast as anything observed
+    likely: Likely
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a token of a job takes, and what its devices do of it at most. All devices together."""
+
+    flop_per_token: float
+    peak_flop_per_s: float
+    ceiling_flop_per_s: float
+    observed_flop_per_s: float
+
+
+def rates_of(job: Job, row: Estimated) -> Rates:
+    """The rates of a job's tokens under a row's config and on its devices."""
+    peak = _peak(row)
+    ceiling = ceiling_flop_per_s(job, row.offer, peak)
+    per_token = flops.useful_flop_per_row(job) / max(job.lengths.mean, 1e-9)
+    return Rates(per_token, peak, ceiling, min(observed_share(job) * peak, ceiling))
+
+
+def check_claim(job: Job, row: Estimated, text: str) -> Claim:
+    """The verdict on a stated step time, rate or duration of `job` under the config of `row`.
+
+    Raises InputError where the text states none, or where the job takes no steps.
+    """
+    figures = parse_claim(text)
+    if not row.steps:
+        msg = f"{text!r} cannot be checked: the job takes no training steps"
+        raise InputError(msg, "a claim is about a step, a rate or a duration of training")
+    tokens = [_tokens_per_s(job, row, figure) for figure in figures]
+    rates = rates_of(job, row)
+    per_token, peak = rates.flop_per_token, rates.peak_flop_per_s
+    ceiling, observed = rates.ceiling_flop_per_s, rates.observed_flop_per_s
+    implied = tokens[0] * per_token
+    agree = _agree(tokens)
+    verdict = _verdict(implied, observed, ceiling, agree=agree)
+    likely = Likely(row.step_time_s, row.tokens_per_s, row.tokens_per_s * per_token, row.duration_s)
+    by_length = figures[0].quantity != "tokens"
+    return Claim(
+        stated=text.strip(),
+        implied_tokens_per_s=tokens[0],
+        implied_flop_per_s=implied,
+        ceiling_flop_per_s=ceiling,
+        observed_flop_per_s=observed,
+        implied_share=implied / peak,
+        verdict=verdict,
+        possible=verdict != "impossible",
+        tokens_per_row_possible=_row_tokens(job, ceiling / implied) if by_length else None,
+        tokens_per_row_observed=_row_tokens(job, observed / implied) if by_length else None,
+        likely=likely,
+        reason=("at its slower end, " if is_range(text) else "")
+        + _reason(job, row, figures, tokens, (implied, observed, ceiling, peak)),
+    )
+
+
+def _peak(row: Estimated) -> float:
+    """[FLOP/s] dense peak of all devices in the row's precision; emulated dtypes at their share."""
+    device = row.offer.device
+    own = device.peak_flop_per_s(row.config.precision) or EMULATED * device.fp32_flop_per_s
+    return own * row.offer.count
+
+
+def ceiling_flop_per_s(job: Job, offer: Offer, peak: float) -> float:
+    """[FLOP/s] no step of the method can be faster than this on the devices.
+
+    Formula: F / (F_int8 / int8 peak + (F - F_int8) / peak), F_int8 the frozen forward of an int8
+    base, 2 per weight; F else at the dense peak. GeForce boards exceed their reference clocks.
+    Source: derived; Dettmers et al., "LLM.int8()" (2022): the backward dequantises.
+    """
+    boosted = peak * max(offer.device.matmul_ceiling_fraction, 1.0)
+    int8 = offer.device.int8_op_per_s * offer.count
+    if not (job.method.is_lora and job.method.base == "int8" and int8 > boosted):
+        return boosted
+    total = flops.useful_flop_per_token(job.model, job.method)
+    forward = 2.0 * flops.linear_weights(job.model, job.method)
+    return total / (forward / int8 + (total - forward) / boosted)
+
+
+def observed_share(job: Job) -> float:
+    """Highest share of the dense peak in the shipped record of the method and base.
+
+    A base without enough measured steps takes its method's 16-bit figure.
+    """
+    record = fitted().observed
+    kind = job.method.kind
+    own = record.get(f"{kind} {job.method.base}", record.get(f"{kind} 16bit"))
+    return max(record.values()) if own is None else own
+
+
+def _tokens_per_s(job: Job, row: Estimated, figure: Stated) -> float:
+    """[tokens/s] real tokens that the figure needs. A duration: as if all of it were training."""
+    per_step = row.tokens_per_s * row.step_time_s
+    if figure.quantity == "step":
+        return per_step / figure.value
+    if figure.quantity == "rows":
+        return figure.value * per_step / job.global_batch_size
+    if figure.quantity == "duration":
+        return per_step * row.steps / figure.value
+    return figure.value
+
+
+def _agree(tokens: list[float]) -> bool:
+    return max(tokens) <= (1.0 + SAME) * min(tokens)
+
+
+def _verdict(implied: float, observed: float, ceiling: float, *, agree: bool) -> Verdict:
+    if implied > ceiling or not agree:
+        return "impossible"
+    return "beyond_observed" if implied > observed else "plausible"
+
+
+def _row_tokens(job: Job, ratio: float) -> float:
+    """[tokens] mean row length at which the statement needs `ratio` of the FLOP it implies.
+
+    Formula: proportional; attention's square makes the true figure a little longer.
+    """
+    return job.lengths.mean * ratio
+
+
+def _reason(
+    job: Job,
+    row: Estimated,
+    figures: tuple[Stated, ...],
+    tokens: list[float],
+    flop_per_s: tuple[float, float, float, float],
+) -> str:
+    implied, observed, ceiling, peak = flop_per_s
+    head = (
+        f"{format_count(tokens[0])} tokens/s of this job are {_tera(implied)}, "
+        f"{_percent(implied / peak)} of the dense peak of {row.offer.label}"
+    )
+    if not _agree(tokens):
+        return f"{_contradiction(row, figures, tokens)}. {head}"
+    if implied > ceiling:
+        times = f"{implied / ceiling:.1f} times the {_tera(ceiling)} that it can do at most"
+        return f"{head}: {times}{_shorter(job, figures, observed / implied)}"
+    if implied > observed:
+        best = f"no published step of such a method was seen above {_tera(observed)}"
+        return f"{head}: {best}{_shorter(job, figures, observed / implied)}"
+    return head + _slow(row, figures, tokens[0], implied / peak)
+
+
+def _shorter(job: Job, figures: tuple[Stated, ...], ratio: float) -> str:
+    if figures[0].quantity == "tokens":
+        return ". A smaller model, or padding counted as tokens, would explain it"
+    tokens = _row_tokens(job, ratio)
+    return (
+        f". It would take rows of at most {tokens:.0f} tokens on average, "
+        f"not {job.lengths.mean:.0f}, to be as fast as anything observed"
+    )
+
+
+def _slow(row: Estimated, figures: tuple[Stated, ...], tokens: float, share: float) -> str:
+    """What a statement far below the likely speed means; nothing where it is near."""
+    if row.tokens_per_s < FAR * tokens:
+        return f"; {format_count(row.tokens_per_s)} tokens/s are likely"
+    times = f"{row.tokens_per_s / tokens:.0f} times slower than likely"
+    idle = ": the device would stand all but idle" if share < IDLE else ""
+    slip = _kiloseconds(row, figures)
+    return f", {times}{idle}{slip}"
+
+
+def _kiloseconds(row: Estimated, figures: tuple[Stated, ...]) -> str:
+    if figures[0].quantity != "duration":
+        return ""
+    meant = figures[0].value / KILO
+    if not row.duration_s.p10 <= meant <= row.duration_s.p90:
+        return ""
+    return (
+        f". {figures[0].value / 3600.0:.3g} kiloseconds are {format_seconds(meant)}, which is "
+        "likely: seconds may have been read as hours by moving three digits"
+    )
+
+
+def _contradiction(row: Estimated, figures: tuple[Stated, ...], tokens: list[float]) -> str:
+    ratio = max(tokens) / min(tokens)
+    text = f"the two figures contradict each other by a factor of {ratio:.1f}"
+    durations = [figure.value for figure in figures if figure.quantity == "duration"]
+    if durations and abs(ratio / KILO - 1.0) <= SAME:
+        whole = row.tokens_per_s * row.step_time_s * row.steps
+        rate = max(tokens)
+        text += (
+            f": {format_count(whole)} tokens at {format_count(rate)} tokens/s take "
+            f"{whole / rate / 1000.0:.3g} kiloseconds, which are {format_seconds(whole / rate)}; "
+            "the kiloseconds were read as hours"
+        )
+    return text
+
+
+def _percent(share: float) -> str:
+    decimals = ".0f" if share >= _TENTH else ".2g"
+    return f"{100.0 * share:{decimals}} %"
+
+
+def _tera(flop_per_s: float) -> str:
+    value = flop_per_s / 1e12
+    return f"{value:.3g} TFLOP/s"

@@ -1,0 +1,364 @@
+"""Bytes per token that one decoder layer keeps from its forward pass for its backward pass.
+
+Covers: any decoder of `Model`: RMSNorm and LayerNorm, gated and plain MLP, fused projections, GQA,
+q/k norms, experts; full fine-tuning and LoRA; autocast or not; eager, sdpa and flash attention.
+Liger's RMSNorm and gated MLP. Does not cover: other kernels that fuse several of these operations
+(Unsloth's adapters and RoPE).
+
+Rule: a frozen matrix keeps nothing of its input; a product of two tensors keeps both when both need
+gradients; a sum keeps nothing; a view keeps the storage that it looks into.
+Source: derived from the installed modelling code (transformers 5.23, peft 0.21), operation by
+operation, and checked with a storage-counting trace of the real classes (tests/cost).
+
+Legend: h hidden, f MLP width, q all query heads, k all key heads, H query heads, S keys; e bytes of
+the compute dtype, s bytes of the residual stream, a bytes of an adapter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from autotune.cost.memory.family import family_memory
+from autotune.cost.memory.states import layer_linears
+
+if TYPE_CHECKING:
+    from autotune.domain.job import Method
+    from autotune.domain.model import Linear, Model
+
+# math: what sdpa falls back to when no fused kernel takes grouped heads without a mask.
+Attention = Literal["eager", "sdpa", "flash_attention_2", "math"]
+
+PYTHON_GELU = "gelu_new"  # written as Python in transformers.activations
+
+# Bytes that the activation function keeps of each element of its width, beside its output:
+# (without autocast, in units of e; under autocast in bytes), and whether its output stays anyway.
+# Source: derived: torch.nn.functional.gelu and silu keep their input, relu its output; what
+# transformers.activations writes as Python keeps every factor, and autocast runs pow in fp32.
+_KEPT_BY_ACTIVATION = {
+    "relu": (0.0, 0.0, True),
+    "relu2": (1.0, 2.0, False),
+    PYTHON_GELU: (4.0, 14.0, False),
+    "gelu_fast": (7.0, 14.0, False),
+    "quick_gelu": (2.0, 4.0, False),
+}
+_KEPT_BY_OTHERS = (1.0, 2.0, False)
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How a layer is run: all that decides which tensors stay.
+
+    compute: bytes of the compute dtype. stream: bytes of the residual stream. adapter: bytes of an
+    adapter element, 0 without adapters. masked: share of layers whose attention gets a mask, for
+    padding or for a window shorter than the rows. looped:
+    experts run one after the other, each on its own tokens. quantised: linears answer in the dtype
+    of their input (bitsandbytes), so what a norm hands over in fp32 stays fp32 through the MLP.
+    keeps_inputs: those linears hold on to what they read. fused_norms: one kernel for an RMSNorm,
+    which keeps its input as it is (Liger, Unsloth). fused_gate: one kernel for activation and
+    product of a gated MLP, which keeps their two inputs (Liger's SiLUMul, GELUMul).
+    """
+
+    compute: float
+    stream: float
+    train_base: bool
+    adapter: float
+    autocast: bool
+    attention: Attention
+    masked: float
+    looped: bool = False
+    quantised: bool = False
+    keeps_inputs: bool = False
+    fused_norms: bool = False
+    fused_gate: bool = False
+
+    @property
+    def biased(self) -> bool:
+        """Whether sdpa runs with an additive mask: keys and values expand to all heads."""
+        return self.attention == "sdpa" and self.masked > 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Bytes a token keeps: `per_token`, and `per_key` more for every key it attends to.
+
+    mlp: the share of `per_token` that the MLP's backward frees before the attention's starts.
+    """
+
+    per_token: float
+    per_key: float
+    mlp: float = 0.0
+
+    def mixed(self, other: Kept, share: float) -> Kept:
+        """The mean of a share of layers like this and the rest like the other."""
+        pairs = ((getattr(self, name), getattr(other, name)) for name in self.__slots__)
+        return Kept(*(share * own + (1.0 - share) * rest for own, rest in pairs))
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Linears that read the same tensor. `kept`: something else keeps that tensor already."""
+
+    linears: tuple[Linear, ...]
+    element: float  # bytes of the tensor they read
+    kept: bool
+    tokens: float = 1.0  # copies of a token that pass (experts)
+
+
+def layer_kept(model: Model, method: Method, mode: Mode) -> Kept:
+    """Mean over the layers of what one layer keeps."""
+    if mode.biased and mode.masked < 1.0:
+        with_mask, without = (
+            layer_kept(model, method, replace(mode, masked=share)) for share in (1.0, 0.0)
+        )
+        return with_mask.mixed(without, mode.masked)
+    token = key = mlp = 0.0
+    for count, linears in layer_linears(model):
+        attention = _attention(model, method, mode, linears)
+        own = _mlp(model, method, mode, linears)
+        token += count * (_norms(model, mode) + attention.per_token + own)
+        key += count * attention.per_key
+        mlp += count * own
+    if family_memory(model.family).dropout:
+        token += 2.0 * model.hidden_size * model.num_layers
+    layers = model.num_layers
+    return Kept(token / layers, key / layers, mlp / layers)
+
+
+def unneeded_kept(model: Model, method: Method, mode: Mode) -> float:
+    """[bytes/token] that the layer next to the embedding does not keep, with adapters only.
+
+    What it reads needs no gradient, so its first norm keeps nothing, and in a parallel block
+    neither does the MLP without adapters. Activation checkpointing asks for that gradient.
+    """
+    if not method.is_lora or family_memory(model.family).post_norm:
+        return 0.0
+    if not model.parallel_block:
+        return norm_kept(model, mode)
+    own = tuple(item for item in model.linears if item.part != "attention")
+    if any(item.name in method.targets for item in own):
+        return 0.0
+    return model.norms_per_layer * norm_kept(model, mode) + _mlp(model, method, mode, model.linears)
+
+
+def norm_kept(model: Model, mode: Mode) -> float:
+    """[bytes/token] of one norm over the hidden size.
+
+    RMSNorm computes in fp32: its fp32 input and reciprocal root stay, and the normalised value when
+    the weight is trained. LayerNorm keeps its input, mean and reciprocal deviation; under autocast
+    it reads an fp32 copy.
+    """
+    h = model.hidden_size
+    if family_memory(model.family).plain_layernorm:
+        return (12.0 if mode.train_base else 8.0) * h + 4.0
+    if model.norm == "layernorm":
+        return (4.0 if mode.autocast else mode.stream) * h + 8.0
+    if mode.fused_norms:  # rescales from its input; the reciprocal root stays
+        return mode.stream * h + 4.0
+    return 4.0 * h + 4.0 + _scaled(model, mode, mode.stream) * h
+
+
+def _scaled(model: Model, mode: Mode, element: float) -> float:
+    """[bytes] of an element of the normalised value that a trained RMSNorm weight multiplies."""
+    if not (mode.train_base and model.norm_weight):
+        return 0.0
+    return 4.0 if family_memory(model.family).fp32_norm else element
+
+
+def norm_output(model: Model, mode: Mode) -> float:
+    """[bytes] of an element that a norm hands to the linears."""
+    plain = family_memory(model.family).plain_layernorm
+    fused = model.norm == "layernorm" and not plain
+    return 4.0 if fused and mode.autocast else mode.stream
+
+
+def inner_bytes(model: Model, mode: Mode) -> float:
+    """[bytes] of an element between the matrices of the MLP."""
+    return norm_output(model, mode) if mode.quantised else mode.compute
+
+
+def reads_stream(model: Model, mode: Mode) -> bool:
+    """Whether a norm keeps the residual stream itself, and not a copy of it in fp32."""
+    plain = family_memory(model.family).plain_layernorm
+    if model.norm == "layernorm" and not mode.autocast and not plain:
+        return True
+    if model.norm == "rmsnorm" and mode.fused_norms:
+        return True
+    return mode.stream == 4.0
+
+
+def _norms(model: Model, mode: Mode) -> float:
+    token = model.norms_per_layer * norm_kept(model, mode)
+    if model.parallel_block and reads_stream(model, mode):  # all of them the same tensor
+        token -= (model.norms_per_layer - 1.0) * mode.stream * model.hidden_size
+    if model.qk_norm != "none":
+        width = model.query_size + model.kv_size
+        heads = model.num_attention_heads + model.num_kv_heads
+        token += 4.0 * width + 4.0 * (heads if model.qk_norm == "per_head" else 2)
+        token += _scaled(model, mode, mode.compute) * width
+    return token
+
+
+def _attention(model: Model, method: Method, mode: Mode, linears: tuple[Linear, ...]) -> Kept:
+    own = tuple(item for item in linears if item.part == "attention")
+    inputs, output = own[:-1], own[-1:]
+    if _one_input(model):
+        inputs += tuple(item for item in linears if item.part == "mlp")[:-1]
+    token = _group(method, mode, _Group(inputs, norm_output(model, mode), kept=False))
+    core = _core(model, mode, fused=len(own) == 2)
+    copied = family_memory(model.family).concatenated_rope and not mode.biased
+    token += core.per_token
+    kept = mode.attention in {"sdpa", "flash_attention_2"} and not copied
+    token += _group(method, mode, _Group(output, mode.compute, kept=kept))
+    return Kept(token, core.per_key)
+
+
+def _one_input(model: Model) -> bool:
+    """Whether the MLP reads the same normalised tensor as the attention."""
+    return model.parallel_block and model.norms_per_layer == 1
+
+
+def _core(model: Model, mode: Mode, *, fused: bool) -> Kept:
+    """Queries, keys, values, output and statistics that the attention kernel keeps.
+
+    A view keeps the fused projection alive: values always, queries and keys unless RoPE copies.
+    """
+    q, k, heads, e = model.query_size, model.kv_size, model.num_attention_heads, mode.compute
+    if mode.attention == "math":
+        return Kept(12.0 * q, 4.0 * heads)  # fp32 queries, expanded keys and values, softmax
+    if k != q and (mode.attention == "eager" or mode.biased):
+        kept = float(3 * q)
+    elif (fused and model.position != "rope") or (mode.quantised and norm_output(model, mode) > e):
+        kept = float(q + 2 * k)  # one tensor, or copies in the compute dtype of wider ones
+    else:
+        view = fused and mode.attention != "eager"
+        kept = float(q + k + (q + 2 * k if view else k))
+    if mode.attention == "eager":
+        return Kept(e * kept, heads * _scores_kept(model, mode))
+    return Kept(e * (kept + q) + 4.0 * heads, e if mode.biased else 0.0)
+
+
+def _scores_kept(model: Model, mode: Mode) -> float:
+    """[bytes] an eager score keeps: fp32 softmax, its 16-bit copy, tanh of capped scores, dropout.
+
+    Source: derived; memory of the fp32 softmax and the copy agree with traces of nine families.
+    """
+    e, facts = mode.compute, family_memory(model.family)
+    if facts.softmax == "stated":
+        return e
+    upcast = mode.autocast or facts.softmax == "fp32"
+    kept = e if not upcast or e == 4.0 else 4.0 + e
+    if model.attention_softcap:
+        kept += e
+    if facts.score_dropout:
+        kept += 1.0 if upcast and e < 4.0 else 1.0 + e
+    return kept
+
+
+def _mlp(model: Model, method: Method, mode: Mode, linears: tuple[Linear, ...]) -> float:
+    token = 0.0
+    plain = tuple(item for item in linears if item.part == "mlp")
+    if plain:
+        token += _mlp_block(model, method, mode, plain)
+    shared = tuple(item for item in linears if item.part == "shared_expert")
+    if shared:
+        token += _mlp_block(model, method, mode, shared)
+    experts = tuple(item for item in linears if item.part == "expert" and item.active < item.count)
+    if experts:
+        token += _experts(model, method, mode, experts)
+    return token
+
+
+def _mlp_block(model: Model, method: Method, mode: Mode, own: tuple[Linear, ...]) -> float:
+    inputs, output = own[:-1], own[-1:]
+    if _one_input(model) and own[0].part == "mlp":
+        inputs = ()
+    token = _group(method, mode, _Group(inputs, norm_output(model, mode), kept=False))
+    units, cast, holds_output = _KEPT_BY_ACTIVATION.get(model.activation, _KEPT_BY_OTHERS)
+    width, inner = float(output[0].in_features), inner_bytes(model, mode)
+    if not (mode.fused_gate and model.mlp == "gated"):
+        token += width * (cast if mode.autocast and inner == mode.compute else units * inner)
+    if model.mlp == "gated":
+        token += 2.0 * inner * width
+    elif holds_output:
+        token += inner * width
+    kept = holds_output and model.mlp == "plain"
+    return token + _group(method, mode, _Group(output, inner, kept=kept))
+
+
+def _experts(model: Model, method: Method, mode: Mode, own: tuple[Linear, ...]) -> float:
+    """Routed experts: each token is copied to its experts, and their outputs are weighted.
+
+    The weighting keeps every expert's output, because the routing weights need gradients.
+    """
+    output = own[-1]
+    if not mode.looped:  # one parameter, never quantised; trained, or the sum with adapters is
+        adapted = any(item.adaptable and item.name in method.targets for item in own)
+        mode = replace(mode, keeps_inputs=False, train_base=mode.train_base or adapted)
+    copies = output.active
+    h, e = float(model.hidden_size), mode.compute
+    token = 8.0 * model.num_experts + 32.0 * copies  # probabilities, and the chosen ones' indices
+    token += e * h if mode.train_base and not method.is_lora else 0.0
+    products = family_memory(model.family).expert_products if model.mlp == "gated" else 1.0
+    token += copies * e * output.in_features * products
+    token += copies * e * h
+    inputs = _Group(own[:-1], e, kept=False, tokens=copies)
+    token += _group(method, mode, inputs)
+    return token + _group(method, mode, _Group((output,), e, kept=False, tokens=copies))
+
+
+def read_bytes(model: Model, mode: Mode) -> float:
+    """[bytes/token] that the quantised linears of one layer read, each tensor once; a mean.
+
+    bitsandbytes hangs them on the autograd context, where activation checkpointing does not see
+    them: a layer that is to be recomputed keeps them all the same.
+    """
+    token = 0.0
+    for count, linears in layer_linears(model):
+        own = [item for item in linears if item.part == "attention"]
+        inner = [item for item in linears if item.part in {"mlp", "shared_expert"}]
+        normed = norm_output(model, mode)
+        token += count * mode.compute * own[-1].in_features
+        if not family_memory(model.family).post_norm:  # else it reads what the checkpoint keeps
+            token += count * normed * own[0].in_features
+        if inner:
+            token += count * inner_bytes(model, mode) * inner[-1].in_features
+            token += 0.0 if _one_input(model) else count * normed * inner[0].in_features
+    return token / model.num_layers
+
+
+def _group(method: Method, mode: Mode, group: _Group) -> float:
+    """[bytes/token] kept of the tensor that linears read, and of the adapters beside them."""
+    if not group.linears:
+        return 0.0
+    width = float(group.linears[0].in_features)
+    token, shared = 0.0, False
+    for item in group.linears:
+        if mode.train_base:
+            own = group.element != mode.compute  # autocast copies the input of each linear
+            shared |= not own
+            token += mode.compute * width if own else 0.0
+            continue
+        shared |= mode.keeps_inputs
+        if mode.adapter and item.adaptable and item.name in method.targets:
+            copy, whole = _adapted(method, mode, group, width)
+            token += copy
+            shared |= whole
+    if shared and not group.kept:
+        token += group.element * width
+    return group.tokens * token
+
+
+def _adapted(method: Method, mode: Mode, group: _Group, width: float) -> tuple[float, bool]:
+    """[bytes/token] one adapted linear keeps, and whether it keeps the shared input as it is.
+
+    PEFT casts the input to the adapter's dtype; autocast casts it back to the compute dtype; either
+    way the linear has a copy of its own. Dropout keeps a byte an element beside its output.
+    """
+    element = mode.compute if mode.autocast else mode.adapter
+    token = element * method.rank  # output of A, input of B
+    if method.dropout > 0:
+        return token + (element + 1.0) * width, False
+    if mode.adapter == group.element == element:
+        return token, True
+    return token + element * width, False

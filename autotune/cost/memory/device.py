@@ -1,0 +1,114 @@
+"""What a device offers, and what sits beside the tensors: context, libraries, allocator.
+
+Does not cover: other processes on the device (the app subtracts measured use of a local device).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from autotune.cost.columns import Columns, FloatArray
+    from autotune.cost.memory.constants import MemoryConstants, Slack
+    from autotune.domain.device import Device
+    from autotune.domain.job import Job
+
+MIB = 2.0**20
+# Communicators and their buffers, outside torch's allocator, on each of several GPUs.
+# Source: the same runs: what the driver reads beyond the above on two and four GPUs.
+NCCL_BYTES = 1.3e9
+# Resident memory of a process that has imported torch 2.13, transformers 5.23, peft and accelerate
+# and run a step: 0.47 to 0.6 GB on Linux.
+CPU_CONTEXT_BYTES = 0.6e9
+
+
+def _context(device: Device) -> float:
+    """[bytes] of the CUDA context and loaded kernels.
+
+    It grows with the number of SMs and the kernels that a generation loads.
+    """
+    if device.is_cpu:
+        return CPU_CONTEXT_BYTES
+    return {"hopper": 600.0, "blackwell": 700.0}.get(device.architecture, 500.0) * MIB
+
+
+def blas_bytes(device: Device) -> float:
+    """[bytes] of cuBLAS workspaces: one for the forward's thread, one for autograd's.
+
+    Source: torch.cuda documentation of CUBLAS_WORKSPACE_CONFIG: ":4096:2:16:8" (8.125 MiB) by
+    default, ":4096:8" (32 MiB) on Hopper.
+    """
+    if device.is_cpu:
+        return 0.0
+    return 2.0 * (32.0 if device.compute_capability >= 9.0 else 8.125) * MIB
+
+
+def context(columns: Columns) -> FloatArray:
+    """[bytes] outside torch's allocator."""
+    several = (columns.number("offer.count") > 1) & (columns.device("compute_capability") > 0)
+    return columns.of_device(_context) + np.where(several, NCCL_BYTES, 0.0)
+
+
+def blas_workspace(columns: Columns) -> FloatArray:
+    """[bytes] of library workspaces inside torch's allocator."""
+    return columns.of_device(blas_bytes)
+
+
+def capacity(columns: Columns) -> FloatArray:
+    """[bytes] that processes can use: the total that torch sees, below the driver's."""
+    return columns.device("memory_torch_bytes")
+
+
+def compute_capability(columns: Columns) -> FloatArray:
+    """[rows] 0 where the notion does not exist."""
+    return columns.device("compute_capability")
+
+
+def driver_total(columns: Columns) -> FloatArray:
+    """[bytes] total as the driver reports it."""
+    return columns.device("memory_driver_bytes")
+
+
+def fragmentation(columns: Columns, moving: FloatArray, slack: Slack) -> FloatArray:
+    """[bytes] that a run needs beside what is in use: pieces of segments that no request fits."""
+    several = columns.number("offer.count") > 1
+    return np.where(several, slack.several, slack.one_device) * moving
+
+
+def cached(
+    job: Job, columns: Columns, moving: FloatArray, room: FloatArray, model: MemoryConstants
+) -> FloatArray:
+    """[bytes] that the caching allocator is expected to hold beside the allocated peak.
+
+    moving: the part of the peak that comes and goes in a step. room: bytes left beside the peak;
+    what is cached is given back before a run fails. A processor's allocator caches nothing.
+    """
+    if job.software.empties_cache:
+        return np.minimum(fragmentation(columns, moving, model.slack), room)
+    share = columns.of_device(_caches) * cached_share(job, columns, model.cached)
+    return np.minimum(share * moving, np.maximum(room, 0.0))
+
+
+def _caches(device: Device) -> float:
+    return 0.0 if device.is_cpu else 1.0
+
+
+def cached_share(job: Job, columns: Columns, sizes: Mapping[str, float]) -> FloatArray:
+    """[rows] the size that belongs to how a configuration fills the cache."""
+    sharded = (columns.number("offer.count") > 1) & columns.equals("sharding", "fsdp", "zero3")
+    full = sharded & (not job.method.is_lora)
+    share = np.where(full, sizes["sharded_full"], sizes["even"])
+    return np.where(ragged(job, columns), sizes["ragged"], share)
+
+
+def ragged(job: Job, columns: Columns) -> NDArray[np.bool_]:
+    """[rows] whether batches differ in length, so that one's blocks fit no other."""
+    lengths = job.lengths.quantiles
+    differ = job.padding == "longest" and lengths[0] < lengths[-1]
+    return ~columns.equals("packing", "on") & differ

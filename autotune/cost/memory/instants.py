@@ -1,0 +1,323 @@
+"""The instants of a run at which memory can peak, each with what is alive then.
+
+Covers: head forward and backward, final norm, first and last layer of the backward, end of the
+backward, optimizer step, evaluation, generation, saving; with and without checkpointing.
+Does not cover: order of operations inside a kernel; loading.
+
+Source: derived, and checked against storage-counting traces of whole steps (tests/cost).
+Legend: T tokens, L layers, h hidden, V vocabulary, e bytes of the compute dtype.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.cost.memory import logits as head_memory
+from autotune.cost.memory.states import dequantised_bytes, merged_experts_bytes
+
+if TYPE_CHECKING:
+    from autotune.cost.columns import FloatArray
+    from autotune.cost.memory.step import Step
+
+# Source: transformers 5.0 training_args.py: `use_cache` is off; before, the model's config decided.
+EVALUATES_WITHOUT_CACHE_FROM = (5, 0)
+PARTS = (
+    "weights", "adapters", "gradients", "optimizer", "activations", "logits", "workspace",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """[bytes] alive at one instant. Shapes [rows]."""
+
+    weights: FloatArray
+    adapters: FloatArray
+    gradients: FloatArray
+    optimizer: FloatArray
+    activations: FloatArray
+    logits: FloatArray
+    workspace: FloatArray
+
+    @property
+    def total(self) -> FloatArray:
+        """[bytes] sum of the parts."""
+        total: FloatArray = np.sum([getattr(self, name) for name in PARTS], axis=0)
+        return total
+
+
+def instants(step: Step) -> dict[str, Instant]:
+    """Every instant at which memory can peak, by name."""
+    found = {"evaluation": _evaluation(step), "saving": _saving(step)}
+    if step.job.steps > 0:
+        if np.any(step.forward > 0.0):
+            found["layer forward"] = _layer_forward(step)
+        found["head forward"] = _head_forward(step)
+        found["head backward"] = _head_backward(step)
+        found["final norm"] = _final_norm(step)
+        found["first layer"] = _first_layer(step)
+        found["last layer"] = _last_layer(step)
+        found["end of backward"] = _end(step)
+        found["optimizer"] = replace(_resident(step, step.static.gradients), workspace=step.foreach)
+        if not step.job.method.is_lora:
+            found["head gradient"] = _head_gradient(step)
+    return found
+
+
+def _resident(step: Step, gradients: FloatArray) -> Instant:
+    """States that stay, so many bytes of gradients, and the gathered weights outside the layers."""
+    zero = np.zeros_like(step.tokens)
+    static = step.static
+    return Instant(
+        weights=static.weights,
+        adapters=static.adapters,
+        gradients=gradients + static.buckets,
+        optimizer=static.optimizer,
+        activations=zero,
+        logits=zero,
+        workspace=step.gathered_root,
+    )
+
+
+def _saving(step: Step) -> Instant:
+    """A whole state dict of sharded weights is gathered unit by unit and copied to the host.
+
+    Source: torch.distributed.fsdp FullStateDictConfig(offload_to_cpu, rank0_only), which accelerate
+    sets; a layer is one unit.
+    """
+    resident = _resident(step, _standing(step))
+    return replace(resident, workspace=resident.workspace + step.gathered_layer)
+
+
+def _standing(step: Step) -> FloatArray:
+    """[bytes] gradients that are one buffer of ZeRO-3 from the start to the end of the run."""
+    return np.where(step.static.zero.standing, step.static.gradients, 0.0)
+
+
+def _held(step: Step) -> FloatArray:
+    """[bytes] gradients alive during the forward: those of earlier micro-steps."""
+    sums = step.static.sums_here * step.static.gradients
+    return np.where(step.accumulates, np.maximum(sums, _standing(step)), _standing(step))
+
+
+def _so_far(step: Step, made: FloatArray) -> FloatArray:
+    """[bytes] gradients alive in a backward that has made so many.
+
+    ZeRO-2 takes a partition for all of them at its first reduction, beside the accumulated one.
+    """
+    whole = _held(step) + step.static.gradients
+    return np.where(step.static.zero.renewed, whole, np.maximum(_held(step), made))
+
+
+def _graph_casts(step: Step) -> FloatArray:
+    """[bytes] of 16-bit weight copies that the graph holds until the backward passes them."""
+    return np.where(step.checkpointing, 0.0, step.cached_casts + step.frozen_casts)
+
+
+def _layer_casts(step: Step) -> FloatArray:
+    return (step.cached_casts + step.frozen_casts) / step.job.model.num_layers
+
+
+def _output(step: Step) -> FloatArray:
+    """[bytes] of the hidden states as the head multiplies them."""
+    return step.compute * step.job.model.hidden_size * step.tokens
+
+
+def _given_output(step: Step) -> FloatArray:
+    """[bytes] of what the final norm gave, and of the copy in the compute dtype that stays."""
+    cast = _kept_output(step) * (step.normed > _output(step))
+    return step.normed + cast
+
+
+def _layer_forward(step: Step) -> Instant:
+    """A checkpointed layer's forward, with the scores of the layer before still in hand."""
+    resident = _resident(step, _held(step))
+    return replace(
+        resident,
+        activations=np.where(step.checkpointing, step.saved + step.forward, 0.0),
+        workspace=resident.workspace + step.gathered_layer + _layer_casts(step),
+    )
+
+
+def _head_forward(step: Step) -> Instant:
+    resident = _resident(step, _held(step))
+    casts = step.cached_casts + step.head_cast + _graph_casts(step)
+    casts = casts - np.where(step.checkpointing, 0.0, step.cached_casts)
+    return replace(
+        resident,
+        activations=step.saved + step.final_norm + _given_output(step),
+        logits=head_memory.forward_bytes(step.job, step.tokens, step.compute),
+        workspace=resident.workspace + casts,
+    )
+
+
+def _kept_output(step: Step) -> FloatArray:
+    """[bytes] of the hidden states that the head keeps: a frozen one keeps nothing."""
+    return 0.0 * step.tokens if step.job.method.is_lora else _output(step)
+
+
+def _head_backward(step: Step) -> Instant:
+    resident = _resident(step, _held(step))
+    return replace(
+        resident,
+        activations=step.saved + step.final_norm + _kept_output(step),
+        logits=head_memory.backward_bytes(step.job, step.tokens, step.compute, step.kept_logit),
+        workspace=resident.workspace
+        + _graph_casts(step)
+        + step.head_cast
+        + step.static.zero.backward,
+    )
+
+
+def _share(step: Step, elements: float) -> FloatArray:
+    """[bytes] of the gradients of so many elements on this device, when the base is trained."""
+    if step.job.method.is_lora:
+        return np.zeros_like(step.tokens)
+    return elements * step.element / step.static.gradient_shards * step.static.gradients_here
+
+
+def _head_gradient(step: Step) -> Instant:
+    """The head's weight gradient: new beside what is held; under autocast a 16-bit one first."""
+    model = step.job.model
+    new = float(model.vocab_size * model.hidden_size)
+    resident = _resident(step, _held(step))
+    return replace(
+        resident,
+        activations=step.saved + step.final_norm + _output(step),
+        logits=head_memory.gradient_bytes(step.job, step.tokens, step.compute),
+        workspace=resident.workspace
+        + new * step.element
+        + _graph_casts(step)
+        + 2.0 * step.head_cast
+        + step.static.zero.backward,
+    )
+
+
+def _final_norm(step: Step) -> Instant:
+    head = step.size.head or step.size.embedding
+    resident = _resident(step, _so_far(step, _share(step, head)))
+    return replace(
+        resident,
+        activations=step.saved + step.final_norm + step.final_norm_backward,
+        workspace=resident.workspace + _graph_casts(step) + step.static.zero.backward,
+    )
+
+
+def _recomputed(step: Step) -> FloatArray:
+    """[bytes] of the recomputed output that a reentrant checkpoint holds beside its gradient.
+
+    Source: torch.utils.checkpoint, CheckpointFunction.backward: `outputs` is a local variable;
+    without reentrance the recomputation stops before it.
+    """
+    return np.where(step.reentrant, step.hidden, 0.0)
+
+
+def _first_layer(step: Step) -> Instant:
+    """The layer nearest the head: everything below it is still kept.
+
+    FSDP has that layer gathered and the next one on its way; at the layer nearest the embedding,
+    only that one. Source: a layer less in the head, and in the last layer, makes 18 of
+    fms-acceleration's runs on two and four GPUs exact to 3 MB.
+    """
+    head = step.size.head or step.size.embedding
+    resident = _resident(step, _so_far(step, _share(step, head)))
+    below = step.saved - np.where(step.checkpointing, 0.0, step.layer.kept)
+    casts = np.where(step.checkpointing, _layer_casts(step), _graph_casts(step))
+    return replace(
+        resident,
+        activations=below + step.layer.backward - step.shared + _recomputed(step),
+        workspace=resident.workspace
+        + 2.0 * step.gathered_layer
+        + casts
+        + step.static.zero.backward,
+    )
+
+
+def _last_layer(step: Step) -> Instant:
+    """The layer nearest the embedding: the gradients of all others exist."""
+    later = step.static.gradients - _share(step, step.size.layer + step.size.embedding)
+    later = np.where(step.job.model.tied_head, later + _share(step, step.size.embedding), later)
+    resident = _resident(step, _so_far(step, later))
+    new = np.where(step.accumulates, _share(step, step.size.largest_linear), 0.0)
+    # the newest of the gradients that stay is the one that `layer.backward` counts
+    others = step.saved + (step.job.model.num_layers - 2.0) * step.hidden
+    return replace(
+        resident,
+        activations=step.layer.backward
+        - step.shared
+        + np.where(step.retains, others, step.hidden)
+        + _recomputed(step),
+        workspace=resident.workspace
+        + step.gathered_layer
+        + _layer_casts(step)
+        + new
+        + step.static.zero.backward,
+    )
+
+
+def _end(step: Step) -> Instant:
+    """Embedding gradients: a tied head adds two of them up; accumulation adds one more."""
+    resident = _resident(step, _so_far(step, step.static.gradients))
+    resident = replace(resident, workspace=resident.workspace + step.static.zero.backward)
+    if step.job.method.is_lora:
+        return resident
+    more = (2.0 if step.job.model.tied_head else 0.0) + step.accumulates
+    whole = step.size.embedding * step.element
+    return replace(
+        resident,
+        activations=step.hidden,
+        workspace=resident.workspace + more * whole,
+    )
+
+
+def _evaluation(step: Step) -> Instant:
+    """An evaluation batch: scoring it, or the last token that is generated, whichever is larger."""
+    scored, plan = _scoring(step), step.job.evaluation
+    if plan is None or plan.generate_tokens == 0:
+        return scored
+    generated = _generation(step, plan.generate_tokens)
+    larger = scored.total >= generated.total
+    return Instant(
+        *(np.where(larger, getattr(scored, name), getattr(generated, name)) for name in PARTS)
+    )
+
+
+def _scoring(step: Step) -> Instant:
+    """Scoring: the logits, or one layer's forward if that is larger; old releases fill a cache."""
+    resident = _resident(step, _standing(step))
+    if step.job.evaluation is None:
+        return resident
+    model, e = step.job.model, step.compute
+    tokens = step.evaluation_rows * step.length
+    scores = np.where(step.eager, 6.0 * tokens * step.length * model.num_attention_heads, 0.0)
+    inside = e * tokens * (4.0 * model.hidden_size + 3.0 * model.intermediate_size) + scores
+    inside = inside + merged_experts_bytes(step.job)
+    logits = head_memory.evaluation_bytes(step.job, tokens, e)
+    hidden = e * tokens * model.hidden_size
+    deeper = inside > logits + hidden
+    caches = step.job.software.transformers < EVALUATES_WITHOUT_CACHE_FROM
+    return replace(
+        resident,
+        activations=_cache(step, step.length) * caches + np.where(deeper, inside, hidden),
+        logits=np.where(deeper, 0.0, logits),
+        workspace=resident.workspace + step.gathered_layer + dequantised_bytes(step.job, step.size),
+    )
+
+
+def _generation(step: Step, new_tokens: int) -> Instant:
+    """The last generated token: keys and values of everything before it."""
+    resident = _resident(step, _standing(step))
+    return replace(
+        resident,
+        activations=_cache(step, step.length + new_tokens),
+        workspace=resident.workspace + step.gathered_layer + dequantised_bytes(step.job, step.size),
+    )
+
+
+def _cache(step: Step, length: FloatArray) -> FloatArray:
+    """[bytes] keys and values of every layer for the rows of an evaluation batch."""
+    model = step.job.model
+    each = 2.0 * model.kv_size * model.num_layers * step.compute
+    return each * step.evaluation_rows * length

@@ -1,0 +1,161 @@
+"""Bytes of logits and of the loss: T V numbers, several times over.
+
+Covers: the losses of `Software.loss`, 16-bit and fp32 logits, soft-capped logits.
+Does not cover: losses over several heads (multi-token prediction).
+
+Legend: T tokens, V vocabulary, h hidden, e bytes of the compute dtype.
+Source: derived from the loss code of transformers 5.23 and 4.48, the tiled loss of trl 1.16 and the
+chunks of liger-kernel 0.8.5, and checked with traces: 10 and 12 bytes a logit at forward and
+backward, 14 where a copy is kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.cost.memory.family import family_memory
+from autotune.cost.memory.litgpt import CHUNK_TOKENS, LOGIT_BYTES, is_litgpt
+
+if TYPE_CHECKING:
+    from autotune.cost.columns import FloatArray
+    from autotune.domain.job import Job
+
+TILE_TOKENS = 4096.0  # trl 1.16 kernels/chunked_logprob.py: tokens of a projection tile
+TILE_VOCABULARY = 8192.0  # prior: vocabulary width of a tile
+
+
+# Releases of transformers whose loss shifts (and so copies) the upcast logits.
+COPIES_FROM, COPIES_UNTIL = (4, 46), (4, 50)
+
+
+def _forward_each(job: Job, compute: FloatArray) -> FloatArray | None:
+    """[bytes per logit] at the end of the loss's forward; None for a loss that tiles."""
+    loss = job.software.loss
+    upcast = np.where(compute < 4.0, compute + 8.0, 8.0) + _softcap(job, compute)
+    if loss == "upcast":
+        # before 4.46 the model replaces its logits by their fp32 copy and shifts that
+        shifted = job.software.transformers < COPIES_FROM
+        return upcast + (4.0 - np.where(compute < 4.0, compute, 0.0) if shifted else 0.0)
+    if loss == "upcast_copy":
+        return upcast + 4.0
+    if loss == "native":  # logits, their shifted copy, log-softmax; autocast makes it take fp32
+        return 2.0 * compute + (8.0 if job.software.autocast else compute)
+    if loss == "inplace":
+        return _inplace(job, compute)
+    return None
+
+
+def _inplace(job: Job, compute: FloatArray) -> FloatArray:
+    """[bytes per logit] of a kernel that overwrites the shifted logits with their gradient.
+
+    The shifted copy, and in the backward the gradient of the logits before the shift beside it.
+    Source: fms-acceleration's and unsloth's cross-entropy kernel; rows of fms-acceleration on one
+    A100 under transformers 4.45 and 4.48.
+    """
+    old = job.software.transformers < COPIES_UNTIL
+    if old and family_memory(job.model.family).native_loss:
+        return 2.0 * compute + (8.0 if job.software.autocast else compute)
+    copies = old and job.software.transformers >= COPIES_FROM
+    return 8.0 + (compute if copies else 0.0) + _softcap(job, compute)
+
+
+def forward_bytes(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
+    """[bytes] logits, their fp32 copy where they are 16-bit, and the log-softmax."""
+    if is_litgpt(job):
+        return _listed(job, tokens)
+    if job.software.loss == "liger":
+        return _ligers_gradients(job, tokens, compute) + _ligers_chunk(job, tokens, compute)
+    each = _forward_each(job, compute)
+    return _tiled(job, tokens, compute) if each is None else each * tokens * job.model.vocab_size
+
+
+def backward_bytes(
+    job: Job, tokens: FloatArray, compute: FloatArray, kept: FloatArray
+) -> FloatArray:
+    """[bytes] log-softmax and the gradients of loss and log-softmax, all fp32: 12 a logit.
+
+    kept: bytes of a logit that the caller holds on to (fp32 under FSDP) where the loss copies. A
+    loss in the logits' dtype has the same three tensors, and the caller keeps the logits; under
+    autocast the three are fp32 and the shifted copy stays too.
+    """
+    loss = job.software.loss
+    if is_litgpt(job):
+        return _listed(job, tokens)
+    if loss == "native":
+        each = 12.0 + 2.0 * compute if job.software.autocast else 4.0 * compute
+    elif loss == "inplace":
+        each = _inplace(job, compute)
+    elif loss == "liger":
+        return _ligers_gradients(job, tokens, compute)
+    elif loss in {"upcast", "upcast_copy"}:
+        each = 12.0 + _softcap(job, compute)
+        each = each + (kept if loss == "upcast_copy" else 0.0)
+    else:
+        return _tiled(job, tokens, compute)
+    return each * tokens * job.model.vocab_size
+
+
+def gradient_bytes(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
+    """[bytes] of the logits' gradient while the head's weight gradient is computed."""
+    if job.software.loss in {"chunked", "fused", "liger"}:
+        return np.zeros_like(tokens)
+    return (compute + _softcap(job, compute)) * tokens * job.model.vocab_size
+
+
+def evaluation_bytes(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
+    """[bytes] at the peak of scoring without gradients: nothing stays for the backward of tanh."""
+    whole = _forward_each(job, compute)
+    capped = 0.0 if whole is None or is_litgpt(job) else _softcap(job, compute)
+    return forward_bytes(job, tokens, compute) - capped * tokens * job.model.vocab_size
+
+
+def _softcap(job: Job, compute: FloatArray) -> FloatArray:
+    """[bytes] a soft-capped logit keeps for the backward of tanh."""
+    return compute if job.model.final_softcap else np.zeros_like(compute)
+
+
+def _listed(job: Job, tokens: FloatArray) -> FloatArray:
+    """[bytes] of a loss over a list of chunks: all of them stay, and one has gradients."""
+    chunk = CHUNK_TOKENS / max(job.lengths.maximum, CHUNK_TOKENS)
+    return LOGIT_BYTES * (1.0 + chunk) * tokens * job.model.vocab_size
+
+
+def _ligers_gradients(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
+    """[bytes] of the gradients that Liger's forward makes: of the hidden states, and of the head.
+
+    They stay until the backward multiplies them where they are; a frozen head has none.
+    Source: liger-kernel 0.8.5 ops/fused_linear_cross_entropy.py: zeros_like(input), (weight).
+    """
+    vocabulary, hidden = float(job.model.vocab_size), float(job.model.hidden_size)
+    made = compute * tokens * hidden
+    if job.method.is_lora:
+        return made
+    return made + (4.0 if job.method.base == "32bit" else compute) * vocabulary * hidden
+
+
+def _ligers_chunk(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
+    """[bytes] of the logits of one chunk, which their gradient overwrites.
+
+    Formula: the next power of two of T / ceil(V / h) tokens, at most all of them. Without gradients
+    to make, the chunk is the same. Source: as above: inc_factor, chunk_size.
+    """
+    vocabulary = float(job.model.vocab_size)
+    share = np.ceil(tokens / np.ceil(vocabulary / job.model.hidden_size))
+    chunk: FloatArray = np.minimum(2.0 ** np.ceil(np.log2(np.maximum(share, 1.0))), tokens)
+    return compute * chunk * vocabulary
+
+
+def _tiled(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
+    """[bytes] of a loss that never has all logits: fp32 gradients of hidden and head, and a tile.
+
+    Source: trl 1.16 kernels/chunked_logprob.py, backward.
+    """
+    vocabulary, hidden = float(job.model.vocab_size), float(job.model.hidden_size)
+    trained = 0.0 if job.method.is_lora else 4.0 * vocabulary * hidden
+    states = (4.0 + compute) * tokens * hidden + trained
+    if job.software.loss == "fused":
+        return states
+    tile = np.minimum(tokens, TILE_TOKENS) * min(TILE_VOCABULARY, vocabulary)
+    return states + compute * tile

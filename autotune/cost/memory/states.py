@@ -1,0 +1,273 @@
+"""Bytes that do not depend on the batch: weights, adapters, gradients, optimizer states.
+
+Covers: full fine-tuning and LoRA on 16-bit, 32-bit, int8 and nf4 storage; DDP, ZeRO-2, ZeRO-3
+and FSDP. FSDP and DDP keep states in the dtype of what is trained; DeepSpeed keeps fp32 ones.
+What `offload` moves to the host's memory is not on the device.
+Does not cover: tensor and pipeline parallelism.
+
+Legend: n elements; N devices; o output features of a linear.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.cost import deepspeed
+from autotune.cost.memory.family import family_memory
+from autotune.cost.parameters import (
+    embedding_parameters,
+    head_parameters,
+    layer_parameters,
+    lora_parameters,
+    norm_parameters,
+    parameter_count,
+)
+
+if TYPE_CHECKING:
+    from autotune.cost.columns import BoolArray, Columns, FloatArray
+    from autotune.domain.job import Job
+    from autotune.domain.model import Linear, Model
+
+NF4_DOUBLE_QUANT = (
+    1 / 2 + 1 / 64 + 1 / 4096
+)  # codes, 8-bit absmax per 64, fp32 scale per 256 of them
+STATE_BYTES_8BIT = 1 + 4 / 256  # one 8-bit moment and its share of an fp32 scale per block of 256
+
+
+ROUTED = frozenset({"expert", "router"})
+# Source: transformers 4.48 modeling_mixtral.py loops over experts of nn.Linear; 5.23 has one 3-D
+# parameter and one grouped product for all, which integrations/bitsandbytes.py does not replace.
+EXPERTS_FUSED_FROM = (5, 0)
+QUANTISED = frozenset({"nf4", "int8"})
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Element counts of a model that memory depends on."""
+
+    layer: float  # mean over layers
+    largest_layer: float
+    layer_linear: float  # matrices of one layer, mean over layers
+    linear: float  # matrices of all layers
+    linear_rows: float  # output features of those
+    fused: float  # those of routed experts and their routers, which may be one parameter a layer
+    fused_rows: float
+    largest_linear: float  # one matrix
+    largest_plain: float  # one matrix outside the experts
+    embedding: float  # input embeddings, with the head's weights when those are tied
+    head: float  # a head of its own; 0 when tied
+    norms: float  # over the hidden size
+    total: float
+
+
+def layer_linears(model: Model) -> tuple[tuple[float, tuple[Linear, ...]], ...]:
+    """(number of layers, their matrices) for each kind of layer."""
+    dense = float(model.num_dense_layers)
+    kinds = ((model.num_layers - dense, model.linears), (dense, model.dense_linears))
+    return tuple((count, linears) for count, linears in kinds if count > 0)
+
+
+def sizes(model: Model) -> Sizes:
+    """Element counts of a model. Source: derived: shapes of the decoder's modules."""
+    linear = rows = largest = fused = fused_rows = plain = 0.0
+    for count, linears in layer_linears(model):
+        linear += count * sum(x.in_features * x.out_features * x.count for x in linears)
+        rows += count * sum(x.out_features * x.count for x in linears)
+        largest = max(largest, *(float(x.in_features * x.out_features) for x in linears))
+        routed = [x for x in linears if x.part in ROUTED]
+        fused += count * sum(x.in_features * x.out_features * x.count for x in routed)
+        fused_rows += count * sum(x.out_features * x.count for x in routed)
+        others = [float(x.in_features * x.out_features) for x in linears if x.part not in ROUTED]
+        plain = max(plain, *others)
+    layers = [layer_parameters(model)]
+    dense = layer_parameters(model, dense=True) if model.num_dense_layers else 0
+    mixtures = model.num_layers - model.num_dense_layers
+    return Sizes(
+        layer=(mixtures * layers[0] + model.num_dense_layers * dense) / model.num_layers,
+        largest_layer=float(max(layers[0], dense)),
+        layer_linear=linear / model.num_layers,
+        linear=linear,
+        linear_rows=rows,
+        fused=fused,
+        fused_rows=fused_rows,
+        largest_plain=plain,
+        largest_linear=largest,
+        embedding=float(embedding_parameters(model)),
+        head=float(head_parameters(model)),
+        norms=norm_parameters(model) * (model.norms_per_layer * model.num_layers + 1.0),
+        total=float(parameter_count(model)),
+    )
+
+
+def weight_bytes(job: Job, size: Sizes) -> float:
+    """[bytes] of the stored base weights on one device, unsharded.
+
+    Source: QLoRA (Dettmers 2023) section 3: 4-bit codes in blocks of 64 with double quantisation in
+    blocks of 256; LLM.int8 (Dettmers 2022) section 3: int8 codes and one fp32 scale a row.
+    Embeddings, head, norms and biases stay 16-bit, unless the trainer casts them to fp32, and so
+    do experts that are one parameter.
+    """
+    base = job.method.base
+    if base == "32bit":
+        return 4.0 * size.total
+    if base == "16bit" or not quantised(job):
+        return 2.0 * size.total
+    fused = experts_fused(job)
+    linear = size.linear - fused * size.fused
+    rest = size.total - linear
+    wide = {"none": 0.0, "norms": size.norms, "all": rest}[job.software.kbit_upcast]
+    kept = 2.0 * rest + 2.0 * wide
+    if base == "nf4":
+        return NF4_DOUBLE_QUANT * linear + kept
+    return linear + 4.0 * (size.linear_rows - fused * size.fused_rows) + kept
+
+
+def quantised(job: Job) -> bool:
+    """Whether the base's matrices really are quantised."""
+    own = family_memory(job.model.family).own_linear  # the same file of 5.23 skips subclasses
+    ignored = own and job.software.transformers >= EXPERTS_FUSED_FROM
+    return job.method.base in QUANTISED and not ignored
+
+
+def experts_fused(job: Job) -> bool:
+    """Whether routed experts are one parameter, which a quantised base leaves in 16 bit."""
+    return job.model.is_moe and job.software.transformers >= EXPERTS_FUSED_FROM
+
+
+def dequantised_bytes(job: Job, size: Sizes) -> float:
+    """[bytes] of the one weight that a quantised base unpacks for a matrix product."""
+    if not quantised(job):
+        return 0.0
+    return 2.0 * (size.largest_plain if experts_fused(job) else size.largest_linear)
+
+
+def merged_experts_bytes(job: Job) -> float:
+    """[bytes] of the weights with adapters added that a layer keeps, where experts are adapted.
+
+    PEFT cannot run an adapter beside one parameter of all experts: it adds the product of the
+    adapter's matrices to the weights and multiplies with the sum. Source: peft 0.21
+    tuners/lora/layer.py, ParamWrapper; a trace of Mixtral keeps one 16-bit copy a layer.
+    """
+    if not (job.method.is_lora and experts_fused(job)):
+        return 0.0
+    adapted = [x for x in job.model.linears if x.part == "expert" and x.name in job.method.targets]
+    elements = sum(x.in_features * x.out_features * x.count for x in adapted if x.adaptable)
+    mixtures = job.model.num_layers - job.model.num_dense_layers
+    return 2.0 * elements * mixtures / job.model.num_layers
+
+
+def fp32_stream(job: Job) -> bool:
+    """Whether the residual stream of an unsharded 16-bit run is fp32.
+
+    fp32 embeddings make it so. So do fp32 norms over a quantised base, whose linears answer in the
+    dtype of their input, where the norm multiplies by its weight last; others cast back.
+    """
+    if job.method.base == "32bit":
+        return True
+    facts, kept = family_memory(job.model.family), job.software.kbit_upcast
+    widens = job.model.norm == "rmsnorm" and job.model.norm_weight and not facts.fp32_norm
+    return quantised(job) and (kept == "all" or (kept == "norms" and widens))
+
+
+def fp32_norms(job: Job) -> bool:
+    """Whether autocast makes norms answer in fp32 and all that follows stay so.
+
+    A norm right after the embedding makes the residual stream fp32; so does any over a quantised
+    base. Source: torch's list of ops that autocast to fp32 has layer_norm; bitsandbytes 0.50
+    nn/modules.py: a linear's output is cast to the dtype of its input.
+    """
+    plain = family_memory(job.model.family).plain_layernorm
+    fused = job.model.norm == "layernorm" and not plain
+    return job.software.autocast and fused and (quantised(job) or job.model.embedding_norm)
+
+
+@dataclass(frozen=True, slots=True)
+class Static:
+    """[bytes] on one device. Shapes [rows]."""
+
+    weights: FloatArray
+    adapters: FloatArray
+    gradients: FloatArray  # all of them, as they are after the backward
+    buckets: FloatArray  # copies of gradients that the communication keeps all the time
+    optimizer: FloatArray  # in torch's allocator, from the end of the first step on
+    element: FloatArray  # bytes of an element of a trained parameter and of its gradient
+    trainable: FloatArray  # [elements] of all devices
+    weight_shards: FloatArray  # devices that share the weights
+    gradient_shards: FloatArray
+    stored: FloatArray  # of the weights, wherever they lie and however many share them
+    gradients_here: FloatArray  # 1 where reduced gradients stay on the device, 0 where they leave
+    sums_here: FloatArray  # 1 where gradients of earlier micro-steps do so
+    zero: deepspeed.Transient  # what DeepSpeed has besides; its share of `buckets` is in there
+
+
+def _shards(columns: Columns, *words: str) -> FloatArray:
+    count = columns.number("offer.count")
+    return np.where(columns.equals("sharding", *words), np.maximum(count, 1.0), 1.0)
+
+
+def _state_bytes(
+    job: Job, columns: Columns, element: FloatArray, trainable: FloatArray, embedding: float
+) -> FloatArray:
+    """[bytes] of AdamW's two moments inside torch's allocator, unsharded; with ZeRO's masters.
+
+    Source: bitsandbytes 0.50 optim/optimizer.py: blocks of 256 (its floor of 4096 elements a tensor
+    is left out); transformers 5.23 trainer.py keeps states of embeddings in fp32. Paged states live
+    in unified memory, outside torch's allocator, and can be evicted: they count as none.
+    """
+    eight = 2.0 * STATE_BYTES_8BIT * (trainable - embedding) + 8.0 * embedding
+    small: BoolArray = columns.equals("optimizer", "adamw_bnb_8bit")
+    states = np.where(small, eight, 2.0 * element * trainable)
+    states = np.where(columns.equals("optimizer", "paged_adamw_8bit"), 0.0, states)
+    masters = trainable * deepspeed.state_bytes(job, columns, 2.0 * STATE_BYTES_8BIT)
+    return np.where(deepspeed.runs(columns), masters, states)
+
+
+def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
+    """Weights, adapters, gradients and optimizer states of every row.
+
+    Source: Rajbhandari 2020 (ZeRO) section 3 for what each stage shares.
+    """
+    method = job.method
+    sharded = _shards(columns, "fsdp", "zero3")
+    gradient_shards = _shards(columns, "fsdp", "zero3", "zero2")
+    element = deepspeed.trained_bytes(job, columns)
+    if method.is_lora:
+        count = lora_parameters(job.model, method.rank, method.targets)
+        trainable = np.full(columns.rows, float(count))
+        adapters = element * trainable / sharded
+    else:
+        trainable = np.full(columns.rows, size.total)
+        adapters = np.zeros(columns.rows)
+    trains = float(job.steps > 0)  # an evaluation-only run has no gradients and no optimizer
+    gradients = trains * element * trainable / gradient_shards
+    embedding = 0.0 if method.is_lora else size.embedding
+    several = columns.number("offer.count") > 1
+    ddp = several & columns.equals("sharding", "ddp")
+    zero = deepspeed.Transient.of(job, columns, element, trains * trainable)
+    whole = np.full(columns.rows, weight_bytes(job, size))
+    if method.base == "32bit":
+        whole = np.where(deepspeed.casts(columns), 2.0 * size.total, whole)
+    # An offloading ZeRO has the newest gradients on the device and their sums on the host: 13B in
+    # full by ZeRO-2 on one H800 takes 64 GB, 26 of weights and as much of gradients.
+    shards, states = columns.equals("offload", "all"), columns.equals("offload", "optimizer", "all")
+    here = np.where(shards, 0.0, 1.0)
+    zero = replace(zero, step=np.where(states, 0.0, zero.step))
+    held = trains * _state_bytes(job, columns, element, trainable, embedding) / gradient_shards
+    return Static(
+        weights=here * whole / sharded,
+        adapters=here * adapters,
+        gradients=here * gradients,
+        buckets=trains * (np.where(ddp, element * trainable, 0.0) + zero.always),
+        optimizer=np.where(states, 0.0, held),
+        element=element,
+        trainable=trainable,
+        weight_shards=sharded,
+        gradient_shards=gradient_shards,
+        stored=whole,
+        gradients_here=here,
+        sums_here=np.where(states, 0.0, 1.0),
+        zero=zero,
+    )

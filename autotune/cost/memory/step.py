@@ -1,0 +1,335 @@
+"""What the instants of a step are made of, for every row: batch, dtypes, states, saved tensors.
+
+Does not cover: which of them are alive when; that is `instants`.
+
+Legend: T tokens of a micro-batch, L layers, h hidden, V vocabulary, e bytes of the compute dtype,
+s bytes of the residual stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.cost import deepspeed, offloading
+from autotune.cost.batches import evaluation_rows, longest_length
+from autotune.cost.memory import device as device_memory
+from autotune.cost.memory.activations import (
+    Attention,
+    Mode,
+    layer_kept,
+    norm_kept,
+    norm_output,
+    read_bytes,
+    reads_stream,
+    unneeded_kept,
+)
+from autotune.cost.memory.family import family_memory
+from autotune.cost.memory.litgpt import as_run, padded_update
+from autotune.cost.memory.states import (
+    Sizes,
+    Static,
+    dequantised_bytes,
+    experts_fused,
+    fp32_norms,
+    fp32_stream,
+    merged_experts_bytes,
+    quantised,
+    sizes,
+    static_bytes,
+)
+from autotune.cost.memory.transients import layer_transients, norm_transient, scores_forward
+from autotune.cost.time.attention import masked_share
+from autotune.domain.config import FLASH
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from autotune.cost.columns import BoolArray, Columns, FloatArray
+    from autotune.domain.job import Job
+
+# Source: transformers 5.23 modeling_layers.py and its default use_reentrant=False; 4.48 checkpoints
+# a layer's call, FSDP's hooks included, with use_reentrant=True.
+REENTRANT_UNTIL = (5, 0)
+FORGETS_INPUTS_FROM = (0, 43)  # bitsandbytes
+_KINDS: tuple[Attention, ...] = ("eager", "sdpa", "flash_attention_2", "math")
+_COMPUTE_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 2.0}
+
+
+@dataclass(frozen=True, slots=True)
+class LayerBytes:
+    """[bytes] of one layer for the whole micro-batch. Shapes [rows]."""
+
+    kept: FloatArray
+    mlp: FloatArray  # with the temporaries of the MLP's backward: all that is alive then
+    norm: FloatArray
+    attention: FloatArray
+
+    @property
+    def backward(self) -> FloatArray:
+        """[bytes] the most that is alive of one layer during its backward."""
+        return np.maximum(np.maximum(self.mlp, self.norm), self.attention)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What every instant is made of. Shapes [rows]; bytes on one device."""
+
+    job: Job
+    size: Sizes
+    static: Static
+    tokens: FloatArray  # T
+    length: FloatArray
+    evaluation_rows: FloatArray  # of one evaluation batch; 0 without evaluations
+    compute: FloatArray  # e
+    stream: FloatArray  # s
+    element: FloatArray  # bytes of an element of a gradient
+    checkpointing: BoolArray
+    reentrant: BoolArray  # a checkpoint that holds what it recomputed until its backward is done
+    retains: BoolArray  # inputs and input gradients of checkpointed layers outlive their backward
+    accumulates: BoolArray  # gradients of earlier micro-steps are alive during the forward
+    layer: LayerBytes
+    forward: FloatArray  # of one layer in the forward, where scores outlive it; else 0
+    shared: FloatArray  # of a recomputed layer: its input, which a norm keeps as it is
+    saved: FloatArray  # what all layers keep when the forward is done
+    final_norm: FloatArray  # kept
+    normed: FloatArray  # what the final norm hands to the head
+    final_norm_backward: FloatArray  # temporaries
+    gathered_root: FloatArray  # weights outside the layers, gathered from other devices
+    gathered_layer: FloatArray  # weights of one layer, gathered from other devices
+    kept_logit: FloatArray  # bytes of a logit that the caller keeps where the loss copies
+    cached_casts: FloatArray  # 16-bit copies of trained weights that autocast holds in the forward
+    frozen_casts: FloatArray  # 16-bit copies of frozen fp32 weights that the graph holds
+    head_cast: FloatArray
+    foreach: FloatArray  # what the optimizer needs beside gradients and states while it runs
+    eager: BoolArray
+
+    @property
+    def hidden(self) -> FloatArray:
+        """[bytes] of one residual stream: s h T."""
+        return self.stream * self.job.model.hidden_size * self.tokens
+
+    @classmethod
+    def of(cls, job: Job, columns: Columns) -> Step:
+        """Everything that the instants share."""
+        model, size = job.model, sizes(job.model)
+        static = static_bytes(job, columns, size)
+        rows, length = columns.number("micro_batch_size"), longest_length(job, columns)
+        tokens = rows * length
+        modes = _Modes.of(job, columns, length)
+        layer = _layer(job, modes, tokens, length)
+        compute, stream = (
+            modes.each(lambda mode: mode.compute),
+            modes.each(lambda mode: mode.stream),
+        )
+        checkpointing = columns.equals("activation_checkpointing", "full")
+        inputs = stream * model.hidden_size * tokens
+        outside = tokens * modes.each(lambda mode: _beside_checkpoints(job, mode))
+        fp32_base = (job.method.base == "32bit") & (stream == 4.0)
+        casts = modes.each(lambda mode: float(mode.autocast)).astype(bool) & fp32_base
+        autocast = modes.each(lambda mode: float(mode.autocast)).astype(bool)
+        adapter = static.element * job.method.is_lora
+        fp32_adapters = autocast & (adapter > compute)
+        trained = casts & (not job.method.is_lora)
+        frozen = casts & job.method.is_lora
+        head = float(model.vocab_size * model.hidden_size)
+        root, layer_weights = _gathered(job, static, size, compute)
+        return cls(
+            job=job,
+            size=size,
+            static=static,
+            evaluation_rows=(
+                evaluation_rows(job.evaluation, columns)
+                if job.evaluation
+                else np.zeros(columns.rows)
+            ),
+            tokens=tokens,
+            length=length,
+            compute=compute,
+            stream=stream,
+            element=static.element,
+            checkpointing=checkpointing,
+            reentrant=checkpointing & (job.software.transformers < REENTRANT_UNTIL),
+            retains=checkpointing & _retains(job, columns),
+            accumulates=columns.accumulation(job) > 1,
+            layer=layer,
+            forward=_scores_forward(job, modes, tokens, length),
+            shared=np.where(
+                checkpointing, inputs * modes.each(lambda mode: reads_stream(model, mode)), 0.0
+            ),
+            saved=np.where(
+                checkpointing,
+                model.num_layers * (offloading.kept_share(job, columns) * inputs + outside)
+                - _narrow_embeddings(job) * (inputs - compute * model.hidden_size * tokens),
+                model.num_layers * layer.kept
+                - tokens * modes.each(lambda mode: unneeded_kept(*as_run(job), mode)),
+            ),
+            final_norm=tokens * modes.each(lambda mode: norm_kept(model, mode)),
+            normed=tokens * model.hidden_size * modes.each(lambda mode: norm_output(model, mode)),
+            final_norm_backward=tokens * modes.each(lambda mode: norm_transient(model, mode)),
+            gathered_root=root,
+            gathered_layer=layer_weights,
+            kept_logit=np.where(static.weight_shards > 1, 4.0, compute),
+            cached_casts=2.0 * (trained * size.linear + fp32_adapters * static.trainable),
+            frozen_casts=2.0 * frozen * size.linear,
+            head_cast=2.0 * casts * head,
+            foreach=np.where(
+                deepspeed.runs(columns),
+                static.zero.step,
+                np.where(columns.equals("optimizer", "adamw_torch"), static.gradients, 0.0),
+            ),
+            eager=modes.each(lambda mode: float(mode.attention in {"eager", "math"})).astype(bool),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Modes:
+    """The distinct modes among the rows, and the mode of each row."""
+
+    modes: list[Mode]
+    of_row: NDArray[np.intp]
+
+    def each(self, number: Callable[[Mode], float]) -> FloatArray:
+        """[rows] a number of each row's mode."""
+        return np.asarray([number(mode) for mode in self.modes], np.float64)[self.of_row]
+
+    @classmethod
+    def of(cls, job: Job, columns: Columns, length: FloatArray) -> _Modes:
+        method = job.method
+        compute = columns.choose("precision", _COMPUTE_BYTES)
+        kinds: dict[str, float] = {kind: float(i) for i, kind in enumerate(_KINDS)}
+        attention = columns.choose("attention", {**kinds, FLASH[1]: kinds[FLASH[0]]})
+        adapter = deepspeed.trained_bytes(job, columns) * method.is_lora
+        shared = (columns.number("offer.count") > 1) & columns.equals("sharding", "fsdp", "zero3")
+        shared |= deepspeed.casts(columns)
+        stream = np.where((fp32_stream(job) & ~shared) | fp32_norms(job), 4.0, compute)
+        masked = masked_share(job, columns, length)
+        attention = np.where(_falls_to_math(job, columns, compute, masked), 3.0, attention)
+        key = compute + 10.0 * attention + 100.0 * adapter + 1000.0 * stream + 10000.0 * masked
+        _, first, of_row = np.unique(key, return_index=True, return_inverse=True)
+        modes = [
+            Mode(
+                compute=float(compute[i]),
+                stream=float(stream[i]),
+                train_base=not method.is_lora,
+                adapter=float(adapter[i]),
+                autocast=bool(compute[i] < 4.0) and job.software.autocast,
+                attention=_KINDS[int(attention[i])],
+                masked=float(masked[i]),
+                quantised=quantised(job),
+                keeps_inputs=_keeps_inputs(job),
+                fused_norms=job.software.kernels != "eager" and job.model.norm == "rmsnorm",
+                fused_gate=job.software.kernels == "liger",
+                looped=job.model.is_moe and not experts_fused(job),
+            )
+            for i in first
+        ]
+        return cls(modes, of_row.reshape(-1))
+
+
+def _keeps_inputs(job: Job) -> bool:
+    """Whether quantised linears keep what they read.
+
+    Source: bitsandbytes autograd/_functions.py: MatMul8bitLt always does, MatMul4Bit did in 0.41
+    and does not in 0.43.
+    """
+    version = job.software.bitsandbytes
+    old = version is not None and version < FORGETS_INPUTS_FROM
+    return quantised(job) and (job.method.base == "int8" or old)
+
+
+def _narrow_embeddings(job: Job) -> bool:
+    """Whether what the first layer reads is not fp32 yet, although the stream is from there on."""
+    wide = job.method.base == "32bit" or job.software.kbit_upcast == "all"
+    return not wide and not job.model.embedding_norm
+
+
+def _beside_checkpoints(job: Job, mode: Mode) -> float:
+    """[bytes/token] of a checkpointed layer that the checkpoint cannot drop.
+
+    A reentrant checkpoint runs the forward without gradients, so nothing is kept.
+    """
+    if not mode.keeps_inputs or job.software.transformers < REENTRANT_UNTIL:
+        return 0.0
+    return read_bytes(job.model, mode)
+
+
+def _falls_to_math(
+    job: Job, columns: Columns, compute: FloatArray, masked: FloatArray
+) -> BoolArray:
+    """Where sdpa has no fused kernel: grouped heads without a mask, and flash cannot run.
+
+    transformers then asks for grouped heads (use_gqa_in_sdpa); flash needs 16 bit and compute
+    capability 8.0, the efficient kernel and the CPU's kernel take no grouped heads.
+    Source: PyTorch aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and sdp_utils_cpp.cpp;
+    pytorch/pytorch#181528.
+    """
+    if job.model.kv_size == job.model.query_size:
+        return np.zeros(columns.rows, np.bool_)
+    if family_memory(job.model.family).broadcasts_heads and job.model.num_kv_heads == 1:
+        return columns.equals("attention", "sdpa")
+    flash = (compute < 4.0) & (device_memory.compute_capability(columns) >= 8.0)
+    return columns.equals("attention", "sdpa") & (masked < 1.0) & ~flash
+
+
+def _retains(job: Job, columns: Columns) -> BoolArray:
+    """Where a layer's input and its gradient stay until the whole backward is done.
+
+    FSDP's hooks on a frozen layer sit inside a reentrant checkpoint and keep its detached input;
+    transformers 5 checkpoints inside those hooks. Source: a run of torch 2.13's FSDP on two CPU
+    processes, live bytes counted at every layer: with adapters they grow by one residual stream a
+    layer through the backward; with all weights trained, or without reentrance, they fall.
+    """
+    reentrant = job.software.transformers < REENTRANT_UNTIL
+    if not (reentrant and job.method.is_lora):
+        return np.zeros(columns.rows, np.bool_)
+    return columns.equals("sharding", "fsdp") & (columns.number("offer.count") > 1)
+
+
+def _layer(job: Job, modes: _Modes, tokens: FloatArray, length: FloatArray) -> LayerBytes:
+    model, method = as_run(job)
+    kept = {mode: layer_kept(model, method, mode) for mode in modes.modes}
+    extra = {mode: layer_transients(model, method, mode) for mode in modes.modes}
+    whole = modes.each(lambda m: kept[m].per_token) + length * modes.each(lambda m: kept[m].per_key)
+    whole = tokens * (whole + padded_update(job) * modes.each(lambda m: m.compute))
+    rest = whole - tokens * modes.each(lambda m: kept[m].mlp)
+    scores = modes.each(lambda m: extra[m].attention)
+    scores = scores + length * modes.each(lambda m: extra[m].per_key)
+    merged = merged_experts_bytes(job)
+    mlp = merged + whole + tokens * modes.each(lambda m: extra[m].mlp)
+    unpacked = dequantised_bytes(job, sizes(job.model))
+    return LayerBytes(
+        kept=whole + merged,
+        mlp=mlp + np.maximum(0.0, unpacked - tokens * modes.each(lambda m: extra[m].product)),
+        norm=rest + tokens * modes.each(lambda m: extra[m].norm),
+        attention=rest + tokens * scores,
+    )
+
+
+def _scores_forward(job: Job, modes: _Modes, tokens: FloatArray, length: FloatArray) -> FloatArray:
+    found = {mode: scores_forward(job.model, mode) for mode in modes.modes}
+    each, key = modes.each(lambda mode: found[mode][0]), modes.each(lambda mode: found[mode][1])
+    return tokens * (each + length * key)
+
+
+def _gathered(job: Job, static: Static, size: Sizes, compute: FloatArray) -> tuple[FloatArray, ...]:
+    """[bytes] of gathered weights: what stays outside the layers, and one layer, as they travel.
+
+    The root unit holds embeddings and head and stays gathered; layers come and go, the next one
+    while one runs. Weights travel in the compute dtype, quantised ones as they are stored.
+    Source: Zhao 2023 (PyTorch FSDP) section 3.
+    """
+    missing = np.where(static.weight_shards > 1, 1.0, 0.0)
+    stored = 4.0 if job.method.base == "32bit" else 2.0
+    travels = np.minimum(stored, compute)
+    root = travels * (size.embedding + size.head)
+    inner = static.stored - stored * (size.embedding + size.head)
+    share = inner / (size.layer * job.model.num_layers)  # bytes an element of a layer, stored
+    if job.method.base in {"16bit", "32bit"}:
+        share = travels
+    layer = size.largest_layer * share
+    return missing * root, missing * layer

@@ -1,0 +1,1 @@
+"""spread room."""

@@ -1,0 +1,185 @@
+"""How far a predicted step may be off, by what is uncertain.
+
+Variances of log(step) add: what the fit leaves of its constants, what groups left out of the fit
+scattered by, and what nobody knows of this job or device. `narrowest` names the largest.
+
+Source: derived: independent errors to first order. Sizes: `calibration.toml` where they are fitted,
+assumptions with their reason below where no measured step speaks of them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.catalog.operators import gemm_times
+from autotune.cost.batches import padded_length
+from autotune.cost.constants import Fitted, fitted
+from autotune.cost.spread.sensitivity import parameter_variance
+from autotune.cost.time.efficiency import distinct_devices
+from autotune.cost.time.launch import unchanging_lengths
+from autotune.cost.time.offsets import levels_of
+from autotune.domain.config import FLASH
+
+if TYPE_CHECKING:
+    from autotune.cost.columns import BoolArray, Columns, FloatArray
+    from autotune.cost.time.step_terms import StepTerms
+    from autotune.domain.job import Job
+
+Z90 = 1.2815515655446004  # 90th percentile of the standard normal distribution
+# A device that no measured step speaks of: the 80 % interval reaches a factor 1.5 each way, more
+# where not even its matrix products were timed, most for a processor.
+NEVER_MEASURED = math.log(1.5) / Z90
+NO_OPERATOR_TIMES, PROCESSOR = 0.38, 0.60
+# Rows said to come from an L40 lie within 7 % of what an L40S would take, at twice an L40's rate,
+# and their file is called l40_40gb, which neither board is: the label may be wrong.
+LABEL_IN_DOUBT = {"l40": 0.15}
+OTHER_STACK = 0.15  # a training stack without measured steps: as far as the measured ones scatter
+# What torch.compile removes is a prior from first principles, between nothing and twice as much as
+# assumed. No public pair of runs with and without it is of the Trainer; of other trainers there is
+# one that is like with like: torchtitan, Llama 3.1 8B in full on 8 H100, blocks compiled, 5,762 ->
+# 6,667 tokens/s (16 % faster; benchmarks/llama3_h100_202412_torchtitan.md).
+COMPILED = 0.30
+FP8, FLASH_3 = 0.20, 0.05
+LENGTHS_UNKNOWN = (
+    0.45  # every row counts at max_length; instruction data fills a third to all of it
+)
+PADDED_AFTER_ALL = 0.15  # probability that rows are padded to max_length though nobody said so
+
+
+def residual_features(job: Job, columns: Columns, issuing: FloatArray) -> dict[str, FloatArray]:
+    """[rows] what each fitted spread is multiplied by. issuing: share of issuing kernels."""
+    ones = np.ones(columns.rows)
+    quantised = job.method.is_lora and job.method.base in ("int8", "nf4")
+    return {
+        "residual": ones,
+        "issuing": issuing,
+        "quantised": ones * quantised,
+        "mixture": ones * job.model.is_moe,
+        "ragged": np.where(unchanging_lengths(job, columns), 0.0, 1.0),
+        "sharded": np.where(columns.number("offer.count") > 1, 1.0, 0.0),
+    }
+
+
+def issuing_share(terms: StepTerms, model: Fitted) -> FloatArray:
+    """[rows] seconds to issue kernels over all seconds of a micro-step, overlapped or not."""
+    seconds = terms.seconds(model.constants)
+    together = seconds["launch_s"] + seconds["compute_s"] + seconds["bandwidth_s"]
+    share: FloatArray = seconds["launch_s"] / together
+    return share
+
+
+def variances(
+    job: Job, columns: Columns, terms: StepTerms, model: Fitted | None = None
+) -> dict[str, FloatArray]:
+    """[rows] variance of log(step) by its cause. model: another fit than the shipped one."""
+    model = model or fitted()
+    features = residual_features(job, columns, issuing_share(terms, model))
+    found = {
+        f"{name} scatter": (getattr(model.spreads, name) * feature) ** 2
+        for name, feature in features.items()
+    }
+    found["constants"] = parameter_variance(terms, model)
+    found.update(_offsets(job, columns, model))
+    found["compile"] = compile_variance(job, columns) + lever_variance(columns)
+    found.update(_job_unknowns(job, columns))
+    return found
+
+
+def log_sd(job: Job, columns: Columns, terms: StepTerms, model: Fitted | None = None) -> FloatArray:
+    """[rows] log standard deviation of a step."""
+    spread: FloatArray = np.sqrt(sum(variances(job, columns, terms, model).values()))
+    return spread
+
+
+def compile_variance(job: Job, columns: Columns) -> FloatArray:
+    """[rows] variance of log(step) by what torch.compile gains: nobody has measured it.
+
+    Where today's run was measured, its own setting is known and it is the others that are not.
+    """
+    return np.where(compile_is_known(job, columns), 0.0, COMPILED**2)
+
+
+def lever_variance(columns: Columns) -> FloatArray:
+    """[rows] variance of log(step) by what fp8 and flash attention 3 gain.
+
+    Published pairs of fp8 run from -15 to +28 %; of the other there is one.
+    """
+    fp8 = np.where(columns.equals("precision", "fp8"), FP8**2, 0.0)
+    return fp8 + np.where(columns.equals("attention", FLASH[1]), FLASH_3**2, 0.0)
+
+
+def compile_is_known(job: Job, columns: Columns) -> BoolArray:
+    """[rows] whether no unmeasured gain of torch.compile is counted: off, or as in today's run."""
+    known = columns.equals("compile", "off")
+    if job.today is None or not job.evidence:
+        return known
+    as_today = columns.equals("compile", job.today.compile)
+    if job.today.compile != "off":
+        as_today = as_today & columns.equals("compile_scope", job.today.compile_scope)
+    return as_today
+
+
+def unseen_device(columns: Columns, model: Fitted | None = None) -> FloatArray:
+    """[rows] step at the slow end of a device that no measured step speaks of, over the step.
+
+    1 where one does.
+    """
+    model = model or fitted()
+    devices, index = distinct_devices(columns)
+    unseen = [
+        0.0 if model.offset("device", device.name) else device_sd(device.name, model)
+        for device in devices
+    ]
+    return np.exp(Z90 * np.asarray(unseen))[index]
+
+
+def _offsets(job: Job, columns: Columns, model: Fitted) -> dict[str, FloatArray]:
+    devices, index = distinct_devices(columns)
+    of_device = np.asarray([device_sd(device.name, model) for device in devices])[index]
+    ones = np.ones(columns.rows)
+    levels = levels_of("", job.software)
+    stack, kernels = (model.offset(name, levels[name]) for name in ("stack", "kernels"))
+    return {
+        "device": of_device**2,
+        "stack": ones * (stack.log_sd if stack else OTHER_STACK) ** 2,
+        "kernels": ones * (kernels.log_sd if kernels else OTHER_STACK) ** 2,
+    }
+
+
+def device_sd(name: str, model: Fitted) -> float:
+    """Log standard deviation that a device adds: small where measured steps speak of it."""
+    own = model.offset("device", name)
+    if own is not None:
+        return max(own.log_sd, LABEL_IN_DOUBT.get(name, 0.0))
+    if name == "cpu":
+        return PROCESSOR
+    return NEVER_MEASURED if gemm_times(name) is not None else NO_OPERATOR_TIMES
+
+
+def _job_unknowns(job: Job, columns: Columns) -> dict[str, FloatArray]:
+    """Lengths that were estimated, lengths and padding that were assumed.
+
+    They decide nothing where every batch is full.
+    """
+    stated = {item.key for item in job.assumed}
+    follows = (job.padding == "longest") & ~columns.equals("packing", "on")
+    unknown = "data.lengths" in stated and not job.lengths.known
+    lengths = np.where(follows & unknown, LENGTHS_UNKNOWN**2, 0.0)
+    if job.lengths.log_sd > 0:  # packed rows follow their tokens as padded ones do
+        follows_tokens = follows | columns.equals("packing", "on")
+        lengths = np.where(follows_tokens, job.lengths.log_sd**2, lengths)
+    padding = np.zeros(columns.rows)
+    if "data.padding" in stated and job.lengths.known:
+        gap = np.log(np.maximum(job.max_length / padded_length(job, columns), 1.0))
+        chance = PADDED_AFTER_ALL * (1.0 - PADDED_AFTER_ALL)
+        padding = np.where(follows, chance * gap**2, 0.0)
+    return {"lengths": lengths, "padding": padding}
+
+
+def host_spread(columns: Columns, field: str, *, stated: float, assumed: float) -> FloatArray:
+    """[rows] the one spread where somebody stated a field of the host, else the other."""
+    unknown = [field in host.assumed for host in columns.hosts()]
+    return np.where(np.asarray(unknown, np.bool_), assumed, stated)

@@ -1,0 +1,188 @@
+"""Seconds and bytes of checkpoints, how often to save, and the work that interruptions cost.
+
+Covers: the Trainer's checkpoints (trained weights, optimizer states, random and scheduler state),
+adapters alone for LoRA; several devices writing through one host.
+Does not cover: asynchronous and sharded checkpoints.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.cost import deepspeed
+from autotune.cost.columns import Columns, Component, FloatArray, Outputs
+from autotune.cost.spread.uncertainty import host_spread
+from autotune.cost.time.optimizer import trainable_parameters
+
+if TYPE_CHECKING:
+    from autotune.domain.job import Job
+
+READS = (
+    "offer.device", "offer.count", "offer.host", "optimizer", "adapter_dtype", "sharding",
+    "precision",
+)  # fmt: skip
+SMALL_FILES_BYTES = 20e6  # tokenizer, trainer state, scheduler, random states: 5 to 20 MB
+SAVE_OVERHEAD_S = 1.0  # walking the modules, opening files, deleting the oldest: assumption
+SERIALISE_BYTES_PER_S = 1.5e9  # torch.save and safetensors on one core: assumption
+STATE_BYTES_8BIT = 2 * (1 + 4 / 256)  # two 8-bit moments, one fp32 scale per block of 256
+DEFAULT_LIMIT = 2.0  # keep the last and the one before: a save that was cut short loses nothing
+# Disks behind one name differ by factors, more so where nobody stated the speed: assumptions until
+# one save is measured.
+LOG_SD, ASSUMED_LOG_SD = 0.35, 0.60
+UNKNOWN_DISK_BYTES = 1e18  # no run writes as much
+NEVER_PER_S = 1e-12  # rarer than once in thirty thousand years
+HIGHEST_LOSS = 0.95  # share of the time lost at which a run practically never ends
+
+
+def price_checkpoint(job: Job, columns: Columns) -> Outputs:
+    """[s] to save a checkpoint and the final model; [bytes] of a checkpoint and of the disk.
+
+    DeepSpeed saves its fp32 masters and moments, and the model a second time: once by the Trainer,
+    once in its own folder. Source: transformers Trainer._save_optimizer_and_scheduler calls the
+    engine's save_checkpoint; deepspeed 0.18.9 runtime/engine.py (stage 3 keeps no model there).
+    """
+    size = deepspeed.trained_bytes(job, columns)
+    count = trainable_parameters(job)
+    eight = columns.equals("optimizer", "adamw_bnb_8bit", "paged_adamw_8bit")
+    state = np.where(eight, STATE_BYTES_8BIT, 2.0 * size)
+    masters = deepspeed.saved_state_bytes(job, columns, STATE_BYTES_8BIT)
+    state = np.where(deepspeed.runs(columns), masters, state)
+    weights = size * count
+    again = deepspeed.runs(columns) & columns.equals("sharding", "zero2")
+    by_one = np.where(again, 2.0, 1.0) * weights + SMALL_FILES_BYTES
+    total = by_one + state * count
+    shared = np.where(deepspeed.runs(columns), state * count, 0.0)
+    return {
+        "save_s": _write_seconds(columns, total, shared),
+        "final_save_s": _write_seconds(columns, weights + SMALL_FILES_BYTES, 0.0 * shared),
+        "bytes": total,
+        "disk_bytes": _disk_bytes(columns),
+        "log_sd": host_spread(
+            columns, "checkpoint_write_bytes_per_s", stated=LOG_SD, assumed=ASSUMED_LOG_SD
+        ),
+    }
+
+
+def _disk_bytes(columns: Columns) -> FloatArray:
+    """[bytes] that a disk is known to hold; what was only assumed of one forbids nothing."""
+    assumed = [
+        UNKNOWN_DISK_BYTES if "disk_bytes" in host.assumed else host.disk_bytes
+        for host in columns.hosts()
+    ]
+    return np.asarray(assumed, np.float64)
+
+
+def _write_seconds(columns: Columns, size: FloatArray, shared: FloatArray) -> FloatArray:
+    """[s] copy to the host, serialise and write; sharded states are first gathered on one device.
+
+    shared: bytes of it that each device copies and serialises for itself, its share of them.
+    Source: derived: the stages follow one another in `Trainer._save_checkpoint`.
+    """
+    own = size - shared + shared / np.maximum(columns.number("offer.count"), 1.0)
+    several = columns.number("offer.count") > 1
+    sharded = several & columns.equals("sharding", "fsdp", "zero2", "zero3")
+    gather = np.where(sharded, (size - shared) / columns.device("link_bytes_per_s"), 0.0)
+    copy = own / columns.device("pcie_bytes_per_s")
+    write = size / columns.host("checkpoint_write_bytes_per_s")
+    return SAVE_OVERHEAD_S + gather + copy + own / SERIALISE_BYTES_PER_S + write
+
+
+COMPONENT = Component("checkpoint", READS, price_checkpoint)
+
+
+def interval_steps(
+    *,
+    step_s: FloatArray,
+    save_s: FloatArray,
+    steps: FloatArray,
+    interruptions_per_s: FloatArray,
+    max_lost_work_s: float,
+) -> FloatArray:
+    """[n] whole optimizer steps between saves that cost least, within the work one may lose.
+
+    Formula: spot sqrt(2 C M) seconds, C save seconds, M mean seconds between interruptions; on
+    demand the interval is as long as the loss the user accepts. At least 1, at most all steps.
+    Source: Young, "A first order approximation to the optimum checkpoint interval" (1974).
+    """
+    rate = np.asarray(interruptions_per_s, np.float64)
+    interrupted = rate > NEVER_PER_S
+    best_s = np.sqrt(2.0 * save_s / np.where(interrupted, rate, 1.0))
+    seconds = np.where(interrupted, np.minimum(best_s, max_lost_work_s), max_lost_work_s)
+    wanted = np.floor(seconds / np.maximum(step_s, 1e-9))
+    return np.clip(wanted, 1.0, np.maximum(steps, 1.0))
+
+
+def lost_work_s(
+    *,
+    running_s: FloatArray,
+    interval_s: FloatArray,
+    interruptions_per_s: FloatArray,
+    restart_s: FloatArray,
+) -> FloatArray:
+    """[s] expected time redone or spent starting again.
+
+    Formula: running x / (1 - x) with x = rate (interval / 2 + restart): each interruption loses
+    half an interval and a start, and the time this takes is interrupted in its turn.
+    Source: derived: geometric series over interruptions at a constant rate; Daly (2006), eq. 8.
+    """
+    redone = np.minimum(interval_s, running_s) / 2.0 + restart_s
+    share = np.minimum(np.asarray(interruptions_per_s, np.float64) * redone, HIGHEST_LOSS)
+    lost: FloatArray = running_s * share / (1.0 - share)
+    return lost
+
+
+def interruptions_variance(
+    *,
+    running_s: FloatArray,
+    interval_s: FloatArray,
+    interruptions_per_s: FloatArray,
+    restart_s: FloatArray,
+) -> FloatArray:
+    """[s^2] variance of the time that interruptions cost, at a rate that is known.
+
+    Formula: rate x running x E[X^2], where one interruption costs X = U + restart with U uniform
+    over the interval: E[X^2] = interval^2 / 3 + interval x restart + restart^2.
+    Source: derived: a compound Poisson process.
+    """
+    interval = np.minimum(interval_s, running_s)
+    square = interval**2 / 3.0 + interval * restart_s + restart_s**2
+    found: FloatArray = np.asarray(interruptions_per_s, np.float64) * running_s * square
+    return found
+
+
+def resumed_s(
+    *, running_s: FloatArray, session_s: float | None, save_s: FloatArray, restart_s: FloatArray
+) -> FloatArray:
+    """[s] of saving before each session ends and starting again, where one does not suffice.
+
+    Formula: sessions = ceil((running - e) / (session - e)) with e = save + restart, each but the
+    first costing e. A session that hardly outlasts its own start is counted as making a twentieth
+    of its length.
+    Source: derived: a session's useful time is what its start and its save leave of it.
+    Does not cover: skipping batches already seen, waiting for the next session.
+    """
+    if session_s is None:
+        return np.zeros_like(running_s)
+    each = save_s + restart_s
+    useful = np.maximum(session_s - each, (1.0 - HIGHEST_LOSS) * session_s)
+    again = np.ceil(np.maximum(running_s - session_s, 0.0) / useful)
+    extra: FloatArray = again * each
+    return extra
+
+
+def kept_on_disk(
+    locked_limit: FloatArray, size_bytes: FloatArray, disk_bytes: FloatArray, saves: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Checkpoints to keep, and [bytes] by which they miss the disk (at most 0: they fit).
+
+    locked_limit: the user's limit; 0 takes two, or one where two do not fit. saves: checkpoints
+    that the run writes in all. The Trainer writes a new checkpoint before it deletes the oldest, so
+    one more than the limit must fit, but never more than are written.
+    Source: transformers `Trainer._save_checkpoint` (rotation follows saving).
+    """
+    locked = np.asarray(locked_limit, np.float64)
+    roomy = np.minimum(DEFAULT_LIMIT + 1.0, saves) * size_bytes <= disk_bytes
+    limit = np.where(locked > 0, locked, np.where(roomy, DEFAULT_LIMIT, 1.0))
+    return limit, np.minimum(limit + 1.0, saves) * size_bytes - disk_bytes

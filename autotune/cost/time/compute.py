@@ -1,0 +1,95 @@
+"""Seconds of a micro-step (forward and backward) and of the optimizer, on one device.
+
+    gpu     = products / (peak x efficiency(shape)) + attention + traffic / bandwidth
+    launch  = kernels x seconds to issue one + the Trainer's own work
+    micro   = (gpu^p + launch^p)^(1/p), p between 1 (never overlap) and infinity (always)
+
+Covers: full fine-tuning, LoRA on 16-bit, 32-bit, int8 and nf4 bases, activation checkpointing,
+eager, sdpa and flash attention, padding, packing, torch.compile, fused kernel sets, fp8.
+Does not cover: thermal throttling; other processes on the device.
+
+Source: roofline terms: Williams et al., "Roofline" (2009); FLOP counts: `flops`; traffic and
+launches: `kernels`; efficiencies: `efficiency`; terms: `step_terms`; constants: `calibration.toml`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.cost.batches import optimizer_steps, real_tokens_per_row
+from autotune.cost.columns import Columns, Component, Outputs
+from autotune.cost.constants import constants
+from autotune.cost.fused_kernels import with_doubt
+from autotune.cost.spread.uncertainty import (
+    compile_is_known,
+    compile_variance,
+    lever_variance,
+    log_sd,
+    unseen_device,
+)
+from autotune.cost.time import flops
+from autotune.cost.time.offsets import offset_factor
+from autotune.cost.time.optimizer import optimizer_terms
+from autotune.cost.time.step_terms import step_terms
+from autotune.domain.config import FLASH
+
+if TYPE_CHECKING:
+    from autotune.cost.columns import FloatArray
+    from autotune.cost.time.step_terms import StepTerms
+    from autotune.domain.job import Job
+
+READS = (
+    "offer.device", "offer.count", "micro_batch_size", "precision", "compile", "compile_scope",
+    "activation_checkpointing", "attention", "optimizer", "sharding", "adapter_dtype", "packing",
+    "length_grouping", "kernels", "offload",
+)  # fmt: skip
+
+
+def price_compute(job: Job, columns: Columns) -> Outputs:
+    """[s] micro-step, optimizer and their terms; tokens and FLOP of a step over all devices.
+
+    Measured offsets of device, stack and kernels scale every term, never below the roofline.
+    """
+    c = constants()
+    terms = step_terms(job, columns)
+    outputs = terms.seconds(c)
+    factor = offset_factor(job, columns)
+    for name in ("micro_step_s", "compute_s", "bandwidth_s", "launch_s"):
+        outputs[name] = outputs[name] * factor
+    outputs["micro_step_s"] = np.maximum(outputs["micro_step_s"], outputs["roofline_s"])
+    outputs["optimizer_s"] = optimizer_terms(job, columns).seconds(c) * factor
+    outputs["steps"] = optimizer_steps(job, columns)
+    rows = float(job.global_batch_size)
+    tokens = real_tokens_per_row(job, columns) * rows
+    outputs["real_tokens_per_step"] = tokens
+    outputs["useful_flop_per_step"] = (
+        flops.useful_flop_per_row(job) * tokens / max(job.lengths.mean, 1e-9)
+    )
+    outputs["log_sd"] = log_sd(job, columns, terms)
+    unsettled = compile_variance(job, columns) + lever_variance(columns)
+    outputs["knob_log_sd"] = np.sqrt(unsettled)  # no measured step settles it
+    outputs["unseen_device"] = unseen_device(columns)
+    outputs["unmeasured_gain"] = _unmeasured_gain(job, columns, terms)
+    return outputs
+
+
+def _unmeasured_gain(job: Job, columns: Columns, terms: StepTerms) -> FloatArray:
+    """[rows] micro-step without the gain that nobody measured, over the micro-step; at least 1.
+
+    The pessimistic end of torch.compile is that it removes nothing, while what it does to the
+    attention kernel is certain; that of fp8 is that it multiplies no faster,
+    that of flash attention 3 that it is the second.
+    """
+    unmeasured = columns.equals("precision", "fp8") | columns.equals("attention", FLASH[1])
+    unknown = ~compile_is_known(job, columns) | unmeasured
+    if not unknown.any():
+        return np.ones(columns.rows)
+    slowest = step_terms(job, columns, compiled=False, narrow=False)
+    plain = slowest.seconds(constants())["micro_step_s"]
+    expected = terms.seconds(constants())["micro_step_s"]
+    return np.where(unknown, np.maximum(plain / expected, 1.0), 1.0)
+
+
+COMPONENT = Component("compute", READS, with_doubt(price_compute))

@@ -1,0 +1,112 @@
+"""Seconds of one evaluation: the forward over its rows, and answers generated token by token.
+
+Generation reads every weight for each token of a batch, so it is bound by bandwidth, or by the
+processor that issues the kernels.
+
+Covers: loss evaluation in padded batches; `model.generate` with a key-value cache.
+Does not cover: serving engines (vLLM), early end of sequences, metrics computed on the host.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.cost.batches import evaluation_rows, expected_longest
+from autotune.cost.columns import Columns, Component, FloatArray, Outputs
+from autotune.cost.constants import constants
+from autotune.cost.fused_kernels import under_each
+from autotune.cost.memory.states import sizes, weight_bytes
+from autotune.cost.time import flops, kernels, matmul, processor
+from autotune.cost.time.efficiency import Efficiency, distinct_devices, peak_of
+from autotune.cost.time.launch import host_factor, one_length
+
+if TYPE_CHECKING:
+    from autotune.domain.job import Job
+
+READS = ("offer.device", "offer.count", "precision", "micro_batch_size", "kernels")
+ONCE_S = 2.0  # switching modes, gathering metrics, logging: assumption
+GENERATE_TOKEN_S = 2e-3  # sampling, stopping rules and cache bookkeeping of `generate`: assumption
+LOG_SD = 0.35
+
+
+def price_evaluation(job: Job, columns: Columns) -> Outputs:
+    """[s] one evaluation over all devices."""
+    once = np.zeros(columns.rows)
+    log_sd = np.full(columns.rows, LOG_SD)
+    plan = job.evaluation
+    if plan is None or plan.rows <= 0:
+        return {"once_s": once, "log_sd": log_sd}
+    count = np.maximum(columns.number("offer.count"), 1.0)
+    size = np.minimum(evaluation_rows(plan, columns), float(plan.rows))
+    batches = np.ceil(plan.rows / (size * count))
+    length = np.full(columns.rows, float(job.max_length))
+    if job.padding == "longest":
+        length = np.asarray([expected_longest(job.lengths, float(rows)) for rows in size])
+    forward = _forward_seconds(job, columns, size, length)
+    once = ONCE_S + batches * forward
+    if plan.generate_tokens > 0:
+        token = _token_seconds(job, columns, size, length + plan.generate_tokens / 2.0)
+        once = once + batches * (plan.generate_tokens * token)
+    return {"once_s": once, "log_sd": log_sd}
+
+
+COMPONENT = Component("evaluation", READS, under_each(price_evaluation))
+
+
+def _forward_seconds(
+    job: Job, columns: Columns, rows: FloatArray, length: FloatArray
+) -> FloatArray:
+    """[s] forward of one batch with its loss; the larger of device and issuing in quadrature."""
+    c = constants()
+    devices, index = distinct_devices(columns)
+    efficiency = Efficiency.of(devices)
+    peak = peak_of(columns)
+    tokens = rows * length
+    work = matmul.effective_flop(job.model, job.method, efficiency, index, tokens)
+    heads = rows * job.model.num_attention_heads
+    share = efficiency.attention(index, length, heads, job.model.head_dim)
+    attention = flops.attention_flop(job.model, 1.0) * rows * length**2 / 2.0 / share
+    products = (work.forward / c.gemm_share + attention / c.attention_share) / peak
+    bandwidth = columns.device("memory_bandwidth_bytes_per_s")
+    per_token = (
+        kernels.elementwise_bytes(job.model, job.method).forward
+        + kernels.adapter_bytes(job, fp32=True).forward
+        + kernels.int8_bytes(job)
+        + kernels.LOSS_BYTES[job.software.loss] / 2.0 * job.model.vocab_size
+    )
+    traffic = tokens * per_token / (bandwidth * c.bandwidth_share)
+    traffic = traffic + _dequantised(job, c.dequantise_share) / bandwidth
+    launch = _issued(job, columns) + c.micro_step_overhead_s
+    own = processor.on_processor(columns)
+    unchanging = np.full(columns.rows, one_length(job))
+    new_s = processor.new_sizes_s(job, columns, unchanging, backward=False)
+    p = np.where(own, 1.0, c.overlap_power) if own.any() else c.overlap_power
+    found: FloatArray = ((products + traffic) ** p + (launch + new_s) ** p) ** (1.0 / p)
+    return found
+
+
+def _issued(job: Job, columns: Columns) -> FloatArray:
+    """[s] to issue the kernels of one forward from Python."""
+    own = kernels.launches(job, fp32_adapters=True, eager_attention=False)
+    return own.forward * constants().launch_forward_s * host_factor(columns)
+
+
+def _dequantised(job: Job, share: float) -> float:
+    """[bytes over share] of dequantising every nf4 matrix once."""
+    return kernels.dequantised_bytes(job) / share if job.method.base == "nf4" else 0.0
+
+
+def _token_seconds(job: Job, columns: Columns, rows: FloatArray, length: FloatArray) -> FloatArray:
+    """[s] one generated token of a batch.
+
+    Formula: hypot((weights + cache) / bandwidth, kernels x issue) + bookkeeping.
+    Source: Pope et al., "Efficiently Scaling Transformer Inference" (2022), section 2.
+    """
+    c = constants()
+    stored = weight_bytes(job, sizes(job.model))
+    cache = 2.0 * 2.0 * rows * length * job.model.kv_size * job.model.num_layers
+    traffic = stored + cache + _dequantised(job, 1.0)
+    bandwidth = columns.device("memory_bandwidth_bytes_per_s") * c.bandwidth_share
+    return np.hypot(traffic / bandwidth, _issued(job, columns)) + GENERATE_TOKEN_S

@@ -1,0 +1,272 @@
+"""Memory traffic and kernel launches of everything in a step that is not a matrix product.
+
+Bytes are read + written by the kernels that transformers, peft and bitsandbytes issue in eager
+mode; fused kernels (liger, unsloth, torch.compile) cut them. Launches are the kernels themselves:
+small micro-batches are bound by the processor that issues them.
+
+Covers: norms, activations, residuals, RoPE, loss on fp32 logits, adapters under autocast, nf4 and
+int8 bases, eager attention's score matrices.
+Does not cover: dropout outside adapters; routers beyond a fixed number of launches.
+
+Legend: h hidden, f ffn width, q and k widths of query and key heads, V vocabulary, r rank.
+Source of the bytes: derived, kernel by kernel (16-bit activations: 2 bytes); those of bitsandbytes
+are estimates. Source of the launches: see `layer_launches` and `adapter_launches`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from autotune.cost.time.flops import head_weights, products
+
+if TYPE_CHECKING:
+    from autotune.cost.columns import FloatArray
+    from autotune.domain.job import Job, Method
+    from autotune.domain.model import Model
+    from autotune.domain.software import Software
+
+
+class Passes(NamedTuple):
+    """Something done once in the forward (and again when recomputed) and once in the backward."""
+
+    forward: float
+    backward: float
+
+    def total(self, recomputed: FloatArray) -> FloatArray:
+        """[rows] forward, backward and `recomputed` further forwards."""
+        return self.forward * (1.0 + recomputed) + self.backward
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSet:
+    """What fused kernels leave of the eager traffic and launches."""
+
+    elementwise: float
+    adapters: float
+    launches: float
+
+
+# Shares of eager traffic. liger: RMSNorm 32 -> 4 bytes, SwiGLU 10 -> 6, RoPE one pass, the head
+# and its loss in chunks; unsloth: the same and LoRA products without casts.
+KERNEL_SETS = {
+    "eager": KernelSet(1.0, 1.0, 1.0),
+    "liger": KernelSet(0.45, 1.0, 0.75),
+    "unsloth": KernelSet(0.45, 0.5, 0.6),
+}
+
+
+def kernel_set(software: Software, model: Model) -> KernelSet:
+    """What the software's fused kernels leave; they exist for Llama-like layers only.
+
+    Source: liger-kernel and unsloth patch RMSNorm, RoPE and gated MLPs.
+    """
+    fused = KERNEL_SETS[software.kernels]
+    if model.norm == "rmsnorm" and model.mlp == "gated":
+        return fused
+    return KERNEL_SETS["eager"]
+
+
+def logits_again(software: Software) -> float:
+    """Times that a tiled loss multiplies hidden states and head again in the backward.
+
+    Source: trl 1.16 kernels/chunked_logprob.py, backward; Wijmans et al., "Cut Your Losses" (2024),
+    section 4.3. litgpt keeps its chunks, Unsloth's and Liger's make the gradient in the forward.
+    """
+    tiled = software.loss == "chunked" and not software.own_model
+    return 1.0 if tiled and software.kernels != "unsloth" else 0.0
+
+
+# torch.compile fuses pointwise chains; CUDA graphs also replay the launches.
+COMPILED_ELEMENTWISE = 0.45
+COMPILED_LOSS = 0.6
+COMPILED_ADAPTERS = 0.6
+COMPILED_LAUNCHES = {"off": 1.0, "default": 0.4, "reduce-overhead": 0.12, "max-autotune": 0.12}
+DYNAMIC_GRAPH_LAUNCHES = 0.4  # CUDA graphs are not replayed when batches change their length
+BROKEN_GRAPH = (
+    0.5  # share of the benefit that graph breaks of bitsandbytes layers leave: assumption
+)
+
+_SOFT_ACTIVATIONS = ("gelu_new", "gelu_fast", "quick_gelu")  # written in Python: many kernels
+# [bytes per logit] forward + backward with fp32 logits, by what the loss materialises.
+LOSS_BYTES = {
+    "upcast": 30.0, "upcast_copy": 38.0, "native": 19.0, "inplace": 12.0, "chunked": 30.0,
+    "fused": 12.0, "liger": 12.0,
+}  # fmt: skip
+
+
+def elementwise_bytes(model: Model, method: Method, *, fp32_norms: bool = False) -> Passes:
+    """[bytes per token] norms, activations, residuals and RoPE of all layers, eager kernels.
+
+    fp32_norms: `prepare_model_for_kbit_training` leaves norms in fp32, so that every projection
+    after one casts its input again.
+    """
+    h, q, k = model.hidden_size, model.query_size, model.kv_size
+    norm = Passes(32, 50) if model.norm == "rmsnorm" else Passes(4, 10)
+    norms = model.norms_per_layer * h
+    if model.qk_norm != "none":
+        norms += q + k
+    width = activated_width(model)
+    if model.activation in _SOFT_ACTIVATIONS:
+        act = Passes(30, 46)
+    elif model.mlp == "gated":
+        act = Passes(10, 18)
+    else:
+        act = Passes(4, 6)
+    rope = Passes(20, 24) if model.position == "rope" else Passes(0, 0)
+    residual = 12 * h
+    upcast = 0.0
+    if fp32_norms and method.base in ("nf4", "int8"):
+        upcast = 30.0 * h  # five projections, each reads 4 bytes and writes 2
+    layers = model.num_layers
+    return Passes(
+        layers
+        * (norm.forward * norms + act.forward * width + rope.forward * (q + k) + residual + upcast),
+        layers
+        * (
+            norm.backward * norms
+            + act.backward * width
+            + rope.backward * (q + k)
+            + residual
+            + upcast
+        ),
+    )
+
+
+def activated_width(model: Model) -> float:
+    """[elements] MLP width a token passes through in one layer, mean over layers."""
+    total = 0.0
+    layers = max(model.num_layers, 1)
+    groups = (
+        (model.linears, layers - model.num_dense_layers),
+        (model.dense_linears, model.num_dense_layers),
+    )
+    for linears, count in groups:
+        down = [x for x in linears if x.part != "attention" and x.out_features == model.hidden_size]
+        total += sum(x.in_features * x.active for x in down) * count
+    return total / layers
+
+
+def adapter_bytes(job: Job, *, fp32: bool) -> Passes:
+    """[bytes per token] what adapters add: casts, dropout, products, scaling and sums.
+
+    fp32 adapters under autocast read the input as 16-bit, write it as fp32, and cast it back.
+    """
+    forward_in = 14.0 if fp32 else 2.0
+    backward_in = 22.0 if fp32 else 10.0
+    if job.method.dropout > 0:
+        forward_in += 9.0 if fp32 else 5.0
+        backward_in += 9.0 if fp32 else 5.0
+    forward = backward = 0.0
+    for p in products(job.model, job.method):
+        forward += p.adapted * (forward_in * p.inputs + 12.0 * p.outputs)
+        backward += p.adapted * (backward_in * p.inputs + 8.0 * p.outputs)
+    return Passes(forward, backward)
+
+
+def dequantised_bytes(job: Job) -> float:
+    """[bytes] one pass of turning all frozen projections into 16 bit: read codes, write values."""
+    stored = {"nf4": 0.5 + 1 / 16, "int8": 1.0}.get(job.method.base)
+    if stored is None or not job.method.is_lora:
+        return 0.0
+    return sum(p.weights * p.matrices for p in products(job.model, job.method)) * (stored + 2.0)
+
+
+def cast_bytes(model: Model, method: Method) -> Passes:
+    """[bytes] autocast's 16-bit copies of fp32 weights, and the casts of their gradients back.
+
+    Once in each forward (copies of trained weights are kept until its end).
+    """
+    if method.base != "32bit":
+        return Passes(0.0, 0.0)
+    weights = sum(p.weights * p.matrices for p in products(model, method)) + head_weights(model)
+    return Passes(6.0 * weights, 0.0 if method.is_lora else 6.0 * weights)
+
+
+def int8_bytes(job: Job) -> float:
+    """[bytes per token] LLM.int8 forward: row-wise quantisation, int32 product, outlier columns.
+
+    Source: Dettmers et al., "LLM.int8()" (2022), section 3; bytes derived.
+    """
+    if not (job.method.is_lora and job.method.base == "int8"):
+        return 0.0
+    return sum(
+        p.active * (9.0 * p.inputs + 12.0 * p.outputs) for p in products(job.model, job.method)
+    )
+
+
+# [bytes per score] eager attention: scores, scaling, mask, fp32 softmax, cast, product with values.
+EAGER_SCORE_BYTES = Passes(22, 34)
+
+
+def fsdp_units(model: Model, method: Method, left: float = 1.0) -> float:
+    """Modules that FSDP wraps one by one: layers, and every adapter matrix.
+
+    left: share of the adapters' visits that is left: none where adapters are sharded with their
+    layer; of a fused kernel set that of its launches: with fused adapters, two A100 under FSDP
+    take half as long at small batches (fms-acceleration).
+    Source: peft `fsdp_auto_wrap_policy` (leaf modules with trainable weights are wrapped alone).
+    """
+    adapted = sum(p.matrices * p.adapted / p.active for p in products(model, method))
+    return model.num_layers + 1.0 + 2.0 * adapted * left
+
+
+# An adapter's kernels are issued by few lines of Python, a layer's through many modules: two more
+# adapted projections a layer cost ms-swift 0.4 ms each with recomputation (28 kernels), against
+# 20 us a kernel in full fine-tuning.
+ADAPTER_WEIGHT = 0.5
+
+
+def layer_launches(model: Model, method: Method, *, eager_attention: bool) -> Passes:
+    """Kernels of one layer without adapters, eager mode.
+
+    Source: counted with a torch dispatch mode on transformers 5.23 (Llama: 38 forward; backward 60
+    with frozen weights, 71 with trained ones); other families by their modules.
+    """
+    linears = sum(x.active for x in model.linears)
+    norm = Passes(6, 9) if model.norm == "rmsnorm" else Passes(1, 2)
+    norms = model.norms_per_layer + (2 if model.qk_norm != "none" else 0)
+    rope = Passes(10, 12) if model.position == "rope" else Passes(0, 0)
+    attention = Passes(8, 12) if eager_attention else Passes(4, 5)
+    gradients = 0.0 if method.is_lora else linears + 2.0 * model.norms_per_layer
+    forward = norm.forward * norms + rope.forward + attention.forward + linears + 5
+    backward = norm.backward * norms + rope.backward + attention.backward + linears + 18 + gradients
+    return Passes(forward, backward)
+
+
+def adapter_launches(method: Method, *, fp32: bool) -> Passes:
+    """Kernels of one adapted projection.
+
+    Source: counted with a torch dispatch mode on peft 0.21 under bf16 autocast: 8 and 10.
+    """
+    casts = 2 if fp32 else 0
+    dropout = 1 if method.dropout > 0 else 0
+    return Passes(6.0 + casts + dropout, 8.0 + casts + dropout)
+
+
+def launches(job: Job, *, fp32_adapters: bool, eager_attention: bool) -> Passes:
+    """Kernels of one micro-step over all layers, in kernels of a plain layer.
+
+    The forward is issued from Python, the backward by autograd's C++ engine.
+    """
+    model, method = job.model, job.method
+    layer = layer_launches(model, method, eager_attention=eager_attention)
+    forward, backward = layer
+    if model.is_moe:
+        # One loop over experts before transformers 5, grouped products since.
+        loops = model.num_experts if job.software.transformers < (5,) else 3
+        forward += 6.0 * loops
+        backward += 8.0 * loops
+    forward, backward = forward * model.num_layers, backward * model.num_layers
+    matrices = sum(p.active for p in products(model, method))
+    adapted = ADAPTER_WEIGHT * sum(p.adapted for p in products(model, method))
+    adapter = adapter_launches(method, fp32=fp32_adapters)
+    forward += adapted * adapter.forward
+    backward += adapted * adapter.backward
+    if method.is_lora and method.base == "nf4":
+        forward += 2 * matrices
+        backward += 2 * matrices
+    if method.is_lora and method.base == "int8":
+        forward += 25 * matrices  # row statistics, codes, int32 product, outlier columns apart
+        backward += 4 * matrices
+    return Passes(forward + 15, backward + 20)

@@ -1,0 +1,78 @@
+"""Seconds before the first step: imports, weights, quantisation, adapters, torch.compile.
+
+Covers: weights fetched once on rented machines; 16-bit files quantised while loading.
+Does not cover: booting the machine and pulling an image (minutes before the meter of some clouds).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.cost.columns import Columns, Component, FloatArray, Outputs
+from autotune.cost.memory.states import sizes, weight_bytes
+from autotune.cost.parameters import parameter_count
+from autotune.cost.spread.uncertainty import host_spread
+from autotune.cost.time.launch import unchanging_lengths
+from autotune.cost.time.optimizer import trainable_parameters
+
+if TYPE_CHECKING:
+    from autotune.domain.job import Job
+
+READS = ("offer.device", "offer.host", "offer.price", "compile", "compile_scope", "packing")
+IMPORT_S = (
+    10.0  # torch, transformers, peft, trl and the CUDA context; 8 s measured cold on two cores
+)
+TRAINER_S = 5.0  # data set and trainer objects: assumption
+FILE_BYTES = 2.0  # a weight in a published 16-bit file
+CACHED_BYTES_PER_S = 3e9  # of files just written, from the page cache: assumption
+QUANTISED_PER_S = 1.5e9  # weights; 7e9 in about 5 s on an A100: assumption
+INITIALISED_PER_S = 5e7  # adapter weights drawn on the processor: assumption
+# torch.compile traces and compiles each layer's forward and backward. 32 layers take 1 to 1.5 min
+# by default; max-autotune also times candidates for every product. Assumptions.
+COMPILE_FIXED_S = {"off": 0.0, "default": 15.0, "reduce-overhead": 20.0, "max-autotune": 120.0}
+COMPILE_LAYER_S = {"off": 0.0, "default": 1.5, "reduce-overhead": 1.7, "max-autotune": 6.0}
+# Blocks of one class are compiled once, whatever their number, and the loss not at all: with
+# torchtune 35 s instead of 198 s (meta-pytorch/torchtune PR 2831).
+REGIONAL_BLOCKS = 2.0
+SECOND_GRAPH = 2.0  # batches of changing length are compiled once more, with symbolic sizes
+LOG_SD, ASSUMED_LOG_SD = 0.4, 0.6  # downloads at a stated speed, and at an assumed one
+
+
+def price_startup(job: Job, columns: Columns) -> Outputs:
+    """[s] of loading everything, and of compiling."""
+    fixed = columns.choose("compile", COMPILE_FIXED_S)
+    layer = columns.choose("compile", COMPILE_LAYER_S)
+    steady = unchanging_lengths(job, columns)
+    regional = columns.equals("compile_scope", "regional")
+    blocks = np.where(regional, REGIONAL_BLOCKS, float(job.model.num_layers))
+    compile_s = (fixed + layer * blocks) * np.where(steady, 1.0, SECOND_GRAPH)
+    return {
+        "load_s": _load_seconds(job, columns),
+        "compile_s": compile_s,
+        "log_sd": host_spread(
+            columns, "download_bytes_per_s", stated=LOG_SD, assumed=ASSUMED_LOG_SD
+        ),
+    }
+
+
+def _load_seconds(job: Job, columns: Columns) -> FloatArray:
+    """[s] imports, download on a rented machine (one with a price), reading, copy, quantisation."""
+    count = float(parameter_count(job.model))
+    file_bytes = FILE_BYTES * count
+    rented = columns.number("offer.price") > 0
+    read = np.where(
+        rented,
+        file_bytes / columns.host("download_bytes_per_s") + file_bytes / CACHED_BYTES_PER_S,
+        file_bytes / columns.host("storage_read_bytes_per_s"),
+    )
+    stored = weight_bytes(job, sizes(job.model))
+    moved = file_bytes if job.method.base in ("nf4", "int8") else stored
+    copy = moved / columns.device("pcie_bytes_per_s")
+    quantise = count / QUANTISED_PER_S if job.method.base in ("nf4", "int8") else 0.0
+    adapters = trainable_parameters(job) / INITIALISED_PER_S if job.method.is_lora else 0.0
+    return IMPORT_S + TRAINER_S + read + copy + quantise + adapters
+
+
+COMPONENT = Component("startup", READS, price_startup)

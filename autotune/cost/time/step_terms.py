@@ -1,0 +1,302 @@
+"""Physical terms of a micro-step: seconds at measured rates, before the fitted constants.
+
+Covers and does not cover: see `compute`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.cost.batches import expected_longest, padded_length
+from autotune.cost.time import flops, kernels, matmul, processor
+from autotune.cost.time import launch as issuing
+from autotune.cost.time.attention import attention_terms
+from autotune.cost.time.efficiency import Efficiency, distinct_devices, peak_of
+
+if TYPE_CHECKING:
+    from autotune.cost.columns import BoolArray, Columns, FloatArray, Outputs
+    from autotune.cost.constants import Constants
+    from autotune.domain.device import Device
+    from autotune.domain.job import Job
+
+# [bytes] second-level cache by compute capability: data sheets (A100 40 MB, GA102 6, Ada 48 to 96,
+# H100 50, B200 126, GB202 96). Kernels on tensors that fit in it run faster than memory.
+CACHE_BYTES = {8.0: 40e6, 8.6: 6e6, 8.9: 72e6, 9.0: 50e6, 10.0: 126e6, 10.3: 126e6, 12.0: 96e6}
+SMALL_CACHE_BYTES = 5e6
+CACHE_GAIN = 3.0  # cache bandwidth over memory bandwidth: assumption
+# Elementwise traffic against 16-bit activations: 4-byte values need no casts; autocast on fp32
+# weights keeps the residual stream and the norms in fp32. Derived.
+FP32_TRAFFIC, AUTOCAST_TRAFFIC = 1.6, 1.3
+# Products in fp8, casts included, against bf16. torchtitan, Llama 3.1 8B in full on 8 H100, blocks
+# compiled: 6,667 -> 8,532 tokens/s with one scale a tensor. With one scale a row it gained nothing
+# (4,378 -> 3,709), as did no run that is not compiled.
+FP8_PRODUCTS = 1.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepTerms:
+    """Physical terms of a micro-step before the fitted constants. Shapes: [rows]."""
+
+    gemm_s: FloatArray  # at the measured efficiency
+    attention_forward_s: FloatArray  # flash, at the measured efficiency
+    attention_backward_s: FloatArray  # at the forward's efficiency, 2.5 x the FLOP
+    traffic_s: FloatArray  # at the data sheet's bandwidth
+    dequantise_s: FloatArray  # at the data sheet's bandwidth
+    launches_forward: FloatArray
+    launches_backward: FloatArray
+    fsdp_visits: FloatArray  # FSDP units gathered and freed
+    host: FloatArray  # seconds of the host's work against the fitted host's
+    synchronised: FloatArray  # 1 where every layer's forward waits for the device, else 0
+    forward_share: FloatArray  # of the device's seconds, recomputation included
+    queued: FloatArray  # 1 where a device runs what the processor issues, 0 on a processor itself
+    new_sizes_s: FloatArray  # code generated for products of new sizes, on a processor
+    flop: FloatArray  # executed, recomputation and padding included
+    peak: FloatArray
+
+    def power(self, c: Constants) -> FloatArray | float:
+        """Of the norm that adds issuing and running, for each row or for all: 1 on a processor."""
+        queued = self.queued > 0
+        return c.overlap_power if queued.all() else np.where(queued, c.overlap_power, 1.0)
+
+    def seconds(self, c: Constants) -> Outputs:
+        """[s] the micro-step and its terms under the constants."""
+        attention = (
+            self.attention_forward_s + self.attention_backward_s / c.attention_backward_share
+        ) / c.attention_share
+        compute_s = self.gemm_s / c.gemm_share + attention
+        bandwidth_s = self.traffic_s / c.bandwidth_share + self.dequantise_s / c.dequantise_share
+        forward_s = self.launches_forward * c.launch_forward_s
+        backward_s = (
+            self.launches_backward * c.launch_backward_s
+            + self.host * (self.fsdp_visits * c.fsdp_unit_s + c.micro_step_overhead_s)
+            + self.new_sizes_s
+        )
+        busy_s = compute_s + bandwidth_s
+        ahead_s, back_s = self.queues(busy_s, forward_s, backward_s, self.power(c))
+        return {
+            "micro_step_s": ahead_s + back_s,
+            "compute_s": compute_s,
+            "bandwidth_s": bandwidth_s,
+            "launch_s": forward_s + backward_s,
+            "roofline_s": self.flop / self.peak,
+        }
+
+    def queues(
+        self, busy_s: FloatArray, forward_s: FloatArray, backward_s: FloatArray,
+        p: FloatArray | float,
+    ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
+        """[s] of the forward's queue and of the backward's; of one queue: all of it, and 0.
+
+        busy_s: of the device; forward_s, backward_s: issuing. A processor that runs ahead hides
+        what it issues behind all that the device still has to do: t = (A^p + H^p)^(1/p). One that
+        waits in every layer's forward hides it behind that forward alone, so that the forward's
+        times overlap with each other and the backward's with each other: never less than before.
+        Source: derived (Minkowski's inequality); a wait as such takes microseconds.
+        """
+        waits = self.synchronised > 0
+        share = np.where(waits, self.forward_share, 1.0)
+        issued = np.where(waits, forward_s, forward_s + backward_s)
+        rest_s, left_s = busy_s - share * busy_s, forward_s + backward_s - issued
+        ahead = ((share * busy_s) ** p + issued**p) ** (1.0 / p)
+        return ahead, (rest_s**p + left_s**p) ** (1.0 / p)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepRows:
+    """What the terms share. Shapes: [rows]."""
+
+    micro: FloatArray
+    length: FloatArray
+    tokens: FloatArray  # padded, in one micro-batch
+    recomputed: FloatArray  # 1 under activation checkpointing, else 0
+    peak: FloatArray
+    bandwidth: FloatArray
+    device: np.ndarray  # index into `devices`
+    devices: list[Device]
+
+
+def _rows(job: Job, columns: Columns) -> StepRows:
+    micro = columns.number("micro_batch_size")
+    length = _waited_length(job, columns)
+    devices, index = distinct_devices(columns)
+    bandwidth = np.asarray([d.memory_bandwidth_bytes_per_s for d in devices])[index]
+    return StepRows(
+        micro=micro,
+        length=length,
+        tokens=micro * length,
+        recomputed=columns.equals("activation_checkpointing", "full").astype(np.float64),
+        peak=peak_of(columns),
+        bandwidth=bandwidth,
+        device=index,
+        devices=devices,
+    )
+
+
+def _waited_length(job: Job, columns: Columns) -> FloatArray:
+    """[rows] padded length in tokens of the micro-batch that the others wait for.
+
+    FSDP and ZeRO meet in every layer, so the device with the longest rows sets the pace: the
+    longest of micro x devices rows. DDP meets once an optimizer step: halfway between.
+    Source: derived: order statistics.
+    """
+    own = padded_length(job, columns)
+    count = columns.number("offer.count")
+    waits = np.where(columns.equals("sharding", "fsdp", "zero2", "zero3"), 1.0, 0.0)
+    waits = np.where(columns.equals("sharding", "ddp"), 0.5, waits) * (count > 1)
+    waits = np.where(columns.equals("packing", "on"), 0.0, waits)
+    if job.padding == "max_length" or not waits.any():
+        return own
+    waits = np.where(columns.equals("length_grouping", "on"), 0.0, waits)
+    together, back = np.unique(columns.number("micro_batch_size") * count, return_inverse=True)
+    longest = np.asarray([expected_longest(job.lengths, float(b)) for b in together])[back]
+    waited: FloatArray = own + waits * np.maximum(longest - own, 0.0)
+    return waited
+
+
+def step_terms(
+    job: Job, columns: Columns, *, compiled: bool = True, narrow: bool = True
+) -> StepTerms:
+    """Every physical term of a micro-step, for each row.
+
+    compiled: False for what a step takes if torch.compile removes nothing. narrow: False for what
+    it takes if neither fp8 nor flash attention 3 gains anything.
+    """
+    rows = _rows(job, columns)
+    efficiency = Efficiency.of(rows.devices)
+    gemm_s, gemm_flop = _products(job, rows, efficiency)
+    if narrow:
+        gemm_s = gemm_s / np.where(columns.equals("precision", "fp8"), FP8_PRODUCTS, 1.0)
+    forward_s, backward_s, attention_flop = attention_terms(
+        job, columns, rows, efficiency, third=narrow
+    )
+    fp32 = columns.equals("adapter_dtype", "fp32")
+    passes, dequantise = _traffic(job, columns, rows, fp32, compiled=compiled)
+    launch_forward, launch_backward = issuing.issued_kernels(
+        job, columns, rows.recomputed, compiled=compiled
+    )
+    return StepTerms(
+        gemm_s=gemm_s,
+        attention_forward_s=forward_s,
+        attention_backward_s=backward_s,
+        traffic_s=passes / rows.bandwidth,
+        dequantise_s=dequantise / rows.bandwidth,
+        launches_forward=launch_forward,
+        launches_backward=launch_backward,
+        fsdp_visits=issuing.fsdp_visits(job, columns, rows.recomputed),
+        host=issuing.host_factor(columns),
+        synchronised=issuing.synchronised(job, columns),
+        forward_share=_forward_share(job, rows),
+        queued=np.where(processor.on_processor(columns), 0.0, 1.0),
+        new_sizes_s=processor.new_sizes_s(
+            job, columns, issuing.unchanging_lengths(job, columns), backward=True
+        ),
+        flop=gemm_flop + attention_flop,
+        peak=rows.peak,
+    )
+
+
+def _forward_share(job: Job, rows: StepRows) -> FloatArray:
+    """[rows] share of the device's seconds before the backward, or repeated in it.
+
+    Source: derived: a backward takes a forward's work for the inputs, and once more for trained
+    weights.
+    """
+    forward = 1.0 + rows.recomputed
+    share: FloatArray = forward / (forward + (1.0 if job.method.is_lora else 2.0))
+    return share
+
+
+def _products(job: Job, rows: StepRows, efficiency: Efficiency) -> tuple[FloatArray, FloatArray]:
+    """[s] at measured efficiencies and [FLOP] of all projections, the head and the adapters.
+
+    Evaluated once per distinct (device, tokens).
+    """
+    key, back = np.unique(rows.device * 2.0**32 + rows.tokens, return_inverse=True)
+    device = (key // 2.0**32).astype(np.intp)
+    work = matmul.effective_flop(job.model, job.method, efficiency, device, key % 2.0**32)
+    effective = (work.forward + work.backward)[back] + rows.recomputed * work.repeated[back]
+    logits_again = kernels.logits_again(job.software)
+    effective = effective + logits_again * work.head[back]
+    flop = rows.tokens * (
+        flops.useful_flop_per_token(job.model, job.method)
+        + rows.recomputed * flops.recomputed_flop_per_token(job.model, job.method)
+        + logits_again * 2.0 * flops.head_weights(job.model)
+    )
+    return effective / rows.peak, flop
+
+
+def _compiled(job: Job, graphs: BoolArray, left: float) -> FloatArray:
+    """[rows] share of the eager traffic that torch.compile leaves. graphs: where it compiles."""
+    if job.method.is_lora and job.method.base in ("int8", "nf4"):
+        left = 1.0 - kernels.BROKEN_GRAPH * (1.0 - left)
+    return np.where(graphs, left, 1.0)
+
+
+def _traffic(
+    job: Job, columns: Columns, rows: StepRows, fp32: np.ndarray, *, compiled: bool
+) -> tuple[FloatArray, FloatArray]:
+    """[bytes] of elementwise kernels and [bytes] of dequantisation, in a micro-step."""
+    graphs = ~columns.equals("compile", "off") & compiled
+    model, again = job.model, rows.recomputed
+    fused = kernels.kernel_set(job.software, model)
+    upcast = job.software.kbit_upcast != "none"
+    plain = kernels.elementwise_bytes(model, job.method, fp32_norms=upcast)
+    layer = plain.total(again) * np.minimum(
+        fused.elementwise, _compiled(job, graphs, kernels.COMPILED_ELEMENTWISE)
+    )
+    loss = kernels.LOSS_BYTES[job.software.loss] * model.vocab_size
+    loss_bytes = loss * _compiled(
+        job, graphs & columns.equals("compile_scope", "model"), kernels.COMPILED_LOSS
+    )  # block by block, the loss stays eager
+    wide = kernels.adapter_bytes(job, fp32=True)
+    narrow = kernels.adapter_bytes(job, fp32=False)
+    adapters = np.where(
+        fp32,
+        wide.total(again),
+        narrow.total(again),
+    ) * np.minimum(fused.adapters, _compiled(job, graphs, kernels.COMPILED_ADAPTERS))
+    int8 = kernels.int8_bytes(job) * (1.0 + again)
+    layer = layer * _value_size(job, columns)
+    total = rows.tokens * ((layer + adapters + int8) * _uncached(job, rows) + loss_bytes)
+    cast = kernels.cast_bytes(model, job.method)
+    total += np.where(processor.half(columns), cast.total(again), 0.0)
+    score = kernels.EAGER_SCORE_BYTES
+    pairs = rows.tokens * rows.length * model.num_attention_heads * model.num_layers
+    eager = columns.equals("attention", "eager")
+    total += np.where(eager, pairs * score.total(again), 0.0)
+    return total, kernels.dequantised_bytes(job) * _dequantisations(job, again)
+
+
+def _value_size(job: Job, columns: Columns) -> FloatArray:
+    """[rows] elementwise traffic against that of 16-bit activations."""
+    narrow = processor.half(columns) & ~processor.on_processor(columns)
+    autocast = AUTOCAST_TRAFFIC if job.method.base == "32bit" else 1.0
+    return np.where(narrow, autocast, FP32_TRAFFIC)
+
+
+def _uncached(job: Job, rows: StepRows) -> FloatArray:
+    """[rows] share of the time that traffic between kernels takes when the cache holds some of it.
+
+    Formula: 1 - (1 - 1/gain) exp(-working set / cache), working set two tensors of the mean of the
+    hidden and the ffn width in 16 bit. 1 on a processor.
+    Source: derived.
+    """
+    caches = [CACHE_BYTES.get(d.compute_capability, SMALL_CACHE_BYTES) for d in rows.devices]
+    width = (job.model.hidden_size + kernels.activated_width(job.model)) / 2.0
+    working_set = 2.0 * 2.0 * rows.tokens * width
+    held = np.exp(-working_set / np.asarray(caches)[rows.device])
+    held = held * np.asarray([0.0 if d.is_cpu else 1.0 for d in rows.devices])[rows.device]
+    uncached: FloatArray = 1.0 - (1.0 - 1.0 / CACHE_GAIN) * held
+    return uncached
+
+
+def _dequantisations(job: Job, again: FloatArray) -> FloatArray:
+    """[rows] how often a micro-step dequantises every frozen matrix.
+
+    nf4 does so in the forward, in the recomputed forward and in the backward; int8 multiplies
+    codes in the forward and dequantises in the backward only.
+    """
+    return 2.0 + again if job.method.base == "nf4" else np.ones_like(again)

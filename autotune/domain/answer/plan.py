@@ -1,0 +1,194 @@
+"""A planned campaign: what every run takes on every machine, when it runs, what to leave out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from autotune.domain.answer.limits import misses, probability_within
+from autotune.domain.outcome import Spread
+
+if TYPE_CHECKING:
+    from autotune.domain.answer.limits import LimitOdds, Miss
+    from autotune.domain.answer.schedule import Schedule
+    from autotune.domain.device import Offer
+    from autotune.domain.job import Assumption
+    from autotune.domain.outcome import Estimated
+
+Hours = Literal["model", "stated"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOnOffer:
+    """One run on one machine. `duration_s` is what is expected, with early stopping.
+
+    row: the best config, of its longest stage; None where only hours are stated.
+    reason: why it cannot run there; empty: it can.
+    """
+
+    row: Estimated | None
+    duration_s: Spread
+    full_s: float  # without early stopping
+    cost_usd: Spread
+    hours: Hours
+    model_s: float | None = None  # what the model expects, also where stated hours count
+    busy: float = 1.0  # share of its time in which it needs the device
+    memory: float = 1.0  # share of the device's usable memory
+    shareable: bool = False
+    limits: tuple[LimitOdds, ...] = ()  # of its stages, each against the limits of its job
+    reason: str = ""
+
+    @property
+    def misses(self) -> tuple[Miss, ...]:
+        """The limits that its stages do not keep with the asked probability."""
+        return misses(self.limits)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """A run of the campaign, `repeat` times. `on` has one entry for each offer."""
+
+    name: str
+    phase: str
+    part: str
+    repeat: int
+    stages: int
+    steps: int
+    tokens: int
+    priority: float
+    expected_fraction: float
+    after: tuple[str, ...]
+    hours: float | None  # stated
+    on: tuple[RunOnOffer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OfferTotal:
+    """The whole campaign on one machine, each run at its best config there."""
+
+    offer: Offer
+    runs: int  # that can run there
+    missing: tuple[str, ...]  # names of those that cannot
+    duration_s: Spread
+    device_s: float  # devices x duration
+    cost_usd: Spread
+    full_usd: float | None  # owned: with the purchase
+    energy_kwh: float
+    watts: float
+    watts_stated: bool
+    electricity_usd: float | None
+    stated_s: float | None  # the stated hours, whatever machine they are of
+    stated_usd: float | None
+    stated_kwh: float | None
+    hours_from_elsewhere: bool = False  # stated hours of another device count here
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTotal:
+    """A phase (part empty) or a part of one, on the campaign's machine."""
+
+    phase: str
+    part: str
+    runs: int
+    steps: int
+    duration_s: float
+    cost_usd: float
+    stated_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Makespan:
+    """How long the campaign takes on so many machines."""
+
+    machines: int
+    makespan_s: float
+    lower_bound_s: float
+    barrier_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A kind of run to leave out, with those that wait for it."""
+
+    name: str
+    runs: int
+    also: tuple[str, ...]
+    priority: float
+    saves_s: float
+    saves_usd: float
+
+
+@dataclass(frozen=True, slots=True)
+class Subset:
+    """The most valuable runs within a budget. kept, left_out: how many of each name."""
+
+    budget_usd: float | None
+    budget_device_s: float | None
+    kept: dict[str, int]
+    left_out: dict[str, int]
+    priority: float
+    of_priority: float
+    cost_usd: float
+    device_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Whether two runs to a card would pay. pairs: kinds of runs that may go together."""
+
+    launch_bound: tuple[str, ...]
+    schedule: Schedule | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What `autotune plan` answers. `machine` is the offer that the schedule is on."""
+
+    name: str
+    hours: Hours
+    runs: tuple[PlannedRun, ...]
+    offers: tuple[OfferTotal, ...]
+    machine: int
+    mixed_usd: float | None  # each run on its own cheapest machine
+    phases: tuple[PhaseTotal, ...]
+    tasks: tuple[str, ...]  # names of the schedule's tasks
+    task_runs: tuple[int, ...]  # the run that each task is of
+    schedule: Schedule | None
+    barrier_s: float | None  # the same with, or without, barriers between phases
+    sharing: Sharing
+    scaling: tuple[Makespan, ...]
+    stated_scaling: tuple[Makespan, ...]
+    enough_machines: int  # from so many on, the longest chain decides
+    longest_chain_s: float
+    hours_per_day: float
+    days: float | None
+    cuts: tuple[Cut, ...]
+    subset: Subset | None
+    contradictions: tuple[str, ...]
+    warnings: tuple[str, ...]
+    assumed: tuple[Assumption, ...]
+    wall_seconds: float
+
+    @property
+    def budget_probability(self) -> float | None:
+        """The probability that the runs kept stay within the budget; None where none can be told.
+
+        Which runs are kept goes by what each is expected to take. Their ranges are added end to
+        end: one model prices them all, so they err together.
+        """
+        subset = self.subset
+        if subset is None:
+            return None
+        kept = [(subset.kept.get(run.name, 0), run.on[self.machine]) for run in self.runs]
+        limit, own = subset.budget_usd, [(times, on.cost_usd) for times, on in kept]
+        if limit is None:
+            limit = subset.budget_device_s
+            count = self.offers[self.machine].offer.count
+            own = [(count * times, on.duration_s) for times, on in kept]
+        low, middle, high = (
+            sum(times * getattr(of, end) for times, of in own) for end in ("p10", "p50", "p90")
+        )
+        if limit is None or high <= low:
+            return None  # hours that were stated have no range
+        return probability_within(Spread(low, middle, high), limit)

@@ -1,0 +1,211 @@
+"""The answer: the pick, what stands beside it, what was rejected and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from autotune.domain.answer.limits import misses, odds
+
+if TYPE_CHECKING:
+    from autotune.domain.answer.limits import LimitOdds, Miss
+    from autotune.domain.answer.short_rows import ShortRows
+    from autotune.domain.answer.shortfall import Shortfall
+    from autotune.domain.answer.waterfall import Journey
+    from autotune.domain.config import Config, KnobClass
+    from autotune.domain.device import Offer
+    from autotune.domain.job import Job
+    from autotune.domain.outcome import Estimated, Infeasible, ShortOf
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """The smallest change that would make an infeasible job fit. quality: the user's call.
+
+    kind: setting (a knob that the search may not touch), lock (one that was pinned), machine,
+    quality. apply: options of the command line that make the change. short_of: what the job is
+    short of without it; the bytes are of that.
+    """
+
+    change: str
+    required_bytes: float
+    available_bytes: float
+    quality: bool
+    duration_s: float = 0.0
+    cost_usd: float = 0.0
+    kind: str = "setting"
+    apply: str = ""
+    short_of: ShortOf = "memory"
+    fits_probability: float = 1.0
+    offer: Offer | None = None
+    config: Config | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Candidates that were not priced or do not fit."""
+
+    count: int
+    by_reason: dict[str, int]
+    nearest: tuple[Infeasible, ...] = ()
+    relaxations: tuple[Relaxation, ...] = ()
+    shortfall: Shortfall | None = None  # of the nearest miss, where nothing fits
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRecord:
+    """How the answer was found."""
+
+    score: str
+    sampler: str
+    fidelity: str
+    space_size: int
+    priced: int
+    traced: int
+    probes: int
+    probe_seconds: float
+    wall_seconds: float
+    stopped_because: str
+    objective: str = "cost"  # what was minimised: cost or time
+    probe_budget_s: float | None = None  # as asked for; None where nothing is probed
+    probe_runs: int = 0  # of those configurations, repeats and confirmations included
+    noise: NoiseSeen | None = None  # None: nothing was measured
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseSeen:
+    """What other programs did to the measurements, and whether there is an answer in spite of it.
+
+    load: [cores] that they used on average while steps were measured; None: nobody counts that.
+    windows: series of steps that were measured; contaminated_windows: those that were disturbed.
+    disturbed_probes: probes all of whose windows were. repeat_spread: sd of the log between two
+    probes of one configuration; unnoticed: share of probes that were too long and betrayed it by
+    nothing. cannot_tell: the pick cannot be told from others; why: in words.
+    """
+
+    load: float | None
+    cores: float | None
+    windows: int
+    contaminated_windows: int
+    disturbed_probes: int
+    repeat_spread: float
+    unnoticed: float
+    cannot_tell: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProbedRun:
+    """One probe, as it is told. role: search, repeat or confirm. None: not measured."""
+
+    config: Config
+    status: str
+    role: str
+    reused: bool
+    predicted_step_s: float | None
+    step_time_s: float | None
+    memory_bytes: float | None
+    wall_s: float
+    predicted_p10_s: float | None = None
+    predicted_p90_s: float | None = None
+    disturbed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """What one change of the pick is worth, never applied: a closed knob, or the user's choice.
+
+    duration_s and saved_s [s], cost_usd and saved_usd [USD]: None where it does not fit, where
+    nobody can tell (padding saved of rows of unknown length), and saved where there is no pick.
+    saved: against the pick. opens: options of the command line that make the change. unmeasured:
+    it rests on a gain that nobody measured on this stack. basis: as of a row's bill; a change is
+    never measured itself. config: the best with the change, on `offer`.
+    """
+
+    key: str  # a knob, or a key of the job file
+    value: str
+    knob_class: KnobClass
+    opens: str
+    duration_s: float | None
+    cost_usd: float | None
+    saved_s: float | None
+    saved_usd: float | None
+    memory_bytes: float
+    note: str = ""
+    basis: str = "modelled"
+    fits: bool = True
+    unmeasured: bool = False
+    offer: Offer | None = None
+    config: Config | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorthProbe:
+    """A change of the pick whose gain nobody measured. p10, p90: of the saving in USD."""
+
+    change: str  # knobs and their values, as --set takes them, or a machine, as --gpu does
+    knob: str  # "machine" for another machine
+    expected_saving_s: float
+    expected_saving_usd: float
+    p10: float
+    p90: float
+    why: str
+
+
+class Decisive(str):
+    """A warning that may change what the reader does: it is on the first screen of an answer."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The command line that asked for an answer, without what only says how to print or keep it.
+
+    folder: where it was typed, so that its relative paths can be typed again.
+    """
+
+    words: tuple[str, ...]
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """What `autotune tune` answers. `best` is None when nothing fits."""
+
+    job: Job
+    best: Estimated | None
+    today: Estimated | None
+    alternatives: tuple[Estimated, ...]
+    pareto: tuple[Estimated, ...]
+    tie: bool  # with the alternatives at `ties`
+    rejected: Rejected
+    search: SearchRecord
+    reasons: dict[str, str] = field(default_factory=dict)  # knob -> one clause why
+    narrowest: str = ""  # the input that would narrow the pick's range most
+    warnings: tuple[str, ...] = ()
+    run_dir: str | None = None
+    files: tuple[str, ...] = ()  # what to run, written below run_dir
+    other_formats: tuple[str, ...] = ()  # that the pick can be written in as well
+    sensitivities: tuple[Sensitivity, ...] = ()
+    worth_a_probe: tuple[WorthProbe, ...] = ()
+    probed: tuple[ProbedRun, ...] = ()
+    machines: tuple[Estimated, ...] = ()  # the best of each offer, or its nearest miss
+    beyond: tuple[Estimated, ...] = ()  # would beat the front, but do not fit
+    contradictions: tuple[str, ...] = ()  # what the job file says that does not hold
+    journey: Journey | None = None  # from today to the pick, where both are there
+    ties: tuple[int, ...] = ()  # places among the alternatives that cannot be told apart from best
+    asked: Asked | None = None  # None: not from a command line
+    short_rows: ShortRows | None = None  # of best, where nobody stated how long the rows are
+    writes_to: str | None = None  # where the user's own file makes its trainer write, if it says so
+
+    @property
+    def limits(self) -> tuple[LimitOdds, ...]:
+        """How likely each limit of the job is kept by `best`; nothing where nothing fits."""
+        best = self.best
+        return odds(self.job.limits, best.duration_s, best.cost_usd) if best else ()
+
+    @property
+    def misses(self) -> tuple[Miss, ...]:
+        """The limits that `best` does not keep with the asked probability."""
+        return misses(self.limits)

@@ -1,0 +1,175 @@
+"""The campaign file as a person types it: many runs in phases, what they share, in which order.
+
+A run is a job file's keys beside the run's own (`after`, `repeat`, ...). Whatever a run leaves out
+comes from its part, its phase or the campaign; only the merged job is checked as a job.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from autotune.domain.errors import InputError
+from autotune.domain.typed.job import HardwareSection  # noqa: TC001 - pydantic reads it
+from autotune.domain.typed.values import (
+    MAX_DEVICES,
+    Knobs,
+    Names,
+    Section,
+    Text,
+    empty_list,
+    machine_list,
+    machine_word,
+    real,
+    shown,
+    whole,
+    wrong,
+)
+from autotune.domain.units import HOUR_S, parse_seconds
+
+MOST_REPEATS, MOST_STAGES, MOST_RUNS = 1000, 100, 2000
+MOST_HOURS = 1e6
+JOB_KEYS = (
+    "model", "method", "data", "train", "evaluation", "limits", "lock", "allow", "software",
+    "evidence",
+)  # fmt: skip
+
+
+def _hours(value: object) -> object:
+    """Hours as a number, or a duration with its unit such as "10 min"."""
+    if isinstance(value, str) and any(character.isalpha() for character in value):
+        try:
+            return parse_seconds(value[:100]) / HOUR_S
+        except InputError:
+            msg = f'{shown(value)} must be hours, such as 2.5, or a duration, such as "10 min"'
+            raise wrong(msg) from None
+    return value
+
+
+def _low_high(value: object) -> object:
+    """One figure stands for a range of itself; "200-250" for [200, 250]."""
+    if isinstance(value, str) and value.count("-") == 1:
+        value = value.split("-")
+    return value if isinstance(value, list | tuple) else [value, value]
+
+
+Priority = Annotated[float, real(0.0, 1e9)]
+Fraction = Annotated[float, real(0.0, 1.0, open_low=True)]
+# The last validator runs first: text with a unit becomes a number, which is then checked.
+Hours = Annotated[float, real(0.0, MOST_HOURS, open_low=True), BeforeValidator(_hours)]
+Figure = Annotated[float, real(0.0, 1e15, open_low=True)]
+Range = Annotated[tuple[Figure, Figure], BeforeValidator(_low_high)]
+
+
+class JobKeys(Section):
+    """Keys of a job file, checked where they are merged into a whole job."""
+
+    model: Any = None
+    method: Any = None
+    data: Any = None
+    train: Any = None
+    evaluation: Any = None
+    limits: Any = None
+    lock: Any = None
+    allow: Any = None
+    software: Any = None
+    evidence: Any = None
+
+
+class RunSection(JobKeys):
+    """One run, or several of the same kind."""
+
+    name: Text
+    repeat: Annotated[int, whole(1, MOST_REPEATS)] = 1
+    stages: Annotated[int, whole(1, MOST_STAGES)] = 1  # its steps are trained in so many starts
+    after: Names = ()
+    priority: Priority | None = None
+    expected_fraction: Fraction | None = None  # of its steps, with early stopping
+    hours: Hours | None = None  # of one run, on one machine
+
+
+class StatedGroup(Section):
+    """What a document says of a phase or of the campaign; compared with what it lists."""
+
+    runs: Annotated[int, whole(0, 10**6)] | None = None
+    hours: Hours | None = None
+
+
+class StatedSection(StatedGroup):
+    """What a document says of the whole campaign, its speed and its ideas."""
+
+    tokens_per_s: Range | None = None
+    steps_per_hour: Range | None = None
+    trainable_parameters: Figure | None = None
+    hours_on: Text | None = None  # the device that the runs' hours are of
+    configs: Annotated[tuple[Knobs, ...], BeforeValidator(empty_list)] = ()
+
+
+class PartSection(Section):
+    """Runs that share something."""
+
+    name: Text
+    after: Names = ()
+    defaults: JobKeys = Field(default_factory=JobKeys)
+    priority: Priority | None = None
+    expected_fraction: Fraction | None = None
+    stated: StatedGroup | None = None
+    runs: Annotated[tuple[RunSection, ...], BeforeValidator(empty_list)] = ()
+
+
+class PhaseSection(PartSection):
+    """A phase: its runs, or parts that hold runs."""
+
+    parts: Annotated[tuple[PartSection, ...], BeforeValidator(empty_list)] = ()
+
+    @model_validator(mode="after")
+    def _agrees(self) -> PhaseSection:
+        if bool(self.runs) == bool(self.parts):
+            both = "both" if self.runs else "neither"
+            msg = f"phase {shown(self.name)} needs runs or parts, and states {both}"
+            raise wrong(msg)
+        for part in self.parts:
+            if not part.runs:
+                msg = f"part {shown(part.name)} of phase {shown(self.name)} has no runs"
+                raise wrong(msg)
+        return self
+
+
+class CampaignFile(Section):
+    """A whole campaign file. Needed: hardware, and runs (in phases or without)."""
+
+    name: Text | None = None
+    hardware: Annotated[
+        tuple[Annotated[HardwareSection, BeforeValidator(machine_word)], ...],
+        BeforeValidator(machine_list),
+        Field(min_length=1, max_length=1000),
+    ]
+    defaults: JobKeys = Field(default_factory=JobKeys)
+    priority: Priority = 1.0
+    expected_fraction: Fraction = 1.0
+    hours_from: Literal["stated", "model"] = "stated"  # where a run states hours: which count
+    parallel: Annotated[int, whole(1, MAX_DEVICES)] = 1
+    hours_per_day: Annotated[float, real(0.0, 24.0, open_low=True)] = 24.0
+    barrier: bool = False  # a phase starts when the one before it is done
+    share: bool = False  # launch-bound runs two to a card
+    stated: StatedSection | None = None
+    phases: Annotated[tuple[PhaseSection, ...], BeforeValidator(empty_list)] = ()
+    runs: Annotated[tuple[RunSection, ...], BeforeValidator(empty_list)] = ()
+
+    @model_validator(mode="after")
+    def _agrees(self) -> CampaignFile:
+        if self.phases and self.runs:
+            msg = "state phases or runs, not both; a phase holds runs"
+            raise wrong(msg)
+        if not self.phases and not self.runs:
+            msg = "the campaign is empty: state phases, or runs"
+            raise wrong(msg)
+        count = sum(run.repeat for run in self.runs) + sum(
+            run.repeat for phase in self.phases for part in (phase, *phase.parts)
+            for run in part.runs
+        )  # fmt: skip
+        if count > MOST_RUNS:
+            msg = f"the campaign holds {count:,} runs, and at most {MOST_RUNS:,} are planned"
+            raise wrong(msg)
+        return self

@@ -1,0 +1,388 @@
+"""The job file as a person types it: every section, its keys, and what must agree.
+
+Text keeps its unit here ("24h", "2.50 USD/h"): a checked `JobFile` can be written back and read
+again unchanged. `autotune.app.job.load` turns it into a `Job` in base units.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    Tag,
+    model_validator,
+)
+
+from autotune.domain.typed.deepspeed import DeepSpeedSection
+from autotune.domain.typed.stated import MOST_ENTRIES, StatedEntry, entries
+from autotune.domain.typed.values import (
+    MAPPING,
+    MAX_DEVICES,
+    MAX_EPOCHS,
+    MAX_LENGTH,
+    MAX_RANK,
+    MAX_STEPS,
+    TEXT,
+    Batch,
+    Confidence,
+    Duration,
+    Electricity,
+    Knobs,
+    Length,
+    Money,
+    Names,
+    OfferPrice,
+    Rate,
+    Rows,
+    Section,
+    Size,
+    Steps,
+    StepTime,
+    Text,
+    Tokens,
+    empty_list,
+    machine_list,
+    machine_word,
+    method_word,
+    numeric_knobs,
+    real,
+    text_or_mapping,
+    version_text,
+    whole,
+    wrong,
+)
+
+
+class MethodSection(Section):
+    """How to train. `qlora` is `lora` on an nf4 base."""
+
+    kind: Literal["full", "lora", "qlora"] = "lora"
+    rank: Annotated[int, whole(1, MAX_RANK)] | None = None
+    alpha: Annotated[float, real(0.0, 1e9, open_low=True)] | None = None
+    dropout: Annotated[float, real(0.0, 0.99)] | None = None
+    targets: Names | None = None
+    base: Literal["16bit", "32bit", "int8", "nf4"] | None = None
+
+    @model_validator(mode="after")
+    def _agrees(self) -> MethodSection:
+        if self.kind == "full":
+            stated = [
+                k for k in ("rank", "alpha", "dropout", "targets") if getattr(self, k) is not None
+            ]
+            if stated:
+                msg = f"{', '.join(stated)} belong to lora, but kind is full"
+                raise wrong(msg)
+            if self.base in {"int8", "nf4"}:
+                msg = f"base {self.base} cannot be trained in full; take 16bit or 32bit, or lora"
+                raise wrong(msg)
+        if self.kind == "qlora" and self.base not in {None, "nf4"}:
+            msg = f"qlora means base nf4, but base is {self.base}; write kind: lora"
+            raise wrong(msg)
+        return self
+
+
+class LengthsSection(Section):
+    """Row lengths in tokens after truncation: quantiles, or a histogram file."""
+
+    p50: Length | None = None
+    p95: Length | None = None
+    max: Tokens | None = None
+    mean: Length | None = None
+    histogram: Text | None = None
+
+    @model_validator(mode="after")
+    def _agrees(self) -> LengthsSection:
+        if self.histogram is not None:
+            if any(value is not None for value in (self.p50, self.p95, self.max, self.mean)):
+                msg = "state either histogram or p50, p95 and max, not both"
+                raise wrong(msg)
+            return self
+        if self.p50 is None or self.p95 is None:
+            msg = "state p50 and p95 (and max, or max_length is taken), or histogram: FILE"
+            raise wrong(msg)
+        top = self.max if self.max is not None else self.p95
+        if not self.p50 <= self.p95 <= top:
+            msg = f"out of order: p50 {self.p50:g} <= p95 {self.p95:g} <= max {top:g} must hold"
+            raise wrong(msg)
+        return self
+
+
+class DataSection(Section):
+    """How much there is to train on, and where it lies."""
+
+    rows: Rows | None = None
+    max_length: Tokens | None = None
+    lengths: LengthsSection | None = None
+    padding: Literal["longest", "max_length"] | None = None
+    pretokenized: bool | None = None
+    storage: Literal["local", "network"] | None = None
+    dataset: Text | None = None
+    tokenizer: Text | None = None
+    column: Text | None = None  # of the dataset, where trainers would not know it by its name
+
+    @model_validator(mode="after")
+    def _agrees(self) -> DataSection:
+        lengths = self.lengths
+        if self.dataset is not None and lengths is not None and lengths.histogram is not None:
+            msg = "lengths come from the dataset; state one of dataset and lengths.histogram"
+            raise wrong(msg)
+        if self.tokenizer is not None and self.dataset is None:
+            msg = "tokenizer is for counting the tokens of a dataset, and none is stated"
+            raise wrong(msg)
+        if self.column is not None and self.dataset is None:
+            msg = "column is one of a dataset's, and none is stated"
+            raise wrong(msg)
+        top = lengths and (lengths.max or lengths.p95)
+        if top and self.max_length and top > self.max_length:
+            msg = (
+                f"lengths reach {top:g} but max_length is {self.max_length}: "
+                "lengths are after truncation, so their max cannot be above it"
+            )
+            raise wrong(msg)
+        return self
+
+
+class TrainSection(Section):
+    """How long to train: epochs or steps, and the rows of one optimizer step."""
+
+    epochs: Annotated[float, real(0.0, MAX_EPOCHS, open_low=True)] | None = None
+    steps: Steps | None = None
+    global_batch_size: Batch | None = None
+
+    @model_validator(mode="after")
+    def _agrees(self) -> TrainSection:
+        if self.epochs is not None and self.steps is not None:
+            msg = "state epochs or steps, not both"
+            raise wrong(msg)
+        return self
+
+
+class EvaluationSection(Section):
+    """Evaluations; without `every_steps` there is one, at the end."""
+
+    rows: Rows
+    every_steps: Annotated[int, whole(0, MAX_STEPS, scaled=True)] | None = None
+    generate_tokens: Annotated[int, whole(0, MAX_LENGTH)] | None = None
+    batch_size: Batch | None = None
+
+
+class PerMonth(Section):
+    """A subscription: dollars a month for so many hours of use."""
+
+    per_month: Money
+    hours: Annotated[float, real(0.0, 744.0, open_low=True)]
+
+
+class OwnedSection(Section):
+    """A machine of one's own: an hour more costs its electricity, in full also its purchase."""
+
+    electricity: Electricity
+    watts: Annotated[float, real(0.0, 1e5, open_low=True)] | None = None  # of one device
+    purchase: Money | None = None  # of the whole machine
+    lifetime: Duration | None = None
+    utilisation: Annotated[float, real(0.0, 1.0, open_low=True)] | None = None  # share in use
+    cost: Literal["marginal", "full"] | None = None  # what the answer counts; marginal
+
+    @model_validator(mode="after")
+    def _agrees(self) -> OwnedSection:
+        if self.purchase is None:
+            stated = [k for k in ("lifetime", "utilisation") if getattr(self, k) is not None]
+            if stated:
+                msg = f"{', '.join(stated)} spread the purchase, and none is stated"
+                raise wrong(msg)
+            if self.cost == "full":
+                msg = "cost: full counts the purchase; state purchase, such as 2000 USD"
+                raise wrong(msg)
+        return self
+
+
+class HostSection(Section):
+    """The machine around the devices. What is left out is assumed and said so."""
+
+    cores: Annotated[int, whole(1, 10_000)] | None = None
+    ram: Size | None = None
+    shm: Size | None = None
+    disk: Size | None = None
+    checkpoint_write: Rate | None = None
+    storage_read: Rate | None = None
+    download: Rate | None = None
+    wsl: bool | None = None
+
+
+Price = Annotated[
+    Annotated[OfferPrice, Tag(TEXT)] | Annotated[PerMonth, Tag(MAPPING)],
+    text_or_mapping(
+        'a price carries its unit: "2.50 USD/h" (whole offer), "1.99 USD/gpu-h", free, '
+        "or {per_month: 10 USD, hours: 100}"
+    ),
+]
+
+
+class HardwareSection(Section):
+    """One offer: devices of one kind, on one host, at one price."""
+
+    gpu: Text
+    instance: Text | None = None  # "aws p4d.24xlarge", which these devices are
+    count: Annotated[int, whole(1, MAX_DEVICES)] = 1
+    price: Price | None = None
+    owned: OwnedSection | None = None
+    spot: bool = False
+    interruptions_per_hour: Annotated[float, real(0.0, 60.0)] | None = None
+    interruptions_per_day: Annotated[float, real(0.0, 1440.0)] | None = None
+    host: HostSection | None = None
+
+    @model_validator(mode="after")
+    def _agrees(self) -> HardwareSection:
+        if self.price is not None and self.owned is not None:
+            msg = "state price or owned, not both"
+            raise wrong(msg)
+        rates = (self.interruptions_per_hour, self.interruptions_per_day)
+        if None not in rates:
+            msg = "state interruptions_per_hour or interruptions_per_day, not both"
+            raise wrong(msg)
+        if rates != (None, None) and not self.spot:
+            msg = "only spot offers are interrupted; add spot: true"
+            raise wrong(msg)
+        return self
+
+
+class LimitsSection(Section):
+    """What the answer must respect."""
+
+    deadline: Duration | None = None
+    budget: Money | None = None
+    confidence: Confidence | None = None
+    max_lost_work: Duration | None = None
+    max_session: Duration | None = None
+    vram_headroom: Annotated[float, real(0.0, 0.9)] | None = None
+
+
+class MeasuredSection(Section):
+    """What was seen: one or more quantities of one run."""
+
+    duration: Duration | None = None
+    step_time: StepTime | None = None
+    tokens_per_s: Annotated[float, real(0.0, 1e12, open_low=True)] | None = None
+    checkpoint_save: Duration | None = None
+    peak_memory: Size | None = None
+    memory_kind: Literal["allocated", "reserved", "nvidia-smi", "unknown"] | None = None
+    out_of_memory: Literal[True] | None = None
+
+    @model_validator(mode="after")
+    def _agrees(self) -> MeasuredSection:
+        quantities = set(type(self).model_fields) - {"memory_kind"}
+        if all(getattr(self, name) is None for name in quantities):
+            msg = f"state at least one of {', '.join(sorted(quantities))}"
+            raise wrong(msg)
+        if self.memory_kind is not None and self.peak_memory is None:
+            msg = "memory_kind says what peak_memory is, and none is stated"
+            raise wrong(msg)
+        return self
+
+
+class EvidenceSection(Section):
+    """A run already seen, on this or other hardware or sizes. `today`: how the job runs now."""
+
+    measured: MeasuredSection | None = None
+    config: Knobs = Field(default_factory=dict)
+    or_config: Knobs = Field(default_factory=dict)  # where it is not known which of two ran
+    # NAME, NAME:N, or a whole machine with its host (and price, where `today` is of it)
+    hardware: Annotated[HardwareSection, BeforeValidator(machine_word)] | None = None
+    global_batch_size: Batch | None = None  # where it is not the job's
+    rows: Rows | None = None
+    epochs: Annotated[float, real(0.0, MAX_EPOCHS, open_low=True)] | None = None
+    steps: Steps | None = None
+    max_length: Tokens | None = None
+    today: bool = False
+    note: Text | None = None
+
+    @model_validator(mode="after")
+    def _agrees(self) -> EvidenceSection:
+        if self.measured is None and not self.today:
+            msg = "state what was measured, or today: true for the config in use now"
+            raise wrong(msg)
+        return self
+
+
+class BesideSection(Section):
+    """A config of accelerate or DeepSpeed beside that file."""
+
+    path: Annotated[str, Field(max_length=4096)]
+    syntax: Literal["yaml", "json"]
+    text: Annotated[str, Field(max_length=5_000_000)]
+
+
+class OriginSection(Section):
+    """The trainer's own file that the job was read from, as it was, and what was guessed of it."""
+
+    trainer: Text
+    syntax: Literal["yaml", "json", "args", "shell", "python"]
+    path: Annotated[str, Field(max_length=4096)] = ""
+    typed_in: Annotated[str, Field(max_length=4096)] = ""  # the folder that we were called in
+    text: Annotated[str, Field(max_length=5_000_000)]
+    knobs: Knobs = Field(default_factory=dict)  # as the file and those beside it state them
+    devices: Annotated[int, whole(1, MAX_DEVICES)] | None = None
+    notes: tuple[tuple[str, str, str], ...] = ()  # key, value, why
+    beside: tuple[BesideSection, ...] = ()
+
+
+class JobFile(Section):
+    """A whole job file. Needed: model, data size and hardware; the rest is assumed."""
+
+    model: Text
+    variants: Annotated[tuple[dict[Text, Any], ...], BeforeValidator(empty_list)] = ()
+    hardware: Annotated[
+        tuple[Annotated[HardwareSection, BeforeValidator(machine_word)], ...],
+        BeforeValidator(machine_list),
+        Field(min_length=1, max_length=1000),
+    ]
+    name: Text | None = None
+    method: Annotated[MethodSection, BeforeValidator(method_word)] = Field(
+        default_factory=MethodSection
+    )
+    data: DataSection = Field(default_factory=DataSection)
+    train: Annotated[
+        Annotated[Literal["none"], Tag(TEXT)] | Annotated[TrainSection, Tag(MAPPING)],
+        text_or_mapping("train must be {epochs: N} or {steps: N}, or none for evaluation only"),
+    ] = Field(default_factory=TrainSection)
+    evaluation: EvaluationSection | None = None
+    limits: LimitsSection = Field(default_factory=LimitsSection)
+    deepspeed: DeepSpeedSection | None = None
+    lock: Knobs = Field(default_factory=dict)
+    allow: Annotated[Names, BeforeValidator(empty_list), AfterValidator(numeric_knobs)] = ()
+    software: Annotated[
+        Annotated[Text, Tag(TEXT)]
+        | Annotated[
+            dict[Text, Annotated[Text | None, BeforeValidator(version_text)]], Tag(MAPPING)
+        ],
+        text_or_mapping("software must be a profile's name or {package: version}"),
+    ] = "default"
+    evidence: Annotated[
+        tuple[EvidenceSection, ...], BeforeValidator(empty_list), Field(max_length=1000)
+    ] = ()
+    stated: Annotated[
+        tuple[StatedEntry, ...], BeforeValidator(entries), Field(max_length=MOST_ENTRIES)
+    ] = ()  # what a plan says of the run: checked, never used
+    origin: OriginSection | None = None
+
+    @model_validator(mode="after")
+    def _agrees(self) -> JobFile:
+        if self.variants:
+            msg = "variants is a list of several jobs, and one is needed here; choose one of them"
+            raise wrong(msg)
+        if self.train == "none" and self.evaluation is None:
+            msg = "train: none is an evaluation-only run, and evaluation is not stated"
+            raise wrong(msg)
+        if sum(entry.today for entry in self.evidence) > 1:
+            msg = "only one entry of evidence can be today's"
+            raise wrong(msg)
+        steps = self.train.steps if isinstance(self.train, TrainSection) else None
+        sized = (self.data.rows, self.data.dataset, steps)
+        histogram = self.data.lengths and self.data.lengths.histogram
+        if self.train != "none" and not histogram and all(value is None for value in sized):
+            msg = "data.rows is missing: how many rows there are, or dataset: FILE"
+            raise wrong(msg)
+        return self

@@ -1,0 +1,167 @@
+"""`stated:` of a job file: what a plan says of its run. It is checked, and never used as a fact.
+
+A figure may be a range: "40-50 min", "0.8 to 1.2 s", [1 h, 90 min], 200-250. What an entry does not
+say of its circumstances (machine, rows, length, config) is as in the job.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BeforeValidator, model_validator
+
+from autotune.domain.errors import InputError
+from autotune.domain.typed.values import (
+    MAX_CHARACTERS,
+    MAX_RANK,
+    Batch,
+    Knobs,
+    Rows,
+    Section,
+    Size,
+    Text,
+    Tokens,
+    empty_list,
+    parse_step_time,
+    real,
+    shown,
+    whole,
+    wrong,
+)
+from autotune.domain.units import parse_figure, parse_seconds, parse_span
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MOST_ENTRIES, MOST_NAMED = 200, 50
+
+
+def _span(parse: Callable[[str], float]) -> BeforeValidator:
+    """A figure or a range, checked and kept as text; a list of two is a range."""
+
+    def check(value: object) -> str:
+        if isinstance(value, list | tuple) and len(value) == 2:  # noqa: PLR2004 - two ends
+            value = " to ".join(str(end) for end in value)
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            msg = f"{shown(value)} must be a figure or a range of two, such as {_EXAMPLES[parse]}"
+            raise wrong(msg)
+        text = str(value)[:MAX_CHARACTERS]
+        try:
+            parse_span(text, parse)
+        except InputError as error:
+            msg = f"{error.message}; write it as {_EXAMPLES[parse]}"
+            raise wrong(msg) from None
+        return text
+
+    return BeforeValidator(check)
+
+
+_EXAMPLES: dict[Callable[[str], float], str] = {
+    parse_seconds: '"40-50 min" or "38 h"',
+    parse_step_time: '"0.8-1.2 s/step"',
+    parse_figure: "28000, 28K or 200-250",
+}
+
+
+def entries(value: object) -> object:
+    """One entry need not be in a list."""
+    return [value] if isinstance(value, dict) else empty_list(value)
+
+
+def _few(value: object) -> object:
+    if not isinstance(value, dict):
+        return value  # refused by its type
+    if not value or len(value) > MOST_NAMED:
+        msg = f"{len(value)} named figures, and 1 to {MOST_NAMED} are taken"
+        raise wrong(msg)
+    return value
+
+
+Durations = Annotated[str, _span(parse_seconds)]
+StepTimes = Annotated[str, _span(parse_step_time)]
+Figures = Annotated[str, _span(parse_figure)]
+
+
+class StatedMemory(Section):
+    """A plan's memory table, on one device."""
+
+    weights: Size | None = None
+    adapters: Size | None = None
+    gradients: Size | None = None
+    optimizer: Size | None = None
+    activations: Size | None = None
+    logits: Size | None = None
+    total: Size | None = None
+
+    @model_validator(mode="after")
+    def _agrees(self) -> StatedMemory:
+        if all(getattr(self, name) is None for name in type(self).model_fields):
+            msg = f"state at least one of {', '.join(type(self).model_fields)}"
+            raise wrong(msg)
+        return self
+
+
+class StatedLearningRate(Section):
+    """A change of the learning rate that a plan derives from a change of the global batch."""
+
+    before: Annotated[float, real(0.0, 1e3, open_low=True)]
+    after: Annotated[float, real(0.0, 1e3, open_low=True)]
+    batch_before: Batch
+
+
+class Circumstances(Section):
+    """What a statement is about, where it is not the job as it stands."""
+
+    kind: Literal["lora", "qlora"] | None = None
+    rank: Annotated[int, whole(1, MAX_RANK)] | None = None
+    rows: Rows | None = None
+    max_length: Tokens | None = None
+
+
+class StatedRun(Circumstances):
+    """One of several runs that a plan adds up."""
+
+    name: Text | None = None
+    duration: Durations
+
+
+class StatedEntry(Circumstances):
+    """Figures that a plan states together."""
+
+    hardware: Text | None = None  # NAME or NAME:N
+    config: Knobs | None = None
+    steps: Figures | None = None
+    duration: Durations | None = None  # of one run; of all of them, with `runs`
+    step_time: StepTimes | None = None
+    tokens_per_s: Figures | None = None
+    rows_per_s: Figures | None = None
+    steps_per_hour: Figures | None = None
+    runs: Annotated[tuple[StatedRun, ...], BeforeValidator(empty_list)] = ()
+    checkpoints: Figures | None = None
+    checkpoint_save: Durations | None = None  # of one
+    checkpoint_time: Durations | None = None  # of all
+    trainable_parameters: Figures | None = None
+    backward_passes: Figures | None = None  # of one optimizer step
+    warmup_steps: Figures | None = None
+    warmup_rows: Figures | None = None
+    learning_rate: StatedLearningRate | None = None
+    memory: StatedMemory | None = None
+    tflops: Figures | None = None  # of one device
+    savings: Annotated[dict[Text, Durations], BeforeValidator(_few)] | None = None
+    saved: Durations | None = None  # by all of them
+    note: Text | None = None
+
+    @model_validator(mode="after")
+    def _agrees(self) -> StatedEntry:
+        about = {*Circumstances.model_fields, "hardware", "note"}
+        facts = [name for name in type(self).model_fields if name not in about]
+        if not any(getattr(self, name) for name in facts):
+            msg = f"an entry states nothing; it takes {', '.join(facts)}"
+            raise wrong(msg)
+        if self.saved is not None and self.savings is None:
+            msg = "saved is what savings come to, and none are stated"
+            raise wrong(msg)
+        if self.warmup_rows is not None and self.warmup_steps is None:
+            msg = "warmup_rows is what warmup_steps come to, and none are stated"
+            raise wrong(msg)
+        return self

@@ -1,0 +1,296 @@
+"""What measured peaks and runs that failed teach of memory: slack, own model code, spreads.
+
+    log(measured) = log(formula, live bytes x exp(stack + family)) + error
+    P(runs)       = Phi(log(capacity / (allocated + context + slack x moving)) / spread)
+
+live: activations and logits; moving: what comes and goes in a step. A run that finished and one
+that ran out of memory are censored readings of the same sum. Only trainers with model code of
+their own have offsets: the others run the classes that the formula describes.
+
+Slack is learned from sources that report both outcomes: a table of runs that finished says nothing
+of how often such runs fail. Of a trainer with own model code, that its runs finished is used too,
+and bounds how much more than the formula they can have taken.
+
+Source: derived (a probit of the margin); `least_squares` for the method; Gelman & Hill, "Data
+Analysis Using Regression" (2007), chapters 6.4 and 12, for censoring by probit and for shrinkage.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.cost.constants import Offset
+from autotune.cost.memory.constants import (
+    CACHED_KINDS,
+    FAMILY_SD,
+    KINDS,
+    RESERVED_KINDS,
+    STACK_SD,
+    MemoryConstants,
+    Slack,
+)
+from autotune.evidence.fit.least_squares import minimise
+from autotune.evidence.fit.quantiles import held_by, weighted_median
+from autotune.evidence.fit.time import left_out_key
+from autotune.evidence.validation.fit_claims import both_outcomes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.cost.columns import FloatArray
+    from autotune.evidence.fit.memory_rows import MemoryRows
+    from autotune.evidence.record.case import MeasuredCase
+
+# Hand estimates: a simulated allocator that never gives anything back holds 7 % more than is in use
+# at the median, half of which comes and goes.
+SLACK_PRIOR, SLACK_PRIOR_SD = 0.14, 0.7
+SLACK_SD_PRIOR, SLACK_SD_PRIOR_SD = 0.05, 0.5
+WITHIN_SD = 0.10  # of live bytes, runs of one family and trainer around their offset
+READING_SD = 0.01  # of an allocated reading beyond that
+GLOBAL_WORTH = 1.0  # [groups] how much the spread of all kinds weighs in that of one
+EXPERTS_WIDER = 2.0  # prior of mixtures: routing decides how many tokens an expert holds
+SMALLEST = 0.005  # [log] no spread is below
+FULL_CARD = 0.97  # of the capacity: what a fuller card caches is cut off by the card
+_FIRST = 3  # parameters before the offsets: both slacks and their spread
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryFit:
+    """Fitted constants, and how many runs with a known outcome teach slack."""
+
+    constants: MemoryConstants
+    outcomes: int
+    failures: int  # of them, runs that ran out of memory
+
+
+def measured(rows: MemoryRows) -> FloatArray:
+    """[n, bytes] allocated peaks that torch read; NaN where it did not."""
+    read = [c.peak_bytes if c.peak_kind == "allocated" and not c.oom else None for c in rows.cases]
+    return np.asarray([math.nan if value is None else value for value in read])
+
+
+def groups_of(rows: MemoryRows) -> tuple[tuple[str, str, str], ...]:
+    """The group of every row: what is left out together."""
+    return tuple(left_out_key(case) for case in rows.cases)
+
+
+def equal_weights(groups: Sequence[tuple[str, str, str]]) -> FloatArray:
+    """[n] weights that give every group the same share."""
+    sizes = Counter(groups)
+    return np.asarray([1.0 / sizes[group] for group in groups])
+
+
+def fit_memory(rows: MemoryRows) -> MemoryFit:
+    """The constants on the given rows; own code's and reserved spreads keep their prior."""
+    spreads = _spreads(rows)
+    informative = rows.take(_informative(rows))
+    problem = _Problem.of(informative, spreads)
+    found = minimise(problem.residuals, *problem.prior())
+    constants = MemoryConstants(
+        slack=_slack(found.x),
+        offsets=problem.offsets(found.x, found.covariance),
+        spreads=spreads,
+        cached=_cached(rows),
+        reserved=dict.fromkeys(RESERVED_KINDS, WITHIN_SD),
+    )
+    teaching = both_outcomes(rows.cases)
+    failures = sum(bool(c.oom) and c.group[0] in teaching for c in rows.cases)
+    outcomes = sum(c.group[0] in teaching for c in rows.cases)
+    return MemoryFit(constants, outcomes, failures)
+
+
+def _slack(x: FloatArray) -> Slack:
+    one, several, sd = np.exp(x[:_FIRST])
+    return Slack(float(one), float(several), float(sd))
+
+
+def _own_code(case: MeasuredCase) -> bool:
+    return case.job.software.own_model
+
+
+def _informative(rows: MemoryRows) -> FloatArray:
+    teaching = both_outcomes(rows.cases)
+    return np.asarray([_own_code(c) or c.group[0] in teaching for c in rows.cases], np.bool_)
+
+
+def _spreads(rows: MemoryRows) -> dict[str, float]:
+    """Of kinds that run the classes of transformers: half-widths that hold 80 % of their readings.
+
+    Shrunk: the spread of all kinds together counts as `GLOBAL_WORTH` groups of each kind.
+    """
+    read = measured(rows)
+    code = np.asarray([_own_code(case) for case in rows.cases], np.bool_)
+    use = np.isfinite(read) & ~code
+    error = np.abs(np.log(rows.allocated[use] / read[use]))
+    if not use.any():
+        return dict.fromkeys(KINDS, WITHIN_SD)
+    own = rows.take(use)
+    groups = groups_of(own)
+    everything = max(held_by(error, equal_weights(groups)), SMALLEST)
+    found = {k: everything * (EXPERTS_WIDER if k == "experts" else 1.0) for k in KINDS}
+    for i, kind in enumerate(KINDS):
+        of_kind = own.kind == i
+        if of_kind.any():
+            names = [g for g, yes in zip(groups, of_kind, strict=True) if yes]
+            size = max(held_by(error[of_kind], equal_weights(names)), SMALLEST)
+            worth = float(len(set(names)))
+            found[kind] = math.exp(
+                (worth * math.log(size) + GLOBAL_WORTH * math.log(found[kind]))
+                / (worth + GLOBAL_WORTH)
+            )
+    found["own_model"] = WITHIN_SD
+    return found
+
+
+def _cached(rows: MemoryRows) -> dict[str, float]:
+    """Median share of what comes and goes that is cached beside the peak, groups equal."""
+    read = measured(rows)
+    in_use = np.where(np.isfinite(read), read, rows.allocated)
+    held = np.asarray([_held(case, rows.context[i]) for i, case in enumerate(rows.cases)])
+    use = np.isfinite(held) & (held < FULL_CARD * (rows.capacity - rows.context))
+    emptied = np.asarray([case.job.software.empties_cache for case in rows.cases], np.bool_)
+    use &= ~emptied
+    share = np.maximum(held - in_use, 0.0)[use] / rows.moving[use]
+    own = rows.take(use)
+    groups = groups_of(own)
+    found = {}
+    for i, kind in enumerate(CACHED_KINDS):
+        of_kind = own.cached_kind == i
+        which = of_kind if of_kind.any() else np.ones(len(own), np.bool_)
+        names = [g for g, yes in zip(groups, which, strict=True) if yes]
+        found[kind] = weighted_median(share[which], equal_weights(names)) if names else 0.0
+    return found
+
+
+def _held(case: MeasuredCase, context: float) -> float:
+    """[bytes] what the allocator held: its own peak, else the driver's reading less the context."""
+    if case.oom:
+        return math.nan
+    if case.peak_kind == "reserved" and case.peak_bytes is not None:
+        return case.peak_bytes
+    driver = case.peak_bytes if case.peak_kind == "nvidia-smi" else case.driver_bytes
+    return math.nan if driver is None else driver - context
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Problem:
+    """Readings and outcomes as residuals of slack and offsets. Arrays: [n]."""
+
+    rows: MemoryRows
+    read: FloatArray
+    failed: FloatArray
+    several: FloatArray
+    own: FloatArray
+    spread: FloatArray  # of the formula, where the run uses the classes of transformers
+    weight: FloatArray
+    levels: tuple[str, ...]
+    design: FloatArray  # [n, levels]
+
+    @classmethod
+    def of(cls, rows: MemoryRows, spreads: dict[str, float]) -> _Problem:
+        names = [_levels(case) for case in rows.cases]
+        levels = tuple(sorted({level for own in names for level in own}))
+        design = np.asarray([[float(level in own) for level in levels] for own in names])
+        sizes = np.asarray([spreads[kind] for kind in KINDS])
+        return cls(
+            rows=rows,
+            read=measured(rows),
+            failed=np.asarray([bool(c.oom) for c in rows.cases], np.bool_),
+            several=np.asarray([c.offer.count > 1 for c in rows.cases], np.bool_),
+            own=np.asarray([_own_code(c) for c in rows.cases], np.bool_),
+            spread=np.maximum(sizes[rows.kind.astype(int)], rows.unseen_sd),
+            weight=_weights(rows),
+            levels=levels,
+            design=design.reshape(len(rows), len(levels)),
+        )
+
+    def prior(self) -> tuple[FloatArray, FloatArray]:
+        """(mean, sd) of the parameters."""
+        sds = [STACK_SD if " " not in level else FAMILY_SD for level in self.levels]
+        mean = [math.log(SLACK_PRIOR)] * 2 + [math.log(SLACK_SD_PRIOR)] + [0.0] * len(sds)
+        return np.asarray(mean), np.asarray([SLACK_PRIOR_SD] * 2 + [SLACK_SD_PRIOR_SD, *sds])
+
+    def residuals(self, x: FloatArray) -> FloatArray:
+        """[2 n] readings, and deviances of the outcomes."""
+        rows = self.rows
+        grown = rows.live * np.expm1(self.design @ x[_FIRST:])
+        predicted = rows.allocated + grown
+        within = WITHIN_SD * rows.live / predicted
+        reading = np.log(predicted / self.read) / np.hypot(within, READING_SD)
+        reading = np.where(np.isfinite(self.read) & self.own, reading, 0.0)
+        known = np.isfinite(self.read)
+        allocated = np.where(known, self.read, predicted)
+        slack = np.where(self.several, math.exp(x[1]), math.exp(x[0]))
+        moving = np.maximum(rows.moving + grown + allocated - predicted, 0.0)
+        need = allocated + rows.context + slack * moving
+        spread = np.where(known, 0.0, np.where(self.own, within, self.spread))
+        margin = np.log(rows.capacity / need)
+        z = margin / np.maximum(np.hypot(spread, math.exp(x[2]) * moving / need), SMALLEST)
+        outcome = np.sqrt(-2.0 * log_cdf(np.where(self.failed, -z, z)))
+        own: FloatArray = np.concatenate((self.weight * reading, self.weight * outcome))
+        return own
+
+    def offsets(self, x: FloatArray, covariance: FloatArray) -> dict[str, Offset]:
+        """By stack, for families that nobody measured there, and by stack and family."""
+        place = {level: _FIRST + i for i, level in enumerate(self.levels)}
+        found = {}
+        for level, i in place.items():
+            stack = level.split(" ", maxsplit=1)[0]
+            if stack == level:
+                sd = math.hypot(math.sqrt(covariance[i, i]), FAMILY_SD)
+                found[level] = Offset(float(x[i]), sd)
+            else:
+                j = place[stack]
+                variance = covariance[i, i] + covariance[j, j] + 2.0 * covariance[i, j]
+                found[level] = Offset(float(x[i] + x[j]), math.sqrt(variance))
+        return found
+
+
+def _levels(case: MeasuredCase) -> tuple[str, ...]:
+    if not _own_code(case):
+        return ()
+    stack = case.job.software.stack
+    return stack, f"{stack} {case.job.model.family}"
+
+
+def _weights(rows: MemoryRows) -> FloatArray:
+    """[n] weights under which runs of one group that take the same memory count once."""
+    need = np.round(np.log(rows.allocated / rows.capacity), 2)
+    keys = [
+        (left_out_key(case), case.offer.count > 1, bool(case.oom), float(own))
+        for case, own in zip(rows.cases, need, strict=True)
+    ]
+    sizes = Counter(keys)
+    return np.asarray([1.0 / math.sqrt(sizes[key]) for key in keys])
+
+
+FAR = -4.0  # below, the series of the tail is the more exact of the two
+
+
+def log_cdf(z: FloatArray) -> FloatArray:
+    """Logarithm of the normal distribution function.
+
+    Source: Abramowitz and Stegun 1964, formulas 7.1.26 near zero and 26.2.12 in the tail.
+    """
+    from autotune.cost.memory.component import normal_cdf
+
+    near = np.log(np.minimum(normal_cdf(np.maximum(z, FAR)), 1.0 - 1e-12))
+    far = np.minimum(z, FAR)
+    series = 1.0 - far**-2 + 3.0 * far**-4 - 15.0 * far**-6
+    tail = -(far**2) / 2.0 - np.log(-far * math.sqrt(2.0 * math.pi)) + np.log(series)
+    return np.where(z < FAR, tail, near)
+
+
+def with_spreads(fit: MemoryFit, own_model: float, reserved: dict[str, float]) -> MemoryFit:
+    """The fit with spreads that groups left out of it have shown."""
+    constants = replace(
+        fit.constants,
+        spreads={**fit.constants.spreads, "own_model": own_model},
+        reserved=reserved,
+    )
+    return replace(fit, constants=constants)

@@ -1,0 +1,185 @@
+"""Memory predicted by fits that have not seen the group, and the spreads that this shows.
+
+Bytes of a left-out group know nothing of it. The spreads of own model code and of what is cached
+are those that the other groups showed when they were left out themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.cost.columns import Component
+from autotune.cost.memory import component as memory
+from autotune.cost.memory.constants import RESERVED_KINDS
+from autotune.cost.spread.fit_claims import CROWDED, ROOMY
+from autotune.evidence.fit.memory import (
+    SMALLEST,
+    WITHIN_SD,
+    MemoryFit,
+    equal_weights,
+    fit_memory,
+    with_spreads,
+)
+from autotune.evidence.fit.memory_rows import by_job, memory_rows, once
+from autotune.evidence.fit.quantiles import held_by
+from autotune.evidence.fit.time import left_out_key
+from autotune.evidence.validation.fit_claims import fit_claims
+from autotune.evidence.validation.residuals import OUTPUTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from autotune.cost.columns import Columns, FloatArray, Outputs
+    from autotune.cost.memory.constants import MemoryConstants
+    from autotune.cost.spread.fit_claims import Claims
+    from autotune.domain.job import Job
+    from autotune.evidence.record.case import MeasuredCase
+
+    Group = tuple[str, str, str]
+    Predicted = dict[str, dict[str, float]]  # case id -> output of the memory component -> value
+
+# Priors where no reading of a kind is left: of what the allocator caches, relative to its peak.
+RESERVED_PRIOR = {"emptied": 0.05, "ragged": 0.20, "even": 0.10}
+RESERVED_WORTH = 1.0  # [groups] that the prior weighs
+_READINGS = {"reserved": "reserved", "nvidia-smi": "driver"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryRefit:
+    """The fit on everything, and every case as predicted without its group."""
+
+    fit: MemoryFit
+    left_out: Predicted
+    sources: dict[str, int]  # readings and verdicts by source
+
+
+def refit_memory(cases: Sequence[MeasuredCase]) -> MemoryRefit:
+    """Fit on all cases, and once without each group of source, shape of the model and device."""
+    rows = memory_rows(once(cases))
+    of_case = [left_out_key(case) for case in cases]
+    groups = sorted(set(of_case))
+    of_row = [left_out_key(case) for case in rows.cases]
+    fits: dict[Group, MemoryFit] = {}
+    for group in groups:
+        kept = np.asarray([own != group for own in of_row], np.bool_)
+        fits[group] = fit_memory(rows.take(kept))
+    members = {g: [c for c, own in zip(cases, of_case, strict=True) if own == g] for g in groups}
+    first: Predicted = {}
+    for group, own in members.items():
+        first.update(_price(own, fits[group].constants))
+    shown = _Shown.of(rows.cases, first)
+    left_out: Predicted = {}
+    for group, own in members.items():
+        sized = with_spreads(fits[group], shown.own_model(group), shown.reserved(group))
+        left_out.update(_price(own, sized.constants))
+    said = fit_claims(rows.cases, left_out)
+    for group, own in members.items():
+        _bound(own, left_out, said.without(group))
+    sources: dict[str, int] = {}
+    for case in rows.cases:
+        if case.oom or case.peak_bytes is not None or case.job.software.own_model:
+            sources[case.group[0]] = sources.get(case.group[0], 0) + 1
+    whole = with_spreads(fit_memory(rows), shown.own_model(None), shown.reserved(None))
+    whole = replace(whole, constants=replace(whole.constants, claims=said.without(None)))
+    return MemoryRefit(whole, left_out, dict(sorted(sources.items())))
+
+
+def _bound(cases: Sequence[MeasuredCase], predicted: Predicted, claims: dict[str, Claims]) -> None:
+    """No claim is surer than those of its kind that other groups tested."""
+    for case in cases:
+        own = predicted[case.id]
+        most = claims[CROWDED if own["crowded"] else ROOMY].bears
+        own["fits_probability"] = min(own["fits_probability"], most)
+
+
+def _price(cases: Sequence[MeasuredCase], model: MemoryConstants) -> Predicted:
+    component = Component("memory", memory.READS, partial(_outputs, model=model))
+    found: Predicted = {}
+    for at, table in by_job(cases, component):
+        values = {name: table.gather(name) for name in (*OUTPUTS, *_EXTRA)}
+        for place, i in enumerate(at):
+            found[cases[i].id] = {name: float(own[place]) for name, own in values.items()}
+    return found
+
+
+_EXTRA = ("usable", "fits_probability", "live_share", "offset_sd", "crowded")
+
+
+def _outputs(job: Job, columns: Columns, *, model: MemoryConstants) -> Outputs:
+    found = memory.price_memory(job, columns, model)
+    offset = model.offset(job.software, job.model.family)
+    return {
+        **found,
+        "live_share": (found["activations"] + found["logits"]) / found["allocated"],
+        "offset_sd": np.full(columns.rows, offset.log_sd),
+    }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reading:
+    """One measured peak beside its left-out prediction."""
+
+    group: Group
+    error: float  # absolute logarithm
+    known_sd: float
+    scale: float
+    kind: str  # "own_model", or of RESERVED_KINDS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Shown:
+    """What left-out predictions show of spreads, with or without a group's own readings."""
+
+    readings: tuple[_Reading, ...]
+
+    @classmethod
+    def of(cls, cases: Iterable[MeasuredCase], predicted: Predicted) -> _Shown:
+        return cls(tuple(r for case in cases for r in _readings(case, predicted[case.id])))
+
+    def own_model(self, without: Group | None) -> float:
+        """Of live bytes, around the offset of a trainer's own model code."""
+        held = self._held("own_model", without)
+        return max(held, SMALLEST) if self._of("own_model", without) else WITHIN_SD
+
+    def reserved(self, without: Group | None) -> dict[str, float]:
+        """By kind, shrunk towards the prior."""
+        found = {}
+        for kind, prior in RESERVED_PRIOR.items():
+            own = self._held(kind, without)
+            worth = float(len({r.group for r in self._of(kind, without)}))
+            logs = worth * np.log(max(own, SMALLEST)) + RESERVED_WORTH * np.log(prior)
+            found[kind] = float(np.exp(logs / (worth + RESERVED_WORTH)))
+        return found
+
+    def _of(self, kind: str, without: Group | None) -> list[_Reading]:
+        return [r for r in self.readings if r.kind == kind and r.group != without]
+
+    def _held(self, kind: str, without: Group | None) -> float:
+        own = self._of(kind, without)
+        if not own:
+            return 0.0
+
+        def column(name: str) -> FloatArray:
+            return np.asarray([getattr(r, name) for r in own])
+
+        weights = equal_weights([r.group for r in own])
+        return held_by(column("error"), weights, column("known_sd"), column("scale"))
+
+
+def _readings(case: MeasuredCase, own: dict[str, float]) -> Iterable[_Reading]:
+    if case.oom:
+        return
+    group = left_out_key(case)
+    if case.peak_kind == "allocated" and case.peak_bytes and case.job.software.own_model:
+        error = abs(float(np.log(own["allocated"] / case.peak_bytes)))
+        yield _Reading(group, error, own["offset_sd"], own["live_share"], "own_model")
+    values = [(case.peak_kind, case.peak_bytes), ("nvidia-smi", case.driver_bytes)]
+    for kind, actual in values:
+        if kind in _READINGS and actual:
+            error = abs(float(np.log(own[_READINGS[kind]] / actual)))
+            name = RESERVED_KINDS[int(own["reserved_kind"])]
+            yield _Reading(group, error, own["log_sd"], 1.0, name)

@@ -1,0 +1,229 @@
+"""The time model's constants, fitted on measured steps in one go.
+
+    log(measured) = log(model(constants)) + offset of device + of stack + of kernels + error
+
+Every constant has a weak prior at a hand estimate, every offset one at zero (so few rows move it
+little); doubtful rows are bounded by a robust loss instead of being picked out by hand. A group
+(source, model, GPU, task, with or without partners, kernels) weighs one row, however many it has.
+
+Which effects have offsets was chosen by the error of groups left out: device, stack and kernel
+set lower it; method, attention, software era, precision and mixtures do not, and have none. No
+measured row has torch.compile on.
+
+Source: `least_squares` for the method; Gelman & Hill, "Data Analysis Using Regression" (2007),
+chapter 12, for shrinkage by priors.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.cost.constants import Constants, Fitted, Offset, Offsets, Spreads
+from autotune.cost.spread.sensitivity import parameter_variance
+from autotune.cost.spread.uncertainty import OTHER_STACK, device_sd, issuing_share
+from autotune.cost.time.offsets import levels_of
+from autotune.evidence.fit.least_squares import minimise
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from autotune.cost.columns import FloatArray
+    from autotune.evidence.fit.steps import MeasuredSteps
+    from autotune.evidence.record.case import MeasuredCase
+
+# Priors: hand estimate and standard deviation on the fitting scale (logit of shares, else log).
+# Shares: what kernels reach inside a step of the rates measured alone. Launches: 5 ms a layer of a
+# checkpointed eager LoRA step. The Trainer's own work: 10 ms a micro-step on servers of 2020.
+SHARES = {
+    "gemm_share": (0.92, 0.5), "attention_share": (0.85, 0.5),
+    "attention_backward_share": (0.65, 0.3), "bandwidth_share": (0.8, 0.5),
+    "dequantise_share": (0.5, 0.7), "hidden_share": (0.35, 0.7), "never_hidden": (0.5, 0.5),
+}  # fmt: skip
+OVERHEADS = {
+    "launch_forward_s": (20e-6, 0.4), "launch_backward_s": (20e-6, 0.4),
+    "micro_step_overhead_s": (12e-3, 0.3), "fsdp_unit_s": (1.7e-3, 0.7),
+    "overlap_power": (2.0, 0.2),
+}  # fmt: skip
+NAMES = (*SHARES, *OVERHEADS)
+OPTIMIZER_OVERHEAD_S = 5e-3  # set: no row separates it from a micro-step's overhead
+REFERENCE = {"device": "a100-sxm4-80gb", "stack": "hf", "kernels": "eager"}
+OFFSET_SD = 0.15  # prior of an offset: devices and stacks differ by some 15 % beyond their terms
+ROW_SD = 0.08  # error of one group, beyond which the loss turns linear
+RAGGED_WEIGHT = (
+    0.6  # of rows whose lengths are a distribution: their tokens are themselves inferred
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fit:
+    """Constants and offsets with their covariance on the fitting scale."""
+
+    constants: Constants
+    offsets: Offsets
+    names: tuple[str, ...]
+    covariance: FloatArray
+
+    def log_offset(self, case: MeasuredCase) -> float:
+        """Sum of the case's offsets; those of levels without rows are zero."""
+        found = (self.offsets[e].get(level) for e, level in _levels(case).items())
+        return sum(offset.log_factor for offset in found if offset)
+
+    def predict(self, steps: MeasuredSteps) -> FloatArray:
+        """[n, s] the steps as predicted."""
+        factor = np.exp([self.log_offset(case) for case in steps.cases])
+        return steps.predict(self.constants, factor)
+
+    def fitted(self, spreads: Spreads) -> Fitted:
+        """As the cost model reads it."""
+        return Fitted(
+            self.constants, spreads, self.offsets, self.names, self.covariance, observed={}
+        )
+
+
+def _levels(case: MeasuredCase) -> dict[str, str]:
+    return levels_of(case.offer.device.name, case.job.software)
+
+
+def fit_key(case: MeasuredCase) -> Hashable:
+    """The group whose rows weigh one row together."""
+    return (case.group, case.offer.count > 1, case.job.software.kernels)
+
+
+def left_out_key(case: MeasuredCase) -> tuple[str, str, str]:
+    """Source, shape of the model, device: repackaged copies of one model are left out together."""
+    model = case.job.model
+    shape = (model.num_layers, model.hidden_size, model.kv_size, model.num_experts)
+    return case.group[0], "x".join(map(str, shape)), case.offer.device.name
+
+
+def _weights(steps: MeasuredSteps) -> FloatArray:
+    """[n] weights of the residuals: one over the root of the group's rows."""
+    sizes: dict[Hashable, int] = {}
+    for case in steps.cases:
+        sizes[fit_key(case)] = sizes.get(fit_key(case), 0) + 1
+    own = np.asarray([1.0 / math.sqrt(sizes[fit_key(case)]) for case in steps.cases])
+    return own * np.where(steps.features.ragged > 0, RAGGED_WEIGHT, 1.0)
+
+
+def _decode(x: FloatArray) -> Constants:
+    values = {}
+    for name, value in zip(NAMES, x, strict=True):
+        own = 1.0 / (1.0 + math.exp(-value)) if name in SHARES else math.exp(value)
+        values[name] = own
+    return Constants(optimizer_overhead_s=OPTIMIZER_OVERHEAD_S, **values)
+
+
+def _prior() -> tuple[FloatArray, FloatArray]:
+    mean = [math.log(v / (1.0 - v)) for v, _ in SHARES.values()]
+    mean += [math.log(v) for v, _ in OVERHEADS.values()]
+    return np.asarray(mean), np.asarray([sd for _, sd in (*SHARES.values(), *OVERHEADS.values())])
+
+
+def _design(cases: Sequence[MeasuredCase]) -> tuple[list[tuple[str, str]], FloatArray]:
+    """Levels that have an offset, and [n, levels] which of them each case has."""
+    pairs = [{p for p in _levels(case).items() if REFERENCE[p[0]] != p[1]} for case in cases]
+    levels = sorted(set().union(*pairs))
+    design = np.asarray([[float(level in own) for level in levels] for own in pairs])
+    return levels, design.reshape(len(cases), len(levels))
+
+
+def fit(steps: MeasuredSteps) -> Fit:
+    """Constants and offsets at the least robust squares of log(predicted / measured)."""
+    levels, design = _design(steps.cases)
+    weights, measured = _weights(steps) / ROW_SD, np.log(steps.seconds)
+    mean, sd = _prior()
+    p = len(NAMES)
+
+    def residuals(x: FloatArray) -> FloatArray:
+        predicted = steps.predict(_decode(x[:p]), np.exp(design @ x[p:]))
+        own: FloatArray = weights * (np.log(predicted) - measured)
+        return own
+
+    found = minimise(
+        residuals,
+        np.concatenate((mean, np.zeros(len(levels)))),
+        np.concatenate((sd, np.full(len(levels), OFFSET_SD))),
+    )
+    offsets: Offsets = {e: {level: Offset(0.0, 0.0)} for e, level in REFERENCE.items()}
+    spread = np.sqrt(np.diag(found.covariance))
+    for i, (effect, level) in enumerate(levels):
+        offsets[effect][level] = Offset(float(found.x[p + i]), float(spread[p + i]))
+    names = (*NAMES, *(f"{effect}:{level}" for effect, level in levels))
+    return Fit(_decode(found.x[:p]), offsets, names, found.covariance)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LeftOut:
+    """Every step predicted by a fit that has not seen its group. Arrays: [n]."""
+
+    steps: MeasuredSteps
+    groups: tuple[tuple[str, str, str], ...]
+    predicted_s: FloatArray
+    known_variance: FloatArray  # of the constants and the offsets
+    features: FloatArray  # [n, spreads]
+
+    @property
+    def log_ratio(self) -> FloatArray:
+        """[n] log of predicted over measured."""
+        ratio: FloatArray = np.log(self.predicted_s / self.steps.seconds)
+        return ratio
+
+    @property
+    def weights(self) -> FloatArray:
+        """[n] weights that give every group the same share; they sum to 1."""
+        sizes = {group: self.groups.count(group) for group in set(self.groups)}
+        own = np.asarray([1.0 / sizes[group] for group in self.groups])
+        shares: FloatArray = own / own.sum()
+        return shares
+
+    def log_sd(self, spreads: Spreads) -> FloatArray:
+        """[n] standard deviation of the log of each prediction."""
+        sizes = np.asarray([getattr(spreads, item.name) for item in fields(Spreads)])
+        scatter = ((self.features * sizes) ** 2).sum(axis=1)
+        total: FloatArray = np.sqrt(self.known_variance + scatter)
+        return total
+
+
+def leave_groups_out(steps: MeasuredSteps) -> LeftOut:
+    """Fit once without each group and predict it."""
+    groups = tuple(left_out_key(case) for case in steps.cases)
+    predicted, variance = np.empty(len(steps)), np.empty(len(steps))
+    features = np.empty((len(steps), len(fields(Spreads))))
+    for group in sorted(set(groups)):
+        out = np.asarray([own == group for own in groups])
+        model, rows = fit(steps.take(~out)), steps.take(out)
+        predicted[out] = model.predict(rows)
+        variance[out] = _known_variance(model, rows)
+        features[out] = _features(model, rows)
+    return LeftOut(steps, groups, predicted, variance, features)
+
+
+NO_SPREADS = Spreads(**{item.name: 0.0 for item in fields(Spreads)})
+
+
+def _known_variance(model: Fit, rows: MeasuredSteps) -> FloatArray:
+    known = model.fitted(NO_SPREADS)
+    of_constants = parameter_variance(rows.terms, known)
+    of_offsets = [
+        sum(_offset_sd(known, e, level) ** 2 for e, level in _levels(case).items())
+        for case in rows.cases
+    ]
+    total: FloatArray = of_constants + np.asarray(of_offsets)
+    return total
+
+
+def _offset_sd(model: Fitted, effect: str, level: str) -> float:
+    if effect == "device":
+        return device_sd(level, model)
+    own = model.offset(effect, level)
+    return own.log_sd if own is not None else OTHER_STACK
+
+
+def _features(model: Fit, rows: MeasuredSteps) -> FloatArray:
+    own = {item.name: getattr(rows.features, item.name) for item in fields(Spreads)}
+    own["issuing"] = issuing_share(rows.terms, model.fitted(NO_SPREADS))
+    return np.stack(list(own.values()), axis=1)

@@ -1,0 +1,218 @@
+"""What a measured run trained and in which numbers: method, targets, precision, optimizer."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from autotune.cost.parameters import lora_parameters
+from autotune.domain.job import Method
+from autotune.evidence.record.case import Refused
+
+if TYPE_CHECKING:
+    from autotune.domain.device import Device
+    from autotune.domain.job import Base
+    from autotune.domain.model import Model
+    from autotune.evidence.record.row import Row
+
+FULL, LORA = {"full", "pretrain", "sft", "full-finetuning"}, {"lora", "qlora", "rslora"}
+SAME_COUNT = 0.1  # a stated number of trainable parameters agrees with the rank within this
+
+# Projections by the role that sources name them with; the first word of a role names it.
+ROLES = {
+    "q": ("q_proj", "query", "q", "wq"),
+    "k": ("k_proj", "key", "k", "wk"),
+    "v": ("v_proj", "value", "v", "wv"),
+    "o": ("o_proj", "dense", "out_proj", "proj", "wo", "attn.proj"),
+    "gate": ("gate_proj", "fc_1", "w1"),
+    "up": ("up_proj", "fc_2", "w3", "fc_in", "c_fc", "fc1", "dense_h_to_4h"),
+    "down": ("down_proj", "w2", "fc_out", "fc2", "dense_4h_to_h"),
+}
+FUSED_QKV = ("c_attn", "query_key_value", "qkv_proj", "W_pack", "Wqkv", "qkv")
+FUSED_MLP = ("gate_up_proj", "dense_h_to_4h")
+DEFAULT_TARGETS = {
+    "ms-swift": ("q_proj", "k_proj", "v_proj"),  # its table of models names the fused qkv or q,k,v
+}
+ASSUMED_TARGETS = ("q_proj", "v_proj")  # PEFT's own default for most families
+
+
+QUANTISATION = "quantisation other than nf4, int8 and 4-bit GPTQ"
+NARROW = "8-bit or 4-bit float compute"
+PRECISION_NOT_STATED = "compute precision not stated"
+QUANTISED_FULL = "full fine-tuning of quantised weights"
+RANK_NOT_STATED = "LoRA rank not stated"
+NO_TARGETS = "LoRA targets that the model does not have"
+OTHER_VARIANT = "a LoRA variant with other trainable parameters"
+
+
+def base_of(row: Row) -> Base:
+    """Storage of the base weights. Raises Refused for a quantisation that is not modelled.
+
+    GPTQ keeps four bits a weight and a 16-bit scale per group of 128, close to nf4's 4.13 bits, and
+    dequantises each matrix before the product as nf4 does: its rows are priced as nf4.
+    """
+    quant = row.word("quant")
+    if quant in {"", "none", "no"}:
+        if row.word("task") == "qlora":
+            return "nf4"
+        return "32bit" if _wide_weights(row) else "16bit"
+    if "8" in quant and any(word in quant for word in ("gptq", "awq", "hqq")):
+        raise Refused(QUANTISATION)
+    if quant.startswith(("nf4", "bnb-nf4", "bnb.nf4", "gptq", "int4 (bnb", "bnb int4", "fp4")):
+        return "nf4"
+    if quant.startswith(("int8", "bnb int8", "bnb.int8", "llm.int8")):
+        return "int8"
+    raise Refused(QUANTISATION)
+
+
+def _wide_weights(row: Row) -> bool:
+    """Whether trained weights are kept in 32 bit under a 16-bit compute dtype."""
+    if row.word("task") not in FULL:
+        return row.word("precision") in {"fp32", "tf32", "fp32/tf32", "float32"}
+    if row.word("precision") in {"mixed", "amp", "fp32", "tf32", "fp32/tf32", "float32"}:
+        return True
+    if FMS_TASKS in row.word("source_repo") and "fsdp" in row.word("parallelism"):
+        return "autocast" in row.notes  # accelerate keeps trained weights in fp32 then
+    own_stack = any(name in row.word("source_repo") for name in KEEP_FP32_MASTER)
+    return own_stack or "mixed precision" in row.notes.casefold()
+
+
+FMS_TASKS = "fms-acceleration"  # its benchmark trains adapters with dropout 0.1 (scenarios.yaml)
+
+# Trainers that keep fp32 weights and cast them for compute, whatever dtype their tables print.
+KEEP_FP32_MASTER = ("torchtitan", "pytorch/ao", "llm-foundry")
+
+
+_DTYPES = {
+    "fp32": "fp32", "float32": "fp32", "tf32": "tf32", "fp16": "fp16", "float16": "fp16",
+    "16-true": "fp16", "bf16": "bf16", "bfloat16": "bf16", "bf16-true": "bf16",
+}  # fmt: skip
+
+
+def precision_of(row: Row, device: Device) -> str:
+    """The compute dtype. Raises Refused where it is not modelled or not stated."""
+    word = row.word("precision")
+    if any(narrow in word for narrow in ("fp8", "fp4", "mxfp", "int8")):
+        raise Refused(NARROW)
+    if word == "fp32/tf32":
+        return "tf32" if device.tf32_flop_per_s else "fp32"
+    stated = _DTYPES.get(word) or _stated_dtype(row.notes.casefold())
+    if stated:
+        return stated
+    if word in {"mixed", "amp"}:
+        return "bf16" if device.bf16_flop_per_s else "fp16"
+    raise Refused(PRECISION_NOT_STATED)
+
+
+def _stated_dtype(notes: str) -> str | None:
+    if re.search(r"amp_bf16|bf16 autocast|autocast bf16|weights bf(loat)?16", notes):
+        return "bf16"
+    if re.search(r"amp_fp16|fp16 autocast|autocast fp16|weights f(loat|p)16|^fp16|fp16 =", notes):
+        return "fp16"
+    return None
+
+
+def optimizer_of(row: Row) -> str:
+    """The optimizer knob; not stated: AdamW of torch. Raises Refused for one not modelled."""
+    word = row.word("optimizer")
+    if "fused" in word and "adam" in word:
+        return "adamw_torch_fused"
+    if "8bit" in word or "8-bit" in word:
+        return "paged_adamw_8bit" if "paged" in word else "adamw_bnb_8bit"
+    if word in {"", "adamw", "adam", "adamw_torch", "adamw_hf", "adam (distributed)", "unknown"}:
+        return "adamw_torch"
+    reason = f"optimizer {row.text('optimizer')}"
+    raise Refused(reason)
+
+
+def rank_of(row: Row) -> int | None:
+    """The LoRA rank: its column, else what the notes say."""
+    found = re.search(r"\brank ?= ?(\d+)\b|\bLoRA r(?:ank)? ?(\d+)\b", row.notes)
+    stated = next((part for part in found.groups() if part), None) if found else None
+    return row.count("lora_r") or (int(stated) if stated else None)
+
+
+def requested_targets(row: Row) -> tuple[tuple[str, ...], str | None]:
+    """Names of adapted modules as the source writes them, and what was assumed."""
+    text = row.text("target_modules")
+    noted = re.search(r"target=(\w+)", row.notes)
+    if not text and noted:
+        text = noted[1]
+    word = text.casefold()
+    if word in {"all-linear", "all", "all linear"}:
+        return ("all-linear",), None
+    if word.startswith(("attention", "self_attn")):
+        return ("attention",), None
+    if not text or word in {"default", "unknown"}:
+        for source, names in DEFAULT_TARGETS.items():
+            if source in row.word("source_repo"):
+                return names, None
+        return ASSUMED_TARGETS, "LoRA on the query and value projections"
+    return tuple(part for part in re.split(r"[\s,;+|]+", text) if part), None
+
+
+def model_targets(model: Model, names: tuple[str, ...]) -> tuple[tuple[str, ...], bool]:
+    """Linears of the model that the names mean, and whether the names were the model's own.
+
+    As PEFT does, names that match modules win; only when none does, roles are translated ("query"
+    means q_proj, or the fused projection of a family that has one).
+    """
+    linears = tuple(dict.fromkeys((*model.linears, *model.dense_linears)))
+    can = [linear.name for linear in linears if linear.adaptable]
+    if names == ("all-linear",):
+        return tuple(dict.fromkeys(can)), True
+    if names == ("attention",):
+        found = [x.name for x in linears if x.adaptable and x.part == "attention"]
+        return tuple(dict.fromkeys(found)), True
+    own = tuple(dict.fromkeys(name for name in can if name in names))
+    if own:
+        return own, True
+    wanted = {role for role, words in ROLES.items() for name in names if name in words}
+    chosen = [name for name in can if _roles(name) & wanted]
+    return tuple(dict.fromkeys(chosen)), False
+
+
+def _roles(name: str) -> set[str]:
+    if name in FUSED_QKV:
+        return {"q", "k", "v"}
+    if name in FUSED_MLP:
+        return {"gate", "up"}
+    return {role for role, words in ROLES.items() if name in words}
+
+
+def stated_trainable(notes: str) -> float | None:
+    """Number of trainable parameters that the notes state."""
+    found = re.search(r"trainable (?:params )?(\d[\d,]*)", notes)
+    if found:
+        return float(found[1].replace(",", ""))
+    millions = re.search(r"(\d+(?:\.\d+)?)\([\d.]+%\) M trainable", notes)
+    return float(millions[1]) * 1e6 if millions else None
+
+
+def method_of(row: Row, model: Model) -> tuple[Method, tuple[str, ...]]:
+    """The method and what was assumed. Raises Refused for one that is not modelled."""
+    base = base_of(row)
+    if row.word("task") in FULL:
+        if base in {"nf4", "int8"}:
+            raise Refused(QUANTISED_FULL)
+        return Method("full", base), ()
+    rank = rank_of(row)
+    if rank is None:
+        raise Refused(RANK_NOT_STATED)
+    names, assumed = requested_targets(row)
+    targets, exact = model_targets(model, names)
+    if not targets:
+        raise Refused(NO_TARGETS)
+    if exact and _other_variant(row, model, rank, targets):
+        raise Refused(OTHER_VARIANT)
+    dropout = 0.1 if FMS_TASKS in row.word("source_repo") else 0.0
+    method = Method("lora", base, rank, float(2 * rank), dropout, targets)
+    gptq = "4-bit GPTQ priced as nf4" if "gptq" in row.word("quant") else None
+    return method, tuple(text for text in (assumed, gptq) if text)
+
+
+def _other_variant(row: Row, model: Model, rank: int, targets: tuple[str, ...]) -> bool:
+    stated = stated_trainable(row.notes)
+    if stated is None:
+        return False
+    return abs(stated / lora_parameters(model, rank, targets) - 1) > SAME_COUNT

@@ -1,0 +1,243 @@
+"""Reading a public table of measurements: as Observations, and as cases to predict.
+
+Every row becomes a `MeasuredCase` or a `Skipped` with its reason; an odd row never stops the rest.
+
+How a row becomes a job. One optimizer step of the run is described: global batch, micro-batch,
+devices, lengths. Packed rows are full sequences without padding. Rows that are not packed take the
+mean length that the source states (with the padding in it, where the source counts padding), else
+an assumption that is listed; `seq_len` is then the longest row, which decides memory. Full
+fine-tuning in 16 bit keeps everything in 16 bit unless the source mixes precisions. The job keeps
+no memory free, as the run did not.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from autotune.catalog.models.models import find_model
+from autotune.domain.observation import Observation
+from autotune.domain.units import GB, MIB
+from autotune.evidence.record.case import MeasuredCase, Refused, Skipped
+from autotune.evidence.record.job import Described, describe
+from autotune.evidence.record.refusal import is_oom, refusal_of
+from autotune.evidence.record.row import read_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from autotune.domain.job import Job
+    from autotune.domain.model import Model
+    from autotune.domain.observation import MemoryKind, Quantity
+    from autotune.evidence.record.row import Row
+
+DRIVER_READING = r"nvidia-smi used \(mean over GPUs\) (\d+) MiB"
+_KINDS: dict[str, MemoryKind] = {
+    "allocated": "allocated", "reserved": "reserved", "nvidia-smi": "nvidia-smi",
+    "active (torch)": "allocated", "active": "allocated",
+}  # fmt: skip
+_QUANTITIES: tuple[tuple[str, Quantity, float], ...] = (
+    ("tokens_per_s_per_gpu", "tokens_per_s", 1.0),
+    ("step_time_s", "step_time_s", 1.0),
+    ("peak_mem_gb", "memory_bytes", float(GB)),
+)
+NOTHING_TO_COMPARE = "nothing measured that can be compared"
+LONGEST_NOT_STATED = "length of the longest row not stated"
+_OLDER = "older s"  # "older software snapshot", "older snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What a public table holds for the cost model."""
+
+    cases: tuple[MeasuredCase, ...]
+    skipped: tuple[Skipped, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the file."""
+        return len(self.cases) + len(self.skipped)
+
+
+def read_observations(path: Path) -> tuple[Observation, ...]:
+    """Every measured figure of the table, whether or not the cost model covers its run."""
+    return tuple(found for row in read_table(path) for found in _observations(row))
+
+
+def _observations(row: Row) -> Iterable[Observation]:
+    facts: dict[str, object] = {
+        k: v for k, v in row.cells.items() if v and k not in {"id", "notes"}
+    }
+    source = " ".join(
+        row.text(c) for c in ("source_repo", "source_path", "source_commit_or_date")
+    ).strip()
+    knobs: dict[str, object] = {}
+    for column, knob in (
+        ("micro_batch", "micro_batch_size"),
+        ("grad_accum", "gradient_accumulation_steps"),
+    ):
+        count = row.count(column)
+        if count is not None:
+            knobs[knob] = count
+    for column, quantity, scale in _QUANTITIES:
+        value = row.number(column)
+        if value is not None:
+            kind = memory_kind(row) if quantity == "memory_bytes" else None
+            yield Observation(
+                f"{row.id}/{quantity}", quantity, value * scale, source, kind, knobs, facts
+            )
+    if is_oom(row):
+        yield Observation(f"{row.id}/oom", "oom", 1.0, source, None, knobs, facts)
+
+
+def memory_kind(row: Row) -> MemoryKind:
+    """What a memory reading counts: never mixed with another kind."""
+    return _KINDS.get(row.word("peak_mem_kind"), "unknown")
+
+
+def read_cases(path: Path, find_model: Callable[[str], Model] = find_model) -> Table:
+    """Every row of the table as a case that the cost model can predict, or skipped by reason.
+
+    find_model: the catalogue's lookup of a bare name; raises InputError for an unknown model.
+    """
+    cases: list[MeasuredCase] = []
+    skipped: list[Skipped] = []
+    jobs: dict[str, Job] = {}
+    for row in read_table(path):
+        outcome = case_of(row, find_model)
+        if isinstance(outcome, Skipped):
+            skipped.append(outcome)
+        else:
+            job = jobs.setdefault(repr(outcome.job), outcome.job)
+            cases.append(replace(outcome, job=job))
+    return Table(tuple(cases), tuple(skipped))
+
+
+def case_of(row: Row, find_model: Callable[[str], Model]) -> MeasuredCase | Skipped:
+    """One row as a case, or skipped."""
+    reason = refusal_of(row)
+    if reason:
+        return Skipped(row.id, reason)
+    try:
+        return _measured(row, describe(row, find_model))
+    except Refused as refused:
+        return Skipped(row.id, str(refused))
+
+
+def _measured(row: Row, described: Described) -> MeasuredCase:
+    oom = is_oom(row)
+    partial: list[str] = []
+    step_time = None if oom else _step_time(row, described, partial)
+    peak, kind, driver = (None, None, None) if oom else _peak(row, described, partial)
+    if not oom and step_time is None and peak is None and driver is None:
+        raise Refused(partial[0] if partial else NOTHING_TO_COMPARE)
+    if oom and not described.longest_known:
+        raise Refused(LONGEST_NOT_STATED)
+    tokens = row.number("tokens_per_s_per_gpu")
+    return MeasuredCase(
+        id=row.id,
+        group=(
+            row.text("source_repo"),
+            row.text("model_id"),
+            row.text("gpu"),
+            row.text("task"),
+        ),
+        job=described.job,
+        offer=described.offer,
+        config=described.config,
+        tokens_per_s_per_gpu=tokens if step_time is not None else None,
+        step_time_s=step_time,
+        peak_bytes=peak,
+        peak_kind=kind,
+        oom=oom if oom or step_time is not None or peak is not None else None,
+        replicate_key=replicate_key(row),
+        sweep_key=sweep_key(row),
+        driver_bytes=driver,
+        longest_known=described.longest_known,
+        older=_OLDER in row.notes,
+        assumed=described.assumed,
+        partial=tuple(partial),
+    )
+
+
+_IDENTITY = (
+    "source_repo", "model_id", "task", "lora_r", "target_modules", "gpu", "n_gpus", "parallelism",
+    "quant", "optimizer", "seq_len", "micro_batch", "grad_accum", "global_batch", "packing",
+    "grad_ckpt", "attn", "compile", "other_kernels",
+)  # fmt: skip
+
+
+def replicate_key(row: Row) -> str:
+    """Equal for rows that measure the same configuration in the same source, at whatever date."""
+    numbers = (str(row.number(c) or row.word(c)) for c in _IDENTITY)
+    return "|".join((*numbers, _variant(row)))
+
+
+# Columns of `_IDENTITY` that a search turns, or that follow from what it turns.
+_TURNED = (
+    "parallelism", "optimizer", "micro_batch", "grad_accum", "global_batch", "grad_ckpt", "attn",
+    "compile",
+)  # fmt: skip
+
+
+def sweep_key(row: Row) -> str:
+    """Equal for rows of one source and snapshot that differ only in knobs of a search."""
+    fixed = [row.word(column) for column in _IDENTITY if column not in _TURNED]
+    year, month = row.date
+    return "|".join((*fixed, _variant(row), row.word("source_commit_or_date"), f"{year}-{month}"))
+
+
+def _variant(row: Row) -> str:
+    """What only the notes tell apart: the acceleration framework or the experiment's file."""
+    found = re.search(r"framework_config=(\S+?)(?:;|$)", row.notes)
+    if found:
+        return found[1] + (" mp" if "multipack" in row.notes else "")
+    found = re.search(r"\bexp(?:eriment)? ([^;]+);", row.notes)
+    return found[1].strip() if found else ""
+
+
+def _step_time(row: Row, described: Described, partial: list[str]) -> float | None:
+    """[s] of one optimizer step: from rates, which are printed with more digits, else as given."""
+    tokens, samples = row.number("tokens_per_s_per_gpu"), row.number("samples_per_s")
+    stated = row.number("step_time_s")
+    if tokens is None and samples is None and stated is None:
+        return None
+    job, gpus = described.job, described.offer.count
+    if described.mean_known or tokens is None:
+        if samples is not None and described.mean_known:
+            return job.global_batch_size / samples
+        if stated is not None and described.mean_known:
+            return stated
+    if tokens is not None:
+        per_step = job.global_batch_size * job.lengths.mean
+        return per_step / (tokens * gpus)
+    partial.append("time: mean row length not stated")
+    return None
+
+
+def _peak(
+    row: Row, described: Described, partial: list[str]
+) -> tuple[float | None, MemoryKind | None, float | None]:
+    """[bytes] peak and its kind, and the driver's reading where the notes give one beside it."""
+    peak = row.number("peak_mem_gb")
+    if peak is None:
+        return None, None, None
+    kind = memory_kind(row)
+    if not described.longest_known:
+        partial.append(f"memory: {LONGEST_NOT_STATED}")
+        return None, None, None
+    if kind == "unknown":
+        partial.append("memory: kind of reading not stated")
+        return None, None, None
+    reading = re.search(DRIVER_READING, row.notes)
+    driver = float(reading[1]) * MIB if reading and kind != "nvidia-smi" else None
+    card = described.offer.device.memory_driver_bytes
+    if peak * GB > card:
+        partial.append("memory: more than the GPU has")
+        return None, None, None
+    if driver is not None and not peak * GB <= driver <= card:
+        partial.append("memory: the driver's reading contradicts the peak")
+        driver = None
+    return peak * GB, kind, driver

@@ -1,0 +1,164 @@
+"""The run that a piece of a user's evidence speaks of, in the cost model's terms."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.catalog.devices import find_device
+from autotune.catalog.local import default_host
+from autotune.domain.candidates import Candidates
+from autotune.domain.config import KNOBS, Config
+from autotune.domain.device import Offer
+from autotune.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from autotune.cost.model import Bill
+    from autotune.domain.job import Job, Lengths
+    from autotune.domain.observation import Observation
+    from autotune.evidence.validation.residuals import Price
+
+DEFAULT_MICRO_BATCH = 8  # transformers' Trainer: per_device_train_batch_size
+DEFAULT_SAVE_STEPS = 500  # transformers' Trainer: save_steps
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One observation with the job, offer and configuration it was measured on."""
+
+    observation: Observation
+    job: Job
+    offer: Offer
+    config: Config
+    elsewhere: bool  # measured on hardware that the job does not offer
+
+    def bill(self, price: Price) -> Bill:
+        """The cost model's bill of exactly this run."""
+        return price(self.job, Candidates.of([(self.offer, self.config)]))
+
+
+def reference_of(job: Job, observation: Observation) -> Reference | None:
+    """What the observation was measured on, or None where it names what nobody knows.
+
+    What it does not state is as in the job, and as today's configuration where the job has one.
+    """
+    offer, elsewhere = _offer(job, observation)
+    if offer is None:
+        return None
+    run = _job(job, observation)
+    config = _config(run, observation, offer, None if elsewhere else job.today_here)
+    if config is None:
+        return None
+    return Reference(observation, run, offer, config, elsewhere)
+
+
+def _offer(job: Job, observation: Observation) -> tuple[Offer | None, bool]:
+    gpu, count = observation.facts.get("gpu"), _count(observation, "n_gpus")
+    if gpu is None:
+        return (job.offers[0], False) if job.offers else (None, True)
+    try:
+        device = find_device(str(gpu))
+    except InputError:
+        return None, True
+    for offer in job.offers:
+        if offer.device.name == device.name and offer.count == (count or offer.count):
+            return offer, False
+    for offer in job.seen_on:
+        if offer.device.name == device.name and offer.count == (count or offer.count):
+            return offer, True
+    count = count or 1
+    host = default_host(count, device, job.storage)
+    return Offer(device, count, 0.0, host, price_source="evidence"), True
+
+
+def _count(observation: Observation, name: str) -> int | None:
+    value = observation.facts.get(name)
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 1:
+        return int(value)
+    return None
+
+
+def _job(job: Job, observation: Observation) -> Job:
+    """The job at the observation's rows, epochs, batch and maximum length."""
+    rows = _count(observation, "rows") or job.rows
+    batch = _count(observation, "global_batch") or job.global_batch_size
+    stated_epochs = observation.facts.get("epochs")
+    epochs = float(stated_epochs) if isinstance(stated_epochs, int | float) else job.epochs
+    steps = _count(observation, "steps") or math.ceil(epochs * math.ceil(rows / batch))
+    length = _count(observation, "max_length") or job.max_length
+    if (rows, batch, epochs, length) == (
+        job.rows,
+        job.global_batch_size,
+        job.epochs,
+        job.max_length,
+    ):
+        return replace(job, steps=steps)
+    return replace(
+        job,
+        rows=rows,
+        epochs=epochs,
+        steps=steps,
+        global_batch_size=batch,
+        max_length=length,
+        lengths=cut(job.lengths, length),
+    )
+
+
+def cut(lengths: Lengths, cap: int, scale: float = 1.0) -> Lengths:
+    """The lengths times `scale`, cut off at `cap`."""
+    values = np.minimum(np.asarray(lengths.quantiles) * scale, float(cap))
+    maximum = min(math.ceil(lengths.maximum * scale), cap)
+    mean = min(lengths.mean * scale, float((values[1:] + values[:-1]).mean() / 2))
+    return replace(
+        lengths, quantiles=tuple(float(v) for v in values), mean=mean, maximum=max(maximum, 1)
+    )
+
+
+def _config(
+    job: Job, observation: Observation, offer: Offer, today: Config | None
+) -> Config | None:
+    """Stated knobs over today's, over the trainer's defaults; None if no split fits.
+
+    Locks say what is asked, not what was run, so they change nothing of what was measured.
+    """
+    stated = {k: v for k, v in observation.knobs.items() if k in KNOBS}
+    known = {**(today.as_dict() if today else {}), **stated}
+    per_device, rest = divmod(job.global_batch_size, offer.count)
+    if rest:
+        return None
+    micro = _micro_batch(stated, known, per_device)
+    if micro is None:
+        return None
+    knobs = {
+        "checkpoint_every_steps": DEFAULT_SAVE_STEPS,
+        "precision": _precision(job, offer),
+        "sharding": "none" if offer.count == 1 else "ddp",
+        "attention": "eager" if job.model.attention_softcap else "sdpa",
+        **known,
+        "micro_batch_size": micro,
+        "gradient_accumulation_steps": per_device // micro,
+    }
+    return Config(**knobs)  # type: ignore[arg-type]  # names and kinds of KNOBS
+
+
+def _micro_batch(
+    stated: dict[str, object], known: dict[str, object], per_device: int
+) -> int | None:
+    if "micro_batch_size" in stated:
+        micro = int(str(stated["micro_batch_size"]))
+        return micro if per_device % micro == 0 else None
+    if "gradient_accumulation_steps" in stated:
+        accumulation = int(str(stated["gradient_accumulation_steps"]))
+        return per_device // accumulation if per_device % accumulation == 0 else None
+    wanted = int(str(known.get("micro_batch_size", DEFAULT_MICRO_BATCH)))
+    return math.gcd(wanted, per_device)
+
+
+def _precision(job: Job, offer: Offer) -> str:
+    device = offer.device
+    if device.bf16_flop_per_s:
+        return "bf16"
+    return "fp16" if device.fp16_flop_per_s and job.method.base != "32bit" else "fp32"

@@ -1,0 +1,153 @@
+"""Which software a measured run used: pinned versions where a source states them, else by date."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from autotune.domain.software import Software
+
+if TYPE_CHECKING:
+    from autotune.domain.software import LossKind
+    from autotune.evidence.record.row import Row
+
+Version = tuple[int, ...]
+Kernels = tuple[str, "LossKind"]
+
+# First month of a minor release. Source: release dates on PyPI.
+TRANSFORMERS = (
+    ((2023, 1), (4, 26)), ((2023, 7), (4, 31)), ((2023, 10), (4, 35)), ((2024, 1), (4, 37)),
+    ((2024, 4), (4, 40)), ((2024, 6), (4, 42)), ((2024, 8), (4, 44)), ((2024, 10), (4, 45)),
+    ((2024, 11), (4, 46)), ((2025, 1), (4, 48)), ((2025, 3), (4, 50)), ((2025, 6), (4, 52)),
+    ((2025, 9), (4, 56)), ((2026, 1), (5, 0)), ((2026, 7), (5, 12)),
+)  # fmt: skip
+TORCH = (
+    ((2023, 1), (2, 0)), ((2023, 10), (2, 1)), ((2024, 2), (2, 2)), ((2024, 5), (2, 3)),
+    ((2024, 8), (2, 4)), ((2024, 11), (2, 5)), ((2025, 2), (2, 6)), ((2025, 5), (2, 7)),
+    ((2025, 8), (2, 8)), ((2025, 11), (2, 9)), ((2026, 2), (2, 10)), ((2026, 6), (2, 12)),
+)  # fmt: skip
+
+# Pinned by the requirements files beside the tables of fms-acceleration: (table, from month,
+# transformers, torch), newest first. The main table was measured again with each set.
+PINNED = (
+    ("granite", (2024, 1), (4, 45, 2), (2, 4, 1)),
+    ("liger", (2024, 1), (4, 45, 2), (2, 4, 1)),
+    ("moe", (2025, 5), (4, 52, 4), (2, 6, 0)),
+    ("moe", (2024, 1), (4, 45, 2), (2, 4, 1)),
+    ("refs_orca", (2024, 1), (4, 44, 2), (2, 4, 0)),
+    ("a100_80gb.csv", (2025, 1), (4, 48, 1), (2, 4, 1)),
+    ("a100_80gb.csv", (2024, 10), (4, 45, 2), (2, 4, 1)),
+    ("a100_80gb.csv", (2024, 9), (4, 44, 2), (2, 4, 1)),
+    ("a100_80gb.csv", (2024, 1), (4, 43, 3), (2, 4, 0)),
+)
+FMS = "fms-acceleration"
+# Its plain way to train a quantised base: peft's prepare_model_for_kbit_training, fp32 norms.
+BASELINE_PEFT = "framework_config=baseline-peft"
+
+# Sources whose tables were measured through transformers' Trainer; others run their own loops.
+HF_TRAINER = (FMS, "fms-hf-tuning", "ms-swift", "LLaMA-Factory", "huggingface/trl", "axolotl")
+
+# The loss of transformers: until 4.45 the model upcasts its logits in place; 4.46 to 4.49 shift the
+# upcast logits and so copy them; from 4.50 the labels are shifted instead.
+# Source: modeling_llama.py and loss/loss_utils.py of those releases.
+COPIES_FROM, COPIES_UNTIL = (4, 46), (4, 50)
+
+# What a source's own training code does instead: litgpt's chunked_cross_entropy (128 rows at once);
+# MPT's default loss_fn fused_crossentropy, which overwrites the logits with their gradient.
+OWN_MODEL = ("litgpt", "llm-foundry", "torchtitan")  # model code that is not transformers'
+SOURCE_LOSS: dict[str, LossKind] = {"litgpt": "chunked", "llm-foundry": "fused"}
+
+
+def _at(table: tuple[tuple[tuple[int, int], Version], ...], date: tuple[int, int]) -> Version:
+    reached = [version for month, version in table if month <= date]
+    return reached[-1] if reached else table[0][1]
+
+
+def _pinned(row: Row) -> tuple[Version, Version] | None:
+    path = f"{row.text('source_repo')}/{row.text('source_path')}"
+    if FMS not in path:
+        return None
+    for table, since, transformers, torch in PINNED:
+        if table in path and row.date >= since:
+            return transformers, torch
+    return None
+
+
+def _stated(package: str, notes: str) -> Version | None:
+    found = re.search(rf"\b{package} (\d+)\.(\d+)(?:\.(\d+))?", notes)
+    return tuple(int(part) for part in found.groups() if part) if found else None
+
+
+# GPT-2-like classes hand their logits to the loss as they are. Source: modeling_gpt_bigcode.py.
+NATIVE_LOSS = ("gpt_bigcode", "starcoderbase", "gpt2")
+
+
+def kernels_of(row: Row, transformers: Version) -> Kernels:
+    """Replaced kernels and what the loss materialises."""
+    kernels = row.word("other_kernels")
+    for source, own in SOURCE_LOSS.items():
+        if source in row.word("source_repo"):
+            return "eager", own
+    if "foak" in kernels:
+        return "unsloth", "fused" if "liger" in kernels else "inplace"
+    if "linear-ce" in kernels or "liger" in kernels:
+        return "liger", "fused"
+    if "unsloth" in kernels:
+        return "unsloth", "chunked"
+    if transformers < COPIES_UNTIL and any(n in row.word("model_id") for n in NATIVE_LOSS):
+        return "eager", "native"
+    copies = COPIES_FROM <= transformers < COPIES_UNTIL
+    return "eager", "upcast_copy" if copies else "upcast"
+
+
+LITGPT = "litgpt"  # finetune/lora.py: bf16-true, all parameters in 16 bit, adapters too
+
+
+def autocast_of(row: Row) -> bool:
+    """Whether 16-bit compute ran under autocast.
+
+    litgpt's bf16-true has none. fms-acceleration's benchmark loads full and LoRA runs in 16 bit and
+    sets bf16 or fp16 only for quantised bases, and elsewhere where its log says so
+    (scenarios.yaml).
+    """
+    if LITGPT in row.word("source_repo"):
+        return False
+    if FMS not in row.word("source_repo"):
+        return True
+    return row.word("quant") not in {"", "none"} or "autocast" in row.notes
+
+
+def stack_of(repo: str) -> str:
+    """The training code behind a source: "hf" where it drives transformers' Trainer."""
+    if any(name in repo for name in HF_TRAINER):
+        return "hf"
+    return repo.split(" ", maxsplit=1)[0].rpartition("/")[2]
+
+
+def software_of(row: Row) -> Software:
+    """The profile of the run. Versions that nobody states follow from the date."""
+    pinned = _pinned(row)
+    transformers = pinned[0] if pinned else _at(TRANSFORMERS, row.date)
+    by_date = pinned[1] if pinned else _at(TORCH, row.date)
+    torch = _stated("torch", row.notes) or by_date
+    kernels, loss = kernels_of(row, transformers)
+    flash = (2, 5, 0) if row.word("attn").startswith(("fa", "flash")) else None
+    year, month = row.date
+    return Software(
+        name=f"{row.text('source_repo')} {year}-{month:02d}",
+        as_of=f"{year}-{month:02d}",
+        torch=torch,
+        transformers=transformers,
+        trl=None,
+        peft=(0, 12, 0) if year < 2025 else (0, 15, 0),  # noqa: PLR2004 - a release by year
+        accelerate=(1, 0, 0),
+        flash_attn=flash,
+        bitsandbytes=_stated("bnb", row.notes) or (0, 43, 0),
+        kernels=kernels,  # type: ignore[arg-type]  # one of the three words above
+        loss=loss,
+        autocast=autocast_of(row),
+        own_model=any(name in row.word("source_repo") for name in OWN_MODEL),
+        empties_cache="cache emptied every" in row.notes,
+        kbit_upcast="norms" if BASELINE_PEFT in row.notes else "none",
+        stack=stack_of(row.text("source_repo")),
+    )

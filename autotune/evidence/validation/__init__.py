@@ -1,0 +1,1 @@
+"""validation room."""

@@ -1,0 +1,263 @@
+"""`autotune plan` as a JSON payload, and as CSV: one line for each run on each machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.report.layout.csv_rows import rows_csv
+from autotune.report.payload import assumed_payload, decisive, row_payload
+from autotune.report.schema import SCHEMA_VERSION
+from autotune.report.sections.limits import limits_payload, misses_payload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autotune.domain.answer.plan import (
+        Makespan,
+        OfferTotal,
+        PhaseTotal,
+        Plan,
+        PlannedRun,
+        RunOnOffer,
+        Subset,
+    )
+    from autotune.domain.answer.schedule import Schedule
+    from autotune.domain.outcome import Spread
+
+Payload = dict[str, Any]
+
+
+def plan_payload(found: Plan) -> Payload:
+    """The whole answer."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "name": found.name,
+        "hours_from": _hours_from(found),
+        "machine": found.machine,
+        "total": _campaign_total(found),
+        "phases": [_phase(phase) for phase in found.phases],
+        "runs": [_run(run, found) for run in found.runs],
+        "offers": [_offer(total) for total in found.offers],
+        "mixed_cost_usd": found.mixed_usd,
+        "schedule": None if found.schedule is None else _schedule(found.schedule, found),
+        "scaling": [_makespan(each) for each in found.scaling],
+        "stated_scaling": [_makespan(each) for each in found.stated_scaling],
+        "sharing": _sharing(found),
+        "subset": None if found.subset is None else _subset(found.subset, found.budget_probability),
+        "cuts": [
+            {
+                "run": cut.name,
+                "runs": cut.runs,
+                "also": list(cut.also),
+                "priority": cut.priority,
+                "saves_device_s": cut.saves_s,
+                "saves_usd": cut.saves_usd,
+            }
+            for cut in found.cuts
+        ],
+        "contradictions": list(found.contradictions),
+        "assumed": assumed_payload(found.assumed),
+        "warnings": list(found.warnings),
+        "decisive": decisive(found.warnings),
+        "wall_seconds": found.wall_seconds,
+    }
+
+
+def _hours_from(found: Plan) -> str:
+    """Whose hours the plan counts: model, stated, or mixed."""
+    kinds = {run.on[found.machine].hours for run in found.runs if not run.on[found.machine].reason}
+    return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else found.hours
+
+
+def _spread(of: Spread) -> Payload:
+    return {"p10": of.p10, "p50": of.p50, "p90": of.p90}
+
+
+def _campaign_total(found: Plan) -> Payload:
+    """The campaign on its machine."""
+    total = found.offers[found.machine]
+    return {
+        "runs": sum(run.repeat for run in found.runs),
+        "steps": sum(run.steps * run.repeat for run in found.runs),
+        "tokens": sum(run.tokens * run.repeat for run in found.runs),
+        "duration_s": _spread(total.duration_s),
+        "device_s": total.device_s,
+        "cost_usd": _spread(total.cost_usd),
+        "stated_s": total.stated_s,
+    }
+
+
+def _phase(phase: PhaseTotal) -> Payload:
+    return {
+        "phase": phase.phase or None,
+        "part": phase.part or None,
+        "runs": phase.runs,
+        "steps": phase.steps,
+        "duration_s": phase.duration_s,
+        "cost_usd": phase.cost_usd,
+        "stated_s": phase.stated_s,
+    }
+
+
+def _run(run: PlannedRun, found: Plan) -> Payload:
+    here = run.on[found.machine]
+    kept = run.repeat if found.subset is None else found.subset.kept.get(run.name, 0)
+    return {
+        "run": run.name,
+        "phase": run.phase or None,
+        "part": run.part or None,
+        "repeat": run.repeat,
+        "kept": kept,
+        "stages": run.stages,
+        "steps": run.steps,
+        "tokens": run.tokens,
+        "priority": run.priority,
+        "expected_fraction": run.expected_fraction,
+        "after": list(run.after),
+        "stated_s": None if run.hours is None else run.hours * 3600.0 * run.expected_fraction,
+        **_figures(here),
+        "best": row_payload(here.row) if here.row is not None else None,
+        "limits": limits_payload(here.limits),
+        "misses": misses_payload(here.misses),
+        "on": [_figures(each) for each in run.on],
+    }
+
+
+def _figures(on: RunOnOffer) -> Payload:
+    """One run on one machine, in the order of `offers`."""
+    able = not on.reason
+    return {
+        "fits": able,
+        "reason": on.reason,
+        "hours_from": on.hours if able else None,
+        "duration_s": _spread(on.duration_s) if able else None,
+        "unstopped_s": on.full_s if able else None,
+        "model_s": on.model_s,
+        "cost_usd": _spread(on.cost_usd) if able else None,
+    }
+
+
+def _offer(total: OfferTotal) -> Payload:
+    offer = total.offer
+    return {
+        "device": offer.device.name,
+        "device_count": offer.count,
+        "instance": offer.instance or None,
+        "usd_per_hour": offer.usd_per_hour,
+        "price_source": offer.price_source,
+        "price_as_of": offer.price_as_of,
+        "price_age_days": offer.price_age_days,
+        "price_marks": list(offer.price_marks),
+        "price_scaled_from": offer.price_scaled_from or None,
+        "spot": offer.spot,
+        "runs": total.runs,
+        "missing": list(total.missing),
+        "duration_s": _spread(total.duration_s),
+        "device_s": total.device_s,
+        "cost_usd": _spread(total.cost_usd),
+        "full_cost_usd": total.full_usd,
+        "watts": total.watts,
+        "watts_stated": total.watts_stated,
+        "energy_kwh": total.energy_kwh,
+        "electricity_usd": total.electricity_usd,
+        "hours_from_elsewhere": total.hours_from_elsewhere,
+        "stated": None
+        if total.stated_s is None
+        else {
+            "duration_s": total.stated_s,
+            "cost_usd": total.stated_usd,
+            "energy_kwh": total.stated_kwh,
+            "electricity_usd": None
+            if offer.usd_per_kwh is None or total.stated_kwh is None
+            else total.stated_kwh * offer.usd_per_kwh,
+        },
+    }
+
+
+def _sharing(found: Plan) -> Payload:
+    """Whether two runs to a card pay; rented: while at least one run is on a card."""
+    shared, offer = found.sharing.schedule, found.offers[found.machine].offer
+    rented_s = shared.busy_fraction * shared.machines * shared.makespan_s if shared else None
+    return {
+        "pays": shared is not None,
+        "launch_bound": list(found.sharing.launch_bound),
+        "makespan_s": shared.makespan_s if shared else None,
+        "rented_s": rented_s,
+        "rented_usd": None if rented_s is None else rented_s / 3600.0 * offer.usd_per_hour,
+        "reason": found.sharing.reason,
+    }
+
+
+def _schedule(schedule: Schedule, found: Plan) -> Payload:
+    return {
+        "machines": schedule.machines,
+        "makespan_s": schedule.makespan_s,
+        "lower_bound_s": schedule.lower_bound_s,
+        "gap": schedule.gap,
+        "busy_fraction": schedule.busy_fraction,
+        "barrier": schedule.barrier,
+        "shared": schedule.shared,
+        "other_barrier_makespan_s": found.barrier_s,
+        "enough_machines": found.enough_machines,
+        "longest_chain_s": found.longest_chain_s,
+        "hours_per_day": found.hours_per_day,
+        "days": found.days,
+        "placements": [
+            {
+                "task": found.tasks[placed.task],
+                "run": found.runs[found.task_runs[placed.task]].name,
+                "phase": found.runs[found.task_runs[placed.task]].phase or None,
+                "machine": placed.machine,
+                "start_s": placed.start_s,
+                "end_s": placed.end_s,
+            }
+            for placed in sorted(schedule.placements, key=lambda p: (p.machine, p.start_s, p.task))
+        ],
+    }
+
+
+def _makespan(each: Makespan) -> Payload:
+    return {
+        "machines": each.machines,
+        "makespan_s": each.makespan_s,
+        "lower_bound_s": each.lower_bound_s,
+        "barrier_makespan_s": each.barrier_s,
+    }
+
+
+def _subset(subset: Subset, probability: float | None) -> Payload:
+    return {
+        "probability": probability,  # that the runs kept stay within the budget
+        "budget_usd": subset.budget_usd,
+        "budget_device_s": subset.budget_device_s,
+        "kept": dict(subset.kept),
+        "left_out": dict(subset.left_out),
+        "runs": sum(subset.kept.values()),
+        "priority": subset.priority,
+        "of_priority": subset.of_priority,
+        "cost_usd": subset.cost_usd,
+        "device_s": subset.device_s,
+    }
+
+
+def plan_csv(payload: Payload) -> str:
+    """One line for each run on each machine."""
+    return rows_csv(list(_lines(payload)))
+
+
+def _lines(payload: Payload) -> Iterator[Payload]:
+    own = ("run", "phase", "part", "repeat", "kept", "stages", "steps", "tokens", "priority",
+           "expected_fraction", "after", "stated_s")  # fmt: skip
+    for run in payload["runs"]:
+        for offer, on in zip(payload["offers"], run["on"], strict=True):
+            yield {
+                **{key: run[key] for key in own},
+                **{key: offer[key] for key in ("device", "device_count", "usd_per_hour")},
+                "fits": on["fits"],
+                "hours_from": on["hours_from"],
+                **{f"duration_s.{q}": (on["duration_s"] or {}).get(q) for q in _QUANTILES},
+                **{f"cost_usd.{q}": (on["cost_usd"] or {}).get(q) for q in _QUANTILES},
+            }
+
+
+_QUANTILES = ("p10", "p50", "p90")

@@ -1,0 +1,377 @@
+"""What `autotune plan` says to a person: sections, printed as text and as Markdown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.domain.typed.machine import machine_label
+from autotune.domain.units import HOUR_S, format_count, format_seconds, format_usd
+from autotune.report.campaign.schedule import (
+    hours,
+    many,
+    scaling_section,
+    schedule_section,
+    unit_of,
+)
+from autotune.report.devices.price_marks import marked_name, marks_note, price_marks
+from autotune.report.devices.variants import spread, spread_s
+from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table
+from autotune.report.layout.markdown import sections_markdown
+from autotune.report.layout.text import sections_text
+from autotune.report.phrases import config_phrase
+from autotune.report.sections.limits import chances
+
+if TYPE_CHECKING:
+    from autotune.report.layout.blocks import Block
+
+Payload = dict[str, Any]
+MOST_LINES, MOST_OFFERS = 40, 12
+_EXACT = 5e-4  # a gap that is shown as 0.0 %
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def plan_text(payload: Payload, *, width: int = 80, colour: bool = False) -> str:
+    """The plan for a terminal of `width` columns."""
+    return sections_text(plan_sections(payload), width=width, colour=colour)
+
+
+def plan_markdown(payload: Payload) -> str:
+    """The plan as Markdown."""
+    return sections_markdown(plan_sections(payload))
+
+
+def plan_sections(payload: Payload) -> list[Section]:
+    """The whole report. Sections with nothing to say are left out."""
+    sections = [
+        campaign_lead(payload),
+        contradictions_of_plan(payload),
+        machines_section(payload),
+        phases_section(payload),
+        _runs(payload),
+        schedule_section(payload),
+        scaling_section(payload),
+        subset_section(payload),
+        cuts_section(payload),
+        _assumed(payload),
+        _bullets("Warnings", payload["warnings"]),
+    ]
+    return [section for section in sections if section.blocks]
+
+
+def _bullets(title: str, items: list[str]) -> Section:
+    return Section(title, (Bullets(tuple(items)),) if items else ())
+
+
+def offer_name(offer: Payload) -> str:
+    """A machine in a few characters: 4x a100-sxm4-40gb, spot."""
+    spot, instance = offer["spot"], offer.get("instance")
+    return machine_label(offer["device"], offer["device_count"], spot=spot, instance=instance)
+
+
+def campaign_lead(payload: Payload) -> Section:
+    """What the campaign takes, on which machine, and when it ends."""
+    total, offer = payload["total"], payload["offers"][payload["machine"]]
+    phases = len({run["phase"] for run in payload["runs"]})
+    text = f"{payload['name']}: {many(total['runs'], 'run')}"
+    text += f" in {phases} phases" if phases > 1 else ""
+    text += f", {format_count(total['steps'])} steps. " if total["steps"] else ". "
+    if offer["missing"]:
+        text += "Not all of them fit on any one machine; see the warnings."
+        return Section("", (Paragraph(text, "bad"),))
+    seconds, usd = total["duration_s"], total["cost_usd"]
+    span, money = "", ""
+    if seconds["p10"] < seconds["p90"]:
+        span, money = f" ({spread_s(seconds)})", f" (${spread(usd, 1.0)})"
+    text += (
+        f"On {offer_name(offer)} at {format_usd(offer['usd_per_hour'])}/h{_seen(offer)} they take "
+        f"{hours(seconds['p50'])}{span} and cost {format_usd(usd['p50'])}{money}."
+    )
+    blocks: list[Block] = [Paragraph(text, "strong")]
+    schedule = payload["schedule"]
+    if schedule is not None and schedule["placements"]:
+        blocks.append(Paragraph(_ends(payload, schedule)))
+    blocks.append(Paragraph(_source(payload), "quiet"))
+    return Section("", tuple(blocks))
+
+
+def _seen(offer: Payload) -> str:
+    """The age of a price that was looked up."""
+    age, marks = offer["price_age_days"], price_marks(offer)
+    seen = "" if age is None else f", seen {age} days ago"
+    seen += f" ({marks})" if marks else ""
+    return f"{seen}," if seen else ""
+
+
+def _ends(payload: Payload, schedule: Payload) -> str:
+    kept = "" if payload["subset"] is None else " with what the budget keeps"
+    text = (
+        f"On {many(schedule['machines'], unit_of(payload))}{kept} it ends after "
+        f"{hours(schedule['makespan_s'])}"
+    )
+    text += f", {schedule['days']:.1f} days of {schedule['hours_per_day']:g} h"
+    if schedule["hours_per_day"] == 24.0:  # noqa: PLR2004 - hours of a day
+        text = text.rpartition(", ")[0]
+    gap = schedule["gap"]
+    best = "no order is shorter" if gap < _EXACT else f"at most {100 * gap:.1f} % over the best"
+    return f"{text} ({best}: nothing ends before {hours(schedule['lower_bound_s'])})."
+
+
+def _source(payload: Payload) -> str:
+    by = {run["hours_from"] for run in payload["runs"] if run["fits"]}
+    if by == {"stated"}:
+        return "Hours as stated in the file; --hours model prices the runs instead."
+    if by == {"model", "stated"}:
+        return "Hours as stated where a run states them, else modelled; ranges are 80 % intervals."
+    return "Modelled, each run at its best config; ranges are 80 % intervals, added end to end."
+
+
+def contradictions_of_plan(payload: Payload) -> Section:
+    """What the file says and what does not hold."""
+    return _bullets("What the campaign file says and what does not hold", payload["contradictions"])
+
+
+def _beside(payload: Payload) -> bool:
+    """Whether stated hours stand beside other ones, and are not the hours of the plan itself."""
+    stated = any(phase["stated_s"] is not None for phase in payload["phases"])
+    return stated and any(run["hours_from"] == "model" for run in payload["runs"])
+
+
+def machines_section(payload: Payload) -> Section:
+    """Hours and dollars on each machine."""
+    rows: list[tuple[str, ...]] = []
+    notes = []
+    stated = _beside(payload)
+    shown = _shown_machines(payload)
+    for number in shown:
+        offer = payload["offers"][number]
+        rows.append(_machine(payload, number, offer, stated=stated))
+        if offer["electricity_usd"] is not None:
+            notes.append(_electricity(offer, beside=stated))
+    ages = [(payload["offers"][n], payload["offers"][n]["price_age_days"]) for n in shown]
+    dated = [f"{offer_name(offer)} {age} days ago" for offer, age in ages if age is not None]
+    if dated:
+        notes += [note] if (note := marks_note(payload["offers"][n] for n in shown)) else []
+        notes.append(f"prices that were looked up were seen: {', '.join(dated)}")
+    if len(shown) < len(payload["offers"]):
+        left = len(payload["offers"]) - len(shown)
+        notes.append(f"the {len(shown)} cheapest; {left} more in --format csv or json")
+    titles = ["machine", "USD/h", "hours", "80 % range", "cost", "energy"]
+    titles += ["at stated hours"] if stated else []
+    table = Table(
+        tuple(titles),
+        tuple(rows),
+        frozenset(range(1, len(titles))),
+        strong_rows=frozenset({shown.index(payload["machine"])}),
+    )
+    blocks: list[Block] = [table]
+    mixed, least = payload["mixed_cost_usd"], payload["total"]["cost_usd"]["p50"]
+    if mixed is not None and mixed < 0.99 * least:
+        notes.append(f"each run on its own cheapest machine: {format_usd(mixed)} in all")
+    if notes:
+        blocks.append(Bullets(tuple(notes)))
+    same = all(run["hours_from"] == "stated" for run in payload["runs"])
+    title = "Machines at the stated hours" if same else "Machines, each with its own hours"
+    return Section(title, tuple(blocks))
+
+
+def _shown_machines(payload: Payload) -> list[int]:
+    """All machines in the file's order, or of many the cheapest; always the planned one."""
+    offers = payload["offers"]
+    if len(offers) <= MOST_OFFERS:
+        return list(range(len(offers)))
+
+    def rank(number: int) -> tuple[bool, int, float]:
+        offer = offers[number]
+        return number != payload["machine"], -offer["runs"], offer["cost_usd"]["p50"]
+
+    first = sorted(range(len(offers)), key=rank)[:MOST_OFFERS]
+    return sorted(first, key=lambda number: rank(number)[1:])
+
+
+def _machine(payload: Payload, number: int, offer: Payload, *, stated: bool) -> tuple[str, ...]:
+    name = offer_name(offer)
+    if offer["electricity_usd"] is not None:
+        name += " (own)"
+    else:
+        name = marked_name(name, offer)
+    if offer["missing"]:
+        runs = payload["total"]["runs"]
+        cells = [f"{offer['runs']} of {runs} runs fit", "", "", ""]
+    else:
+        seconds = offer["duration_s"]
+        exact = seconds["p10"] == seconds["p90"]
+        cells = [
+            f"{seconds['p50'] / HOUR_S:,.1f}",
+            "" if exact else spread(seconds, HOUR_S),
+            format_usd(offer["cost_usd"]["p50"]),
+            _kwh(offer["energy_kwh"]),
+        ]
+    price = f"{offer['usd_per_hour']:,.3g}"
+    marked = "*" if number == payload["machine"] else ""
+    last = [format_usd(offer["stated"]["cost_usd"])] if stated and offer["stated"] else []
+    last = last or ([""] if stated else [])
+    return (name + marked, price, *cells, *last)
+
+
+def _kwh(energy: float) -> str:
+    return f"{round(energy, 6):,.1f} kWh"
+
+
+def _electricity(offer: Payload, *, beside: bool) -> str:
+    """What the power of one's own machine costs, and what the machine costs with it."""
+    text = (
+        f"{offer_name(offer)} of one's own: {offer['watts']:g} W x "
+        f"{offer['duration_s']['p50'] / HOUR_S:,.1f} h = {_kwh(offer['energy_kwh'])}, "
+        f"{format_usd(offer['electricity_usd'])} of electricity"
+    )
+    if offer["full_cost_usd"] is not None:
+        text += f", {format_usd(offer['full_cost_usd'])} with its purchase"
+    stated = offer["stated"]
+    if beside and stated and stated["electricity_usd"] is not None:
+        text += (
+            f"; at the stated hours {_kwh(stated['energy_kwh'])} and "
+            f"{format_usd(stated['electricity_usd'])}"
+        )
+    return text
+
+
+def phases_section(payload: Payload) -> Section:
+    """Hours and dollars of each phase and its parts."""
+    stated = _beside(payload)
+    rows: list[tuple[str, ...]] = []
+    strong = set()
+    for phase in payload["phases"]:
+        if phase["part"] is None:
+            strong.add(len(rows))
+        name = f"  {phase['part']}" if phase["part"] else phase["phase"] or "all runs"
+        own = phase["stated_s"]
+        rows.append(
+            (
+                name,
+                format_count(phase["runs"]),
+                format_count(phase["steps"]),
+                f"{phase['duration_s'] / HOUR_S:,.2f}",
+                format_usd(phase["cost_usd"]),
+                *([f"{own / HOUR_S:,.1f}" if own is not None else ""] if stated else []),
+            )
+        )
+    titles = ("phase", "runs", "steps", "hours", "cost", *(("stated h",) if stated else ()))
+    total = payload["total"]
+    last = (
+        "total",
+        format_count(total["runs"]),
+        format_count(total["steps"]),
+        f"{total['duration_s']['p50'] / HOUR_S:,.2f}",
+        format_usd(total["cost_usd"]["p50"]),
+    )
+    own = total["stated_s"]
+    rows.append((*last, *([f"{own / HOUR_S:,.1f}" if own is not None else ""] if stated else [])))
+    strong.add(len(rows) - 1)
+    right = frozenset(range(1, len(titles)))
+    return Section("Phases", (Table(titles, tuple(rows), right, strong_rows=frozenset(strong)),))
+
+
+def _runs(payload: Payload) -> Section:
+    """Runs of a part that are alike share a line; configs are listed once, under the table."""
+    alike: dict[tuple[Any, ...], list[Payload]] = {}
+    configs: dict[str, str] = {}
+    for run in payload["runs"]:
+        key = (
+            run["phase"], run["part"], run["steps"], run["stages"], run["fits"],
+            (run["duration_s"] or {}).get("p50"), run["expected_fraction"], run["priority"],
+        )  # fmt: skip
+        alike.setdefault(key, []).append(run)
+    rows: list[tuple[str, ...]] = []
+    for group in alike.values():
+        best = group[0]["best"]
+        words = config_phrase(best["config"]) if best else ""
+        letter = configs.setdefault(words, _LETTERS[len(configs) % len(_LETTERS)]) if words else ""
+        rows.append(_run_line(group, letter, mixed=_beside(payload)))
+    titles = ("runs", "steps", "each", "cost each", "config", "")
+    blocks: list[Block] = [Table(titles, tuple(rows[:MOST_LINES]), frozenset({1, 2, 3}))]
+    if len(rows) > MOST_LINES:
+        text = f"{len(rows) - MOST_LINES} more kinds of runs in --format csv or json."
+        blocks.append(Paragraph(text, "quiet"))
+    if configs:
+        blocks.append(Bullets(tuple(f"{letter}: {words}" for words, letter in configs.items())))
+    return Section(f"Runs on {offer_name(payload['offers'][payload['machine']])}", tuple(blocks))
+
+
+def _run_line(group: list[Payload], letter: str, *, mixed: bool) -> tuple[str, ...]:
+    first = group[0]
+    name = first["run"]
+    if len(group) > 1:
+        name += f" and {len(group) - 1} like it"
+    if first["repeat"] > 1:
+        name = f"{first['repeat']} x {name}"
+    if not first["fits"]:
+        return name, format_count(first["steps"]), "", "", "", f"does not fit: {first['reason']}"
+    words = ["hours as stated"] if first["hours_from"] == "stated" and mixed else []
+    if first["stages"] > 1:
+        words.append(f"{first['stages']} stages")
+    if first["expected_fraction"] < 1:
+        words.append(f"stops at {100 * first['expected_fraction']:.0f} %")
+    return (
+        name,
+        format_count(first["steps"]),
+        format_seconds(first["duration_s"]["p50"]),
+        format_usd(first["cost_usd"]["p50"]),
+        letter,
+        ", ".join(words),
+    )
+
+
+def subset_section(payload: Payload) -> Section:
+    """What a budget keeps and leaves out."""
+    subset = payload["subset"]
+    if subset is None:
+        return Section("Within the budget", ())
+    usd = subset["budget_usd"]
+    budget = format_usd(usd) if usd is not None else hours(subset["budget_device_s"])
+    text = (
+        f"Of {budget}: {format_count(subset['runs'])} of {payload['total']['runs']} runs, "
+        f"{subset['priority']:g} of {subset['of_priority']:g} of all priority, for "
+        f"{format_usd(subset['cost_usd'])} and {hours(subset['device_s'])} of GPU time."
+    )
+    sure = subset["probability"]
+    text += " The choice goes by what runs are expected to take"
+    text += f": the budget is kept with {chances(sure)}." if sure is not None else "."
+    if not subset["left_out"]:
+        return Section("Within the budget", (Paragraph(f"{text} Everything fits.", "good"),))
+    items = [f"kept: {_counted(subset['kept'])}", f"left out: {_counted(subset['left_out'])}"]
+    note = "No other choice of runs is worth more; among equals the cheapest is taken."
+    return Section(
+        "Within the budget",
+        (Paragraph(text, "strong"), Bullets(tuple(items)), Paragraph(note, "quiet")),
+    )
+
+
+def _counted(runs: dict[str, int]) -> str:
+    return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in runs.items())
+
+
+def cuts_section(payload: Payload) -> Section:
+    """The runs to leave out first."""
+    if payload["total"]["runs"] < 2 or not payload["cuts"]:  # noqa: PLR2004 - nothing to choose
+        return Section("What to cut first", ())
+    rows = tuple(
+        (
+            cut["run"] + (f" and {len(cut['also'])} that wait for it" if cut["also"] else ""),
+            format_count(cut["runs"]),
+            hours(cut["saves_device_s"]),
+            format_usd(cut["saves_usd"]),
+            f"{cut['priority']:g}",
+        )
+        for cut in payload["cuts"]
+    )
+    titles = ("run", "runs", "saves", "saves", "priority lost")
+    note = "The least priority lost for each hour saved comes first."
+    return Section(
+        "What to cut first", (Table(titles, rows, frozenset(range(1, 5))), Paragraph(note, "quiet"))
+    )
+
+
+def _assumed(payload: Payload) -> Section:
+    """Of the first run; the others differ in their sizes only."""
+    items = [f"{item['key']}: {item['value']} ({item['why']})" for item in payload["assumed"]]
+    return _bullets("Assumed for every run (the first one's figures)", items)

@@ -1,0 +1,205 @@
+"""`autotune compare` as a JSON payload: rows as everywhere, and where each stands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.report.layout.csv_rows import flattened, rows_csv
+from autotune.report.payload import assumed_payload, decisive, job_payload, row_payload
+from autotune.report.schema import SCHEMA_VERSION
+from autotune.report.sections.limits import limits_payload, misses_payload
+from autotune.report.sections.unknown_lengths import short_rows_payload
+
+if TYPE_CHECKING:
+    from autotune.domain.answer.comparison import (
+        Compared,
+        Comparison,
+        Comparisons,
+        NotFitting,
+        OneDevice,
+        Scaling,
+    )
+
+Payload = dict[str, Any]
+SHARDED = frozenset({"fsdp", "zero2", "zero3"})
+
+
+def comparison_payload(found: Comparisons) -> Payload:
+    """The whole answer. `rows` are cheapest first, over all variants where there are several."""
+    parts = [_part(part) for part in found.parts]
+    rows = sorted((row for part in parts for row in part["rows"]), key=_by_cost)
+    within = [part["cheapest_within_limits"] for part in parts if part["cheapest_within_limits"]]
+    several = len(parts) > 1
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "job": parts[0]["job"],
+        "lengths_known": parts[0]["lengths_known"],
+        "assumed": parts[0]["assumed"],
+        "rows": rows,
+        "infeasible": [item for part in parts for item in part["infeasible"]],
+        "cheapest": rows[0] if rows else None,
+        "fastest": min(rows, key=_by_time, default=None),
+        "cheapest_within_limits": min(within, key=_at_worst, default=None),
+        "leads": min(
+            (part["leads"] for part in parts if part["leads"]), key=_at_worst, default=None
+        ),
+        "may_be_better": parts[0]["may_be_better"] if not several else [],
+        "tie": any(part["tie"] for part in parts),
+        "variants": [
+            {key: part[key] for key in _OF_VARIANT} for part in (parts if several else [])
+        ],
+        "scaling": [_scaling(line) for line in found.scaling],
+        "search": {
+            "priced": sum(part.priced for part in found.parts),
+            "space_size": sum(part.space_size for part in found.parts),
+            "wall_seconds": found.wall_seconds,
+            "fidelity": found.fidelity,
+        },
+        "contradictions": [text for part in found.parts for text in part.contradictions],
+        "warnings": list(dict.fromkeys(w for part in found.parts for w in part.warnings)),
+        "decisive": decisive([w for part in found.parts for w in part.warnings]),
+    }
+
+
+_OF_VARIANT = (
+    "variant", "job", "lengths_known", "cheapest", "fastest", "cheapest_within_limits", "leads",
+    "may_be_better", "tie",
+)  # fmt: skip
+
+
+def _by_cost(row: Payload) -> tuple[float, float]:
+    return row["cost_usd"]["p50"], row["duration_s"]["p50"]
+
+
+def _at_worst(row: Payload) -> tuple[float, float]:
+    return row["cost_usd"]["p50"] * row["caution"], row["duration_s"]["p50"] * row["caution"]
+
+
+def _by_time(row: Payload) -> tuple[float, float]:
+    return row["duration_s"]["p50"], row["cost_usd"]["p50"]
+
+
+def _part(part: Comparison) -> Payload:
+    by_row = [(found, _row(found, part.variant)) for found in part.rows]
+
+    def payload_of(wanted: Compared | None) -> Payload | None:
+        return next((row for found, row in by_row if found is wanted), None)
+
+    return {
+        "variant": part.variant,
+        "job": job_payload(part.job),
+        "lengths_known": bool(part.job.lengths.known),
+        "assumed": assumed_payload(part.job.assumed),
+        "rows": [row for _, row in by_row],
+        "infeasible": [_infeasible(item, part.variant) for item in part.infeasible],
+        "cheapest": payload_of(part.cheapest),
+        "fastest": payload_of(part.fastest),
+        "cheapest_within_limits": payload_of(part.within),
+        "leads": payload_of(part.leads),
+        "may_be_better": [row for found, row in by_row if found in part.may_be_better],
+        "tie": part.tie,
+    }
+
+
+def _row(found: Compared, variant: str) -> Payload:
+    offer = found.row.offer
+    hours = found.row.duration_s.p50 / 3600.0
+    full = offer.full_usd_per_hour
+    return {
+        **row_payload(found.row),
+        "variant": variant or None,
+        "short_rows": short_rows_payload(found.short_rows),
+        "limits": limits_payload(found.limits),
+        "misses": misses_payload(found.misses),
+        "tie": found.tie,
+        "could_be_cheapest": found.could_be_cheapest,
+        "flip_usd_per_hour": found.flip_usd_per_hour,
+        "sessions": found.sessions,
+        "full_usd_per_hour": full,
+        "full_cost_usd": None if full is None else full * hours,
+        "month_usd": offer.month_usd,
+        "one_device": _one_device(found.one_device),
+        "sharding_needed": _sharding_needed(found),
+        "shardings": [
+            {
+                "sharding": split.sharding,
+                "fits": split.row is not None,
+                "duration_s": split.row.duration_s.p50 if split.row else None,
+                "cost_usd": split.row.cost_usd.p50 if split.row else None,
+            }
+            for split in found.splits
+        ],
+        "spot_terms": None
+        if found.spot is None
+        else {
+            "interruptions_per_day": found.spot.interruptions_per_day,
+            "on_demand_usd": found.spot.on_demand_usd,
+            "break_even_per_day": found.spot.break_even_per_day,
+        },
+    }
+
+
+def _one_device(alone: OneDevice | None) -> Payload | None:
+    if alone is None:
+        return None
+    return {
+        "fits": alone.row is not None,
+        "duration_s": alone.row.duration_s.p50 if alone.row else None,
+        "cost_usd": alone.row.cost_usd.p50 if alone.row else None,
+        "required_bytes": alone.required_bytes,
+        "available_bytes": alone.available_bytes,
+    }
+
+
+def _sharding_needed(found: Compared) -> bool | None:
+    """Whether the model must be split to fit: neither one device nor replicas hold it."""
+    if not found.splits:
+        return None
+    whole = any(split.row for split in found.splits if split.sharding not in SHARDED)
+    return not whole and (found.one_device is None or found.one_device.row is None)
+
+
+def _infeasible(item: NotFitting, variant: str) -> Payload:
+    return {
+        "variant": variant or None,
+        "device": item.offer.device.name,
+        "device_count": item.offer.count,
+        "instance": item.offer.instance or None,
+        "spot": item.offer.spot,
+        "reason": item.reason,
+        "short_of": item.short_of,
+        "required_bytes": item.required_bytes,
+        "available_bytes": item.available_bytes,
+    }
+
+
+def _scaling(line: Scaling) -> Payload:
+    return {
+        "device": line.offer.device.name,
+        "device_count": line.offer.count,
+        "instance": line.offer.instance or None,
+        "spot": line.offer.spot,
+        "of": line.label or None,
+        "rows": list(line.sizes),
+        "fixed_s": line.fixed_s,
+        "s_per_row": line.s_per_row,
+        "fixed_usd": line.fixed_usd,
+        "usd_per_row": line.usd_per_row,
+        "largest_deviation": line.off,
+    }
+
+
+def comparison_csv(payload: Payload) -> str:
+    """One line a row of the comparison."""
+    return rows_csv([flattened(_plain(row)) for row in payload["rows"]])
+
+
+def _plain(row: Payload) -> Payload:
+    """A row whose lists are text."""
+    return {
+        "variant": row["variant"],
+        **row,
+        "limits": [f"{each['limit']} {each['probability']:.3f}" for each in row["limits"]],
+        "misses": [miss["limit"] for miss in row["misses"]],
+        "shardings": [split["sharding"] for split in row["shardings"] if split["fits"]],
+    }

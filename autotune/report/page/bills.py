@@ -1,0 +1,179 @@
+"""The bill of the pick: its figures, where time and memory go, and what probes measured of it."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from autotune.domain.units import format_bytes, format_seconds, format_usd
+from autotune.report.layout.bars import MEMORY_LABELS, TIME_LABELS, memory_bars, time_bars
+from autotune.report.layout.blocks import Bars, Table
+from autotune.report.page.blocks import block_html, drawn_cell, head_html, table_html
+from autotune.report.page.drawn import Range, pair_drawn, ranges_drawn
+from autotune.report.page.markup import Markup, joined, tag
+from autotune.report.phrases import between
+from autotune.report.sections.answer import bill_sections
+from autotune.report.sections.unknown_lengths import lengths_open, range_cell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from autotune.report.layout.blocks import Section
+    from autotune.report.schema import RecommendationPayload, Row, SpreadPayload
+
+PICK, TODAY = "the pick", "today"
+KINDS = {PICK: "pick", TODAY: "today"}
+
+
+def rows_by_name(payload: RecommendationPayload) -> dict[str, Row]:
+    """The pick, and today's config where there is one and it is another."""
+    named = {PICK: payload["best"], TODAY: payload["today"]}
+    return {name: row for name, row in named.items() if row}
+
+
+def own_tiles(payload: RecommendationPayload, row: Row) -> Markup:
+    """The pick's figures: both ends where nobody stated how long the rows are, and no saving."""
+    if not lengths_open(payload["job"]):
+        return tiles(row, payload["today"])
+    short = payload.get("short_rows")
+    under = "short rows to full rows"
+    return tag(
+        "dl",
+        _tile("Duration", range_cell(row, short, "duration_s"), under),
+        _tile("Cost", range_cell(row, short, "cost_usd"), under),
+        _memory_tile(row, payload["today"]),
+        class_="tiles",
+    )
+
+
+def tiles(row: Row, today: Row | None = None) -> Markup:
+    """A row's figures, large; what they are today, small."""
+    return tag(
+        "dl",
+        _spread_tile("Duration", row["duration_s"], today and today["duration_s"], format_seconds),
+        _spread_tile("Cost", row["cost_usd"], today and today["cost_usd"], format_usd),
+        _memory_tile(row, today),
+        class_="tiles",
+    )
+
+
+def _spread_tile(
+    name: str, spread: SpreadPayload, today: SpreadPayload | None, show: Callable[[float], str]
+) -> Markup:
+    before = today and _before(today["p50"], spread["p50"], show)
+    around = between(spread, show) or ("exactly" if spread["p50"] else "free of charge")
+    return _tile(name, show(spread["p50"]), around, before)
+
+
+def _memory_tile(row: Row, today: Row | None) -> Markup:
+    total, usable = row["memory_bytes"]["total"], row["memory_bytes"]["usable"]
+    before = today and _before(today["memory_bytes"]["total"], total, format_bytes)
+    of_usable = f"of {format_bytes(usable)} usable"
+    return _tile("Peak memory", format_bytes(total), of_usable, before)
+
+
+def _before(today: float, pick: float, show: Callable[[float], str]) -> str:
+    change = f" ({100 * (pick - today) / today:+.0f}%)" if today else ""
+    return f"today {show(today)}{change}"
+
+
+def _tile(name: str, figure: str, *under: str | None) -> Markup:
+    return tag(
+        "div",
+        tag("dt", name),
+        tag("dd", figure, class_="figure"),
+        *(tag("dd", words, class_="quiet") for words in under if words),
+    )
+
+
+def bills_html(rows: Mapping[str, Row]) -> list[tuple[Section, Markup]]:
+    """Where the time and the memory of these rows go: the report's sections, and their content.
+
+    The parts of one row are laid end to end; of two rows each part stands beside the other's.
+    """
+    first = next(iter(rows.values()))
+    time_section, memory_section = bill_sections(first)
+    if len(rows) == 1:
+        return [(each, _blocks(each)) for each in (time_section, memory_section)]
+    times = [row["time_s"] for row in rows.values()]
+    memories = [row["memory_bytes"] for row in rows.values()]
+    longest = max(sum(each.values()) for each in times)
+    most = max(each["total"] for each in memories)
+    time_pairs = _pairs(list(rows), times, TIME_LABELS, [time_bars(t, longest) for t in times])
+    memory_pairs = _pairs(
+        list(rows), memories, MEMORY_LABELS, [memory_bars(m, most) for m in memories]
+    )
+    return [
+        (time_section, joined([time_pairs, _blocks(time_section, bars=False)])),
+        (memory_section, joined([memory_pairs, _blocks(memory_section, bars=False)])),
+    ]
+
+
+def _blocks(section: Section, *, bars: bool = True) -> Markup:
+    kept = [each for each in section.blocks if bars or not isinstance(each, Bars)]
+    return joined([block_html(each) for each in kept])
+
+
+def _pairs(
+    names: Sequence[str],
+    amounts: Sequence[Mapping[str, float]],
+    labels: Mapping[str, str],
+    written: Sequence[Bars],
+) -> Markup:
+    """A line a part with the numbers of each row, which add up as printed, and their bars."""
+    shown = [{bar.name: bar.shown for bar in bars.bars} for bars in written]
+    parts = [name for name in labels if any(each.get(name, 0.0) > 0 for each in amounts)]
+    scale = max(each.get(name, 0.0) for each in amounts for name in parts)
+    lines = []
+    for name in parts:
+        values = [each.get(name, 0.0) for each in amounts]
+        numbers = [each.get(labels[name], "0") for each in shown]
+        drawing = pair_drawn(values, [KINDS[each] for each in names], scale)
+        lines.append(_pair_line(labels[name], numbers, drawing, values))
+    for name in ("total", "free", "too much"):
+        if any(name in each for each in shown):
+            numbers = [each.get(name, "") for each in shown]
+            lines.append(_pair_line(name, numbers, Markup(), strong=name == "total"))
+    swatches = [tag("span", class_=f"swatch {KINDS[each]}") for each in names]
+    titles = [joined([swatch, name]) for swatch, name in zip(swatches, names, strict=True)]
+    head = head_html(["", *titles], [None, *("num" for _ in names)], drawn=True)
+    table = tag("table", tag("thead", head), tag("tbody", *lines), class_="parts")
+    return tag("figure", table)
+
+
+def _pair_line(
+    name: str,
+    numbers: Sequence[str],
+    drawing: Markup,
+    values: Sequence[float] = (),
+    *,
+    strong: bool = False,
+) -> Markup:
+    exact = [repr(value) for value in values]
+    cells = [
+        tag("td", number, class_="num", data_value=value)
+        for number, value in zip_longest(numbers, exact)
+    ]
+    heading = tag("th", name, scope="row")
+    return tag("tr", heading, *cells, drawn_cell(drawing), class_="strong" if strong else None)
+
+
+def probes_html(payload: RecommendationPayload, section: Section) -> Markup:
+    """The report's table of probes with each step drawn: predicted (dot) and measured (cross)."""
+    probed = payload.get("probed") or []
+    content: list[Markup] = []
+    for block in section.blocks:
+        if isinstance(block, Table) and len(block.rows) == len(probed) > 1:
+            ranges = [
+                Range(
+                    run["predicted_step_s"], run.get("predicted_p10_s"),
+                    run.get("predicted_p90_s"), run["step_time_s"],
+                )
+                for run in probed
+            ]  # fmt: skip
+            words = "A step: predicted (dot, with its 80 % interval) and measured (cross)."
+            caption = tag("figcaption", words)
+            content.append(tag("figure", caption, table_html(block, ranges_drawn(ranges))))
+        else:
+            content.append(block_html(block))
+    return joined(list(content))

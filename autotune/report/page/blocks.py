@@ -1,0 +1,172 @@
+"""Sections as HTML: the same words as the text report, as headings, lists, tables and folds."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Table
+from autotune.report.page.drawn import bar_drawn
+from autotune.report.page.markup import Markup, breakable, joined, tag
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.report.layout.blocks import Bars, Block, Section
+
+CARDS_FROM = 4  # columns from which on a row becomes a card on a phone
+LONGEST, SHOWN = 4, 2  # items of a list: more than these are folded, and to how many
+
+
+def section_html(section: Section) -> Markup:
+    """A section under its own small heading; nothing if it holds nothing."""
+    return titled(section.title, *blocks_html(section.blocks))
+
+
+def blocks_html(blocks: Sequence[Block]) -> list[Markup]:
+    """One block after the other."""
+    return [block_html(block) for block in blocks]
+
+
+def titled(title: str, *content: str) -> Markup:
+    """Content under a heading that can be linked to; nothing if there is no content."""
+    shown = [each for each in content if each]
+    if not shown:
+        return Markup()
+    heading = [tag("h3", title)] if title else []
+    return tag("div", *heading, *shown, id=anchor(title) if title else None, class_="part")
+
+
+def fold(
+    title: str, *content: str, printed: bool = False, wide: bool = False, linked: bool = True
+) -> Markup:
+    """Content that is folded away under its title.
+
+    printed: on paper it is open; wide: on a wide screen too; linked: its title is told once.
+    """
+    shown = [each for each in content if each]
+    if not shown:
+        return Markup()
+    kinds = ["fold", *(["printed"] if printed else []), *(["wide"] if wide else [])]
+    name = anchor(title) if linked else None
+    return tag("details", tag("summary", title), *shown, id=name, class_=" ".join(kinds))
+
+
+def folded(
+    section: Section, *, title: str = "", printed: bool = False, wide: bool = False
+) -> Markup:
+    """A section that is folded away under its title, or under another."""
+    return fold(title or section.title, *blocks_html(section.blocks), printed=printed, wide=wide)
+
+
+def anchor(title: str) -> str:
+    """The identifier of what has this title."""
+    return re.sub(r"[^a-z0-9]+", "-", title.casefold()).strip("-") or "part"
+
+
+def block_html(block: Block) -> Markup:
+    """One block."""
+    if isinstance(block, Paragraph):
+        return tag("p", with_code(block.text), class_=block.tone)
+    if isinstance(block, Bullets):
+        items = [tag("li", with_code(item)) for item in block.items]
+        return tag("ul", *items, class_=block.tone)
+    if isinstance(block, Commands):
+        return commands_html(block.items)
+    if isinstance(block, Table):
+        return table_html(block)
+    return cascade_html(block)
+
+
+def few_bullets_html(block: Bullets) -> Markup:
+    """A list; the most of a long one is folded away."""
+    if len(block.items) <= LONGEST:
+        return block_html(block)
+    first, others = block.items[:SHOWN], block.items[SHOWN:]
+    more = fold(f"{len(others)} more", block_html(Bullets(others, block.tone)), linked=False)
+    return joined([block_html(Bullets(first, block.tone)), more])
+
+
+def with_code(text: str) -> Markup:
+    """Text in which what stands between backticks is code, and so is an option's name."""
+    parts = re.split(r"`([^`]+)`", text)
+    return joined([tag("code", each) if i % 2 else _options(each) for i, each in enumerate(parts)])
+
+
+def _options(text: str) -> Markup:
+    """An option's name is never broken at its hyphens."""
+    parts = re.split(r"(?<![\w-])(--[a-z][a-z-]*)", text)
+    return joined(
+        [tag("code", each, class_="option") if i % 2 else each for i, each in enumerate(parts)]
+    )
+
+
+def commands_html(items: Sequence[tuple[str, str]]) -> Markup:
+    """Command lines to copy, each under what it does, as a comment of the shell."""
+    lines = [joined([tag("span", f"# {what}", class_="what"), "\n", line]) for line, what in items]
+    if not lines:
+        return Markup()
+    parts = [part for line in lines for part in ("\n", line)][1:]
+    return tag("pre", tag("code", *parts))
+
+
+def table_html(table: Table, drawn: Sequence[Markup] = ()) -> Markup:
+    """A table. drawn: a drawing for each row, in a last column."""
+    width = len(table.titles) + bool(drawn)
+    cards = len(table.titles) >= CARDS_FROM
+    rows = []
+    for number, cells in enumerate(table.rows):
+        if number in table.group_rows:
+            heading = tag("th", cells[0], colspan=str(width), scope="colgroup")
+            rows.append(tag("tr", heading, class_="group"))
+            continue
+        shown = [_cell(table, i, cell, cards=cards) for i, cell in enumerate(cells)]
+        shown += [drawn_cell(drawn[number])] if drawn else []
+        rows.append(tag("tr", *shown, class_="strong" if number in table.strong_rows else None))
+    sides = [_side(table, i) for i in range(len(table.titles))]
+    head = head_html(table.titles, sides, drawn=bool(drawn))
+    kind = "cards" if cards else "settings" if table.group_rows else None
+    return tag("table", tag("thead", head), tag("tbody", *rows), class_=kind)
+
+
+def head_html(titles: Sequence[str], sides: Sequence[str | None], *, drawn: bool = False) -> Markup:
+    """The titles of the columns."""
+    cells = [
+        tag("th", title, scope="col", class_=side) if title else tag("td")
+        for title, side in zip(titles, sides, strict=True)
+    ]
+    return tag("tr", *cells, *([tag("td", aria_hidden="true")] if drawn else []))
+
+
+def _cell(table: Table, index: int, text: str, *, cards: bool) -> Markup:
+    """A cell; the first of a row, where it is a name, heads the row."""
+    if index == 0 and 0 not in table.right:
+        return tag("th", breakable(text), scope="row")
+    label = table.titles[index] if cards else None
+    return tag("td", breakable(text), class_=_side(table, index), data_label=label)
+
+
+def drawn_cell(drawing: Markup) -> Markup:
+    """The cell of a drawing."""
+    return tag("td", drawing, class_="drawn", aria_hidden="true")
+
+
+def _side(table: Table, index: int) -> str | None:
+    return "num" if index in table.right else None
+
+
+def cascade_html(bars: Bars) -> Markup:
+    """Parts laid end to end, one a line, each with its number."""
+    shares = any(bar.share for bar in bars.bars)
+    rows = []
+    for bar in bars.bars:
+        numbers = re.split(r"\s{2,}", bar.shown) + ([bar.share] if shares else [])
+        cells = [tag("td", each, class_="num") for each in numbers]
+        name = tag("th", breakable(bar.name), scope="row")
+        kind = "strong" if bar.kind == "total" else None
+        rows.append(tag("tr", name, *cells, drawn_cell(bar_drawn(bar)), class_=kind))
+    titles = ["", *bars.columns, *(["share"] if shares else [])]
+    head = head_html(titles, [None, *("num" for _ in titles[1:])], drawn=True)
+    titled_rows = [tag("thead", head)] if len(bars.columns) > 1 else []
+    table = tag("table", *titled_rows, tag("tbody", *rows), class_="cascade")
+    return tag("figure", table)

@@ -1,0 +1,141 @@
+"""What `autotune calibrate` fitted, on what, and how far off left-out groups came out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from autotune.domain.units import format_count
+from autotune.report.layout.blocks import Paragraph, Section, Table
+from autotune.report.layout.csv_rows import rows_csv
+from autotune.report.layout.markdown import sections_markdown
+from autotune.report.layout.text import sections_text
+from autotune.report.schema import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from autotune.evidence.fit.refit import Refit
+
+
+def calibration_payload(found: Refit, written: Path | None, seconds: float) -> dict[str, Any]:
+    """Everything that was fitted, and the errors of left-out groups."""
+    model = found.fit.fitted(found.spreads)
+    accuracy = found.accuracy
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "rows": found.rows,
+        "step": asdict(model.constants),
+        "log_sd": asdict(model.spreads),
+        "offset": {
+            effect: {level: asdict(own) for level, own in sorted(levels.items())}
+            for effect, levels in model.offsets.items()
+        },
+        "covariance": {"names": list(model.names), "matrix": model.covariance.tolist()},
+        "observed": found.observed,
+        "left_out": {name: asdict(own) for name, own in accuracy.scopes.items()},
+        "left_out_devices": {name: asdict(own) for name, own in accuracy.devices.items()},
+        "sweeps": asdict(accuracy.sweeps),
+        "memory": {**asdict(found.memory.fit.constants), "rows": found.memory.sources},
+        "seconds": seconds,
+        "written": None if written is None else str(written),
+    }
+
+
+def calibration_csv(payload: Mapping[str, Any]) -> str:
+    """One line a fitted number."""
+    rows = [{"name": f"step.{n}", "value": v, "log_sd": None} for n, v in payload["step"].items()]
+    rows += [
+        {"name": f"log_sd.{n}", "value": v, "log_sd": None} for n, v in payload["log_sd"].items()
+    ]
+    rows += [
+        {"name": f"memory.{name}", "value": value, "log_sd": log_sd}
+        for name, value, log_sd in _memory(payload["memory"])
+    ]
+    rows += [
+        {"name": f"offset.{effect}.{level}", "value": own["log_factor"], "log_sd": own["log_sd"]}
+        for effect, levels in payload["offset"].items()
+        for level, own in levels.items()
+    ]
+    return rows_csv(rows)
+
+
+def _memory(memory: Mapping[str, Any]) -> list[tuple[str, float, float | None]]:
+    """(name, value, spread) of every constant of memory."""
+    tables = ("slack", "spreads", "cached", "reserved")
+    found: list[tuple[str, float, float | None]] = [
+        (f"{table} {name}", value, None)
+        for table in tables
+        for name, value in memory[table].items()
+    ]
+    offsets = sorted(memory["offsets"].items())
+    return found + [(f"offset {n}", own["log_factor"], own["log_sd"]) for n, own in offsets]
+
+
+def calibration_text(payload: Mapping[str, Any], *, width: int = 80, colour: bool = False) -> str:
+    """The fit for a terminal."""
+    return sections_text(calibration_sections(payload), width=width, colour=colour)
+
+
+def calibration_markdown(payload: Mapping[str, Any]) -> str:
+    """The fit as Markdown."""
+    return sections_markdown(calibration_sections(payload))
+
+
+def calibration_sections(payload: Mapping[str, Any]) -> list[Section]:
+    """What was fitted on what, and the errors of groups that the fit has not seen."""
+    total, sources = sum(payload["rows"].values()), len(payload["rows"])
+    lead = f"Fitted on {format_count(total)} step times of {sources} sources."
+    where = payload["written"]
+    file = f"Written to {where}." if where else "Nothing was written; --out FILE writes the file."
+    constants = [(name, f"{value:.4g}") for name, value in payload["step"].items()]
+    constants += [(f"log_sd {name}", f"{value:.3g}") for name, value in payload["log_sd"].items()]
+    offsets = [
+        (
+            f"{effect} {level}",
+            f"{100 * math.expm1(own['log_factor']):+.1f} %",
+            f"{own['log_sd']:.3f}",
+        )
+        for effect, levels in payload["offset"].items()
+        for level, own in levels.items()
+        if own["log_sd"]
+    ]
+    left_out = [
+        (
+            name,
+            format_count(own["n"]),
+            f"{100 * own['median_ape']:.1f}%",
+            f"{100 * own['p90_ape']:.1f}%",
+            f"{100 * own['coverage']:.1f}%",
+        )
+        for name, own in {**payload["left_out"], **payload["left_out_devices"]}.items()
+    ]
+    titles = ("", "rows", "median error", "90 % below", "in interval")
+    sources_rows = tuple((name, format_count(n)) for name, n in payload["rows"].items())
+    return [
+        Section("", (Paragraph(lead, "strong"), Paragraph(file))),
+        Section("Fitted on", (Table(("source", "steps"), sources_rows, frozenset({1})),)),
+        Section("Constants", (Table(("name", "value"), tuple(constants), frozenset({1})),)),
+        Section(
+            "Offsets of whole steps, against the Trainer on an A100 80 GB",
+            (Table(("", "time", "log sd"), tuple(offsets), frozenset({1, 2})),),
+        ),
+        Section(
+            "Memory: slack of what comes and goes, own model code, spreads, what is cached",
+            (
+                Table(
+                    ("name", "value", "log sd"), _memory_rows(payload["memory"]), frozenset({1, 2})
+                ),
+            ),
+        ),
+        Section("Groups left out whole", (Table(titles, tuple(left_out), frozenset(range(1, 5))),)),
+    ]
+
+
+def _memory_rows(memory: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    return tuple(
+        (name, f"{value:.3g}", "" if log_sd is None else f"{log_sd:.3f}")
+        for name, value, log_sd in _memory(memory)
+    )

@@ -1,0 +1,272 @@
+"""The validation table: predicted against measured, the misses included."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.domain.units import format_count
+from autotune.report.layout.blocks import Block, Bullets, Paragraph, Section, Table
+from autotune.report.layout.csv_rows import flattened, rows_csv
+from autotune.report.layout.markdown import sections_markdown
+from autotune.report.layout.text import sections_text
+from autotune.report.record.reliability import reliability_section
+from autotune.report.schema import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autotune.evidence.validation.validate import Validation
+
+LISTED = 12
+NAMED = 2  # rows named beside a reason; JSON names all
+NAME_WIDTH = 20
+_FIGURES = (
+    ("time", "seconds a step"),
+    ("memory", "peak memory, as reported"),
+    ("memory_allocated", "peak memory, allocated"),
+)
+
+
+def validation_payload(validation: Validation) -> dict[str, Any]:
+    """The whole table; figures that compare nothing are null."""
+    content = validation.as_dict()
+    for name in ("listed", "wrong"):
+        content["oom"][name] = list(content["oom"][name])
+    for name in ("groups", "reliability"):
+        content[name] = list(content[name])
+    for own in content["claims"].values():
+        own["bears"] = (own["n"] - own["failures"] + 1) / (own["n"] + 2)
+    return {"schema_version": SCHEMA_VERSION, **content}
+
+
+def validation_csv(payload: Mapping[str, Any]) -> str:
+    """One line a group of source, model, GPU and task."""
+    return rows_csv([flattened(group) for group in payload["groups"]])
+
+
+def validation_text(payload: Mapping[str, Any], *, width: int = 80, colour: bool = False) -> str:
+    """The table for a terminal."""
+    return sections_text(validation_sections(payload), width=width, colour=colour)
+
+
+def validation_markdown(payload: Mapping[str, Any]) -> str:
+    """The table as Markdown."""
+    return sections_markdown(validation_sections(payload))
+
+
+def validation_sections(payload: Mapping[str, Any]) -> list[Section]:
+    """Headline errors, out-of-memory verdicts, coverage, groups, and what was skipped."""
+    lead = Paragraph(
+        f"{format_count(payload['used'])} of {format_count(payload['rows'])} measured rows "
+        f"compared ({payload['basis']}).",
+        "strong",
+    )
+    note = Paragraph(
+        "Error: |predicted / actual - 1|. Bias: median of predicted / actual - 1, above zero when "
+        "the model says too much. Every source, model and GPU weighs the same.",
+        "quiet",
+    )
+    sections = [
+        Section("", (lead, _errors_table(payload), note)),
+        Section("Out of memory", _oom_blocks(payload["oom"])),
+        reliability_section(payload["reliability"], payload["claims"]),
+        Section(
+            "Intervals",
+            (
+                Paragraph(_coverage(payload["coverage"])),
+                *_memory_coverage(payload["memory_coverage"]),
+            ),
+        ),
+        _fidelity(payload),
+        _scopes_section(payload),
+        _sweeps_section(payload["sweeps"]),
+        _groups_section(payload["groups"]),
+        _counts_section("Rows left out", payload["skipped"], payload["skipped_rows"]),
+        _counts_section("Compared only in part", payload["partial"], payload["partial_rows"]),
+        _counts_section("Assumed for some rows", payload["assumed"]),
+    ]
+    return [section for section in sections if section.blocks]
+
+
+def _errors_table(payload: Mapping[str, Any]) -> Table:
+    rows = [(title, *_error_cells(payload[key])) for key, title in _FIGURES]
+    titles = ("", "rows", "median error", "mean", "90 % below", "bias")
+    return Table(titles, tuple(rows), frozenset(range(1, 6)))
+
+
+def _error_cells(errors: Mapping[str, Any]) -> tuple[str, ...]:
+    bias = errors["bias"]
+    return (
+        format_count(errors["n"]),
+        _share(errors["median_ape"]),
+        _share(errors["mape"]),
+        _share(errors["p90_ape"]),
+        "" if bias is None else f"{100 * bias:+.1f}%",
+    )
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f}%"
+
+
+def _oom_blocks(oom: Mapping[str, Any]) -> tuple[Block, ...]:
+    failed = (
+        f"of {oom['oom_rows']} runs that ran out of memory, {_of(oom, 'false_fits', 'oom_rows')} "
+        f"were said to fit{_equally(oom['false_fit_share'])}"
+    )
+    finished = (
+        f"of {oom['fit_rows']} runs that fitted, {_of(oom, 'false_ooms', 'fit_rows')} were said to "
+        f"run out{_equally(oom['false_oom_share'])}, and {_of(oom, 'at_risk_fits', 'fit_rows')} "
+        f"at risk{_equally(oom['at_risk_share'])}"
+    )
+    blocks: tuple[Block, ...] = (Bullets((failed, finished)),)
+    told = _told(oom["wrong"])
+    if told:
+        blocks += (Paragraph("Wrong or unsure, and what we believe happened:"),)
+        blocks += (Bullets(tuple(told[:LISTED])),)
+    if len(told) > LISTED:
+        blocks += (Paragraph(f"{len(told) - LISTED} more: --format json lists all.", "quiet"),)
+    return blocks
+
+
+def _told(wrong: list[Mapping[str, Any]]) -> list[str]:
+    """One line for all runs with the same verdict and the same probable cause."""
+    alike: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for item in wrong:
+        alike.setdefault((item["verdict"], item["believed"]), []).append(item)
+    lines = []
+    for (verdict, believed), own in alike.items():
+        least = min(item["fits_probability"] for item in own)
+        most = max(item["fits_probability"] for item in own)
+        chance = f"{least:.2f}" if most - least < SAME_CHANCE else f"{least:.2f} to {most:.2f}"
+        ids = ", ".join(item["id"] for item in own)
+        lines.append(f"{ids}: {_VERDICTS[verdict]}, P(fits) {chance}: {believed}.")
+    return lines
+
+
+SAME_CHANCE = 0.005
+_VERDICTS = {
+    "false_fit": "said to fit", "false_oom": "said to run out", "at_risk": "said to be at risk",
+}  # fmt: skip
+
+
+def _of(oom: Mapping[str, Any], what: str, rows: str) -> str:
+    count, total = oom[what], oom[rows]
+    return f"{count} ({_share(count / total)})" if total else str(count)
+
+
+def _equally(share: float | None) -> str:
+    return "" if share is None else f", {_share(share)} with groups weighted equally"
+
+
+def _memory_coverage(kinds: Mapping[str, Mapping[str, Any]]) -> tuple[Block, ...]:
+    if not kinds:
+        return ()
+    rows = tuple(
+        (name.replace("_", " "), format_count(own["n"]), format_count(own["groups"]),
+         _share(own["share"]))
+        for name, own in kinds.items()
+    )  # fmt: skip
+    titles = ("memory, by what was read and kind of run", "rows", "groups", "in interval")
+    return (Table(titles, rows, frozenset({1, 2, 3})),)
+
+
+def _fidelity(payload: Mapping[str, Any]) -> Section:
+    return _counts_section("Where peaks of memory come from", payload["traced"])
+
+
+def _coverage(coverage: Mapping[str, float | None]) -> str:
+    time, memory = coverage.get("p10_p90"), coverage.get("memory_p10_p90")
+    words = []
+    if time is not None:
+        words.append(f"time {_share(time)}")
+    if memory is not None:
+        words.append(f"memory {_share(memory)}")
+    if not words:
+        return "Nothing to compare the 80 % intervals with."
+    return f"Actual values inside the 80 % interval: {', '.join(words)} (80 % is right)."
+
+
+def _scopes_section(payload: Mapping[str, Any]) -> Section:
+    scopes = {**payload["time_scopes"], **payload["time_devices"]}
+    if not scopes:
+        return Section("Steps by scope and by device", ())
+    rows = tuple(
+        (
+            name,
+            format_count(own["n"]),
+            format_count(own["groups"]),
+            _share(own["median_ape"]),
+            _share(own["p90_ape"]),
+            _share(own["coverage"]),
+        )
+        for name, own in scopes.items()
+    )
+    titles = ("", "rows", "groups", "median error", "90 % below", "in interval")
+    blocks: tuple[Block, ...] = (Table(titles, rows, frozenset(range(1, 6))),)
+    over = payload["time_median_over_devices"]
+    if over is not None:
+        blocks += (Paragraph(f"Median over devices with 8 rows or more: {_share(over)}."),)
+    blocks += (Paragraph("Here every row weighs the same.", "quiet"),)
+    return Section("Steps by scope and by device", blocks)
+
+
+def _sweeps_section(sweeps: Mapping[str, Any] | None) -> Section:
+    if sweeps is None or not sweeps["sweeps"]:
+        return Section("Order inside sweeps", ())
+    order = "no pair is 5 % apart"
+    if sweeps["right_order"] is not None:
+        order = f"{sweeps['pairs']} pairs 5 % apart, {_share(sweeps['right_order'])} in order"
+    text = (
+        f"{sweeps['sweeps']} sweeps of {sweeps['points']} runs over knobs of one job: {order}; "
+        f"the predicted best is {_share(sweeps['mean_regret'])} slower than the measured best "
+        f"on average, {_share(sweeps['worst_regret'])} at worst."
+    )
+    return Section("Order inside sweeps", (Paragraph(text),))
+
+
+def _groups_section(groups: list[Mapping[str, Any]]) -> Section:
+    if not groups:
+        return Section("By source", ())
+    rows = tuple(
+        (
+            _short(group["source_repo"]),
+            _short(group["model_id"]),
+            group["gpu"],
+            group["task"],
+            *_pair(group["memory"]),
+            *_pair(group["time"]),
+        )
+        for group in groups
+    )
+    titles = ("source", "model", "GPU", "task", "mem n", "error", "time n", "error")
+    return Section("By source", (Table(titles, rows, frozenset(range(4, 8))),))
+
+
+def _short(name: str) -> str:
+    """A name without its owner, cut to one column; JSON and CSV have it whole."""
+    last = name.rpartition("/")[2]
+    return last if len(last) <= NAME_WIDTH else f"{last[: NAME_WIDTH - 2]}.."
+
+
+def _pair(errors: Mapping[str, Any]) -> tuple[str, str]:
+    if not errors["n"]:
+        return "", ""
+    return format_count(errors["n"]), _share(errors["median_ape"])
+
+
+def _counts_section(
+    title: str, counts: Mapping[str, int], names: Mapping[str, Sequence[str]] | None = None
+) -> Section:
+    if not counts:
+        return Section(title, ())
+    if names is None:
+        rows = tuple((format_count(count), why) for why, count in counts.items())
+        return Section(title, (Table(("rows", "why"), rows, frozenset({0})),))
+    named = tuple((format_count(n), why, _first(names.get(why, ()))) for why, n in counts.items())
+    return Section(title, (Table(("rows", "why", "which"), named, frozenset({0})),))
+
+
+def _first(names: Sequence[str]) -> str:
+    """The first rows by name; JSON has them all."""
+    return ", ".join(names[:NAMED]) + (", .." if len(names) > NAMED else "")

@@ -1,0 +1,353 @@
+"""The answer of `recompute`: what changed and why, the bill and the memory side by side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.domain.paths import near
+from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
+from autotune.report.devices.price_marks import marked_name, price_marks
+from autotune.report.layout.bars import MEMORY_LABELS, TIME_LABELS
+from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table
+from autotune.report.layout.csv_rows import flattened, rows_csv
+from autotune.report.layout.markdown import sections_markdown
+from autotune.report.layout.text import sections_text
+from autotune.report.payload import (
+    assumed_payload,
+    decisive,
+    job_payload,
+    row_payload,
+    worth_a_probe_payload,
+)
+from autotune.report.phrases import change_phrase, config_phrase, offer_name, seconds_span, usd_span
+from autotune.report.schema import SCHEMA_VERSION
+from autotune.report.sections.answer import assumed_section, warnings_section
+from autotune.report.sections.claim import contradictions_section
+from autotune.report.sections.comparison import unmeasured_machines
+from autotune.report.sections.glossary import with_words
+from autotune.report.sections.limits import limits_payload, misses_payload
+from autotune.report.sections.unknown_lengths import (
+    lengths_open,
+    open_blocks,
+    range_phrase,
+    short_rows_payload,
+)
+from autotune.report.sections.waterfall import waterfall_payload, waterfall_section
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from autotune.domain.answer.recompute import Recomputation, Recomputed
+    from autotune.report.layout.blocks import Block
+    from autotune.report.schema import Row
+
+Payload = dict[str, Any]
+MOST_KEPT = 30
+CHANGED = "What changes, and why"
+
+
+def recompute_payload(found: Recomputation) -> Payload:
+    """`autotune recompute --format json`. The first part at the top; all of several in variants."""
+    parts = [_part(part) for part in found.parts]
+    payload: Payload = {
+        "schema_version": SCHEMA_VERSION,
+        "run": found.source,
+        "changed": found.changed,
+        **parts[0],
+        "contradictions": list(found.parts[0].after.contradictions),
+        "warnings": list(dict.fromkeys(w for part in found.parts for w in part.warnings)),
+        "decisive": decisive([w for part in found.parts for w in part.warnings]),
+        "wall_seconds": found.wall_seconds,
+    }
+    if len(parts) > 1:
+        payload["changed"] = found.changed
+        payload["variants"] = parts
+    return payload
+
+
+def _part(part: Recomputed) -> Payload:
+    after = part.after
+    return {
+        "variant": part.variant or None,
+        "job": job_payload(after.job),
+        "assumed": assumed_payload(after.job.assumed),
+        "before": dict(part.before) if part.before else None,
+        "after": row_payload(after.best) if after.best else None,
+        "changed": part.changed,
+        "changes": [
+            {
+                "what": each.what,
+                "kind": each.kind,
+                "from": each.before,
+                "to": each.after,
+                "why": each.why,
+            }
+            for each in part.changes
+        ],
+        "unchanged": [
+            {"what": each.what, "kind": each.kind, "value": each.value} for each in part.unchanged
+        ],
+        "waterfall": waterfall_payload(part.waterfall),
+        "observations": [
+            {
+                "id": each.id,
+                "quantity": each.quantity,
+                "value": each.value,
+                "status": each.status,
+                "why": each.why,
+            }
+            for each in part.observations
+        ],
+        "lengths_known": bool(after.job.lengths.known),
+        "short_rows": short_rows_payload(after.short_rows),
+        "limits": limits_payload(after.limits),
+        "worth_a_probe": [worth_a_probe_payload(each) for each in after.worth_a_probe],
+        "misses": misses_payload(after.misses),
+        "run_dir": after.run_dir,
+    }
+
+
+def recompute_text(payload: Payload, *, width: int = 80, colour: bool = False) -> str:
+    """For a terminal of `width` columns."""
+    return sections_text(with_words(_sections(payload)), width=width, colour=colour)
+
+
+def recompute_markdown(payload: Payload) -> str:
+    """The same as Markdown."""
+    return sections_markdown(with_words(_sections(payload)))
+
+
+def recompute_csv(payload: Payload) -> str:
+    """Two lines a variant: before and after."""
+    rows = []
+    for part in parts_of(payload):
+        for role in ("before", "after"):
+            if part[role]:
+                lead = {"role": role, "variant": part["variant"] or ""}
+                rows.append({**lead, **flattened(part[role])})
+    return rows_csv(rows)
+
+
+def parts_of(payload: Payload) -> list[Payload]:
+    """The variants, or the one answer that there is."""
+    found: list[Payload] = payload.get("variants") or [payload]
+    return found
+
+
+def _sections(payload: Payload) -> list[Section]:
+    parts = parts_of(payload)
+    sections = [Section("", leads(payload, parts))]
+    if len(parts) > 1:
+        sections.append(variants_table(parts))
+    first = parts[0]
+    sections += [
+        changed_section(first),
+        _bill(first),
+        _fall(first),
+        _memory(parts),
+        _changes("Otherwise", first, ("verdict",)),
+        _observations(first["observations"]),
+        _kept(first),
+        contradictions_section(payload["contradictions"]),
+        assumed_section(first["assumed"]),
+        warnings_section(payload["warnings"]),
+    ]
+    return [section for section in sections if section.blocks]
+
+
+def leads(payload: Payload, parts: Sequence[Payload]) -> tuple[Block, ...]:
+    """Before and after, of each variant."""
+    blocks: list[Block] = []
+    by_verdict: dict[str, list[str]] = {}
+    for part in parts:
+        name = f"{part['variant']}: " if part["variant"] else f"{part['job']['name']}: "
+        if part["before"] is None or part["after"] is None:
+            words = [
+                f"{role}, {_one_line(part[role], part) if part[role] else 'nothing fits'}"
+                for role in ("before", "after")
+            ]
+            blocks.append(Paragraph(name + "; ".join(words) + ".", "bad"))
+            continue
+        verdict = "another recommendation" if part["changed"] else "the recommendation stays"
+        if len(parts) > 1:
+            by_verdict.setdefault(verdict, []).append(part["variant"])
+        else:
+            blocks.append(Paragraph(f"{name}{verdict}.", "strong"))
+            blocks.append(Paragraph(f"Before: {_one_line(part['before'], part)}."))
+            blocks.append(Paragraph(f"After: {_one_line(part['after'], part)}."))
+            better = unmeasured_machines(part["after"], part.get("worth_a_probe"), 2)
+            blocks += [Paragraph(better)] if better else []
+            blocks += open_blocks(part)
+    title = payload["job"]["name"].partition(":")[0]
+    for verdict, names in by_verdict.items():
+        text = f"{title}: {verdict} for {', '.join(names)}."
+        blocks.append(Paragraph(text, "strong"))
+    blocks.append(Paragraph(f"Recomputed from {near(payload['run'])}.", "quiet"))
+    return tuple(blocks)
+
+
+def _one_line(row: Row, part: Payload) -> str:
+    age = row.get("price_age_days")
+    seen = "" if age is None else f" at a price seen {age} days ago"
+    seen += f" ({price_marks(row)})" if price_marks(row) else ""
+    if lengths_open(part["job"]):
+        short = part["short_rows"] if row is part["after"] else None
+        text = range_phrase(row, short, part["job"])
+        return f"{offer_name(row)} with {config_phrase(row['config'])}, {text}{seen}"
+    return (
+        f"{offer_name(row)} with {config_phrase(row['config'])}, "
+        f"{seconds_span(row['duration_s'])}, {usd_span(row['cost_usd'])}{seen}"
+    )
+
+
+def variants_table(parts: Sequence[Payload]) -> Section:
+    """Each variant, before and after."""
+    rows = []
+    for part in parts:
+        for role in ("before", "after"):
+            row = part[role]
+            if row is None:
+                rows.append((part["variant"] or "", role, "nothing fits", "", "", "", ""))
+                continue
+            rows.append(
+                (
+                    part["variant"] or "",
+                    role,
+                    marked_name(offer_name(row), row),
+                    _short(row["config"]),
+                    format_seconds(row["duration_s"]["p50"]),
+                    format_usd(row["cost_usd"]["p50"]),
+                    format_bytes(row["memory_bytes"]["total"]),
+                )
+            )
+    titles = ("variant", "", "machine", "config", "duration", "cost", "memory")
+    table = Table(titles, tuple(rows), frozenset({4, 5, 6}))
+    return Section("Each variant, before and after", (table,))
+
+
+def _short(config: Mapping[str, Any]) -> str:
+    """Split and precision: "8 x 2, bf16"."""
+    split = f"{config['micro_batch_size']} x {config['gradient_accumulation_steps']}"
+    return f"{split}, {config['precision']}"
+
+
+def changed_section(part: Payload) -> Section:
+    """What changes in the answer, and why."""
+    return _changes(CHANGED, part, ("job", "machine", "price", "software", "knob"))
+
+
+def _changes(title: str, part: Payload, kinds: Sequence[str]) -> Section:
+    rows = tuple(
+        (each["what"], _value(each, "from"), _value(each, "to"), each["why"])
+        for each in part["changes"]
+        if each["kind"] in kinds
+    )
+    if not rows:
+        return Section(title, ())
+    return Section(title, (Table(("", "before", "after", "why"), rows),))
+
+
+def _value(each: Mapping[str, Any], key: str) -> str:
+    value = each[key]
+    if isinstance(value, str) or value is None:
+        return value or "none"
+    if each["what"] == "usd_per_hour":
+        return f"{format_usd(value)}/h"
+    return format_count(value)
+
+
+def _bill(part: Payload) -> Section:
+    if part["before"] is None or part["after"] is None or lengths_open(part["job"]):
+        return Section("The bill", ())
+    before, after = part["before"], part["after"]
+    why = {each["what"]: each["why"] for each in part["changes"]}
+    rows = [
+        (
+            label,
+            format_seconds(before["time_s"].get(name, 0.0)),
+            format_seconds(after["time_s"][name]),
+            _moved(before["time_s"].get(name, 0.0), after["time_s"][name], format_seconds),
+            why.get(f"time_s.{name}", ""),
+        )
+        for name, label in TIME_LABELS.items()
+        if before["time_s"].get(name, 0.0) or after["time_s"][name]
+    ]
+    for name, show in (("duration_s", format_seconds), ("cost_usd", format_usd)):
+        old, new = before[name]["p50"], after[name]["p50"]
+        rows.append((name.rpartition("_")[0], show(old), show(new), _moved(old, new, show), ""))
+    titles = ("", "before", "after", "change", "because of")
+    table = Table(titles, tuple(rows), frozenset({1, 2, 3}))
+    return Section("The bill", (table,))
+
+
+def _moved(before: float, after: float, show: Callable[[float], str]) -> str:
+    return change_phrase(before, after, show(abs(after - before)))
+
+
+def _fall(part: Payload) -> Section:
+    if part["before"] is None or part["after"] is None or lengths_open(part["job"]):
+        return Section("", ())
+    ends = [
+        (role, part[role]["duration_s"]["p50"], part[role]["cost_usd"]["p50"])
+        for role in ("before", "after")
+    ]
+    return waterfall_section(part["waterfall"], ends[0], ends[1], "From before to after")
+
+
+def _memory(parts: Sequence[Payload]) -> Section:
+    """Components down; before and after across, or variants across where there are several."""
+    title = "Memory by component (GiB, at the peak)"
+    if len(parts) == 1:
+        columns = [(role, parts[0][role]) for role in ("before", "after") if parts[0][role]]
+        return Section(title, (_memory_table(columns),) if columns else ())
+    blocks: list[Block] = []
+    for role in ("before", "after"):
+        columns = [(part["variant"] or "", part[role]) for part in parts if part[role]]
+        if columns:
+            machines = ", ".join(dict.fromkeys(offer_name(row) for _, row in columns))
+            blocks += [Paragraph(f"{role.capitalize()}, on {machines}:"), _memory_table(columns)]
+    return Section(title, tuple(blocks))
+
+
+def _memory_table(columns: Sequence[tuple[str, Row]]) -> Table:
+    memories = [row["memory_bytes"] for _, row in columns]
+    rows = tuple(
+        (MEMORY_LABELS.get(name, name), *(_gib(memory.get(name, 0.0)) for memory in memories))
+        for name in (*MEMORY_LABELS, "total", "usable")
+        if any(memory.get(name) for memory in memories)
+    )
+    titles = ("", *(name for name, _ in columns))
+    return Table(titles, rows, frozenset(range(1, len(titles))))
+
+
+def _gib(value: float) -> str:
+    return f"{value / 2**30:.2f}"
+
+
+def _observations(found: Sequence[Mapping[str, Any]]) -> Section:
+    items = tuple(
+        f"{each['id']} ({_measured(each)}): {each['status']}; {each['why']}" for each in found
+    )
+    return Section("What was measured before", (Bullets(items),) if items else ())
+
+
+def _measured(each: Mapping[str, Any]) -> str:
+    value = float(each["value"])
+    if each["quantity"] == "memory_bytes":
+        return format_bytes(value)
+    if each["quantity"] == "tokens_per_s":
+        return f"{format_count(value)} tokens/s"
+    if each["quantity"] == "oom":
+        return "out of memory"
+    return format_seconds(value)
+
+
+def _kept(part: Payload) -> Section:
+    words = [
+        f"{each['what']} {each['value']}"
+        for each in part["unchanged"]
+        if each["kind"] in {"job", "machine", "software", "knob", "verdict"}
+    ]
+    if not words:
+        return Section("What stays", ())
+    return Section("What stays", (Paragraph(", ".join(words[:MOST_KEPT]) + "."),))

@@ -1,0 +1,224 @@
+"""Why something does not fit and what would make it fit: as a payload, and as sections."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
+from autotune.report.devices.price_marks import marked_name
+from autotune.report.layout.bars import MEMORY_LABELS, memory_bars
+from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, Table
+from autotune.report.phrases import chance, config_phrase
+from autotune.report.sections.how_to_run import again
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.domain.answer.recommendation import Relaxation
+    from autotune.domain.answer.shortfall import Shortfall
+    from autotune.report.layout.blocks import Block
+    from autotune.report.schema import AskedPayload, JobPayload, RelaxationPayload, ShortfallPayload
+
+LARGEST = 4
+
+
+ON_HOST = ("disk", "ram")  # short of the host, not of the device
+
+
+def shortfall_payload(found: Shortfall | None) -> ShortfallPayload | None:
+    """Why the nearest configuration does not fit; None where one does."""
+    if found is None:
+        return None
+    batch = found.longest_batch
+    parts = found.memory_bytes
+    return {
+        "device": found.offer.device.name,
+        "device_count": found.offer.count,
+        "config": found.config.as_dict(),
+        "resource": found.resource,
+        "required_bytes": float(found.required_bytes),
+        "available_bytes": float(found.available_bytes),
+        "over_bytes": float(found.over_bytes),
+        "fits_probability": float(found.fits_probability),
+        "memory_bytes": {**parts.as_dict(), "total": parts.total},
+        "largest": [{"name": name, "bytes": float(size)} for name, size in found.largest(LARGEST)],
+        "phase": found.phase,
+        "instant": found.instant,
+        "longest_batch": {
+            "rows": batch.rows,
+            "tokens_per_row": batch.tokens_per_row,
+            "tokens": batch.tokens,
+            "origin": batch.origin,
+        },
+        "memory_source": found.offer.memory_source,
+    }
+
+
+def relaxation_payload(change: Relaxation) -> RelaxationPayload:
+    """One change after which the job fits."""
+    return {
+        "change": change.change,
+        "required_bytes": float(change.required_bytes),
+        "available_bytes": float(change.available_bytes),
+        "quality": bool(change.quality),
+        "duration_s": float(change.duration_s),
+        "cost_usd": float(change.cost_usd),
+        "kind": change.kind,
+        "apply": change.apply,
+        "short_of": change.short_of,
+        "fits_probability": float(change.fits_probability),
+        "device": change.offer.device.name if change.offer else None,
+        "device_count": change.offer.count if change.offer else None,
+        "config": change.config.as_dict() if change.config else None,
+        "price_marks": list(change.offer.price_marks) if change.offer else [],
+    }
+
+
+def shortfall_sections(
+    missing: ShortfallPayload | None,
+    changes: Sequence[RelaxationPayload],
+    asked: AskedPayload | None,
+    *,
+    nearest: bool,
+) -> list[Section]:
+    """What is missing, then what would help, as options of what was asked.
+
+    nearest: it is the nearest of many that do not fit.
+    """
+    sections = [_why(missing, nearest=nearest)] if missing else []
+    command = "tune" if nearest else "estimate"
+    return [*sections, _changes(changes, asked, command, missing=missing is not None)]
+
+
+def _why(missing: ShortfallPayload, *, nearest: bool) -> Section:
+    blocks: list[Block] = [Paragraph(shortfall_lead(missing, nearest=nearest))]
+    if missing["resource"] in ON_HOST:
+        return Section("Why it does not fit", tuple(blocks))
+    when = (_peak(missing), row_that_decides(missing))
+    if nearest:
+        parts = {**missing["memory_bytes"], "usable": missing["available_bytes"]}
+        blocks += [memory_bars(parts), Bullets(when)]
+    else:  # the report of one configuration shows all of its parts anyway
+        blocks.append(Bullets((holders(missing), *when)))
+    if missing["memory_source"]:
+        blocks.append(Paragraph(f"Usable: {missing['memory_source']}, and the headroom."))
+    return Section("Why it does not fit", tuple(blocks))
+
+
+def shortfall_lead(missing: ShortfallPayload, *, nearest: bool) -> str:
+    """What is missing, in a sentence. nearest: it is the nearest of many that do not fit."""
+    count = missing["device_count"]
+    where = f"{count}x {missing['device']}"
+    needs, usable = format_bytes(missing["required_bytes"]), missing["available_bytes"]
+    over = missing["over_bytes"]
+    what = f"{config_phrase(missing['config'])} on {where}"
+    head = f"The nearest, {what}," if nearest else "It"
+    if missing["resource"] == "disk":
+        return (
+            f"{head} fits the memory, but its checkpoints need {needs} of disk, "
+            f"{format_bytes(over)} more than the {format_bytes(usable)} there are."
+        )
+    if missing["resource"] == "ram":
+        return (
+            f"{head} fits the device, but what is offloaded needs {needs} of the host's memory, "
+            f"{format_bytes(over)} more than the {format_bytes(usable)} there are."
+        )
+    each = " on each device" if count > 1 else ""
+    if over > 0:
+        return (
+            f"{head} needs {needs}{each} where {format_bytes(usable)} are usable: "
+            f"{format_bytes(over)} too much."
+        )
+    return (
+        f"{head} needs {needs}{each} of {format_bytes(usable)} usable: within it, but too close. "
+        f"The probability that it fits is {chance(missing['fits_probability'])}; 0.9 is asked for."
+    )
+
+
+def holders(missing: ShortfallPayload) -> str:
+    """The largest parts of the memory, each with its share."""
+    total = missing["memory_bytes"]["total"]
+    named = [
+        f"{MEMORY_LABELS.get(part['name'], part['name'])} {format_bytes(part['bytes'])} "
+        f"({100 * part['bytes'] / total:.0f} %)"
+        for part in missing["largest"]
+    ]
+    return f"what holds it: {', '.join(named)}"
+
+
+def _peak(missing: ShortfallPayload) -> str:
+    return f"when: in {missing['instant']}"
+
+
+def row_that_decides(missing: ShortfallPayload) -> str:
+    """The batch at which memory peaks."""
+    batch = missing["longest_batch"]
+    rows, tokens = batch["rows"], format_count(batch["tokens_per_row"])
+    shape = f"1 row of {tokens} tokens"
+    if rows > 1:
+        shape = f"{format_count(rows)} rows x {tokens} tokens = {format_count(batch['tokens'])}"
+    return f"the batch that decides is the longest: {shape} ({batch['origin']})"
+
+
+def _changes(
+    changes: Sequence[RelaxationPayload],
+    asked: AskedPayload | None,
+    command: str,
+    *,
+    missing: bool,
+) -> Section:
+    """Changes after which it fits: those that keep the training, then those of the contract."""
+    if not changes:
+        nothing = "No single change and no pair of changes that were tried makes it fit."
+        return Section("What would make it fit", (Paragraph(nothing),) if missing else ())
+    free = [change for change in changes if not change["quality"]]
+    own = [change for change in changes if change["quality"]]
+    blocks: list[Block] = []
+    if free:
+        blocks += [
+            Paragraph("The same training: settings before machines, of each the soonest first:"),
+            _table(free),
+        ]
+    else:
+        blocks.append(Paragraph("No setting and no machine that was tried makes it fit as it is."))
+    if own:
+        text = "These change the result, so they are your decision and were not applied:"
+        blocks += [Paragraph(text), _table(own)]
+    commands = tuple(
+        (again(asked, command, each[0]["apply"]), what)
+        for each, what in ((free, "the first that keeps the training"), (own, "your decision"))
+        if each and each[0].get("apply")
+    )
+    if commands:
+        blocks.append(Commands(commands))
+    return Section("What would make it fit", tuple(blocks))
+
+
+def _table(changes: Sequence[RelaxationPayload]) -> Table:
+    rows = tuple(
+        (
+            change["change"],
+            format_seconds(change["duration_s"]),
+            marked_name(format_usd(change["cost_usd"]), change),
+            of_usable(change),
+        )
+        for change in changes
+    )
+    titles = ("change", "duration", "cost", "memory")
+    return Table(titles, rows, frozenset({1, 2, 3}))
+
+
+def of_usable(change: RelaxationPayload) -> str:
+    """Memory of a change, against what is usable."""
+    needs, usable = change["required_bytes"], change["available_bytes"]
+    return f"{format_bytes(needs)} of {format_bytes(usable)}"
+
+
+def nothing_fits(job: JobPayload, priced: int, rejected: int) -> Paragraph:
+    """The first sentence of an answer without a pick."""
+    why = (
+        f"nothing fits. None of the {format_count(priced)} candidates that are valid here does."
+        if priced
+        else f"none of the {format_count(rejected)} candidates is valid here."
+    )
+    return Paragraph(f"{job['name']}: {why}", "bad")

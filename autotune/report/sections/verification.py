@@ -1,0 +1,273 @@
+"""A run against its prediction, for people, JSON and CSV."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
+from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table
+from autotune.report.layout.csv_rows import rows_csv
+from autotune.report.layout.markdown import sections_markdown
+from autotune.report.layout.text import sections_text
+from autotune.report.payload import decisive, job_payload
+from autotune.report.phrases import seconds_span, usd_span
+from autotune.report.schema import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.domain.answer.verification import Verification
+    from autotune.report.layout.blocks import Block
+
+_LABELS = {
+    "step_time": "step",
+    "tokens_per_s": "throughput",
+    "data_wait": "waiting for data",
+    "checkpoints": "checkpoints",
+    "evaluation": "evaluation",
+    "timed": "what the log times",
+    "total": "whole run",
+    "peak_memory": "peak memory",
+}
+NOT_LOGGED = "not logged"
+CLOSE = 0.1  # within a tenth is as predicted
+_BASIS = {
+    "measured": "as this one was measured",
+    "calibrated": "on the planned machine, by what carries over",
+    "modelled": "on the planned machine, as modelled: nothing carries over",
+}
+
+
+def verification_payload(found: Verification) -> dict[str, Any]:
+    """Everything that was compared, in base units."""
+    following = found.next_runs
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "job": job_payload(found.job),
+        "run_dir": found.run_dir,
+        "log": {
+            "path": found.log,
+            "steps_done": found.steps_done,
+            "steps": found.steps,
+            "finished": found.finished,
+            "timed_by": found.timed_by,
+            "smoke_steps": found.kind.smoke_steps,
+            "ended": found.kind.ended,
+            "waiting": found.kind.waiting,
+            "spoiled": found.kind.spoiled,
+            "step_time_s": asdict(found.step_s),
+            "device": found.offer.device.name,
+            "device_count": found.offer.count,
+            "planned_device": found.planned.device.name,
+            "planned_device_count": found.planned.count,
+            "as_planned": found.offer == found.planned,
+            "config": found.config.as_dict(),
+        },
+        "lines": [
+            {
+                "what": line.what,
+                "predicted": float(line.predicted),
+                "actual": None if line.actual is None else float(line.actual),
+                "ratio": None if line.ratio is None else float(line.ratio),
+                "unit": line.unit,
+                "note": line.note,
+            }
+            for line in found.lines
+        ],
+        "explanations": [asdict(item) for item in found.explanations],
+        "remaining": asdict(found.remaining),
+        "next_runs": {
+            "count": following.count,
+            "device": following.offer.device.name,
+            "device_count": following.offer.count,
+            "basis": following.basis,
+            "duration_s": asdict(following.duration_s),
+            "cost_usd": asdict(following.cost_usd),
+            "total_duration_s": following.count * following.duration_s.p50,
+            "total_cost_usd": following.count * following.cost_usd.p50,
+        },
+        "calibration": [asdict(item) for item in found.learned],
+        "written": list(found.written),
+        "warnings": list(found.warnings),
+        "decisive": decisive(found.warnings),
+    }
+
+
+def verification_csv(payload: Mapping[str, Any]) -> str:
+    """One line a quantity."""
+    return rows_csv(payload["lines"])
+
+
+def verification_text(payload: Mapping[str, Any], *, width: int = 80, colour: bool = False) -> str:
+    """The comparison for a terminal."""
+    return sections_text(verification_sections(payload), width=width, colour=colour)
+
+
+def verification_markdown(payload: Mapping[str, Any]) -> str:
+    """The comparison as Markdown."""
+    return sections_markdown(verification_sections(payload))
+
+
+def verification_sections(payload: Mapping[str, Any]) -> list[Section]:
+    """The verdict, the lines, what explains them, what it means now."""
+    sections = [
+        verdict_section(payload),
+        lines_section(payload),
+        explanations_section(payload),
+        outlook_section(payload),
+        Section("What was learned", tuple(_learned(payload))),
+        Section("Warnings", _warnings(payload)),
+    ]
+    return [section for section in sections if section.blocks]
+
+
+def verdict_section(payload: Mapping[str, Any]) -> Section:
+    """As predicted or not, in a sentence."""
+    return Section("", _lead(payload))
+
+
+def lines_section(payload: Mapping[str, Any], *, notes: bool = True) -> Section:
+    """Every quantity that was compared. notes: with what is to be said of each."""
+    table = _lines(payload)
+    if not notes:
+        rows = tuple(row[:-1] for row in table.rows if row[2] != NOT_LOGGED)
+        table = Table(table.titles[:-1], rows, table.right)
+    return Section("Predicted and actual", (table,))
+
+
+def explanations_section(payload: Mapping[str, Any]) -> Section:
+    """What would explain the difference."""
+    return Section("What could explain it", tuple(_explanations(payload)))
+
+
+def outlook_section(payload: Mapping[str, Any]) -> Section:
+    """What remains of this run, and what the next ones take."""
+    return Section("From here", (Bullets(tuple(_outlook(payload))),))
+
+
+def _lead(payload: Mapping[str, Any]) -> tuple[Block, ...]:
+    log, ratio = payload["log"], payload["lines"][0]["ratio"]
+    head = f"{payload['job']['name']}, {_how_far(log)}: "
+    if ratio is None:
+        return (Paragraph(f"{head}no step time was predicted.", "warn"),)
+    close = abs(ratio - 1.0) <= CLOSE
+    words = (
+        f"as long as predicted ({_times(ratio)} times)"
+        if close
+        else f"{_times(ratio)} times what was"
+    )
+    head += f"a step takes {words}{'' if close else ' predicted'}."
+    where = f"{log['device_count']}x {log['device']}"
+    timed = Paragraph(f"On {where}; timed by {log['timed_by']}.", "quiet")
+    ended = (Paragraph(f"Not finished: {log['ended']}.", "warn"),) if log["ended"] else ()
+    return Paragraph(head, "good" if close else "warn"), *ended, timed
+
+
+def _how_far(log: Mapping[str, Any]) -> str:
+    done, steps, smoke = (format_count(n or 0) for n in (
+        log["steps_done"], log["steps"], log["smoke_steps"],
+    ))  # fmt: skip
+    if log["smoke_steps"]:
+        kind = "smoke run" if log["smoke_steps"] < log["steps"] else "run of another length"
+        own = f"{kind} of {smoke} steps (the job has {steps})"
+        return own if log["finished"] else f"step {done} of a {own}"
+    return "finished" if log["finished"] else f"step {done} of {steps}"
+
+
+def _lines(payload: Mapping[str, Any]) -> Table:
+    rows = tuple(
+        (
+            _LABELS.get(line["what"], line["what"]),
+            _shown(line["predicted"], line["unit"]),
+            _shown(line["actual"], line["unit"]),
+            "" if line["ratio"] is None else _times(line["ratio"]),
+            line["note"],
+        )
+        for line in payload["lines"]
+    )
+    return Table(("", "predicted", "actual", "ratio", ""), rows, frozenset({1, 2, 3}))
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f}" if ratio >= CLOSE else f"{ratio:.2g}"
+
+
+def _shown(value: float | None, unit: str) -> str:
+    if value is None:
+        return NOT_LOGGED
+    if unit == "s":
+        return format_seconds(value)
+    return format_bytes(value) if unit == "bytes" else f"{format_count(value)} {unit}"
+
+
+def _explanations(payload: Mapping[str, Any]) -> list[Block]:
+    found = payload["explanations"]
+    if not found:
+        return []
+    items = tuple(
+        f"{item['text']}: then {format_seconds(item['predicted_s'])}, where "
+        f"{format_seconds(item['measured_s'])} was measured"
+        + ("" if item["explains"] else " (not enough by itself)")
+        for item in found
+    )
+    blocks: list[Block] = [Bullets(items)]
+    alike = sum(item["explains"] for item in found)
+    if alike > 1:
+        text = f"The log cannot tell {alike} of these apart, nor from plain efficiency."
+        blocks.append(Paragraph(text))
+    return blocks
+
+
+def _outlook(payload: Mapping[str, Any]) -> list[str]:
+    left, following = payload["remaining"], payload["next_runs"]
+    found = []
+    if left["steps"]:
+        usd = left["cost_usd"]
+        price = "the price is unknown" if usd is None else format_usd(usd)
+        found.append(
+            f"this run: {format_count(left['steps'])} steps remain, "
+            f"{format_seconds(left['duration_s'])}, {price}"
+        )
+    else:
+        found.append("this run: nothing remains")
+    each = f"{seconds_span(following['duration_s'])}, {usd_span(following['cost_usd'])}"
+    basis = _BASIS[following["basis"]]
+    count = following["count"]
+    if count == 1:
+        return [*found, f"the next run: {each}, {basis}"]
+    total = (
+        f"{format_seconds(following['total_duration_s'])}, "
+        f"{format_usd(following['total_cost_usd'])}"
+    )
+    return [*found, f"each of {count} further runs: {each}, {basis}", f"all {count}: {total}"]
+
+
+def _learned(payload: Mapping[str, Any]) -> list[Block]:
+    if payload["log"]["spoiled"]:
+        text = f"Nothing of its times: {payload['log']['spoiled']}."
+        return [Paragraph(text, "warn"), *_written(payload)]
+    rows = tuple(
+        (item["component"], f"{item['before']:.2f}", f"{item['after']:.2f}", _spread(item))
+        for item in payload["calibration"]
+    )
+    blocks: list[Block] = []
+    if rows:
+        titles = ("factor on", "before", "now", "spread")
+        blocks.append(Table(titles, rows, frozenset({1, 2, 3})))
+    return [*blocks, *_written(payload)]
+
+
+def _written(payload: Mapping[str, Any]) -> list[Block]:
+    if not payload["written"]:
+        return []
+    return [Paragraph(f"Written: {', '.join(payload['written'])}.", "quiet")]
+
+
+def _spread(item: Mapping[str, Any]) -> str:
+    return "" if item["log_sd"] is None else f"{100 * item['log_sd']:.0f}%"
+
+
+def _warnings(payload: Mapping[str, Any]) -> tuple[Block, ...]:
+    texts = tuple(payload["warnings"])
+    return (Bullets(texts, "warn"),) if texts else ()

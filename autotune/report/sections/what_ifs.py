@@ -1,0 +1,152 @@
+"""What one change of the pick would be worth: closed settings opened, and the user's choices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.domain.config import KNOBS
+from autotune.domain.units import format_bytes, format_seconds, format_usd
+from autotune.report.layout.blocks import Bullets, Section, Table
+from autotune.report.phrases import DERIVED_KNOBS, TRAINER_NAMES, differences
+from autotune.report.sections.unknown_lengths import AT_MAXIMUM, lengths_open
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autotune.report.schema import RecommendationPayload, Row, SensitivityPayload
+
+UNMEASURED = "nobody measured this gain on your software"
+OPENINGS = 2  # of them are named at most, where there is little room
+WORTH = 0.02  # of the pick's time: a gain that is worth a line of the first screen
+FOLLOW = frozenset({*DERIVED_KNOBS, "num_dataloader_workers"})  # of the rest: not worth a word
+NO_CHANGE = "same settings"
+
+
+def what_ifs(payload: RecommendationPayload) -> list[SensitivityPayload]:
+    """The changes of an answer; of one that was kept by an earlier version, with what it lacks."""
+    found = []
+    for each in payload.get("sensitivities", []):
+        added: SensitivityPayload = {
+            "change": f"{each['key']}={each['value']}", "knob": each["key"], "class": "quality",
+            "opens": f"--set {each['key']}={each['value']}", "fits": True, "unmeasured": False,
+            "device": None, "device_count": None, "config": None, **each,
+        }  # fmt: skip
+        found.append(added)
+    return found
+
+
+def closed_section(payload: RecommendationPayload) -> Section:
+    """What each setting that stays closed until the user opens it would be worth."""
+    found = [each for each in what_ifs(payload) if each["class"] != "quality"]
+    title = "What closed settings are worth (none is applied; the option opens it)"
+    return _worth_section(title, payload, found)
+
+
+def choices_section(payload: RecommendationPayload) -> Section:
+    """What the user's own choices are worth on the pick's machine."""
+    found = [each for each in what_ifs(payload) if each["class"] == "quality"]
+    title = "What your own choices are worth (they change the result; none is applied)"
+    return _worth_section(title, payload, found)
+
+
+def opening_words(payload: RecommendationPayload, most: int) -> str:
+    """The closed settings that would save most time, for the first screen; empty without any."""
+    best = payload["best"]
+    if not best or not most:
+        return ""
+    if lengths_open(payload["job"]):
+        closed = [e for e in what_ifs(payload) if e["class"] != "quality" and e["fits"]]
+        closed.sort(key=lambda each: each["duration_s"] is not None)  # padding alone comes first
+        names = dict.fromkeys(name(each["knob"]) for each in closed)
+        listed = ", ".join(list(names)[:most])
+        return f"Closed, and worth what the row lengths decide: {listed}." if names else ""
+    before_s = best["duration_s"]["p50"]
+    of_knob: dict[str, SensitivityPayload] = {}
+    for each in sorted(what_ifs(payload), key=lambda own: -(own["saved_s"] or 0.0)):
+        if each["class"] != "quality" and (each["saved_s"] or 0.0) >= WORTH * before_s:
+            of_knob.setdefault(each["knob"], each)
+    told = [_opening(each, before_s) for each in list(of_knob.values())[:most]]
+    return f"Worth opening: {'; '.join(told)}." if told else ""
+
+
+def _opening(each: SensitivityPayload, before_s: float) -> str:
+    after_s = each["duration_s"] or 0.0
+    value = f" ({each['value']})" if each["value"] not in {"on", "off"} else ""
+    words = f"`{each['opens']}`{value if '=' not in each['opens'] else ''}: "
+    words += f"{format_seconds(before_s)} -> {format_seconds(after_s)}, {effect(each)}"
+    return f"{words}, unmeasured" if each["unmeasured"] else words
+
+
+def effect(each: SensitivityPayload) -> str:
+    """What opening a closed knob changes for the user, in a few words."""
+    knob = KNOBS.get(each["knob"])
+    if knob and knob.effect:
+        return knob.effect
+    return "same results" if each["class"] == "neutral" else "other rounding"
+
+
+def name(knob: str) -> str:
+    """A knob as Trainer calls it."""
+    return TRAINER_NAMES.get(knob, knob)
+
+
+def _worth_section(
+    title: str, payload: RecommendationPayload, found: Sequence[SensitivityPayload]
+) -> Section:
+    """A table of changes; without what each saves where nobody stated how long the rows are."""
+    if not found:
+        return Section(title, ())
+    pick, saves = payload["best"], not lengths_open(payload["job"])
+    rows = tuple(
+        (
+            each["opens"],
+            *_figures(each["duration_s"], each["saved_s"] if saves else None, format_seconds),
+            *_figures(each["cost_usd"], each["saved_usd"] if saves else None, format_usd),
+            format_bytes(each["memory_bytes"]),
+        )
+        for each in found
+    )
+    titles = ("option", "duration", "", "cost", "", "memory")
+    notes = tuple(f"{each['opens']}: {'; '.join(_told(each, pick))}" for each in found)
+    notes = tuple(note for note in notes if not note.endswith(": "))
+    if pick and pick["basis"] == "measured":
+        notes += ("the pick was measured and these were not: modelled, in its proportion",)
+    notes += () if saves else (AT_MAXIMUM,)
+    table = Table(titles, rows, frozenset(range(1, 6)))
+    return Section(title, (table, Bullets(notes)) if notes else (table,))
+
+
+def _figures(
+    value: float | None, saved: float | None, show: Callable[[float], str]
+) -> tuple[str, str]:
+    """A figure and its change against the pick; "?" where there is none to tell."""
+    if value is None:
+        return "?", ""
+    if saved is None:
+        return show(value), ""
+    sign = "-" if saved > 0 else "+" if saved < 0 else ""
+    return show(value), f"{sign}{show(abs(saved))}"
+
+
+def _told(each: SensitivityPayload, pick: Row | None) -> list[str]:
+    """What to know of a change: what it does, what moves with it, and how sure it is."""
+    own = each["class"] == "quality"
+    words = [] if own else [f"{name(each['knob'])} {each['value']}, {effect(each)}"]
+    moved = _moved(each, pick)
+    words += [f"with {moved}"] if moved else []
+    words += [UNMEASURED] if each["unmeasured"] else []
+    return [*words, *([each["note"]] if each["note"] else [])]
+
+
+def _moved(each: SensitivityPayload, pick: Row | None) -> str:
+    """The settings that move with a change that fits; empty where it stands alone."""
+    config = each["config"]
+    if pick is None or config is None or not each["fits"]:
+        return ""
+    kept = {*FOLLOW, each["knob"]}
+    before, after = (
+        {knob: value for knob, value in settings.items() if knob not in kept}
+        for settings in (pick["config"], config)
+    )
+    words = differences(after, before)
+    return "" if words == NO_CHANGE else words

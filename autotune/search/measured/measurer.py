@@ -1,0 +1,65 @@
+"""Who measures candidates, what a measurement gives, and how to say that there were enough."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.search.posterior.stopping import Purse
+
+
+class Enough(Exception):  # noqa: N818 - not an error: no further measurement is wanted
+    """Raised by the one who measures; the message says why the search stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What measuring a candidate gave.
+
+    value: what is minimised, None when the measurement broke. constraints: at most 0 where it
+    fits. measured: seconds or bytes by part of the bill, for samplers that learn from them; noise:
+    sd of the log of those that were measured less well than usual. disturbed: other programs made
+    it longer than it is; it is kept apart from what later searches read. looks, unexplained: how
+    often steps were looked at, and how often they were too long or uneven and nothing said why.
+    """
+
+    value: float | None
+    constraints: dict[str, float]
+    fits: bool
+    reason: str
+    measured: dict[str, float] = field(default_factory=dict)
+    oom: bool = False
+    noise: dict[str, float] = field(default_factory=dict)
+    disturbed: bool = False
+    looks: int = 0
+    unexplained: int = 0
+
+
+class Measurer(Protocol):
+    """Who measures, and what it costs. Both calls that measure may raise `Enough`."""
+
+    def measure(self, index: int) -> Scored:
+        """Run a candidate."""
+
+    def again(self, index: int, done: int) -> Scored:
+        """Run one that was measured, in a fresh process; `done` times that was done before."""
+
+    def enough(self) -> str:
+        """Why no further candidate may be measured; empty while one may."""
+
+    def purse(self, index: int) -> Purse:
+        """What measuring that candidate next costs, and what may be spent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A plain function as one who measures, for free and once."""
+
+    call: Callable[[int], Scored]
+
+    def measure(self, index: int) -> Scored:
+        """Call it."""
+        return self.call(index)

@@ -1,0 +1,1 @@
+"""posterior room."""

@@ -1,0 +1,384 @@
+"""Which candidate to probe next, from the residuals of every part.
+
+Expected improvement of the *difference to the incumbent* x the probability of fitting and of
+keeping the job's limits, looked at two probes ahead (`lookahead`). The difference has the posterior
+covariance of both ends, so two candidates that share a part's signature share its uncertainty, and
+twins of the incumbent promise nothing.
+
+Source: expected improvement: Jones et al. (1998), eq. 15; feasibility: Gardner et al. (2014).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.domain.answer.limits import CONFIDENCE
+from autotune.search.posterior.censored import residuals_of
+from autotune.search.posterior.dominance import dominated
+from autotune.search.posterior.improvement import expected_improvement, normal_cdf
+from autotune.search.posterior.lookahead import FIRST, SECOND, WORLDS, Belief, Table, reward
+from autotune.search.priced import MEMORY, Limited
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from autotune.cost.columns import BoolArray, FloatArray
+    from autotune.search.measured.measurements import History
+    from autotune.search.posterior.residuals import Observed
+    from autotune.search.priced import Priced
+
+    Indices = NDArray[np.intp]
+
+SHORTLIST = 50_000  # candidates whose uncertainty is worked out, by calibrated cost and fit
+LEAST_FIT = 0.02  # probability below which a candidate is not worth a probe
+CONFIRM_BELOW = 0.003  # expected saving under which neighbours are confirmed instead
+INFLATED = 3.0  # times the sd, for a neighbour's sake
+PLATEAU = 0.003  # relative; candidates closer than this are not told apart by a choice
+TIE = 0.01
+Z90 = 1.2816
+LEAST_DOUBT = 0.003  # sd of the log of a limited figure, however much was measured
+LOOKED_AT = 1.3  # times the sd, for a candidate that may be chosen after the next probe
+SAMPLE = 2000  # candidates at which a part's bend is looked for
+BEND = 1e-3  # of the log objective; a part that bends it less is taken at its mean
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The next probe.
+
+    gain: expected relative saving of the objective by this probe. best_gain: the largest expected
+    saving of any candidate, whatever was proposed. why: improve, confirm or first.
+    """
+
+    index: int
+    gain: float
+    best_gain: float
+    fits_probability: float
+    why: str
+
+
+class Outlook:
+    """Everything the measurements say about all candidates at one moment."""
+
+    def __init__(
+        self,
+        priced: Priced,
+        history: History,
+        prior: Mapping[str, Sequence[Observed]] | None = None,
+        *,
+        shortlist: int = SHORTLIST,
+    ) -> None:
+        """Fit the residuals and find the incumbent.
+
+        prior: observations of earlier runs by part, in this model's codes.
+        """
+        self.priced, self.history = priced, history
+        self.parts = {part.name: part for part in priced.parts}
+        known = {
+            name: [*(prior or {}).get(name, ()), *history.observed.get(name, ())]
+            for name in self.parts
+        }
+        self.residuals = {
+            name: residual.with_believed(
+                [int(residual.part.row_of[index]) for index in history.pending]
+            )
+            for name, residual in residuals_of(self.parts, known).items()
+        }
+        self.timed = [
+            name for name, part in self.parts.items() if name != MEMORY and part.predicted.any()
+        ]
+        self._compared: dict[int, tuple[FloatArray, FloatArray]] = {}
+        self.fits_probability = self._fits()
+        self.missed = False
+        self.keeps_probability = self._keeps()
+        # Nothing that could fit is likely to keep the job's limits: come as near as can be.
+        self.missed = bool(np.max(self.chance, initial=0.0) <= LEAST_FIT < 1.0) and bool(
+            np.max(self.fits_probability, initial=0.0) > LEAST_FIT
+        )
+        if self.missed:
+            self.keeps_probability = np.ones(len(priced))
+        self.log_cost = self._expected_log_total()
+        fitting = self._with_room(history.fitting(priced))
+        self.asked = priced.confidence if isinstance(priced, Limited) else CONFIDENCE
+        keeping = [i for i in fitting if self.keeps_probability[i] >= self.asked]
+        self.fitting = keeping or fitting
+        self.incumbent = min(keeping, key=lambda i: self.log_cost[i], default=None)
+        self.allowed = self._allowed()
+        self.shortlist = self._shortlist(shortlist)
+
+    def value(self, index: int) -> float:
+        """[USD or s] the posterior mean of the objective of a candidate."""
+        return float(self.posterior(self.priced, np.asarray([index]))[0])
+
+    def posterior(self, priced: Priced, at: Indices) -> FloatArray:
+        """[USD or s] an objective over the same parts, at the posterior means."""
+        return priced.totals({name: self._factor(name, at, 0.0) for name in self.parts}, at)
+
+    @property
+    def chance(self) -> FloatArray:
+        """[n] probability of fitting and of keeping the job's limits."""
+        return self.fits_probability * self.keeps_probability
+
+    def _factor(self, name: str, at: Indices, shift: float) -> FloatArray:
+        residual, rows = self.residuals[name], self.parts[name].row_of[at]
+        logs = residual.mean
+        if shift:
+            logs = logs + shift * np.sqrt(residual.variance)
+        factor: FloatArray = np.exp(logs)[rows]
+        return factor
+
+    def _log_total(self, at: Indices, shifts: Mapping[str, float]) -> FloatArray:
+        """Log objective at posterior means, some parts moved by so many standard deviations."""
+        return self._aim({n: self._factor(n, at, shifts.get(n, 0.0)) for n in self.timed}, at)
+
+    def _aim(self, factors: dict[str, FloatArray], at: Indices) -> FloatArray:
+        """What is minimised: log objective, or the largest excess where no limit can be kept."""
+        factors = {name: factors.get(name, np.ones(len(at))) for name in self.parts}
+        if self.missed and isinstance(self.priced, Limited):
+            worst: FloatArray = np.max(list(self.priced.excesses(factors, at).values()), axis=0)
+            return worst
+        return np.log(np.maximum(self.priced.totals(factors, at), 1e-300))
+
+    def _expected_log_total(self) -> FloatArray:
+        """[n] posterior mean of the log objective.
+
+        Derived: over one standard deviation to either side of the parts that bend it. A part hidden
+        behind another (data behind computing) costs nothing at its mean and something on average.
+        """
+        everything = np.arange(len(self.priced))
+        total = self._log_total(everything, {})
+        some = everything[:: max(1, len(everything) // SAMPLE)]
+        bends = np.zeros(len(total))
+        for name in self.timed:
+            if np.mean(np.abs(self._bend(name, some, total[some]))) > BEND:
+                bends += self._bend(name, everything, total)
+        return total + bends
+
+    def _bend(self, name: str, at: Indices, middle: FloatArray) -> FloatArray:
+        up, down = self._log_total(at, {name: 1.0}), self._log_total(at, {name: -1.0})
+        return (up + down) / 2.0 - middle
+
+    def _keeps(self) -> FloatArray:
+        """[n] probability that every other limit of the job is kept."""
+        found = np.ones(len(self.priced))
+        if not isinstance(self.priced, Limited):
+            return found
+        everything = np.arange(len(self.priced))
+
+        def excesses(shifts: Mapping[str, float]) -> dict[str, FloatArray]:
+            factors = {n: self._factor(n, everything, shifts.get(n, 0.0)) for n in self.parts}
+            return self.priced.excesses(factors, everything)  # type: ignore[attr-defined,no-any-return]
+
+        middle = excesses({})
+        variance = {limit: np.full(len(found), LEAST_DOUBT**2) for limit in middle}
+        for name in self.timed if middle else ():
+            up, down = excesses({name: 1.0}), excesses({name: -1.0})
+            for limit in variance:
+                variance[limit] += ((up[limit] - down[limit]) / 2.0) ** 2
+        for limit, centre in middle.items():
+            found *= normal_cdf(-centre / np.sqrt(variance[limit]))
+        return found
+
+    def _weights(self, at: Indices) -> dict[str, FloatArray]:
+        """How much the log objective moves with each part's log factor.
+
+        Derived: the central difference over one standard deviation, so that a part that matters
+        only where it is slow (data behind compute) counts by how likely that is.
+        """
+        found = {}
+        for name in self.timed:
+            residual, rows = self.residuals[name], self.parts[name].row_of[at]
+            up = self._log_total(at, {name: 1.0})
+            down = self._log_total(at, {name: -1.0})
+            found[name] = (up - down) / (2.0 * np.sqrt(residual.variance)[rows])
+        return found
+
+    def _fits(self) -> FloatArray:
+        part = self.parts.get(MEMORY)
+        if part is None:
+            return np.ones(len(self.priced))
+        residual = self.residuals[MEMORY]
+        centre = np.log(np.maximum(part.predicted, 1e-300)) + residual.mean
+        sd = np.sqrt(residual.variance + part.noise**2)
+        z = (np.log(self.priced.limit) - centre[part.row_of]) / sd[part.row_of]
+        found = normal_cdf(z)
+        excluded, known = dominated(self.priced, self.history)
+        found[known[part.row_of]] = 1.0
+        found[excluded[part.row_of]] = 0.0
+        return found
+
+    def _with_room(self, fitting: list[int]) -> list[int]:
+        """Without those so near the limit that a measurement's noise decides; all if only such."""
+        part = self.parts.get(MEMORY)
+        if part is None:
+            return fitting
+        share, measured = math.exp(-Z90 * part.noise), self.history.measured
+        limit = self.priced.limit
+        room = [i for i in fitting if measured[i].get(MEMORY, 0.0) <= share * limit[i]]
+        return room or fitting
+
+    def _allowed(self) -> BoolArray:
+        """Candidates a probe could teach something about: not tried, no twin of one measured."""
+        allowed = (self.chance > LEAST_FIT) & np.isfinite(self.log_cost)
+        if self.history.tried:
+            allowed[list(self.history.tried)] = False
+        for index in self.history.tried:
+            allowed[self.twins(index)] = False
+        return allowed
+
+    def twins(self, index: int) -> Indices:
+        """Candidates equal to one in all that any part reads, itself included.
+
+        They differ in what the objective knows in closed form (how often to save), so that what
+        was measured of one was measured of all.
+        """
+        at: Indices | None = None
+        for part in sorted(self.parts.values(), key=lambda p: -len(p.predicted)):
+            if at is None:
+                at = np.flatnonzero(part.row_of == part.row_of[index])
+            else:
+                at = at[part.row_of[at] == part.row_of[index]]
+        return at if at is not None else np.asarray([index])
+
+    def _shortlist(self, size: int) -> Indices:
+        at = np.flatnonzero(self.allowed)
+        if len(at) > size:
+            worth = self.log_cost[at] - np.log(self.chance[at])
+            at = at[np.argpartition(worth, size)[:size]]
+        return at
+
+    def difference(self, at: Indices, to: int) -> tuple[FloatArray, FloatArray]:
+        """Mean and sd of log objective at `at` minus that of one candidate."""
+        if at is self.shortlist and to in self._compared:
+            return self._compared[to]
+        weights, own = self._weights(at), self._weights(np.asarray([to]))
+        variance = np.zeros(len(at))
+        for name in self.timed:
+            residual, part = self.residuals[name], self.parts[name]
+            rows, row = part.row_of[at], int(part.row_of[to])
+            w, w0 = weights[name], float(own[name][0])
+            shared = residual.covariance(row)[rows]
+            variance += w * w * residual.variance[rows] + w0 * w0 * residual.variance[row]
+            variance -= 2.0 * w * w0 * shared
+        found = self.log_cost[at] - self.log_cost[to], np.sqrt(np.maximum(variance, 0.0))
+        if at is self.shortlist:
+            self._compared[to] = found
+        return found
+
+    def propose(self) -> Proposal | None:
+        """The next probe; None when nothing is left that could fit."""
+        at = self.shortlist
+        if not len(at):
+            return None
+        chance = self.chance
+        if self.incumbent is None:
+            index = int(at[np.argmin(self.log_cost[at] - np.log(chance[at]))])
+            return Proposal(index, math.inf, math.inf, float(self.fits_probability[index]), "first")
+        mean, sd = self.difference(at, self.incumbent)
+        gains = expected_improvement(mean, sd) * chance[at]
+        most = float(np.max(gains))
+        index, why = int(at[np.argmax(gains)]), "improve"
+        if most < CONFIRM_BELOW:
+            near = self.neighbour()
+            index, why = (near, "confirm") if near is not None else (index, why)
+        else:
+            index = self._ahead(at, mean, sd, gains)
+        return Proposal(index, self._gain(index), most, float(self.fits_probability[index]), why)
+
+    def _gain(self, index: int) -> float:
+        mean, sd = self.difference(np.asarray([index]), self.incumbent or 0)
+        return float(expected_improvement(mean, sd)[0] * self.chance[index])
+
+    def _ahead(self, at: Indices, mean: FloatArray, sd: FloatArray, gains: FloatArray) -> int:
+        """The most promising candidates, each played through with the probe after it."""
+        bold = expected_improvement(mean, LOOKED_AT * sd) * self.chance[at]
+        order = np.argsort(-bold, kind="stable")[:SECOND]
+        among = np.append(at[order], self.incumbent or 0)
+        table = self._table(among, np.append(mean[order], 0.0), np.append(sd[order] ** 2, 0.0))
+        firsts = np.argsort(-gains[order], kind="stable")[:FIRST]
+        rewards = [reward(table, int(first)) for first in firsts]
+        return int(among[firsts[int(np.argmax(rewards))]])
+
+    def _table(self, at: Indices, mean: FloatArray, variance: FloatArray) -> Table:
+        weights = self._weights(at)
+        timed = [self._belief(name, at, weights[name]) for name in self.timed]
+        seed = np.random.default_rng(len(self.history.tried))
+        drawn = {number: belief.draw(seed, WORLDS) for number, belief in enumerate(timed)}
+        factors = {name: np.exp(drawn[number]).ravel() for number, name in enumerate(self.timed)}
+        worlds = self._aim(factors, np.repeat(at, WORLDS)).reshape(len(at), WORLDS)
+        fits, keeps = self.fits_probability[at], self.keeps_probability[at]
+        known = np.where((fits <= 0.0) | (fits >= 1.0), fits, np.nan)
+        known[-1] = keeps[-1] = 1.0
+        memory, over = None, np.zeros(len(at))
+        fitting = np.ones(worlds.shape, np.bool_)
+        if MEMORY in self.parts:
+            part = self.parts[MEMORY]
+            memory = self._belief(MEMORY, at, np.ones(len(at)))
+            needed = np.maximum(part.predicted[part.row_of[at]], 1e-300)
+            over = np.log(needed / self.priced.limit[at])
+            drawn[-1] = memory.draw(seed, WORLDS)
+            fitting = over[:, None] + drawn[-1] <= 0.0
+        fitting = np.where(np.isnan(known)[:, None], fitting, known[:, None] > 0)
+        return Table(
+            mean, variance, timed, memory, over, known, keeps, drawn, worlds - worlds[-1], fitting
+        )
+
+    def _belief(self, name: str, at: Indices, weight: FloatArray) -> Belief:
+        residual, part = self.residuals[name], self.parts[name]
+        rows, row_of = np.unique(part.row_of[at], return_inverse=True)
+        mean = residual.mean[rows][row_of]
+        return Belief(mean, residual.joint(rows), row_of, weight, part.noise)
+
+    def neighbour(self) -> int | None:
+        """The incumbent's most promising one-knob neighbour, its uncertainty inflated.
+
+        None when not even then one promises anything.
+        """
+        if self.incumbent is None:
+            return None
+        near = np.asarray(
+            [i for i in self.priced.neighbours(self.incumbent) if self.allowed[i]], np.intp
+        )
+        if not len(near):
+            return None
+        mean, sd = self.difference(near, self.incumbent)
+        gains = expected_improvement(mean, INFLATED * sd) * self.chance[near]
+        best = int(np.argmax(gains))
+        return int(near[best]) if gains[best] >= CONFIRM_BELOW else None
+
+    def pick(self) -> int | None:
+        """The recommendation: a measured, fitting candidate of the least posterior mean.
+
+        Within 0.3 % of the least, the plainer one. Twins of a measured candidate (equal in all
+        that any part reads) are known as well as it is. Where no measured candidate is likely to
+        keep the job's limits: the one most likely to.
+        """
+        if self.incumbent is None:
+            return max(self.fitting, key=lambda i: self.keeps_probability[i], default=None)
+        near = self._close(PLATEAU)
+        keys = self.priced.plainness(near)
+        plain = near[min(range(len(near)), key=lambda k: (keys[k], self.log_cost[near[k]]))]
+        twins = self.twins(plain)
+        twins = twins[
+            self.keeps_probability[twins] >= min(self.asked, self.keeps_probability[plain])
+        ]
+        return int(twins[np.argmin(self.log_cost[twins])])
+
+    def ties(self) -> list[int]:
+        """Measured candidates that cannot be told from the pick: within 1 %, best first."""
+        pick = self.pick()
+        return [i for i in self._close(TIE) if i != pick] if pick is not None else []
+
+    def _close(self, fraction: float) -> list[int]:
+        if self.incumbent is None:
+            return []
+        most = self.log_cost[self.incumbent] + math.log1p(fraction)
+        return sorted(
+            (i for i in self.fitting if self.log_cost[i] <= most), key=lambda i: self.log_cost[i]
+        )

@@ -1,0 +1,225 @@
+"""The record of a search: `trials.jsonl`, one line a finished trial.
+
+A line is on the disk before the study hears of the trial, so the study can always be rebuilt from
+the record and a killed search loses nothing that finished. A line torn by a crash is cut off.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
+
+from autotune.domain.errors import InputError
+from autotune.domain.paths import near
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+    from autotune.search.study.axes import ParamValue
+
+TRIALS_FILE = "trials.jsonl"
+SEARCH_FILE = "search.json"
+MAX_RECORD_BYTES = 1 << 30
+LOOKS, LOOK_S = 5, 0.05
+
+Kind = Literal["trial", "repeat", "invalid", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRecord:
+    """One finished trial.
+
+    kind: trial, a candidate seen for the first time; repeat, answered from what is known, or
+    measured once more; invalid, a combination that is no candidate; failed, a candidate without
+    finite figures.
+    value: what is minimised; None only when failed. constraints: at most 0 where feasible.
+    measured, noise, oom, withdrawn, disturbed: what a probe saw, for samplers that learn from it
+    (`measurements`). looks, unexplained: as of `Scored`.
+    """
+
+    number: int
+    kind: Kind
+    params: dict[str, ParamValue]
+    value: float | None
+    constraints: dict[str, float]
+    fits: bool
+    reason: str
+    offer: str = ""
+    config: str = ""
+    sampler: str = ""
+    sampler_state: dict[str, int] = field(default_factory=dict)
+    measured: dict[str, float] = field(default_factory=dict)
+    oom: bool = False
+    noise: dict[str, float] = field(default_factory=dict)
+    withdrawn: bool = False
+    disturbed: bool = False
+    looks: int = 0
+    unexplained: int = 0
+
+    def line(self) -> bytes:
+        """The record as a line of JSON. NaN and infinity are refused."""
+        return json.dumps(asdict(self), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+    @classmethod
+    def of(cls, data: Any) -> TrialRecord:  # noqa: ANN401 - parsed JSON
+        """The record that a line holds. Raises ValueError when it holds none."""
+        known = {item.name for item in fields(cls)}
+        if not isinstance(data, dict) or not {"number", "kind", "params", "value"} <= set(data):
+            msg = "not a trial"
+            raise ValueError(msg)
+        value = data["value"]
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            msg = "not a value"
+            raise ValueError(msg)
+        try:
+            return cls(**{name: value for name, value in data.items() if name in known})
+        except TypeError as error:
+            raise ValueError(str(error)) from None
+
+
+def _refused(constant: str) -> None:
+    """NaN and infinity are in no record. Raises ValueError."""
+    raise ValueError(constant)
+
+
+class TrialLog:
+    """The record of one run folder, held by one process at a time."""
+
+    def __init__(self, run_dir: Path, header: dict[str, str], *, resume: bool) -> None:
+        """Open or create the record of a run folder.
+
+        header: what trials must have in common: the job and what is minimised.
+
+        Raises InputError when the folder holds another job's search, holds trials without
+        `resume`, is held by another process, or cannot be written.
+        """
+        self.path = run_dir / TRIALS_FILE
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+            self._file: BinaryIO = self.path.open("ab+")
+        except OSError as error:
+            msg = f"{near(run_dir)} cannot hold a run: {error.strerror or error}"
+            raise InputError(msg, "choose another folder with --run") from None
+        try:
+            self._hold(run_dir)
+            _agree(run_dir, header)
+            self.records = self._read()
+            self._continue(run_dir, resume=resume)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def append(self, record: TrialRecord) -> None:
+        """Write a record and wait until the disk has it."""
+        self._file.write(record.line())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.records.append(record)
+
+    def _hold(self, run_dir: Path) -> None:
+        """One process a folder. The lock goes with the process, however it ends.
+
+        Whoever only looks (`is_held`) has it for a moment, so one refusal is none.
+        """
+        try:
+            import fcntl
+        except ImportError:  # pragma: no cover - no such lock on Windows
+            return
+        for left in reversed(range(LOOKS)):
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if left:
+                    time.sleep(LOOK_S)
+                    continue
+                msg = f"{near(run_dir)} is in use by another process"
+                raise InputError(msg, "wait for it to end, or choose another --run") from None
+            return
+
+    def _continue(self, run_dir: Path, *, resume: bool) -> None:
+        """Finished trials are never started over by accident."""
+        if self.records and not resume:
+            msg = f"{near(run_dir)} holds {len(self.records)} trials of this job"
+            raise InputError(msg, "add --resume to go on, or choose another --run")
+
+    def _read(self) -> list[TrialRecord]:
+        self._file.seek(0, os.SEEK_END)
+        if self._file.tell() > MAX_RECORD_BYTES:
+            msg = f"{near(self.path)} has more than 1 GiB and is no record of a search"
+            raise InputError(msg, "choose another --run")
+        self._file.seek(0)
+        content = self._file.read()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):  # a crash cut the last line off; its trial never counted
+            self._file.truncate(whole)
+        records = []
+        for number, line in enumerate(content[:whole].splitlines(), start=1):
+            try:
+                records.append(TrialRecord.of(json.loads(line, parse_constant=_refused)))
+            except ValueError:
+                msg = f"{near(self.path)}, line {number}, is not a trial"
+                raise InputError(msg, "the record is damaged; choose another --run") from None
+        return records
+
+
+def is_held(run_dir: Path) -> bool:
+    """Whether a process searches in the folder now. False where nobody can tell."""
+    try:
+        import fcntl
+
+        with (run_dir / TRIALS_FILE).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (OSError, ImportError):
+        return False
+    return False
+
+
+def _what(found: object, header: dict[str, str]) -> str:
+    """What a folder's search is instead."""
+    if not isinstance(found, dict) or found.get("job_key") != header["job_key"]:
+        return "the search of another job"
+    same = {k: v for k, v in found.items() if k != "space"} == {
+        k: v for k, v in header.items() if k != "space"
+    }
+    return "a search of another space" if same else "a search for something else"
+
+
+def _agree(run_dir: Path, header: dict[str, str]) -> None:
+    """The folder's search must be this one; a folder without one becomes it."""
+    path = run_dir / SEARCH_FILE
+    if path.exists():
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            found = None
+        if found == header:
+            return
+        what = _what(found, header)
+        msg = f"{near(run_dir)} holds {what}"
+        raise InputError(msg, "choose another folder with --run")
+    if (run_dir / TRIALS_FILE).stat().st_size > 0:
+        msg = f"{near(run_dir)} holds trials of an unknown job"
+        raise InputError(msg, "choose another folder with --run")
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(header, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

@@ -1,0 +1,57 @@
+"""Samplers by name: the calibrated one, and Optuna's own over the cost model's score."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.catalog.extras import install_command
+from autotune.domain.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from optuna.samplers import BaseSampler
+
+CALIBRATED = "calibrated"
+NSGA2_POPULATION = 20  # a default search of 40 trials then has a second generation
+SAMPLERS = (CALIBRATED, "tpe", "gp", "nsga2", "random")
+
+
+def check_sampler(name: str) -> None:
+    """Raise InputError for an unknown sampler, or one whose packages are not installed."""
+    if name not in SAMPLERS:
+        what = "sampler"
+        raise unknown(what, name, SAMPLERS, f"samplers: {', '.join(SAMPLERS)}")
+    if name == "gp":
+        absent = [package for package in ("scipy", "torch") if find_spec(package) is None]
+        if absent:
+            msg = f"--sampler gp needs {' and '.join(absent)}, which this installation lacks"
+            raise InputError(msg, f"{install_command('samplers')}; or take another sampler")
+
+
+def sampler_maker(name: str, seed: int) -> Callable[[int], BaseSampler]:
+    """Optuna's sampler for the n-th proposal.
+
+    Each proposal gets its own sampler, seeded by the search's seed and n: a resumed search then
+    proposes what the uninterrupted one would have, since the rest of a sampler's state is in the
+    study.
+    """
+
+    def make(number: int) -> BaseSampler:
+        from optuna.samplers import GPSampler, RandomSampler, TPESampler
+
+        from autotune.search.study.nsga2 import OrderedNSGAIISampler
+
+        own = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+        if name == "tpe":
+            return TPESampler(seed=own)
+        if name == "gp":
+            return GPSampler(seed=own)
+        if name == "nsga2":
+            return OrderedNSGAIISampler(seed=own, population_size=NSGA2_POPULATION)
+        return RandomSampler(seed=own)
+
+    return make

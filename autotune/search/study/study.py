@@ -1,0 +1,338 @@
+"""Exploring priced candidates as an Optuna study, with a record that outlives the process.
+
+The loop: ask the sampler, look the proposal up in the bill, write the record, tell the study.
+An infeasible candidate is a complete trial with positive constraints, never a failed one. A
+combination that is no candidate is told with the number of parameters by which it misses, and a
+repeat with what is known; neither counts as a trial.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.domain.errors import InputError
+from autotune.search.selection import Objective, score_name, scores, violations
+from autotune.search.study.axes import ParameterSpace
+from autotune.search.study.record import TrialLog, TrialRecord
+from autotune.search.study.samplers import CALIBRATED, check_sampler, sampler_maker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler
+    from optuna.study import Study
+    from optuna.trial import Trial
+
+    from autotune.cost.model import Bill
+
+ASKS_PER_TRIAL = 10  # proposals at most, repeats and invalid ones included, for each trial
+SLOW_ASKS_PER_TRIAL = 3  # for gp, whose proposals take half a second
+SPARE_ASKS = 100
+OTHER_SPACE = "resume with the space that the run was recorded with, or start a new run"
+FARTHEST = 1e6  # violations beyond this are cut: no sampler needs to tell them apart
+
+
+@dataclass(frozen=True, slots=True)
+class Exploration:
+    """What a search tried.
+
+    best: candidate of the best feasible trial; None when none is feasible.
+    tried: candidates of all trials, in order. resumed: records that were there before.
+    """
+
+    best: int | None
+    tried: tuple[int, ...]
+    records: tuple[TrialRecord, ...]
+    resumed: int
+    score: str
+    sampler: str
+    stopped_because: str
+
+    @property
+    def trials(self) -> int:
+        """Distinct candidates that were evaluated."""
+        return len(self.tried)
+
+
+def explore(  # noqa: PLR0913 - what a search is, each named
+    bill: Bill,
+    *,
+    objective: Objective = "cost",
+    sampler: str = CALIBRATED,
+    trials: int = 40,
+    seed: int = 0,
+    run_dir: Path | None = None,
+    storage: str | None = None,
+    study_name: str = "autotune",
+    job_key: str = "",
+    resume: bool = False,
+    on_trial: Callable[[TrialRecord], None] | None = None,
+) -> Exploration:
+    """Try up to `trials` distinct candidates, proposed by a sampler and scored by the bill.
+
+    With a run folder, every finished trial is on the disk before `on_trial` hears of it, and
+    `resume` goes on after the last one. The same seed gives the same trials, resumed or not.
+    Raises InputError for an unknown sampler, a folder or storage of another job, or one that
+    cannot be opened.
+    """
+    check_sampler(sampler)
+    search = _Search(bill, objective, sampler, seed)
+    if run_dir is None:
+        return search.run(_Places(None, storage, study_name, job_key), trials, resume, on_trial)
+    header = {"job_key": job_key, "score": search.score}
+    with TrialLog(run_dir, header, resume=resume) as log:
+        places = _Places(log, storage, study_name, job_key)
+        return search.run(places, trials, resume, on_trial)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where a search is kept."""
+
+    log: TrialLog | None
+    storage: str | None
+    study_name: str
+    job_key: str
+
+    def study(self, *, resume: bool) -> Study:
+        from autotune.search.study.storage import open_study
+
+        return open_study(
+            run_dir=self.log.path.parent if self.log else None,
+            storage=self.storage,
+            name=self.study_name,
+            job_key=self.job_key,
+            resume=resume,
+        )
+
+
+class _Search:
+    """The candidates as parameters, and what a proposal is worth."""
+
+    def __init__(self, bill: Bill, objective: Objective, sampler: str, seed: int) -> None:
+        self.bill = bill
+        self.objective: Objective = objective
+        self.sampler = sampler
+        self.seed = seed
+        self.score = score_name(bill, objective)
+        self.space = ParameterSpace(bill.candidates)
+        self.values = scores(bill, objective)
+        self.memory, self.disk = violations(bill)
+        finite = self.values[np.isfinite(self.values)]
+        self.worst = float(finite.max(initial=0.0))
+
+    def run(
+        self,
+        places: _Places,
+        trials: int,
+        resume: bool,  # noqa: FBT001 - internal
+        on_trial: Callable[[TrialRecord], None] | None,
+    ) -> Exploration:
+        """Ask and tell until enough candidates were tried, or nothing new comes."""
+        study = places.study(resume=resume)
+        distributions = self._distributions()
+        records = self._restore(study, places.log, distributions)
+        resumed = len(records)
+        tried = {self._candidate(record): record for record in records if record.kind == "trial"}
+        failed = sum(record.kind == "failed" for record in records)
+        next_sampler = self._sampler_maker(distributions)
+        most_asks = self._most_asks(trials)
+        why = f"all {trials} trials were made"
+        while len(tried) < trials:
+            if len(tried) + failed >= len(self.bill):
+                why = "every candidate was tried"
+                break
+            if len(records) >= most_asks:
+                why = "the sampler repeats itself"
+                break
+            study.sampler = next_sampler(len(records))
+            trial = study.ask(distributions)
+            record = self._judge(dict(trial.params), len(records), tried)
+            record = _with_state(record, study, trial)
+            if places.log:
+                places.log.append(record)
+            records.append(record)
+            _tell(study, trial, record)
+            if record.kind == "trial":
+                tried[self._candidate(record)] = record
+            failed += record.kind == "failed"
+            if on_trial is not None:
+                on_trial(record)
+            if record.kind == "repeat" and self.sampler == CALIBRATED:
+                why = "everything worth trying was tried"
+                break
+        return self._result(tried, records, resumed, why)
+
+    def _result(
+        self, tried: dict[int, TrialRecord], records: list[TrialRecord], resumed: int, why: str
+    ) -> Exploration:
+        fitting = [index for index, record in tried.items() if record.fits]
+        best = min(fitting, key=lambda i: (self.values[i], self.bill.duration_s[i]), default=None)
+        return Exploration(
+            best=best,
+            tried=tuple(tried),
+            records=tuple(records),
+            resumed=resumed,
+            score=self.score,
+            sampler=self.sampler,
+            stopped_because=why,
+        )
+
+    def _most_asks(self, trials: int) -> int:
+        each = SLOW_ASKS_PER_TRIAL if self.sampler == "gp" else ASKS_PER_TRIAL
+        return each * trials + SPARE_ASKS
+
+    def _distributions(self) -> dict[str, BaseDistribution]:
+        """The fixed superset of every parameter's values."""
+        from optuna.distributions import CategoricalDistribution, IntDistribution
+
+        return {
+            axis.name: IntDistribution(0, len(axis.values) - 1)
+            if axis.ordinal
+            else CategoricalDistribution(axis.values)
+            for axis in self.space.axes
+        }
+
+    def _sampler_maker(
+        self, distributions: dict[str, BaseDistribution]
+    ) -> Callable[[int], BaseSampler]:
+        if self.sampler != CALIBRATED:
+            return sampler_maker(self.sampler, self.seed)
+        from autotune.search.billed import BilledCandidates
+        from autotune.search.study.calibrated import CalibratedSampler
+
+        priced = BilledCandidates(self.bill, self.space, self.objective)
+        calibrated = CalibratedSampler(priced, distributions)
+        return lambda _number: calibrated
+
+    def _candidate(self, record: TrialRecord) -> int:
+        """The candidate of a recorded trial. Raises InputError when this space has none."""
+        try:
+            found = self.space.find(record.params)
+        except (KeyError, ValueError):
+            found = None
+        if found is None or self._config_text(found) != record.config:
+            msg = f"trial {record.number} of the record is no candidate of this search space"
+            raise InputError(msg, OTHER_SPACE)
+        return found
+
+    def _config_text(self, index: int) -> str:
+        return self.bill.candidates.config(index).key
+
+    def _judge(
+        self, params: dict[str, Any], number: int, tried: dict[int, TrialRecord]
+    ) -> TrialRecord:
+        """What a proposal is worth."""
+        index = self.space.find(params)
+        if index is None:
+            away = self.space.distance(params)
+            return TrialRecord(
+                number, "invalid", params, self.worst,
+                {"memory": float(away), "disk": float(away)},  # every trial has the same names
+                fits=False,
+                reason=f"no candidate: {away} to change", sampler=self.sampler,
+            )  # fmt: skip
+        value = float(self.values[index])
+        memory, disk = float(self.memory[index]), float(self.disk[index])
+        offer, config = self.bill.candidates.offer(index).label, self._config_text(index)
+        if not np.isfinite([value, memory, disk]).all():
+            return TrialRecord(
+                number, "failed", params, None, {}, fits=False,
+                reason="the cost model gave no finite figure", offer=offer, config=config,
+                sampler=self.sampler,
+            )  # fmt: skip
+        constraints = {"memory": min(memory, FARTHEST), "disk": min(disk, FARTHEST)}
+        fits = memory <= 0 and disk <= 0
+        reason = "fits" if fits else "memory" if memory > 0 else "disk"
+        return TrialRecord(
+            number, "repeat" if index in tried else "trial", params, value, constraints,
+            fits=fits, reason=reason, offer=offer, config=config, sampler=self.sampler,
+        )  # fmt: skip
+
+    def _restore(
+        self, study: Study, log: TrialLog | None, distributions: dict[str, BaseDistribution]
+    ) -> list[TrialRecord]:
+        """Bring record and study to the same trials; the record is what counts."""
+        from optuna.trial import TrialState
+
+        known: dict[int, TrialRecord] = {}
+        for trial in study.get_trials(deepcopy=False):
+            if not trial.state.is_finished():
+                study.tell(trial.number, state=TrialState.FAIL)  # its process died before the end
+            elif "record" in trial.user_attrs:
+                record = TrialRecord.of(trial.user_attrs["record"])
+                known[record.number] = record
+        if log is None:
+            return [known[number] for number in sorted(known)]
+        for record in log.records:
+            if record.number not in known:
+                _add(study, record, distributions)
+        last = max((record.number for record in log.records), default=-1)
+        for number in sorted(known):
+            if number > last:
+                log.append(known[number])
+        return list(log.records)
+
+
+def _with_state(record: TrialRecord, study: Study, trial: Trial) -> TrialRecord:
+    """The record with the counters that some samplers keep on a trial (nsga2's generation)."""
+    attrs = study.get_trials(deepcopy=False)[trial.number].system_attrs
+    state = {key: value for key, value in attrs.items() if isinstance(value, int)}
+    return replace(record, sampler_state=state)
+
+
+def _attrs(record: TrialRecord) -> dict[str, Any]:
+    """What Optuna's own tools show; some of them do not know constraints yet."""
+    learned: dict[str, Any] = {"measured": record.measured} if record.measured else {}
+    if record.noise:
+        learned["noise"] = record.noise
+    if record.oom:
+        learned["oom"] = True
+    if record.disturbed:
+        learned["disturbed"] = True
+    if record.withdrawn:
+        learned["withdrawn"] = True
+    seen = {"fits": record.fits, "reason": record.reason}
+    seen |= {"offer": record.offer, "config": record.config}
+    return {**seen, "record": asdict(record), **learned}
+
+
+def _tell(study: Study, trial: Trial, record: TrialRecord) -> None:
+    """Finish a trial of the study with what the record says."""
+    from optuna.trial import TrialState
+
+    for name, violation in record.constraints.items():
+        trial.set_constraint(name, violation)
+    for name, value in _attrs(record).items():
+        trial.set_user_attr(name, value)
+    if record.value is None:
+        study.tell(trial, state=TrialState.FAIL)
+    else:
+        study.tell(trial, record.value)
+
+
+def _add(study: Study, record: TrialRecord, distributions: dict[str, BaseDistribution]) -> None:
+    """Put a recorded trial into a study that has not heard of it."""
+    from optuna.trial import TrialState, create_trial
+
+    known = set(record.params) == set(distributions)
+    try:
+        study.add_trial(
+            create_trial(
+                state=TrialState.COMPLETE if record.value is not None else TrialState.FAIL,
+                value=record.value,
+                params=record.params,
+                distributions=distributions if known else {},
+                user_attrs=_attrs(record),
+                system_attrs=dict(record.sampler_state),
+                constraints=record.constraints,
+            )
+        )
+    except ValueError:
+        msg = f"trial {record.number} of the record is not of this search space"
+        raise InputError(msg, OTHER_SPACE) from None

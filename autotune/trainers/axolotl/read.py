@@ -1,0 +1,323 @@
+"""axolotl's YAML: read, and each knob spelled as it does.
+
+Source: the pydantic schema and trainer builder of axolotl 0.19.0 (utils/schemas, core/builders).
+Values may be left out or null; `auto` counts as not stated.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.domain.errors import InputError
+from autotune.domain.typed.values import shown
+from autotune.trainers.axolotl.plugins import read_plugins, spell_kernels
+from autotune.trainers.hf.read import (
+    FSDP_OFFLOADS,
+    HF_DEFAULTS,
+    read_attention,
+    read_base,
+    read_checkpointing,
+    read_compile,
+    read_evaluation,
+    read_grouping,
+    read_length_of_run,
+    read_loading,
+    read_optimizer,
+    read_precision,
+    read_saving,
+)
+from autotune.trainers.hf.spell import spell_argument
+from autotune.trainers.parsed import Imported, Keys
+from autotune.trainers.unknown_keys import leave_rest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.domain.config import KnobValue
+    from autotune.trainers.dialect import Changes, Target
+
+_EPOCHS, _LENGTH, _RANK, _ALPHA = 1.0, 512, 8, 16  # where the file states none
+_OLD_ATTENTION = {
+    "flash_attention": "flash_attention_2", "sdp_attention": "sdpa", "eager_attention": "eager",
+}  # fmt: skip
+_CHECKPOINTING = "gradient_checkpointing"
+
+
+class Axolotl:
+    """axolotl's own file."""
+
+    name = "axolotl"
+    title = "axolotl's YAML"
+
+    def read(self, values: Mapping[str, Any], name: str) -> Imported:
+        """The job that the file states. Raises InputError for a value of the wrong kind."""
+        keys = Keys(values, name)
+        defaults = {**HF_DEFAULTS, "micro_batch_size": 1}
+        made = Imported(self.name, defaults=defaults)
+        model = keys.word("base_model")
+        if model is not None:
+            made.values["model"] = model
+        _read_batch(keys, made)
+        read_length_of_run(keys, made, _EPOCHS)
+        _read_method(keys, made)
+        _read_data(keys, made)
+        read_precision(keys, made)
+        _read_attention(keys, made)
+        read_loading(keys, made)
+        _read_saving(keys, made)
+        read_compile(keys, made)
+        read_optimizer(keys, made, "optimizer")
+        read_grouping(keys, made)
+        _read_checkpointing(keys, made)
+        _read_evaluation(keys, made)
+        _read_sharding(keys, made)
+        read_plugins(keys, made)
+        leave_rest(keys, made)
+        return made
+
+    def spell(self, knob: str, value: KnobValue, target: Target) -> Changes | str:
+        """The keys that say it; most are TrainingArguments'."""
+        own = _SPELLINGS.get(knob)
+        return own(value, target) if own else spell_argument(knob, value, target)
+
+
+def _read_batch(keys: Keys, made: Imported) -> None:
+    """batch_size is the total of one device's step, an older way to say the accumulation."""
+    micro = keys.whole("micro_batch_size", low=1)
+    steps = keys.whole("gradient_accumulation_steps", low=1)
+    total = keys.whole("batch_size", low=1)
+    if micro is None:
+        made.note("micro_batch_size", 1, "not in the file; axolotl's default")
+    made.knobs["micro_batch_size"] = micro or 1
+    if steps is None and total is not None:
+        if total % (micro or 1):
+            msg = f"{keys.name}: batch_size {total} is no multiple of micro_batch_size {micro or 1}"
+            raise InputError(msg, "state gradient_accumulation_steps instead of batch_size")
+        steps = total // (micro or 1)
+    elif steps is not None and total is not None and total != steps * (micro or 1):
+        msg = (
+            f"{keys.name}: batch_size is {total}, but micro_batch_size {micro or 1} x "
+            f"gradient_accumulation_steps {steps} is {steps * (micro or 1)}"
+        )
+        raise InputError(msg, "leave batch_size out")
+    if steps is None:
+        made.note("gradient_accumulation_steps", 1, "not in the file; axolotl's default")
+    made.knobs["gradient_accumulation_steps"] = steps or 1
+
+
+def _read_method(keys: Keys, made: Imported) -> None:
+    adapter = keys.word("adapter")
+    base = read_base(keys, dtype=False)
+    rank = keys.whole("lora_r", low=1)
+    alpha, dropout = keys.number("lora_alpha"), keys.number("lora_dropout")
+    targets, linear = keys.words("lora_target_modules"), keys.switch("lora_target_linear")
+    if adapter is None:
+        made.part("method", kind="full", base=base)
+        return
+    if adapter not in {"lora", "qlora"}:
+        msg = f"{keys.name}: adapter is {shown(adapter)}; lora, qlora or none can be priced"
+        raise InputError(msg, "leave adapter out for full fine-tuning")
+    if adapter == "qlora" and base != "nf4":
+        msg = f"{keys.name}: adapter is qlora, which needs load_in_4bit: true"
+        raise InputError(msg, "axolotl refuses it too; write adapter: lora for a 16-bit base")
+    if rank is None:
+        made.note("method.rank", _RANK, "not in the file; the recipes' value is counted")
+    made.part(
+        "method", kind="lora", base=base or "16bit", rank=rank or _RANK, alpha=alpha or _ALPHA,
+        dropout=dropout, targets=["all-linear"] if linear else targets,
+    )  # fmt: skip
+
+
+def _read_data(keys: Keys, made: Imported) -> None:
+    length = keys.whole("sequence_len", low=1)
+    if length is None:
+        made.note("data.max_length", _LENGTH, "sequence_len is not in the file; axolotl's default")
+    packing, padded = keys.switch("sample_packing"), keys.switch("pad_to_sequence_len")
+    if packing is not None:
+        made.knobs["packing"] = "on" if packing else "off"
+    padding = None if padded is None else ("max_length" if padded else "longest")
+    made.part("data", max_length=length or _LENGTH, padding=padding)
+
+
+def _read_attention(keys: Keys, made: Imported) -> None:
+    read_attention(keys, made, "attn_implementation")
+    for name, kernel in _OLD_ATTENTION.items():
+        wanted = keys.switch(name)
+        stated = made.knobs.get("attention")
+        if wanted and stated not in {None, kernel}:
+            msg = f"{keys.name}: {name} is true, but the attention is {stated} by another key"
+            raise InputError(msg, "keep one of them")
+        if wanted:
+            made.knobs["attention"] = kernel
+
+
+def _read_saving(keys: Keys, made: Imported) -> None:
+    """Without save_steps and saves_per_epoch a checkpoint is saved once an epoch."""
+    often = keys.number("saves_per_epoch")
+    read_saving(keys, made)
+    if often and "checkpoint_every_steps" in made.knobs:
+        msg = f"{keys.name}: saves_per_epoch and save_steps are both stated"
+        raise InputError(msg, "axolotl takes one of them")
+    _keep_saves_of_the_best(keys, made)
+    if often:
+        made.saves_per_epoch = often
+    elif "checkpoint_every_steps" not in made.knobs:
+        made.saves_per_epoch = 1.0
+
+
+def _keep_saves_of_the_best(keys: Keys, made: Imported) -> None:
+    """Saves that meet the evaluations: axolotl then loads the best at the end without being asked.
+
+    Source: axolotl core/builders/base.py: load_best_model_at_end is on where it is not switched
+    off, there are rows to evaluate, and save_steps is a multiple of eval_steps.
+    """
+    every, evaluated = made.knobs.get("checkpoint_every_steps"), keys.number("eval_steps")
+    share, off = keys.at("val_set_size"), keys.at("load_best_model_at_end") is False
+    tested = bool(keys.at("test_datasets")) or (isinstance(share, int | float) and share > 0)
+    if not every or not evaluated or not tested or off or evaluated < 1:
+        return
+    if int(every) % int(evaluated) == 0:
+        why = "saves meet the evaluations, so axolotl loads the best checkpoint at the end"
+        made.keep("checkpoint_every_steps", "save_steps", int(every), why)
+
+
+def _read_checkpointing(keys: Keys, made: Imported) -> None:
+    """`offload` and `offload_disk` are values that no knob has."""
+    stated = keys.get(_CHECKPOINTING)
+    if isinstance(stated, str) and stated.startswith(("offload", "unsloth")):
+        made.knobs["activation_checkpointing"] = "full"
+        why = "counted as plain checkpointing"
+        if stated == "unsloth":
+            why += "; axolotl 0.19 and later refuse it"
+        made.keep("activation_checkpointing", _CHECKPOINTING, stated, why)
+        if stated == "offload":
+            made.knobs["offload"] = "activations"
+        return
+    read_checkpointing(keys, made)
+
+
+def _read_evaluation(keys: Keys, made: Imported) -> None:
+    often, share = keys.number("evals_per_epoch"), keys.number("val_set_size")
+    read_evaluation(keys, made)
+    batch = keys.whole("eval_batch_size", low=1)
+    if share or "evaluation" in made.values:
+        made.values.setdefault("evaluation", {})
+        made.part("evaluation", batch_size=batch)
+    if often:
+        made.note("evals_per_epoch", f"{often:g}", "counted as one evaluation, at the end")
+
+
+def _read_sharding(keys: Keys, made: Imported) -> None:
+    deepspeed = keys.get("deepspeed")
+    if isinstance(deepspeed, str) and deepspeed:
+        word = deepspeed.casefold()
+        made.defaults["sharding"] = "zero3" if "zero3" in word else "zero2"
+        why = f"counted as {made.defaults['sharding']} by its name, if the file itself is not found"
+        made.note("deepspeed", shown(deepspeed), why)
+    elif keys.get("fsdp_config") or keys.get("fsdp"):
+        made.knobs["sharding"] = "fsdp"
+
+
+def _saving(value: KnobValue, target: Target) -> Changes:
+    """saves_per_epoch and save_steps exclude each other."""
+    changes: Changes = {**target.gone("saves_per_epoch"), "save_steps": value}
+    if target.has("save_strategy"):
+        changes["save_strategy"] = "steps"
+    return changes
+
+
+def _attention(value: KnobValue, target: Target) -> Changes:
+    gone = target.gone(*_OLD_ATTENTION)
+    if not target.has("attn_implementation") and _named(value) in gone:
+        others = {key: item for key, item in gone.items() if key != _named(value)}
+        return {_named(value): True, **others}
+    return {**gone, "attn_implementation": value}
+
+
+def _named(value: KnobValue) -> str:
+    return next((name for name, kernel in _OLD_ATTENTION.items() if kernel == value), "")
+
+
+def _checkpointing(value: KnobValue, target: Target) -> Changes:
+    changes: Changes = {_CHECKPOINTING: value == "full"}
+    if value == "none":
+        return {**changes, **target.gone(f"{_CHECKPOINTING}_kwargs")}
+    if not target.has(f"{_CHECKPOINTING}_kwargs"):
+        changes[f"{_CHECKPOINTING}_kwargs"] = {"use_reentrant": False}
+    return changes
+
+
+def _packing(value: KnobValue, target: Target) -> Changes:
+    stated = value == "on" or target.has("sample_packing")
+    return {"sample_packing": value == "on"} if stated else {}
+
+
+def _precision(value: KnobValue, target: Target) -> Changes | str:
+    """fp8 stands beside bf16, which everything but its products runs in."""
+    if value == "fp8":
+        return {**target.gone("fp16"), "bf16": True, "fp8": True}
+    gone = target.gone("fp8")
+    spelled = spell_argument("precision", value, target)
+    return spelled if isinstance(spelled, str) else {**gone, **spelled}
+
+
+def _offload(value: KnobValue, target: Target) -> Changes | str:
+    changes = target.gone("activation_offloading", *(f"fsdp_config.{n}" for n in FSDP_OFFLOADS))
+    if value == "activations":
+        return {**changes, "activation_offloading": True}
+    if value == "all":
+        return {**changes, "fsdp_config.offload_params": True}
+    if value == "optimizer":
+        return "its deepspeed: json says so: zero_optimization.offload_optimizer.device: cpu"
+    return changes
+
+
+def _grouping(value: KnobValue, _: Target) -> Changes:
+    return {"group_by_length": value == "on"}
+
+
+def _accumulation(value: KnobValue, target: Target) -> Changes:
+    return {**target.gone("batch_size"), "gradient_accumulation_steps": value}
+
+
+def _micro(value: KnobValue, target: Target) -> Changes:
+    changes: Changes = {**target.gone("batch_size"), "micro_batch_size": value}
+    if target.has("batch_size") and not target.has("gradient_accumulation_steps"):
+        changes["gradient_accumulation_steps"] = target.config.gradient_accumulation_steps
+    return changes
+
+
+def _sharding(value: KnobValue, target: Target) -> Changes | str:
+    """Another kind of sharding needs settings of its own, which the user's files hold."""
+    changes = target.gone("deepspeed") if value not in {"zero2", "zero3"} else {}
+    if value != "fsdp":
+        return {**changes, **target.gone("fsdp", "fsdp_config", "fsdp_version")}
+    if target.config.optimizer == "adamw_bnb_8bit":
+        return "axolotl refuses adamw_bnb_8bit under FSDP2: choose another of the two"
+    settings = {
+        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "reshard_after_forward": True,
+        "state_dict_type": "SHARDED_STATE_DICT",
+    }  # fmt: skip
+    return {**changes, "fsdp_version": 2, "fsdp_config": settings}
+
+
+def _zero(value: KnobValue, target: Target) -> Changes | str:
+    if value in {"zero2", "zero3"}:
+        return f"set deepspeed: to your {value} json, such as deepspeed_configs/{value}.json"
+    return _sharding(value, target)
+
+
+_SPELLINGS = {
+    "micro_batch_size": _micro,
+    "gradient_accumulation_steps": _accumulation,
+    "checkpoint_every_steps": _saving,
+    "attention": _attention,
+    "activation_checkpointing": _checkpointing,
+    "packing": _packing,
+    "length_grouping": _grouping,
+    "optimizer": lambda value, _: {"optimizer": value},
+    "sharding": _zero,
+    "kernels": spell_kernels,
+    "precision": _precision,
+    "offload": _offload,
+}

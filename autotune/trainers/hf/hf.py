@@ -1,0 +1,82 @@
+"""The plain Hugging Face Trainer: training_args.json, train.py, accelerate.yaml, run.sh."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from autotune.domain.answer.recommendation import Decisive
+from autotune.trainers.format import Export
+from autotune.trainers.hf.arguments import training_arguments
+from autotune.trainers.hf.launch import accelerate_yaml
+from autotune.trainers.hf.notes import shared_notes
+from autotune.trainers.hf.script import prepare_py, train_py
+from autotune.trainers.launch.run_script import input_files, prepares, run_sh
+from autotune.trainers.versions import (
+    ACTIVATION_CHECKPOINTING,
+    check_installed,
+    check_known,
+    show,
+)
+
+if TYPE_CHECKING:
+    from autotune.domain.job import Job
+    from autotune.trainers.format import Plan
+    from autotune.trainers.versions import Version
+
+LEARNING_RATE = 5e-5  # default of TrainingArguments, transformers 4.57 to 5.23
+
+
+class HuggingFace:
+    """transformers.Trainer; a version after @ is the version of transformers."""
+
+    name = "hf"
+
+    def plan_versions(self, job: Job, version: Version | None) -> tuple[Version, Version | None]:
+        """The stated transformers version, or the software profile's."""
+        if version:
+            check_known("transformers", version)
+        check_installed("transformers", version or job.software.transformers)
+        return version or job.software.transformers, job.software.trl
+
+    def write(self, plan: Plan) -> Export:
+        """The files, and what Trainer cannot say."""
+        arguments = training_arguments(plan, LEARNING_RATE)
+        files = {
+            "training_args.json": json.dumps(arguments, indent=2) + "\n",
+            "train.py": train_py(plan, "hf.py.txt"),
+            "accelerate.yaml": accelerate_yaml(plan),
+        }
+        if prepares(plan):
+            files["prepare.py"] = prepare_py(plan, mask_prompt=False)
+        files |= {"run.sh": run_sh(plan, files, ()), **input_files(plan)}
+        return Export(files, tuple(shared_notes(plan, LEARNING_RATE) + _notes(plan)))
+
+
+def _notes(plan: Plan) -> list[str]:
+    notes = []
+    if plan.config.packing == "on":
+        notes.append(
+            "Trainer has no packing: exported without it, so steps, time and memory will differ;"
+            " export to trl instead",
+        )
+    if plan.config.offload == "activations" and plan.transformers < ACTIVATION_CHECKPOINTING:
+        notes.append(
+            Decisive(
+                f"transformers {show(plan.transformers)} does not offload activations:"
+                f" {show(ACTIVATION_CHECKPOINTING)} does, or export to trl"
+            )
+        )
+    if plan.config.kernels == "chunked_loss":
+        notes.append(
+            Decisive(
+                "Trainer's loss holds all logits, and kernels chunked_loss was priced without"
+                " them: export to trl instead"
+            )
+        )
+    if plan.job.software.loss == "chunked":
+        notes.append(
+            "the software profile's loss never holds all logits, but Trainer's does: expect more"
+            " memory than predicted; export to trl instead",
+        )
+    return notes

@@ -1,0 +1,331 @@
+"""Arguments of transformers' Trainer and TRL's SFTTrainer -> the job they state.
+
+Also the part that LLaMA-Factory, Unsloth and axolotl take over from TrainingArguments. All
+spellings since transformers 4.40 are read. Source: training_args.py of transformers 4.57.6 to
+5.23.0, sft_config.py and model_config.py of trl 1.0 to 1.16.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.trainers.parsed import Imported, Keys
+from autotune.trainers.schema import schema_of
+from autotune.trainers.unknown_keys import leave_rest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.domain.config import KnobValue
+
+# What TrainingArguments does where nothing is stated. Absent: depends on the model or the device,
+# or keeps every checkpoint.
+HF_DEFAULTS: dict[str, KnobValue] = {
+    "micro_batch_size": 8, "gradient_accumulation_steps": 1, "num_dataloader_workers": 0,
+    "prefetch_factor": 2, "pin_memory": True, "checkpoint_every_steps": 500, "compile": "off",
+    "activation_checkpointing": "none", "optimizer": "adamw_torch_fused", "packing": "off",
+    "length_grouping": "off", "adapter_dtype": "fp32", "kernels": "none",
+    "offload": "none",
+}  # fmt: skip
+TRL_DEFAULTS: dict[str, KnobValue] = {
+    **HF_DEFAULTS, "precision": "bf16", "activation_checkpointing": "full",
+}  # fmt: skip
+EPOCHS = 3.0  # num_train_epochs of TrainingArguments
+TRL_MAX_LENGTH = 1024  # max_length of SFTConfig
+
+MICRO = ("per_device_train_batch_size", "per_gpu_train_batch_size")
+ACCUMULATION = ("gradient_accumulation_steps",)
+MAX_LENGTH = ("max_length", "max_seq_length", "model_max_length")
+CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")
+OPTIMIZERS = {
+    "adamw_torch_fused": "adamw_torch_fused", "adamw_torch": "adamw_torch",
+    "adamw_bnb_8bit": "adamw_bnb_8bit", "adamw_8bit": "adamw_bnb_8bit",
+    "paged_adamw_8bit": "paged_adamw_8bit", "adamw_hf": "adamw_torch",
+    "adamw_apex_fused": "adamw_torch_fused",
+}  # fmt: skip
+ATTENTION = {
+    "eager": "eager", "sdpa": "sdpa", "flash_attention_2": "flash_attention_2",
+    "fa2": "flash_attention_2", "flash_attention_3": "flash_attention_3",
+}  # fmt: skip
+FSDP_OFFLOADS = ("cpu_offload", "offload_params", "fsdp_offload_params")
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
+_DTYPES = {
+    "float32": "32bit", "fp32": "32bit", "float16": "16bit", "fp16": "16bit", "half": "16bit",
+    "bfloat16": "16bit", "bf16": "16bit",
+}  # fmt: skip
+
+
+def read_arguments(values: Mapping[str, Any], name: str, trainer: str) -> Imported:
+    """The job of a mapping of arguments; `trainer` is hf or trl.
+
+    Raises InputError for a value of the wrong kind, or two spellings that differ.
+    """
+    keys = Keys(values, name)
+    made = Imported(trainer, defaults=dict(TRL_DEFAULTS if trainer == "trl" else HF_DEFAULTS))
+    read_batch(keys, made)
+    read_length_of_run(keys, made, EPOCHS)
+    read_model(keys, made)
+    read_adapter(keys, made)
+    length = keys.whole(*MAX_LENGTH, low=1)
+    if length is None and trainer == "trl":
+        length = TRL_MAX_LENGTH
+        made.note(
+            "data.max_length", length, "not in the file; SFTConfig's default, which cuts rows"
+        )
+    made.part("data", max_length=length)
+    read_precision(keys, made)
+    read_attention(keys, made, "attn_implementation", "model_init_kwargs.attn_implementation")
+    if keys.get("fsdp"):
+        made.knobs["sharding"] = "fsdp"
+    keys.get("fsdp_config")
+    keys.get("deepspeed")
+    read_shared(keys, made)
+    packing = keys.switch("packing")
+    if packing is not None:
+        made.knobs["packing"] = "on" if packing else "off"
+    leave_rest(keys, made)
+    return made
+
+
+def read_shared(keys: Keys, made: Imported) -> None:
+    """What every trainer on top of TrainingArguments spells as it does."""
+    liger = keys.switch("use_liger_kernel", "enable_liger_kernel")
+    if liger is not None:
+        made.knobs["kernels"] = "liger" if liger else "none"
+    read_loading(keys, made)
+    read_saving(keys, made)
+    read_compile(keys, made)
+    read_optimizer(keys, made, "optim")
+    read_grouping(keys, made)
+    read_checkpointing(keys, made)
+    read_evaluation(keys, made)
+
+
+def read_batch(keys: Keys, made: Imported) -> None:
+    """Micro-batch and accumulation; the trainer's default where one is not stated."""
+    for knob, names in (("micro_batch_size", MICRO), ("gradient_accumulation_steps", ACCUMULATION)):
+        stated = keys.get(*names)
+        if stated == "auto":
+            made.note(names[0], "auto", "the trainer's default is counted")
+            continue
+        value = keys.whole(*names, low=1)
+        if value is None:
+            why = f"{names[0]} is not in the file; the trainer's default"
+            made.note(knob, made.defaults[knob], why)
+        else:
+            made.knobs[knob] = value
+
+
+def read_length_of_run(keys: Keys, made: Imported, default: float) -> None:
+    """Epochs, or steps where they are stated: max_steps wins, as in the Trainer."""
+    steps = keys.whole("max_steps", low=-1)
+    epochs = keys.number("num_train_epochs", "num_epochs")
+    if steps is not None and steps > 0:
+        made.part("train", steps=steps)
+        return
+    if epochs is None:
+        epochs = default
+        made.note("train.epochs", f"{epochs:g}", "not in the file; the trainer's default")
+    if epochs > 0:
+        made.part("train", epochs=epochs)
+
+
+def read_model(keys: Keys, made: Imported) -> None:
+    """The model's name, if the file holds it."""
+    name = keys.word("model_name_or_path", "model_name", "model_id", "model")
+    if name is not None:
+        made.values["model"] = name
+
+
+def read_base(keys: Keys, *, dtype: bool = True) -> str | None:
+    """How the base is stored: nf4, int8, 16bit or 32bit; None where nothing is stated."""
+    bits = keys.whole("quantization_bit")
+    four = keys.switch("load_in_4bit", "model_init_kwargs.load_in_4bit")
+    eight = keys.switch("load_in_8bit", "model_init_kwargs.load_in_8bit")
+    keys.get("bnb_4bit_quant_type")
+    if four or bits == 4:  # noqa: PLR2004
+        return "nf4"
+    if eight or bits == 8:  # noqa: PLR2004
+        return "int8"
+    if not dtype:
+        return None
+    text = keys.get(
+        "dtype", "torch_dtype", "model_init_kwargs.dtype", "model_init_kwargs.torch_dtype"
+    )
+    return _DTYPES.get(text.removeprefix("torch.")) if isinstance(text, str) else None
+
+
+def read_adapter(keys: Keys, made: Imported) -> None:
+    """LoRA of TRL's ModelConfig or PEFT's LoraConfig; full only where the file says so."""
+    rank = keys.whole("lora_r", "lora_rank", low=1)
+    alpha = keys.number("lora_alpha")
+    dropout = keys.number("lora_dropout")
+    targets = keys.words("lora_target_modules", "lora_target")
+    peft = keys.switch("use_peft", "use_lora")
+    base = read_base(keys)
+    stated = {"rank": rank, "alpha": alpha, "dropout": dropout}
+    if peft or (peft is None and (rank is not None or targets)):
+        if made.trainer == "trl":
+            fill_adapter(made, stated)
+        made.peft_targets = targets is None
+        made.part("method", kind="lora", base=base, **stated, targets=all_linear(targets))
+    elif peft is False:
+        made.part("method", kind="full", base=base)
+    else:
+        made.part("method", base=base)
+
+
+def fill_adapter(made: Imported, stated: dict[str, Any]) -> None:
+    """The adapter's size where the file does not state it: the trainer's own default."""
+    for part, key in (("rank", "lora_r"), ("alpha", "lora_alpha"), ("dropout", "lora_dropout")):
+        if stated[part] is None:
+            schema = schema_of(made.trainer)
+            stated[part] = schema.default(key)
+            why = f"{key} is not in the file; the default of {schema.newest}"
+            made.note(f"method.{part}", f"{stated[part]:g}", why)
+
+
+def all_linear(targets: list[str] | None) -> list[str] | None:
+    """`all` of LLaMA-Factory is PEFT's all-linear."""
+    return ["all-linear"] if targets in (["all"], ["all-linear"]) else targets
+
+
+def read_precision(keys: Keys, made: Imported) -> None:
+    """bf16, fp16, tf32 and LLaMA-Factory's pure_bf16 as the compute dtype."""
+    bf16, fp16, tf32 = keys.switch("bf16", "pure_bf16"), keys.switch("fp16"), keys.switch("tf32")
+    if bf16 and fp16:
+        from autotune.domain.errors import InputError
+
+        msg = f"{keys.name}: bf16 and fp16 are both true"
+        raise InputError(msg, "one of them must be false")
+    plain = keys.switch("bfloat16"), keys.switch("float16")  # axolotl: without mixed precision
+    made.mixed = bool(bf16 or fp16) and not any(plain) and keys.switch("pure_bf16") is not True
+    if keys.switch("fp8"):
+        made.knobs["precision"] = "fp8"
+    elif any(plain):
+        made.knobs["precision"] = "bf16" if plain[0] else "fp16"
+    elif bf16 or fp16:
+        made.knobs["precision"] = "bf16" if bf16 else "fp16"
+    elif bf16 is False and made.values.get("method", {}).get("base") == "32bit":
+        made.knobs["precision"] = "tf32" if tf32 else "fp32"
+    elif bf16 is False:
+        made.defaults.pop("precision", None)
+
+
+def read_attention(keys: Keys, made: Imported, *names: str) -> None:
+    """The attention kernel."""
+    stated = keys.word(*names)
+    if stated is None or stated == "auto":
+        return
+    if stated in ATTENTION:
+        made.knobs["attention"] = ATTENTION[stated]
+    else:
+        made.keep("attention", names[0], stated, "no such kernel here; counted as the default")
+
+
+def read_loading(keys: Keys, made: Imported) -> None:
+    """Data loader: workers, prefetch, pinned memory."""
+    for knob, name, low in (
+        ("num_dataloader_workers", "dataloader_num_workers", 0),
+        ("prefetch_factor", "dataloader_prefetch_factor", 1),
+    ):
+        value = keys.whole(name, low=low)
+        if value is not None:
+            made.knobs[knob] = value
+    pin = keys.switch("dataloader_pin_memory")
+    if pin is not None:
+        made.knobs["pin_memory"] = pin
+    keys.get("dataloader_persistent_workers")
+
+
+def read_saving(keys: Keys, made: Imported) -> None:
+    """How often a checkpoint is saved: in steps, an epoch, or never."""
+    strategy = keys.word("save_strategy")
+    every = keys.number("save_steps")
+    limit = keys.whole("save_total_limit")
+    if limit:
+        made.knobs["save_total_limit"] = limit
+    if keys.switch("load_best_model_at_end"):
+        why = "saves must meet the evaluations where the best is loaded at the end"
+        made.keep("checkpoint_every_steps", "load_best_model_at_end", "true", why)
+    if strategy == "epoch":
+        made.saves_per_epoch = 1.0
+    elif strategy in {"no", "best"}:
+        why = "counted as a save every 500 steps; a run without saves loses all when it is stopped"
+        made.note("save_strategy", strategy, why)
+    elif every is not None and every >= 1:
+        made.knobs["checkpoint_every_steps"] = int(every)
+    elif every:
+        why = "a share of all steps; counted as a save every 500 steps"
+        made.note("save_steps", f"{every:g}", why)
+
+
+def read_compile(keys: Keys, made: Imported) -> None:
+    """torch.compile; a mode switches it on by itself."""
+    wanted, mode = keys.switch("torch_compile"), keys.word("torch_compile_mode")
+    keys.get("torch_compile_backend")
+    if mode is not None and wanted is not False and mode not in COMPILE_MODES:
+        made.keep("compile", "torch_compile_mode", mode, "counted as mode default")
+        made.knobs["compile"] = "default"
+    elif wanted or (mode is not None and wanted is None):
+        made.knobs["compile"] = mode or "default"
+    elif wanted is False:
+        made.knobs["compile"] = "off"
+
+
+def read_optimizer(keys: Keys, made: Imported, name: str) -> None:
+    """The optimizer; one that has no knob stays, and is counted as the default."""
+    stated = keys.word(name)
+    if stated is None:
+        return
+    if stated in OPTIMIZERS:
+        made.knobs["optimizer"] = OPTIMIZERS[stated]
+    else:
+        made.keep("optimizer", name, stated, "priced as adamw_torch_fused, which it is not")
+
+
+def read_grouping(keys: Keys, made: Imported) -> None:
+    """Rows of similar length in one batch, in the old and the new spelling."""
+    strategy = keys.word("train_sampling_strategy")
+    grouped = keys.switch("group_by_length")
+    if strategy is not None:
+        grouped = strategy == "group_by_length"
+    if grouped is not None:
+        made.knobs["length_grouping"] = "on" if grouped else "off"
+
+
+def read_checkpointing(keys: Keys, made: Imported) -> None:
+    """Activation checkpointing, under both of its names."""
+    wanted = keys.switch(*CHECKPOINTING)
+    for name in CHECKPOINTING:
+        keys.get(f"{name}_kwargs")
+    if wanted is not None:
+        made.knobs["activation_checkpointing"] = "full" if wanted else "none"
+    read_offload(keys, made)
+
+
+def read_offload(keys: Keys, made: Imported) -> None:
+    """Checkpoints, or FSDP's shards, in the host's memory."""
+    away = keys.switch("activation_offloading") or any(
+        keys.switch(f"{name}_kwargs.offload") for name in CHECKPOINTING
+    )
+    if away and made.meaning.get("activation_checkpointing") == "full":
+        made.knobs["offload"] = "activations"
+    elif away:
+        why = "counted without: only what checkpointed layers keep can be priced"
+        made.note("activation_offloading", "true", why)
+    if any(keys.switch(f"fsdp_config.{name}") for name in FSDP_OFFLOADS):
+        made.knobs["offload"] = "all"
+
+
+def read_evaluation(keys: Keys, made: Imported) -> None:
+    """Evaluations; how many rows they read is in no trainer's arguments."""
+    strategy = keys.word("eval_strategy", "evaluation_strategy")
+    every = keys.number("eval_steps")
+    batch = keys.whole("per_device_eval_batch_size", "per_gpu_eval_batch_size", low=1)
+    keys.get("do_eval")
+    keys.get("do_train")
+    if strategy in {"steps", "epoch"} or (strategy is None and every):
+        whole = int(every) if every and every >= 1 and strategy != "epoch" else None
+        made.part("evaluation", every_steps=whole, batch_size=batch)
+        made.values.setdefault("evaluation", {})

@@ -1,0 +1,246 @@
+"""Each knob in the words of TrainingArguments, in the spelling of the version that will run.
+
+axolotl, LLaMA-Factory and Unsloth take most of these keys over; their own files name the rest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.trainers.hf.read import CHECKPOINTING, MICRO, read_arguments
+from autotune.trainers.versions import ACTIVATION_CHECKPOINTING, SAMPLING_STRATEGY, show
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from autotune.domain.config import KnobValue
+    from autotune.trainers.dialect import Changes, Target
+    from autotune.trainers.parsed import Imported
+
+STAGE_OF = {"zero2": 2, "zero3": 3}
+LAUNCHER = "the launcher decides it: accelerate.yaml, written beside the file, says how"
+
+
+def spell_argument(knob: str, value: KnobValue, target: Target) -> Changes | str:
+    """The TrainingArguments that say a knob's value, or why they cannot."""
+    changes = _SPELLINGS[knob](value, target)
+    inside = _inside_deepspeed(knob, value, target)
+    return {**changes, **inside} if inside and isinstance(changes, dict) else inside or changes
+
+
+def _inside_deepspeed(knob: str, value: KnobValue, target: Target) -> Changes:
+    """What a DeepSpeed config that stands in the arguments says of it as a number; not `auto`."""
+    config = target.values.get("deepspeed")
+    if not isinstance(config, dict):
+        return {}
+    counts = {
+        "micro_batch_size": "train_micro_batch_size_per_gpu",
+        "gradient_accumulation_steps": "gradient_accumulation_steps",
+    }
+    if knob in counts and isinstance(config.get(counts[knob]), int):
+        return {f"deepspeed.{counts[knob]}": value}
+    zero = config.get("zero_optimization")
+    if knob == "sharding" and value in STAGE_OF and isinstance(zero, dict) and "stage" in zero:
+        return {"deepspeed.zero_optimization.stage": STAGE_OF[str(value)]}
+    return {}
+
+
+def _plain(*names: str) -> Callable[[KnobValue, Target], Changes | str]:
+    return lambda value, target: {target.first(*names): value}
+
+
+def _micro(value: KnobValue, target: Target) -> Changes:
+    """per_gpu_ left transformers with 5.0."""
+    return {**target.gone(MICRO[1]), MICRO[0]: value}
+
+
+def _workers(value: KnobValue, target: Target) -> Changes:
+    """Without workers, a prefetch factor or persistent workers are refused."""
+    changes: Changes = {"dataloader_num_workers": value}
+    if value == 0:
+        changes |= target.gone("dataloader_prefetch_factor", "dataloader_persistent_workers")
+    return changes
+
+
+def _prefetch(value: KnobValue, target: Target) -> Changes:
+    if target.config.num_dataloader_workers == 0:
+        return target.gone("dataloader_prefetch_factor")
+    return {"dataloader_prefetch_factor": value}
+
+
+def _saving(value: KnobValue, target: Target) -> Changes:
+    """By steps is the trainer's own default."""
+    stated = {"save_strategy": "steps"} if target.has("save_strategy") else {}
+    return {**stated, "save_steps": value}
+
+
+def spell_compile(value: KnobValue, target: Target) -> Changes:
+    """Mode and backend switch compilation on by themselves, so off takes them away."""
+    if value == "off":
+        gone = target.gone("torch_compile_mode", "torch_compile_backend")
+        return {"torch_compile": False, **gone}
+    changes: Changes = {"torch_compile": True}
+    if value != "default" or target.has("torch_compile_mode"):
+        changes["torch_compile_mode"] = value
+    return changes
+
+
+def spell_precision(value: KnobValue, target: Target) -> Changes | str:
+    """bf16 and fp16 exclude each other; tf32 has no meaning in 16 bits."""
+    changes: Changes = {}
+    if value == "fp8":
+        return LAUNCHER
+    if value == "bf16" and target.values.get("bf16") == "auto":
+        return changes
+    for name in ("bf16", "fp16"):
+        if value == name or target.has(name):
+            changes[name] = value == name
+    changes |= target.gone("pure_bf16")
+    if value in {"tf32", "fp32"}:
+        changes |= {"bf16": False, "fp16": False}
+        if value == "tf32" or target.has("tf32"):
+            changes["tf32"] = value == "tf32"
+    return changes
+
+
+def _checkpointing(value: KnobValue, target: Target) -> Changes:
+    new, old = CHECKPOINTING
+    wanted = new if target.transformers >= ACTIVATION_CHECKPOINTING else old
+    name = old if target.has(old) and not target.has(new) else wanted
+    changes: Changes = {name: value == "full"}
+    if value == "none":
+        return {**changes, **target.gone(f"{new}_kwargs", f"{old}_kwargs")}
+    if not target.has(f"{name}_kwargs") and target.syntax not in {"args", "shell"}:
+        changes[f"{name}_kwargs"] = {"use_reentrant": False}
+    return changes
+
+
+def _attention(value: KnobValue, target: Target) -> Changes | str:
+    for name in ("attn_implementation", "model_init_kwargs.attn_implementation"):
+        if target.has(name):
+            return {name: value}
+    if target.has("model_init_kwargs"):
+        return {"model_init_kwargs.attn_implementation": value}
+    if target.has("model_name_or_path"):
+        return {"attn_implementation": value}
+    return "the file does not load the model: give attn_implementation where it is loaded"
+
+
+def _sharding(value: KnobValue, target: Target) -> Changes | str:
+    changes: Changes = {}
+    if value in STAGE_OF and target.has("deepspeed"):
+        return changes  # that file says it, and is given back as well
+    if value not in STAGE_OF:
+        changes |= target.gone("deepspeed")
+    if value != "fsdp":
+        changes |= target.gone("fsdp", "fsdp_config")
+    return changes or LAUNCHER
+
+
+def _adapter_dtype(value: KnobValue, _: Target) -> Changes | str:
+    return f"no argument of the trainer says that adapters are stored in {value}"
+
+
+def _packing(value: KnobValue, target: Target) -> Changes:
+    return {"packing": value == "on"} if value == "on" or target.has("packing") else {}
+
+
+def _grouping(value: KnobValue, target: Target) -> Changes:
+    """group_by_length became train_sampling_strategy with transformers 5.2."""
+    new, old = "train_sampling_strategy", "group_by_length"
+    if target.transformers < SAMPLING_STRATEGY:
+        return {**target.gone(new), old: value == "on"}
+    return {**target.gone(old), new: "group_by_length" if value == "on" else "random"}
+
+
+def _scope(value: KnobValue, _: Target) -> Changes | str:
+    return {} if value == "model" else LAUNCHER
+
+
+def _kernels(value: KnobValue, target: Target) -> Changes | str:
+    if value == "chunked_loss":
+        return "its loss holds all logits; that of TRL's SFTTrainer from 1.9 on does not"
+    name = "use_liger_kernel"
+    return {name: value == "liger"} if value == "liger" or target.has(name) else {}
+
+
+def _offload(value: KnobValue, target: Target) -> Changes | str:
+    """Activations by the checkpoints' own keywords; what is sharded by the launcher."""
+    new, old = CHECKPOINTING
+    changes = target.gone("activation_offloading", "fsdp_config.cpu_offload")
+    changes |= target.gone(f"{new}_kwargs.offload", "deepspeed.zero_optimization.offload_optimizer")
+    if value == "none":
+        return changes
+    if value == "activations" and target.transformers >= ACTIVATION_CHECKPOINTING:
+        name = old if target.has(old) and not target.has(new) else new
+        return {**changes, f"{name}_kwargs.offload": True}
+    if value == "activations":
+        return f"transformers from {show(ACTIVATION_CHECKPOINTING)} on can; TRL can before"
+    return LAUNCHER
+
+
+_SPELLINGS: dict[str, Callable[[KnobValue, Target], Changes | str]] = {
+    "micro_batch_size": _micro,
+    "gradient_accumulation_steps": _plain("gradient_accumulation_steps"),
+    "num_dataloader_workers": _workers,
+    "prefetch_factor": _prefetch,
+    "pin_memory": _plain("dataloader_pin_memory"),
+    "checkpoint_every_steps": _saving,
+    "save_total_limit": _plain("save_total_limit"),
+    "compile": spell_compile,
+    "compile_scope": _scope,
+    "precision": spell_precision,
+    "activation_checkpointing": _checkpointing,
+    "attention": _attention,
+    "optimizer": _plain("optim"),
+    "sharding": _sharding,
+    "adapter_dtype": _adapter_dtype,
+    "packing": _packing,
+    "length_grouping": _grouping,
+    "kernels": _kernels,
+    "offload": _offload,
+}
+
+
+class HfArguments:
+    """Arguments of transformers' Trainer."""
+
+    name = "hf"
+    title = "TrainingArguments"
+
+    def read(self, values: Mapping[str, Any], name: str) -> Imported:
+        """The job that the arguments state."""
+        return read_arguments(values, name, self.name)
+
+    def spell(self, knob: str, value: KnobValue, target: Target) -> Changes | str:
+        """The arguments that say it; Trainer has no packing."""
+        if knob == "packing":
+            return target.gone("packing") or "Trainer has no packing"
+        return spell_argument(knob, value, target)
+
+
+class TrlArguments:
+    """Arguments of TRL's SFTConfig, alone or beside its ModelConfig."""
+
+    name = "trl"
+    title = "SFTConfig"
+
+    def read(self, values: Mapping[str, Any], name: str) -> Imported:
+        """The job that the arguments state."""
+        return read_arguments(values, name, self.name)
+
+    def spell(self, knob: str, value: KnobValue, target: Target) -> Changes | str:
+        """The arguments that say it."""
+        if (
+            knob == "attention"
+            and target.syntax in {"json", "yaml"}
+            and not target.has("attn_implementation")
+        ):
+            return {"model_init_kwargs.attn_implementation": value}
+        if (knob, value) == ("kernels", "chunked_loss"):
+            return "from TRL 1.9 on its loss is chunked without an argument"
+        old = target.transformers < ACTIVATION_CHECKPOINTING
+        if (knob, value) == ("offload", "activations") and old:
+            return {"activation_offloading": True}
+        return spell_argument(knob, value, target)

@@ -1,0 +1,131 @@
+"""TRL's SFTTrainer: sft_config.json, train.py, accelerate.yaml, run.sh."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from autotune.cost.time.data import MOST_PROCESSES
+from autotune.domain.config import FLASH
+from autotune.domain.errors import InputError
+from autotune.trainers.format import Export
+from autotune.trainers.hf.arguments import training_arguments
+from autotune.trainers.hf.launch import accelerate_yaml
+from autotune.trainers.hf.notes import shared_notes
+from autotune.trainers.hf.precision import weights_dtype
+from autotune.trainers.hf.script import prepare_py, train_py
+from autotune.trainers.launch.run_script import input_files, prepares, run_sh
+from autotune.trainers.versions import (
+    ACTIVATION_CHECKPOINTING,
+    KNOWN,
+    TRL_CHUNKED_LOSS,
+    check_installed,
+    check_known,
+    newer_note,
+    show,
+)
+
+if TYPE_CHECKING:
+    from autotune.domain.job import Job
+    from autotune.trainers.format import Plan
+    from autotune.trainers.versions import Version
+
+LEARNING_RATE = 2e-5  # default of SFTConfig, trl 1.0 to 1.16
+
+
+class Trl:
+    """trl.SFTTrainer; a version after @ is TRL's, transformers is the software profile's."""
+
+    name = "trl"
+
+    def plan_versions(self, job: Job, version: Version | None) -> tuple[Version, Version | None]:
+        """The profile's transformers, and the stated or the profile's TRL."""
+        trl = version or job.software.trl
+        if trl is None:
+            msg = f'the software profile "{job.software.name}" has no TRL'
+            raise InputError(msg, "name the version that will run, as in trl@1.16.0")
+        if version:
+            check_known("trl", version)
+        check_installed("trl", trl)
+        check_installed("transformers", job.software.transformers)
+        return job.software.transformers, trl
+
+    def write(self, plan: Plan) -> Export:
+        """The files, and what SFTTrainer cannot say."""
+        arguments = {**training_arguments(plan, LEARNING_RATE), **_sft(plan)}
+        files = {
+            "sft_config.json": json.dumps(arguments, indent=2) + "\n",
+            "train.py": train_py(plan, "trl.py.txt"),
+            "accelerate.yaml": accelerate_yaml(plan),
+        }
+        if prepares(plan):
+            files["prepare.py"] = prepare_py(plan, mask_prompt=True)
+        files |= {"run.sh": run_sh(plan, files, ("trl", "datasets")), **input_files(plan)}
+        return Export(files, tuple(shared_notes(plan, LEARNING_RATE) + _notes(plan)))
+
+
+def _sft(plan: Plan) -> dict[str, object]:
+    """Arguments that SFTConfig adds; its own defaults truncate at 1024 and load in fp32."""
+    job, packing = plan.job, plan.config.packing == "on"
+    arguments: dict[str, object] = {
+        "max_length": job.max_length,
+        "packing": packing,
+        "padding_free": False,
+        "dataset_text_field": "text",
+        "model_init_kwargs": {
+            "dtype": weights_dtype(plan),
+            "attn_implementation": plan.config.attention,
+        },
+    }
+    if plan.config.offload == "activations" and plan.transformers < ACTIVATION_CHECKPOINTING:
+        arguments["activation_offloading"] = True  # else the checkpoints say it
+    if packing:
+        arguments["packing_strategy"] = "bfd"
+        arguments["eval_packing"] = False
+    elif job.padding == "max_length":
+        # rows are cut at max_length, so its first multiple is the only length a batch can have
+        arguments["pad_to_multiple_of"] = job.max_length
+    processes = min(plan.offer.host.cores, MOST_PROCESSES)
+    if processes > 1:  # TRL tokenises in one process unless told; the bill counts on the cores
+        arguments["dataset_num_proc"] = processes
+    return arguments
+
+
+def _notes(plan: Plan) -> list[str]:
+    trl = plan.trl or KNOWN["trl"][1]
+    notes = [*newer_note("trl", trl)]
+    notes += _packing_notes(plan)
+    loss = plan.job.software.running(plan.config.kernels).loss
+    chunked = loss in {"chunked", "fused", "liger"}
+    if plan.config.kernels == "chunked_loss":
+        notes.append(f"kernels chunked_loss: the loss of TRL {show(trl)} is chunked by itself")
+    if trl >= TRL_CHUNKED_LOSS and not chunked:
+        notes.append(
+            f"TRL {show(trl)} computes the loss in chunks, but the software profile's loss holds"
+            " all logits: expect less memory than predicted",
+        )
+    if trl < TRL_CHUNKED_LOSS and loss == "chunked":
+        notes.append(
+            f"TRL {show(trl)} holds all logits, but the software profile's loss does not: expect"
+            " more memory than predicted",
+        )
+    if plan.config.sharding == "zero3" and plan.job.method.is_lora and not plan.quantized:
+        notes.append("under ZeRO-3 SFTTrainer keeps adapters in the dtype of the base weights")
+    return notes
+
+
+def _packing_notes(plan: Plan) -> list[str]:
+    if plan.config.packing != "on":
+        return []
+    notes = [
+        (
+            "with packing a batch holds packed sequences: each step sees more rows than the global"
+            " batch says, and the steps of an epoch follow from the data"
+        ),
+    ]
+    if plan.config.attention not in FLASH:
+        notes.append(
+            f"packing without flash attention ({plan.config.attention}): TRL warns that rows of one"
+            " sequence may see each other",
+        )
+    return notes

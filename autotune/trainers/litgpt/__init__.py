@@ -1,0 +1,1 @@
+"""litgpt room."""

@@ -1,0 +1,1 @@
+"""llamafactory room."""

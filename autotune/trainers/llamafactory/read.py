@@ -1,0 +1,137 @@
+"""LLaMA-Factory's YAML: its own keys beside TrainingArguments, whose spelling it takes over.
+
+Source: hparams/{model,data,finetuning,training}_args.py of llamafactory 0.9.5.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.domain.errors import InputError
+from autotune.domain.typed.values import shown
+from autotune.trainers.hf.read import (
+    EPOCHS,
+    HF_DEFAULTS,
+    all_linear,
+    read_base,
+    read_batch,
+    read_length_of_run,
+    read_model,
+    read_precision,
+    read_shared,
+)
+from autotune.trainers.hf.spell import spell_argument
+from autotune.trainers.parsed import Imported, Keys
+from autotune.trainers.unknown_keys import leave_rest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.domain.config import KnobValue
+    from autotune.trainers.dialect import Changes, Target
+
+_CUTOFF, _RANK = 2048, 8  # cutoff_len and lora_rank where the file states none
+_ATTENTION = {"disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2"}
+_OFF = "disable_gradient_checkpointing"
+_LIGER = "enable_liger_kernel"
+
+
+class LlamaFactory:
+    """LLaMA-Factory's own file."""
+
+    name = "llamafactory"
+    title = "LLaMA-Factory's YAML"
+
+    def read(self, values: Mapping[str, Any], name: str) -> Imported:
+        """The job that the file states. Raises InputError for a value of the wrong kind."""
+        keys = Keys(values, name)
+        made = Imported(self.name, defaults={**HF_DEFAULTS, "activation_checkpointing": "full"})
+        _read_stage(keys)
+        read_model(keys, made)
+        read_batch(keys, made)
+        read_length_of_run(keys, made, EPOCHS)
+        _read_method(keys, made)
+        _read_data(keys, made)
+        read_precision(keys, made)
+        _read_attention(keys, made)
+        read_shared(keys, made)
+        off = keys.switch(_OFF)
+        keys.get("use_reentrant_gc")
+        if off is not None:
+            made.knobs["activation_checkpointing"] = "none" if off else "full"
+        if keys.values.get("val_size"):
+            keys.get("val_size")
+            made.values.setdefault("evaluation", {})
+        leave_rest(keys, made)
+        return made
+
+    def spell(self, knob: str, value: KnobValue, target: Target) -> Changes | str:
+        """The keys that say it; most are TrainingArguments'."""
+        if knob == "attention":
+            word = next((k for k, v in _ATTENTION.items() if v == value), None)
+            return {"flash_attn": word} if word else "its flash_attn takes fa2, sdpa and disabled"
+        if knob == "activation_checkpointing":
+            return {**target.gone("gradient_checkpointing"), _OFF: value == "none"}
+        if knob == "kernels" and value != "chunked_loss":
+            stated = target.gone("use_liger_kernel")
+            return {**stated, _LIGER: True} if value == "liger" else {**stated, **_off(target)}
+        if knob == "precision" and value == "fp8":
+            return {**target.gone("fp16", "pure_bf16"), "bf16": True, "fp8": True}
+        if knob == "precision" and target.has("pure_bf16") and value == "bf16":
+            return {}
+        return spell_argument(knob, value, target)
+
+
+def _off(target: Target) -> Changes:
+    return {_LIGER: False} if target.has(_LIGER) else {}
+
+
+def _read_stage(keys: Keys) -> None:
+    stage = keys.word("stage")
+    if stage not in {None, "sft", "pt"}:
+        msg = f"{keys.name}: stage is {shown(stage)}; sft and pt can be priced"
+        raise InputError(msg, "reward models and preference training run other steps")
+
+
+def _read_method(keys: Keys, made: Imported) -> None:
+    kind = keys.word("finetuning_type") or "lora"
+    base = read_base(keys)
+    rank, alpha = keys.whole("lora_rank", low=1), keys.number("lora_alpha")
+    dropout, targets = keys.number("lora_dropout"), keys.words("lora_target")
+    if kind == "full":
+        made.part("method", kind="full", base=base)
+        return
+    if kind != "lora":
+        msg = f"{keys.name}: finetuning_type is {shown(kind)}; lora and full can be priced"
+        raise InputError(msg)
+    if rank is None:
+        made.note("method.rank", _RANK, "lora_rank is not in the file; LLaMA-Factory's default")
+    rank = rank or _RANK
+    made.part(
+        "method", kind="lora", base=base or "16bit", rank=rank, alpha=alpha or 2.0 * rank,
+        dropout=dropout or 0.0, targets=all_linear(targets or ["all"]),
+    )  # fmt: skip
+
+
+def _read_data(keys: Keys, made: Imported) -> None:
+    length = keys.whole("cutoff_len", low=1)
+    if length is None:
+        why = "cutoff_len is not in the file; LLaMA-Factory's default"
+        made.note("data.max_length", _CUTOFF, why)
+    packing, neat = keys.switch("packing"), keys.switch("neat_packing")
+    if packing is not None or neat is not None:
+        made.knobs["packing"] = "on" if packing or neat else "off"
+    made.part(
+        "data", max_length=length or _CUTOFF, pretokenized=keys.word("tokenized_path") and True
+    )
+
+
+def _read_attention(keys: Keys, made: Imported) -> None:
+    stated = keys.get("flash_attn")
+    word = "disabled" if stated is False else stated
+    if word in (None, "auto"):
+        return
+    if isinstance(word, str) and word in _ATTENTION:
+        made.knobs["attention"] = _ATTENTION[word]
+    else:
+        made.keep("attention", "flash_attn", stated, "no such kernel here; counted as the default")

@@ -1,0 +1,210 @@
+"""A trainer's own file, read: the job it states, the config it runs, and what was not understood.
+
+`Keys` hands out the values of a file one key at a time, checked, and remembers which were asked
+for; what nobody asked for is listed to the user as left alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from autotune.domain.errors import InputError
+from autotune.domain.job import Assumption, Beside
+from autotune.domain.typed.values import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.domain.config import KnobValue
+
+_ON = {"true", "yes", "on", "1"}
+_OFF = {"false", "no", "off", "0"}
+_MOST = 10**12
+
+
+@dataclass(slots=True)
+class Imported:
+    """What a trainer's file says, in the words of a job file.
+
+    `values` holds parts of a job file (model, method, data, train, evaluation); `knobs` what the
+    file states; `defaults` what this trainer does where it states nothing. `kept` names knobs whose
+    stated value has no counterpart here: they are never written back.
+    """
+
+    trainer: str
+    values: dict[str, Any] = field(default_factory=dict)
+    knobs: dict[str, KnobValue] = field(default_factory=dict)
+    defaults: dict[str, KnobValue] = field(default_factory=dict)
+    devices: int | None = None
+    global_batch: int | None = None  # where the format states the total itself
+    saves_per_epoch: float | None = None
+    datasets: tuple[str, ...] = ()  # that the file names, by hub id or the trainer's own name
+    peft_targets: bool = False  # the adapter's modules are left to PEFT, which goes by the model
+    kept: set[str] = field(default_factory=set)
+    asked: set[str] = field(default_factory=set)  # keys that decide something here
+    mixed: bool = False  # the file asks for mixed precision
+    misspelt: dict[str, str] = field(default_factory=dict)  # unknown key -> the one it may mean
+    notes: list[Assumption] = field(default_factory=list)
+    beside: list[Beside] = field(default_factory=list)  # what completed it
+
+    @property
+    def meaning(self) -> dict[str, KnobValue]:
+        """Every knob that the file states or that its trainer has a default for."""
+        return {**self.defaults, **self.knobs}
+
+    def part(self, section: str, **stated: object) -> None:
+        """Add what is stated (not None) to a section of the job."""
+        found = {key: value for key, value in stated.items() if value is not None}
+        if found:
+            self.values.setdefault(section, {}).update(found)
+
+    def note(self, key: str, value: object, why: str) -> None:
+        """Say what was guessed, kept or left out."""
+        self.notes.append(Assumption(key, str(value), why))
+
+    def keep(self, knob: str, key: str, value: object, why: str) -> None:
+        """A stated value that no knob has: it stays in the file, and is counted as `why` says."""
+        self.kept.add(knob)
+        self.note(key, f"{shown(value)}, left as it is", why)
+
+    def batch_on(self, devices: int) -> int:
+        """The global batch on that many devices, as the trainer forms it."""
+        if self.global_batch is not None:
+            return self.global_batch
+        meaning = self.meaning
+        split = int(meaning["micro_batch_size"]) * int(meaning["gradient_accumulation_steps"])
+        return split * devices
+
+
+class Keys:
+    """The keys of one file; every getter takes all spellings of one setting."""
+
+    def __init__(self, values: Mapping[str, Any], name: str) -> None:
+        """Wrap a mapping; dotted names reach into the mappings inside it."""
+        self.values = values
+        self.name = name
+        self._used: set[str] = set()
+
+    def get(self, *names: str) -> Any:  # noqa: ANN401
+        """The value of the first spelling that is stated. Raises InputError where two differ."""
+        found = [(name, self.at(name)) for name in names]
+        stated = [(name, value) for name, value in found if value is not None]
+        self._used.update(names)
+        if not stated:
+            return None
+        name, value = stated[0]
+        for other, again in stated[1:]:
+            if again != value:
+                msg = f"{self.name}: {name} is {shown(value)}, but {other} is {shown(again)}"
+                raise InputError(msg, "they are two spellings of one setting: keep one")
+        return value
+
+    def spelled(self, *names: str) -> str | None:
+        """The spelling that the file uses, if it states the setting."""
+        return next((name for name in names if self.at(name) is not None), None)
+
+    def whole(self, *names: str, low: int = 0) -> int | None:
+        """A whole number from `low` on."""
+        value = self.get(*names)
+        if value is None:
+            return None
+        number = _number(value)
+        if number is None or number != int(number) or not low <= number <= _MOST:
+            raise self._wrong(names, value, f"must be a whole number from {low} on")
+        return int(number)
+
+    def number(self, *names: str, low: float = 0.0) -> float | None:
+        """A finite number from `low` on."""
+        value = self.get(*names)
+        if value is None:
+            return None
+        number = _number(value)
+        if number is None or not low <= number <= _MOST:
+            raise self._wrong(names, value, f"must be a number from {low:g} on")
+        return number
+
+    def switch(self, *names: str) -> bool | None:
+        """True or false; `auto` is as if nothing were stated."""
+        value = self.get(*names)
+        if value is None or isinstance(value, bool):
+            return value
+        word = str(value).strip().casefold()
+        if word in _ON | _OFF:
+            return word in _ON
+        if word in {"auto", ""}:
+            return None
+        raise self._wrong(names, value, "must be true or false")
+
+    def word(self, *names: str) -> str | None:
+        """Text; empty text is as if nothing were stated."""
+        value = self.get(*names)
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise self._wrong(names, value, "must be text")
+        return value.strip() or None
+
+    def words(self, *names: str) -> list[str] | None:
+        """A list of names, or one text with commas."""
+        value = self.get(*names)
+        if value is None:
+            return None
+        items = value.replace(",", " ").split() if isinstance(value, str) else value
+        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+            raise self._wrong(names, value, "must be a list of names")
+        return items or None
+
+    def mapping(self, *names: str) -> dict[str, Any]:
+        """A mapping; empty where nothing is stated."""
+        value = self.get(*names)
+        if value is None or value == "":
+            return {}
+        if not isinstance(value, dict):
+            raise self._wrong(names, value, "must be a mapping of keys")
+        return value
+
+    def unused(self) -> list[str]:
+        """Stated keys that nobody asked for; dotted, in a mapping of which others were read."""
+        found = []
+        for key, value in self.values.items():
+            if key in self._used or value in ("", None):
+                continue
+            if not isinstance(value, dict) or not self._reads_inside(key):
+                found.append(key)
+                continue
+            inner = (f"{key}.{name}" for name, held in value.items() if held not in ("", None))
+            found += [n for n in inner if n not in self._used and not self._reads_inside(n)]
+        return found
+
+    @property
+    def asked(self) -> set[str]:
+        """Every spelling that was asked for."""
+        return set(self._used)
+
+    def _reads_inside(self, dotted: str) -> bool:
+        return any(name.startswith(f"{dotted}.") for name in self._used)
+
+    def at(self, dotted: str) -> Any:  # noqa: ANN401
+        """What stands at a dotted name, asked for or not; None where nothing does."""
+        value: Any = self.values
+        for part in dotted.split("."):
+            if not isinstance(value, dict):
+                return None
+            value = value.get(part)
+        return value
+
+    def _wrong(self, names: tuple[str, ...], value: object, must: str) -> InputError:
+        key = self.spelled(*names) or names[0]
+        return InputError(f"{self.name}: {key} is {shown(value)}; it {must}")
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value.replace("_", "")) if isinstance(value, str) else float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,250 @@
+"""The user's own file back, with only the changed keys changed.
+
+A knob is written when the pick's value differs from what the file means (what it states, or its
+trainer's default). Everything else in the text stays byte for byte. Before anything is returned the
+new text is read again: it must parse to the old mapping with exactly those changes, and state the
+same global batch, length, method and epochs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.domain.config import KNOBS
+from autotune.domain.errors import InputError
+from autotune.domain.typed.values import shown
+from autotune.trainers.detect import DIALECTS
+from autotune.trainers.dialect import GONE, Target
+from autotune.trainers.syntax.command_line import parse_command, rewrite_command
+from autotune.trainers.syntax.python_source import parse_script, rewrite_script
+from autotune.trainers.syntax.rewrite import (
+    changed_values,
+    renamed_yaml,
+    rewrite_json,
+    rewrite_yaml,
+)
+from autotune.trainers.syntax.shell_file import parse_shell, rewrite_shell
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.domain.config import Config
+    from autotune.domain.job import Origin
+    from autotune.trainers.dialect import Changes
+    from autotune.trainers.parsed import Imported
+    from autotune.trainers.versions import Version
+
+COMMAND_FILE = "command.sh"
+_SAME_AS_DEFAULT = {  # where none is stated
+    "attention": ("sdpa",), "sharding": ("none", "ddp"), "compile_scope": ("model",),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The new text under the file's own name, the difference, and what it cannot say."""
+
+    name: str
+    text: str
+    diff: str
+    changes: Changes
+    notes: tuple[str, ...]
+
+
+def give_back(
+    origin: Origin,
+    values: Mapping[str, Any],
+    made: Imported,
+    config: Config,
+    transformers: Version,
+    devices: int,
+) -> Returned:
+    """The file of `origin` with `config` in it.
+
+    Args:
+        origin: the user's file as it was read.
+        values: its mapping, read safely.
+        made: what it means.
+        config: one value for every knob.
+        transformers: the version whose spelling is written.
+        devices: how many will run it.
+
+    Raises:
+        InputError: the text cannot be changed without changing something else as well.
+    """
+    name = Path(origin.path).name or COMMAND_FILE
+    windows = _ends_lines_with_crlf(origin.text)
+    origin = replace(origin, text=origin.text.replace("\r\n", "\n")) if windows else origin
+    target = Target(values, config, transformers, origin.syntax, devices)
+    changes, instead, notes = _changes(origin, made, target)
+    try:
+        text = _rewritten(origin, changes, instead, name)
+    except InputError:
+        raise
+    except Exception as error:  # a layout that the parser's positions do not describe
+        msg = f"{name} cannot be changed where it stands: {type(error).__name__}"
+        raise InputError(msg, _OTHERWISE) from error
+    _check(origin, text, values, changes, made, devices, name)
+    diff = "".join(
+        difflib.unified_diff(
+            _lines(origin.text), _lines(text), f"a/{name}", f"b/{name}", lineterm="\n"
+        )
+    )
+    text = text.replace("\n", "\r\n") if windows else text
+    return Returned(name, text, diff, changes, tuple(notes))
+
+
+def _ends_lines_with_crlf(text: str) -> bool:
+    """Whether every line ends as on Windows: positions in a text are of one kind of line end."""
+    return 0 < text.count("\n") == text.count("\r\n")
+
+
+def _lines(text: str) -> list[str]:
+    """Lines as a difference holds them, so that `patch` can apply it."""
+    *lines, last = text.split("\n")
+    rest = [f"{last}\n\\ No newline at end of file\n"] if last else []
+    return [line + "\n" for line in lines] + rest
+
+
+def _changes(
+    origin: Origin, made: Imported, target: Target
+) -> tuple[Changes, dict[str, str], list[str]]:
+    """The keys to change, which of them takes the place of another, and what cannot be said."""
+    dialect, meaning = DIALECTS[origin.trainer], made.meaning
+    computed = set(_computed(origin))
+    changes: Changes = {}
+    instead: dict[str, str] = {}
+    notes: list[str] = []
+    for knob in KNOBS:
+        value = getattr(target.config, knob)
+        if meaning.get(knob) == value:
+            continue
+        if knob not in meaning and value in _SAME_AS_DEFAULT.get(knob, ()):
+            continue
+        if knob in made.kept:
+            notes.append(f"{knob} {_text(value)}: the file's own setting was left as it is")
+            continue
+        spelled = dialect.spell(knob, value, target)
+        if isinstance(spelled, str):
+            notes.append(f"{dialect.title} cannot say {knob} {_text(value)}: {spelled}")
+        elif computed & {key.split(".")[0] for key in spelled}:
+            notes.append(f"{knob} {_text(value)}: the file computes it; set it there yourself")
+        else:
+            changes |= spelled
+            instead |= _in_place_of(spelled, target)
+    notes += [
+        f"{name} {_text(value)}: not in the file; state it where the run is started"
+        for name, value in target.config.extra
+    ]
+    changes = {key: v for key, v in changes.items() if not _is_so(target.values, key, v)}
+    return changes, {old: new for old, new in instead.items() if new in changes}, notes
+
+
+def _in_place_of(spelled: Changes, target: Target) -> dict[str, str]:
+    """The key that goes and the one that is new, where one knob has both: one line of the file."""
+    gone = [key for key, value in spelled.items() if value is GONE and "." not in key]
+    new = [
+        key
+        for key, value in spelled.items()
+        if value is not GONE and "." not in key and not target.has(key)
+    ]
+    old = [key for key in gone if not isinstance(target.values.get(key), dict | list)]
+    return {old[0]: new[0]} if old and new else {}
+
+
+def _computed(origin: Origin) -> list[str]:
+    if origin.syntax != "python":
+        return []
+    return parse_script(origin.text, Path(origin.path).name).computed
+
+
+def _text(value: object) -> str:
+    return json.dumps(value).strip('"')
+
+
+def _is_so(values: Mapping[str, Any], dotted: str, value: object) -> bool:
+    """Whether the file says that already."""
+    found: Any = values
+    for part in dotted.split("."):
+        if not isinstance(found, dict) or part not in found:
+            return value is GONE
+        found = found[part]
+    return type(found) is type(value) and bool(found == value)
+
+
+def _rewritten(origin: Origin, changes: Changes, instead: Mapping[str, str], name: str) -> str:
+    if not changes:
+        return origin.text
+    if origin.syntax == "python":
+        return rewrite_script(origin.text, changes, name)
+    if origin.syntax == "shell":
+        return rewrite_shell(origin.text, changes, name)
+    if origin.syntax == "args":
+        return rewrite_command(origin.text, changes)
+    if origin.syntax == "json":
+        return rewrite_json(origin.text, changes)
+    left = {key: value for key, value in changes.items() if key not in instead}
+    return rewrite_yaml(renamed_yaml(origin.text, instead), left)
+
+
+def _values_of(syntax: str, text: str, name: str) -> dict[str, Any]:
+    if syntax == "python":
+        return parse_script(text, name).values
+    if syntax == "shell":
+        return parse_shell(text, name).values
+    if syntax == "args":
+        return parse_command(text).values
+    if syntax == "json":
+        found: dict[str, Any] = json.loads(text)
+        return found
+    from ruamel.yaml import YAML
+
+    loaded: dict[str, Any] = YAML(typ="safe", pure=True).load(text)
+    return loaded
+
+
+def _check(
+    origin: Origin,
+    text: str,
+    values: Mapping[str, Any],
+    changes: Changes,
+    made: Imported,
+    devices: int,
+    name: str,
+) -> None:
+    """Raise InputError unless the new text says the old one plus the changes, and no other job."""
+    try:
+        again = _values_of(origin.syntax, text, name)
+    except Exception as error:  # whatever a parser raises: the text must not be handed out
+        msg = f"{name} cannot be changed where it stands: the result would not parse"
+        raise InputError(msg, _OTHERWISE) from error
+    wanted = changed_values(values, changes)
+    if origin.syntax in {"args", "shell"}:
+        wanted, again = _as_text(wanted), _as_text(again)
+    if json.dumps(again, default=str) != json.dumps(wanted, default=str) and again != wanted:
+        lost = next((k for k in {**wanted, **again} if wanted.get(k) != again.get(k)), "")
+        msg = f"{name} cannot be changed without changing {shown(lost)} as well"
+        raise InputError(msg, _OTHERWISE)
+    remade = DIALECTS[origin.trainer].read(_values_of(origin.syntax, text, name), name)
+    before, after = made.batch_on(made.devices or devices), remade.batch_on(devices)
+    kept = all(
+        made.values.get(part) == remade.values.get(part) for part in ("model", "method", "train")
+    )
+    if before != after or not kept or made.values.get("data") != remade.values.get("data"):
+        msg = f"{name} would train another job: global batch {before} before, {after} after"
+        raise InputError(msg, _OTHERWISE)
+
+
+def _as_text(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Flags are text: 4 and "4" are one, also inside `--train.micro_batch_size`."""
+    return {
+        key: _as_text(v) if isinstance(v, dict) else v if isinstance(v, str) else json.dumps(v)
+        for key, v in values.items()
+    }
+
+
+_OTHERWISE = "write it in a file of its own: --export hf or --export trl"

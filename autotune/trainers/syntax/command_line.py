@@ -1,0 +1,285 @@
+"""A launch command's flags as a mapping, and the command with some of them changed.
+
+Nothing is executed or expanded: `$NAME` stays text. Underscores and dashes in a flag are one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from autotune.domain.errors import InputError
+from autotune.domain.typed.values import shown
+from autotune.trainers.dialect import GONE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.trainers.dialect import Changes
+
+_TOKEN = re.compile(
+    r"""(?P<comment>(?<!\S)\#[^\n]*)
+      | (?P<operator>&&|\|\||[;|&]|(?:(?<!\S)\d)?>{1,2}(?:&\d)?|<)
+      | (?:[^\s"'\\;&|<>]|\\[^\n]|"(?:[^"\\]|\\.)*"|'[^']*')+""",
+    re.DOTALL | re.VERBOSE,
+)
+_SCRIPT = re.compile(r".*\.py$|^(sft|train|dpo|full|lora|\w*finetune\w*)$")
+_LAUNCHERS = re.compile(r"(torch\.distributed|accelerate|deepspeed)\b.*")  # they start modules
+ASSIGNED = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_NAME = re.compile(r"\$(?:\{(\w+)(?::-([^}]*))?\}|(\w+))")
+SIZED = r"--[\w.-]*(batch|epochs|steps)"
+CONFIG = re.compile(r"\S+\.(ya?ml|json)")
+_TOO_LONG = 100_000
+_LITGPT_RANK = 8  # lora_r of litgpt 0.5.13 finetune/lora.py, where no flag states it
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    text: str
+    begin: int
+    end: int
+    operator: bool = False
+
+
+@dataclass(slots=True)
+class Command:
+    """Flags after the script (`values`) and before it (`launcher`), and where each stands."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    launcher: dict[str, Any] = field(default_factory=dict)
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)  # of flag and values
+    program: tuple[str, ...] = ()  # words before the first flag of the script
+    environment: dict[str, str] = field(default_factory=dict)  # NAME=VALUE in front of it
+    words: tuple[str, ...] = ()  # after the script, and of no flag
+    end: int = 0  # where another flag would stand
+
+    @property
+    def config(self) -> str | None:
+        """The trainer's file that the command names, if it does."""
+        named = self.values.get("config")
+        found = [named] if isinstance(named, str) else list(self.words)
+        return next((word for word in found if CONFIG.fullmatch(word)), None)
+
+
+def parse_command(text: str, names: Mapping[str, str] | None = None) -> Command:
+    """The command as typed; `names` are the shell's variables, put in where they stand.
+
+    Raises InputError for a command without flags, or a flag twice.
+    """
+    tokens = [_named(token, text, names or {}) for token in _the_command(_tokens(text))]
+    assigned = 0
+    while assigned < len(tokens) and ASSIGNED.fullmatch(tokens[assigned].text):
+        assigned += 1
+    made = Command(environment=dict(names or {}), end=tokens[-1].end if tokens else 0)
+    for token in tokens[:assigned]:
+        name, _, value = token.text.partition("=")
+        made.environment[name] = value
+    tokens = tokens[assigned:]
+    script = _script_at(tokens)
+    made.program = tuple(token.text for token in tokens[: script + 1])
+    _read(tokens[:script], made.launcher, {})
+    made.words = _read(tokens[script + 1 :], made.values, made.spans)
+    _take_overrides(made)
+    if not made.values and made.config is None:
+        msg = f"the command {shown(text)} has no --flags of a trainer"
+        hint = 'such as --from-args "python train.py --per_device_train_batch_size 4"'
+        raise InputError(msg, hint)
+    return made
+
+
+def _take_overrides(made: Command) -> None:
+    """`tune run RECIPE --config FILE batch_size=4`: words behind the file are flags as well."""
+    named = made.values.get("config")
+    if isinstance(named, list):
+        made.values["config"], *more = named
+        made.words += tuple(more)
+    for word in made.words:
+        name, equals, value = word.partition("=")
+        if equals and re.fullmatch(r"[\w.]+", name):
+            made.values.setdefault(name, value)
+    if "litgpt" in made.program[0:1] and made.words:
+        made.values.setdefault("checkpoint_dir", made.words[0])
+        if not any(word.endswith("full") for word in made.program):
+            made.values.setdefault("lora_r", _LITGPT_RANK)
+
+
+def _script_at(tokens: list[_Token]) -> int:
+    """Where the script, or what stands for it, is."""
+    for index, token in enumerate(tokens):
+        module = index > 0 and tokens[index - 1].text == "-m"
+        if _SCRIPT.match(token.text) or (module and not _LAUNCHERS.fullmatch(token.text)):
+            return index
+    first = next((i for i, t in enumerate(tokens) if t.text.startswith("--")), len(tokens))
+    return first - 1
+
+
+def _the_command(tokens: list[_Token]) -> list[_Token]:
+    """Of several commands in a row the one that trains, without what it redirects."""
+    parts: list[list[_Token]] = [[]]
+    redirected = False
+    for token in tokens:
+        if token.operator and token.text.strip("0123456789")[:1] in {">", "<"}:
+            redirected = "&" not in token.text
+        elif token.operator:
+            parts.append([])
+        elif redirected:
+            redirected = False
+        else:
+            parts[-1].append(token)
+    sized = [part for part in parts if any(re.match(SIZED, token.text) for token in part)]
+    flagged = [part for part in parts if any(token.text.startswith("--") for token in part)]
+    filed = [part for part in parts if any(CONFIG.fullmatch(token.text) for token in part)]
+    return next(iter([*sized, *filed, *flagged, *parts]), [])
+
+
+def _named(token: _Token, text: str, names: Mapping[str, str]) -> _Token:
+    """The token with the shell's variables put in; single quotes keep them out."""
+    if "$" not in token.text or text[token.begin : token.begin + 1] == "'":
+        return token
+
+    def value(match: re.Match[str]) -> str:
+        name, default, bare = match.groups()
+        return names.get(name or bare, match.group() if default is None else default)
+
+    return replace(token, text=_NAME.sub(value, token.text))
+
+
+def rewrite_command(text: str, changes: Changes, names: Mapping[str, str] | None = None) -> str:
+    """The command with those flags changed, added at the end, or taken out."""
+    for dotted, value in changes.items():
+        name, _, inner = dotted.partition(".")
+        command = parse_command(text, names)
+        flat = any(flag.startswith(f"{name}.") for flag in command.spans)
+        if inner and flat:
+            text = _replace(text, command, dotted, value)
+            continue
+        if inner:
+            outer = command.values.get(name)
+            whole = {**(outer if isinstance(outer, dict) else {}), inner: value}
+            text = _replace(text, command, name, whole)
+            continue
+        text = _replace(text, command, name, value)
+    return text
+
+
+def _replace(text: str, command: Command, name: str, value: object) -> str:
+    span = command.spans.get(name)
+    if value is GONE:
+        if span is None:
+            return text
+        return text[: span[0]].rstrip(" ") + text[span[1] :]
+    flag = f"--{name} {_shell(value)}"
+    if span is None:
+        return f"{text[: command.end]} {flag}{text[command.end :]}"
+    stated = text[span[0] : span[1]]
+    typed = re.match(r"--(?:no[_-])?([\w.-]+)", stated)
+    if typed and typed.group(1).replace("-", "_") == name and not stated.startswith("--no"):
+        joint = "=" if stated.startswith(f"{typed.group()}=") else " "
+        flag = f"{typed.group()}{joint}{_shell(value)}"
+    return text[: span[0]] + flag + text[span[1] :]
+
+
+def _shell(value: object) -> str:
+    if isinstance(value, bool):
+        return "True" if value else "False"
+    if isinstance(value, dict | list):
+        return shlex.quote(json.dumps(value))
+    return shlex.quote(str(value))
+
+
+def _tokens(text: str) -> list[_Token]:
+    if len(text) > _TOO_LONG:
+        msg = "the command is longer than any launch command"
+        raise InputError(msg)
+    joined = text.replace("\\\r\n", "   ").replace("\\\n", "  ")
+    found = []
+    at = 0
+    for match in _TOKEN.finditer(joined):
+        if joined[at : match.start()].strip():
+            break
+        at = match.end()
+        if match["comment"]:
+            continue
+        operator = match["operator"] is not None
+        try:
+            words = [match.group()] if operator else shlex.split(match.group())
+        except ValueError:
+            break
+        word = words[0] if words else ""
+        found.append(_Token(word, match.start(), match.end(), operator))
+    if joined[at:].strip():
+        msg = f"the command cannot be read from {shown(joined[at:].strip())} on"
+        raise InputError(msg, "a quote or backslash is not closed")
+    return found
+
+
+def _read(
+    tokens: list[_Token], values: dict[str, Any], spans: dict[str, tuple[int, int]]
+) -> tuple[str, ...]:
+    """Flags into `values` and `spans`; returns the words in front of the first flag."""
+    first = next((i for i, token in enumerate(tokens) if _is_flag(token)), len(tokens))
+    index = first
+    while index < len(tokens):
+        token = tokens[index]
+        index += 1
+        name, equals, inline = token.text[2:].partition("=")
+        name = name.replace("-", "_")
+        words, end = [inline] if equals else [], token.end
+        while not equals and index < len(tokens) and not _is_flag(tokens[index]):
+            words.append(tokens[index].text)
+            end = tokens[index].end
+            index += 1
+        while index < len(tokens) and not _is_flag(tokens[index]):
+            index += 1  # a word behind --flag=value is of no flag
+        value = _value(words)
+        if not words and name.startswith("no_"):
+            name, value = name[3:], False
+        if name in spans:
+            msg = f"--{name} is given twice: {shown(_at(values, name))} and {shown(value)}"
+            raise InputError(msg, "keep one of them")
+        _put(values, name, value)
+        spans[name] = (token.begin, end)
+    return tuple(token.text for token in tokens[:first])
+
+
+def _put(values: dict[str, Any], dotted: str, value: object) -> None:
+    """`--train.epochs 3` is a key inside the mapping `train`."""
+    *outer, last = dotted.split(".")
+    for part in outer:
+        inner = values.setdefault(part, {})
+        if not isinstance(inner, dict):
+            msg = f"--{dotted} and --{part} are both given"
+            raise InputError(msg, "keep one of them")
+        values = inner
+    values[last] = value
+
+
+def _at(values: dict[str, Any], dotted: str) -> Any:  # noqa: ANN401
+    *outer, last = dotted.split(".")
+    for part in outer:
+        values = values[part]
+    return values[last]
+
+
+def _is_flag(token: _Token) -> bool:
+    return token.text.startswith("--") and token.text != "--"
+
+
+def _value(words: list[str]) -> Any:  # noqa: ANN401
+    """No word: the flag alone means true; a JSON object is one; several words are a list."""
+    if not words:
+        return True
+    if len(words) > 1:
+        return words
+    word = words[0]
+    if word.lstrip().startswith("{"):
+        try:
+            return json.loads(word)
+        except (ValueError, RecursionError):
+            return word
+    if word in {"True", "False", "true", "false"}:
+        return word.casefold() == "true"
+    return word

@@ -1,0 +1,133 @@
+"""torchtune's YAML: read, and knobs spelled. Its development stopped in July 2025.
+
+Source: recipes/configs and recipes/*_finetune_*.py of torchtune 0.6.1.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from autotune.catalog.models.models import is_known
+from autotune.trainers.hf.read import HF_DEFAULTS
+from autotune.trainers.parsed import Imported, Keys
+from autotune.trainers.unknown_keys import leave_rest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.domain.config import KnobValue
+    from autotune.trainers.dialect import Changes, Target
+
+_TUNE_PRECISION = {"bf16": "bf16", "fp32": "fp32"}
+_TUNE_MODULES = {"output_proj": "o_proj"}
+_MLP = ("gate_proj", "up_proj", "down_proj")
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+_DEEPEST, _MOST, _LONGEST = 5, 20, 500  # references to references; in one text; characters
+
+
+class Torchtune:
+    """torchtune's YAML. Its development stopped in July 2025."""
+
+    name = "torchtune"
+    title = "torchtune's YAML"
+
+    def read(self, values: Mapping[str, Any], name: str) -> Imported:
+        """The job that the file states; the model's component says what is trained and how."""
+        keys = Keys(_interpolated(values, values), name)
+        defaults = {**HF_DEFAULTS, "micro_batch_size": 1}
+        made = Imported(self.name, defaults=defaults)
+        for knob, key in (
+            ("micro_batch_size", "batch_size"),
+            ("gradient_accumulation_steps", "gradient_accumulation_steps"),
+        ):
+            made.knobs[knob] = keys.whole(key, low=1) or 1
+        steps = keys.whole("max_steps_per_epoch", low=1)
+        if steps:
+            made.note("max_steps_per_epoch", steps, "not counted: epochs run over all rows")
+        made.part("train", epochs=keys.number("epochs") or 1.0)
+        _tune_method(keys, made)
+        made.part("data", max_length=keys.whole("tokenizer.max_seq_len", low=1))
+        made.knobs["packing"] = "on" if keys.switch("dataset.packed") else "off"
+        dtype = keys.word("dtype")
+        if dtype in _TUNE_PRECISION:
+            made.knobs["precision"] = _TUNE_PRECISION[dtype]
+        made.knobs["compile"] = "default" if keys.switch("compile") else "off"
+        checkpointed = keys.switch("enable_activation_checkpointing")
+        made.knobs["activation_checkpointing"] = "full" if checkpointed else "none"
+        made.saves_per_epoch = 1.0
+        made.kept |= {"checkpoint_every_steps", "save_total_limit"}
+        leave_rest(keys, made)
+        return made
+
+    def spell(self, knob: str, value: KnobValue, _: Target) -> Changes | str:
+        """The keys that say it; there are few."""
+        simple: dict[str, Changes] = {
+            "micro_batch_size": {"batch_size": value},
+            "gradient_accumulation_steps": {"gradient_accumulation_steps": value},
+            "packing": {"dataset.packed": value == "on"},
+            "activation_checkpointing": {"enable_activation_checkpointing": value == "full"},
+            "compile": {"compile": value != "off"},
+        }
+        if knob in simple:
+            return simple[knob]
+        if knob == "precision" and value in _TUNE_PRECISION.values():
+            return {"dtype": value}
+        return "torchtune's YAML has no key for it"
+
+
+def _tune_method(keys: Keys, made: Imported) -> None:
+    component = keys.word("model._component_") or ""
+    model = keys.word("checkpointer.checkpoint_dir")
+    if model is not None:
+        made.values["model"] = _model_in(model)
+        why = f"by the name of the checkpointer's folder, {model}, which is not on this machine"
+        if made.values["model"] == model:
+            why = "the folder of the checkpointer; its config.json says what the model is"
+        made.note("model", made.values["model"], why)
+    builder = component.rpartition(".")[2]
+    if not builder.startswith(("lora_", "qlora_")):
+        made.part("method", kind="full")
+        return
+    targets = list(keys.words("model.lora_attn_modules") or [])
+    if keys.switch("model.apply_lora_to_mlp"):
+        targets += list(_MLP)
+    if keys.switch("model.apply_lora_to_output"):
+        made.note("model.apply_lora_to_output", "true", "an adapter on the head is not counted")
+    made.part(
+        "method", kind="lora", base="nf4" if builder.startswith("qlora_") else "16bit",
+        rank=keys.whole("model.lora_rank", low=1), alpha=keys.number("model.lora_alpha"),
+        dropout=keys.number("model.lora_dropout"),
+        targets=[_TUNE_MODULES.get(name, name) for name in targets] or None,
+    )  # fmt: skip
+
+
+def _model_in(folder: str) -> str:
+    """What the folder of a checkpoint is called after, where it is on another machine."""
+    name = PurePosixPath(folder).name
+    known = next((each for each in (name, name.removesuffix("-Instruct")) if is_known(each)), None)
+    return folder if known is None or Path(folder[:1000]).is_dir() else known
+
+
+def _interpolated(value: Any, root: Mapping[str, Any], depth: int = 0) -> Any:  # noqa: ANN401
+    """The value with `${key}` replaced as OmegaConf does; what is no key stays as it is."""
+    if isinstance(value, dict):
+        return {key: _interpolated(inner, root, depth) for key, inner in value.items()}
+    if not isinstance(value, str) or "${" not in value or depth > _DEEPEST:
+        return value
+    whole = _REFERENCE.fullmatch(value)
+    if whole is not None:
+        found = Keys(root, "").at(whole.group(1))
+        return value if not _is_short(found) else _interpolated(found, root, depth + 1)
+
+    def text(match: re.Match[str]) -> str:
+        found = Keys(root, "").at(match.group(1))
+        return str(found) if _is_short(found) else match.group()
+
+    return _interpolated(_REFERENCE.sub(text, value, _MOST), root, depth + 1)
+
+
+def _is_short(found: object) -> bool:
+    """A plain value that may be put in: a few bytes must not stand for gigabytes."""
+    return isinstance(found, str | int | float) and len(str(found)[:_LONGEST]) < _LONGEST

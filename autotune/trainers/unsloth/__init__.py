@@ -1,0 +1,1 @@
+"""unsloth room."""
