@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Llama-3.1-8B-full: meta-llama/Llama-3.1-8B on 8x h100-sxm
+# global batch 16 = micro 2 x accumulation 1 x 8 device(s)
+set -euo pipefail
+
+stop() { echo "run.sh: $*" >&2; exit 1; }
+self="$(readlink -f -- "${BASH_SOURCE[0]:-$0}" 2>/dev/null || echo "${BASH_SOURCE[0]:-$0}")"
+here="$(CDPATH="" cd -- "$(dirname -- "$self")" && pwd)"
+name=axolotl.yml
+[[ -f "$here/$name" ]] || stop "$name is not in $here: start run.sh in its run folder, or take the whole folder along"
+cd -- "$here"
+
+# more visible devices than these would change the global batch
+export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0,1,2,3,4,5,6,7}"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-16}"
+
+CUDA_VISIBLE_DEVICES="" axolotl preprocess axolotl.yml
+exec axolotl train axolotl.yml

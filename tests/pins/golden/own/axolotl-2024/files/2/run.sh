@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# axolotl_2024: mistralai/Mistral-7B-v0.1 on h100-sxm
+# global batch 8 = micro 4 x accumulation 2 x 1 device(s)
+set -euo pipefail
+
+stop() { echo "run.sh: $*" >&2; exit 1; }
+self="$(readlink -f -- "${BASH_SOURCE[0]:-$0}" 2>/dev/null || echo "${BASH_SOURCE[0]:-$0}")"
+here="$(CDPATH="" cd -- "$(dirname -- "$self")" && pwd)"
+name=own/axolotl_2024.yml
+[[ -f "$here/$name" ]] || stop "$name is not in $here: start run.sh in its run folder, or take the whole folder along"
+
+# more visible devices than these would change the global batch
+export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}"
+
+CUDA_VISIBLE_DEVICES="" axolotl preprocess "$here"/own/axolotl_2024.yml
+exec axolotl train "$here"/own/axolotl_2024.yml

@@ -1,0 +1,1 @@
+sha256 2ef18aedcd40674bf8a0fcbc434dd10aab00a91e15d2dcf1458184a818a2e0cf, 227 lines

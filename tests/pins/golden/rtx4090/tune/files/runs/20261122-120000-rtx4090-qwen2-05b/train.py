@@ -1,0 +1,1 @@
+sha256 14e6d3bd18cba48c4dee6bf6e0361a5c099bc3c987ca5a8a6a9da473c93ea870, 514 lines

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# llamafactory: Qwen/Qwen2.5-7B on rtx-4090
+# global batch 16 = micro 2 x accumulation 8 x 1 device(s)
+set -euo pipefail
+
+stop() { echo "run.sh: $*" >&2; exit 1; }
+self="$(readlink -f -- "${BASH_SOURCE[0]:-$0}" 2>/dev/null || echo "${BASH_SOURCE[0]:-$0}")"
+here="$(CDPATH="" cd -- "$(dirname -- "$self")" && pwd)"
+name=own/llamafactory.yaml
+[[ -f "$here/$name" ]] || stop "$name is not in $here: start run.sh in its run folder, or take the whole folder along"
+
+# more visible devices than these would change the global batch
+export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}"
+
+exec llamafactory-cli train "$here"/own/llamafactory.yaml
