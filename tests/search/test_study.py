@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,10 @@ from autotune.domain.errors import InputError
 from autotune.domain.job import Limits
 from autotune.search.selection import best_index, neighbours, pareto_front
 from autotune.search.study import samplers
+from autotune.search.study.calibrated import CalibratedSampler
 from autotune.search.study.record import TrialRecord
 from autotune.search.study.storage import JOURNAL_FILE, quiet
-from autotune.search.study.study import explore
+from autotune.search.study.study import _Search, explore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -247,6 +249,54 @@ def test_a_trial_is_on_the_disk_before_anybody_hears_of_it(
 
     explore(small_bill, sampler="random", trials=5, run_dir=tmp_path, on_trial=check)
     assert heard == [line["number"] for line in lines(tmp_path)]
+
+
+def test_modelled_trials_reach_the_disk_together(
+    small_bill: Bill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, synced = os.fsync, []
+
+    def counted(handle: int) -> None:
+        synced.append(handle)
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", counted)
+    found = explore(small_bill, trials=40, run_dir=tmp_path)
+    assert found.trials == len(lines(tmp_path)) == len(journal(tmp_path).trials) == 40
+    assert len(synced) <= 2, "the folder's header and all trials"
+
+
+def test_what_is_proposed_together_is_what_would_be_asked_for_one_by_one(small_bill: Bill) -> None:
+    together = explore(small_bill, trials=25)
+    search = _Search(small_bill, "cost", "calibrated", 0)
+    distributions = search._distributions()
+    with quiet():
+        study = optuna.create_study(sampler=search._sampler_maker(distributions)(0))
+    asked = []
+    for _ in range(25):
+        trial = study.ask(distributions)
+        asked.append(dict(trial.params))
+        study.tell(trial, 1.0)
+    assert [record.params for record in together.records] == asked
+
+
+def test_a_measured_trial_ends_what_is_proposed_together(small_bill: Bill) -> None:
+    search = _Search(small_bill, "cost", "calibrated", 0)
+    distributions = search._distributions()
+    sampler = search._sampler_maker(distributions)(0)
+    assert isinstance(sampler, CalibratedSampler)
+    study = optuna.create_study(sampler=sampler)
+    first, *_ = modelled = sampler.modelled(study, 5)
+    assert len(modelled) == 5
+    part = next(part for part in sampler._priced.parts if part.name == "compute")
+    seconds = float(part.predicted[part.row_of[first]])
+    params, learned = search.space.params(first), {"measured": {"compute": seconds}}
+    study.add_trial(
+        optuna.trial.create_trial(
+            value=1.0, params=params, distributions=distributions, user_attrs=learned
+        )
+    )
+    assert sampler.modelled(study, 5) == []
 
 
 def test_a_database_of_the_users_keeps_the_study(small_bill: Bill, tmp_path: Path) -> None:

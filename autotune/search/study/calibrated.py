@@ -9,6 +9,7 @@ no more: any cost model whose components declare what they read.
 from __future__ import annotations
 
 import warnings
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from optuna.samplers import BaseSampler
@@ -89,6 +90,17 @@ class CalibratedSampler(BaseSampler):
     ) -> Any:  # noqa: ANN401 - Optuna's signature
         """One parameter of the candidate that the trial was promised."""
         return self._next(study, trial)[param_name]
+
+    def modelled(self, study: Study, most: int) -> list[int]:
+        """At most so many candidates that it proposes next while nothing is measured.
+
+        They follow the order of the cost model, whatever is told of them. Empty where measurements
+        or a prior decide, or every candidate has been tried.
+        """
+        history = self.history(study)
+        if history.probes or any(self._prior.values()):
+            return []
+        return list(islice((i for i in self._order if i not in history.tried), most))
 
     def outlook(self, study: Study, trials: Sequence[FrozenTrial] | None = None) -> Outlook:
         """What the study's measurements say: the pick, ties, what another probe may save."""

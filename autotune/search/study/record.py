@@ -1,7 +1,8 @@
 """The record of a search: `trials.jsonl`, one line a finished trial.
 
 A line is on the disk before the study hears of the trial, so the study can always be rebuilt from
-the record and a killed search loses nothing that finished. A line torn by a crash is cut off.
+the record and a killed search loses nothing that finished. Trials that finish together are written
+together. A line torn by a crash is cut off.
 """
 
 from __future__ import annotations
@@ -124,12 +125,12 @@ class TrialLog:
     ) -> None:
         self._file.close()
 
-    def append(self, record: TrialRecord) -> None:
-        """Write a record and wait until the disk has it."""
-        self._file.write(record.line())
+    def append(self, *records: TrialRecord) -> None:
+        """Write records and wait until the disk has them, once for all of them."""
+        self._file.write(b"".join(record.line() for record in records))
         self._file.flush()
         os.fsync(self._file.fileno())
-        self.records.append(record)
+        self.records.extend(records)
 
     def _hold(self, run_dir: Path) -> None:
         """One process a folder. The lock goes with the process, however it ends.

@@ -11,7 +11,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.paths import whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from optuna.storages import BaseStorage
@@ -66,21 +66,29 @@ def _journal(path: Path) -> BaseStorage:
 
     The run folder is held by this process and its record is what lasts, so the journal needs
     neither Optuna's lock, which outlives a killed holder by 30 s, nor to reach the disk with every
-    line.
+    line. For the same reason nobody else writes to it, and it is never read back from the file.
     """
     from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
+    from optuna.storages.journal import BaseJournalBackend
 
-    class RunJournal(JournalFileBackend):
+    class RunJournal(BaseJournalBackend):
         """Lines go to the operating system at once, and to the disk when it likes."""
 
+        def __init__(self) -> None:
+            self._lines: list[bytes] = []
+
+        def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
+            return [json.loads(line) for line in self._lines[log_number_from:]]
+
         def append_logs(self, logs: list[dict[str, Any]]) -> None:
+            lines = [json.dumps(log).encode() + b"\n" for log in logs]
             with path.open("ab") as file:
-                file.write(b"".join(json.dumps(log).encode() + b"\n" for log in logs))
+                file.write(b"".join(lines))
+            self._lines += lines
 
     for leftover in path.parent.glob(f"{path.name}*"):
         leftover.unlink()
-    return JournalStorage(RunJournal(str(path)))
+    return JournalStorage(RunJournal())
 
 
 def _in_storage(url: str, name: str, *, resume: bool) -> Study:

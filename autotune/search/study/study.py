@@ -1,6 +1,8 @@
 """Exploring priced candidates as an Optuna study, with a record that outlives the process.
 
-The loop: ask the sampler, look the proposal up in the bill, write the record, tell the study.
+The loop: ask the sampler, look the proposal up in the bill, write the record, tell the study. While
+nothing is measured, the calibrated sampler's proposals do not depend on what it is told: those are
+looked up, written and told together.
 An infeasible candidate is a complete trial with positive constraints, never a failed one. A
 combination that is no candidate is told with the number of parameters by which it misses, and a
 repeat with what is known; neither counts as a trial.
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
     from optuna.study import Study
-    from optuna.trial import Trial
+    from optuna.trial import FrozenTrial, Trial
 
     from autotune.cost.model import Bill
 
@@ -34,6 +36,7 @@ ASKS_PER_TRIAL = 10  # proposals at most, repeats and invalid ones included, for
 SLOW_ASKS_PER_TRIAL = 3  # for gp, whose proposals take half a second
 SPARE_ASKS = 100
 OTHER_SPACE = "resume with the space that the run was recorded with, or start a new run"
+TOGETHER = 500  # modelled trials written at once: what a kill may cost of a search of many
 FARTHEST = 1e6  # violations beyond this are cut: no sampler needs to tell them apart
 
 
@@ -151,22 +154,54 @@ class _Search:
                 why = "the sampler repeats itself"
                 break
             study.sampler = next_sampler(len(records))
-            trial = study.ask(distributions)
-            record = self._judge(dict(trial.params), len(records), tried)
-            record = _with_state(record, study, trial)
-            if places.log:
-                places.log.append(record)
-            records.append(record)
-            _tell(study, trial, record)
-            if record.kind == "trial":
-                tried[self._candidate(record)] = record
-            failed += record.kind == "failed"
-            if on_trial is not None:
-                on_trial(record)
-            if record.kind == "repeat" and self.sampler == CALIBRATED:
+            room = min(trials - len(tried), most_asks - len(records), TOGETHER)
+            made = self._together(study, places.log, distributions, records, room)
+            if not made:
+                made = [self._asked(study, places.log, distributions, records, tried)]
+            for record in made:
+                if record.kind == "trial":
+                    tried[self._candidate(record)] = record
+                failed += record.kind == "failed"
+                if on_trial is not None:
+                    on_trial(record)
+            if made[-1].kind == "repeat" and self.sampler == CALIBRATED:
                 why = "everything worth trying was tried"
                 break
         return self._result(tried, records, resumed, why)
+
+    def _together(
+        self, study: Study, log: TrialLog | None, distributions: dict[str, BaseDistribution],
+        records: list[TrialRecord], most: int,
+    ) -> list[TrialRecord]:  # fmt: skip
+        """What the calibrated sampler proposes whatever it is told: one write, then the study."""
+        from autotune.search.study.calibrated import CalibratedSampler
+
+        if not isinstance(study.sampler, CalibratedSampler):
+            return []
+        proposed = study.sampler.modelled(study, most)
+        made = [
+            self._judge(self.space.params(index), number, {})
+            for number, index in enumerate(proposed, start=len(records))
+        ]
+        if log and made:
+            log.append(*made)
+        records += made
+        study.add_trials(_finished(record, distributions) for record in made)
+        return made
+
+    def _asked(
+        self, study: Study, log: TrialLog | None, distributions: dict[str, BaseDistribution],
+        records: list[TrialRecord], tried: dict[int, TrialRecord],
+    ) -> TrialRecord:  # fmt: skip
+        """The sampler's next proposal, looked up, written and told."""
+        trial = study.ask(distributions)
+        record = self._judge(dict(trial.params), len(records), tried)
+        record = _with_state(record, study, trial)
+        if log:
+            log.append(record)
+        records.append(record)
+        _tell(study, trial, record)
+        return record
 
     def _result(
         self, tried: dict[int, TrialRecord], records: list[TrialRecord], resumed: int, why: str
@@ -269,13 +304,13 @@ class _Search:
                 known[record.number] = record
         if log is None:
             return [known[number] for number in sorted(known)]
-        for record in log.records:
-            if record.number not in known:
-                _add(study, record, distributions)
+        study.add_trials(
+            _finished(record, distributions) for record in log.records if record.number not in known
+        )
         last = max((record.number for record in log.records), default=-1)
-        for number in sorted(known):
-            if number > last:
-                log.append(known[number])
+        unwritten = [known[number] for number in sorted(known) if number > last]
+        if unwritten:
+            log.append(*unwritten)
         return list(log.records)
 
 
@@ -318,20 +353,23 @@ def _tell(study: Study, trial: Trial, record: TrialRecord) -> None:
 
 def _add(study: Study, record: TrialRecord, distributions: dict[str, BaseDistribution]) -> None:
     """Put a recorded trial into a study that has not heard of it."""
+    study.add_trial(_finished(record, distributions))
+
+
+def _finished(record: TrialRecord, distributions: dict[str, BaseDistribution]) -> FrozenTrial:
+    """A recorded trial in Optuna's terms. Raises InputError for one of another search space."""
     from optuna.trial import TrialState, create_trial
 
     known = set(record.params) == set(distributions)
     try:
-        study.add_trial(
-            create_trial(
-                state=TrialState.COMPLETE if record.value is not None else TrialState.FAIL,
-                value=record.value,
-                params=record.params,
-                distributions=distributions if known else {},
-                user_attrs=_attrs(record),
-                system_attrs=dict(record.sampler_state),
-                constraints=record.constraints,
-            )
+        return create_trial(
+            state=TrialState.COMPLETE if record.value is not None else TrialState.FAIL,
+            value=record.value,
+            params=record.params,
+            distributions=distributions if known else {},
+            user_attrs=_attrs(record),
+            system_attrs=dict(record.sampler_state),
+            constraints=record.constraints,
         )
     except ValueError:
         msg = f"trial {record.number} of the record is not of this search space"
