@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 STAMP := $(VENV)/.stamps
 JOB ?= jobs/h100_38h.yaml
+WORKERS ?= logical
 BINDIR ?= $(HOME)/.local/bin
 
 .DEFAULT_GOAL := help
@@ -32,8 +33,8 @@ demo: $(STAMP)/product  ## set up and answer the main question for jobs/h100_38h
 	$(BIN)/autotune tune $(JOB) || test $$? -eq 4  # 4: an answer, but a limit of the job is missed
 	@$(MAKE) --no-print-directory --silent where
 
-test: $(STAMP)/tests  ## set up and run all the tests
-	$(BIN)/python -m pytest
+test: $(STAMP)/tests  ## set up and run all the tests, on every core up to four; WORKERS=0: in one process
+	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadgroup
 	@$(MAKE) --no-print-directory --silent where
 
 install: $(STAMP)/product  ## put `autotune` into BINDIR (~/.local/bin), so that every shell finds it

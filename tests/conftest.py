@@ -1,13 +1,25 @@
-"""What holds for every test: Ctrl-C works, and nobody asks the hub or reads a user's cache."""
+"""What holds for every test: Ctrl-C works, nobody asks the hub or reads a user's cache or home.
+
+Under several workers (`pytest -n 2 --dist loadgroup`) the tests of a file stay together, those of
+an `xdist_group` too, and what takes long begins first.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+sys.path.insert(0, str(Path(__file__).parent))  # importlib mode does not: builders lives here
 
 # The same examples each time, so that a change is judged and not the draw; new ones are drawn with
 # `pytest --hypothesis-profile=default`. How long one takes is the machine's affair.
@@ -15,7 +27,7 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Take SIGINT back where it is ignored, as in `make test &` of a script and under some CI.
 
     Children inherit an ignored signal, and a Python that starts so never raises KeyboardInterrupt.
@@ -24,3 +36,46 @@ def pytest_configure() -> None:
     os.environ["HF_HUB_CACHE"] = str(Path(tempfile.gettempdir()) / f"no-hub-cache-{os.getpid()}")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(config, "workerinput"):  # the workers are the parallelism: before torch is imported
+        os.environ["OMP_NUM_THREADS"] = "1"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Group by file what is in no group, and put groups with slow tests first."""
+    if not hasattr(config, "workerinput"):
+        return
+    slow = set()
+    for item in items:
+        mark = item.get_closest_marker("xdist_group")
+        if mark is None:
+            mark = pytest.mark.xdist_group(item.nodeid.partition("::")[0]).mark
+            item.add_marker(pytest.mark.xdist_group(*mark.args))
+        if item.get_closest_marker("slow"):
+            slow.add(mark.args[0])
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group").args[0] not in slow)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _home_and_runs_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is learned, traced and written lands in no user's home and not in the checkout."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOTUNE_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setenv("AUTOTUNE_RUNS", str(tmp_path_factory.mktemp("runs")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def build() -> Any:
+    """tests/builders.py, as one fixture."""
+    import builders
+
+    return builders
+
+
+@pytest.fixture(scope="session")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Typed command lines that change nothing, each once: tests/commandline.py."""
+    from commandline import Answers
+
+    return Answers(tmp_path_factory.mktemp("answers"))

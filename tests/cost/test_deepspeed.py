@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from builders import memory_row, priced_job
 
 from autotune.catalog.devices import find_device
 from autotune.catalog.models.models import find_model
@@ -19,7 +20,7 @@ from autotune.cost.memory.states import sizes, static_bytes
 from autotune.cost.memory.step import Step
 from autotune.cost.parameters import parameter_count, resolve_targets
 from autotune.cost.time.optimizer import optimizer_terms
-from autotune.domain.job import Job, Lengths, Limits, Method, ZeroSettings
+from autotune.domain.job import Job, Limits, Method, ZeroSettings
 
 if TYPE_CHECKING:
     from autotune.domain.model import Model
@@ -27,23 +28,16 @@ if TYPE_CHECKING:
 EIGHT = find_model("meta-llama/Meta-Llama-3-8B")
 THIRTY_TWO = find_model("Qwen/Qwen2.5-32B")
 GIB = 2.0**30
-KNOBS: dict[str, Any] = {
-    "offer.device": find_device("h100-sxm-80gb"), "offer.count": 2, "sharding": "zero2",
-    "micro_batch_size": 1, "precision": "bf16", "activation_checkpointing": "full",
-    "attention": "sdpa", "optimizer": "adamw_torch_fused", "adapter_dtype": "fp32",
-    "packing": "off", "compile": "off", "compile_scope": "model",
-    "kernels": "none", "offload": "none",
-}  # fmt: skip
+KNOBS = memory_row(
+    offer__device=find_device("h100-sxm-80gb"), offer__count=2, sharding="zero2",
+    micro_batch_size=1, activation_checkpointing="full",
+)  # fmt: skip
 
 
 def job_of(model: Model = EIGHT, method: Method | None = None, length: int = 512) -> Job:
-    return Job(
-        name="job", model=model, method=method or Method("full"), rows=1000, max_length=length,
-        lengths=Lengths((float(length), float(length)), float(length), length, known=True),
-        padding="longest", pretokenized=True, storage="local", epochs=1.0, steps=100,
-        global_batch_size=64, evaluation=None,
-        limits=Limits(vram_headroom=0.08, max_lost_work_s=1800.0), software=find_software(None),
-        offers=(),
+    return priced_job(
+        model, method or Method("full"), length, rows=1000, steps=100, global_batch_size=64,
+        limits=Limits(0.08, 1800.0), software=find_software(None),
     )  # fmt: skip
 
 

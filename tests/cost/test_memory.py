@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders import BLAS_A100, lora, memory_columns, memory_row, priced_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,53 +31,22 @@ PARTS = tuple(MemoryParts.__dataclass_fields__)
 A100 = find_device("a100-sxm4-80gb")
 TINY = find_model("Qwen/Qwen2-0.5B")
 SEVEN = find_model("meta-llama/Llama-2-7b-hf")
-BLAS_A100 = 2 * 8.125 * 2**20
 
 
 def make_job(
     model: Any = TINY, method: Method | None = None, length: int = 512, **changed: Any
 ) -> Job:
-    software = replace(find_software(None), loss="upcast")
-    job = Job(
-        name="job",
-        model=model,
-        method=method or Method("full"),
-        rows=1000,
-        max_length=length,
-        lengths=Lengths((float(length), float(length)), float(length), length, known=True),
-        padding="longest",
-        pretokenized=True,
-        storage="local",
-        epochs=1.0,
-        steps=100,
-        global_batch_size=64,
-        evaluation=None,
-        limits=Limits(vram_headroom=0.08, max_lost_work_s=1800.0),
-        software=software,
-        offers=(),
-    )
-    return replace(job, **changed)
+    fields: dict[str, Any] = {
+        "rows": 1000, "steps": 100, "global_batch_size": 64, "limits": Limits(0.08, 1800.0),
+    }  # fmt: skip
+    return priced_job(model, method or Method("full"), length, **{**fields, **changed})
 
 
-def lora(model: Any, base: Any = "16bit", targets: str = "all-linear", **changed: Any) -> Method:
-    method = Method("lora", base, 16, 16.0, 0.0, resolve_targets(model, targets))
-    return replace(method, **changed)
-
-
-DEFAULTS: dict[str, Any] = {
-    "offer.device": A100, "offer.count": 1, "sharding": "none", "micro_batch_size": 4,
-    "precision": "bf16", "activation_checkpointing": "none", "attention": "sdpa",
-    "optimizer": "adamw_torch_fused", "adapter_dtype": "fp32", "packing": "off", "compile": "off",
-    "compile_scope": "model",
-    "kernels": "none",
-    "offload": "none",
-}  # fmt: skip
+DEFAULTS = memory_row()
 
 
 def price(job: Job, **knobs: Any) -> dict[str, float]:
-    values = {name.replace("__", "."): value for name, value in knobs.items()}
-    one = {name: [value] for name, value in {**DEFAULTS, **values}.items()}
-    return {k: float(v[0]) for k, v in COMPONENT.price(job, Columns(one, 1)).items()}
+    return {k: float(v[0]) for k, v in COMPONENT.price(job, memory_columns(**knobs)).items()}
 
 
 def golden_case(published: dict[str, Any], row: dict[str, Any]) -> dict[str, float]:

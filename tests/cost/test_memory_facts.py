@@ -7,52 +7,36 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from builders import BLAS_A100, lora, memory_columns, priced_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.catalog.devices import find_device
 from autotune.catalog.models.models import find_model
 from autotune.catalog.software import find_software
-from autotune.cost.columns import Columns
 from autotune.cost.memory.component import COMPONENT
 from autotune.cost.memory.family import windowed_share
 from autotune.cost.memory.instants import instants
 from autotune.cost.memory.step import Step
-from autotune.cost.parameters import resolve_targets
-from autotune.domain.job import Job, Lengths, Limits, Method
+from autotune.domain.job import Job, Lengths, Method
 
 if TYPE_CHECKING:
+    from autotune.cost.columns import Columns
     from autotune.domain.model import Model
 
 SEVEN = find_model("mistralai/Mistral-7B-v0.1")
-BLAS_A100 = 2 * 8.125 * 2**20
-ROW: dict[str, Any] = {
-    "offer.device": find_device("a100-sxm4-80gb"), "offer.count": 1, "sharding": "none",
-    "micro_batch_size": 2, "precision": "bf16", "activation_checkpointing": "full",
-    "attention": "flash_attention_2", "optimizer": "adamw_torch_fused", "adapter_dtype": "fp32",
-    "packing": "off", "compile": "off", "compile_scope": "model",
-    "kernels": "none", "offload": "none",
-}  # fmt: skip
 
 
 def job_of(model: Model = SEVEN, method: Method | None = None, **software: Any) -> Job:
-    length = 2048
-    return Job(
-        name="facts", model=model, method=method or lora(model), rows=100, max_length=length,
-        lengths=Lengths((float(length), float(length)), float(length), length, known=True),
-        padding="longest", pretokenized=True, storage="local", epochs=1.0, steps=25,
-        global_batch_size=64, evaluation=None, limits=Limits(0.0, 1800.0),
-        software=replace(find_software(None), **{"loss": "upcast", **software}), offers=(),
-    )  # fmt: skip
-
-
-def lora(model: Model, base: Any = "16bit", targets: Any = "all-linear") -> Method:
-    return Method("lora", base, 16, 16.0, 0.0, resolve_targets(model, targets))
+    profile = replace(find_software(None), **{"loss": "upcast", **software})
+    own = method or lora(model)
+    return priced_job(model, own, 2048, global_batch_size=64, software=profile)
 
 
 def columns(**knobs: Any) -> Columns:
-    row = {**ROW, **{name.replace("__", "."): value for name, value in knobs.items()}}
-    return Columns({name: [value] for name, value in row.items()}, 1)
+    own = {
+        "micro_batch_size": 2, "activation_checkpointing": "full", "attention": "flash_attention_2"
+    }  # fmt: skip
+    return memory_columns(**{**own, **knobs})
 
 
 def peaks(job: Job, **knobs: Any) -> dict[str, float]:

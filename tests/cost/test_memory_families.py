@@ -14,14 +14,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from builders import BLAS_A100, memory_columns, priced_job
 
-from autotune.catalog.devices import find_device
 from autotune.catalog.models.models import load_models
 from autotune.catalog.software import find_software
-from autotune.cost.columns import Columns
 from autotune.cost.memory.component import COMPONENT
 from autotune.cost.parameters import resolve_targets
-from autotune.domain.job import Evaluation, Job, Lengths, Limits, Method
+from autotune.domain.job import Evaluation, Lengths, Method
 from autotune.trace.client import Traced, Tracer
 from autotune.trace.request import StepRequest
 
@@ -34,7 +33,6 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("torch")
 pytest.importorskip("peft")
 
-BLAS_A100 = 2 * 8.125 * 2**20  # the trace does not see library workspaces
 TOLERANCE = 0.03
 CASES_OF_A_FAMILY = 3
 METHODS: dict[str, dict[str, Any]] = {
@@ -140,23 +138,16 @@ def formula(
         autocast=how.autocast,
         kbit_upcast=how.kbit_upcast,  # type: ignore[arg-type]  # a word of the literal
     )
-    job = Job(
-        name="traced", model=model, method=method, rows=100, max_length=how.length, lengths=lengths,
-        padding="longest", pretokenized=True, storage="local", epochs=1.0, steps=25,
-        global_batch_size=how.rows, evaluation=evaluation, limits=Limits(0.0, 1800.0),
-        software=software, offers=(),
+    job = priced_job(
+        model, method, how.length, lengths=lengths, global_batch_size=how.rows, software=software,
+        evaluation=evaluation,
     )  # fmt: skip
-    row = {
-        "offer.device": find_device("a100-sxm4-80gb"), "offer.count": 1, "sharding": "none",
-        "micro_batch_size": how.rows, "precision": "bf16", "packing": "off", "compile": "off",
-        "compile_scope": "model",
-        "kernels": "none",
-        "offload": "none",
-        "activation_checkpointing": how.checkpointing, "attention": how.attention,
-        "optimizer": "adamw_torch_fused", "adapter_dtype": adapter_dtype,
-    }  # fmt: skip
-    found = COMPONENT.price(job, Columns({name: [value] for name, value in row.items()}, 1))
-    return float(found["allocated"][0]) - BLAS_A100
+    columns = memory_columns(
+        micro_batch_size=how.rows, activation_checkpointing=how.checkpointing,
+        attention=how.attention, adapter_dtype=adapter_dtype,
+    )  # fmt: skip
+    found = COMPONENT.price(job, columns)
+    return float(found["allocated"][0]) - BLAS_A100  # workspaces, which the trace does not see
 
 
 def request(model: Model, method: Method, how: Setting, adapter_dtype: str) -> StepRequest:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from builders import BLAS_A100, memory_columns, priced_job
 
-from autotune.catalog.devices import find_device
 from autotune.catalog.models.hf_config import model_from_config
-from autotune.catalog.software import find_software
-from autotune.cost.columns import Columns
 from autotune.cost.memory.component import COMPONENT
 from autotune.cost.parameters import resolve_targets
-from autotune.domain.job import Job, Lengths, Limits, Method
+from autotune.domain.job import Method
 from autotune.trace.client import Traced, Tracer
 from autotune.trace.request import StepRequest
 
@@ -35,7 +32,6 @@ SIZES = {
     "bos_token_id": 1, "eos_token_id": 2, "head_dim": 64, "tie_word_embeddings": False,
 }  # fmt: skip
 CLASSES = {"llama": "LlamaForCausalLM"}
-BLAS_A100 = 2 * 8.125 * 2**20  # the trace does not see library workspaces
 MODES: dict[str, dict[str, Any]] = {
     "full": {"kind": "full"},
     "full-fp32": {"kind": "full", "base": "32bit", "precision": "fp32"},
@@ -62,23 +58,13 @@ def formula(family: str, mode: dict[str, Any], attention: str, checkpointing: st
     if mode["kind"] == "lora":
         targets = resolve_targets(model, "all-linear")
         method = Method("lora", "16bit", 16, 16.0, mode.get("dropout", 0.0), targets)
-    lengths = Lengths((float(LENGTH), float(LENGTH)), float(LENGTH), LENGTH, known=True)
-    job = Job(
-        name="traced", model=model, method=method, rows=100, max_length=LENGTH, lengths=lengths,
-        padding="longest", pretokenized=True, storage="local", epochs=1.0, steps=25,
-        global_batch_size=ROWS, evaluation=None, limits=Limits(0.0, 1800.0),
-        software=replace(find_software(None), loss="upcast"), offers=(),
+    job = priced_job(model, method, LENGTH, global_batch_size=ROWS)
+    columns = memory_columns(
+        micro_batch_size=ROWS, precision=mode.get("precision", "bf16"), attention=attention,
+        activation_checkpointing=checkpointing, adapter_dtype=mode.get("adapter_dtype", "fp32"),
     )  # fmt: skip
-    row = {
-        "offer.device": find_device("a100-sxm4-80gb"), "offer.count": 1, "sharding": "none",
-        "micro_batch_size": ROWS, "precision": mode.get("precision", "bf16"),
-        "activation_checkpointing": checkpointing, "attention": attention,
-        "optimizer": "adamw_torch_fused", "adapter_dtype": mode.get("adapter_dtype", "fp32"),
-        "packing": "off", "compile": "off", "compile_scope": "model",
-        "kernels": "none", "offload": "none",
-    }  # fmt: skip
-    found = COMPONENT.price(job, Columns({name: [value] for name, value in row.items()}, 1))
-    return float(found["allocated"][0]) - BLAS_A100
+    found = COMPONENT.price(job, columns)
+    return float(found["allocated"][0]) - BLAS_A100  # workspaces, which the trace does not see
 
 
 def traced(

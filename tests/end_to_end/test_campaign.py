@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from commandline import Answers
+
 CAMPAIGN = "jobs/campaigns/rtx4090_qwen2.yaml"
 KEYS = {
     "schema_version", "phases", "runs", "offers", "schedule", "subset", "warnings", "cuts",
@@ -21,30 +21,21 @@ KEYS = {
 }  # fmt: skip
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", "plan", *arguments],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=900,
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr
-    return done
-
-
-def planned(*arguments: str) -> dict[str, Any]:
-    done = run(CAMPAIGN, *arguments, "--format", "json")
+def planned(answers: Answers, *words: str) -> dict[str, Any]:
+    done = answers("plan", CAMPAIGN, *words, "--format", "json")
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = done.json
     return found
 
 
 @pytest.fixture(scope="module")
-def modelled() -> dict[str, Any]:
-    return planned("--parallel", "4")
+def modelled(answers: Answers) -> dict[str, Any]:
+    return planned(answers, "--parallel", "4")
 
 
 @pytest.fixture(scope="module")
-def stated() -> dict[str, Any]:
-    return planned("--hours", "stated")
+def stated(answers: Answers) -> dict[str, Any]:
+    return planned(answers, "--hours", "stated")
 
 
 def hours(plan: dict[str, Any], phase: str, part: str | None = None) -> float:
@@ -94,8 +85,8 @@ def test_the_documents_gpus_in_parallel_come_out(
     assert stated["schedule"]["longest_chain_s"] == 25 * 3600
 
 
-def test_eight_hours_a_day_are_43_days() -> None:
-    found = planned("--hours", "stated", "--hours-per-day", "8")
+def test_eight_hours_a_day_are_43_days(answers: Answers) -> None:
+    found = planned(answers, "--hours", "stated", "--hours-per-day", "8")
     assert round(found["schedule"]["days"]) == 43
     assert any("go on the next day" in note for note in found["warnings"])
 
@@ -138,9 +129,9 @@ def test_what_does_not_hold_is_named(
         assert any(words in each for each in found["contradictions"]), found["contradictions"]
 
 
-def test_a_budget_of_80_hours_keeps_the_most_runs(stated: dict[str, Any]) -> None:
+def test_a_budget_of_80_hours_keeps_the_most_runs(stated: dict[str, Any], answers: Answers) -> None:
     pytest.importorskip("scipy")
-    found = planned("--hours", "stated", "--budget", "80h")
+    found = planned(answers, "--hours", "stated", "--budget", "80h")
     subset = found["subset"]
     assert subset["device_s"] <= 80 * 3600
     shortest = sorted(
@@ -164,17 +155,17 @@ def test_the_long_pretraining_is_cut_first_and_saves_75_hours(stated: dict[str, 
 
 
 @pytest.mark.slow
-def test_every_format_tells_the_plan(tmp_path: Path) -> None:
+def test_every_format_tells_the_plan(tmp_path: Path, answers: Answers) -> None:
     chart = tmp_path / "schedule.svg"
-    text = run(CAMPAIGN, "--parallel", "3", "--chart", str(chart), "--verbose").stdout
+    text = answers("plan", CAMPAIGN, "--parallel", "3", "--chart", str(chart), "--verbose").stdout
     assert max(map(len, text.splitlines())) <= 80
     for words in ("63 runs in 3 phases", "Schedule", "it cannot go under"):
         assert words in text
     rects = ET.parse(chart).getroot().iter("{http://www.w3.org/2000/svg}rect")  # noqa: S314 - our own file
     assert sum(rect.find("{http://www.w3.org/2000/svg}title") is not None for rect in rects) == 63
-    lines = run(CAMPAIGN, "--format", "csv").stdout.splitlines()
+    lines = answers("plan", CAMPAIGN, "--format", "csv").stdout.splitlines()
     assert len(lines) == 1 + 45 * 4
-    assert "## Phases" in run(CAMPAIGN, "--format", "md").stdout
+    assert "## Phases" in answers("plan", CAMPAIGN, "--format", "md").stdout
 
 
 @pytest.mark.parametrize(
@@ -188,9 +179,9 @@ def test_every_format_tells_the_plan(tmp_path: Path) -> None:
         ([CAMPAIGN, "--chart", "no/such/folder.svg"], "does not exist"),
     ],
 )
-def test_bad_input_is_exit_2(arguments: list[str], says: str) -> None:
+def test_bad_input_is_exit_2(arguments: list[str], says: str, answers: Answers) -> None:
     options = ["--hours", "stated"] if arguments[0] == CAMPAIGN else []
-    done = run(*arguments, *options)
+    done = answers("plan", *arguments, *options)
     assert done.returncode == 2
     assert says in done.stderr
     assert done.stdout == ""

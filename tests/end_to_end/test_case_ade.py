@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from commandline import typed
+
+if TYPE_CHECKING:
+    from commandline import Answers
 
 ROOT = Path(__file__).resolve().parents[2]
 CASE_A, CASE_D, CASE_E = (
@@ -20,20 +20,9 @@ CASE_A, CASE_D, CASE_E = (
 FORMULA = ("--dry-run", "--fidelity", "formula")
 
 
-def run(*arguments: str, home: Path, form: str = "json") -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", *arguments, "--format", form],
-        cwd=home, capture_output=True, text=True, check=False,
-        env={**os.environ, "AUTOTUNE_HOME": str(home / "home"), "AUTOTUNE_OFFLINE": "1",
-             "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.returncode, done.stdout
-
-
-def answer(*arguments: str, home: Path) -> tuple[int, Any]:
-    code, text = run(*arguments, home=home)
-    return code, json.loads(text)
+def answer(*words: str, home: Path) -> tuple[int, Any]:
+    done = typed(*words, "--format", "json", home=home, cwd=home)
+    return done.returncode, done.json
 
 
 def test_case_a_counts_its_steps_and_saves(tmp_path: Path) -> None:
@@ -58,8 +47,8 @@ def test_case_a_its_step_time_is_impossible(
         assert checked["tokens_per_row_possible"] < 200  # its rows have 200 to 300
 
 
-def test_case_a_saves_and_compile_are_worth_what_they_are(tmp_path: Path) -> None:
-    _, found = answer("tune", CASE_A, *FORMULA, home=tmp_path)
+def test_case_a_saves_and_compile_are_worth_what_they_are(answers: Answers) -> None:
+    found = answers("tune", CASE_A, *FORMULA, "--format", "json").json
     worth = {step["change"]: step for step in found["waterfall"]}
     saves = worth["checkpoint_every_steps"]
     fewer = found["today"]["time_s"]["checkpoint"] - found["best"]["time_s"]["checkpoint"]
@@ -68,8 +57,8 @@ def test_case_a_saves_and_compile_are_worth_what_they_are(tmp_path: Path) -> Non
     assert not any(each["change"] == "data.storage" for each in found["journey"]["options"])
 
 
-def test_case_d_counts_its_steps_and_saves(tmp_path: Path) -> None:
-    _, found = answer("tune", CASE_D, *FORMULA, home=tmp_path)
+def test_case_d_counts_its_steps_and_saves(tmp_path: Path, answers: Answers) -> None:
+    found = answers("tune", CASE_D, *FORMULA, "--format", "json").json
     today = found["today"]
     assert found["job"]["steps"] == 225_000
     assert today["checkpoints"] == 225
@@ -81,8 +70,8 @@ def test_case_d_counts_its_steps_and_saves(tmp_path: Path) -> None:
     assert wider["row"]["checkpoints"] == 112 + 1
 
 
-def test_case_d_savings_compound_and_do_not_add(tmp_path: Path) -> None:
-    _, found = answer("tune", CASE_D, *FORMULA, home=tmp_path)
+def test_case_d_savings_compound_and_do_not_add(answers: Answers) -> None:
+    found = answers("tune", CASE_D, *FORMULA, "--format", "json").json
     today, best, steps = found["today"], found["best"], found["waterfall"]
     for key in ("duration_s", "cost_usd"):
         total = math.fsum(step[key] for step in steps)
@@ -95,8 +84,8 @@ def test_case_d_savings_compound_and_do_not_add(tmp_path: Path) -> None:
     assert abs(by_name["num_dataloader_workers"]["duration_s"]) < 60
 
 
-def test_case_d_bandwidth_is_not_the_cause_and_padding_may_be(tmp_path: Path) -> None:
-    _, found = answer("tune", CASE_D, *FORMULA, home=tmp_path)
+def test_case_d_bandwidth_is_not_the_cause_and_padding_may_be(answers: Answers) -> None:
+    found = answers("tune", CASE_D, *FORMULA, "--format", "json").json
     (gap,) = found["journey"]["measured"]
     readings = {each["name"]: each for each in gap["readings"]}
     assert gap["measured_s"] == 38 * 3600
@@ -113,15 +102,15 @@ def test_case_d_bandwidth_is_not_the_cause_and_padding_may_be(tmp_path: Path) ->
     assert found["job"]["global_batch_size"] == 8
 
 
-def test_case_d_says_all_of_it_in_words_and_in_markdown(tmp_path: Path) -> None:
-    _, text = run("tune", CASE_D, *FORMULA, "--verbose", home=tmp_path, form="text")
+def test_case_d_says_all_of_it_in_words_and_in_markdown(answers: Answers) -> None:
+    text = answers("tune", CASE_D, *FORMULA, "--verbose", "--format", "text").stdout
     for words in (
         "From today to the pick", "cannot tell these apart", "cheapest check", "your decision",
         "it cannot be the cause", "worth about nothing",
     ):  # fmt: skip
         assert words in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
-    _, marked = run("tune", CASE_D, *FORMULA, home=tmp_path, form="md")
+    marked = answers("tune", CASE_D, *FORMULA, "--format", "md").stdout
     assert "## From today to the pick" in marked
 
 
@@ -188,11 +177,7 @@ def test_case_e_length_is_the_users_and_worth_its_hours(tmp_path: Path) -> None:
 def test_mistakes_of_recompute_are_bad_input(
     tmp_path: Path, arguments: tuple[str, ...], says: str
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", "recompute", *arguments],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "AUTOTUNE_RUNS": str(tmp_path / "runs")},
-    )  # fmt: skip
+    done = typed("recompute", *arguments, home=tmp_path, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
     assert says in done.stderr

@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+if TYPE_CHECKING:
+    from commandline import Answers
+
 FORMULA = ("--fidelity", "formula")
 TITLE = "What the job file says and what does not hold"
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("claims")
-
-
-def run(home: Path, *arguments: str, form: str = "json") -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", *arguments, "--format", form],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-        env={**os.environ, "AUTOTUNE_HOME": str(home), "AUTOTUNE_OFFLINE": "1"},
-    )  # fmt: skip
+def answer(answers: Answers, *words: str) -> Any:
+    done = answers(*words, "--format", "json")
     assert done.returncode in {0, 4}, done.stderr
-    return done.stdout
-
-
-def answer(home: Path, *arguments: str) -> Any:
-    return json.loads(run(home, *arguments))
+    return done.json
 
 
 def figures(text: str) -> list[float]:
@@ -41,23 +25,25 @@ def figures(text: str) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def case_a(home: Path) -> Any:
-    return answer(home, "estimate", "jobs/a100_llama7b_int8.yaml", *FORMULA)
+def case_a(answers: Answers) -> Any:
+    return answer(answers, "estimate", "jobs/a100_llama7b_int8.yaml", *FORMULA)
 
 
 @pytest.fixture(scope="module")
-def case_c(home: Path) -> Any:
-    return answer(home, "estimate", "jobs/rtx4090_qwen2_05b.yaml", *FORMULA)
+def case_c(answers: Answers) -> Any:
+    return answer(answers, "estimate", "jobs/rtx4090_qwen2_05b.yaml", *FORMULA)
 
 
 @pytest.fixture(scope="module")
-def case_d(home: Path) -> Any:
-    return answer(home, "tune", "jobs/h100_38h.yaml", "--dry-run", *FORMULA)
+def case_d(answers: Answers) -> Any:
+    return answer(answers, "tune", "jobs/h100_38h.yaml", "--dry-run", *FORMULA)
 
 
 @pytest.fixture(scope="module")
-def case_e(home: Path) -> Any:
-    return answer(home, "recompute", "jobs/t4_to_a100_gemma2.yaml", "--gpu", "a100-40gb", *FORMULA)
+def case_e(answers: Answers) -> Any:
+    return answer(
+        answers, "recompute", "jobs/t4_to_a100_gemma2.yaml", "--gpu", "a100-40gb", *FORMULA
+    )
 
 
 def test_case_a_its_step_time_is_impossible_in_the_terms_of_the_device(case_a: Any) -> None:
@@ -86,8 +72,8 @@ def test_case_a_what_it_counts_right_is_left_alone(case_a: Any) -> None:
     assert case_a["job"]["steps"] == 2375
 
 
-def test_case_a_three_runs_are_a_campaign_with_its_total(home: Path) -> None:
-    plan = answer(home, "plan", "jobs/campaigns/a100_llama7b.yaml")
+def test_case_a_three_runs_are_a_campaign_with_its_total(answers: Answers) -> None:
+    plan = answer(answers, "plan", "jobs/campaigns/a100_llama7b.yaml")
     assert (plan["total"]["runs"], plan["total"]["steps"]) == (3, 3 * 2375)
     (each,) = plan["runs"]
     total = plan["total"]["duration_s"]
@@ -97,9 +83,11 @@ def test_case_a_three_runs_are_a_campaign_with_its_total(home: Path) -> None:
     assert any("the stated 2.25 h are too few" in text for text in plan["contradictions"])
 
 
-def test_case_b_kiloseconds_were_read_as_hours_at_every_size(home: Path) -> None:
+def test_case_b_kiloseconds_were_read_as_hours_at_every_size(answers: Answers) -> None:
     sizes = "data.rows=[10000, 50000, 100000]"
-    said = answer(home, "compare", "jobs/rtx5090_llama2_7b.yaml", "--set", sizes)["contradictions"]
+    said = answer(answers, "compare", "jobs/rtx5090_llama2_7b.yaml", "--set", sizes)[
+        "contradictions"
+    ]
     assert len(said) == 3
     # At 1,200 to 5,000 tokens/s: 0.85-3.6, 4.3-17.8 and 8.5-35.6 h.
     wanted = ((0.853, 3.56, "3.1 to 12.8 h"), (4.27, 17.8, "15.4 to 64 h"), (8.53, 35.6, "30 to"))
@@ -162,8 +150,8 @@ def test_case_d_reading_and_tokenising_the_data_is_next_to_nothing(case_d: Any) 
     assert data["verdict"] == "immaterial"
 
 
-def test_case_d_the_answer_stays_first_and_the_findings_have_a_place(home: Path) -> None:
-    text = run(home, "tune", "jobs/h100_38h.yaml", "--dry-run", *FORMULA, form="md")
+def test_case_d_the_answer_stays_first_and_the_findings_have_a_place(answers: Answers) -> None:
+    text = answers("tune", "jobs/h100_38h.yaml", "--dry-run", *FORMULA, "--format", "md").stdout
     assert text.startswith("**h100-38h: run it on 1x h100-sxm")
     places = [text.index(f"## {title}") for title in ("Beside today", TITLE, "Alternatives")]
     assert places == sorted(places)

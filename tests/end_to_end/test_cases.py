@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from commandline import Answers
 
 ROOT = Path(__file__).resolve().parents[2]
 CASE_D = ("h100-sxm", "a100-40gb:4@4.80USD/h", "h100-sxm:2@5.00USD/h")
@@ -22,23 +22,14 @@ VARIANTS = """variants:
 """
 
 
-def run(*arguments: str, form: str = "json") -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", *arguments, "--format", form],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.returncode, done.stdout
+def answer(answers: Answers, *words: str) -> tuple[int, Any]:
+    done = answers(*words, "--format", "json")
+    return done.returncode, done.json
 
 
-def answer(*arguments: str) -> tuple[int, Any]:
-    code, text = run(*arguments)
-    return code, json.loads(text)
-
-
-def test_case_b_gives_every_size_and_what_a_row_adds() -> None:
+def test_case_b_gives_every_size_and_what_a_row_adds(answers: Answers) -> None:
     sizes = "data.rows=[10000, 50000, 100000]"
-    code, found = answer("compare", "jobs/rtx5090_llama2_7b.yaml", "--set", sizes)
+    code, found = answer(answers, "compare", "jobs/rtx5090_llama2_7b.yaml", "--set", sizes)
     assert code == 0
     jobs = [item["job"] for item in found["variants"]]
     assert [job["steps"] for job in jobs] == [3750, 18_750, 37_500]
@@ -52,9 +43,9 @@ def test_case_b_gives_every_size_and_what_a_row_adds() -> None:
     assert line["fixed_s"] > 0
 
 
-def test_case_b_length_and_qlora_are_priced_as_the_users_options() -> None:
+def test_case_b_length_and_qlora_are_priced_as_the_users_options(answers: Answers) -> None:
     code, found = answer(
-        "tune", "jobs/rtx5090_llama2_7b.yaml", "--dry-run", "--fidelity", "formula"
+        answers, "tune", "jobs/rtx5090_llama2_7b.yaml", "--dry-run", "--fidelity", "formula"
     )
     assert code == 0
     worth = {item["key"]: item for item in found["sensitivities"]}
@@ -66,8 +57,8 @@ def test_case_b_length_and_qlora_are_priced_as_the_users_options() -> None:
     assert found["job"]["max_length"] == 512
 
 
-def test_case_d_compares_the_three_machines_by_hours_and_dollars() -> None:
-    code, found = answer("compare", "jobs/h100_38h.yaml", "--gpu", ",".join(CASE_D))
+def test_case_d_compares_the_three_machines_by_hours_and_dollars(answers: Answers) -> None:
+    code, found = answer(answers, "compare", "jobs/h100_38h.yaml", "--gpu", ",".join(CASE_D))
     assert code in {0, 4}
     machines = {(row["device"], row["device_count"]): row for row in found["rows"]}
     prices = {name: row["usd_per_hour"] for name, row in machines.items()}
@@ -88,10 +79,10 @@ def test_case_d_compares_the_three_machines_by_hours_and_dollars() -> None:
     )
 
 
-def test_case_e_is_one_table_over_machines_and_variants(tmp_path: Path) -> None:
+def test_case_e_is_one_table_over_machines_and_variants(tmp_path: Path, answers: Answers) -> None:
     path = tmp_path / "gemma.yaml"
     path.write_text((ROOT / "jobs" / "t4_to_a100_gemma2.yaml").read_text() + VARIANTS)
-    code, found = answer("compare", str(path))
+    code, found = answer(answers, "compare", str(path))
     assert code == 0
     rows = {(row["variant"], row["device"]): row for row in found["rows"]}
     assert len(rows) == 8
@@ -111,10 +102,10 @@ def test_case_e_is_one_table_over_machines_and_variants(tmp_path: Path) -> None:
     assert rows["LoRA r=16", "a100-sxm4-40gb"]["month_usd"] == 10
 
 
-def test_case_e_longer_than_a_session_starts_again_and_says_so() -> None:
+def test_case_e_longer_than_a_session_starts_again_and_says_so(answers: Answers) -> None:
     arguments = ("compare", "jobs/t4_to_a100_gemma2.yaml", "--set", "data.rows=20000")
-    _, free = answer(*arguments)
-    code, short = answer(*arguments, "--set", "limits.max_session=4h")
+    _, free = answer(answers, *arguments)
+    code, short = answer(answers, *arguments, "--set", "limits.max_session=4h")
     before, after = (
         next(row for row in found["rows"] if row["device"] == "t4") for found in (free, short)
     )
@@ -125,30 +116,30 @@ def test_case_e_longer_than_a_session_starts_again_and_says_so() -> None:
     assert code == 0  # the other machine ends within one session, with eight chances in ten
 
 
-def test_a_comparison_prints_in_every_format() -> None:
+def test_a_comparison_prints_in_every_format(answers: Answers) -> None:
     arguments = ("compare", "jobs/h100_38h.yaml", "--gpu", "h100,l40s:2,t4", "--spot")
-    _, screen = run(*arguments, form="text")
+    screen = answers(*arguments, "--format", "text").stdout
     assert "cheapest on" in screen
-    _, text = run(*arguments, "--verbose", form="text")
+    text = answers(*arguments, "--verbose", "--format", "text").stdout
     for word in ("cheapest:", "fastest:", "wins below", "Does not fit", "Spot against on demand"):
         assert word in text
     assert max(map(len, text.splitlines())) <= 80
-    _, marked = run(*arguments, form="md")
+    marked = answers(*arguments, "--format", "md").stdout
     assert "| machine | USD/h |" in marked
-    _, listed = run(*arguments, form="csv")
+    listed = answers(*arguments, "--format", "csv").stdout
     rows = list(csv.DictReader(io.StringIO(listed)))
     assert {"device", "duration_s.p50", "cost_usd.p50", "flip_usd_per_hour"} <= set(rows[0])
 
 
 @pytest.mark.slow
-def test_tune_of_a_file_with_variants_is_the_same_table(tmp_path: Path) -> None:
+def test_tune_of_a_file_with_variants_is_the_same_table(tmp_path: Path, answers: Answers) -> None:
     path = tmp_path / "gemma.yaml"
     path.write_text((ROOT / "jobs" / "t4_to_a100_gemma2.yaml").read_text() + VARIANTS)
-    _, table = answer("tune", str(path))
-    _, compared = answer("compare", str(path))
+    _, table = answer(answers, "tune", str(path))
+    _, compared = answer(answers, "compare", str(path))
     assert table["rows"] == compared["rows"]
-    code, one = answer("tune", str(path), "--variant", "QLoRA r=16", "--dry-run", "--fidelity",
-                       "formula")  # fmt: skip
+    one_of_them = ("--variant", "QLoRA r=16", "--dry-run", "--fidelity", "formula")
+    code, one = answer(answers, "tune", str(path), *one_of_them)
     assert code == 0
     assert "QLoRA" in one["job"]["method"]
 
@@ -163,11 +154,8 @@ def test_tune_of_a_file_with_variants_is_the_same_table(tmp_path: Path) -> None:
         (("--deadline", "24"), "24h"),
     ],
 )
-def test_mistakes_are_bad_input(arguments: tuple[str, ...], says: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", "compare", "jobs/h100_38h.yaml", *arguments],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+def test_mistakes_are_bad_input(arguments: tuple[str, ...], says: str, answers: Answers) -> None:
+    done = answers("compare", "jobs/h100_38h.yaml", *arguments)
     assert done.returncode == 2
     assert done.stdout == ""
     assert says in done.stderr

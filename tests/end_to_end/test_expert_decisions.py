@@ -5,13 +5,13 @@ Each answer is what somebody who rents by the hour would act on, so each is held
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from commandline import Answers
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 2.0**30
@@ -23,22 +23,16 @@ AXOLOTL = ("jobs/trainers/axolotl.yml", "--rows", "52000", "--gpu", "h100-sxm")
 
 
 @pytest.fixture
-def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def ask(answers: Answers) -> Any:
     """The JSON that a command prints, with its exit code; text where a form is asked for."""
-    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("AUTOTUNE_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
 
-    def typed(*words: str, form: str = "json") -> tuple[int, Any]:
-        done = subprocess.run(
-            [sys.executable, "-m", "autotune", *words, "--format", form, "--quiet"],
-            cwd=ROOT, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+    def asked(*words: str, form: str = "json") -> tuple[int, Any]:
+        dry = ("--dry-run",) if words[0] == "tune" else ()
+        done = answers(*words, *dry, "--format", form, "--quiet")
         assert done.returncode in {0, 3, 4}, done.stderr
-        text = done.stdout
-        return done.returncode, json.loads(text) if form == "json" else " ".join(text.split())
+        return done.returncode, done.json if form == "json" else " ".join(done.stdout.split())
 
-    return typed
+    return asked
 
 
 def tune(method: str, length: int, gpu: str, *more: str) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commandline import typed
 
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = sorted((ROOT / "jobs").glob("*.yaml"))
@@ -22,13 +23,9 @@ MEMORY_PARTS = {
 }  # fmt: skip
 
 
-def autotune(*arguments: str, cwd: Path = ROOT) -> tuple[int, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", *arguments, "--format", "json"],
-        cwd=cwd, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr
-    return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
+def autotune(home: Path, *words: str) -> tuple[int, Any]:
+    done = typed(*words, "--format", "json", home=home)
+    return done.returncode, done.json if done.stdout else done.stderr
 
 
 def rows_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
@@ -41,7 +38,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     found = {}
     for job in JOBS:
         run = tmp_path_factory.mktemp("runs") / job.stem
-        code, answer = autotune("tune", str(job), "--run", str(run), "--trials", "20")
+        code, answer = autotune(run.parent, "tune", str(job), "--run", str(run), "--trials", "20")
         assert code in {0, 3, 4}, (job.name, answer)
         assert (run / "trials.jsonl").exists()
         assert json.loads((run / "recommendation.json").read_text()) == answer
@@ -85,9 +82,9 @@ def test_what_is_recommended_fits(answers: dict[str, dict[str, Any]], name: str)
     assert best["verdict"] == "fits"
 
 
-def test_case_a_has_2375_steps_and_48_checkpoints_every_50() -> None:
+def test_case_a_has_2375_steps_and_48_checkpoints_every_50(tmp_path: Path) -> None:
     _, answer = autotune(
-        "estimate", "jobs/a100_llama7b_int8.yaml", "--set", "checkpoint_every_steps=50"
+        tmp_path, "estimate", "jobs/a100_llama7b_int8.yaml", "--set", "checkpoint_every_steps=50"
     )
     assert answer["job"]["steps"] == 2375
     assert answer["row"]["checkpoints"] == 48
@@ -105,8 +102,12 @@ def test_case_a_names_the_a10_and_offers_no_incredible_row_length(
     ("rows", "steps", "tokens"),
     [(10_000, 3_750, 15.36e6), (50_000, 18_750, 76.8e6), (100_000, 37_500, 153.6e6)],
 )
-def test_case_b_has_the_steps_and_tokens_of_its_sizes(rows: int, steps: int, tokens: float) -> None:
-    _, answer = autotune("estimate", "jobs/rtx5090_llama2_7b.yaml", "--set", f"data.rows={rows}")
+def test_case_b_has_the_steps_and_tokens_of_its_sizes(
+    rows: int, steps: int, tokens: float, tmp_path: Path
+) -> None:
+    _, answer = autotune(
+        tmp_path, "estimate", "jobs/rtx5090_llama2_7b.yaml", "--set", f"data.rows={rows}"
+    )
     assert (answer["job"]["steps"], answer["job"]["tokens"]) == (steps, tokens)
 
 
@@ -126,11 +127,11 @@ def test_case_c_takes_minutes_and_says_how_far_its_document_is_off(
     assert any("times longer" in warning for warning in answer["warnings"])
 
 
-def test_case_d_has_225000_steps_and_225_saves_every_1000() -> None:
+def test_case_d_has_225000_steps_and_225_saves_every_1000(tmp_path: Path) -> None:
     job = "jobs/h100_38h.yaml"
-    _, answer = autotune("estimate", job, "--set", "checkpoint_every_steps=1000")
+    _, answer = autotune(tmp_path, "estimate", job, "--set", "checkpoint_every_steps=1000")
     assert (answer["job"]["steps"], answer["row"]["checkpoints"]) == (225_000, 225)
-    _, answer = autotune("estimate", job, "--set", "checkpoint_every_steps=2000")
+    _, answer = autotune(tmp_path, "estimate", job, "--set", "checkpoint_every_steps=2000")
     assert answer["row"]["checkpoints"] == 113  # 112 and the last step's
 
 
@@ -139,7 +140,9 @@ def test_case_e_picks_the_native_precision_of_each_card(
     tmp_path: Path, gpu: str, precision: str
 ) -> None:
     run = str(tmp_path / "run")
-    code, answer = autotune("tune", "jobs/t4_to_a100_gemma2.yaml", "--gpu", gpu, "--run", run)
+    code, answer = autotune(
+        tmp_path, "tune", "jobs/t4_to_a100_gemma2.yaml", "--gpu", gpu, "--run", run
+    )
     assert code in {0, 4}
     assert answer["best"]["config"]["precision"] == precision
     assert answer["best"]["config"]["micro_batch_size"] in {1, 2, 4, 8, 16}
@@ -148,7 +151,7 @@ def test_case_e_picks_the_native_precision_of_each_card(
 def test_nothing_feasible_is_exit_3_with_near_misses_and_changes(tmp_path: Path) -> None:
     run = str(tmp_path / "run")
     code, answer = autotune(
-        "tune", "--model", "Llama-3.1-70B", "--method", "lora", "--rows", "1000", "--gpu",
+        tmp_path, "tune", "--model", "Llama-3.1-70B", "--method", "lora", "--rows", "1000", "--gpu",
         "rtx-4090", "--run", run,
     )  # fmt: skip
     assert code == 3
@@ -161,7 +164,9 @@ def test_nothing_feasible_is_exit_3_with_near_misses_and_changes(tmp_path: Path)
 
 def test_a_missed_deadline_is_exit_4_with_the_soonest_candidate(tmp_path: Path) -> None:
     run = str(tmp_path / "run")
-    code, answer = autotune("tune", "jobs/h100_38h.yaml", "--deadline", "2h", "--run", run)
+    code, answer = autotune(
+        tmp_path, "tune", "jobs/h100_38h.yaml", "--deadline", "2h", "--run", run
+    )
     assert code == 4
     assert answer["misses"][0]["limit"] == "deadline"
     soonest = min(row["duration_s"]["p50"] for row in rows_of(answer) if row["verdict"] == "fits")
@@ -172,28 +177,29 @@ def test_doubling_the_price_doubles_the_cost_and_keeps_the_pick(tmp_path: Path) 
     picks = []
     for price in ("2 USD/h", "4 USD/h"):
         run = str(tmp_path / price[0])
-        _, answer = autotune("tune", "jobs/h100_38h.yaml", "--price", price, "--run", run)
+        _, answer = autotune(tmp_path, "tune", "jobs/h100_38h.yaml", "--price", price, "--run", run)
         picks.append(answer["best"])
     assert picks[0]["config"] == picks[1]["config"]
     assert picks[1]["cost_usd"]["p50"] == pytest.approx(2 * picks[0]["cost_usd"]["p50"])
 
 
-def test_the_same_seed_gives_the_same_answer(tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_answer_in_another_process(tmp_path: Path) -> None:
+    """Sets are ordered anew in each process."""
     found = []
     for name in ("one", "two"):
-        arguments = ("--sampler", "tpe", "--trials", "25", "--seed", "7")
-        run = str(tmp_path / name)
-        _, answer = autotune("tune", "jobs/h100_38h.yaml", *arguments, "--run", run)
+        done = subprocess.run(
+            [sys.executable, "-m", "autotune", "tune", "jobs/h100_38h.yaml", "--sampler", "tpe",
+             "--trials", "25", "--seed", "7", "--run", str(tmp_path / name), "--format", "json"],
+            cwd=ROOT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        answer = json.loads(done.stdout)
         found.append({key: answer[key] for key in ("best", "alternatives", "pareto")})
     assert found[0] == found[1]
 
 
 def test_bad_input_writes_nothing(tmp_path: Path) -> None:
     job = str(ROOT / "jobs/h100_38h.yaml")
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", "tune", job, "--gpu", "h10"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = typed("tune", job, "--gpu", "h10", home=tmp_path, cwd=tmp_path)
     assert done.returncode == 2
     assert "h100" in done.stderr
     assert not done.stdout

@@ -6,35 +6,29 @@ import csv
 import io
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from commandline import Done, typed
 
 from autotune.report.screens.verify import verification_screen
 from autotune.report.sections.verification import verification_text
 
-ROOT = Path(__file__).resolve().parents[2]
+if TYPE_CHECKING:
+    from pathlib import Path
+
 JOB = "jobs/a100_llama7b_int8.yaml"
 STEPS, DONE, STEP_S, SAVE_S = 2375, 1200, 12.5, 7.5
 
 
-def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "AUTOTUNE_HOME": str(home / "home"), "AUTOTUNE_RUNS": str(home)}
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", *arguments],
-        cwd=ROOT, capture_output=True, text=True, check=False, env=environment,
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
+def run(home: Path, *words: str) -> Done:
+    return typed(*words, home=home, AUTOTUNE_RUNS=str(home))
 
 
-def answer(home: Path, *arguments: str) -> Any:
-    done = run(home, *arguments, "--format", "json")
+def answer(home: Path, *words: str) -> Any:
+    done = run(home, *words, "--format", "json")
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return done.json
 
 
 @pytest.fixture(scope="module")

@@ -4,16 +4,15 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import builders as build
 import numpy as np
 import pytest
 
 from autotune.catalog.devices import find_device
-from autotune.catalog.local import default_host
 from autotune.catalog.models.models import find_model
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import Candidates
 from autotune.domain.config import Config
-from autotune.domain.device import Offer
 from autotune.domain.job import Job, Lengths, Limits, Method
 from autotune.domain.observation import Observation
 from autotune.domain.software import Software
@@ -34,26 +33,12 @@ TODAY = Config(
 @cache
 def job() -> Job:
     device = find_device("h100-sxm")
-    host = replace(default_host(1, device), assumed=())
-    return Job(
-        name="t",
-        model=find_model("Llama-3.1-8B"),
-        method=Method("lora", "16bit", 16, 32.0, 0.0, ("q_proj", "v_proj")),
-        rows=100_000,
-        max_length=1024,
-        lengths=Lengths((20.0, 220.0, 1024.0), 300.0, 1024, known=True),
-        padding="longest",
-        pretokenized=True,
-        storage="local",
-        epochs=1.0,
-        steps=12_500,
-        global_batch_size=8,
-        evaluation=None,
-        limits=Limits(vram_headroom=0.05, max_lost_work_s=1800.0),
-        software=SOFTWARE,
-        offers=(Offer(device, 1, 2.5, host, "t"),),
-        today=TODAY,
-    )
+    return build.job(
+        build.sold(device, 1, 2.5, assumed=()), model=find_model("Llama-3.1-8B"),
+        method=Method("lora", "16bit", 16, 32.0, 0.0, ("q_proj", "v_proj")), rows=100_000,
+        max_length=1024, lengths=Lengths((20.0, 220.0, 1024.0), 300.0, 1024, known=True),
+        steps=12_500, limits=Limits(0.05, 1800.0), software=SOFTWARE, today=TODAY,
+    )  # fmt: skip
 
 
 def predicted() -> Any:

@@ -6,17 +6,16 @@ from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
+import builders as build
 import pytest
 
 from autotune.catalog.devices import find_device
-from autotune.catalog.local import default_host
 from autotune.catalog.models.models import find_model
 from autotune.cost.model import Bill, CostModel
 from autotune.domain.calibration import Calibration
 from autotune.domain.candidates import Candidates
 from autotune.domain.config import Config
-from autotune.domain.device import Offer
-from autotune.domain.job import Job, Lengths, Limits, Method
+from autotune.domain.job import Job, Limits, Method
 from autotune.domain.observation import Observation
 from autotune.domain.outcome import MemoryParts
 from autotune.domain.software import Software
@@ -29,14 +28,11 @@ CONFIG = Config(4, 2, 1000, "bf16")
 @cache
 def job() -> Job:
     device = find_device("a100-sxm4-40gb")
-    host = replace(default_host(1, device), assumed=())
-    return Job(
-        name="t", model=find_model("Llama-3.1-8B"),
-        method=Method("lora", "16bit", 16, 32.0, 0.0, ("q_proj", "v_proj")), rows=10_000,
-        max_length=512, lengths=Lengths((512.0, 512.0), 512.0, 512, known=True),
-        padding="max_length", pretokenized=True, storage="local", epochs=1.0, steps=1250,
-        global_batch_size=8, evaluation=None, limits=Limits(0.05, 1800.0), software=SOFTWARE,
-        offers=(Offer(device, 1, 1.5, host, "t"),),
+    return build.job(
+        build.sold(device, 1, 1.5, assumed=()), model=find_model("Llama-3.1-8B"),
+        method=Method("lora", "16bit", 16, 32.0, 0.0, ("q_proj", "v_proj")),
+        lengths=build.equal_rows(512), padding="max_length", limits=Limits(0.05, 1800.0),
+        software=SOFTWARE,
     )  # fmt: skip
 
 

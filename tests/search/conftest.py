@@ -1,9 +1,7 @@
-"""Bills of small jobs. The builders are those of tests/space."""
+"""Bills of small jobs."""
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,16 +17,6 @@ if TYPE_CHECKING:
 
     from autotune.cost.model import Bill
     from autotune.domain.job import Job
-
-
-def _builders() -> Any:
-    path = Path(__file__).parent.parent / "space" / "conftest.py"
-    spec = importlib.util.spec_from_file_location("space_builders", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.Build
 
 
 def price(job: Job, space: str = "default") -> Bill:
@@ -49,11 +37,6 @@ def eight_billion(build: Any) -> Any:
             Linear("down_proj", inner, hidden, part="mlp"),
         ),
     )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def build() -> Any:
-    return _builders()
 
 
 @pytest.fixture(scope="session")

@@ -5,42 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import builders as build
 from ruamel.yaml import YAML
 
-from autotune.domain.config import Config
-from autotune.domain.device import Device, Host, Offer
-from autotune.domain.job import Evaluation, Job, Lengths, Limits, Method
+from autotune.domain.device import Device, Offer
+from autotune.domain.job import Evaluation, Job, Lengths, Method
 from autotune.domain.model import Linear, Model
-from autotune.domain.software import Software
 from autotune.trainers.syntax.python_source import parse_script
 
 if TYPE_CHECKING:
+    from autotune.domain.config import Config
     from autotune.trainers.format import Export
 
 FILE_OF = {  # where each format holds its settings
     "hf": "training_args.json", "trl": "sft_config.json", "axolotl": "axolotl.yml",
     "llamafactory": "llamafactory.yaml", "litgpt": "litgpt.yaml", "unsloth": "unsloth_train.py",
 }  # fmt: skip
-HOST = Host(
-    cores=16,
-    ram_bytes=128e9,
-    shm_bytes=16e9,
-    disk_bytes=100e9,
-    checkpoint_write_bytes_per_s=1e9,
-    storage_read_bytes_per_s=1e9,
-    download_bytes_per_s=1e8,
-)
-SOFTWARE = Software(
-    name="test",
-    as_of="2026-11-01",
-    torch=(2, 13, 0),
-    transformers=(5, 23, 0),
-    trl=(1, 16, 0),
-    peft=(0, 21, 2),
-    accelerate=(1, 15, 0),
-    flash_attn=None,
-    bitsandbytes=None,
-)
+HOST = build.host(ram_bytes=128e9, shm_bytes=16e9, disk_bytes=100e9)
+SOFTWARE = build.software(flash_attn=None, bitsandbytes=None)
 MODEL = Model(
     name="tiny-llama",
     family="llama",
@@ -66,32 +48,9 @@ FULL = Method("full", "16bit")
 
 
 def device(*, cpu: bool = False) -> Device:
-    return Device(
-        name="cpu" if cpu else "h100-sxm",
-        vendor="cpu" if cpu else "nvidia",
-        aliases=(),
-        architecture="cpu" if cpu else "hopper",
-        compute_capability=0.0 if cpu else 9.0,
-        form_factor="",
-        memory_driver_bytes=80e9,
-        memory_torch_bytes=79e9,
-        memory_bandwidth_bytes_per_s=3e12,
-        fp32_flop_per_s=67e12,
-        tf32_flop_per_s=0.0 if cpu else 495e12,
-        fp16_flop_per_s=0.0 if cpu else 989e12,
-        bf16_flop_per_s=989e12,
-        int8_op_per_s=0.0,
-        fp8_flop_per_s=0.0,
-        matmul_ceiling_fraction=0.7,
-        matmul_ceiling_measured=False,
-        link_bytes_per_s=450e9,
-        has_nvlink=True,
-        pcie_bytes_per_s=50e9,
-        sm_count=132,
-        tdp_w=700.0,
-        release_year=2022,
-        source="made up for the tests",
-    )
+    if cpu:
+        return build.device("cpu")
+    return replace(build.device("h100"), name="h100-sxm", architecture="hopper", form_factor="")
 
 
 def offer(count: int = 1, *, cpu: bool = False, spot: bool = False) -> Offer:
@@ -99,36 +58,17 @@ def offer(count: int = 1, *, cpu: bool = False, spot: bool = False) -> Offer:
 
 
 def job(method: Method = LORA, **changes: object) -> Job:
-    values: dict[str, object] = {
-        "name": "test job",
-        "model": MODEL,
-        "method": method,
-        "rows": 64,
-        "max_length": 48,
-        "lengths": Lengths((48.0, 48.0), 48.0, 48, known=False),
-        "padding": "longest",
-        "pretokenized": False,
-        "storage": "local",
-        "epochs": 3.0,
-        "steps": 24,
-        "global_batch_size": 8,
-        "evaluation": None,
-        "limits": Limits(0.08, 1800.0),
-        "software": SOFTWARE,
-        "offers": (offer(),),
+    values: dict[str, Any] = {
+        "name": "test job", "model": MODEL, "method": method, "rows": 64, "max_length": 48,
+        "lengths": Lengths((48.0, 48.0), 48.0, 48, known=False), "pretokenized": False,
+        "epochs": 3.0, "steps": 24, "software": SOFTWARE, "offers": (offer(),),
         "dataset_path": "data.jsonl",
-    }
-    return Job(**{**values, **changes})  # type: ignore[arg-type]
+    }  # fmt: skip
+    return build.job(**{**values, **changes})
 
 
 def config(**changes: object) -> Config:
-    values: dict[str, object] = {
-        "micro_batch_size": 4,
-        "gradient_accumulation_steps": 2,
-        "checkpoint_every_steps": 10,
-        "precision": "bf16",
-    }
-    return Config(**{**values, **changes})  # type: ignore[arg-type]
+    return build.config(4, 2, **{"checkpoint_every_steps": 10, **changes})
 
 
 def evaluation(every_steps: int = 5) -> Evaluation:
