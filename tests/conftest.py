@@ -79,3 +79,21 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from commandline import Answers
 
     return Answers(tmp_path_factory.mktemp("answers"))
+
+
+@pytest.fixture(scope="session")
+def fitted_once() -> Iterator[None]:
+    """The fits of the shipped rows are made once: tests/shippedfits.py."""
+    from shippedfits import remember
+
+    with pytest.MonkeyPatch.context() as patch:
+        remember(patch)
+        yield
+
+
+@pytest.fixture(scope="session")
+def validation(fitted_once: None) -> Any:  # noqa: ARG001 - only that it is so
+    """`validate` of the shipped rows."""
+    from autotune.app.validate import run_validation
+
+    return run_validation()

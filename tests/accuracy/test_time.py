@@ -11,6 +11,7 @@ import pytest
 from autotune.app.calibrate import SHIPPED_ROWS
 from autotune.evidence.fit.refit import Refit, refit
 
+pytestmark = pytest.mark.xdist_group("shipped fits")
 ONE = "one A100 80 GB, Hugging Face's Trainer"
 SEVERAL = "2 to 8 GPUs"
 
@@ -21,7 +22,7 @@ def limits() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def found() -> Refit:
+def found(fitted_once: None) -> Refit:  # noqa: ARG001 - only that it is so
     return refit(SHIPPED_ROWS)
 
 

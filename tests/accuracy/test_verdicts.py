@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.app.job.defaults import VRAM_HEADROOM
-from autotune.app.validate import run_validation
 from bench.headroom import chosen, curve, judged
 
 if TYPE_CHECKING:
     from autotune.evidence.validation.validate import Validation
+
+
+pytestmark = pytest.mark.xdist_group("shipped fits")
 
 
 @cache
@@ -23,14 +25,9 @@ def limits() -> dict[str, Any]:
     return tomllib.loads(text)["memory"]  # type: ignore[no-any-return]
 
 
-@cache
-def found() -> Validation:
-    return run_validation()
-
-
 @pytest.mark.parametrize("kind", ["all", "allocated"])
-def test_peaks_are_predicted_this_well(kind: str) -> None:
-    own = found().memory if kind == "all" else found().memory_allocated
+def test_peaks_are_predicted_this_well(kind: str, validation: Validation) -> None:
+    own = validation.memory if kind == "all" else validation.memory_allocated
     wanted = limits()[kind]
     assert own.n >= wanted["rows"]
     assert own.median_ape is not None
@@ -39,8 +36,10 @@ def test_peaks_are_predicted_this_well(kind: str) -> None:
     assert own.p90_ape <= wanted["p90_ape"]
 
 
-def test_few_failed_runs_are_called_a_fit_and_few_finished_ones_are_refused() -> None:
-    oom, wanted = found().oom, limits()["verdict"]
+def test_few_failed_runs_are_called_a_fit_and_few_finished_ones_are_refused(
+    validation: Validation,
+) -> None:
+    oom, wanted = validation.oom, limits()["verdict"]
     assert oom.oom_rows >= wanted["failed"]
     assert oom.fit_rows >= wanted["finished"]
     assert oom.false_fits <= wanted["false_fits"] * oom.oom_rows
@@ -49,8 +48,8 @@ def test_few_failed_runs_are_called_a_fit_and_few_finished_ones_are_refused() ->
     assert oom.false_ooms + oom.at_risk_fits + oom.false_fits == len(oom.wrong)
 
 
-def test_shares_hold_with_every_group_weighted_equally() -> None:
-    oom, wanted = found().oom, limits()["verdict"]
+def test_shares_hold_with_every_group_weighted_equally(validation: Validation) -> None:
+    oom, wanted = validation.oom, limits()["verdict"]
     assert oom.false_fit_share is not None
     assert oom.false_fit_share <= wanted["false_fits"]
     assert oom.false_oom_share is not None
@@ -58,17 +57,20 @@ def test_shares_hold_with_every_group_weighted_equally() -> None:
     assert oom.false_oom_share + oom.at_risk_share <= wanted["refused"]
 
 
-def test_intervals_hold_about_four_of_five_readings_of_every_kind_with_enough_rows() -> None:
+def test_intervals_hold_about_four_of_five_readings_of_every_kind_with_enough_rows(
+    validation: Validation,
+) -> None:
     wanted = limits()["coverage"]
-    enough = {k: c for k, c in found().memory_coverage.items() if c.n >= wanted["rows"]}
+    enough = {k: c for k, c in validation.memory_coverage.items() if c.n >= wanted["rows"]}
     assert len(enough) >= wanted["kinds"]
     for kind, own in enough.items():
         assert wanted["least"] <= own.share <= wanted["most"], kind
-    everything = found().coverage["memory_p10_p90"]
+    everything = validation.coverage["memory_p10_p90"]
     assert everything is not None
     assert wanted["all_least"] <= everything <= wanted["all_most"]
 
 
+@pytest.mark.usefixtures("fitted_once")
 def test_the_default_headroom_is_what_the_failed_runs_ask_for() -> None:
     rows = curve(judged())
     expected = [row["expected_by_bytes"] for row in rows]

@@ -7,6 +7,7 @@ import pytest
 
 from autotune.cli.application import run
 
+pytestmark = pytest.mark.xdist_group("shipped fits")
 JOBS = Path(__file__).parents[2] / "jobs"
 Capture = pytest.CaptureFixture[str]
 KEYS = {
@@ -44,6 +45,7 @@ def test_an_unreadable_claim_leaves_with_2(capsys: Capture) -> None:
     assert "tokens/s" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("fitted_once")
 def test_calibrate_prints_json_and_writes_its_file(tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / "calibration.toml"
     assert run(["calibrate", "--out", str(out), "--format", "json", "--quiet"]) == 0

@@ -20,11 +20,14 @@ from autotune.domain.errors import InputError
 from autotune.evidence.fit.least_squares import minimise
 from autotune.evidence.fit.refit import refit_cases
 from autotune.evidence.fit.steps import MeasuredSteps, measured_once, measured_steps
-from autotune.evidence.fit.time import NAMES, SHARES, fit
+from autotune.evidence.fit.time import NAMES, SHARES, Fit, fit
 from autotune.evidence.record.public_csv import read_cases
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+pytestmark = pytest.mark.xdist_group("shipped fits")
 
 
 @cache
@@ -32,6 +35,12 @@ def steps() -> MeasuredSteps:
     return measured_steps(measured_once(read_cases(SHIPPED_ROWS).cases))
 
 
+@cache
+def plain() -> Fit:
+    return fit(steps())
+
+
+@pytest.mark.usefixtures("fitted_once")
 def test_the_shipped_calibration_is_what_the_command_writes(tmp_path: Path) -> None:
     out = tmp_path / "calibration.toml"
     run_calibration(out)
@@ -62,7 +71,7 @@ def test_what_is_fitted_is_what_is_priced() -> None:
 
 
 def test_shares_stay_fractions_and_the_covariance_is_one() -> None:
-    found = fit(steps())
+    found = plain()
     assert all(0 < getattr(found.constants, name) < 1 for name in SHARES)
     assert found.names[: len(NAMES)] == NAMES
     assert np.allclose(found.covariance, found.covariance.T, atol=1e-9)
@@ -76,10 +85,10 @@ def test_a_wildly_wrong_row_hardly_moves_the_fit() -> None:
     own = steps()
     seconds = own.seconds.copy()
     seconds[40] *= 20.0
-    plain, bent = fit(own), fit(replace(own, seconds=seconds))
-    sd = np.sqrt(np.diag(plain.covariance))[: len(NAMES)]
+    first, bent = plain(), fit(replace(own, seconds=seconds))
+    sd = np.sqrt(np.diag(first.covariance))[: len(NAMES)]
     for name, spread in zip(NAMES, sd, strict=True):
-        before, after = getattr(plain.constants, name), getattr(bent.constants, name)
+        before, after = getattr(first.constants, name), getattr(bent.constants, name)
         assert abs(np.log(after / before)) < 2.0 * spread, name
 
 
@@ -87,7 +96,7 @@ def test_a_device_that_is_slower_than_its_terms_gets_an_offset_shrunk_towards_ze
     own = steps()
     slow = np.asarray([case.offer.device.name == "a100-sxm4-40gb" for case in own.cases])
     seconds = np.where(slow, own.seconds * 1.5, own.seconds)
-    before = fit(own).offsets["device"]["a100-sxm4-40gb"].log_factor
+    before = plain().offsets["device"]["a100-sxm4-40gb"].log_factor
     after = fit(replace(own, seconds=seconds)).offsets["device"]["a100-sxm4-40gb"].log_factor
     assert 0.5 * np.log(1.5) < after - before < np.log(1.5)
 
@@ -105,9 +114,9 @@ def test_an_unwritable_file_is_an_input_error(tmp_path: Path) -> None:
 def test_fitting_imports_neither_scipy_nor_torch_nor_optuna() -> None:
     code = (
         "import sys; from autotune.app import calibrate;"
-        "from autotune.evidence import fitting, public_csv, steps;"
+        "from autotune.evidence.fit import steps, time; from autotune.evidence.record import public_csv;"
         "cases = steps.measured_once(public_csv.read_cases(calibrate.SHIPPED_ROWS).cases);"
-        "fitting.fit(steps.measured_steps(cases));"
+        "time.fit(steps.measured_steps(cases));"
         "print({m.split('.')[0] for m in sys.modules} & {'scipy', 'torch', 'optuna'})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -12,6 +12,7 @@ import pytest
 from autotune.app.validate import SHIPPED_ROWS
 from autotune.cost.constants import PATH
 from autotune.cost.memory.constants import KINDS, Slack, memory_constants
+from autotune.evidence.fit import refit
 from autotune.evidence.fit.memory import fit_memory, log_cdf
 from autotune.evidence.fit.memory_refit import MemoryRefit, refit_memory
 from autotune.evidence.fit.memory_rows import MemoryRows, memory_rows, once
@@ -20,6 +21,9 @@ from autotune.evidence.record.public_csv import read_cases
 
 if TYPE_CHECKING:
     from autotune.evidence.record.case import MeasuredCase
+
+
+pytestmark = pytest.mark.xdist_group("shipped fits")
 
 
 @cache
@@ -32,9 +36,10 @@ def rows() -> MemoryRows:
     return memory_rows(once(cases()))
 
 
-@cache
-def refitted() -> MemoryRefit:
-    return refit_memory(cases())
+@pytest.fixture
+def refitted(fitted_once: None) -> MemoryRefit:  # noqa: ARG001 - only that it is so
+    found: MemoryRefit = refit.refit_memory(cases())
+    return found
 
 
 def test_the_log_of_the_normal_distribution_holds_in_its_tail() -> None:
@@ -75,8 +80,8 @@ def test_slack_is_where_runs_begin_to_fail(limit: float) -> None:
     assert found.one_device == pytest.approx(limit, abs=0.03)
 
 
-def test_only_trainers_with_model_code_of_their_own_have_offsets() -> None:
-    found = refitted().fit.constants
+def test_only_trainers_with_model_code_of_their_own_have_offsets(refitted: MemoryRefit) -> None:
+    found = refitted.fit.constants
     assert {level.split()[0] for level in found.offsets} == {"litgpt", "llm-foundry"}
     family, stack = found.offsets["litgpt llama"], found.offsets["litgpt"]
     assert 0.0 < family.log_factor < 0.6
@@ -84,15 +89,15 @@ def test_only_trainers_with_model_code_of_their_own_have_offsets() -> None:
     assert found.offsets["llm-foundry mpt"].log_sd > family.log_sd  # no reading, only outcomes
 
 
-def test_sources_without_failures_teach_no_slack() -> None:
+def test_sources_without_failures_teach_no_slack(refitted: MemoryRefit) -> None:
     own = rows()
     kept = [c.group[0] not in {"modelscope/ms-swift", "huggingface/peft"} for c in own.cases]
     assert fit_memory(own.take(np.asarray(kept))).constants.slack == Slack(
-        **{f.name: getattr(refitted().fit.constants.slack, f.name) for f in fields(Slack)}
+        **{f.name: getattr(refitted.fit.constants.slack, f.name) for f in fields(Slack)}
     )
 
 
-def test_a_left_out_group_teaches_its_own_prediction_nothing() -> None:
+def test_a_left_out_group_teaches_its_own_prediction_nothing(refitted: MemoryRefit) -> None:
     doubled = [
         replace(c, peak_bytes=2.0 * c.peak_bytes)
         if c.job.model.family == "phi" and c.peak_bytes
@@ -101,7 +106,7 @@ def test_a_left_out_group_teaches_its_own_prediction_nothing() -> None:
     ]
     of_phi = [c.id for c in once(cases()) if c.job.model.family == "phi"]
     assert of_phi
-    again, first = refit_memory(doubled), refitted()
+    again, first = refit_memory(doubled), refitted
     offset = again.fit.constants.offsets["litgpt phi"].log_factor
     assert offset > first.fit.constants.offsets["litgpt phi"].log_factor + 0.1
     for name in of_phi:
@@ -109,11 +114,11 @@ def test_a_left_out_group_teaches_its_own_prediction_nothing() -> None:
             assert again.left_out[name][output] == first.left_out[name][output]
 
 
-def test_the_shipped_memory_constants_are_the_fitted_ones() -> None:
-    found, read = refitted().fit.constants, memory_constants()
+def test_the_shipped_memory_constants_are_the_fitted_ones(refitted: MemoryRefit) -> None:
+    found, read = refitted.fit.constants, memory_constants()
     assert read.slack.several == pytest.approx(found.slack.several, rel=5e-3)
     for kind in KINDS:
         assert read.spreads[kind] == pytest.approx(found.spreads[kind], rel=5e-3)
     table = tomllib.loads(PATH.read_text(encoding="utf-8"))["memory"]
     assert set(table["offset"]) == set(found.offsets)
-    assert table["rows"] == refitted().sources
+    assert table["rows"] == refitted.sources

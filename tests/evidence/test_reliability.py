@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.validate import run_validation
 from autotune.cost.memory.constants import memory_constants
 from autotune.cost.spread.fit_claims import Claims
 from autotune.evidence.validation.fit_claims import FitClaim, FitClaims, both_outcomes
@@ -19,9 +17,7 @@ if TYPE_CHECKING:
     from autotune.evidence.validation.validate import Validation
 
 
-@cache
-def found() -> Validation:
-    return run_validation()
+pytestmark = pytest.mark.xdist_group("shipped fits")
 
 
 class _Case:
@@ -63,8 +59,8 @@ def test_only_a_source_with_both_outcomes_can_show_a_failure() -> None:
     assert both_outcomes(cases) == {"a"}
 
 
-def test_the_table_counts_every_run_with_a_known_outcome_once() -> None:
-    own = found()
+def test_the_table_counts_every_run_with_a_known_outcome_once(validation: Validation) -> None:
+    own = validation
     assert sum(each.n for each in own.reliability) == own.oom.oom_rows + own.oom.fit_rows
     fitted = sum(each.n * (each.observed or 0.0) for each in own.reliability)
     assert fitted == pytest.approx(own.oom.fit_rows)
@@ -79,17 +75,17 @@ def test_the_table_counts_every_run_with_a_known_outcome_once() -> None:
             assert each.p10 <= each.observed <= each.p90
 
 
-def test_no_bin_of_claims_says_more_than_its_runs_bear() -> None:
+def test_no_bin_of_claims_says_more_than_its_runs_bear(validation: Validation) -> None:
     """Laplace's rule on the bin's own runs, none of which its predictions have seen."""
-    for each in found().reliability:
+    for each in validation.reliability:
         if each.low >= 0.9 and each.n:
             assert each.predicted is not None
             assert each.observed is not None
             assert each.predicted <= (each.n * each.observed + 1) / (each.n + 2)
 
 
-def test_the_shipped_bounds_are_what_the_left_out_claims_bear() -> None:
-    shipped, own = memory_constants().claims, found()
+def test_the_shipped_bounds_are_what_the_left_out_claims_bear(validation: Validation) -> None:
+    shipped, own = memory_constants().claims, validation
     assert shipped == own.claims
     assert set(shipped) == {"roomy", "crowded"}
     assert shipped["roomy"].failures == shipped["crowded"].failures == own.oom.false_fits
@@ -98,8 +94,8 @@ def test_the_shipped_bounds_are_what_the_left_out_claims_bear() -> None:
     assert all((each.predicted or 0.0) <= most for each in own.reliability)
 
 
-def test_text_and_json_have_the_table_with_its_counts() -> None:
-    payload = validation_payload(found())
+def test_text_and_json_have_the_table_with_its_counts(validation: Validation) -> None:
+    payload = validation_payload(validation)
     bins = payload["reliability"]
     assert [each["low"] for each in bins] == list(EDGES[:-1])
     assert {"low", "high", "n", "predicted", "observed", "p10", "p90", "finished_only"} == set(
@@ -114,9 +110,9 @@ def test_text_and_json_have_the_table_with_its_counts() -> None:
     assert "cannot show a failure" in text
 
 
-def test_without_runs_there_is_no_table() -> None:
-    empty = replace(found(), reliability=tuple(
+def test_without_runs_there_is_no_table(validation: Validation) -> None:
+    empty = replace(validation, reliability=tuple(
         replace(each, n=0, predicted=None, observed=None, p10=None, p90=None)
-        for each in found().reliability
+        for each in validation.reliability
     ))  # fmt: skip
     assert "Chance of fitting" not in validation_text(validation_payload(empty), width=110)

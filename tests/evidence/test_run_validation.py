@@ -11,9 +11,14 @@ from autotune.app.validate import SHIPPED_ROWS, run_validation
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from autotune.evidence.validation.validate import Validation
 
-def test_the_shipped_rows_give_a_whole_table() -> None:
-    found = run_validation()
+
+pytestmark = pytest.mark.xdist_group("shipped fits")
+
+
+def test_the_shipped_rows_give_a_whole_table(validation: Validation) -> None:
+    found = validation
     assert found.rows == found.used + sum(found.skipped.values())
     assert found.memory.n > 150
     assert found.time.n > 300
