@@ -114,7 +114,8 @@ def test_an_unwritable_file_is_an_input_error(tmp_path: Path) -> None:
 def test_fitting_imports_neither_scipy_nor_torch_nor_optuna() -> None:
     code = (
         "import sys; from autotune.app import calibrate;"
-        "from autotune.evidence.fit import steps, time; from autotune.evidence.record import public_csv;"
+        "from autotune.evidence.fit import steps, time;"
+        "from autotune.evidence.record import public_csv;"
         "cases = steps.measured_once(public_csv.read_cases(calibrate.SHIPPED_ROWS).cases);"
         "time.fit(steps.measured_steps(cases));"
         "print({m.split('.')[0] for m in sys.modules} & {'scipy', 'torch', 'optuna'})"
