@@ -224,7 +224,7 @@ def test_of_processes_that_start_in_one_folder_one_answers_and_the_others_say_wh
         for _ in range(3)
     ]
     ends = [
-        (process.communicate(timeout=300)[1].decode(), process.returncode) for process in started
+        (process.communicate(timeout=900)[1].decode(), process.returncode) for process in started
     ]
     assert min(code for _, code in ends) == 0, ends
     for said, code in ends:

@@ -43,7 +43,7 @@ def typed(here: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """A command line in that folder, with nothing set but a home of its own."""
 
     def run(
-        *argv: str, cwd: Path = here, timeout: float = 120.0, **environment: str
+        *argv: str, cwd: Path = here, timeout: float = 900.0, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         own = {k: v for k, v in os.environ.items() if not k.startswith("AUTOTUNE_")}
         own |= {"AUTOTUNE_HOME": str(here / "home"), "AUTOTUNE_OFFLINE": "1"}

@@ -31,7 +31,7 @@ def test_probes_run_in_a_relative_folder(here: Path, typed: Typed, named: tuple[
     for module in ("torch", "transformers", "peft"):
         pytest.importorskip(module)
     command = ("tune", "jobs/tiny_cpu.yaml", "--score", "probe", "--probes", "2", *FEW, *named)
-    done = typed(*command, "--format", "json", timeout=600)
+    done = typed(*command, "--format", "json")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["best"]["basis"] == "measured"

@@ -62,7 +62,7 @@ def run_fake(
     tmp_path: Path, request_body: dict[str, Any], config: Config
 ) -> Callable[..., ProbeRecord]:
     def run(
-        mode: str, *, timeout_s: float = 30.0, count: int = 1, **predicted: float
+        mode: str, *, timeout_s: float = 300.0, count: int = 1, **predicted: float
     ) -> ProbeRecord:
         place = Place(cpu(), tmp_path / "probing", timeout_s, (str(FAKE), mode), sys.executable)
         request = {**request_body, "count": count}

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -52,7 +51,7 @@ def test_a_second_search_waits_and_says_so_until_the_first_is_gone() -> None:
 
         thread = threading.Thread(target=probe)
         thread.start()
-        assert entered.wait(60.0)
+        assert entered.wait(600.0)
         thread.join()
         assert heard[:2] == [WAITING, WAITING]
     finally:
@@ -63,9 +62,11 @@ def test_a_second_search_waits_and_says_so_until_the_first_is_gone() -> None:
 
 
 def test_another_device_is_another_lease() -> None:
-    begun = time.monotonic()
-    with leased(cpu()), leased(replace(cpu(), uuid="GPU-other")):
-        assert time.monotonic() - begun < 30.0
+    def hear(doing: Doing, _: float) -> None:
+        pytest.fail(doing.phase)
+
+    with leased(cpu(), hear), leased(replace(cpu(), uuid="GPU-other"), hear):
+        pass
     assert len(list((home_dir() / "devices").iterdir())) == 2
 
 

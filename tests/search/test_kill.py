@@ -45,7 +45,7 @@ def killed_run(
     process.start()
     outside.close()
     if late:
-        inside.poll(60.0)
+        inside.poll(600.0)
     time.sleep(delay_s)
     os.kill(process.pid, signal.SIGKILL)
     process.join()

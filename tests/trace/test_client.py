@@ -41,7 +41,7 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "installed_versions", lambda: {"torch": "2"})
 
 
-def ask(tmp_path: Path, script: str, *, limit_s: float = 20.0) -> Traced | TraceFailed:
+def ask(tmp_path: Path, script: str, *, limit_s: float = 300.0) -> Traced | TraceFailed:
     """What a worker with this source is understood to answer."""
     file = tmp_path / "worker.py"
     file.write_text(script, encoding="utf-8")
