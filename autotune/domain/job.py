@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from autotune.domain.software import Software
     from autotune.domain.statement import Statement
 
+NOT_KEPT = "is not kept"  # how the value of an assumption ends that gives up what today's run has
 EVALUATION_ROWS = 8  # per_device_eval_batch_size of transformers' Trainer
 BYTES = "bytes"  # the tokenizer that needs no files: one token per UTF-8 byte
 Base = Literal["16bit", "32bit", "int8", "nf4"]

@@ -19,6 +19,7 @@ from autotune.domain.candidates import CLOSED_FORM, OFFER, Candidates
 from autotune.domain.config import FLASH, KNOBS, KnobValue
 from autotune.domain.errors import InputError
 from autotune.space.extra import at_present
+from autotune.space.host_rules import host_doubts, host_options
 from autotune.space.rules import RULES, Rule, has_cuda
 
 if TYPE_CHECKING:
@@ -282,9 +283,11 @@ def _ignored(job: Job, space: SearchSpace) -> dict[str, tuple[KnobValue, ...]]:
 
 
 def _warnings(job: Job) -> tuple[str, ...]:
+    beyond = (note for offer in job.offers for note in host_doubts(job, offer, job.lock))
+    notes = tuple(dict.fromkeys(beyond))
     if job.lock.get("packing") == "on" and job.lock.get("attention") not in FLASH:
-        return (CONTAMINATION,)
-    return ()
+        return (CONTAMINATION, *notes)
+    return notes
 
 
 def _refuse_impossible(job: Job, space: SearchSpace, found: Enumeration) -> None:
@@ -298,7 +301,10 @@ def _refuse_impossible(job: Job, space: SearchSpace, found: Enumeration) -> None
             levels, present = freed.levels[name], np.unique(freed.codes[name])
             able = ", ".join(_shown(levels[code]) for code in present)
             hint = f"leave {name} out of lock, or change the hardware or software of the job"
-            if KNOBS[name].kind != "count":
+            typed = host_options(job, job.offers[0], found.rejected)
+            if typed:
+                hint = f"{name} {able} can run here; or state more of the host: {typed}"
+            elif KNOBS[name].kind != "count":
                 hint = f"{name} {able} can run here; {hint}"
             raise InputError(msg + _reasons(found, of_knob=name), hint)
     batch_reasons = [rule.reason for rule in RULES if rule.reads == ("micro_batch_size",)]

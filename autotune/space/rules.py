@@ -8,10 +8,16 @@ is priced, because how far it misses matters.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from autotune.domain.config import FLASH, KNOBS
 from autotune.space.fp8_rules import fp8_compiled, fp8_replicated, fp8_trains
+from autotune.space.host_rules import (
+    BUFFERS_TOO_LARGE,
+    TOO_FEW_CORES,
+    batches_in_memory,
+    workers_within_cores,
+)
 from autotune.space.kernel_rules import (
     family_has_kernels,
     kernels_run_eagerly,
@@ -50,8 +56,6 @@ CUDA_GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
 EIGHT_BIT = frozenset({"adamw_bnb_8bit", "paged_adamw_8bit"})
 HALF = frozenset({"fp16", "bf16", "fp8"})  # of activations and of what the trainer casts to
 UNUSED_PREFETCH = 2  # stands for "nothing is prefetched" when there are no workers
-BUFFERS_TOO_LARGE = "prefetched batches exceed /dev/shm or RAM"
-BYTES_PER_TOKEN = 24  # input_ids, attention_mask and labels, int64 each (Hugging Face collators)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +151,6 @@ def _quantised_sharding(job: Job, _offer: Offer, sharding: str) -> bool:
     return job.method.base != "nf4" or sharding != "zero3"
 
 
-def _workers_within_cores(_job: Job, offer: Offer, workers: int) -> bool:
-    return workers * offer.count <= offer.host.cores
-
-
 def _pinned_needs_cuda(_job: Job, offer: Offer, pinned: bool) -> bool:  # noqa: FBT001 - a knob
     return not pinned or has_cuda(offer.device)
 
@@ -184,27 +184,6 @@ def _grouping_saves_padding(job: Job, _offer: Offer, grouping: str) -> bool:
 
 def _prefetch_needs_workers(job: Job, _offer: Offer, workers: int, prefetch: int) -> bool:
     return workers > 0 or prefetch == UNUSED_PREFETCH or "prefetch_factor" in job.lock
-
-
-def _batches_in_memory(job: Job, offer: Offer, micro: int, workers: int, prefetch: int) -> bool:
-    held_bytes = _buffer_bytes(job, offer, micro, workers, prefetch)
-    return held_bytes <= min(offer.host.shm_bytes, offer.host.ram_bytes)
-
-
-def _buffer_bytes(job: Job, offer: Offer, micro: int, workers: int, prefetch: int) -> float:
-    """[bytes] of the batches that all workers of a host keep ready."""
-    return offer.count * workers * prefetch * micro * job.max_length * BYTES_PER_TOKEN
-
-
-def least_buffers(job: Job, offer: Offer) -> tuple[float, float, Literal["shm", "ram"]]:
-    """[bytes] of batches kept ready at the least that the locks leave, what holds them, and of it.
-
-    Batches lie in /dev/shm, which is a part of RAM.
-    """
-    names = ("micro_batch_size", "num_dataloader_workers", "prefetch_factor")
-    held = _buffer_bytes(job, offer, *(int(job.lock.get(name, 1)) for name in names))
-    shm, ram = offer.host.shm_bytes, offer.host.ram_bytes
-    return (held, shm, "shm") if shm <= ram else (held, ram, "ram")
 
 
 def _flash_needs_half(_job: Job, _offer: Offer, attention: str, precision: str) -> bool:
@@ -264,7 +243,7 @@ RULES: tuple[Rule, ...] = (
     Rule("quantised_sharding", ("sharding",), "a quantised base cannot be split this way",
          _quantised_sharding),
     Rule("workers_within_cores", ("num_dataloader_workers",),
-         "more data workers than the host has cores", _workers_within_cores),
+         TOO_FEW_CORES, workers_within_cores),
     Rule("pinned_needs_cuda", ("pin_memory",), "pinned memory needs a CUDA device",
          _pinned_needs_cuda),
     Rule("optimizer_runs", ("optimizer",), "8-bit optimizers need bitsandbytes and CUDA",
@@ -277,7 +256,7 @@ RULES: tuple[Rule, ...] = (
     Rule("prefetch_needs_workers", ("num_dataloader_workers", "prefetch_factor"),
          "without workers nothing is prefetched", _prefetch_needs_workers),
     Rule("batches_in_memory", ("micro_batch_size", "num_dataloader_workers", "prefetch_factor"),
-         BUFFERS_TOO_LARGE, _batches_in_memory),
+         BUFFERS_TOO_LARGE, batches_in_memory),
     Rule("flash_needs_half", ("attention", "precision"), "flash attention needs fp16 or bf16",
          _flash_needs_half),
     Rule("bf16_adapters", ("adapter_dtype", "precision"), "bf16 adapters need bf16 compute",

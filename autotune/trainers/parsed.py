@@ -40,6 +40,7 @@ class Imported:
     devices: int | None = None
     global_batch: int | None = None  # where the format states the total itself
     saves_per_epoch: float | None = None
+    evaluations_per_epoch: float | None = None
     datasets: tuple[str, ...] = ()  # that the file names, by hub id or the trainer's own name
     peft_targets: bool = False  # the adapter's modules are left to PEFT, which goes by the model
     kept: set[str] = field(default_factory=set)

@@ -20,7 +20,7 @@ model: {model}
 method: lora
 data: {{rows: 64, max_length: 64, padding: max_length}}
 train: {{global_batch_size: 8}}
-hardware: [{{gpu: l4, count: {count}, price: 1 USD/h}}]
+hardware: [{{gpu: l4, count: {count}, price: 1 USD/h, host: {{cores: 8}}}}]
 {rest}
 """
 

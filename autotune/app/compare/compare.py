@@ -35,7 +35,7 @@ from autotune.domain.candidates import OFFER
 from autotune.domain.units import format_bytes
 from autotune.search import near_misses, selection
 from autotune.search.by_offer import bill_of_offer
-from autotune.space.rules import BUFFERS_TOO_LARGE, least_buffers
+from autotune.space.host_rules import BUFFERS_TOO_LARGE, least_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -19,9 +19,10 @@ from autotune.app.whatif.levers import (
     unlocked,
 )
 from autotune.domain.errors import InputError
-from autotune.domain.job import Assumption
+from autotune.domain.job import NOT_KEPT, Assumption
 from autotune.space.enumerate import why_closed, without
 from autotune.space.file import load_space
+from autotune.space.host_rules import host_doubts, host_options
 from autotune.space.rules import RULES, violations
 
 if TYPE_CHECKING:
@@ -37,24 +38,34 @@ MOST_REASONS = 3  # in an error
 FLASH_ATTENTION_CAPABILITY = 8.0  # flash-attention 2 runs on Ampere and later (its README)
 
 
-def without_impossible_kernel(job: Job, assumed: list[Assumption]) -> Job:
-    """The job without an attention kernel that today's run states and no offer of it can run."""
-    kernel = job.lock.get("attention")
-    stated = json.loads(job.spec or "{}").get("lock", {})
-    own = job.origin is not None and job.origin.knobs.get("attention") == kernel
-    if kernel is None or ("attention" in stated and not own):
-        return job
-    rules = [rule for rule in RULES if rule.reads == ("attention",)]
-    against = {
-        offer.label: [rule for rule in rules if not rule.allows(job, offer, kernel)]
+def without_impossible(job: Job, assumed: list[Assumption]) -> Job:
+    """The job without what today's run states of its own choices and no offer of it can run.
+
+    A lock of the user's stays, and is refused where it is impossible.
+    """
+    stated = json.loads(job.spec or "{}").get("lock") or {}
+    own = job.origin.knobs if job.origin is not None else {}
+    kept = [name for name in job.lock if name not in stated or own.get(name) == job.lock[name]]
+    for name in kept:
+        broken = _never_runs(job, name)
+        if broken:
+            value, label = job.lock[name], job.offers[0].label
+            rest = ", and no other offer can" if len(job.offers) > 1 else ""
+            why = f"{broken[0].reason}: {label} cannot run it{rest}"
+            assumed[:] = [item for item in assumed if item.key != f"lock.{name}"]
+            assumed.append(Assumption(f"lock.{name}", f"{value} {NOT_KEPT}", why))
+            job = replace(job, lock=without(job.lock, name))
+    return job
+
+
+def _never_runs(job: Job, name: str) -> list[Rule]:
+    """Rules of one knob alone that keep its locked value from every offer; empty: it runs."""
+    rules = [rule for rule in RULES if rule.reads == (name,)]
+    against = [
+        [rule for rule in rules if not rule.allows(job, offer, job.lock[name])]
         for offer in job.offers
-    }
-    if not all(against.values()):
-        return job
-    label, broken = next(iter(against.items()))
-    why = f"{broken[0].reason}: {label} cannot run it, and no other offer can"
-    assumed.append(Assumption("lock.attention", f"{kernel} is not kept", why))
-    return replace(job, lock=without(job.lock, "attention"))
+    ]
+    return against[0] if all(against) else []
 
 
 def check_batch(job: Job) -> None:
@@ -182,5 +193,8 @@ def check_config(job: Job, offer: Offer, config: Config) -> list[str]:
         names = {name for reason in locked for name in reads[reason] if name in job.lock}
         values = ", ".join(f"{name} {job.lock[name]}" for name in job.lock if name in names)
         msg = f"{values} is not possible on {offer.label}: {'; '.join(locked)}"
-        raise InputError(msg, "change the value, or the hardware or software of the job")
-    return [f"this configuration cannot run as it stands: {reason}" for reason in broken]
+        hint = "change the value, or the hardware or software of the job"
+        typed = host_options(stated, offer, dict.fromkeys(locked))
+        raise InputError(msg, f"{hint}: {typed}" if typed else hint)
+    unsure = host_doubts(job, offer, config.as_dict())
+    return unsure + [f"this configuration cannot run as it stands: {reason}" for reason in broken]

@@ -110,6 +110,7 @@ def completed(made: Imported, origin: Origin, overrides: Overrides) -> tuple[Doc
     _place_saves(made, values, overrides, batch)
     _widen_masters(made, values)
     _complete_evaluation(made, values, overrides)
+    _place_evaluations(made, values, overrides, batch)
     today: dict[str, Any] = {"today": True, "config": _possible(made, devices)}
     if first is not None:
         today["hardware"] = f"{first}:{devices}"
@@ -329,6 +330,20 @@ def _complete_evaluation(made: Imported, values: dict[str, Any], overrides: Over
     del values["evaluation"]
     why = "the file evaluates, but not on how many rows: --set evaluation.rows=N counts it"
     made.note("evaluation", "left out", why)
+
+
+def _place_evaluations(
+    made: Imported, values: dict[str, Any], overrides: Overrides, batch: int
+) -> None:
+    """Evaluations stated per epoch as steps, where the rows are known."""
+    often, found = made.evaluations_per_epoch, values.get("evaluation")
+    if not often or found is None or "evaluation.every_steps" in overrides.set_values:
+        return
+    rows = overrides.set_values.get("data.rows", values.get("data", {}).get("rows"))
+    count = whole_or_zero(rows, scaled=True)
+    if count:
+        every = max(1, int(math.ceil(count / batch) / often))
+        found["every_steps"] = every
 
 
 def _locked(made: Imported, overrides: Overrides) -> dict[str, Any]:

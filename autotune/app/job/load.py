@@ -31,7 +31,7 @@ from autotune.app.job.feasible_locks import (
     check_batch,
     check_locks,
     check_opened,
-    without_impossible_kernel,
+    without_impossible,
 )
 from autotune.app.job.file import Document, checked
 from autotune.app.job.local_memory import as_the_driver_leaves
@@ -45,11 +45,13 @@ from autotune.app.job.variants import Variant, chosen, variants_of
 from autotune.app.verify.runs_seen import with_verified
 from autotune.catalog.models.models import find_model
 from autotune.catalog.software import find_software
+from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption, Job
 from autotune.domain.paths import whole
 from autotune.domain.typed.values import parse_offer_price
 from autotune.domain.units import format_usd
+from autotune.space.enumerate import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -299,7 +301,7 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
         spec=json.dumps(jobfile.model_dump(mode="json", exclude_unset=True)),
         base_dir=str(folder),
     )
-    job = without_impossible_kernel(job, assumed)
+    job = without_impossible(job, assumed)
     check_batch(job)
     check_locks(job)
     assumed += check_opened(job)
@@ -309,7 +311,10 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
 _KEPT = {
     "save_total_limit": "how many checkpoints there are to choose among",
     "attention": "another kernel rounds otherwise",
+    **{name: KNOBS[name].effect for name in ("packing", "length_grouping", "adapter_dtype")},
+    **{name: KNOBS[name].effect for name in ("kernels", "optimizer")},
 }
+_WITHOUT_CHOICE = {"optimizer": ("adamw_torch", "adamw_torch_fused")}  # what moves for free
 
 
 def _locks(jobfile: JobFile, assumed: list[Assumption]) -> dict[str, KnobValue]:
@@ -321,8 +326,9 @@ def _locks(jobfile: JobFile, assumed: list[Assumption]) -> dict[str, KnobValue]:
     for name, what in _KEPT.items():
         stated = [e.config[name] for e in jobfile.evidence if e.today and name in e.config]
         opened = name in jobfile.allow or name in jobfile.lock
-        own = jobfile.origin is not None and name == "attention"
-        if stated and not opened and not own:
+        own = jobfile.origin is not None and name != "save_total_limit"
+        free = stated[:1] and stated[0] in _WITHOUT_CHOICE.get(name, (PLAIN.get(name),))
+        if stated and not opened and not own and not free:
             kept[name] = stated[0]
             why = f"as today's run has it: {what}; --set {name}=VALUE changes it"
             assumed.append(Assumption(f"lock.{name}", str(stated[0]), why))

@@ -204,6 +204,15 @@ def set_prices(values: Values, price: str) -> None:
     values["hardware"] = entries
 
 
+def set_host(values: Values, key: str, value: str) -> None:
+    """One fact of the host of every machine of the job, as if each stated it."""
+    entries = entries_of(values)
+    for entry in entries:
+        host = entry.get("host")
+        entry["host"] = {**(host if isinstance(host, dict) else {}), key: value}
+    values["hardware"] = entries
+
+
 def device_name(text: str) -> str | None:
     """The catalogue's name of a device; None where nobody knows it."""
     try:

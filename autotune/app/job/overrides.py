@@ -11,10 +11,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.job.file import Document
-from autotune.app.job.machines import add_spot, name_devices, replace_hardware, set_prices
+from autotune.app.job.machines import (
+    add_spot,
+    name_devices,
+    replace_hardware,
+    set_host,
+    set_prices,
+)
 from autotune.catalog.software import OPTIONAL, REQUIRED
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import unknown
+from autotune.domain.typed.job import HostSection
 from autotune.domain.typed.values import QUALITY_WORDS, whole_or_zero
 
 if TYPE_CHECKING:
@@ -35,7 +42,9 @@ SETTABLE = {
         "deadline", "budget", "confidence", "max_lost_work", "max_session", "vram_headroom",
     ),
     "software": (*REQUIRED, *OPTIONAL),
+    "host": tuple(HostSection.model_fields),  # of every machine of the job
 }  # fmt: skip
+_HOST = "host"
 _TOP = ("name", "model", "software")
 _WORD = {"method": "kind", "software": "profile"}  # what one word in place of a mapping states
 _ADAPTER_KEYS = ("rank", "alpha", "dropout", "targets")
@@ -80,7 +89,8 @@ def overridden(document: Document, overrides: Overrides) -> Document:
         changed.add("hardware")
     for key, value in overrides.set_values.items():
         set_key(values, key, value)
-        changed.add(key.split(".")[0])
+        section = key.split(".")[0]
+        changed.add("hardware" if section == _HOST else section)
     if overrides.allow:
         changed.add("allow")
         names = [n.strip() for text in overrides.allow for n in text.split(",") if n.strip()]
@@ -135,6 +145,9 @@ def set_key(values: Values, key: str, value: str) -> None:
         raise unknown(kind, key[:80], known, hint, "--set")
     if not section:
         values[key] = value
+        return
+    if section == _HOST:
+        set_host(values, name, value)
         return
     mapping = _section(values, section)
     if key == "train.global_batch_size":

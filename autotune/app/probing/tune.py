@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.app.moved import moved_notes
 from autotune.app.probing.device import local_for, offers_here
 from autotune.app.probing.measured_bill import (
     as_measured,
@@ -215,7 +216,7 @@ def _measured_answer(priced: model_tune._Priced, options: Options, found: Probed
         ties=ties,
         reasons=_reasons(modelled, best, others),
         narrowest=narrowest_measured(best),
-        warnings=priced.warnings,
+        warnings=(*moved_notes(priced.job, best.row.config), *priced.warnings),
         beyond=(),  # modelled, and nothing says that it would beat what was measured
         sensitivities=_sensitivities(priced, modelled.estimate(best.index), best.row),
         worth_a_probe=(),

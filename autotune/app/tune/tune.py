@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from autotune.app.choices import check_choices
 from autotune.app.job.base_storage import unquantised_note
+from autotune.app.moved import moved_notes
 from autotune.app.runs import folder as runs
 from autotune.app.runs.export import (
     check_exports,
@@ -283,6 +284,7 @@ def _answer(
         narrowest=narrowest_input(bill, pick) if pick is not None else "",
         warnings=(
             *_opened(priced, rejected, pick),
+            *moved_notes(priced.job, None if pick is None else bill.candidates.config(pick)),
             *priced.warnings,
             *_unseen(bill, pick),
             *_disk(bill, pick),

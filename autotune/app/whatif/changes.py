@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from autotune.cost.model import Bill
     from autotune.domain.config import KnobValue
+    from autotune.domain.device import Host
     from autotune.domain.job import Job
 
 Question = tuple["Job", SearchSpace]
@@ -124,6 +125,7 @@ def _more_of(offer: Offer, count: int) -> Offer | None:
 
 
 HOST_PARTS = {"disk": "disk_bytes", "ram": "ram_bytes"}  # of a host, that may be short
+_SHM = "shm_bytes"
 
 
 def larger_host(bill: Bill, short: str) -> Change:
@@ -138,15 +140,21 @@ def larger_host(bill: Bill, short: str) -> Change:
 
     def edited(question: Question) -> Question:
         job, space = question
-        offers = tuple(
-            replace(offer, host=replace(offer.host, **{part: max(size, getattr(offer.host, part))}))
-            for offer in job.offers
-        )
+        offers = tuple(replace(o, host=_stated_host(o.host, part, size)) for o in job.offers)
         return replace(job, offers=offers), space
 
-    what = "a disk" if short == "disk" else "RAM"
-    label = f"{what} of {size / GB:,.0f} GB (hardware.host.{short})"
-    return Change("machine", edited, (), label, key=short)
+    what, typed = "a disk" if short == "disk" else "RAM", f"{size / GB:.0f}GB"
+    label = f"{what} of {size / GB:,.0f} GB in the host"
+    return Change("machine", edited, (), label, f"--set host.{short}={typed}", key=short)
+
+
+def _stated_host(host: Host, part: str, size: float) -> Host:
+    """The host as `--set host.PART=SIZE` states it; half of its RAM is /dev/shm unless stated."""
+    values = {part: size}
+    if part == HOST_PARTS["ram"] and _SHM in host.assumed:
+        values[_SHM] = size / 2
+    assumed = tuple(name for name in host.assumed if name != part)
+    return replace(host, assumed=assumed, **values)
 
 
 def _rounded_up(size: float) -> float:

@@ -51,6 +51,7 @@ _SORTS = tuple(SHOWN)
 PAIRS = 3  # shown of each sort
 PAIR_RUNGS = 3  # of a ladder that is climbed together with another
 MACHINES = 3
+OFFLOAD = "offload"
 # Knobs of no consequence for what fits: a stated configuration leaves them to the closed forms.
 CLOSED_FORMS = ("checkpoint_every_steps", "save_total_limit")
 
@@ -117,8 +118,9 @@ class _Asked:
         left = dict(SHOWN)
         kept = []
         for each in ordered:
-            left[_sort(each)] -= 1
-            if left[_sort(each)] >= 0:
+            host = each.short_of in HOST_PARTS  # a few at most, and of the job's own machines
+            left[_sort(each)] -= not host
+            if host or left[_sort(each)] >= 0:
                 kept.append(each)
         return tuple(kept)
 
@@ -128,14 +130,24 @@ class _Asked:
         return (*self._first_of((change,) for change in saves), *self._larger_host())
 
     def _larger_host(self) -> list[Relaxation]:
-        """The same machines with more of what their hosts lack, where a device holds the job."""
-        bill = self.bill
-        if bill is None:
+        """The same machines with more of what their hosts lack, where a device holds the job.
+
+        What is offloaded lies in the host's memory: where only that is short, both are opened.
+        """
+        if self.bill is None:
             return []
-        held = bill.memory_violation <= 0
-        lacking = {"disk": bill.disk_short_bytes, "ram": bill.ram_short_bytes}
-        short = [name for name, over in lacking.items() if bool((held & (over > 0)).any())]
-        return self._first_of((larger_host(bill, name),) for name in short)
+        own = [larger_host(self.bill, name) for name in _host_lacks(self.bill)]
+        if own:
+            return self._first_of((change,) for change in own)
+        levers = [change for change in self.settings if change.key == OFFLOAD]
+        opened = zip(levers, self._priced(levers), strict=True)
+        found = [
+            (larger_host(bill, name).then(lever),)
+            for lever, bill in opened
+            if bill is not None and not choosable(bill).any()
+            for name in _host_lacks(bill)
+        ]
+        return self._first_of(found)
 
     def _same_training(self) -> list[Relaxation]:
         found = self._first_of((change,) for change in self.settings)
@@ -275,6 +287,13 @@ class _Asked:
             return f"{name} {value}{opened}"
         locked = "the locked " if name in self.pinned else ""
         return f"{name} {value}, not {locked}{self.before[name]}"
+
+
+def _host_lacks(bill: Bill) -> list[str]:
+    """What hosts have too little of, under candidates that a device holds."""
+    lacking = {"disk": bill.disk_short_bytes, "ram": bill.ram_short_bytes}
+    held = bill.memory_violation <= 0
+    return [name for name, over in lacking.items() if bool((held & (over > 0)).any())]
 
 
 def _climbing(one: Rungs, two: Rungs) -> Rungs:

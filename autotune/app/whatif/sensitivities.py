@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.app.moved import moved_by
 from autotune.app.pricing import bills_of
+from autotune.app.schedules import EVALUATIONS, SAVES, WORTH, schedule_changes
 from autotune.app.whatif.changes import SHORTEST, Change, shorter
 from autotune.app.whatif.levers import lever_changes
 from autotune.domain.answer.recommendation import Sensitivity
@@ -20,9 +22,10 @@ from autotune.domain.config import KNOBS
 from autotune.domain.units import HOUR_S, format_bytes, format_count
 from autotune.search.near_misses import nearest_misses
 from autotune.search.selection import best_index
+from autotune.space.enumerate import PLAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from autotune.app.whatif.changes import Question
     from autotune.cost.model import Bill
@@ -51,22 +54,59 @@ def sensitivities(
     if not job.steps:
         return ()
     here: Question = (job if pick is None else replace(job, offers=(pick.offer,)), space)
-    changes = [change for change in lever_changes(here) if pick is None or _may_gain(change)]
-    changes += _choices(here[0]) if pick is not None else ()
+    changes = list(lever_changes(here))
+    if pick is not None:
+        gains = (_may_gain(change, here[0]) for change in changes)
+        changes = [*(change for change in gains if change), *_kept_from_today(here[0], pick)]
+        changes += [*schedule_changes(here[0], pick.steps), *_choices(here[0])]
     bills = bills_of([change.edit(here) for change in changes], calibration)
     beside = _Beside(pick, modelled)
     found: list[Sensitivity] = []
     for change, bill in zip(changes, bills, strict=True):
         if bill is not None and change.closed:
             found += _lever(change, bill, beside)
+        elif bill is not None and change.key in {SAVES, EVALUATIONS}:
+            found += _schedule(change, bill, beside)
         elif bill is not None:
             found.append(_told(change, change.value, bill, _best(bill), beside))
     return tuple(found)
 
 
-def _may_gain(change: Change) -> bool:
-    """Whether a closed knob can save time: one that is neutral only makes room, and is slower."""
-    return KNOBS[change.key].knob_class != "neutral"
+def _may_gain(change: Change, job: Job) -> Change | None:
+    """A closed knob that can save time. One that is neutral only makes room, and is slower.
+
+    Where today's run has it so, leaving it may be what is faster.
+    """
+    if KNOBS[change.key].knob_class != "neutral":
+        return change
+    kept = job.lock.get(change.key, PLAIN[change.key]) != PLAIN[change.key]
+    return replace(change, closed=(PLAIN[change.key],)) if kept else None
+
+
+def _kept_from_today(job: Job, pick: Estimated) -> Iterator[Change]:
+    """What today's run states of a numeric knob and the pick moves, kept as it is."""
+    for name, value in moved_by(job, pick.config).items():
+        yield Change(
+            "setting", _with_lock({**job.lock, name: value}), (name,), "", f"--set {name}={value}",
+            name, str(value), "as today's run has it",
+        )  # fmt: skip
+
+
+def _with_lock(lock: dict[str, KnobValue]) -> Callable[[Question], Question]:
+    return lambda question: (replace(question[0], lock=lock), question[1])
+
+
+def _schedule(change: Change, bill: Bill, beside: _Beside) -> Iterator[Sensitivity]:
+    """A schedule of the user's that costs something."""
+    index = _best(bill)
+    if index is None or beside.pick is None:
+        return
+    every = str(bill.estimate(index).config.checkpoint_every_steps)
+    if change.key == SAVES:
+        change = replace(change, value=every, apply=f"--set {SAVES}={every}")
+    told = _told(change, change.value, bill, index, beside)
+    if (told.saved_s or 0.0) >= WORTH * beside.pick.duration_s.p50:
+        yield replace(told, knob_class="neutral")
 
 
 class _Beside:

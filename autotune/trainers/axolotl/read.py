@@ -203,8 +203,7 @@ def _read_evaluation(keys: Keys, made: Imported) -> None:
     if share or "evaluation" in made.values:
         made.values.setdefault("evaluation", {})
         made.part("evaluation", batch_size=batch)
-    if often:
-        made.note("evals_per_epoch", f"{often:g}", "counted as one evaluation, at the end")
+    made.evaluations_per_epoch = often or made.evaluations_per_epoch
 
 
 def _read_sharding(keys: Keys, made: Imported) -> None:

@@ -327,5 +327,6 @@ def read_evaluation(keys: Keys, made: Imported) -> None:
     keys.get("do_train")
     if strategy in {"steps", "epoch"} or (strategy is None and every):
         whole = int(every) if every and every >= 1 and strategy != "epoch" else None
+        made.evaluations_per_epoch = 1.0 if strategy == "epoch" else None
         made.part("evaluation", every_steps=whole, batch_size=batch)
         made.values.setdefault("evaluation", {})

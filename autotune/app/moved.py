@@ -1,0 +1,77 @@
+"""What today's run states of a numeric knob and the pick has otherwise: said in words.
+
+The search may move a precision: the same mathematics, other rounding. Whoever chose it should hear
+so, with what to type to keep it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from autotune.domain.answer.recommendation import Decisive
+from autotune.domain.config import KNOBS
+from autotune.domain.job import NOT_KEPT
+
+if TYPE_CHECKING:
+    from autotune.domain.config import Config, KnobValue
+    from autotune.domain.job import Assumption, Job
+
+# AdamW in one kernel or in one for each operation: no optimizer's states or formula differ.
+SAME = {"optimizer": frozenset({"adamw_torch", "adamw_torch_fused"})}
+
+
+def stated_today(job: Job) -> dict[str, KnobValue]:
+    """The knobs that today's run states, in a job file's evidence or in the trainer's own file."""
+    if job.today is None:
+        return {}
+    names: set[str] = set(job.origin.knobs) if job.origin is not None else set()
+    if job.origin is None:
+        entries = json.loads(job.spec or "{}").get("evidence") or []
+        names = {name for entry in entries if entry.get("today") for name in entry["config"]}
+    today = job.today.as_dict()
+    return {name: today[name] for name in KNOBS if name in names}
+
+
+def moved_by(job: Job, pick: Config) -> dict[str, KnobValue]:
+    """Numeric knobs that today's run states and the pick has otherwise, as today has them."""
+    after, spoken_for = pick.as_dict(), {*_asked(job), *_not_kept(job)}
+    return {
+        name: value
+        for name, value in stated_today(job).items()
+        if KNOBS[name].knob_class == "numeric"
+        and value != after[name]
+        and not {value, after[name]} <= SAME.get(name, frozenset())
+        and name not in spoken_for
+    }
+
+
+def _asked(job: Job) -> set[str]:
+    """Knobs that the user locks or opens otherwise than today's run has them."""
+    stated = json.loads(job.spec or "{}")
+    return {*(stated.get("lock") or {}), *job.allow}
+
+
+def _not_kept(job: Job) -> dict[str, Assumption]:
+    """What today's run states and no offer can run, by knob."""
+    return {
+        item.key.removeprefix("lock."): item for item in job.assumed
+        if item.key.startswith("lock.") and item.value.endswith(NOT_KEPT)
+    }  # fmt: skip
+
+
+def moved_notes(job: Job, pick: Config | None) -> list[str]:
+    """A sentence for each: what changes, and how to keep it."""
+    if pick is None:
+        return []
+    after = pick.as_dict()
+    gone = [
+        Decisive(f"today's {name} {item.value} ({item.why}); the pick has {after[name]}")
+        for name, item in _not_kept(job).items()
+    ]
+    return gone + [
+        Decisive(
+            f"{name} {value} -> {after[name]}, rounded otherwise: `--set {name}={value}` keeps it"
+        )
+        for name, value in moved_by(job, pick).items()
+    ]
