@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.app.moved import moved_notes
 from autotune.app.probing.device import local_for, offers_here
 from autotune.app.probing.measured_bill import (
     as_measured,
@@ -26,6 +25,7 @@ from autotune.app.tune.kept_answer import finish as finish_answer
 from autotune.app.tune.kept_answer import persist
 from autotune.app.tune.tracing import Tracing
 from autotune.app.whatif import explain
+from autotune.app.whatif.moved import moved_notes
 from autotune.cost.model import CostModel
 from autotune.domain.answer.limits import odds, worst_excess
 from autotune.domain.answer.recommendation import ProbedRun

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from autotune.app.choices import check_choices
 from autotune.app.job.base_storage import unquantised_note
-from autotune.app.moved import moved_notes
 from autotune.app.runs import folder as runs
 from autotune.app.runs.export import (
     check_exports,
@@ -23,6 +22,7 @@ from autotune.app.tune.price_notes import price_notes
 from autotune.app.tune.tracing import Tracing, choose_traced
 from autotune.app.whatif import explain
 from autotune.app.whatif.last_resort import last_resort, opened_note
+from autotune.app.whatif.moved import moved_notes
 from autotune.app.whatif.relaxations import relaxations
 from autotune.app.whatif.shortfall import shortfall_of
 from autotune.cost.model import CostModel

@@ -150,7 +150,7 @@ def larger_host(bill: Bill, short: str) -> Change:
 
 def _stated_host(host: Host, part: str, size: float) -> Host:
     """The host as `--set host.PART=SIZE` states it; half of its RAM is /dev/shm unless stated."""
-    values = {part: size}
+    values: dict[str, Any] = {part: size}
     if part == HOST_PARTS["ram"] and _SHM in host.assumed:
         values[_SHM] = size / 2
     assumed = tuple(name for name in host.assumed if name != part)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.app.moved import moved_by
 from autotune.app.pricing import bills_of
-from autotune.app.schedules import EVALUATIONS, SAVES, WORTH, schedule_changes
 from autotune.app.whatif.changes import SHORTEST, Change, shorter
 from autotune.app.whatif.levers import lever_changes
+from autotune.app.whatif.moved import moved_by
+from autotune.app.whatif.schedules import EVALUATIONS, SAVES, WORTH, schedule_changes
 from autotune.domain.answer.recommendation import Sensitivity
 from autotune.domain.config import KNOBS
 from autotune.domain.units import HOUR_S, format_bytes, format_count

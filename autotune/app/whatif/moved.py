@@ -65,7 +65,7 @@ def moved_notes(job: Job, pick: Config | None) -> list[str]:
     if pick is None:
         return []
     after = pick.as_dict()
-    gone = [
+    gone: list[str] = [
         Decisive(f"today's {name} {item.value} ({item.why}); the pick has {after[name]}")
         for name, item in _not_kept(job).items()
     ]
