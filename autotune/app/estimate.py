@@ -14,6 +14,7 @@ from autotune.app.whatif.shortfall import shortfall_of
 from autotune.app.whatif.unknown_lengths import on_short_rows
 from autotune.claims.feasibility import check_claim
 from autotune.cost.model import CostModel
+from autotune.cost.reuse import reusing_tables
 from autotune.cost.spread.variance import never_measured_note
 from autotune.domain.candidates import CLOSED_FORM, Candidates
 from autotune.domain.config import KNOBS
@@ -43,6 +44,7 @@ class Estimate:
     short_rows: ShortRows | None = None  # where nobody stated how long the rows are
 
 
+@reusing_tables()
 def estimate(
     job: Job,
     *,

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.cost.reuse import outputs_of
 from autotune.domain.candidates import OFFER, Candidates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -61,6 +62,17 @@ class Columns:
             name: own if isinstance(own, Coded) else Coded.of(own) for name, own in values.items()
         }
         self.rows = rows
+
+    def signature(self, by_identity: Collection[str] = ()) -> tuple[Any, ...]:
+        """What tells these columns from others; of some, which objects their values are."""
+        return tuple(
+            (
+                name,
+                tuple(map(id, own.levels)) if name in by_identity else tuple(own.levels),
+                own.codes.tobytes(),
+            )
+            for name, own in self._values.items()
+        )
 
     def where(self, chosen: BoolArray) -> Columns:
         """The chosen rows alone."""
@@ -213,7 +225,7 @@ def tabulate(component: Component, job: Job, candidates: Candidates) -> Table:
         kept, row_of = np.unique(key, return_inverse=True)
     values_of = _decode(kept, names, levels)
     columns = Columns(values_of, len(kept))
-    return Table(component.price(job, columns), row_of.astype(np.intp, copy=False))
+    return Table(outputs_of(component, job, columns), row_of.astype(np.intp, copy=False))
 
 
 def _decode(keys: NDArray[np.intp], names: list[str], levels: list[list[Any]]) -> dict[str, Coded]:

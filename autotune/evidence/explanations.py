@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 CLOSE = 1.33  # measured within a third of the alternative's prediction: it explains the gap
 SOLVE_STEPS = 24
+LEAST_STEP = 1e-3  # of what is open, when the line between its ends is followed
 CREDIBLE_LENGTHS = 4.0  # assumption: nobody's stated lengths are wrong by more, each way
 
 
@@ -243,12 +244,51 @@ def _solve(
         trial = changed(scale)
         return predicted_seconds(trial, trial.bill(price)) or 0.0
 
-    if not seconds(low) < measured < seconds(high) * CLOSE:
+    crossing = _Crossing(seconds, measured, low, high)
+    if not crossing.low_s < measured < crossing.high_s * CLOSE:
         return None
     for _ in range(SOLVE_STEPS):
         middle = (low * high) ** 0.5
-        if seconds(middle) < measured:
+        if crossing.is_above(middle):
             low = middle
         else:
             high = middle
     return changed(high)
+
+
+class _Crossing:
+    """Between which scales a prediction that grows with them reaches what was measured.
+
+    A bisection asks it at each step, and only what is still open is priced: along the straight line
+    between both ends, which encloses the crossing in a third of the prices of halving alone.
+    """
+
+    def __init__(
+        self, seconds: Callable[[float], float], measured: float, low: float, high: float
+    ) -> None:
+        """Price both ends."""
+        self.seconds, self.measured = seconds, measured
+        self.low, self.high = low, high
+        self.low_s, self.high_s = seconds(low), seconds(high)
+
+    def is_above(self, scale: float) -> bool:
+        """Whether the prediction reaches what was measured only above that scale."""
+        while self.high_s >= self.measured and self.low < scale < self.high:
+            width = self.high - self.low
+            step = (self.measured - self.low_s) / (self.high_s - self.low_s)
+            guess = self.low + width * min(max(step, LEAST_STEP), 1.0 - LEAST_STEP)
+            self._price(guess)
+            self._price(guess + 10.0 * LEAST_STEP * (width if self.low == guess else -width))
+            if self.high - self.low > width / 2.0:  # it is no straight line there
+                self._price(scale)
+        return scale < self.high if self.high_s < self.measured else scale <= self.low
+
+    def _price(self, scale: float) -> None:
+        """Cut off what the prediction there decides."""
+        if not self.low < scale < self.high:
+            return
+        found = self.seconds(scale)
+        if found < self.measured:
+            self.low, self.low_s = scale, found
+        else:
+            self.high, self.high_s = scale, found

@@ -25,6 +25,7 @@ from autotune.app.campaign.schedule import (
 from autotune.app.campaign.subset import Item, best_subset, parse_budget, what_to_cut
 from autotune.app.choices import check_choices
 from autotune.app.runs.folder import write_text
+from autotune.cost.reuse import reusing_tables
 from autotune.domain.answer.plan import OfferTotal, PhaseTotal, Plan, PlannedRun
 from autotune.domain.errors import InputError
 from autotune.domain.outcome import Spread
@@ -60,6 +61,7 @@ class PlanOptions:
     space: str | None = None
 
 
+@reusing_tables()
 def plan(
     campaign: Campaign,
     options: PlanOptions | None = None,

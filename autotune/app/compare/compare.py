@@ -22,6 +22,7 @@ from autotune.app.tune import tune as model_tune
 from autotune.app.tune.tracing import choose_traced
 from autotune.app.whatif.last_resort import last_resorts
 from autotune.app.whatif.unknown_lengths import on_short_rows
+from autotune.cost.reuse import reusing_tables
 from autotune.domain.answer.comparison import (
     Compared,
     Comparison,
@@ -62,6 +63,7 @@ class CompareOptions:
     fidelity: str = "formula"
 
 
+@reusing_tables()
 def compare(
     jobs: Sequence[NamedJob],
     options: CompareOptions | None = None,

@@ -26,6 +26,7 @@ from autotune.app.tune.tune import Options, tune
 from autotune.app.whatif.journey import ending_at, starting_at
 from autotune.app.whatif.waterfall import Edit, State, config_edits, pricer, waterfall_between
 from autotune.cost.model import CostModel
+from autotune.cost.reuse import reusing_tables
 from autotune.domain.answer.recompute import Recomputation, Recomputed
 from autotune.domain.device import OLD_DAYS
 from autotune.domain.errors import InputError
@@ -91,6 +92,7 @@ class _Source:
         return self.name if self.recorded is None else f"the job of {self.name}"
 
 
+@reusing_tables()
 def recompute(
     source: Path | None, options: RecomputeOptions, progress: Callable[[str], None] = lambda _: None
 ) -> Recomputation:

@@ -26,6 +26,7 @@ from autotune.app.whatif.moved import moved_notes
 from autotune.app.whatif.relaxations import relaxations
 from autotune.app.whatif.shortfall import shortfall_of
 from autotune.cost.model import CostModel
+from autotune.cost.reuse import reusing_tables
 from autotune.cost.spread.variance import narrowest_input, never_measured_note
 from autotune.domain.answer.recommendation import Recommendation, Rejected, SearchRecord
 from autotune.domain.candidates import Candidates
@@ -90,6 +91,7 @@ class _Priced:
     asked: Job  # the job before anything was opened because nothing fitted
 
 
+@reusing_tables()
 def tune(
     job: Job, options: Options | None = None, progress: Callable[[str], None] = lambda _: None
 ) -> Recommendation:

@@ -1,0 +1,106 @@
+"""Tables of one answer are priced once, and are what pricing them anew gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from autotune.cost import model as cost_model
+from autotune.cost.model import CostModel
+from autotune.cost.reuse import JOBS, reusing_tables
+from autotune.domain.calibration import Calibration
+from autotune.domain.candidates import Candidates
+
+if TYPE_CHECKING:
+    from autotune.cost.columns import Component
+    from autotune.cost.model import Bill
+    from autotune.domain.job import Job
+
+FASTER = Calibration({"compute": 0.5, "memory": 1.1}, {"compute": 0.1, "memory": 0.05})
+MODEL = "Qwen/Qwen2.5-7B"
+
+
+@pytest.fixture
+def priced_rows(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of components, each time that one is really priced."""
+    seen: list[str] = []
+
+    def counted(own: Component) -> Component:
+        def price(job: Job, columns: Any) -> Any:
+            seen.append(own.name)
+            return own.price(job, columns)
+
+        return replace(own, price=price)
+
+    every = tuple(map(counted, cost_model.COMPONENTS))
+    monkeypatch.setattr(cost_model, "COMPONENTS", every)
+    return seen
+
+
+def same(one: Bill, other: Bill) -> bool:
+    return all(
+        np.array_equal(own.gather(name), other.tables[part].gather(name))
+        for part, own in one.tables.items()
+        for name in own.outputs
+    ) and np.array_equal(one.duration_s, other.duration_s)
+
+
+def test_the_same_question_is_priced_once_whatever_is_locked(
+    lab: Any, priced_rows: list[str]
+) -> None:
+    job, one = lab.job(MODEL, lab.lora()), Candidates.of([(lab.offer("h100-sxm"), lab.config())])
+    again = replace(job, lock={"precision": "bf16"}, allow=("packing",))
+    with reusing_tables():
+        first, second = CostModel(job).price(one), CostModel(again, FASTER).price(one)
+    assert len(priced_rows) == len(cost_model.COMPONENTS)
+    assert same(first, CostModel(job).price(one))
+    assert same(second, CostModel(again, FASTER).price(one))
+
+
+def test_another_length_or_disk_prices_what_reads_it(lab: Any, priced_rows: list[str]) -> None:
+    job, offer = lab.job(MODEL, lab.lora()), lab.offer("h100-sxm")
+    disk = replace(offer, host=replace(offer.host, checkpoint_write_bytes_per_s=1e6))
+    with reusing_tables():
+        CostModel(job).price(Candidates.of([(offer, lab.config())]))
+        del priced_rows[:]
+        slow = CostModel(job).price(Candidates.of([(disk, lab.config())]))
+        assert "checkpoint" in priced_rows
+        assert "compute" not in priced_rows
+        del priced_rows[:]
+        longer = replace(job, lengths=lab.equal_rows(300))
+        other = CostModel(longer).price(Candidates.of([(offer, lab.config())]))
+        assert len(priced_rows) == len(cost_model.COMPONENTS)
+    assert same(slow, CostModel(job).price(Candidates.of([(disk, lab.config())])))
+    assert same(other, CostModel(longer).price(Candidates.of([(offer, lab.config())])))
+
+
+def test_nothing_outlives_an_answer(lab: Any, priced_rows: list[str]) -> None:
+    job, one = lab.job(MODEL, lab.lora()), Candidates.of([(lab.offer("h100-sxm"), lab.config())])
+    for _ in range(2):
+        with reusing_tables():
+            CostModel(job).price(one)
+    CostModel(job).price(one)
+    assert len(priced_rows) == 3 * len(cost_model.COMPONENTS)
+
+
+def test_many_jobs_in_one_answer_keep_the_latest(lab: Any, priced_rows: list[str]) -> None:
+    job, one = lab.job(MODEL, lab.lora()), Candidates.of([(lab.offer("h100-sxm"), lab.config())])
+    with reusing_tables():
+        for number in range(JOBS + 5):
+            CostModel(replace(job, rows=1000 + number)).price(one)
+        del priced_rows[:]
+        CostModel(replace(job, rows=1000 + JOBS)).price(one)
+        assert not priced_rows
+        CostModel(replace(job, rows=1000)).price(one)
+        assert len(priced_rows) == len(cost_model.COMPONENTS)
+
+
+def test_what_is_kept_cannot_be_written_to(lab: Any) -> None:
+    job, one = lab.job(MODEL, lab.lora()), Candidates.of([(lab.offer("h100-sxm"), lab.config())])
+    with reusing_tables():
+        table = CostModel(job).price(one).tables["price"].outputs
+        with pytest.raises(ValueError, match="read-only"):
+            table["usd_per_hour"][0] = 0.0
