@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any
 from autotune.app.validate import SHIPPED_ROWS
 from autotune.cost.model import CostModel
 from autotune.domain.outcome import FEASIBLE_PROBABILITY
-from autotune.evidence.fit.memory_refit import refit_memory
-from autotune.evidence.fit.memory_rows import once
-from autotune.evidence.record.public_csv import read_cases
-from autotune.evidence.validation.residuals import predict, residuals, with_memory
+from autotune.evidence.accuracy import predict, residuals, with_memory
+from autotune.evidence.fit.memory_left_out import refit_memory
+from autotune.evidence.measured_run import once
+from autotune.evidence.record.table import read_cases
 
 if TYPE_CHECKING:
-    from autotune.evidence.record.case import MeasuredCase
-    from autotune.evidence.validation.residuals import Prediction, Residual
+    from autotune.evidence.accuracy import Prediction, Residual
+    from autotune.evidence.measured_run import MeasuredCase
 
 SHARES = tuple(i / 100.0 for i in range(16))
 MOST_FALSE_FITS = 0.05  # of the runs that ran out of memory

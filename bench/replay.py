@@ -30,7 +30,7 @@ import autotune
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import Candidates
 from autotune.domain.outcome import Infeasible, Measured
-from autotune.evidence.record.public_csv import read_cases
+from autotune.evidence.record.table import read_cases
 from autotune.probe.replay import Replay, replay_of_cases, sweeps
 from autotune.search.measured.measurements import History
 from autotune.search.posterior.acquisition import Outlook
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
-    from autotune.evidence.record.case import MeasuredCase
+    from autotune.evidence.measured_run import MeasuredCase
 
 DATA = Path(autotune.__file__).parent / "evidence" / "data" / "measured.csv"
 LEAST, LEAST_OF_JOB = 3, 8

@@ -26,10 +26,10 @@ from scipy.optimize import nnls
 from tokenizers import Tokenizer
 
 from autotune.catalog.text_tokens import KINDS, characters
+from autotune.domain.outcome import Z90
 
 GROUPS = ("small", "middle", "large")
 TEXT_BYTES, PIECE = 150_000, 4_000
-Z90 = 1.2815515655446004
 DOMINANT = 0.4  # share of a text's tokens that makes it speak of a kind
 TRUSTED = {"code": 2.0, "instructions": 2.0}  # what people fine-tune on counts twice
 UNSEEN, UNSEEN_OF_MANY, MANY_TEXTS = 2.0, 1.5, 20  # a text written later: 1.8 times the largest

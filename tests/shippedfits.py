@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app import validate
 from autotune.evidence.fit import refit
-from autotune.evidence.record.public_csv import read_cases
+from autotune.evidence.record.table import read_cases
 from bench import headroom
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.domain.errors import InputError
-from autotune.evidence.fit.calibration_file import calibration_text
-from autotune.evidence.fit.refit import refit
+from autotune.evidence.fit.refit import calibration_text, refit
 
 if TYPE_CHECKING:
     from autotune.evidence.fit.refit import Refit

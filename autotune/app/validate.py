@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from autotune.cost.model import CostModel
 from autotune.domain.errors import InputError, unknown
+from autotune.evidence.accuracy import with_memory
 from autotune.evidence.fit.refit import refit_cases, residuals_of
-from autotune.evidence.record.public_csv import read_cases
-from autotune.evidence.validation.residuals import with_memory
+from autotune.evidence.record.table import read_cases
 from autotune.evidence.validation.traced_memory import TracedMemory
 from autotune.evidence.validation.validate import Validation, validate
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from autotune.cost.model import Bill
     from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
-    from autotune.evidence.validation.residuals import Prediction
+    from autotune.evidence.accuracy import Prediction
 
     Predictions = dict[str, Prediction]
 

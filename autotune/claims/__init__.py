@@ -1,1 +1,1 @@
-"""claims room."""
+"""Does what a plan claims hold? Stated figures against arithmetic, devices and the bill."""

@@ -39,7 +39,7 @@ from autotune.domain.job import Lengths
 from autotune.domain.statement import About, Span
 from autotune.domain.units import MB, format_bytes, format_count, format_seconds
 from autotune.evidence.calibrate import LARGEST_FACTOR, step_factor
-from autotune.evidence.record.reference import reference_of
+from autotune.evidence.reference import reference_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.observation import Observation
     from autotune.domain.statement import SpeedName, Statement
-    from autotune.evidence.record.reference import Reference
-    from autotune.evidence.validation.residuals import Price
+    from autotune.evidence.measured_run import Price
+    from autotune.evidence.reference import Reference
 
 SPEEDS: dict[str, SpeedName] = {
     "step_time_s": "step_time_s", "tokens_per_s": "tokens_per_s", "duration_s": "duration_s",

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.observation import Observation
 from autotune.domain.units import HOUR_S, MINUTE_S, format_count
-from autotune.evidence.record.reference import Reference, reference_of
+from autotune.evidence.reference import Reference, reference_of
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
     from autotune.domain.statement import About, Span
-    from autotune.evidence.validation.residuals import Price
+    from autotune.evidence.measured_run import Price
 
 LEAST_SHARE = 1e-4
 ALIKE = 1.25  # figures nearer than this to one another are not told apart

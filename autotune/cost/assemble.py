@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost.columns import Table
-from autotune.cost.spread.uncertainty import Z90
 from autotune.cost.time.checkpoint import interruptions_variance
 from autotune.cost.time.work import StepWork, evaluations, knob_values, saves
 from autotune.domain.candidates import OFFER
-from autotune.domain.outcome import Estimated, MemoryParts, Spread, TimeParts, bound_of
+from autotune.domain.outcome import Z90, Estimated, MemoryParts, Spread, TimeParts, bound_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

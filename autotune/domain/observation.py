@@ -9,6 +9,9 @@ Quantity = Literal[
     "step_time_s", "duration_s", "memory_bytes", "tokens_per_s", "oom", "checkpoint_save_s"
 ]
 MemoryKind = Literal["allocated", "reserved", "nvidia-smi", "unknown"]
+# Log sd of a measured time between two runs of one configuration on one machine: clocks,
+# temperature, placement.
+BETWEEN_RUNS_SD = 0.03
 
 
 @dataclass(frozen=True, slots=True)

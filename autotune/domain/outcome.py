@@ -22,6 +22,7 @@ Bound = Literal[
 Verdict = Literal["fits", "at_risk", "certain_oom"]
 # What a machine has too little of; limit: the deadline, the longest session or the budget.
 ShortOf = Literal["memory", "disk", "ram", "shm", "limit"]
+Z90 = 1.2815515655446004  # 90th percentile of the standard normal: p90 = p50 exp(Z90 x log sd)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.cost.model import CostModel
-from autotune.cost.spread.uncertainty import NEVER_MEASURED, Z90
+from autotune.cost.spread.uncertainty import NEVER_MEASURED
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.calibration import Calibration
+from autotune.domain.outcome import Z90
 from autotune.domain.units import MB, format_bytes, format_seconds
 from autotune.evidence.explanations import (
     Explanation,
@@ -26,7 +27,7 @@ from autotune.evidence.explanations import (
     predicted_seconds,
 )
 from autotune.evidence.log.run_log import LOG_SD
-from autotune.evidence.record.reference import Reference, reference_of
+from autotune.evidence.reference import Reference, reference_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
     from autotune.domain.observation import Observation
-    from autotune.evidence.validation.residuals import Price
+    from autotune.evidence.measured_run import Price
 
 LARGEST_FACTOR = 2.0  # what efficiency alone can explain, each way
 UNEXPLAINED_LOG_SD = 0.54  # ln 2 / 1.28: the 80 % interval reaches a factor of two at least

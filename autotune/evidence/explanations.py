@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from autotune.catalog.text_tokens import BYTES_PER_TOKEN
 from autotune.cost.time.data import TOKENISED_PER_CORE_S
 from autotune.domain.units import MB, format_seconds
-from autotune.evidence.record.reference import Reference, cut
+from autotune.evidence.reference import Reference, cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from autotune.cost.model import Bill
-    from autotune.evidence.validation.residuals import Price
+    from autotune.evidence.measured_run import Price
 
 CLOSE = 1.33  # measured within a third of the alternative's prediction: it explains the gap
 SOLVE_STEPS = 24

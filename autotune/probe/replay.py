@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
-    from autotune.evidence.record.case import MeasuredCase
+    from autotune.evidence.measured_run import MeasuredCase
 
 NOT_RECORDED = "this candidate was never run"
 CLOSED_FORMS = {"checkpoint_every_steps": 1, "save_total_limit": 1}  # no probe depends on them

@@ -8,10 +8,10 @@ import operator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from autotune.cost.spread.uncertainty import Z90
 from autotune.domain.answer.limits import odds
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.config import KNOBS
+from autotune.domain.outcome import Z90
 from autotune.report.schema import (
     SCHEMA_VERSION,
     AssumedPayload,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 from autotune.domain.errors import InputError
+from autotune.domain.observation import BETWEEN_RUNS_SD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
 
 MEMORY = "memory"  # the part that decides what fits; it is no part of the objective
-DEFAULT_NOISE = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Part:
     row_of: NDArray[np.intp]
     predicted: FloatArray
     spread: float = 0.15
-    noise: float = DEFAULT_NOISE
+    noise: float = BETWEEN_RUNS_SD
     terms: tuple[Term, ...] = field(default=())
 
     def texts(self, row: int) -> dict[str, str]:
@@ -137,7 +137,7 @@ def part_of(
     predicted: FloatArray,
     *,
     spread: float = 0.15,
-    noise: float = DEFAULT_NOISE,
+    noise: float = BETWEEN_RUNS_SD,
     terms: Mapping[str, FloatArray] | None = None,
 ) -> Part:
     """A part from columns of level codes and predictions, all of shape [n].

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal
 
+from autotune.catalog.text_tokens import TOKENISED_BYTES
 from autotune.domain.units import GB, format_bytes
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ FEEDING = ("micro_batch_size", WORKERS, "prefetch_factor")  # what decides how m
 PREFETCHED = 2  # batches of each worker, where nothing is stated (torch's DataLoader)
 TOO_FEW_CORES = "more data workers than the host has cores"
 BUFFERS_TOO_LARGE = "prefetched batches exceed /dev/shm or RAM"
-BYTES_PER_TOKEN = 24  # input_ids, attention_mask and labels, int64 each (Hugging Face collators)
 _HELD_IN = {"shm": "shm_bytes", "ram": "ram_bytes"}
 
 
@@ -48,7 +48,7 @@ def _may_exceed(job: Job, offer: Offer, field: str, *names: str) -> bool:
 
 def _buffer_bytes(job: Job, offer: Offer, micro: int, workers: int, prefetch: int) -> float:
     """[bytes] of the batches that all workers of a host keep ready."""
-    return offer.count * workers * prefetch * micro * job.max_length * BYTES_PER_TOKEN
+    return offer.count * workers * prefetch * micro * job.max_length * TOKENISED_BYTES
 
 
 def least_buffers(job: Job, offer: Offer) -> tuple[float, float, Literal["shm", "ram"]]:

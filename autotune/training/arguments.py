@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any
 
-from autotune.evidence.log.saved_model import SIZES
+from autotune.evidence.log.trainer_state import SIZES
 from autotune.trainers.hf.read import ATTENTION, COMPILE_MODES, OPTIMIZERS
 
 _HALF = {"bfloat16": "bf16", "float16": "fp16"}

@@ -13,8 +13,8 @@ from autotune.app.job.lengths import from_counts
 from autotune.app.job.load import load_job
 from autotune.catalog.models.models import find_model
 from autotune.cost.model import CostModel
-from autotune.cost.spread.uncertainty import Z90
 from autotune.domain.errors import InputError
+from autotune.domain.outcome import Z90
 from autotune.report.payload import job_payload
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space

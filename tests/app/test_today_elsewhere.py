@@ -17,7 +17,7 @@ from autotune.app.tune.tune import Options, tune
 from autotune.app.verify.verify import verify
 from autotune.domain.errors import InputError
 from autotune.domain.job import Batch
-from autotune.evidence.record.reference import reference_of
+from autotune.evidence.reference import reference_of
 from autotune.report.layout.text import recommendation_text
 from autotune.report.payload import recommendation_payload
 

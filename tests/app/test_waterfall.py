@@ -30,7 +30,7 @@ from autotune.app.whatif.waterfall import (
 from autotune.cost.model import CostModel
 from autotune.domain.calibration import Calibration
 from autotune.domain.config import Config
-from autotune.evidence.record.reference import reference_of
+from autotune.evidence.reference import reference_of
 from autotune.report.layout.text import recommendation_text
 from autotune.report.payload import recommendation_payload
 from autotune.space.enumerate import enumerate_candidates

@@ -8,8 +8,7 @@ import pytest
 
 from autotune.app.estimate import estimate, stated_config
 from autotune.app.job.load import load_job
-from autotune.claims.feasibility import check_claim
-from autotune.claims.text import Stated, parse_claim
+from autotune.claims.feasibility import Stated, check_claim, parse_claim
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import Candidates
 from autotune.domain.errors import InputError

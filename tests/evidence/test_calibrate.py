@@ -17,7 +17,7 @@ from autotune.domain.job import Job, Lengths, Limits, Method
 from autotune.domain.observation import Observation
 from autotune.domain.software import Software
 from autotune.evidence.calibrate import calibration_from_evidence
-from autotune.evidence.record.reference import cut, reference_of
+from autotune.evidence.reference import cut, reference_of
 
 if TYPE_CHECKING:
     from autotune.domain.calibration import Calibration

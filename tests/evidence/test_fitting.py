@@ -19,9 +19,9 @@ from autotune.domain.candidates import Candidates
 from autotune.domain.errors import InputError
 from autotune.evidence.fit.least_squares import minimise
 from autotune.evidence.fit.refit import refit_cases
-from autotune.evidence.fit.steps import MeasuredSteps, measured_once, measured_steps
-from autotune.evidence.fit.time import NAMES, SHARES, Fit, fit
-from autotune.evidence.record.public_csv import read_cases
+from autotune.evidence.fit.time import NAMES, SHARES, Fit, MeasuredSteps, fit, measured_steps
+from autotune.evidence.measured_run import measured_once
+from autotune.evidence.record.table import read_cases
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,10 +114,11 @@ def test_an_unwritable_file_is_an_input_error(tmp_path: Path) -> None:
 def test_fitting_imports_neither_scipy_nor_torch_nor_optuna() -> None:
     code = (
         "import sys; from autotune.app import calibrate;"
-        "from autotune.evidence.fit import steps, time;"
-        "from autotune.evidence.record import public_csv;"
-        "cases = steps.measured_once(public_csv.read_cases(calibrate.SHIPPED_ROWS).cases);"
-        "time.fit(steps.measured_steps(cases));"
+        "from autotune.evidence.fit import time;"
+        "from autotune.evidence.measured_run import measured_once;"
+        "from autotune.evidence.record import table;"
+        "cases = measured_once(table.read_cases(calibrate.SHIPPED_ROWS).cases);"
+        "time.fit(time.measured_steps(cases));"
         "print({m.split('.')[0] for m in sys.modules} & {'scipy', 'torch', 'optuna'})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

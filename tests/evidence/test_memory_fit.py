@@ -13,14 +13,13 @@ from autotune.app.validate import SHIPPED_ROWS
 from autotune.cost.constants import PATH
 from autotune.cost.memory.constants import KINDS, Slack, memory_constants
 from autotune.evidence.fit import refit
-from autotune.evidence.fit.memory import fit_memory, log_cdf
-from autotune.evidence.fit.memory_refit import MemoryRefit, refit_memory
-from autotune.evidence.fit.memory_rows import MemoryRows, memory_rows, once
-from autotune.evidence.fit.quantiles import held_by, weighted_median
-from autotune.evidence.record.public_csv import read_cases
+from autotune.evidence.fit.memory import MemoryRows, fit_memory, log_cdf, memory_rows
+from autotune.evidence.fit.memory_left_out import MemoryRefit, refit_memory
+from autotune.evidence.measured_run import held_by, once, weighted_quantile
+from autotune.evidence.record.table import read_cases
 
 if TYPE_CHECKING:
-    from autotune.evidence.record.case import MeasuredCase
+    from autotune.evidence.measured_run import MeasuredCase
 
 
 pytestmark = pytest.mark.xdist_group("shipped fits")
@@ -56,7 +55,7 @@ def test_a_spread_holds_the_wanted_share_of_the_errors() -> None:
 
 
 def test_the_weighted_median_follows_the_weights() -> None:
-    assert weighted_median(np.asarray([1.0, 2.0, 9.0]), np.asarray([1.0, 1.0, 8.0])) > 5.0
+    assert weighted_quantile(np.asarray([1.0, 2.0, 9.0]), np.asarray([1.0, 1.0, 8.0]), 0.5) > 5.0
 
 
 def _all_ran_or_failed(limit: float) -> MemoryRows:

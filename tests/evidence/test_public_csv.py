@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from autotune.app.validate import SHIPPED_ROWS
 from autotune.catalog.models.models import find_model
 from autotune.domain.errors import InputError
-from autotune.evidence.record.case import MeasuredCase, Skipped
-from autotune.evidence.record.device import device_named
-from autotune.evidence.record.method import model_targets
-from autotune.evidence.record.public_csv import case_of, read_cases, read_observations
+from autotune.evidence.measured_run import MeasuredCase, Skipped
+from autotune.evidence.record.machine import device_named
 from autotune.evidence.record.row import COLUMNS, Row
+from autotune.evidence.record.table import case_of, read_cases, read_observations
+from autotune.evidence.record.training import model_targets
 
 if TYPE_CHECKING:
     from pathlib import Path

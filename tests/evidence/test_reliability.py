@@ -9,8 +9,9 @@ import pytest
 
 from autotune.cost.memory.constants import memory_constants
 from autotune.cost.spread.fit_claims import Claims
-from autotune.evidence.validation.fit_claims import FitClaim, FitClaims, both_outcomes
-from autotune.evidence.validation.reliability import EDGES, bin_of, share_interval
+from autotune.evidence.fit.memory_left_out import FitClaim, FitClaims
+from autotune.evidence.measured_run import both_outcomes
+from autotune.evidence.validation.verdicts import EDGES, bin_of, share_interval
 from autotune.report.record.validation import validation_payload, validation_text
 
 if TYPE_CHECKING:

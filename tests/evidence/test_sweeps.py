@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.app.calibrate import SHIPPED_ROWS
-from autotune.evidence.record.public_csv import read_cases
-from autotune.evidence.validation.sweeps import sweeps_of
+from autotune.evidence.accuracy import sweeps_of
+from autotune.evidence.record.table import read_cases
 
 if TYPE_CHECKING:
-    from autotune.evidence.record.case import MeasuredCase
+    from autotune.evidence.measured_run import MeasuredCase
 
 
 @cache

@@ -9,9 +9,9 @@ import pytest
 from autotune.app.validate import SHIPPED_ROWS, run_validation
 from autotune.cost.model import CostModel
 from autotune.domain.errors import InputError
-from autotune.evidence.fit.memory_rows import once
-from autotune.evidence.record.public_csv import read_cases
-from autotune.evidence.validation.residuals import Prediction, predict
+from autotune.evidence.accuracy import Prediction, predict
+from autotune.evidence.measured_run import once
+from autotune.evidence.record.table import read_cases
 from autotune.evidence.validation.traced_memory import (
     EXPERTS,
     KERNELS,
@@ -22,7 +22,7 @@ from autotune.evidence.validation.traced_memory import (
 from autotune.trace.client import TraceFailed
 
 if TYPE_CHECKING:
-    from autotune.evidence.record.case import MeasuredCase
+    from autotune.evidence.measured_run import MeasuredCase
 
 
 @cache

@@ -10,9 +10,9 @@ import pytest
 
 from autotune.app.validate import SHIPPED_ROWS
 from autotune.cost.columns import Table
-from autotune.evidence.record.case import MeasuredCase, Skipped
-from autotune.evidence.record.public_csv import read_cases
-from autotune.evidence.validation.validate import validate, weighted_quantile
+from autotune.evidence.measured_run import MeasuredCase, Skipped, weighted_quantile
+from autotune.evidence.record.table import read_cases
+from autotune.evidence.validation.validate import validate
 
 if TYPE_CHECKING:
     from autotune.domain.candidates import Candidates

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.outcome import Measured
-from autotune.evidence.record.public_csv import read_cases
+from autotune.evidence.record.table import read_cases
 from autotune.probe.record import read_records
 from autotune.probe.replay import sweeps
 from autotune.probe.runner import Place

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.domain.observation import BETWEEN_RUNS_SD
 from autotune.search.measured.repeats import (
     DISTURBED_SD,
     DOUBTFUL,
     NARROW,
-    QUIET_SD,
     TIE,
     Ratio,
     Run,
@@ -58,7 +58,7 @@ def test_a_measurement_that_took_longer_never_changes_what_is_believed(
 
 
 def test_how_far_runs_differ_is_learned_from_all_candidates_together() -> None:
-    assert repeat_sd([[run(10.0)], [run(20.0)]]) == pytest.approx(QUIET_SD)
+    assert repeat_sd([[run(10.0)], [run(20.0)]]) == pytest.approx(BETWEEN_RUNS_SD)
     chance = random.Random(1)  # noqa: S311 - noise
     groups = [[run(math.exp(chance.gauss(0.0, 0.05))) for _ in range(3)] for _ in range(60)]
     assert repeat_sd(groups) == pytest.approx(0.05, rel=0.25)

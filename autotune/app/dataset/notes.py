@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from autotune.cost.spread.uncertainty import Z90
+from autotune.domain.outcome import Z90
 from autotune.domain.units import format_count
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import numpy as np
 from autotune.app.dataset.count import count_dataset
 from autotune.app.job.lengths import KIND, SCHEMA_VERSION, from_counts
 from autotune.catalog.models.models import find_model
-from autotune.cost.spread.uncertainty import Z90
 from autotune.domain.errors import InputError
+from autotune.domain.outcome import Z90
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -23,7 +23,7 @@ from autotune.domain.job import NOT_KEPT, Assumption
 from autotune.space.enumerate import why_closed, without
 from autotune.space.file import load_space
 from autotune.space.host_rules import host_doubts, host_options
-from autotune.space.rules import RULES, violations
+from autotune.space.rules import FLASH_CAPABILITY, RULES, violations
 
 if TYPE_CHECKING:
     from autotune.app.whatif.changes import Question
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 # Rules of the job's own method and data: a knob that they leave without effect is no mistake.
 OF_THE_JOB = frozenset({"adapters_exist", "grouping_saves_padding"})
 MOST_REASONS = 3  # in an error
-FLASH_ATTENTION_CAPABILITY = 8.0  # flash-attention 2 runs on Ampere and later (its README)
 
 
 def without_impossible(job: Job, assumed: list[Assumption]) -> Job:
@@ -167,10 +166,10 @@ def reasons_against(job: Job, offer: Offer) -> list[str]:
         has = ", ".join(able)
         found.append(f"precision {precision} is not native on {device.name}, which has {has}")
     if job.lock.get("attention") == "flash_attention_2":
-        if device.compute_capability < FLASH_ATTENTION_CAPABILITY:
+        if device.compute_capability < FLASH_CAPABILITY:
             found.append(
                 "attention flash_attention_2 needs compute capability "
-                f"{FLASH_ATTENTION_CAPABILITY}, {device.name} has {device.compute_capability}"
+                f"{FLASH_CAPABILITY}, {device.name} has {device.compute_capability}"
             )
         elif not job.software.has_flash_attention:
             found.append(

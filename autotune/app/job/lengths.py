@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from autotune.cost.spread.uncertainty import Z90
 from autotune.domain.errors import InputError
 from autotune.domain.job import Lengths
+from autotune.domain.outcome import Z90
 from autotune.domain.typed.values import MAX_LENGTH, MAX_ROWS
 
 if TYPE_CHECKING:

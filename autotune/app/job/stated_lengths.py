@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.domain.errors import InputError
+from autotune.domain.outcome import Z90
 
 if TYPE_CHECKING:
     from autotune.domain.job import Lengths
     from autotune.domain.typed.job import DataSection
 
 CLOSE = 0.1  # relative: rounding, and another way to put a row together
-Z90 = 1.2815515655446004
 
 
 def check_lengths(section: DataSection, found: Lengths) -> None:

@@ -12,8 +12,10 @@ import numpy as np
 from autotune.cost.memory.constants import memory_constants
 from autotune.cost.spread.fit_claims import surest
 from autotune.cost.time import checkpoint
+from autotune.domain.observation import BETWEEN_RUNS_SD
 from autotune.domain.outcome import (
     FEASIBLE_PROBABILITY,
+    Z90,
     Measured,
     MemoryParts,
     Spread,
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
     from autotune.probe.memo import Memo
     from autotune.probe.record import ProbeRecord
 
-Z90 = 1.2815515655446004
-BETWEEN_PROBES_SD = 0.03  # clocks, temperature, placement: what repeating a probe leaves over
 MODELLED_SD = 0.3  # of the parts that no probe of a minute can measure: load, prepare, lost work
 HELD_SD = 0.02  # assumption: a long run holds more or less than a probe of its longest batch
 EVALUATION_OVERHEAD_S = 2.0  # of the cost model: modes, gathering, logging
@@ -202,7 +202,7 @@ def _measured(predicted: Estimated, record: ProbeRecord) -> Measured:
 
 def _step_sd(record: ProbeRecord) -> float:
     """Relative: of the median of the steps, and between probes."""
-    return math.hypot(float(record.result["step"].get("relative_error", 0.0)), BETWEEN_PROBES_SD)
+    return math.hypot(float(record.result["step"].get("relative_error", 0.0)), BETWEEN_RUNS_SD)
 
 
 def _interval(job: Job, predicted: Estimated, step_s: float, save_s: float) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.answer.recompute import CarriedObservation
-from autotune.evidence.record.reference import reference_of
+from autotune.evidence.reference import reference_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,7 +10,7 @@ from autotune.domain.answer.verification import Explained, Line
 from autotune.domain.units import format_seconds
 from autotune.evidence.explanations import CLOSE, explanations_of
 from autotune.evidence.log.run_log import best_memory, spoiled_by
-from autotune.evidence.record.reference import reference_of
+from autotune.evidence.reference import reference_of
 
 if TYPE_CHECKING:
     from autotune.cost.model import Bill

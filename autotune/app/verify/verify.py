@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from autotune.app.job.overrides import Overrides
-from autotune.app.probing.measured_bill import MODELLED_SD, Z90
+from autotune.app.probing.measured_bill import MODELLED_SD
 from autotune.app.runs import folder as runs
 from autotune.app.verify.diff import Comparison, explanations, lines_of
 from autotune.app.verify.log import read_log, training_of
@@ -25,7 +25,7 @@ from autotune.claims.feasibility import check_claim
 from autotune.cost.model import CostModel
 from autotune.domain.answer.verification import Learned, NextRuns, Remaining, RunKind, Verification
 from autotune.domain.errors import InputError
-from autotune.domain.outcome import Spread
+from autotune.domain.outcome import Z90, Spread
 from autotune.domain.units import format_seconds, parse_seconds
 from autotune.evidence.calibrate import calibration_from_evidence
 from autotune.evidence.log.run_log import MARKED, observations_of_log, speed_of, with_elapsed

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from autotune.app.whatif.waterfall import Edit, State, waterfall_between
 from autotune.catalog.local import LOCAL_READ_BYTES_PER_S
-from autotune.catalog.text_tokens import BYTES_PER_TOKEN
+from autotune.catalog.text_tokens import BYTES_PER_TOKEN, TOKENISED_BYTES
 from autotune.cost.model import CostModel
-from autotune.cost.time.data import TOKENISED_BYTES, TOKENISED_PER_CORE_S
+from autotune.cost.time.data import TOKENISED_PER_CORE_S
 from autotune.domain.answer.waterfall import SideOption
 from autotune.domain.errors import InputError
 from autotune.domain.units import MB, format_bytes, format_count, format_seconds

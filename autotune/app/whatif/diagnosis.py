@@ -23,7 +23,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.units import format_seconds
 from autotune.evidence.calibrate import TIMES
 from autotune.evidence.explanations import predicted_seconds
-from autotune.evidence.record.reference import reference_of
+from autotune.evidence.reference import reference_of
 from autotune.search.billed import BilledCandidates
 from autotune.search.posterior.deciding import deciding_probe
 from autotune.search.study.axes import ParameterSpace
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
     from autotune.domain.space import SearchSpace
-    from autotune.evidence.record.reference import Reference
+    from autotune.evidence.reference import Reference
     from autotune.search.priced import Part
 
 PROBE_STEPS = 30  # optimizer steps: enough for a median behind the first, slow ones

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from autotune.claims.feasibility import ceiling_flop_per_s, observed_share
 from autotune.cost.batches import expected_longest
-from autotune.cost.spread.uncertainty import Z90
 from autotune.domain.calibration import Calibration
 from autotune.domain.config import KNOBS
+from autotune.domain.outcome import Z90
 from autotune.domain.units import format_count
 from autotune.evidence.calibrate import LARGEST_FACTOR, step_factor
 from autotune.evidence.explanations import (
@@ -24,13 +24,13 @@ from autotune.evidence.explanations import (
     measured_seconds,
     predicted_seconds,
 )
-from autotune.evidence.record.reference import Reference, reference_of
+from autotune.evidence.reference import Reference, reference_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from autotune.cost.model import Bill
-    from autotune.evidence.validation.residuals import Price
+    from autotune.evidence.measured_run import Price
 
 AS_STATED = "as stated"
 OTHER_CONFIG = "other config"

@@ -22,13 +22,13 @@ from autotune.cost.time.efficiency import distinct_devices
 from autotune.cost.time.launch import unchanging_lengths
 from autotune.cost.time.offsets import levels_of
 from autotune.domain.config import FLASH
+from autotune.domain.outcome import Z90
 
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray
     from autotune.cost.time.step_terms import StepTerms
     from autotune.domain.job import Job
 
-Z90 = 1.2815515655446004  # 90th percentile of the standard normal distribution
 # A device that no measured step speaks of: the 80 % interval reaches a factor 1.5 each way, more
 # where not even its matrix products were timed, most for a processor.
 NEVER_MEASURED = math.log(1.5) / Z90

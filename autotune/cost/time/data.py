@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.catalog.text_tokens import BYTES_PER_TOKEN
+from autotune.catalog.text_tokens import BYTES_PER_TOKEN, TOKENISED_BYTES
 from autotune.cost.batches import padded_length
 from autotune.cost.columns import Columns, Component, FloatArray, Outputs
 from autotune.cost.spread.uncertainty import host_spread
@@ -33,7 +33,6 @@ TOKEN_S = 0.15e-6  # three columns of about 50 ns
 TOKENISED_PER_CORE_S = 80e3  # tokens; fast tokenizers reach 0.3-1 M, `map` and templates take most
 MOST_PROCESSES = 32  # of `Dataset.map`
 PREPARE_OVERHEAD_S = 2.0
-TOKENISED_BYTES = 24.0  # of a token in the cached file: ids, labels and mask as int64
 READ_AHEAD_BYTES = 128 * 1024  # Linux's default for mapped files
 NETWORK_LATENCY_S = 2.3e-3  # opening and reading on Lustre; ml-engineering storage notes, 2026-08
 WORKER_START_S = 0.1  # fork of a process with torch loaded, and its first touches

@@ -19,7 +19,7 @@ CONFIDENCE = 0.8  # eight chances in ten, unless the user asks for another
 LEAST_CONFIDENCE, MOST_CONFIDENCE = 0.5, 1.0  # both excluded: a coin's toss, and certainty
 DEADLINE, SESSION, BUDGET = "deadline", "max_session", "budget"
 _NORMAL = NormalDist()
-_Z90 = _NORMAL.inv_cdf(0.9)
+_Z90 = _NORMAL.inv_cdf(0.9)  # as `standard` has it, so that both cancel at a confidence of 0.9
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,16 @@
     log(measured) = log(formula, live bytes x exp(stack + family)) + error
     P(runs)       = Phi(log(capacity / (allocated + context + slack x moving)) / spread)
 
-live: activations and logits; moving: what comes and goes in a step. A run that finished and one
-that ran out of memory are censored readings of the same sum. Only trainers with model code of
-their own have offsets: the others run the classes that the formula describes.
+live: activations and logits; moving: what comes and goes in a step. The bytes come from the
+function that prices candidates, with no offset and no slack, so what is fitted is what is used. A
+run that finished and one that ran out of memory are censored readings of the same sum. Only
+trainers with model code of their own have offsets: the others run the classes that the formula
+describes.
 
 Slack is learned from sources that report both outcomes: a table of runs that finished says nothing
 of how often such runs fail. Of a trainer with own model code, that its runs finished is used too,
-and bounds how much more than the formula they can have taken.
+and bounds how much more than the formula they can have taken. Spreads that only left-out groups
+show: `memory_left_out`.
 
 Source: derived (a probit of the margin); `least_squares` for the method; Gelman & Hill, "Data
 Analysis Using Regression" (2007), chapters 6.4 and 12, for censoring by probit and for shrinkage.
@@ -19,32 +22,116 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.cost.columns import Component, tabulate
 from autotune.cost.constants import Offset
+from autotune.cost.memory import component as memory
+from autotune.cost.memory import device as device_memory
 from autotune.cost.memory.constants import (
     CACHED_KINDS,
     FAMILY_SD,
     KINDS,
     RESERVED_KINDS,
     STACK_SD,
+    UNKNOWN_CODE,
     MemoryConstants,
     Slack,
 )
+from autotune.domain.candidates import Candidates
 from autotune.evidence.fit.least_squares import minimise
-from autotune.evidence.fit.quantiles import held_by, weighted_median
-from autotune.evidence.fit.time import left_out_key
-from autotune.evidence.validation.fit_claims import both_outcomes
+from autotune.evidence.measured_run import (
+    both_outcomes,
+    equal_weights,
+    held_by,
+    left_out_key,
+    weighted_quantile,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from autotune.cost.columns import FloatArray
-    from autotune.evidence.fit.memory_rows import MemoryRows
-    from autotune.evidence.record.case import MeasuredCase
+    from autotune.cost.columns import Columns, FloatArray, Outputs, Table
+    from autotune.domain.job import Job
+    from autotune.evidence.measured_run import LeftOutGroup, MeasuredCase
+
+
+NEUTRAL = MemoryConstants(
+    Slack(0.0, 0.0, 0.0),
+    {},
+    dict.fromkeys(KINDS, 0.0),
+    dict.fromkeys(CACHED_KINDS, 0.0),
+    dict.fromkeys(RESERVED_KINDS, 0.0),
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryRows:
+    """The formula's bytes and features of measured runs. Arrays: [n]."""
+
+    cases: tuple[MeasuredCase, ...]
+    allocated: FloatArray  # the formula's peak, own model code as the class of transformers
+    live: FloatArray  # activations and logits in it
+    moving: FloatArray  # what comes and goes in a step
+    context: FloatArray
+    capacity: FloatArray
+    kind: FloatArray  # index into KINDS
+    cached_kind: FloatArray  # index into CACHED_KINDS
+    unseen_sd: FloatArray  # spread that no measured run of the kind shows
+
+    def __len__(self) -> int:
+        return len(self.cases)
+
+    def take(self, which: Any) -> MemoryRows:  # noqa: ANN401 - a mask or indices
+        """The chosen rows."""
+        chosen = np.arange(len(self))[which]
+        arrays = {f.name: getattr(self, f.name)[chosen] for f in fields(self) if f.name != "cases"}
+        return replace(self, cases=tuple(self.cases[i] for i in chosen), **arrays)
+
+
+def memory_rows(cases: Sequence[MeasuredCase]) -> MemoryRows:
+    """The rows of the cases, cases of one job priced together."""
+    component = Component("memory", memory.READS, _features)
+    names = [f.name for f in fields(MemoryRows) if f.name != "cases"]
+    arrays = {name: np.empty(len(cases)) for name in names}
+    for at, table in by_job(cases, component):
+        for name in names:
+            arrays[name][at] = table.gather(name)
+    return MemoryRows(tuple(cases), **arrays)
+
+
+def by_job(cases: Sequence[MeasuredCase], component: Component) -> Iterable[tuple[Any, Table]]:
+    """(positions, table) of the cases of every job."""
+    jobs: dict[int, list[int]] = {}
+    for i, case in enumerate(cases):
+        jobs.setdefault(id(case.job), []).append(i)
+    for at in jobs.values():
+        own = [(cases[i].offer, cases[i].config) for i in at]
+        yield np.asarray(at), tabulate(component, cases[at[0]].job, Candidates.of(own))
+
+
+def _features(job: Job, columns: Columns) -> Outputs:
+    found = memory.price_memory(job, columns, _neutral(job))
+    index = {kind: float(i) for i, kind in enumerate(CACHED_KINDS)}
+    resident = found["weights"] + found["adapters"] + found["optimizer"]
+    return {
+        "allocated": found["allocated"],
+        "live": found["activations"] + found["logits"],
+        "moving": found["allocated"] - resident,
+        "context": found["context"],
+        "capacity": found["capacity"],
+        "kind": found["kind"],
+        "cached_kind": device_memory.cached_share(job, columns, index),
+        "unseen_sd": found["log_sd"],
+    }
+
+
+def _neutral(job: Job) -> MemoryConstants:
+    return replace(NEUTRAL, offsets={job.software.stack: replace(UNKNOWN_CODE, log_sd=0.0)})
+
 
 # Hand estimates: a simulated allocator that never gives anything back holds 7 % more than is in use
 # at the median, half of which comes and goes.
@@ -74,15 +161,9 @@ def measured(rows: MemoryRows) -> FloatArray:
     return np.asarray([math.nan if value is None else value for value in read])
 
 
-def groups_of(rows: MemoryRows) -> tuple[tuple[str, str, str], ...]:
+def groups_of(rows: MemoryRows) -> tuple[LeftOutGroup, ...]:
     """The group of every row: what is left out together."""
     return tuple(left_out_key(case) for case in rows.cases)
-
-
-def equal_weights(groups: Sequence[tuple[str, str, str]]) -> FloatArray:
-    """[n] weights that give every group the same share."""
-    sizes = Counter(groups)
-    return np.asarray([1.0 / sizes[group] for group in groups])
 
 
 def fit_memory(rows: MemoryRows) -> MemoryFit:
@@ -163,7 +244,7 @@ def _cached(rows: MemoryRows) -> dict[str, float]:
         of_kind = own.cached_kind == i
         which = of_kind if of_kind.any() else np.ones(len(own), np.bool_)
         names = [g for g, yes in zip(groups, which, strict=True) if yes]
-        found[kind] = weighted_median(share[which], equal_weights(names)) if names else 0.0
+        found[kind] = weighted_quantile(share[which], equal_weights(names), 0.5) if names else 0.0
     return found
 
 

@@ -2,13 +2,14 @@
 
     log(measured) = log(model(constants)) + offset of device + of stack + of kernels + error
 
-Every constant has a weak prior at a hand estimate, every offset one at zero (so few rows move it
-little); doubtful rows are bounded by a robust loss instead of being picked out by hand. A group
+A measured step is held as the physical terms that price a candidate, so what is fitted is what is
+used. Every constant has a weak prior at a hand estimate, every offset one at zero (so few rows move
+it little); doubtful rows are bounded by a robust loss instead of being picked out by hand. A group
 (source, model, GPU, task, with or without partners, kernels) weighs one row, however many it has.
 
 Which effects have offsets was chosen by the error of groups left out: device, stack and kernel
 set lower it; method, attention, software era, precision and mixtures do not, and have none. No
-measured row has torch.compile on.
+measured row has torch.compile on. How far steps scatter beyond this: `refit`.
 
 Source: `least_squares` for the method; Gelman & Hill, "Data Analysis Using Regression" (2007),
 chapter 12, for shrinkage by priors.
@@ -18,22 +19,162 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.cost.columns import Component, tabulate
 from autotune.cost.constants import Constants, Fitted, Offset, Offsets, Spreads
 from autotune.cost.spread.sensitivity import parameter_variance
-from autotune.cost.spread.uncertainty import OTHER_STACK, device_sd, issuing_share
+from autotune.cost.spread.uncertainty import (
+    OTHER_STACK,
+    device_sd,
+    issuing_share,
+    residual_features,
+)
+from autotune.cost.time import collectives, compute, data
 from autotune.cost.time.offsets import levels_of
+from autotune.cost.time.optimizer import OptimizerTerms, optimizer_terms
+from autotune.cost.time.step_terms import StepTerms, step_terms
+from autotune.domain.candidates import Candidates
 from autotune.evidence.fit.least_squares import minimise
+from autotune.evidence.measured_run import left_out_key
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
-    from autotune.cost.columns import FloatArray
-    from autotune.evidence.fit.steps import MeasuredSteps
-    from autotune.evidence.record.case import MeasuredCase
+    from autotune.cost.columns import Columns, FloatArray, Outputs
+    from autotune.cost.time.collectives import Communication
+    from autotune.domain.job import Job
+    from autotune.evidence.measured_run import LeftOutGroup, MeasuredCase
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Features:
+    """What each fitted spread of `cost.constants.Spreads` is multiplied by. Shapes: [n]."""
+
+    residual: FloatArray
+    issuing: FloatArray  # 1 here: the share depends on the constants
+    quantised: FloatArray
+    mixture: FloatArray
+    ragged: FloatArray
+    sharded: FloatArray
+
+
+def _features(job: Job, columns: Columns) -> Features:
+    return Features(**residual_features(job, columns, np.ones(columns.rows)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredSteps:
+    """Terms of measured optimizer steps before the fitted constants. Arrays: [n]."""
+
+    cases: tuple[MeasuredCase, ...]
+    terms: StepTerms
+    optimizer: OptimizerTerms
+    links: Communication
+    features: Features
+    batch_s: FloatArray  # one loader's work for a micro-batch
+    workers: FloatArray
+    accumulation: FloatArray
+    seconds: FloatArray  # measured
+
+    def __len__(self) -> int:
+        return len(self.cases)
+
+    def predict(self, c: Constants, factor: FloatArray) -> FloatArray:
+        """[n, s] one optimizer step under the constants. factor: of every step's offsets."""
+        per_micro, per_step = self.links.exposed(c)
+        seconds = self.terms.seconds(c)
+        micro = np.maximum(seconds["micro_step_s"] * factor, seconds["roofline_s"])
+        busy = micro + per_micro * factor
+        wait = data.wait_s(busy_s=busy, batch_s=self.batch_s, workers=self.workers)
+        once = (self.optimizer.seconds(c) + per_step) * factor
+        total: FloatArray = self.accumulation * (busy + wait) + once
+        return total
+
+    def take(self, where: np.ndarray) -> MeasuredSteps:
+        """The steps at the places `where` (indices or a mask)."""
+        index = np.flatnonzero(where) if where.dtype == np.bool_ else where
+        return MeasuredSteps(
+            tuple(self.cases[i] for i in index),
+            _taken(self.terms, index),
+            _taken(self.optimizer, index),
+            _taken(self.links, index),
+            _taken(self.features, index),
+            self.batch_s[index],
+            self.workers[index],
+            self.accumulation[index],
+            self.seconds[index],
+        )
+
+
+def _taken(block: Any, index: np.ndarray) -> Any:  # noqa: ANN401 - any block of equal arrays
+    return type(block)(**{f.name: getattr(block, f.name)[index] for f in fields(block)})
+
+
+def _joined(blocks: list[Any]) -> Any:  # noqa: ANN401 - any block of equal arrays
+    names = [f.name for f in fields(blocks[0])]
+    return type(blocks[0])(
+        **{name: np.concatenate([getattr(block, name) for block in blocks]) for name in names}
+    )
+
+
+def measured_steps(cases: Sequence[MeasuredCase]) -> MeasuredSteps:
+    """Terms of the cases' steps, in the order of the cases. Raises ValueError without cases."""
+    if not cases:
+        msg = "no measured step to take terms of"
+        raise ValueError(msg)
+    by_job: dict[int, list[int]] = {}
+    for i, case in enumerate(cases):
+        by_job.setdefault(id(case.job), []).append(i)
+    order: list[int] = []
+    terms: list[StepTerms] = []
+    steps: list[OptimizerTerms] = []
+    links: list[Communication] = []
+    features: list[Features] = []
+    batches: list[FloatArray] = []
+    for places in by_job.values():
+        job = cases[places[0]].job
+        candidates = Candidates.of([(cases[i].offer, cases[i].config) for i in places])
+        order.extend(places)
+        terms.append(_of_rows(step_terms, job, candidates))
+        steps.append(_of_rows(optimizer_terms, job, candidates))
+        links.append(_of_rows(collectives.communication, job, candidates))
+        features.append(_of_rows(_features, job, candidates))
+        batches.append(tabulate(data.COMPONENT, job, candidates).gather("batch_s"))
+    back = np.argsort(np.asarray(order))
+    return MeasuredSteps(
+        tuple(cases),
+        _taken(_joined(terms), back),
+        _taken(_joined(steps), back),
+        _taken(_joined(links), back),
+        _taken(_joined(features), back),
+        np.concatenate(batches)[back],
+        np.asarray([float(case.config.num_dataloader_workers) for case in cases]),
+        np.asarray([_accumulation(case) for case in cases]),
+        np.asarray([case.step_time_s or np.nan for case in cases]),
+    )
+
+
+def _accumulation(case: MeasuredCase) -> float:
+    return case.job.global_batch_size / (case.config.micro_batch_size * case.offer.count)
+
+
+_READS = tuple(dict.fromkeys((*compute.READS, *collectives.READS)))
+
+
+def _of_rows(function: Callable[[Job, Columns], Any], job: Job, candidates: Candidates) -> Any:  # noqa: ANN401 - whichever block of terms the function makes
+    """What a function of (job, columns) makes, one entry a candidate."""
+    held: list[Any] = []
+
+    def hold(own: Job, columns: Columns) -> Outputs:
+        held.append(function(own, columns))
+        return {}
+
+    table = tabulate(Component("terms", _READS, hold), job, candidates)
+    return _taken(held[0], table.row_of)
+
 
 # Priors: hand estimate and standard deviation on the fitting scale (logit of shares, else log).
 # Shares: what kernels reach inside a step of the rates measured alone. Launches: 5 ms a layer of a
@@ -91,13 +232,6 @@ def _levels(case: MeasuredCase) -> dict[str, str]:
 def fit_key(case: MeasuredCase) -> Hashable:
     """The group whose rows weigh one row together."""
     return (case.group, case.offer.count > 1, case.job.software.kernels)
-
-
-def left_out_key(case: MeasuredCase) -> tuple[str, str, str]:
-    """Source, shape of the model, device: repackaged copies of one model are left out together."""
-    model = case.job.model
-    shape = (model.num_layers, model.hidden_size, model.kv_size, model.num_experts)
-    return case.group[0], "x".join(map(str, shape)), case.offer.device.name
 
 
 def _weights(steps: MeasuredSteps) -> FloatArray:
@@ -161,7 +295,7 @@ class LeftOut:
     """Every step predicted by a fit that has not seen its group. Arrays: [n]."""
 
     steps: MeasuredSteps
-    groups: tuple[tuple[str, str, str], ...]
+    groups: tuple[LeftOutGroup, ...]
     predicted_s: FloatArray
     known_variance: FloatArray  # of the constants and the offsets
     features: FloatArray  # [n, spreads]
@@ -198,7 +332,7 @@ def leave_groups_out(steps: MeasuredSteps) -> LeftOut:
         model, rows = fit(steps.take(~out)), steps.take(out)
         predicted[out] = model.predict(rows)
         variance[out] = _known_variance(model, rows)
-        features[out] = _features(model, rows)
+        features[out] = _scatter_features(model, rows)
     return LeftOut(steps, groups, predicted, variance, features)
 
 
@@ -223,7 +357,7 @@ def _offset_sd(model: Fitted, effect: str, level: str) -> float:
     return own.log_sd if own is not None else OTHER_STACK
 
 
-def _features(model: Fit, rows: MeasuredSteps) -> FloatArray:
+def _scatter_features(model: Fit, rows: MeasuredSteps) -> FloatArray:
     own = {item.name: getattr(rows.features, item.name) for item in fields(Spreads)}
     own["issuing"] = issuing_share(rows.terms, model.fitted(NO_SPREADS))
     return np.stack(list(own.values()), axis=1)

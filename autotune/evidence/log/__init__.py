@@ -1,1 +1,1 @@
-"""log room."""
+"""What does a training's own log say? A Trainer's state, a record or a CSV as one RunLog."""

@@ -14,8 +14,8 @@ from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from autotune.cost.spread.uncertainty import Z90
-from autotune.domain.observation import Observation
+from autotune.domain.observation import BETWEEN_RUNS_SD, Observation
+from autotune.domain.outcome import Z90
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +30,6 @@ UNSTEADY = 0.3  # log standard deviation between parts of a run: no training doe
 MARKED = "marked"  # fact of an Observation that a busy machine spoiled: why
 LOG_SD = "log_sd"  # fact of an Observation: of another such run, by the scatter of this one
 LEAST_SAVES = 2  # excesses that a save's seconds are taken from
-STEP_SD = 0.03  # of a run's mean step between two runs of the same config on the same machine
 SHORT_SD = 0.3  # assumption: of one step around the mean of all that a run may meet
 WINDOWS, WINDOW_STEPS, FEWEST_WINDOWS = 10, 5, 3
 # 90th percentile of Student's t over that of the normal distribution, by degrees of freedom.
@@ -137,7 +136,7 @@ class Speed:
     save_s: float | None
     steps: int  # that the step's seconds are the mean of
     save_assumed: bool = False  # saves were taken off at their predicted seconds
-    log_sd: float = STEP_SD  # of the mean step of another such run, by what this one shows
+    log_sd: float = BETWEEN_RUNS_SD  # of the mean step of another such run, by what this one shows
     seen_sd: float | None = None  # how far windows of this log scatter; None: too few steps
 
 
@@ -201,9 +200,9 @@ def _other_run_sd(seen: float | None, windows: int, steps: int) -> float:
     """
     short = SHORT_SD / math.sqrt(max(steps, 1))
     if seen is None:
-        return math.hypot(STEP_SD, short)
+        return math.hypot(BETWEEN_RUNS_SD, short)
     student = _STUDENT[min(windows - 1, len(_STUDENT)) - 1]
-    return math.hypot(STEP_SD, short, student * seen * math.sqrt(1.0 + 1.0 / windows))
+    return math.hypot(BETWEEN_RUNS_SD, short, student * seen * math.sqrt(1.0 + 1.0 / windows))
 
 
 def _steady(stretches: Sequence[Stretch]) -> list[Stretch]:

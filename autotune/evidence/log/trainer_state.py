@@ -1,4 +1,4 @@
-"""The `trainer_state.json` of a Hugging Face Trainer as a `RunLog`.
+"""The `trainer_state.json` of a Hugging Face Trainer, and what lies beside it, as a `RunLog`.
 
 The file names no device and, half-way, usually holds no time. In the order in which they are taken:
 
@@ -10,10 +10,15 @@ Source: transformers 5.23, `TrainerState`, `Trainer._maybe_log_save_evaluate`, `
 `_save_checkpoint` and `trainer_utils.speed_metrics`. `train_runtime` counts from the start of
 `train()`, so it holds compiling, saves and evaluations but neither loading nor the last
 `save_model`; after a resume it starts again.
+
+Model and method are said by what was saved beside the state: a checkpoint of an adapter holds
+PEFT's `adapter_config.json`, one of whole weights the model's `config.json`. Source: peft 0.21,
+`PeftConfig.save_pretrained`; transformers 5.23, `PreTrainedModel.save_pretrained`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -22,7 +27,6 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
 from autotune.evidence.log.run_log import RunLog, Stretch
-from autotune.evidence.log.saved_model import saved_beside
 from autotune.evidence.log.text import count, log_text, number, parsed_json
 
 if TYPE_CHECKING:
@@ -257,3 +261,49 @@ def checkpoint_state(folder: Path) -> Path | None:
         if (match := CHECKPOINT.fullmatch(child.name)) and (child / STATE_FILE).is_file()
     ]
     return max(steps)[1] if steps else None
+
+
+ADAPTER, CONFIG = "adapter_config.json", "config.json"
+SIZES = {  # of `Model`, by the keys of a config.json
+    "num_layers": "num_hidden_layers",
+    "hidden_size": "hidden_size",
+    "intermediate_size": "intermediate_size",
+    "vocab_size": "vocab_size",
+}
+FINAL = "final"  # where an exported script saves the result
+LARGEST = 1_000_000  # [bytes] of such a file
+
+
+def saved_beside(state: Path) -> tuple[dict[str, int], dict[str, Any]]:
+    """Sizes of the model and values of the method; empty where nothing readable says them."""
+    here = state.resolve().parent
+    for folder in (here, here / FINAL):
+        adapter = _mapping(folder / ADAPTER)
+        if adapter.get("peft_type") == "LORA":
+            rank = adapter.get("r")
+            return {}, {"kind": "lora", **({"rank": rank} if _is_size(rank) else {})}
+        sizes = model_sizes(_mapping(folder / CONFIG))
+        if sizes:
+            return sizes, {"kind": "full"}
+    return {}, {}
+
+
+def model_sizes(config: dict[str, Any]) -> dict[str, int]:
+    """The sizes that tell a model from another; a composite's, of its text part."""
+    text = config.get("text_config")
+    text = text if isinstance(text, dict) else config
+    return {ours: text[key] for ours, key in SIZES.items() if _is_size(text.get(key))}
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > LARGEST:
+            return {}
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -20,8 +20,8 @@ from autotune.domain.outcome import FEASIBLE_PROBABILITY
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autotune.evidence.record.case import MeasuredCase
-    from autotune.evidence.validation.residuals import Prediction
+    from autotune.evidence.accuracy import Prediction
+    from autotune.evidence.measured_run import MeasuredCase
     from autotune.trace.client import Traced, TraceFailed
 
     Trace = Callable[[MeasuredCase], Traced | TraceFailed]

@@ -15,22 +15,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.cost.memory.constants import memory_constants
-from autotune.evidence.validation.accuracy import ALL_ROWS, accuracy_of
-from autotune.evidence.validation.reliability import reliability
-from autotune.evidence.validation.residuals import predict, residuals
-from autotune.evidence.validation.verdicts import OomCounts, verdicts
+from autotune.domain.outcome import Z90
+from autotune.evidence.accuracy import ALL_ROWS, accuracy_of, predict, residuals
+from autotune.evidence.measured_run import weighted_quantile
+from autotune.evidence.validation.verdicts import OomCounts, reliability, verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from autotune.cost.spread.fit_claims import Claims
-    from autotune.evidence.record.case import MeasuredCase, Skipped
-    from autotune.evidence.validation.accuracy import Scope
-    from autotune.evidence.validation.reliability import ReliabilityBin
-    from autotune.evidence.validation.residuals import Prediction, Price, Residual
-    from autotune.evidence.validation.sweeps import Sweeps
+    from autotune.evidence.accuracy import Prediction, Residual, Scope, Sweeps
+    from autotune.evidence.measured_run import MeasuredCase, Price, Skipped
+    from autotune.evidence.validation.verdicts import ReliabilityBin
 
-Z90 = 1.2815515655446004  # 90th percentile of the standard normal distribution
 SHIPPED = "shipped calibration, no refit"
 
 
@@ -184,14 +181,6 @@ def _weights(items: Sequence[Residual]) -> np.ndarray:
     weights = np.asarray([1.0 / sizes[item.case.group[:3]] for item in items])
     shares: np.ndarray = weights / weights.sum()
     return shares
-
-
-def weighted_quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
-    """The value at a share of the total weight, linear between the middles of the steps."""
-    order = np.argsort(values, kind="stable")
-    ordered, own = values[order], weights[order]
-    middle = np.cumsum(own) - own / 2
-    return float(np.interp(share * own.sum(), middle, ordered))
 
 
 def errors_of(items: Sequence[Residual]) -> Errors:

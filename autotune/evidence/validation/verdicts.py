@@ -1,26 +1,32 @@
-"""Verdicts against runs that ran out of memory and runs that did not, each configuration once.
+"""Whether runs fitted as was said: wrong verdicts with their causes, and the probability by bin.
 
 A false fit is a run that ran out of memory although tune would have offered its configuration; a
 false alarm is a run that finished although the predicted need is more than the device has; a run at
 risk finished and was expected to, with less certainty than tune asks for. Rates also with every
-group of source, model and GPU weighing the same.
+group of source, model and GPU weighing the same. Every configuration counts once.
+
+Sources that report only runs that finished cannot show a failure; how many of a bin's runs are
+theirs is counted beside it.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from autotune.domain.outcome import Z90
 from autotune.domain.units import format_bytes
-from autotune.evidence.fit.memory_rows import once
+from autotune.evidence.measured_run import both_outcomes, once
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from autotune.evidence.record.case import MeasuredCase
-    from autotune.evidence.validation.residuals import Prediction
+    from autotune.evidence.accuracy import Prediction
+    from autotune.evidence.measured_run import MeasuredCase
+
 
 Verdict = Literal["false_fit", "false_oom", "at_risk"]
 SAME_NEED = 0.005  # predicted needs this close are the same situation
@@ -194,3 +200,67 @@ def _margin(case: MeasuredCase, own: Prediction) -> str:
     side = "left" if room > 0 else "missing"
     ended = "ran out of memory" if case.oom else "finished"
     return f"{format_bytes(abs(room))} {side} by the prediction, and it {ended}"
+
+
+EDGES = (0.0, 0.01, 0.1, 0.5, 0.9, 0.95, 0.99, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ReliabilityBin:
+    """Runs whose probability of fitting was said to lie from `low` up to `high`.
+
+    n: runs, `finished_only` of them of sources that report no failures. predicted: mean of what was
+    said. observed: share that fitted, with its 80 % interval. None where there is no run.
+    """
+
+    low: float
+    high: float
+    n: int
+    finished_only: int
+    predicted: float | None = None
+    observed: float | None = None
+    p10: float | None = None
+    p90: float | None = None
+
+
+def reliability(
+    cases: Sequence[MeasuredCase], predictions: Mapping[str, Prediction]
+) -> tuple[ReliabilityBin, ...]:
+    """Every bin, the least sure first."""
+    kept = once(cases)
+    sources = both_outcomes(kept)
+    binned: list[list[MeasuredCase]] = [[] for _ in EDGES[1:]]
+    for case in kept:
+        binned[bin_of(predictions[case.id].fits_probability)].append(case)
+    return tuple(
+        _bin(i, own, [predictions[c.id].fits_probability for c in own], sources)
+        for i, own in enumerate(binned)
+    )
+
+
+def bin_of(probability: float) -> int:
+    """The bin that a probability falls into; an edge belongs to the bin above it."""
+    return max(sum(probability >= edge for edge in EDGES[:-1]) - 1, 0)
+
+
+def _bin(
+    i: int, cases: Sequence[MeasuredCase], said: Sequence[float], sources: set[str]
+) -> ReliabilityBin:
+    n, low, high = len(cases), EDGES[i], EDGES[i + 1]
+    hidden = sum(case.group[0] not in sources for case in cases)
+    if not n:
+        return ReliabilityBin(low, high, 0, 0)
+    fitted = sum(not case.oom for case in cases)
+    p10, p90 = share_interval(fitted, n)
+    return ReliabilityBin(low, high, n, hidden, sum(said) / n, fitted / n, p10, p90)
+
+
+def share_interval(hits: int, n: int) -> tuple[float, float]:
+    """80 % interval of a share.
+
+    Source: Wilson, "Probable inference, the law of succession, and statistical inference" (1927).
+    """
+    share, extra = hits / n, Z90**2 / n
+    middle = (share + extra / 2.0) / (1.0 + extra)
+    half = Z90 * math.sqrt(share * (1.0 - share) / n + extra / (4.0 * n)) / (1.0 + extra)
+    return max(middle - half, 0.0), min(middle + half, 1.0)

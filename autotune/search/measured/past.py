@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.catalog.home import home_dir
 from autotune.domain.config import is_extra
 from autotune.domain.errors import InputError
+from autotune.domain.observation import BETWEEN_RUNS_SD
 from autotune.search.posterior.residuals import Observed
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 FOLDER = "residuals"
 PRIOR_FILE = "prior.json"  # of a run folder
-SAME_NOISE = 0.03  # sd of the log between two runs of one configuration on two days
 OTHER_SHAPE_NOISE = 0.15  # between two sizes of a family: assumption
 MOST = 200  # observations kept of a part: the newest
 MOST_RUNS = 50
@@ -175,7 +175,7 @@ def recall(priced: Priced, key: PastKey, home: Path | None = None) -> Past:
     own, damaged = _read(folder / key.file)
     if damaged:
         notes.append(f"{folder / key.file} is damaged and was left out")
-    found = _coded(priced, own.observed, SAME_NOISE)
+    found = _coded(priced, own.observed, BETWEEN_RUNS_SD)
     if any(found.values()):
         return Past(found, tuple(notes), own.runs)
     if own.observed:

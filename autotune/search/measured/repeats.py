@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from autotune.domain.observation import BETWEEN_RUNS_SD
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-QUIET_SD = 0.03  # of the log of a measurement, between runs: clocks, temperature, placement
 DISTURBED_SD = 0.5  # of one that others disturbed: assumption
 PRIOR_RUNS = 4.0  # how many differences these two are worth
 UNNOTICED = 0.02  # share of measurements that are too long and betray it by nothing: assumption
@@ -98,7 +99,7 @@ def believed(runs: Sequence[Run]) -> list[Run]:
     quickest = min(calm, key=lambda run: run.log_value)
 
     def agrees(run: Run) -> bool:
-        sd = math.hypot(run.sd, quickest.sd, math.sqrt(2.0) * QUIET_SD)
+        sd = math.hypot(run.sd, quickest.sd, math.sqrt(2.0) * BETWEEN_RUNS_SD)
         return run.log_value - quickest.log_value <= Z999 * sd
 
     return [run for run in calm if agrees(run)]
@@ -110,7 +111,7 @@ def repeat_sd(groups: Iterable[Sequence[Run]]) -> float:
     Formula: (n0 s0^2 + sum of squared deviations) / (n0 + degrees of freedom), a shrunken variance.
     Source: Gelman et al., Bayesian Data Analysis, 3rd ed., 2.6 (scaled inverse chi-squared).
     """
-    total, free = PRIOR_RUNS * QUIET_SD**2, PRIOR_RUNS
+    total, free = PRIOR_RUNS * BETWEEN_RUNS_SD**2, PRIOR_RUNS
     for runs in groups:
         values = [run.log_value for run in believed(runs) if not run.disturbed]
         if len(values) > 1:

@@ -1,4 +1,8 @@
-"""The run that a piece of a user's evidence speaks of, in the cost model's terms."""
+"""The run that a piece of a user's evidence speaks of, in the cost model's terms.
+
+What an Observation does not state is as in the job, and as today's configuration where the job has
+one. Rows of public tables state all of it themselves: `record/`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
     from autotune.cost.model import Bill
     from autotune.domain.job import Job, Lengths
     from autotune.domain.observation import Observation
-    from autotune.evidence.validation.residuals import Price
+    from autotune.evidence.measured_run import Price
 
 DEFAULT_MICRO_BATCH = 8  # transformers' Trainer: per_device_train_batch_size
 DEFAULT_SAVE_STEPS = 500  # transformers' Trainer: save_steps

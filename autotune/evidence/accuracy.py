@@ -1,30 +1,39 @@
-"""Predicted against measured, row by row: memory with memory of its kind, a step with a step.
+"""Predicted against measured, run by run, and how far off that is: by scope, by device, in sweeps.
 
 Like with like: torch's allocated bytes against the model's allocated bytes, reserved against
 reserved, the driver's reading against the total with context. A step is the steady training step:
 no loading, no saves, no evaluation.
+
+A sweep: runs of one source and snapshot that train the same model with the same method, lengths,
+kernels and devices, and differ in knobs that a search turns. At least three of them, the slowest
+at least a tenth slower than the fastest. What is compared is seconds per row, because sources that
+raise the micro-batch often raise the global batch with it.
+
+Not here: weights of groups and the table that is printed (`validation/validate`), and whether a run
+fitted (`validation/verdicts`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from autotune.cost.memory.constants import KINDS, RESERVED_KINDS
 from autotune.domain.candidates import Candidates
-from autotune.domain.outcome import FEASIBLE_PROBABILITY
+from autotune.domain.outcome import FEASIBLE_PROBABILITY, Z90
+from autotune.evidence.fit.time import REFERENCE
+from autotune.evidence.measured_run import left_out_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from autotune.cost.columns import FloatArray
     from autotune.cost.model import Bill
-    from autotune.domain.job import Job
-    from autotune.evidence.record.case import MeasuredCase
+    from autotune.evidence.measured_run import MeasuredCase, Price
 
-    Price = Callable[[Job, Candidates], Bill]
 
 Kind = Literal["allocated", "reserved", "nvidia-smi", "time"]
 _OUTPUT = {"allocated": "allocated", "reserved": "reserved", "nvidia-smi": "driver"}
@@ -173,3 +182,127 @@ def residuals(cases: Iterable[MeasuredCase], predictions: dict[str, Prediction])
             if kind in _OUTPUT and actual is not None
         )
     return found
+
+
+LEAST_ROWS = 8  # a device with fewer rows has a figure, but counts for no median over devices
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Errors of some rows; rows count the same. coverage: of the 80 % interval."""
+
+    n: int
+    groups: int
+    median_ape: float
+    p90_ape: float
+    bias: float
+    coverage: float
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Errors by scope and by device, and the order of sweeps."""
+
+    scopes: dict[str, Scope]
+    devices: dict[str, Scope]
+    median_over_devices: float | None  # of the medians of devices with `LEAST_ROWS` rows
+    sweeps: Sweeps
+
+
+def _one_trainer(case: MeasuredCase) -> bool:
+    offer, stack = case.offer, case.job.software.stack
+    return (offer.count, offer.device.name, stack) == (1, REFERENCE["device"], REFERENCE["stack"])
+
+
+ALL_ROWS = "all rows"
+SCOPES: dict[str, Callable[[MeasuredCase], bool]] = {
+    ALL_ROWS: lambda _: True,
+    "one A100 80 GB, Hugging Face's Trainer": _one_trainer,
+    "2 to 8 GPUs": lambda case: case.offer.count > 1,
+}
+
+
+def accuracy_of(steps: Sequence[Residual]) -> Accuracy:
+    """Errors of predicted steps in the scopes above and for every device."""
+    scopes = {name: [s for s in steps if rule(s.case)] for name, rule in SCOPES.items()}
+    devices: dict[str, list[Residual]] = {}
+    for step in steps:
+        devices.setdefault(step.case.offer.device.name, []).append(step)
+    of_devices = {name: _scope(own) for name, own in sorted(devices.items())}
+    medians = [own.median_ape for own in of_devices.values() if own.n >= LEAST_ROWS]
+    return Accuracy(
+        {name: _scope(own) for name, own in scopes.items() if own},
+        of_devices,
+        float(np.median(medians)) if medians else None,
+        sweeps_of([s.case for s in steps], [s.predicted for s in steps]),
+    )
+
+
+def _scope(steps: Sequence[Residual]) -> Scope:
+    error = np.asarray([step.error for step in steps])
+    log_ratio = np.log([step.ratio for step in steps])
+    inside = np.abs(log_ratio) <= Z90 * np.asarray([step.log_sd for step in steps])
+    return Scope(
+        n=len(steps),
+        groups=len({left_out_key(step.case) for step in steps}),
+        median_ape=float(np.median(error)),
+        p90_ape=float(np.quantile(error, 0.9)),
+        bias=float(np.expm1(np.median(log_ratio))),
+        coverage=float(inside.mean()),
+    )
+
+
+LEAST_POINTS, LEAST_SPREAD = 3, 0.10
+APART = 0.05  # pairs closer than this measure the same
+
+
+@dataclass(frozen=True, slots=True)
+class Sweeps:
+    """Order and regret over all sweeps. None where there is no sweep."""
+
+    sweeps: int
+    points: int
+    pairs: int
+    right_order: float | None  # share of the pairs
+    mean_regret: float | None  # seconds of the predicted best over the measured best, minus 1
+    worst_regret: float | None
+
+
+def sweeps_of(cases: Sequence[MeasuredCase], predicted_s: Sequence[float]) -> Sweeps:
+    """Order and regret of predicted step times against the cases' own."""
+    groups: dict[str, list[tuple[float, float]]] = {}
+    for case, seconds in zip(cases, predicted_s, strict=True):
+        if case.step_time_s is None:
+            continue
+        rows = case.job.global_batch_size
+        pair = (case.step_time_s / rows, float(seconds) / rows)
+        groups.setdefault(case.sweep_key or case.id, []).append(pair)
+    kept = [np.asarray(points) for points in groups.values() if _is_sweep(points)]
+    right = [_right(a, b) for points in kept for a, b in combinations(points, 2) if _apart(a, b)]
+    regrets = [_regret(points) for points in kept]
+    return Sweeps(
+        sweeps=len(kept),
+        points=sum(len(points) for points in kept),
+        pairs=len(right),
+        right_order=float(np.mean(right)) if right else None,
+        mean_regret=float(np.mean(regrets)) if regrets else None,
+        worst_regret=max(regrets, default=None),
+    )
+
+
+def _is_sweep(points: list[tuple[float, float]]) -> bool:
+    measured = [point[0] for point in points]
+    return len(points) >= LEAST_POINTS and max(measured) >= (1 + LEAST_SPREAD) * min(measured)
+
+
+def _apart(a: np.ndarray, b: np.ndarray) -> bool:
+    return bool(abs(np.log(a[0] / b[0])) > np.log1p(APART))
+
+
+def _right(a: np.ndarray, b: np.ndarray) -> bool:
+    return bool((a[0] - b[0]) * (a[1] - b[1]) > 0)
+
+
+def _regret(points: np.ndarray) -> float:
+    pick = int(np.argmin(points[:, 1]))
+    return float(points[pick, 0] / points[:, 0].min() - 1.0)

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING
 from autotune.catalog.models.models import find_model
 from autotune.domain.observation import Observation
 from autotune.domain.units import GB, MIB
-from autotune.evidence.record.case import MeasuredCase, Refused, Skipped
-from autotune.evidence.record.job import Described, describe
-from autotune.evidence.record.refusal import is_oom, refusal_of
-from autotune.evidence.record.row import read_table
+from autotune.evidence.measured_run import MeasuredCase, Refused, Skipped
+from autotune.evidence.record.described import Described, describe
+from autotune.evidence.record.row import is_oom, read_table, refusal_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

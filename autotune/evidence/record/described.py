@@ -1,4 +1,8 @@
-"""A row of a public table as a job, an offer and a configuration of the cost model."""
+"""The run that a row of a public table measured: its job, machine and configuration.
+
+Also the split of its batch and its attention kernel. What it trained is in `training`, what it ran
+on in `machine`, what was measured of it in `table`.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,15 @@ from autotune.domain.config import Config
 from autotune.domain.device import Device, Offer
 from autotune.domain.errors import InputError
 from autotune.domain.job import Job, Limits
-from autotune.evidence.record.case import Refused
-from autotune.evidence.record.device import device_named, sharding_of
-from autotune.evidence.record.lengths import lengths_of, stated_mean
-from autotune.evidence.record.method import method_of, optimizer_of, precision_of
-from autotune.evidence.record.software import LITGPT, software_of
+from autotune.evidence.measured_run import Refused
+from autotune.evidence.record.machine import LITGPT, device_named, sharding_of, software_of
+from autotune.evidence.record.training import (
+    lengths_of,
+    method_of,
+    optimizer_of,
+    precision_of,
+    stated_mean,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

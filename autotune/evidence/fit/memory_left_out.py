@@ -1,7 +1,12 @@
-"""Memory predicted by fits that have not seen the group, and the spreads that this shows.
+"""Memory predicted by fits that have not seen the group, and what this shows: spreads and claims.
 
 Bytes of a left-out group know nothing of it. The spreads of own model code and of what is cached
 are those that the other groups showed when they were left out themselves.
+
+Claims: left-out configurations that were called a fit, and how many of those runs ran out of
+memory. A source that reports runs that ran out of memory beside runs that finished is counted run
+by run. A source that reports only runs that finished hides how often such runs fail: each of its
+groups of source, model and device counts as one run.
 """
 
 from __future__ import annotations
@@ -15,31 +20,28 @@ import numpy as np
 from autotune.cost.columns import Component
 from autotune.cost.memory import component as memory
 from autotune.cost.memory.constants import RESERVED_KINDS
-from autotune.cost.spread.fit_claims import CROWDED, ROOMY
+from autotune.cost.spread.fit_claims import CLAIM_KINDS, CROWDED, ROOMY, Claims
+from autotune.domain.outcome import FEASIBLE_PROBABILITY
+from autotune.evidence.accuracy import OUTPUTS
 from autotune.evidence.fit.memory import (
     SMALLEST,
     WITHIN_SD,
     MemoryFit,
-    equal_weights,
+    by_job,
     fit_memory,
+    memory_rows,
     with_spreads,
 )
-from autotune.evidence.fit.memory_rows import by_job, memory_rows, once
-from autotune.evidence.fit.quantiles import held_by
-from autotune.evidence.fit.time import left_out_key
-from autotune.evidence.validation.fit_claims import fit_claims
-from autotune.evidence.validation.residuals import OUTPUTS
+from autotune.evidence.measured_run import both_outcomes, equal_weights, held_by, left_out_key, once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from autotune.cost.columns import Columns, FloatArray, Outputs
     from autotune.cost.memory.constants import MemoryConstants
-    from autotune.cost.spread.fit_claims import Claims
     from autotune.domain.job import Job
-    from autotune.evidence.record.case import MeasuredCase
+    from autotune.evidence.measured_run import LeftOutGroup, MeasuredCase
 
-    Group = tuple[str, str, str]
     Predicted = dict[str, dict[str, float]]  # case id -> output of the memory component -> value
 
 # Priors where no reading of a kind is left: of what the allocator caches, relative to its peak.
@@ -63,7 +65,7 @@ def refit_memory(cases: Sequence[MeasuredCase]) -> MemoryRefit:
     of_case = [left_out_key(case) for case in cases]
     groups = sorted(set(of_case))
     of_row = [left_out_key(case) for case in rows.cases]
-    fits: dict[Group, MemoryFit] = {}
+    fits: dict[LeftOutGroup, MemoryFit] = {}
     for group in groups:
         kept = np.asarray([own != group for own in of_row], np.bool_)
         fits[group] = fit_memory(rows.take(kept))
@@ -123,7 +125,7 @@ def _outputs(job: Job, columns: Columns, *, model: MemoryConstants) -> Outputs:
 class _Reading:
     """One measured peak beside its left-out prediction."""
 
-    group: Group
+    group: LeftOutGroup
     error: float  # absolute logarithm
     known_sd: float
     scale: float
@@ -140,12 +142,12 @@ class _Shown:
     def of(cls, cases: Iterable[MeasuredCase], predicted: Predicted) -> _Shown:
         return cls(tuple(r for case in cases for r in _readings(case, predicted[case.id])))
 
-    def own_model(self, without: Group | None) -> float:
+    def own_model(self, without: LeftOutGroup | None) -> float:
         """Of live bytes, around the offset of a trainer's own model code."""
         held = self._held("own_model", without)
         return max(held, SMALLEST) if self._of("own_model", without) else WITHIN_SD
 
-    def reserved(self, without: Group | None) -> dict[str, float]:
+    def reserved(self, without: LeftOutGroup | None) -> dict[str, float]:
         """By kind, shrunk towards the prior."""
         found = {}
         for kind, prior in RESERVED_PRIOR.items():
@@ -155,10 +157,10 @@ class _Shown:
             found[kind] = float(np.exp(logs / (worth + RESERVED_WORTH)))
         return found
 
-    def _of(self, kind: str, without: Group | None) -> list[_Reading]:
+    def _of(self, kind: str, without: LeftOutGroup | None) -> list[_Reading]:
         return [r for r in self.readings if r.kind == kind and r.group != without]
 
-    def _held(self, kind: str, without: Group | None) -> float:
+    def _held(self, kind: str, without: LeftOutGroup | None) -> float:
         own = self._of(kind, without)
         if not own:
             return 0.0
@@ -183,3 +185,55 @@ def _readings(case: MeasuredCase, own: dict[str, float]) -> Iterable[_Reading]:
             error = abs(float(np.log(own[_READINGS[kind]] / actual)))
             name = RESERVED_KINDS[int(own["reserved_kind"])]
             yield _Reading(group, error, own["log_sd"], 1.0, name)
+
+
+@dataclass(frozen=True, slots=True)
+class FitClaim:
+    """One configuration that was called a fit by a prediction that has not seen its group."""
+
+    group: LeftOutGroup
+    kind: str
+    failed: bool
+    run_by_run: bool  # its source reports failures too
+
+
+@dataclass(frozen=True, slots=True)
+class FitClaims:
+    """All of them."""
+
+    each: tuple[FitClaim, ...]
+
+    def without(self, group: LeftOutGroup | None) -> dict[str, Claims]:
+        """The counts by kind, a group's own claims left aside."""
+        kept = [claim for claim in self.each if claim.group != group]
+        return {kind: _counted([c for c in kept if c.kind == kind]) for kind in CLAIM_KINDS}
+
+
+def _counted(claims: Sequence[FitClaim]) -> Claims:
+    runs = [claim for claim in claims if claim.run_by_run]
+    groups = {claim.group for claim in claims if not claim.run_by_run}
+    return Claims(len(runs) + len(groups), sum(claim.failed for claim in runs))
+
+
+def fit_claims(
+    cases: Sequence[MeasuredCase], predicted: Mapping[str, Mapping[str, float]]
+) -> FitClaims:
+    """The claims among left-out predictions. cases: each configuration once."""
+    sources = both_outcomes(cases)
+    return FitClaims(
+        tuple(
+            FitClaim(
+                left_out_key(case),
+                CROWDED if own["crowded"] else ROOMY,
+                bool(case.oom),
+                case.group[0] in sources,
+            )
+            for case in cases
+            if _offered(own := predicted[case.id])
+        )
+    )
+
+
+def _offered(own: Mapping[str, float]) -> bool:
+    room = own["total"] <= own["usable"] and not own["certain_oom"]
+    return bool(room and own["fits_probability"] >= FEASIBLE_PROBABILITY)

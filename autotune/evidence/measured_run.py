@@ -1,0 +1,153 @@
+"""A measured run in the cost model's terms, and how runs are counted.
+
+What is here: the type that fits, validation and replay read; which runs are the same configuration
+measured again; which are left out together; weights and quantiles under which a source with many
+rows does not outvote the others. How a table's row becomes one: `record/`. What a user's own
+evidence speaks of: `reference`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.cost.model import Bill
+from autotune.domain.candidates import Candidates
+from autotune.domain.job import Job
+from autotune.domain.outcome import Z90
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from autotune.cost.columns import FloatArray
+    from autotune.domain.config import Config
+    from autotune.domain.device import Offer
+    from autotune.domain.observation import MemoryKind
+
+Group = tuple[str, str, str, str]  # source repository, model, GPU, task: as the table spells them
+LeftOutGroup = tuple[str, str, str]  # source, shape of the model, device
+Price = Callable[[Job, Candidates], Bill]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCase:
+    """A measured run with the job, machine and configuration that reproduce it in the cost model.
+
+    Cases that share a job hold the same Job object, so that they can be priced together.
+    `step_time_s` is one optimizer step in steady state. `driver_bytes` is a second reading of the
+    same run, by the driver, where the source gives one beside torch's own.
+    """
+
+    id: str
+    group: Group
+    job: Job
+    offer: Offer
+    config: Config
+    tokens_per_s_per_gpu: float | None
+    step_time_s: float | None
+    peak_bytes: float | None
+    peak_kind: MemoryKind | None
+    oom: bool | None
+    replicate_key: str
+    driver_bytes: float | None = None
+    longest_known: bool = True  # the longest row is stated, so the peak of memory can be predicted
+    older: bool = False  # an earlier snapshot of a run that the table also has in a newer one
+    assumed: tuple[str, ...] = ()
+    sweep_key: str = ""  # equal where only knobs of a search differ
+    partial: tuple[str, ...] = ()  # measured values of the row that cannot be compared, and why
+
+    @property
+    def ran(self) -> bool:
+        """Whether the run finished, so its configuration fits the machine."""
+        return not self.oom and (self.step_time_s is not None or self.peak_bytes is not None)
+
+
+class Refused(Exception):  # noqa: N818 - not an error: the row is outside the cost model
+    """A row that the cost model does not cover; the message is the reason to skip it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A row that is not compared with the cost model, and the reason."""
+
+    id: str
+    reason: str
+
+
+def newest(cases: Iterable[MeasuredCase]) -> list[MeasuredCase]:
+    """Each configuration of a source once: its newest snapshot."""
+    kept: dict[str, MeasuredCase] = {}
+    for case in cases:
+        own = kept.get(case.replicate_key)
+        if own is None or (own.older and not case.older):
+            kept[case.replicate_key] = case
+    return list(kept.values())
+
+
+def once(cases: Iterable[MeasuredCase]) -> list[MeasuredCase]:
+    """Runs whose memory can be compared, each configuration once."""
+    return newest(case for case in cases if case.longest_known and (case.oom or case.ran))
+
+
+def measured_once(cases: Iterable[MeasuredCase]) -> list[MeasuredCase]:
+    """Runs with a step time, each configuration once."""
+    return newest(case for case in cases if case.step_time_s is not None and not case.oom)
+
+
+def both_outcomes(cases: Iterable[MeasuredCase]) -> set[str]:
+    """Sources that report runs that ran out of memory beside runs that finished."""
+    ended: dict[str, set[bool]] = {}
+    for case in cases:
+        ended.setdefault(case.group[0], set()).add(bool(case.oom))
+    return {source for source, found in ended.items() if len(found) > 1}
+
+
+def left_out_key(case: MeasuredCase) -> LeftOutGroup:
+    """What a run is left out with: repackaged copies of one model belong together."""
+    model = case.job.model
+    shape = (model.num_layers, model.hidden_size, model.kv_size, model.num_experts)
+    return case.group[0], "x".join(map(str, shape)), case.offer.device.name
+
+
+def equal_weights(groups: Sequence[LeftOutGroup]) -> FloatArray:
+    """[n] weights that give every group the same share."""
+    sizes = Counter(groups)
+    return np.asarray([1.0 / sizes[group] for group in groups])
+
+
+def weighted_quantile(values: FloatArray, weights: FloatArray, share: float) -> float:
+    """The value at a share of the total weight, linear between the middles of the steps."""
+    order = np.argsort(values, kind="stable")
+    ordered, own = values[order], weights[order]
+    middle = np.cumsum(own) - own / 2.0
+    return float(np.interp(share * own.sum(), middle, ordered))
+
+
+WANTED = 0.80
+HALVINGS = 40  # of the bracket
+LARGEST = 2.0  # [log] no spread is above
+
+
+def held_by(
+    error: FloatArray,
+    weights: FloatArray,
+    known_sd: FloatArray | float = 0.0,
+    scale: FloatArray | float = 1.0,
+) -> float:
+    """The smallest spread under which the 80 % interval holds `WANTED` of the weight.
+
+    error: [n] absolute log errors. known_sd: spread that is there anyway; scale: on the sum.
+    """
+    low, high = 0.0, LARGEST
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2.0
+        inside = error <= Z90 * scale * np.hypot(known_sd, middle)
+        if float(np.average(inside, weights=weights)) < WANTED:
+            low = middle
+        else:
+            high = middle
+    return high
