@@ -13,7 +13,7 @@ from autotune.claims.run import (
     seconds_text,
     stated_batch,
 )
-from autotune.cost.parameters import lora_parameters
+from autotune.cost.parameters import adapter_parameters
 from autotune.cost.time.checkpoint import SAVE_OVERHEAD_S
 from autotune.domain.statement import Span
 from autotune.domain.units import MB, format_bytes, format_count, format_seconds
@@ -139,7 +139,7 @@ def _parameters(job: Job, statement: Statement) -> Iterator[str]:
     stated = statement.figures.get("trainable_parameters")
     if stated is None or not job.method.is_lora:
         return
-    real = lora_parameters(job.model, job.method.rank, job.method.targets)
+    real = adapter_parameters(job.model, job.method)
     if _off(stated, real, 0.05):
         yield (
             f"rank {job.method.rank} on {', '.join(job.method.targets)} trains "

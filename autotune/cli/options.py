@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -175,7 +175,8 @@ class Source:
         typer.Option(
             "--variant",
             metavar="NAME",
-            help="Only this variant of the job file, by name or number.",
+            help="Only this variant of the job file, by name or number. Without a job file: of "
+            "LoRA, dora or rslora.",
         ),
     ] = None
     beside: Beside = None
@@ -201,14 +202,26 @@ class Source:
         if self.job is not None:
             return load_jobs(self.job, overrides, variant=self.variant)
         if self.variant is not None:
-            msg = "--variant takes one of a job file's variants, and there is no job file"
-            raise InputError(msg, "name the job file")
+            stated = {**overrides.stated, "method.variant": _of_lora(self.variant)}
+            overrides = replace(overrides, stated=stated)
         return jobs_of_line(overrides)
 
     @property
     def name(self) -> str:
         """What errors call it."""
         return str(self.job or "the command")
+
+
+def _of_lora(text: str) -> str:
+    """The variant of LoRA that is named where there is no job file. Raises InputError."""
+    from autotune.domain.errors import unknown
+    from autotune.domain.job import VARIANTS
+
+    if text not in VARIANTS:
+        kind = "variant of LoRA"
+        hint = "dora or rslora; variants with names of their own stand in a job file"
+        raise unknown(kind, text[:80], VARIANTS, hint, "--variant")
+    return text
 
 
 def overrides_of(

@@ -16,6 +16,7 @@ from autotune.domain.errors import InputError, unknown
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from autotune.domain.job import Method
     from autotune.domain.model import Linear, Model
 
 ALL_LINEAR = "all-linear"
@@ -147,3 +148,26 @@ def lora_parameters(model: Model, rank: int, targets: str | Sequence[str]) -> in
     return mixtures * _adapter(model.linears, rank, names) + model.num_dense_layers * _adapter(
         model.dense_linears, rank, names
     )
+
+
+def magnitudes(model: Model, method: Method) -> int:
+    """[elements] of DoRA's magnitudes: one for each output of every adapted matrix.
+
+    Source: Liu et al., "DoRA" (2024), section 3; peft 0.21 tuners/lora/dora.py, update_layer.
+    """
+    if not method.is_dora:
+        return 0
+    mixtures = model.num_layers - model.num_dense_layers
+    groups = ((mixtures, model.linears), (model.num_dense_layers, model.dense_linears))
+    return sum(
+        layers * linear.count * linear.out_features
+        for layers, linears in groups
+        for linear in linears
+        if linear.adaptable and linear.name in method.targets
+    )
+
+
+def adapter_parameters(model: Model, method: Method) -> int:
+    """[elements] that a LoRA method trains: the adapters, and under DoRA their magnitudes."""
+    adapters = lora_parameters(model, method.rank, method.targets)
+    return adapters + magnitudes(model, method)

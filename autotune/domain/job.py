@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from autotune.domain.answer.limits import BUDGET, CONFIDENCE, DEADLINE, SESSION
 from autotune.domain.paths import stated_in
@@ -21,11 +21,17 @@ NOT_KEPT = "is not kept"  # how the value of an assumption ends that gives up wh
 EVALUATION_ROWS = 8  # per_device_eval_batch_size of transformers' Trainer
 BYTES = "bytes"  # the tokenizer that needs no files: one token per UTF-8 byte
 Base = Literal["16bit", "32bit", "int8", "nf4"]
+Variant = Literal["none", "dora", "rslora"]
+VARIANTS: tuple[Variant, ...] = get_args(Variant)
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """How the model is trained. For `full`, rank, targets and adapters do not apply."""
+    """How the model is trained. For `full`, rank, targets and adapters do not apply.
+
+    variant: dora trains a magnitude of every adapted output beside its adapter; rslora divides
+    `alpha` by the square root of the rank and changes no bytes and no work.
+    """
 
     kind: Literal["full", "lora"]
     base: Base = "16bit"
@@ -33,6 +39,12 @@ class Method:
     alpha: float = 0.0
     dropout: float = 0.0
     targets: tuple[str, ...] = ()  # names of Model.linears that carry an adapter
+    variant: Variant = "none"
+
+    @property
+    def is_dora(self) -> bool:
+        """Whether every adapted matrix trains a magnitude of its outputs as well."""
+        return self.is_lora and self.variant == "dora"
 
     @property
     def is_lora(self) -> bool:

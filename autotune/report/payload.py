@@ -236,10 +236,14 @@ def _tokens_interval(job: Job) -> dict[str, float] | None:
 
 
 def describe_method(method: Method) -> str:
-    """How the model is trained, in a few words: "LoRA rank 16 on q_proj, v_proj; base int8"."""
+    """How the model is trained, in a few words: "LoRA rank 16 on q_proj, v_proj; base int8".
+
+    DoRA is "DoRA", on an nf4 base "QDoRA"; rsLoRA is LoRA of the same name with its scale.
+    """
     if not method.is_lora:
         return f"full fine-tuning; weights {method.base}"
-    name = "QLoRA" if method.base == "nf4" else "LoRA"
+    name = {"dora": "DoRA", "rslora": "rsLoRA"}.get(method.variant, "LoRA")
+    name = "Q" + name if method.base == "nf4" else name
     return f"{name} rank {method.rank} on {', '.join(method.targets)}; base {method.base}"
 
 

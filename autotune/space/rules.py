@@ -151,6 +151,11 @@ def _quantised_sharding(job: Job, _offer: Offer, sharding: str) -> bool:
     return job.method.base != "nf4" or sharding != "zero3"
 
 
+def _dora_reads_weights(job: Job, _offer: Offer, sharding: str) -> bool:
+    """Source: peft 0.21 tuners/lora/dora.py: `forward` reads `base_layer.weight` ungathered."""
+    return not job.method.is_dora or sharding != "zero3"
+
+
 def _pinned_needs_cuda(_job: Job, offer: Offer, pinned: bool) -> bool:  # noqa: FBT001 - a knob
     return not pinned or has_cuda(offer.device)
 
@@ -242,6 +247,9 @@ RULES: tuple[Rule, ...] = (
          _sharding_by_count),
     Rule("quantised_sharding", ("sharding",), "a quantised base cannot be split this way",
          _quantised_sharding),
+    Rule("dora_reads_weights", ("sharding",),
+         "DoRA reads every frozen weight outside its own layer, where ZeRO-3 has it partitioned",
+         _dora_reads_weights),
     Rule("workers_within_cores", ("num_dataloader_workers",),
          TOO_FEW_CORES, workers_within_cores),
     Rule("pinned_needs_cuda", ("pin_memory",), "pinned memory needs a CUDA device",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from autotune.trace.quantized import quantize_linears
+from autotune.trace.quantized import quantize_linears, unpack_for_dora
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,6 +103,8 @@ def _upcast(model: torch.nn.Module, which: str) -> None:
 def _with_adapters(model: Any, request: StepRequest) -> Any:
     from peft import LoraConfig, get_peft_model
 
+    if request.dora and request.base in {"nf4", "int8"}:
+        unpack_for_dora()
     with torch.device("meta"):
         model = get_peft_model(
             model,
@@ -110,6 +112,7 @@ def _with_adapters(model: Any, request: StepRequest) -> Any:
                 r=request.rank,
                 lora_alpha=2 * request.rank,
                 lora_dropout=request.dropout,
+                use_dora=request.dora,
                 target_modules=list(request.targets),
                 task_type="CAUSAL_LM",
             ),

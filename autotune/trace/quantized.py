@@ -95,6 +95,25 @@ class QuantizedLinear(nn.Linear):
         return out if self.kind == "int8" else out.clone()
 
 
+def unpack_for_dora() -> None:
+    """Let peft's DoRA unpack the stand-ins as it unpacks bitsandbytes' layers.
+
+    4-bit codes become the dtype that was quantised, 8-bit ones times their fp32 scales fp32.
+    Source: peft 0.21 utils/integrations.py, dequantize_bnb_weight; bitsandbytes 0.50
+    functional.py, int8_vectorwise_dequant.
+    """
+    from peft.tuners.lora import dora
+
+    plain = dora.dequantize_module_weight
+
+    def unpacked(layer: nn.Module) -> torch.Tensor:
+        if not isinstance(layer, QuantizedLinear):
+            return plain(layer)
+        return layer.dequantized(torch.float32 if layer.kind == "int8" else layer.compute)
+
+    dora.dequantize_module_weight = unpacked
+
+
 def quantize_linears(
     model: nn.Module, kind: str, compute: torch.dtype, skip: tuple[str, ...] = ("lm_head",)
 ) -> None:

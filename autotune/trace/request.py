@@ -39,6 +39,7 @@ class StepRequest:
     rank: int  # 0: full fine-tuning
     targets: tuple[str, ...] = ()
     dropout: float = 0.0
+    dora: bool = False
     adapter_dtype: str = "fp32"
     autocast: bool = True
     kbit_upcast: KbitUpcast = "none"  # what a quantised base keeps in fp32
@@ -86,6 +87,7 @@ def request_for(
         rank=method.rank if method.is_lora else 0,
         targets=method.targets,
         dropout=method.dropout,
+        dora=method.is_dora,
         adapter_dtype=config.adapter_dtype,
         autocast=job.software.autocast and config.precision in LOW,
         kbit_upcast=job.software.kbit_upcast,

@@ -38,6 +38,10 @@ MODES: dict[str, dict[str, Any]] = {
     "lora": {"kind": "lora"},
     "lora-bf16": {"kind": "lora", "adapter_dtype": "bf16"},
     "lora-dropout": {"kind": "lora", "dropout": 0.05},
+    "dora": {"kind": "lora", "variant": "dora"},
+    "dora-bf16": {"kind": "lora", "variant": "dora", "adapter_dtype": "bf16"},
+    "dora-dropout": {"kind": "lora", "variant": "dora", "dropout": 0.05},
+    "dora-4bit": {"kind": "lora", "variant": "dora", "base": "nf4"},
 }
 ROWS, LENGTH = 4, 512
 
@@ -57,7 +61,8 @@ def formula(family: str, mode: dict[str, Any], attention: str, checkpointing: st
     method = Method("full", mode.get("base", "16bit"))
     if mode["kind"] == "lora":
         targets = resolve_targets(model, "all-linear")
-        method = Method("lora", "16bit", 16, 16.0, mode.get("dropout", 0.0), targets)
+        base, dropout = mode.get("base", "16bit"), mode.get("dropout", 0.0)
+        method = Method("lora", base, 16, 16.0, dropout, targets, mode.get("variant", "none"))
     job = priced_job(model, method, LENGTH, global_batch_size=ROWS)
     columns = memory_columns(
         micro_batch_size=ROWS, precision=mode.get("precision", "bf16"), attention=attention,
@@ -80,7 +85,7 @@ def traced(
         activation_checkpointing=checkpointing, optimizer="adamw_torch_fused",
         rank=16 if lora else 0, targets=resolve_targets(model, "all-linear") if lora else (),
         dropout=mode.get("dropout", 0.0), adapter_dtype=mode.get("adapter_dtype", "fp32"),
-        autocast=mode.get("precision", "bf16") != "fp32",
+        autocast=mode.get("precision", "bf16") != "fp32", dora=mode.get("variant") == "dora",
     )  # fmt: skip
     found = tracer.trace(request, full=True)
     assert isinstance(found, Traced), found

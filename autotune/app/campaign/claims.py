@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from autotune.catalog.devices import find_device
 from autotune.claims.feasibility import rates_of
-from autotune.cost.parameters import lora_parameters
+from autotune.cost.parameters import adapter_parameters
 from autotune.domain.units import HOUR_S, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def _parameters(campaign: Campaign, stated: StatedSection) -> Iterator[str]:
     job = trained[0][1]
     if not job.method.is_lora:
         return
-    real = lora_parameters(job.model, job.method.rank, job.method.targets)
+    real = adapter_parameters(job.model, job.method)
     if abs(real / stated.trainable_parameters - 1.0) > COUNT_OFF:
         yield (
             f"rank {job.method.rank} on {', '.join(job.method.targets)} trains "

@@ -122,8 +122,9 @@ def method_of(
         why = "not stated; every linear layer but the output head, as the QLoRA paper does"
         _assume(assumed, "method.targets", "all-linear", why)
     return Method(
-        "lora", base, rank, alpha, section.dropout or 0.0, resolve_targets(model, targets)
-    )
+        "lora", base, rank, alpha, section.dropout or 0.0, resolve_targets(model, targets),
+        section.variant or "none",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

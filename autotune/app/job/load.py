@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.app.job.adapter_variant import check_variant
 from autotune.app.job.base_storage import as_stated
 from autotune.app.job.defaults import (
     data_of,
@@ -301,6 +302,7 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
         spec=json.dumps(jobfile.model_dump(mode="json", exclude_unset=True)),
         base_dir=str(folder),
     )
+    check_variant(job)
     job = without_impossible(job, assumed)
     check_batch(job)
     check_locks(job)

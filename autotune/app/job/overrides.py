@@ -21,7 +21,7 @@ from autotune.app.job.machines import (
 from autotune.catalog.software import OPTIONAL, REQUIRED
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import unknown
-from autotune.domain.typed.job import HostSection
+from autotune.domain.typed.job import ADAPTER_KEYS, HostSection
 from autotune.domain.typed.values import QUALITY_WORDS, whole_or_zero
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Values = dict[str, Any]
 
 SETTABLE = {
-    "method": ("kind", "rank", "alpha", "dropout", "targets", "base"),
+    "method": ("kind", "rank", "alpha", "dropout", "targets", "base", "variant"),
     "data": (
         "rows", "max_length", "padding", "pretokenized", "storage", "dataset", "tokenizer",
         "column",
@@ -47,7 +47,6 @@ SETTABLE = {
 _HOST = "host"
 _TOP = ("name", "model", "software")
 _WORD = {"method": "kind", "software": "profile"}  # what one word in place of a mapping states
-_ADAPTER_KEYS = ("rank", "alpha", "dropout", "targets")
 _SPLIT = {"micro_batch_size", "gradient_accumulation_steps"}
 
 
@@ -161,7 +160,7 @@ def _drop_rivals(values: Values, key: str, value: str) -> None:
     if key in {"train.steps", "train.epochs"}:
         _section(values, "train").pop("epochs" if key.endswith("steps") else "steps", None)
     if key == "method.kind":
-        gone = _ADAPTER_KEYS if value == "full" else ("base",) if value == "qlora" else ()
+        gone = ADAPTER_KEYS if value == "full" else ("base",) if value == "qlora" else ()
         for name in gone:
             _section(values, "method").pop(name, None)
     if key == "data.dataset":

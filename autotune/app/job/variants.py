@@ -31,7 +31,7 @@ _SHORT = {
     "rows": "data.rows",
     "padding": "data.padding",
 }
-_OTHER_TRAINING = ("method.kind", "method.base", "model")
+_OTHER_TRAINING = ("method.kind", "method.base", "method.variant", "model")
 HINT = "variants: [{name: r8, rank: 8}, {method: {kind: qlora}}, {data: {max_length: 512}}]"
 
 

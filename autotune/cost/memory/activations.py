@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from autotune.cost import dora
 from autotune.cost.memory.family import family_memory
 from autotune.cost.memory.states import layer_linears
 
@@ -56,7 +57,8 @@ class Mode:
     of their input (bitsandbytes), so what a norm hands over in fp32 stays fp32 through the MLP.
     keeps_inputs: those linears hold on to what they read. fused_norms: one kernel for an RMSNorm,
     which keeps its input as it is (Liger, Unsloth). fused_gate: one kernel for activation and
-    product of a gated MLP, which keeps their two inputs (Liger's SiLUMul, GELUMul).
+    product of a gated MLP, which keeps their two inputs (Liger's SiLUMul, GELUMul). repeats_base:
+    DoRA multiplies the base a second time, for what dropout left of its input.
     """
 
     compute: float
@@ -71,6 +73,7 @@ class Mode:
     keeps_inputs: bool = False
     fused_norms: bool = False
     fused_gate: bool = False
+    repeats_base: bool = False
 
     @property
     def biased(self) -> bool:
@@ -343,6 +346,8 @@ def _group(method: Method, mode: Mode, group: _Group) -> float:
         if mode.adapter and item.adaptable and item.name in method.targets:
             copy, whole = _adapted(method, mode, group, width)
             token += copy
+            if method.is_dora:
+                token += dora.kept(mode, item, max(group.element, mode.compute))
             shared |= whole
     if shared and not group.kept:
         token += group.element * width

@@ -54,6 +54,8 @@ def instants(step: Step) -> dict[str, Instant]:
     if step.job.steps > 0:
         if np.any(step.forward > 0.0):
             found["layer forward"] = _layer_forward(step)
+        if step.job.method.is_dora:
+            found["adapted forward"] = _adapted_forward(step)
         found["head forward"] = _head_forward(step)
         found["head backward"] = _head_backward(step)
         found["final norm"] = _final_norm(step)
@@ -138,6 +140,17 @@ def _layer_forward(step: Step) -> Instant:
         resident,
         activations=np.where(step.checkpointing, step.saved + step.forward, 0.0),
         workspace=resident.workspace + step.gathered_layer + _layer_casts(step),
+    )
+
+
+def _adapted_forward(step: Step) -> Instant:
+    """DoRA's forward of the layer nearest the head; the backward counts a repeated one."""
+    resident = _resident(step, _held(step))
+    below = np.where(step.checkpointing, step.saved, step.saved - step.layer.kept)
+    return replace(
+        resident,
+        activations=below + np.where(step.checkpointing, 0.0, step.layer.forward + step.hidden),
+        workspace=resident.workspace + step.gathered_layer + _graph_casts(step),
     )
 
 
@@ -293,7 +306,7 @@ def _scoring(step: Step) -> Instant:
     tokens = step.evaluation_rows * step.length
     scores = np.where(step.eager, 6.0 * tokens * step.length * model.num_attention_heads, 0.0)
     inside = e * tokens * (4.0 * model.hidden_size + 3.0 * model.intermediate_size) + scores
-    inside = inside + merged_experts_bytes(step.job)
+    inside = inside + merged_experts_bytes(step.job) + step.layer.norms
     logits = head_memory.evaluation_bytes(step.job, tokens, e)
     hidden = e * tokens * model.hidden_size
     deeper = inside > logits + hidden

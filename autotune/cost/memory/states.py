@@ -18,10 +18,10 @@ import numpy as np
 from autotune.cost import deepspeed
 from autotune.cost.memory.family import family_memory
 from autotune.cost.parameters import (
+    adapter_parameters,
     embedding_parameters,
     head_parameters,
     layer_parameters,
-    lora_parameters,
     norm_parameters,
     parameter_count,
 )
@@ -235,7 +235,7 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
     gradient_shards = _shards(columns, "fsdp", "zero3", "zero2")
     element = deepspeed.trained_bytes(job, columns)
     if method.is_lora:
-        count = lora_parameters(job.model, method.rank, method.targets)
+        count = adapter_parameters(job.model, method)
         trainable = np.full(columns.rows, float(count))
         adapters = element * trainable / sharded
     else:

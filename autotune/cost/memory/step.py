@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost import deepspeed, offloading
+from autotune.cost import deepspeed, dora, offloading
 from autotune.cost.batches import evaluation_rows, longest_length
 from autotune.cost.memory import device as device_memory
 from autotune.cost.memory.activations import (
@@ -68,11 +68,15 @@ class LayerBytes:
     mlp: FloatArray  # with the temporaries of the MLP's backward: all that is alive then
     norm: FloatArray
     attention: FloatArray
+    forward: FloatArray  # the most in its forward under DoRA; else 0
+    norms: FloatArray  # of that what depends on no batch
+    repeated: FloatArray  # of that forward beside the gradient of its output, where it is repeated
 
     @property
     def backward(self) -> FloatArray:
         """[bytes] the most that is alive of one layer during its backward."""
-        return np.maximum(np.maximum(self.mlp, self.norm), self.attention)
+        within = np.maximum(np.maximum(self.mlp, self.norm), self.attention)
+        return np.maximum(within, self.repeated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +125,12 @@ class Step:
         rows, length = columns.number("micro_batch_size"), longest_length(job, columns)
         tokens = rows * length
         modes = _Modes.of(job, columns, length)
-        layer = _layer(job, modes, tokens, length)
         compute, stream = (
             modes.each(lambda mode: mode.compute),
             modes.each(lambda mode: mode.stream),
         )
         checkpointing = columns.equals("activation_checkpointing", "full")
+        layer = _layer(job, modes, tokens, length, checkpointing)
         inputs = stream * model.hidden_size * tokens
         outside = tokens * modes.each(lambda mode: _beside_checkpoints(job, mode))
         fp32_base = (job.method.base == "32bit") & (stream == 4.0)
@@ -166,7 +170,8 @@ class Step:
                 model.num_layers * (offloading.kept_share(job, columns) * inputs + outside)
                 - _narrow_embeddings(job) * (inputs - compute * model.hidden_size * tokens),
                 model.num_layers * layer.kept
-                - tokens * modes.each(lambda mode: unneeded_kept(*as_run(job), mode)),
+                - tokens * modes.each(lambda mode: unneeded_kept(*as_run(job), mode))
+                - modes.each(lambda mode: dora.first_weights(job, mode)),
             ),
             final_norm=tokens * modes.each(lambda mode: norm_kept(model, mode)),
             normed=tokens * model.hidden_size * modes.each(lambda mode: norm_output(model, mode)),
@@ -225,6 +230,7 @@ class _Modes:
                 fused_norms=job.software.kernels != "eager" and job.model.norm == "rmsnorm",
                 fused_gate=job.software.kernels == "liger",
                 looped=job.model.is_moe and not experts_fused(job),
+                repeats_base=dora.repeats_base(job),
             )
             for i in first
         ]
@@ -290,7 +296,9 @@ def _retains(job: Job, columns: Columns) -> BoolArray:
     return columns.equals("sharding", "fsdp") & (columns.number("offer.count") > 1)
 
 
-def _layer(job: Job, modes: _Modes, tokens: FloatArray, length: FloatArray) -> LayerBytes:
+def _layer(
+    job: Job, modes: _Modes, tokens: FloatArray, length: FloatArray, repeats: BoolArray
+) -> LayerBytes:
     model, method = as_run(job)
     kept = {mode: layer_kept(model, method, mode) for mode in modes.modes}
     extra = {mode: layer_transients(model, method, mode) for mode in modes.modes}
@@ -302,12 +310,35 @@ def _layer(job: Job, modes: _Modes, tokens: FloatArray, length: FloatArray) -> L
     merged = merged_experts_bytes(job)
     mlp = merged + whole + tokens * modes.each(lambda m: extra[m].mlp)
     unpacked = dequantised_bytes(job, sizes(job.model))
+    copies = modes.each(lambda m: dora.kept_weights(job, m))
+    outside = modes.each(lambda m: dora.kept_weights(job, m, "attention"))
+    more, mlp, rest = merged + copies, mlp + copies, rest + outside
+    forward = _dora_forward(job, modes, tokens, whole + more, rest)
+    gradient = modes.each(lambda m: m.stream) * model.hidden_size
     return LayerBytes(
-        kept=whole + merged,
+        kept=whole + more,
         mlp=mlp + np.maximum(0.0, unpacked - tokens * modes.each(lambda m: extra[m].product)),
         norm=rest + tokens * modes.each(lambda m: extra[m].norm),
         attention=rest + tokens * scores,
+        forward=forward,
+        norms=modes.each(lambda m: max((x.fixed for x in dora.forwards(job, m)), default=0.0)),
+        repeated=np.where(repeats & (forward > 0.0), forward + tokens * gradient, 0.0),
     )
+
+
+def _dora_forward(
+    job: Job, modes: _Modes, tokens: FloatArray, whole: FloatArray, rest: FloatArray
+) -> FloatArray:
+    """[bytes] of a layer at the fullest moment of its forward under DoRA; 0 without."""
+    found = np.zeros_like(tokens)
+    for moment in zip(*(dora.forwards(job, mode) for mode in modes.modes), strict=True):
+        fixed, own = (
+            np.asarray([getattr(each, name) for each in moment])[modes.of_row]
+            for name in ("fixed", "per_token")
+        )
+        reached = rest if moment[0].in_attention else whole
+        found = np.maximum(found, reached + fixed + tokens * own)
+    return found
 
 
 def _scores_forward(job: Job, modes: _Modes, tokens: FloatArray, length: FloatArray) -> FloatArray:

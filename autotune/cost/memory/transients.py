@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autotune.cost import dora
 from autotune.cost.memory.activations import PYTHON_GELU, inner_bytes
 from autotune.cost.memory.family import family_memory
 
@@ -49,7 +50,7 @@ def layer_transients(model: Model, method: Method, mode: Mode) -> Transients:
     elif mode.biased:
         scores = mode.compute
     return Transients(
-        mlp=_mlp(model, method, mode),
+        mlp=max(_mlp(model, method, mode), dora.backward(model, method, mode)),
         product=_below_peak(model, method, mode),
         norm=20.0 * model.hidden_size,
         attention=_attention(model, mode),

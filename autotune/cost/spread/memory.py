@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Priors, from how far formula and trace are apart: families and modes that no published run shows.
 SEEN = frozenset({"llama", "mistral", "mixtral", "gpt_bigcode", "granite"})
-UNSEEN, INT8, COMPILED = 0.02, 0.06, 0.10
+UNSEEN, INT8, DORA, COMPILED = 0.02, 0.06, 0.05, 0.10
 
 
 def by_kind(job: Job, columns: Columns, sizes: Mapping[str, float]) -> FloatArray:
@@ -67,6 +67,8 @@ def uncertainty(
 def _unseen(job: Job) -> float:
     if job.method.base == "int8":
         return INT8
+    if job.method.is_dora:
+        return DORA
     return 0.0 if job.model.family in SEEN else UNSEEN
 
 

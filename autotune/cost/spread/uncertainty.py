@@ -42,6 +42,10 @@ OTHER_STACK = 0.15  # a training stack without measured steps: as far as the mea
 # one that is like with like: torchtitan, Llama 3.1 8B in full on 8 H100, blocks compiled, 5,762 ->
 # 6,667 tokens/s (16 % faster; benchmarks/llama3_h100_202412_torchtitan.md).
 COMPILED = 0.30
+# DoRA's step over LoRA's, public pairs: 1.25 predicted and 1.26 measured (peft's MetaMathQA, L40S,
+# queries and values), "around 20 %" of its authors and 1.67 to 2.04 of a user (huggingface/peft
+# #1474, 7B and 1.8B), 1.7 (modelscope/ms-swift#3033), 1.9 (huggingface/peft#3341, a FLUX model).
+DORA = 0.20
 FP8, FLASH_3 = 0.20, 0.05
 LENGTHS_UNKNOWN = (
     0.45  # every row counts at max_length; instruction data fills a third to all of it
@@ -84,6 +88,7 @@ def variances(
     found["constants"] = parameter_variance(terms, model)
     found.update(_offsets(job, columns, model))
     found["compile"] = compile_variance(job, columns) + lever_variance(columns)
+    found["variant"] = np.full(columns.rows, DORA**2 * job.method.is_dora)
     found.update(_job_unknowns(job, columns))
     return found
 

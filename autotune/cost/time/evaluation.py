@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.cost import dora
 from autotune.cost.batches import evaluation_rows, expected_longest
 from autotune.cost.columns import Columns, Component, FloatArray, Outputs
 from autotune.cost.constants import constants
@@ -68,7 +69,8 @@ def _forward_seconds(
     heads = rows * job.model.num_attention_heads
     share = efficiency.attention(index, length, heads, job.model.head_dim)
     attention = flops.attention_flop(job.model, 1.0) * rows * length**2 / 2.0 / share
-    products = (work.forward / c.gemm_share + attention / c.attention_share) / peak
+    norms = dora.norm_flop(job.model, job.method) / matmul.ADAPTER_EFFICIENCY
+    products = ((work.forward + norms) / c.gemm_share + attention / c.attention_share) / peak
     bandwidth = columns.device("memory_bandwidth_bytes_per_s")
     per_token = (
         kernels.elementwise_bytes(job.model, job.method).forward
@@ -76,7 +78,8 @@ def _forward_seconds(
         + kernels.int8_bytes(job)
         + kernels.LOSS_BYTES[job.software.loss] / 2.0 * job.model.vocab_size
     )
-    traffic = tokens * per_token / (bandwidth * c.bandwidth_share)
+    per_batch = dora.norm_bytes(job, fp32=True)
+    traffic = (tokens * per_token + per_batch) / (bandwidth * c.bandwidth_share)
     traffic = traffic + _dequantised(job, c.dequantise_share) / bandwidth
     launch = _issued(job, columns) + c.micro_step_overhead_s
     own = processor.on_processor(columns)

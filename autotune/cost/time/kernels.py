@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from autotune.cost import dora
 from autotune.cost.time.flops import head_weights, products
 
 if TYPE_CHECKING:
@@ -161,7 +162,8 @@ def adapter_bytes(job: Job, *, fp32: bool) -> Passes:
     for p in products(job.model, job.method):
         forward += p.adapted * (forward_in * p.inputs + 12.0 * p.outputs)
         backward += p.adapted * (backward_in * p.inputs + 8.0 * p.outputs)
-    return Passes(forward, backward)
+    ahead, back = dora.output_bytes(job, fp32=fp32)
+    return Passes(forward + ahead, backward + back)
 
 
 def dequantised_bytes(job: Job) -> float:
@@ -261,8 +263,9 @@ def launches(job: Job, *, fp32_adapters: bool, eager_attention: bool) -> Passes:
     matrices = sum(p.active for p in products(model, method))
     adapted = ADAPTER_WEIGHT * sum(p.adapted for p in products(model, method))
     adapter = adapter_launches(method, fp32=fp32_adapters)
-    forward += adapted * adapter.forward
-    backward += adapted * adapter.backward
+    ahead, back = dora.kernels(job, fp32=fp32_adapters)
+    forward += adapted * (adapter.forward + ahead)
+    backward += adapted * (adapter.backward + back)
     if method.is_lora and method.base == "nf4":
         forward += 2 * matrices
         backward += 2 * matrices

@@ -37,11 +37,14 @@ def effective_flop(
     efficiency: Efficiency,
     device: np.ndarray,
     tokens: FloatArray,
+    *,
+    repeats_base: bool = False,
 ) -> EffectiveFlop:
     """[FLOP at peak] of all projections, the head and the adapters over `tokens` tokens.
 
     Forward C[T, out]; gradient of the input C[T, in]; full fine-tuning also the gradient of the
-    weight C[out, in]. An expert sees its share of the tokens.
+    weight C[out, in]. An expert sees its share of the tokens. repeats_base: DoRA multiplies the
+    adapted matrices a second time, for what dropout left of their input.
     """
     rows, full = len(tokens), not method.is_lora
     forward, backward, repeated = np.zeros(rows), np.zeros(rows), np.zeros(rows)
@@ -59,7 +62,12 @@ def effective_flop(
             repeated += once * (1.0 - skipped)
         else:
             logits = once
-        backward += flop / efficiency.gemm(device, seen, inputs, outputs)
+        back = flop / efficiency.gemm(device, seen, inputs, outputs)
+        backward += back
+        if repeats_base:
+            again = product.adapted / product.active
+            forward, repeated = forward + again * once, repeated + again * once
+            backward += again * back
         if full:
             backward += flop / efficiency.gemm(device, outputs, inputs, seen)
     adapters = 2.0 * flops.adapter_weights(model, method) / ADAPTER_EFFICIENCY * tokens

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from autotune.cost import deepspeed
-from autotune.cost.parameters import lora_parameters, parameter_count
+from autotune.cost.parameters import adapter_parameters, parameter_count
 from autotune.cost.time import flops
 from autotune.cost.time.launch import host_factor
 
@@ -47,14 +47,14 @@ _SHARDED = ("fsdp", "zero2", "zero3")
 def trainable_parameters(job: Job) -> float:
     """[elements] what the optimizer updates: all weights, or the adapters of all matrices."""
     if job.method.is_lora:
-        return float(lora_parameters(job.model, job.method.rank, job.method.targets))
+        return float(adapter_parameters(job.model, job.method))
     return float(parameter_count(job.model))
 
 
 def trainable_tensors(job: Job) -> float:
     """Number of tensors the optimizer walks over."""
     if job.method.is_lora:
-        return 2.0 * sum(
+        return (3.0 if job.method.is_dora else 2.0) * sum(
             p.matrices * p.adapted / p.active for p in flops.products(job.model, job.method)
         )
     layer = len(job.model.linears) + job.model.norms_per_layer

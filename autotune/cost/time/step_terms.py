@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.cost import dora
 from autotune.cost.batches import expected_longest, padded_length
 from autotune.cost.time import flops, kernels, matmul, processor
 from autotune.cost.time import launch as issuing
@@ -216,8 +217,17 @@ def _products(job: Job, rows: StepRows, efficiency: Efficiency) -> tuple[FloatAr
     """
     key, back = np.unique(rows.device * 2.0**32 + rows.tokens, return_inverse=True)
     device = (key // 2.0**32).astype(np.intp)
-    work = matmul.effective_flop(job.model, job.method, efficiency, device, key % 2.0**32)
+    work = matmul.effective_flop(
+        job.model,
+        job.method,
+        efficiency,
+        device,
+        key % 2.0**32,
+        repeats_base=dora.repeats_base(job),
+    )
     effective = (work.forward + work.backward)[back] + rows.recomputed * work.repeated[back]
+    norms = dora.norm_flop(job.model, job.method) * (1.0 + rows.recomputed)
+    effective = effective + norms / matmul.ADAPTER_EFFICIENCY
     logits_again = kernels.logits_again(job.software)
     effective = effective + logits_again * work.head[back]
     flop = rows.tokens * (
@@ -225,7 +235,7 @@ def _products(job: Job, rows: StepRows, efficiency: Efficiency) -> tuple[FloatAr
         + rows.recomputed * flops.recomputed_flop_per_token(job.model, job.method)
         + logits_again * 2.0 * flops.head_weights(job.model)
     )
-    return effective / rows.peak, flop
+    return effective / rows.peak, flop + norms
 
 
 def _compiled(job: Job, graphs: BoolArray, left: float) -> FloatArray:
@@ -261,6 +271,8 @@ def _traffic(
     int8 = kernels.int8_bytes(job) * (1.0 + again)
     layer = layer * _value_size(job, columns)
     total = rows.tokens * ((layer + adapters + int8) * _uncached(job, rows) + loss_bytes)
+    norms = [dora.norm_bytes(job, fp32=wide) for wide in (False, True)]
+    total += np.where(fp32, norms[1], norms[0]) * (1.0 + again)
     cast = kernels.cast_bytes(model, job.method)
     total += np.where(processor.half(columns), cast.total(again), 0.0)
     score = kernels.EAGER_SCORE_BYTES

@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from autotune.domain.job import Variant
 from autotune.domain.typed.deepspeed import DeepSpeedSection
 from autotune.domain.typed.stated import MOST_ENTRIES, StatedEntry, entries
 from autotune.domain.typed.values import (
@@ -55,6 +56,8 @@ from autotune.domain.typed.values import (
     wrong,
 )
 
+ADAPTER_KEYS = ("rank", "alpha", "dropout", "targets", "variant")  # of lora alone
+
 
 class MethodSection(Section):
     """How to train. `qlora` is `lora` on an nf4 base."""
@@ -65,13 +68,12 @@ class MethodSection(Section):
     dropout: Annotated[float, real(0.0, 0.99)] | None = None
     targets: Names | None = None
     base: Literal["16bit", "32bit", "int8", "nf4"] | None = None
+    variant: Variant | None = None
 
     @model_validator(mode="after")
     def _agrees(self) -> MethodSection:
         if self.kind == "full":
-            stated = [
-                k for k in ("rank", "alpha", "dropout", "targets") if getattr(self, k) is not None
-            ]
+            stated = [k for k in ADAPTER_KEYS if getattr(self, k) not in {None, "none"}]
             if stated:
                 msg = f"{', '.join(stated)} belong to lora, but kind is full"
                 raise wrong(msg)

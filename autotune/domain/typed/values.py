@@ -47,7 +47,8 @@ _GROUPED = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?(?:[eE][+-]?[0
 TEXT, MAPPING = "<text>", "<mapping>"  # tags of alternatives; error paths leave them out
 QUALITY_WORDS = {
     "base": "method.base", "rank": "method.rank", "alpha": "method.alpha",
-    "dropout": "method.dropout", "targets": "method.targets", "max_length": "data.max_length",
+    "dropout": "method.dropout", "targets": "method.targets", "variant": "method.variant",
+    "max_length": "data.max_length",
     "epochs": "train.epochs", "global_batch_size": "train.global_batch_size",
     "steps": "train.steps", "learning_rate": "",
 }  # fmt: skip

@@ -1,0 +1,53 @@
+"""Whether the job's software and model can train the variant of LoRA that was asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.cost.memory.states import QUANTISED, experts_fused
+from autotune.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from autotune.domain.job import Job
+
+# Source: release notes of peft 0.8.0 (rank-stabilised scaling), 0.9.0 (DoRA on linear layers) and
+# 0.10.0 (on those of bitsandbytes).
+RSLORA_FROM, DORA_FROM, QUANTISED_DORA_FROM = (0, 8), (0, 9), (0, 10)
+_PLAIN = "leave method.variant out for plain LoRA"
+
+
+def check_variant(job: Job) -> None:
+    """Raises InputError for a variant that the software is too old for, or that cannot be wrapped.
+
+    peft raises for DoRA on one parameter of all experts (0.21 tuners/lora/layer.py, ParamWrapper).
+    """
+    method, peft = job.method, job.software.peft
+    if not method.is_lora or method.variant == "none":
+        return
+    if job.software.own_model:
+        msg = f"{job.software.stack} has adapters of its own and no {method.variant}"
+        raise InputError(msg, _PLAIN)
+    needed = _needed(job)
+    if peft < needed:
+        has, wants = (".".join(map(str, version)) for version in (peft, needed))
+        what = f"{method.variant} on a base {method.base}" if wants == "0.10" else method.variant
+        msg = f"method.variant {method.variant}: peft is {has}, and {what} came with {wants}"
+        raise InputError(msg, f"--set software.peft={wants}.0 or later; or {_PLAIN}")
+    if not method.is_dora or not experts_fused(job):
+        return
+    experts = {x.name for x in job.model.linears if x.part == "expert" and x.adaptable}
+    wrapped = [name for name in method.targets if name in experts]
+    if wrapped:
+        rest = [name for name in method.targets if name not in experts]
+        msg = (
+            f"method.variant dora: {', '.join(wrapped)} of {job.model.name} is one parameter of "
+            "all experts in this transformers, and peft has no DoRA for such"
+        )
+        keep = f"--set method.targets={','.join(rest)}" if rest else "target other modules"
+        raise InputError(msg, f"{keep}; or {_PLAIN}")
+
+
+def _needed(job: Job) -> tuple[int, int]:
+    if not job.method.is_dora:
+        return RSLORA_FROM
+    return QUANTISED_DORA_FROM if job.method.base in QUANTISED else DORA_FROM
