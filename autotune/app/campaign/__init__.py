@@ -1,1 +1,1 @@
-"""campaign room."""
+"""Many runs on several machines within a budget: read, priced, placed, cut. `autotune plan`."""

@@ -1,1 +1,1 @@
-"""compare room."""
+"""Which machine? The best configuration of every offer side by side. `autotune compare`."""

@@ -1,1 +1,1 @@
-"""recompute room."""
+"""The same job answered again, beside what was answered before. `autotune recompute`."""

@@ -1,1 +1,1 @@
-"""runs room."""
+"""Run folders: where they lie, what is in them, and what is written from them."""

@@ -1,1 +1,1 @@
-"""verify room."""
+"""A run's log against its prediction, and what later answers learn of it. `autotune verify`."""

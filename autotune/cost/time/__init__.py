@@ -1,1 +1,1 @@
-"""time room."""
+"""How long does each part of a run take? One file a part of the bill or a term of a step."""

@@ -1,1 +1,1 @@
-"""measured room."""
+"""A study whose trials are measured: who is next, measured again, believed, remembered."""

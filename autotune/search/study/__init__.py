@@ -1,1 +1,1 @@
-"""study room."""
+"""The Optuna study of priced candidates: its space, samplers, storage and record."""

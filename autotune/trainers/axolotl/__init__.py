@@ -1,1 +1,1 @@
-"""axolotl room."""
+"""axolotl's YAML and its plugins."""

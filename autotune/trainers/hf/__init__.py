@@ -1,1 +1,1 @@
-"""hf room."""
+"""transformers' Trainer and TRL's SFTTrainer: arguments by version, scripts, launch files."""

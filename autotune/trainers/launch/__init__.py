@@ -1,1 +1,1 @@
-"""launch room."""
+"""What starts a training: launcher configs, commands, run.sh and what it needs."""

@@ -1,1 +1,1 @@
-"""litgpt room."""
+"""litgpt's YAML."""

@@ -1,1 +1,1 @@
-"""llamafactory room."""
+"""LLaMA-Factory's YAML."""

@@ -1,1 +1,1 @@
-"""torchtune room."""
+"""torchtune's YAML."""

@@ -1,1 +1,1 @@
-"""unsloth room."""
+"""Scripts with Unsloth's calls."""
