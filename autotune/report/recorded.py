@@ -31,6 +31,7 @@ def recorded_payload(content: Mapping[str, Any], where: str) -> RecommendationPa
     if version != SCHEMA_VERSION:
         msg = f"the answer in {where} has schema version {version!r}, not {SCHEMA_VERSION}"
         raise InputError(msg, "tune again: it was written by another version of autotune")
+    content = _with_later_keys(content)
     missing = _first_wrong(RecommendationPayload, content, "")
     if missing:
         msg = f"the answer in {where} is damaged at {missing.lstrip('.')}"
@@ -46,6 +47,29 @@ def _with_odds(content: RecommendationPayload) -> RecommendationPayload:
     limits: LimitsPayload = {**job["limits"], "confidence": CONFIDENCE}
     found = odds_of_row(limits, best) if best else []
     return {**content, "job": {**job, "limits": limits}, "limits": found}
+
+
+def _with_later_keys(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The answer with what is said of a change today; older records hold the user's choices only.
+
+    What is no change by any version is left for the check of shapes.
+    """
+    changes = content.get("sensitivities")
+    if not isinstance(changes, list):
+        return content
+    return {**content, "sensitivities": [_as_today(each) for each in changes]}
+
+
+def _as_today(change: Any) -> Any:  # noqa: ANN401 - whatever the file holds
+    if not isinstance(change, dict) or not {"key", "value"} <= change.keys():
+        return change
+    key, value = change["key"], change["value"]
+    later = {
+        "change": f"{key}={value}", "knob": key, "class": "quality",
+        "opens": f"--set {key}={value}", "fits": True, "unmeasured": False,
+        "device": None, "device_count": None, "config": None,
+    }  # fmt: skip
+    return change | {name: own for name, own in later.items() if name not in change}
 
 
 def _with_later_knobs(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 PINS = ROOT / "tests" / "pins"
 OWN = ROOT / "tests" / "trainers" / "own"
+LENGTH = 48  # [letters] of the folder of a case on every machine: lines break where they broke
+TOKEN = "/folder/of/this/case".ljust(LENGTH, ".")  # stands for that folder in what is recorded
 STATE = "trainer_state.json"
 EVERY, DONE = 50, 1200  # [steps] of the run that is half-way
 BEGUN = 1.7e9  # [s] since 1970
@@ -26,13 +28,15 @@ class Case:
     """Lines by the name of their pin, and what lies in the folder beside `jobs`.
 
     inputs: names in tests/pins/inputs. whole: what is written is pinned line by line, else files of
-    more than a screen by their hash. checkpoints: [s] between those of a run that is half-way; 0 is
-    none.
+    more than a screen by their hash. earlier: the commit at which the run folders and the store of
+    user-level state were written that the folder begins with. checkpoints: [s] between those of a
+    run that is half-way; 0 is none.
     """
 
     lines: Mapping[str, str]
     inputs: tuple[str, ...] = ()
     whole: bool = False
+    earlier: str = ""
     checkpoints: float = 0.0
 
     def furnish(self, here: Path) -> None:
@@ -44,8 +48,19 @@ class Case:
                 shutil.copytree(source, here / name)
             else:
                 shutil.copy(source, here / name)
+        if self.earlier:
+            self._lay(PINS / f"written_at_{self.earlier}", here)
         for script in here.glob("own/*_script.txt"):
             script.rename(script.with_suffix(".py"))
+
+    @staticmethod
+    def _lay(written: Path, here: Path) -> None:
+        """Files of an earlier version, as if they had been written here."""
+        shutil.copytree(written, here, dirs_exist_ok=True)
+        for path in written.rglob("*"):
+            if path.is_file():
+                text = path.read_text(encoding="utf-8").replace(TOKEN, str(here))
+                (here / path.relative_to(written)).write_text(text, encoding="utf-8")
 
     def train_half_way(self, here: Path) -> None:
         """Write the checkpoints of a run, dated as they would have been."""
@@ -64,7 +79,7 @@ def cases() -> dict[str, Case]:
     text = (PINS / "commands.toml").read_text(encoding="utf-8")
     return {
         name: Case(found["lines"], tuple(found.get("inputs", ())), found.get("whole", False),
-                   float(found.get("checkpoints", 0)))
+                   found.get("earlier", ""), float(found.get("checkpoints", 0)))
         for name, found in tomllib.loads(text).items()
     }  # fmt: skip
 

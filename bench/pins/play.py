@@ -18,14 +18,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.pins.cases import ROOT, Case, cases
+from bench.pins.cases import LENGTH, ROOT, TOKEN, Case, cases
 from bench.pins.machine import NOW, Clock, pretend
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-LENGTH = 48  # [letters] of the folder of a case, whatever the machine: lines break where they broke
-TOKEN = "/folder/of/this/case".ljust(LENGTH, ".")
 LARGE_BYTES = 6000  # from which on a file of a case that is not pinned whole is pinned by its hash
 JOURNAL = "study.log"  # in the form of its library, with names of this process
 LONG = re.compile(rb"-?\d+\.\d{5,}(?:e[+-]?\d+)?|-?\d\.\d+e[+-]?\d+")

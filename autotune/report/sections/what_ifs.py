@@ -22,29 +22,16 @@ FOLLOW = frozenset({*DERIVED_KNOBS, "num_dataloader_workers"})  # of the rest: n
 NO_CHANGE = "same settings"
 
 
-def what_ifs(payload: RecommendationPayload) -> list[SensitivityPayload]:
-    """The changes of an answer; of one that was kept by an earlier version, with what it lacks."""
-    found = []
-    for each in payload.get("sensitivities", []):
-        added: SensitivityPayload = {
-            "change": f"{each['key']}={each['value']}", "knob": each["key"], "class": "quality",
-            "opens": f"--set {each['key']}={each['value']}", "fits": True, "unmeasured": False,
-            "device": None, "device_count": None, "config": None, **each,
-        }  # fmt: skip
-        found.append(added)
-    return found
-
-
 def closed_section(payload: RecommendationPayload) -> Section:
     """What each setting that stays closed until the user opens it would be worth."""
-    found = [each for each in what_ifs(payload) if each["class"] != "quality"]
+    found = [each for each in payload.get("sensitivities", []) if each["class"] != "quality"]
     title = "What closed settings are worth (none is applied; the option opens it)"
     return _worth_section(title, payload, found)
 
 
 def choices_section(payload: RecommendationPayload) -> Section:
     """What the user's own choices are worth on the pick's machine."""
-    found = [each for each in what_ifs(payload) if each["class"] == "quality"]
+    found = [each for each in payload.get("sensitivities", []) if each["class"] == "quality"]
     title = "What your own choices are worth (they change the result; none is applied)"
     return _worth_section(title, payload, found)
 
@@ -55,14 +42,16 @@ def opening_words(payload: RecommendationPayload, most: int) -> str:
     if not best or not most:
         return ""
     if lengths_open(payload["job"]):
-        closed = [e for e in what_ifs(payload) if e["class"] != "quality" and e["fits"]]
+        closed = [
+            e for e in payload.get("sensitivities", []) if e["class"] != "quality" and e["fits"]
+        ]
         closed.sort(key=lambda each: each["duration_s"] is not None)  # padding alone comes first
         names = dict.fromkeys(name(each["knob"]) for each in closed)
         listed = ", ".join(list(names)[:most])
         return f"Closed, and worth what the row lengths decide: {listed}." if names else ""
     before_s = best["duration_s"]["p50"]
     of_knob: dict[str, SensitivityPayload] = {}
-    for each in sorted(what_ifs(payload), key=lambda own: -(own["saved_s"] or 0.0)):
+    for each in sorted(payload.get("sensitivities", []), key=lambda own: -(own["saved_s"] or 0.0)):
         if each["class"] != "quality" and (each["saved_s"] or 0.0) >= WORTH * before_s:
             of_knob.setdefault(each["knob"], each)
     told = [_opening(each, before_s) for each in list(of_knob.values())[:most]]

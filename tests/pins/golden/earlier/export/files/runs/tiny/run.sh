@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# tiny-cpu: data/tiny_model on cpu
+# global batch 8 = micro 8 x accumulation 1 x 1 device(s)
+#
+# MODEL       model id or folder
+# TOKENIZER   tokenizer, if it is not the model's
+# DATA        training rows, one JSON object a line
+# EVAL_DATA   evaluation rows; left out or none: no evaluation
+# OUTPUT_DIR  where checkpoints and the result go
+# LOCAL_DIR   a folder on the machine's own disk, for copied and tokenised rows
+# PREPARE     1: tokenise first; only: stop after that (needs no GPU); 0: do not
+# MAX_STEPS   stop after that many optimizer steps (a smoke run)
+# RESUME      1: go on from the last checkpoint in OUTPUT_DIR
+# USE_CPU     1: a smoke run without accelerator: fp32, no quantisation, one process
+# PYTHON      the interpreter
+set -euo pipefail
+
+stop() { echo "run.sh: $*" >&2; exit 1; }
+self="$(readlink -f -- "${BASH_SOURCE[0]:-$0}" 2>/dev/null || echo "${BASH_SOURCE[0]:-$0}")"
+here="$(CDPATH="" cd -- "$(dirname -- "$self")" && pwd)"
+for name in sft_config.json train.py accelerate.yaml prepare.py; do
+  [[ -f "$here/$name" ]] || stop "$name is not in $here: start run.sh in its run folder, or take the whole folder along"
+done
+
+# a path where the run was planned; where it is absent, what lies beside this script
+found() { if [[ ! -e "$1" && -e "$here/$2" ]]; then echo "$here/$2"; else echo "$1"; fi; }
+# a path of nothing; what is no path is a name on the hub
+lost() { case "$1" in /* | ./* | ../*) [[ ! -e "$1" ]] ;; *) false ;; esac; }
+export MODEL="${MODEL:-}"
+[[ -n "$MODEL" ]] || MODEL="$(found /folder/of/this/case............................/jobs/data/tiny_model model)"
+if lost "$MODEL"; then stop "there is no $MODEL: set MODEL to a model's folder or its id on the hub"; fi
+export TOKENIZER="${TOKENIZER:-$here/tokenizer}"  # a token is a UTF-8 byte
+export DATA="${DATA:-}"
+[[ -n "$DATA" ]] || DATA="$(found /folder/of/this/case............................/jobs/data/tiny.jsonl tiny.jsonl)"
+[[ -e "$DATA" ]] || stop "there is no $DATA: set DATA to a file with one JSON object a line, or put it beside run.sh"
+export EVAL_DATA="${EVAL_DATA:-}"
+if [[ -z "$EVAL_DATA" ]]; then
+  EVAL_DATA=none
+  echo "run.sh: EVAL_DATA is not set: training without the evaluation that the plan counts (16 rows every 25 steps)" >&2
+fi
+[[ "$EVAL_DATA" == none || -e "$EVAL_DATA" ]] || stop "there is no $EVAL_DATA: set EVAL_DATA to a file with one JSON object a line, or to none"
+
+OUTPUT_DIR=${OUTPUT_DIR:-output}
+case "$OUTPUT_DIR" in /*) ;; *) OUTPUT_DIR="$here/$OUTPUT_DIR" ;; esac
+export OUTPUT_DIR
+LOCAL_DIR="${LOCAL_DIR:-$here/tokens}"
+export RESUME="${RESUME:-0}"
+
+# a Python that has what training imports: of PATH, else the one that planned the run
+needed="torch transformers peft accelerate trl datasets"
+lacks='import sys; sys.path = [p for p in sys.path if p]; from importlib import util;'
+lacks+=' print(*(n for n in sys.argv[1].split() if util.find_spec(n) is None))'
+missing_in() { "$1" -c "$lacks" "$needed" 2>/dev/null || echo "$needed"; }
+if [[ -z "${PYTHON:-}" ]]; then
+  for PYTHON in python python3 /work/main/.venv/bin/python python; do
+    [[ -n "$(missing_in "$PYTHON")" ]] || break
+  done
+fi
+command -v "$PYTHON" > /dev/null || stop "there is no $PYTHON: set PYTHON to another"
+missing="$(missing_in "$PYTHON")"
+[[ -z "$missing" ]] || stop "$PYTHON lacks $missing: $PYTHON -m pip install $missing, or set PYTHON to one that has them"
+
+mkdir -p "$OUTPUT_DIR"
+# all 1 checkpoints of the run are kept
+need_bytes=$(( 1 * 20215040 ))
+free_bytes=$(( $(df -Pk "$OUTPUT_DIR" | awk 'NR == 2 { print $4 }') * 1024 ))
+if (( free_bytes < need_bytes )); then
+  stop "checkpoints need $need_bytes bytes in $OUTPUT_DIR, but $free_bytes are free: free some space or set OUTPUT_DIR"
+fi
+
+# every row is tokenised once, before the first step, as it was counted
+if [[ "${PREPARE:-1}" != 0 ]]; then
+  mkdir -p "$LOCAL_DIR"
+  CUDA_VISIBLE_DEVICES="" PREPARED="$LOCAL_DIR" "$PYTHON" "$here/prepare.py"
+  if [[ "${PREPARE:-1}" == only ]]; then exit 0; fi
+  export DATA="$LOCAL_DIR/train"
+  if [[ "$EVAL_DATA" != none ]]; then export EVAL_DATA="$LOCAL_DIR/eval"; fi
+fi
+
+if [[ "${USE_CPU:-0}" == 1 ]]; then
+  CUDA_VISIBLE_DEVICES="" exec "$PYTHON" "$here/train.py"
+fi
+# accelerate launch, in that Python
+launch='import sys; sys.path = [p for p in sys.path if p];'
+launch+=' from accelerate.commands.launch import main; main()'
+exec "$PYTHON" -c "$launch" --config_file "$here/accelerate.yaml" "$here/train.py"
