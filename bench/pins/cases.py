@@ -27,8 +27,8 @@ BEGUN = 1.7e9  # [s] since 1970
 class Case:
     """Lines by the name of their pin, and what lies in the folder beside `jobs`.
 
-    inputs: names in tests/pins/inputs. whole: what is written is pinned line by line, else files of
-    more than a screen by their hash. earlier: the commit at which the run folders and the store of
+    inputs: names in tests/pins/inputs. whole: files of more than a screen are pinned line by
+    line, else by their hash. earlier: the commit at which the run folders and the store of
     user-level state were written that the folder begins with. checkpoints: [s] between those of a
     run that is half-way; 0 is none.
     """

@@ -57,7 +57,7 @@ def _play(name: str, case: Case, here: Path, out: Path, clock: Clock) -> None:
         clock.goes, clock.interrupts = name == "doctor", step == "interrupted"
         code, stdout, stderr = _typed(shlex.split(line))
         now = _files(here)
-        _write(out / step, here, line, (code, stdout, stderr), case)
+        _write(out / step, here, line, (code, stdout, stderr))
         for path in sorted(now):
             if now[path] != known.get(path):
                 _dated(here / path, NOW)
@@ -99,7 +99,7 @@ def _typed(words: list[str]) -> tuple[int, bytes, bytes]:
     return (code if isinstance(code, int) else int(code is not None)), *texts
 
 
-def _write(out: Path, here: Path, line: str, answer: tuple[int, bytes, bytes], case: Case) -> None:
+def _write(out: Path, here: Path, line: str, answer: tuple[int, bytes, bytes]) -> None:
     code, stdout, stderr = answer
     out.mkdir(parents=True)
     (out / "command.txt").write_text(f"$ autotune {line}\nexit code {code}\n", encoding="utf-8")
@@ -108,7 +108,7 @@ def _write(out: Path, here: Path, line: str, answer: tuple[int, bytes, bytes], c
         if content:
             ending = form[1] if form and name == "stdout" and code in (0, 3, 4, 6) else "txt"
             (out / f"{name}.{ending}").write_bytes(content)
-            _keep(out / f"{name}.{ending}", out / f"{name}.{ending}", here, whole=case.whole)
+            _keep(out / f"{name}.{ending}", out / f"{name}.{ending}", here, whole=True)
 
 
 def _keep(path: Path, to: Path, here: Path, *, whole: bool) -> None:
