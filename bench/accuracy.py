@@ -10,7 +10,7 @@ import json
 import time
 
 from autotune.app.validate import run_validation
-from autotune.report.record.validation import validation_payload, validation_text
+from autotune.report.lists.validation import validation_payload, validation_text
 
 
 def main() -> None:

@@ -23,9 +23,8 @@ from autotune.app.estimate import estimate
 from autotune.app.job.load import load_job
 from autotune.app.tune.tune import Options, tune
 from autotune.domain.units import format_seconds, format_usd
-from autotune.report.devices.price_marks import price_marks
 from autotune.report.payload import row_payload
-from autotune.report.phrases import probability
+from autotune.report.phrases import price_marks, probability
 from autotune.report.screens.words import settings_phrase
 
 if TYPE_CHECKING:

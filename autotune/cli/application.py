@@ -19,7 +19,7 @@ from autotune.cli.output import give_up_on_stdout, prepare_streams
 from autotune.cli.plan import plan
 from autotune.cli.recompute import recompute
 from autotune.cli.tune import tune
-from autotune.cli.usage import UsageProblem, as_input_error, unknown_command, with_values
+from autotune.cli.typed import UsageProblem, as_input_error, unknown_command, with_values
 from autotune.cli.verify import verify
 from autotune.domain.errors import AutotuneError, InputError, Interrupted
 

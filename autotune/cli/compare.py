@@ -9,6 +9,7 @@ import typer
 
 from autotune.cli.options import (
     Changes,
+    Goal,
     Limits,
     OneLine,
     Source,
@@ -27,7 +28,6 @@ from autotune.cli.output import (
     look,
     warn,
 )
-from autotune.cli.tune import Goal
 from autotune.cli.typed import asked, asked_payload
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ def print_comparison(
     """Compare, print, and leave with the exit code of the answer."""
     from autotune.app.compare.compare import compare as find
     from autotune.app.compare.compare import exit_status
-    from autotune.report.devices.payload import comparison_csv, comparison_payload
-    from autotune.report.devices.table import comparison_markdown, comparison_text
+    from autotune.report.compare.payload import comparison_csv, comparison_payload
+    from autotune.report.compare.table import comparison_markdown, comparison_text
     from autotune.report.payload import dumps
     from autotune.report.screens.compare import comparison_screen
     from autotune.report.sections.how_to_run import one_step

@@ -138,13 +138,13 @@ def validate(
     Predicted against published peak memory and step time, the misses included.
     """
     from autotune.app.validate import run_validation
-    from autotune.report.payload import dumps
-    from autotune.report.record.validation import (
+    from autotune.report.lists.validation import (
         validation_csv,
         validation_markdown,
         validation_payload,
         validation_text,
     )
+    from autotune.report.payload import dumps
 
     with Progress(quiet=quiet) as progress:
         progress("pricing the measured rows")
@@ -173,13 +173,13 @@ def calibrate(
     Efficiencies, overheads, offsets of devices and stacks, and how far groups left out scatter.
     """
     from autotune.app.calibrate import run_calibration
-    from autotune.report.payload import dumps
-    from autotune.report.record.calibration import (
+    from autotune.report.lists.calibration import (
         calibration_csv,
         calibration_markdown,
         calibration_payload,
         calibration_text,
     )
+    from autotune.report.payload import dumps
 
     with Progress(quiet=quiet) as progress:
         progress("fitting the time model, and once more without each group")

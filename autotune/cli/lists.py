@@ -20,7 +20,7 @@ from autotune.cli.output import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.report.lists.listing import Listing
+    from autotune.report.lists.catalogs import Listing
 
 Item = TypeVar("Item")
 REFRESH = "refresh"
@@ -111,7 +111,7 @@ def _refresh(providers: list[str], chosen: Format, *, quiet: bool) -> None:
 
 def print_listing(listing: Listing, chosen: Format) -> None:
     """A listing in the format asked for."""
-    from autotune.report.lists.listing import (
+    from autotune.report.lists.catalogs import (
         listing_csv,
         listing_json,
         listing_markdown,

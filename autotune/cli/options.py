@@ -10,6 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -52,6 +53,13 @@ Space = Annotated[
     str | None,
     typer.Option("--space", metavar="FILE", help="Search space: a file, default or extended."),
 ]
+
+
+class Goal(StrEnum):
+    """What is minimised."""
+
+    cost = "cost"
+    time = "time"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.options import Gpu, Price, Space, gpu_names
+from autotune.cli.options import Goal, Gpu, Price, Space, gpu_names
 from autotune.cli.output import (
     Fidelity,
     Format,
@@ -21,7 +21,6 @@ from autotune.cli.output import (
     look,
     warn,
 )
-from autotune.cli.tune import Goal
 from autotune.cli.typed import asked, asked_payload
 
 if TYPE_CHECKING:
@@ -95,8 +94,8 @@ def plan(  # noqa: PLR0917 - typer passes by name
     from autotune.app.campaign.file import load_campaign
     from autotune.app.campaign.plan import PlanOptions, exit_status, write_chart
     from autotune.app.campaign.plan import plan as find
-    from autotune.report.campaign.chart import plan_svg
     from autotune.report.campaign.payload import plan_csv, plan_payload
+    from autotune.report.campaign.schedule import plan_svg
     from autotune.report.campaign.text import plan_markdown, plan_text
     from autotune.report.payload import dumps
     from autotune.report.screens.plan import plan_screen

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.options import Beside, Changes, Limits, OneLine, overrides_of, with_option_sets
+from autotune.cli.options import (
+    Beside,
+    Changes,
+    Goal,
+    Limits,
+    OneLine,
+    overrides_of,
+    with_option_sets,
+)
 from autotune.cli.output import (
     Fidelity,
     Format,
@@ -22,7 +30,6 @@ from autotune.cli.output import (
     warn,
 )
 from autotune.cli.records import meant
-from autotune.cli.tune import Goal
 from autotune.cli.typed import asked, asked_payload
 from autotune.domain.paths import near
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from autotune.cli.compare import print_comparison
 from autotune.cli.options import (
     Changes,
+    Goal,
     Limits,
     OneLine,
     Source,
@@ -53,13 +55,6 @@ class Score(StrEnum):
 
     model = "model"
     probe = "probe"
-
-
-class Goal(StrEnum):
-    """What is minimised."""
-
-    cost = "cost"
-    time = "time"
 
 
 class Sampler(StrEnum):
@@ -210,7 +205,6 @@ def _table_of_variants(
 ) -> NoReturn:
     """Variants are the user's to choose among: one table, and no run folder. Leaves the program."""
     from autotune.app.compare.compare import CompareOptions
-    from autotune.cli.compare import print_comparison
 
     if options.score == Score.probe or options.resume or options.run_dir or options.exports:
         names = ", ".join(named.variant for named in several[:8])

@@ -28,9 +28,8 @@ from autotune.report.schema import (
 )
 from autotune.report.sections.how_to_run import next_steps
 from autotune.report.sections.limits import limits_payload, misses_payload
+from autotune.report.sections.memory import relaxation_payload, shortfall_payload, traced_payload
 from autotune.report.sections.probes import probed_payload
-from autotune.report.sections.shortfall import relaxation_payload, shortfall_payload
-from autotune.report.sections.traced import traced_payload
 from autotune.report.sections.unknown_lengths import short_rows_payload
 from autotune.report.sections.waterfall import journey_payload, waterfall_payload
 

@@ -16,8 +16,8 @@ from autotune.app.tune.price_notes import price_notes
 from autotune.app.tune.tune import Options, tune
 from autotune.catalog.prices.prices import price_for
 from autotune.domain.answer.limits import held_with
-from autotune.report.devices.payload import comparison_payload
-from autotune.report.devices.table import comparison_text
+from autotune.report.compare.payload import comparison_payload
+from autotune.report.compare.table import comparison_text
 from autotune.search.selection import TIE
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from autotune.app.compare.compare import compare
 from autotune.app.job.load import NamedJob, load_job
 from autotune.app.tune.tune import Options, tune
 from autotune.cli.application import run
-from autotune.report.devices.payload import comparison_payload
-from autotune.report.devices.table import comparison_text
+from autotune.report.compare.payload import comparison_payload
+from autotune.report.compare.table import comparison_text
 from autotune.report.layout.csv_rows import recommendation_csv
 from autotune.report.layout.markdown import recommendation_markdown
 from autotune.report.layout.text import recommendation_text

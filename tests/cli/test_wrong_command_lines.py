@@ -10,7 +10,7 @@ import pytest
 import typer.main
 
 from autotune.cli.application import app, run
-from autotune.cli.usage import with_values
+from autotune.cli.typed import with_values
 
 if TYPE_CHECKING:
     Capture = pytest.CaptureFixture[str]

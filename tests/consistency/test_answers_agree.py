@@ -15,7 +15,7 @@ from autotune.app.estimate import estimate
 from autotune.app.job.load import NamedJob, load_job
 from autotune.app.tune.tune import Options, tune
 from autotune.domain.errors import InputError
-from autotune.report.devices.payload import comparison_payload
+from autotune.report.compare.payload import comparison_payload
 from autotune.report.payload import estimate_payload
 from bench.consistency import contradictions
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.app.validate import SHIPPED_ROWS, run_validation
-from autotune.report.record.validation import validation_payload, validation_text
+from autotune.report.lists.validation import validation_payload, validation_text
 
 if TYPE_CHECKING:
     from pathlib import Path

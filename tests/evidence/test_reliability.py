@@ -12,7 +12,7 @@ from autotune.cost.spread.fit_claims import Claims
 from autotune.evidence.fit.memory_left_out import FitClaim, FitClaims
 from autotune.evidence.measured_run import both_outcomes
 from autotune.evidence.validation.verdicts import EDGES, bin_of, share_interval
-from autotune.report.record.validation import validation_payload, validation_text
+from autotune.report.lists.validation import validation_payload, validation_text
 
 if TYPE_CHECKING:
     from autotune.evidence.validation.validate import Validation

@@ -10,8 +10,8 @@ import pytest
 from autotune.app.compare.compare import compare
 from autotune.app.job.load import load_jobs
 from autotune.app.job.overrides import Overrides
-from autotune.report.devices.payload import comparison_csv, comparison_payload
-from autotune.report.devices.table import comparison_markdown, comparison_text
+from autotune.report.compare.payload import comparison_csv, comparison_payload
+from autotune.report.compare.table import comparison_markdown, comparison_text
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,23 +17,25 @@ from autotune.evidence.validation.validate import (
     Validation,
 )
 from autotune.evidence.validation.verdicts import WrongVerdict
-from autotune.report.lists.catalogs import devices_listing, models_listing, runs_listing
-from autotune.report.lists.dataset import dataset_csv, dataset_payload, dataset_text
-from autotune.report.lists.listing import (
+from autotune.report.lists.catalogs import (
     Column,
     Listing,
+    devices_listing,
     listing_csv,
     listing_json,
     listing_markdown,
     listing_text,
+    models_listing,
+    runs_listing,
 )
-from autotune.report.payload import dumps
-from autotune.report.record.validation import (
+from autotune.report.lists.dataset import dataset_csv, dataset_payload, dataset_text
+from autotune.report.lists.validation import (
     validation_csv,
     validation_markdown,
     validation_payload,
     validation_text,
 )
+from autotune.report.payload import dumps
 
 if TYPE_CHECKING:
     from conftest import Samples

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from autotune.report.campaign.chart import plan_svg
+from autotune.report.campaign.schedule import plan_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

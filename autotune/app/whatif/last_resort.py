@@ -13,7 +13,7 @@ from autotune.app.whatif.levers import lever_changes
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.config import KNOBS
 from autotune.domain.units import format_seconds, format_usd
-from autotune.report.devices.price_marks import marked_name
+from autotune.report.phrases import marked_name
 from autotune.search.by_offer import bill_of_offer
 from autotune.search.selection import choosable
 

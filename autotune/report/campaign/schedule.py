@@ -1,15 +1,16 @@
-"""What a plan says of when its runs run: the chart, more machines, sharing a card."""
+"""When each run of a campaign runs, and where: as a table, as bars, and drawn as an SVG."""
 
 from __future__ import annotations
 
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import HOUR_S, format_seconds, format_usd
-from autotune.report.campaign.chart import machine_lines, phase_marks
 from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table
+from autotune.report.page.axis import Axis, time_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from autotune.report.layout.blocks import Block
 
@@ -112,3 +113,140 @@ def scaling_section(payload: Payload) -> Section:
     titles += ["stated hours", "with barriers"] if beside else []
     table = Table(tuple(titles), tuple(rows), frozenset(range(len(titles))))
     return Section(f"More {unit_of(payload)}s, same bill", (table,))
+
+
+_MARKS = "123456789abcdefghijklmnopqrstuvwxyz"
+# Eight colours that differ in lightness as well as in hue (Okabe and Ito's palette, 2008).
+_COLOURS = (
+    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999",
+)  # fmt: skip
+_LEFT, _ROW, _TOP, _WIDTH = 70, 22, 46, 900
+
+
+def phase_marks(payload: Payload) -> dict[str | None, str]:
+    """A character for each phase."""
+    names = list(dict.fromkeys(run["phase"] for run in payload["runs"]))
+    return {name: _MARKS[number % len(_MARKS)] for number, name in enumerate(names)}
+
+
+def machine_lines(payload: Payload, cells: int) -> list[str]:
+    """One line of `cells` characters a machine: "|" starts a run, "." is idle."""
+    schedule, marks = payload["schedule"], phase_marks(payload)
+    span = schedule["makespan_s"]
+    lines = [["."] * cells for _ in range(schedule["machines"])]
+    for placed in schedule["placements"]:
+        start = min(int(placed["start_s"] / span * cells), cells - 1)
+        end = max(round(placed["end_s"] / span * cells), start + 1)
+        line = lines[placed["machine"]]
+        line[start:end] = marks[placed["phase"]] * (min(end, cells) - start)
+        if end - start > 1:
+            line[start] = "|"
+    return ["".join(line) for line in lines]
+
+
+def plan_svg(payload: Payload) -> str:
+    """The schedule as a drawing. Every run carries its name and times as a tooltip."""
+    schedule = payload["schedule"]
+    if schedule is None or not schedule["placements"]:
+        return _empty(payload)
+    span = schedule["makespan_s"]
+    scale = (_WIDTH - _LEFT - 20) / span
+    bottom = _TOP + _ROW * schedule["machines"]
+    phases = list(dict.fromkeys(run["phase"] for run in payload["runs"]))
+    colours = {name: _COLOURS[n % len(_COLOURS)] for n, name in enumerate(phases)}
+    legend, height = _legend([name or "runs" for name in phases], list(colours.values()), bottom)
+    machines = "1 machine" if schedule["machines"] == 1 else f"{schedule['machines']} machines"
+    title = f"{payload['name']}: {format_seconds(span)} on {machines}"
+    parts = [_head(height, title), _text(_LEFT, 18, title, weight="bold")]
+    parts += _axis(span, scale, schedule["machines"])
+    parts += [
+        _text(_LEFT - 8, _TOP + _ROW * n + 15, f"{n + 1}", anchor="end")
+        for n in range(schedule["machines"])
+    ]
+    lanes = _lanes(schedule["placements"])
+    for placed, (lane, of) in zip(schedule["placements"], lanes, strict=True):
+        parts.append(_bar(placed, scale, colours[placed["phase"]], lane, of))
+    parts += legend
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _lanes(placements: Sequence[Payload]) -> list[tuple[int, int]]:
+    """Lane and number of lanes of each run: two where it shares its machine for some time."""
+    found: list[tuple[int, int]] = []
+    taken: list[Payload] = []
+    for placed in placements:
+        beside = [
+            other
+            for other in placements
+            if other is not placed
+            and other["machine"] == placed["machine"]
+            and other["start_s"] < placed["end_s"] * (1 - 1e-9)
+            and placed["start_s"] < other["end_s"] * (1 - 1e-9)
+        ]
+        used = {found[n][0] for n, other in enumerate(taken) if other in beside}
+        found.append((0 if 0 not in used else 1, 2 if beside else 1))
+        taken.append(placed)
+    return found
+
+
+def _head(height: int, title: str) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
+        f'width="{_WIDTH}" height="{height}" font-family="sans-serif" font-size="12" role="img">\n'
+        f"<title>{escape(title)}</title>\n"
+        f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>'
+    )
+
+
+def _text(x: float, y: float, text: str, *, anchor: str = "start", weight: str = "normal") -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}" '
+        f'fill="#222222">{escape(text)}</text>'
+    )
+
+
+def _axis(span: float, scale: float, machines: int) -> list[str]:
+    """Lines at round times, named over the schedule."""
+    found = []
+    bottom = _TOP + _ROW * machines
+    unit, name = time_unit(span)
+    for tick in Axis(0.0, span / unit, logarithmic=False).ticks():
+        x = _LEFT + tick * unit * scale
+        found.append(
+            f'<line x1="{x:.1f}" y1="{_TOP - 4}" x2="{x:.1f}" y2="{bottom}" stroke="#dddddd"/>'
+        )
+        found.append(_text(x, _TOP - 9, f"{tick:g} {name}", anchor="middle"))
+    return found
+
+
+def _bar(placed: Payload, scale: float, colour: str, lane: int, of: int) -> str:
+    x = _LEFT + placed["start_s"] * scale
+    width = max((placed["end_s"] - placed["start_s"]) * scale, 0.8)
+    tall = (_ROW - 4) / of
+    y = _TOP + _ROW * placed["machine"] + 2 + lane * tall
+    begun, ended = format_seconds(placed["start_s"]), format_seconds(placed["end_s"])
+    tip = f"{placed['task']}: {begun} to {ended}"
+    return (
+        f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{tall:.1f}" fill="{colour}" '
+        f'stroke="#ffffff" stroke-width="0.7"><title>{escape(tip)}</title></rect>'
+    )
+
+
+def _legend(names: Sequence[str], colours: Sequence[str], top: int) -> tuple[list[str], int]:
+    """The phases in lines under the schedule, and where the drawing ends [pixels]."""
+    found = []
+    x, y = float(_LEFT), top + 36
+    for name, colour in zip(names, colours, strict=True):
+        shown = name if len(name) < 30 else name[:27] + "..."  # noqa: PLR2004 - room in the legend
+        wide = 30 + 7.5 * len(shown)
+        if x + wide > _WIDTH and x > _LEFT:
+            x, y = float(_LEFT), y + 20
+        found.append(f'<rect x="{x:.1f}" y="{y - 10}" width="12" height="12" fill="{colour}"/>')
+        found.append(_text(x + 16, y, shown))
+        x += wide
+    return found, y + 12
+
+
+def _empty(payload: Payload) -> str:
+    title = f"{payload['name']}: nothing is scheduled"
+    return "\n".join([_head(60, title), _text(20, 34, title), "</svg>"]) + "\n"

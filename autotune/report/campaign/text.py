@@ -13,12 +13,11 @@ from autotune.report.campaign.schedule import (
     schedule_section,
     unit_of,
 )
-from autotune.report.devices.price_marks import marked_name, marks_note, price_marks
-from autotune.report.devices.variants import spread, spread_s
+from autotune.report.compare.variants import spread, spread_s
 from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table
 from autotune.report.layout.markdown import sections_markdown
 from autotune.report.layout.text import sections_text
-from autotune.report.phrases import config_phrase
+from autotune.report.phrases import config_phrase, marked_name, marks_note, price_marks
 from autotune.report.sections.limits import chances
 
 if TYPE_CHECKING:

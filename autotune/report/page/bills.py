@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.layout.bars import MEMORY_LABELS, TIME_LABELS, memory_bars, time_bars
 from autotune.report.layout.blocks import Bars, Table
-from autotune.report.page.blocks import block_html, drawn_cell, head_html, table_html
-from autotune.report.page.drawn import Range, pair_drawn, ranges_drawn
+from autotune.report.page.blocks import (
+    Range,
+    block_html,
+    drawn_cell,
+    head_html,
+    pair_drawn,
+    ranges_drawn,
+    table_html,
+)
 from autotune.report.page.markup import Markup, joined, tag
 from autotune.report.phrases import between
 from autotune.report.sections.answer import bill_sections

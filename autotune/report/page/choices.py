@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from autotune.domain.answer.limits import BUDGET, DEADLINE, SESSION
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.page.bills import PICK, TODAY
-from autotune.report.page.blocks import drawn_cell, head_html
-from autotune.report.page.drawn import Range, ranges_drawn
+from autotune.report.page.blocks import Range, drawn_cell, head_html, ranges_drawn
 from autotune.report.page.markup import Markup, breakable, tag
 from autotune.report.phrases import between, config_phrase, offer_name, probability
 from autotune.report.screens.words import difference_words

@@ -23,6 +23,7 @@ from autotune.report.page.blocks import (
     folded,
     section_html,
     titled,
+    words_html,
 )
 from autotune.report.page.choices import LONG, choices_html
 from autotune.report.page.machines import (
@@ -34,7 +35,6 @@ from autotune.report.page.machines import (
     plane_html,
 )
 from autotune.report.page.markup import Markup, joined, tag
-from autotune.report.page.words import words_html
 from autotune.report.phrases import config_phrase, offer_name, price_phrase, rests_on
 from autotune.report.screens.words import change_words, difference_words, settings_phrase
 from autotune.report.sections.answer import recommendation_sections

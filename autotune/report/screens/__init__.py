@@ -1,1 +1,4 @@
-"""The first screen of each answer: what a reader needs to act, in at most thirty lines."""
+"""The first screen of each command: thirty lines at 80 columns that hold what decides.
+
+Everything else is in `sections/`, which `--verbose`, Markdown and the page show.
+"""

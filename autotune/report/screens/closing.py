@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, Table
@@ -13,7 +14,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from autotune.report.layout.blocks import Block
-    from autotune.report.schema import AssumedPayload, JobPayload, NextPayload
+    from autotune.report.schema import (
+        AssumedPayload,
+        JobPayload,
+        NextPayload,
+        RecommendationPayload,
+    )
 
 DECISIVE = 3  # warnings that are shown themselves
 VERBOSE = "add --verbose"
@@ -64,6 +70,15 @@ def closing_section(payload: Mapping[str, Any], where: str = VERBOSE) -> Section
         told.append(f"{what} of the file do{'es' if broken == 1 else ''} not hold")
     lead = f"{'; '.join(told)}. " if told else ""
     return Section("", (Paragraph(f"{lead}Everything: {where}", "quiet"),))
+
+
+def run_closing_section(payload: RecommendationPayload) -> Section:
+    """The same, where everything is in a run folder, if there is one."""
+    run_dir = payload["run_dir"]
+    if not run_dir:
+        return closing_section(payload)
+    report = f"`autotune report {quote(run_dir)} --verbose`"
+    return closing_section(payload, f"{report}, or its report.html")
 
 
 def of_the_job(assumed: Sequence[AssumedPayload]) -> list[AssumedPayload]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import format_bytes, format_seconds, format_usd
-from autotune.report.devices.notes import machine_name
-from autotune.report.devices.price_marks import marks_note
-from autotune.report.devices.table import (
+from autotune.report.compare.notes import machine_name
+from autotune.report.compare.table import (
     folded_rows,
     least_odds,
     limits_phrase,
@@ -15,9 +14,9 @@ from autotune.report.devices.table import (
     order_doubt,
     row_marks,
 )
-from autotune.report.devices.variants import spread, spread_s, variants_lead, variants_section
+from autotune.report.compare.variants import spread, spread_s, variants_lead, variants_section
 from autotune.report.layout.blocks import Paragraph, Section, Table
-from autotune.report.phrases import chance
+from autotune.report.phrases import chance, marks_note
 from autotune.report.screens.closing import (
     closing_section,
     decisive_blocks,

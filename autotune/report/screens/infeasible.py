@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.domain.units import format_seconds, format_usd
-from autotune.report.devices.price_marks import marked_name
 from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, Table
-from autotune.report.screens.closing import decisive_blocks, grounds_section
+from autotune.report.phrases import marked_name
+from autotune.report.screens.closing import decisive_blocks, grounds_section, run_closing_section
 from autotune.report.screens.fitting import fewer, shortened, shows
 from autotune.report.screens.words import MOST_ASSUMED
 from autotune.report.sections.how_to_run import again
-from autotune.report.sections.shortfall import (
+from autotune.report.sections.memory import (
     ON_HOST,
     holders,
     nothing_fits,
@@ -38,8 +38,6 @@ OF_EACH = 2  # changes that keep the training, and changes that are the user's t
 
 def nothing_fits_sections(payload: RecommendationPayload, tight: int) -> list[Section]:
     """The answer without a pick."""
-    from autotune.report.screens.tune import closing
-
     rejected = payload["rejected"]
     asked = payload.get("asked")
     job: JobPayload = {**payload["job"], "name": shortened(payload["job"]["name"], NAME)}
@@ -50,7 +48,7 @@ def nothing_fits_sections(payload: RecommendationPayload, tight: int) -> list[Se
         reasons_section(rejected["by_reason"], rejected.get("shortfall")),
         *relaxed_sections(rejected["relaxations"], asked, "tune", tight),
         grounds_section(payload["job"], payload["assumed"], fewer(MOST_ASSUMED, tight, 5, 7, 7)),
-        closing(payload),
+        run_closing_section(payload),
     ]
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from autotune.domain.units import format_bytes, format_seconds, format_usd
-from autotune.report.devices.price_marks import price_marks
 from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, Table
 from autotune.report.phrases import (
     bound_words,
@@ -14,10 +12,12 @@ from autotune.report.phrases import (
     global_batch,
     memory_phrase,
     offer_name,
+    price_marks,
     tie_phrase,
 )
-from autotune.report.screens.closing import closing_section, decisive_blocks, grounds_section
+from autotune.report.screens.closing import decisive_blocks, grounds_section, run_closing_section
 from autotune.report.screens.fitting import ONE_LINE, SHORT, fewer, screen_text, shortened, shows
+from autotune.report.screens.infeasible import nothing_fits_sections
 from autotune.report.screens.words import (
     MOST_ASSUMED,
     basis_phrase,
@@ -28,8 +28,8 @@ from autotune.report.screens.words import (
     settings_phrase,
 )
 from autotune.report.sections.answer import limit_blocks, takes_phrase
-from autotune.report.sections.comparison import MACHINE, against, unmeasured_machines
 from autotune.report.sections.how_to_run import OWN, to_probe, to_train, to_verify
+from autotune.report.sections.settings import MACHINE, against, unmeasured_machines
 from autotune.report.sections.unknown_lengths import NO_SAVING, lengths_open, open_blocks
 from autotune.report.sections.what_ifs import OPENINGS, opening_words
 
@@ -47,8 +47,6 @@ def recommendation_screen(
     payload: RecommendationPayload, *, width: int = 80, colour: bool = False
 ) -> str:
     """The answer of `tune` as one screen."""
-    from autotune.report.screens.infeasible import nothing_fits_sections
-
     compose = _sections if payload["best"] else nothing_fits_sections
     return screen_text(lambda tight: compose(payload, tight), width=width, colour=colour)
 
@@ -69,7 +67,7 @@ def _sections(payload: RecommendationPayload, tight: int) -> list[Section]:
         ),
         _sharpen(payload, best, tight),
         _to_run(payload),
-        closing(payload),
+        run_closing_section(payload),
     ]
 
 
@@ -304,15 +302,6 @@ def _to_run(payload: RecommendationPayload) -> Section:
         return Section(f"To run{order}", (commands,))
     text = f"Your file with these settings: {payload['run_dir'] or ''}/{own[0]}"
     return Section(f"To run{order}", (Paragraph(text), commands))
-
-
-def closing(payload: RecommendationPayload) -> Section:
-    """How many notes are not here, and where everything is."""
-    run_dir = payload["run_dir"]
-    if not run_dir:
-        return closing_section(payload)
-    report = f"`autotune report {quote(run_dir)} --verbose`"
-    return closing_section(payload, f"{report}, or its report.html")
 
 
 def _sentence(text: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.domain.units import format_count
-from autotune.report.devices.price_marks import price_history
 from autotune.report.phrases import (
     ATTENTION,
     KERNELS,
@@ -15,6 +14,7 @@ from autotune.report.phrases import (
     compile_phrase,
     knob_text,
     offer_name,
+    price_history,
     price_phrase,
     rests_on,
 )

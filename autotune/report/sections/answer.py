@@ -25,19 +25,18 @@ from autotune.report.phrases import (
     usd_span,
 )
 from autotune.report.sections.claim import claim_section, contradictions_section
-from autotune.report.sections.comparison import (
+from autotune.report.sections.how_to_run import run_section
+from autotune.report.sections.limits import chances, limit_phrases
+from autotune.report.sections.memory import nothing_fits, shortfall_sections, traced_blocks
+from autotune.report.sections.probes import probes_section
+from autotune.report.sections.settings import (
     alternatives_section,
     front_section,
     price_changes,
+    settings_section,
     today_section,
     worth_a_probe_section,
 )
-from autotune.report.sections.how_to_run import run_section
-from autotune.report.sections.limits import chances, limit_phrases
-from autotune.report.sections.probes import probes_section
-from autotune.report.sections.settings import settings_section
-from autotune.report.sections.shortfall import nothing_fits, shortfall_sections
-from autotune.report.sections.traced import traced_blocks
 from autotune.report.sections.unknown_lengths import lengths_open, open_blocks, range_phrase
 from autotune.report.sections.waterfall import journey_sections
 from autotune.report.sections.what_ifs import choices_section, closed_section

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.paths import near
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
-from autotune.report.devices.price_marks import marked_name, price_marks
 from autotune.report.layout.bars import MEMORY_LABELS, TIME_LABELS
 from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table
 from autotune.report.layout.csv_rows import flattened, rows_csv
@@ -19,13 +18,21 @@ from autotune.report.payload import (
     row_payload,
     worth_a_probe_payload,
 )
-from autotune.report.phrases import change_phrase, config_phrase, offer_name, seconds_span, usd_span
+from autotune.report.phrases import (
+    change_phrase,
+    config_phrase,
+    marked_name,
+    offer_name,
+    price_marks,
+    seconds_span,
+    usd_span,
+)
 from autotune.report.schema import SCHEMA_VERSION
 from autotune.report.sections.answer import assumed_section, warnings_section
 from autotune.report.sections.claim import contradictions_section
-from autotune.report.sections.comparison import unmeasured_machines
 from autotune.report.sections.glossary import with_words
 from autotune.report.sections.limits import limits_payload, misses_payload
+from autotune.report.sections.settings import unmeasured_machines
 from autotune.report.sections.unknown_lengths import (
     lengths_open,
     open_blocks,

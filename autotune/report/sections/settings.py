@@ -1,15 +1,35 @@
-"""What is set, and why: the knobs of a configuration by what they change."""
+"""The settings of the pick and why each is so; what other settings and machines would take.
+
+What opening a closed setting would be worth is in `what_ifs.py`.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from autotune.domain.config import KNOBS
-from autotune.report.layout.blocks import Paragraph, Section, Table
-from autotune.report.phrases import knob_text
+from autotune.domain.units import format_bytes, format_seconds, format_usd
+from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table
+from autotune.report.phrases import (
+    VERDICT,
+    change_phrase,
+    config_phrase,
+    differences,
+    global_batch,
+    knob_text,
+    marks_note,
+    memory_phrase,
+    offer_name,
+    price_marks,
+    probability,
+)
+from autotune.report.sections.unknown_lengths import NO_SAVING, lengths_open
 
 if TYPE_CHECKING:
-    from autotune.report.schema import Row
+    from collections.abc import Sequence
+
+    from autotune.report.layout.blocks import Block
+    from autotune.report.schema import RecommendationPayload, Row, WorthProbePayload
 
 FOLD = 3  # knobs that share a reason are listed in one line from this many on
 _CLASS_HEADINGS = {
@@ -61,3 +81,207 @@ def _class_of(name: str) -> str:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+MACHINE = "machine"  # the knob of a change that is another machine
+ALTERNATIVES = 6
+FRONT = 8
+
+
+def today_section(payload: RecommendationPayload) -> Section:
+    """Today's config and the pick, side by side: what differs, and what it saves."""
+    today, pick = payload["today"], payload["best"]
+    if not today or not pick:
+        return Section("Beside today", ())
+    rows = [
+        (name, knob_text(today["config"][name]), knob_text(value), "")
+        for name, value in pick["config"].items()
+        if today["config"][name] != value
+    ]
+    if global_batch(today) != global_batch(pick):
+        yours = "your decision"
+        rows.insert(0, ("global batch", str(global_batch(today)), str(global_batch(pick)), yours))
+    if offer_name(today) != offer_name(pick):
+        rows.insert(0, ("machine", offer_name(today), offer_name(pick), ""))
+    if not lengths_open(payload["job"]):
+        rows += [
+            _quantity("duration", today["duration_s"]["p50"], pick["duration_s"]["p50"], "s"),
+            _quantity("cost", today["cost_usd"]["p50"], pick["cost_usd"]["p50"], "usd"),
+            _quantity("a step", today["step_time_s"], pick["step_time_s"], "s"),
+        ]
+    before, after = today["memory_bytes"]["total"], pick["memory_bytes"]["total"]
+    rows.append(_quantity("peak memory", before, after, "bytes"))
+    titles = ("", "today", "pick", "change")
+    blocks: list[Block] = [Table(titles, tuple(rows), frozenset({1, 2, 3}))]
+    if lengths_open(payload["job"]):
+        blocks.append(Paragraph(NO_SAVING))
+    if today["verdict"] != "fits":
+        blocks.append(
+            Paragraph(
+                f"By this model today's config {VERDICT[today['verdict']]}: "
+                f"{memory_phrase(today)}. If it does run, the model counts too much memory here.",
+                "warn",
+            )
+        )
+    return Section("Beside today", tuple(blocks))
+
+
+def _quantity(name: str, before: float, after: float, unit: str) -> tuple[str, str, str, str]:
+    show = {"s": format_seconds, "usd": format_usd, "bytes": format_bytes}[unit]
+    change = change_phrase(before, after, show(abs(after - before)))
+    return name, show(before), show(after), change
+
+
+def alternatives_section(payload: RecommendationPayload) -> Section:
+    """The pick and the next best, with what each does otherwise."""
+    pick = payload["best"]
+    others = payload["alternatives"][:ALTERNATIVES]
+    if not pick or not others:
+        return Section("Alternatives", ())
+    several = len({offer_name(row) for row in [pick, *others]}) > 1
+    rows = [_alternative("the pick", pick, pick, several=several)]
+    rows += [_alternative(_label(row, pick), row, pick, several=several) for row in others]
+    titles = ("config", "duration", "cost", "", "memory", "fits", "price")
+    table = Table(titles, tuple(rows), frozenset(range(1, 6)), strong_rows=frozenset({0}))
+    return Section("Alternatives", (table, *_explained([pick, *others])))
+
+
+def _explained(rows: Sequence[Row]) -> tuple[Block, ...]:
+    """What the marks of the prices mean, where there are any."""
+    note = marks_note(rows)
+    return (Paragraph(note, "quiet"),) if note else ()
+
+
+def _label(row: Row, pick: Row) -> str:
+    if offer_name(row) != offer_name(pick):
+        return config_phrase(row["config"])
+    return differences(row["config"], pick["config"])
+
+
+def _alternative(label: str, row: Row, pick: Row, *, several: bool) -> tuple[str, ...]:
+    return (
+        f"{offer_name(row)}: {label}" if several else label,
+        format_seconds(row["duration_s"]["p50"]),
+        format_usd(row["cost_usd"]["p50"]),
+        against(row, pick) if row is not pick else "",
+        format_bytes(row["memory_bytes"]["total"]),
+        probability(row),
+        price_marks(row),
+    )
+
+
+def against(row: Row, pick: Row) -> str:
+    """The dearer by, in percent: "+4%"; "same" where it rounds to nothing.
+
+    Cheaper by what nobody measured alone, it says so: that is why it is not the pick.
+    """
+    usd, least = row["cost_usd"]["p50"], pick["cost_usd"]["p50"]
+    percent = round(100 * (usd - least) / least) if least else 0
+    told = f"{percent:+d}%" if percent else "same" if least else ""
+    sure, other = (each["cost_usd"]["p50"] * each.get("caution", 1.0) for each in (pick, row))
+    return f"{told}, unmeasured" if percent < 0 and other >= sure else told
+
+
+def front_section(payload: RecommendationPayload) -> Section:
+    """Faster for more money: every step of the front, thinned to a few rows."""
+    front = sorted(payload["pareto"], key=lambda row: row["cost_usd"]["p50"])
+    if len(front) < 2:  # noqa: PLR2004 - a front of one is the pick
+        return Section("Time against money", ())
+    shown = _thinned(front, FRONT)
+    rows = tuple(
+        (
+            offer_name(row),
+            config_phrase(row["config"]),
+            format_seconds(row["duration_s"]["p50"]),
+            format_usd(row["cost_usd"]["p50"]),
+            _price_of_an_hour(front[0], row),
+            price_marks(row),
+        )
+        for row in shown
+    )
+    titles = ("machine", "config", "duration", "cost", "an hour saved costs", "price")
+    table = Table(titles, rows, frozenset({2, 3, 4}))
+    return Section("Time against money", (table, *_explained(shown)))
+
+
+def _thinned(front: list[Row], count: int) -> list[Row]:
+    if len(front) <= count:
+        return front
+    step = (len(front) - 1) / (count - 1)
+    return [front[round(i * step)] for i in range(count)]
+
+
+def _price_of_an_hour(cheapest: Row, row: Row) -> str:
+    hours = (cheapest["duration_s"]["p50"] - row["duration_s"]["p50"]) / 3600
+    extra = row["cost_usd"]["p50"] - cheapest["cost_usd"]["p50"]
+    return format_usd(extra / hours) if hours > 0 else ""
+
+
+def worth_a_probe_section(payload: RecommendationPayload) -> Section:
+    """Changes whose gain nobody measured: what a probe of each may be worth."""
+    pick, found = payload["best"], payload.get("worth_a_probe")
+    if not pick or not found:
+        return Section("Worth a probe", ())
+    if lengths_open(payload["job"]):
+        items = tuple(f"{_typed(each)}: {each['why']}" for each in found)
+        return Section("Worth a probe (how much depends on the row lengths)", (Bullets(items),))
+    rows = tuple((_typed(each), worth_phrase(each)) for each in found)
+    notes = Bullets(tuple(f"{each['change']}: {each['why']}" for each in found))
+    title = "May be better, nobody measured it (none of it is in the pick; a probe decides)"
+    return Section(title, (Table(("change", "may save"), rows), notes))
+
+
+def _typed(each: WorthProbePayload) -> str:
+    """A change as the command line takes it."""
+    return f"{'--gpu' if each['knob'] == MACHINE else '--set'} {each['change']}"
+
+
+def unmeasured_machines(
+    pick: Row | None, worth: Sequence[WorthProbePayload] | None, most: int
+) -> str:
+    """The machines that may be better and nobody measured, in a sentence; empty without any."""
+    found = [each for each in worth or [] if each["knob"] == MACHINE]
+    if not pick or not found:
+        return ""
+    cheaper = found[0]["expected_saving_usd"] > 0
+    usd, seconds = pick["cost_usd"]["p50"], pick["duration_s"]["p50"]
+
+    def told(each: WorthProbePayload) -> str:
+        if not cheaper:
+            return f"{each['change']} ({format_seconds(seconds - each['expected_saving_s'])})"
+        expected = format_usd(usd - each["expected_saving_usd"])
+        return f"{each['change']} ({expected}; at worst {format_usd(usd - each['p10'])})"
+
+    rest = f" and {len(found) - most} more" if len(found) > most else ""
+    named = ", ".join(told(each) for each in found[:most])
+    better = "cheaper" if cheaper else "sooner"
+    return f"May be {better}, though nobody measured a training step on it: {named}{rest}."
+
+
+def worth_phrase(each: WorthProbePayload) -> str:
+    """What an unmeasured change may save, in money where the machine costs any."""
+    if each["expected_saving_usd"] <= 0:
+        return format_seconds(each["expected_saving_s"])
+    most = format_usd(each["p90"])
+    return f"{format_usd(each['expected_saving_usd'])} (between nothing and {most})"
+
+
+def price_changes(payload: RecommendationPayload) -> list[str]:
+    """At which price another machine would be the cheaper one (derived: cost / hours)."""
+    pick = payload["best"]
+    if not pick:
+        return []
+    items: list[str] = []
+    seen = {offer_name(pick)}
+    for row in [*payload["alternatives"], *payload["pareto"]]:
+        name, hours = offer_name(row), row["duration_s"]["p50"] / 3600
+        dearer = row["cost_usd"]["p50"] > pick["cost_usd"]["p50"] > 0
+        if name in seen or hours <= 0 or not dearer:
+            continue  # nothing is cheaper than a pick that is free
+        seen.add(name)
+        marks = f", {price_marks(row)}" if price_marks(row) else ""
+        items.append(
+            f"{name} below {format_usd(pick['cost_usd']['p50'] / hours)}/h "
+            f"(now {format_usd(row['usd_per_hour'])}/h{marks}) would be cheaper"
+        )
+    return items

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
-from autotune.report.devices.notes import machine_name
-from autotune.report.devices.price_marks import marked_name
+from autotune.report.compare.notes import machine_name
 from autotune.report.layout.blocks import Paragraph, Section, Table
+from autotune.report.phrases import marked_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

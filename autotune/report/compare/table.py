@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
-from autotune.report.devices.notes import (
+from autotune.report.compare.notes import (
     machine_name,
     own_section,
     session_section,
@@ -13,8 +13,7 @@ from autotune.report.devices.notes import (
     spot_section,
     variant_and_machine,
 )
-from autotune.report.devices.price_marks import marks_note, price_marks
-from autotune.report.devices.variants import (
+from autotune.report.compare.variants import (
     memory_section,
     scaling_section,
     spread,
@@ -25,7 +24,14 @@ from autotune.report.devices.variants import (
 from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table
 from autotune.report.layout.markdown import sections_markdown
 from autotune.report.layout.text import sections_text
-from autotune.report.phrases import BASIS, config_phrase, probability, step_arithmetic
+from autotune.report.phrases import (
+    BASIS,
+    config_phrase,
+    marks_note,
+    price_marks,
+    probability,
+    step_arithmetic,
+)
 from autotune.report.sections.answer import assumed_section, warnings_section
 from autotune.report.sections.claim import contradictions_section
 from autotune.report.sections.glossary import with_words
