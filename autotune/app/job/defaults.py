@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.app.dataset import count_dataset, notes_of
 from autotune.app.job import lengths as length_rules
 from autotune.app.job.base_storage import base_of
 from autotune.app.job.published_rows import published_lengths, published_rows, rows_are_full
@@ -187,6 +186,8 @@ def _count(section: DataSection, model: Model, base_dir: Path, assumed: Assumed)
     if section.dataset is None:
         return None
     path = stated_in(base_dir, section.dataset)
+    from autotune.app.dataset import count_dataset, notes_of
+
     count = count_dataset(path, section.tokenizer, base_dir, model=model, column=section.column)
     for note in notes_of(count, stated=section.tokenizer is not None):
         _assume(assumed, *note)

@@ -174,10 +174,11 @@ def curves_of(device: Device) -> Curves:
 
 
 def distinct_devices(columns: Columns) -> tuple[list[Device], NDArray[np.intp]]:
-    """The different devices of the rows, and which one each row has."""
+    """The different devices of the rows in the order of their levels, and which one each row has."""
     own = columns.coded_devices()
-    keys = np.asarray([id(device) for device in own.levels], np.int64)[own.codes]
-    _, first, index = np.unique(keys, return_index=True, return_inverse=True)
+    place: dict[int, int] = {}
+    numbers = [place.setdefault(id(device), len(place)) for device in own.levels]
+    _, first, index = np.unique(np.asarray(numbers)[own.codes], return_index=True, return_inverse=True)
     return [own.levels[own.codes[i]] for i in first], index
 
 

@@ -13,6 +13,8 @@ import numpy as np
 from autotune.cost.time import flops
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autotune.cost.columns import FloatArray
     from autotune.cost.time.efficiency import Efficiency
     from autotune.domain.job import Method
@@ -50,25 +52,43 @@ def effective_flop(
     forward, backward, repeated = np.zeros(rows), np.zeros(rows), np.zeros(rows)
     logits = np.zeros(rows)
     head = flops.Product(model.hidden_size, model.vocab_size, 1.0, 1.0, 0.0, 0.0)
-    for product in (*flops.products(model, method), head):
+    products = (*flops.products(model, method), head)
+    shapes = []
+    for product in products:
         seen = np.maximum(tokens * product.share, 1.0)
-        flop = 2.0 * tokens * product.weights * product.active
         inputs = np.full(rows, float(product.inputs))
         outputs = np.full(rows, float(product.outputs))
-        once = flop / efficiency.gemm(device, seen, outputs, inputs)
+        shapes += [(seen, outputs, inputs), (seen, inputs, outputs)]
+        if full:
+            shapes.append((outputs, inputs, seen))
+    shares = iter(_gemm_of_all(efficiency, device, shapes))
+    for product in products:
+        flop = 2.0 * tokens * product.weights * product.active
+        once = flop / next(shares)
         forward += once
         if product is not head:
             skipped = product.kept / product.active if full else 0.0
             repeated += once * (1.0 - skipped)
         else:
             logits = once
-        back = flop / efficiency.gemm(device, seen, inputs, outputs)
+        back = flop / next(shares)
         backward += back
         if repeats_base:
             again = product.adapted / product.active
             forward, repeated = forward + again * once, repeated + again * once
             backward += again * back
         if full:
-            backward += flop / efficiency.gemm(device, outputs, inputs, seen)
+            backward += flop / next(shares)
     adapters = 2.0 * flops.adapter_weights(model, method) / ADAPTER_EFFICIENCY * tokens
     return EffectiveFlop(forward + adapters, repeated + adapters, backward + 2.0 * adapters, logits)
+
+
+def _gemm_of_all(
+    efficiency: Efficiency,
+    device: np.ndarray,
+    shapes: Sequence[tuple[FloatArray, FloatArray, FloatArray]],
+) -> FloatArray:
+    """[shapes, rows] share of the peak of every product, looked up at once."""
+    m, n, k = (np.concatenate(side) for side in zip(*shapes, strict=True))
+    found = efficiency.gemm(np.tile(device, len(shapes)), m, n, k)
+    return found.reshape(len(shapes), len(device))
