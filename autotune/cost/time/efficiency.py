@@ -174,11 +174,13 @@ def curves_of(device: Device) -> Curves:
 
 
 def distinct_devices(columns: Columns) -> tuple[list[Device], NDArray[np.intp]]:
-    """The different devices of the rows in the order of their levels, and which one each row has."""
+    """The different devices in the order of their levels, and which one each row has."""
     own = columns.coded_devices()
     place: dict[int, int] = {}
     numbers = [place.setdefault(id(device), len(place)) for device in own.levels]
-    _, first, index = np.unique(np.asarray(numbers)[own.codes], return_index=True, return_inverse=True)
+    _, first, index = np.unique(
+        np.asarray(numbers)[own.codes], return_index=True, return_inverse=True
+    )
     return [own.levels[own.codes[i]] for i in first], index
 
 
