@@ -86,6 +86,7 @@ def request_for(
         "method": {
             "kind": method.kind, "base": method.base, "rank": method.rank, "alpha": method.alpha,
             "dropout": method.dropout, "targets": list(method.targets),
+            **({} if method.variant == "none" else {"variant": method.variant}),
         },
         **knobs,
         "device": "cpu" if offer.device.is_cpu else "cuda",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.models import is_known
 from autotune.domain.errors import InputError
+from autotune.trainers.adapter_variant import read_variant
 from autotune.trainers.hf.read import (
     EPOCHS,
     HF_DEFAULTS,
@@ -216,4 +217,7 @@ def _unsloth_method(keys: Keys, made: Imported) -> None:
     }  # fmt: skip
     fill_adapter(made, sizes)
     base = stated if stated in {"nf4", "int8"} else default
-    made.part("method", kind="lora", base=base, **sizes, targets=all_linear(targets))
+    variant = read_variant(keys, made)
+    made.part(
+        "method", kind="lora", base=base, **sizes, targets=all_linear(targets), variant=variant
+    )

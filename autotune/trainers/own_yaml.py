@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.cost.time.data import MOST_PROCESSES
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
+from autotune.trainers.adapter_variant import variant_keys
 from autotune.trainers.detect import DIALECTS
 from autotune.trainers.dialect import Target
 from autotune.trainers.format import Export
@@ -210,6 +211,7 @@ def _axolotl_contract(plan: Plan) -> dict[str, Any]:
             "load_in_8bit": method.base == "int8",
             "lora_r": method.rank, "lora_alpha": plain(method.alpha),
             "lora_dropout": method.dropout, "lora_target_modules": list(method.targets),
+            **variant_keys(method, "peft_"),
         }  # fmt: skip
     return {**values, **length_of_run(plan, "num_epochs")}
 
@@ -226,6 +228,7 @@ def _llamafactory_contract(plan: Plan) -> dict[str, Any]:
         values |= {
             "lora_rank": method.rank, "lora_alpha": plain(method.alpha),
             "lora_dropout": method.dropout, "lora_target": ",".join(method.targets),
+            **variant_keys(method),
         }  # fmt: skip
     if plan.quantized:
         values |= {"quantization_bit": 4 if method.base == "nf4" else 8}

@@ -162,14 +162,20 @@ def _method(model: Any, sharding: str) -> dict[str, Any]:
         first = next(iter(adapters.values()))
         if _word(first, "peft_type") != "LORA":
             return {}
-        kind, rank = "lora", getattr(first, "r", None)
+        kind, rank, variant = "lora", getattr(first, "r", None), _variant(first)
     elif _is_trained_whole(model):
-        kind, rank = "full", None
+        kind, rank, variant = "full", None, None
     else:
         return {}
     base = _base(model, kind, whole=sharding in {"none", "ddp"})
-    found = {"kind": kind, "rank": rank, "base": base}
+    found = {"kind": kind, "rank": rank, "base": base, "variant": variant}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _variant(adapter: Any) -> str:
+    if getattr(adapter, "use_dora", False) is True:
+        return "dora"
+    return "rslora" if getattr(adapter, "use_rslora", False) is True else "none"
 
 
 def _is_trained_whole(model: Any) -> bool:

@@ -212,6 +212,7 @@ def _adapter(path: Path) -> Adapter | None:
         "alpha": _number(content.get("lora_alpha")),
         "dropout": _number(content.get("lora_dropout")),
         "targets": sorted(names) or ("all-linear" if targets == "all-linear" else None),
+        "variant": next((n for n in ("dora", "rslora") if content.get(f"use_{n}") is True), None),
     }
     return Adapter(
         path,

@@ -144,6 +144,9 @@ def _method(job: Job, log: RunLog) -> list[str]:
     if method.is_lora and rank is not None and rank != method.rank:
         much = _times(rank, method.rank)
         found.append(f"its LoRA rank is {rank}, and the job's is {method.rank}{much}")
+    variant = said.get("variant")
+    if method.is_lora and variant is not None and (variant == "dora") != method.is_dora:
+        found.append(f"its adapters are {_named(variant)}, and the job's {_named(method.variant)}")
     base = said.get("base")
     if base is not None and base != method.base and not _on_another_machine(job, log):
         much = _times(_BYTES[base], _BYTES[method.base])
@@ -151,6 +154,10 @@ def _method(job: Job, log: RunLog) -> list[str]:
             f"its base is stored as {base}, and the job's as {method.base}{much[:-1]} the bytes)"
         )
     return found
+
+
+def _named(variant: str) -> str:
+    return {"dora": "DoRA", "rslora": "rsLoRA"}.get(variant, "plain LoRA")
 
 
 def _on_another_machine(job: Job, log: RunLog) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
+from autotune.trainers.adapter_variant import read_variant
 from autotune.trainers.axolotl.plugins import read_plugins, spell_kernels
 from autotune.trainers.hf.read import (
     FSDP_OFFLOADS,
@@ -111,6 +112,7 @@ def _read_method(keys: Keys, made: Imported) -> None:
     rank = keys.whole("lora_r", low=1)
     alpha, dropout = keys.number("lora_alpha"), keys.number("lora_dropout")
     targets, linear = keys.words("lora_target_modules"), keys.switch("lora_target_linear")
+    variant = read_variant(keys, made, "peft_")
     if adapter is None:
         made.part("method", kind="full", base=base)
         return
@@ -124,7 +126,7 @@ def _read_method(keys: Keys, made: Imported) -> None:
         made.note("method.rank", _RANK, "not in the file; the recipes' value is counted")
     made.part(
         "method", kind="lora", base=base or "16bit", rank=rank or _RANK, alpha=alpha or _ALPHA,
-        dropout=dropout, targets=["all-linear"] if linear else targets,
+        dropout=dropout, targets=["all-linear"] if linear else targets, variant=variant,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autotune.trainers.adapter_variant import read_variant
 from autotune.trainers.parsed import Imported, Keys
 from autotune.trainers.schema import schema_of
 from autotune.trainers.unknown_keys import leave_rest
@@ -163,12 +164,15 @@ def read_adapter(keys: Keys, made: Imported) -> None:
     targets = keys.words("lora_target_modules", "lora_target")
     peft = keys.switch("use_peft", "use_lora")
     base = read_base(keys)
+    variant = read_variant(keys, made)
     stated = {"rank": rank, "alpha": alpha, "dropout": dropout}
     if peft or (peft is None and (rank is not None or targets)):
         if made.trainer == "trl":
             fill_adapter(made, stated)
         made.peft_targets = targets is None
-        made.part("method", kind="lora", base=base, **stated, targets=all_linear(targets))
+        made.part(
+            "method", kind="lora", base=base, **stated, targets=all_linear(targets), variant=variant
+        )
     elif peft is False:
         made.part("method", kind="full", base=base)
     else:

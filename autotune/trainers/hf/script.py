@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from autotune.cost.time.data import MOST_PROCESSES
 from autotune.domain.job import BYTES
+from autotune.trainers.adapter_variant import variant_keys
 from autotune.trainers.byte_tokenizer import FOLDER
 from autotune.trainers.hf.precision import adapter_dtype, weights_dtype
 
@@ -112,4 +113,5 @@ def _lora(plan: Plan) -> dict[str, object] | None:
         "lora_alpha": alpha,
         "lora_dropout": method.dropout,
         "target_modules": list(method.targets),
+        **variant_keys(method),
     }

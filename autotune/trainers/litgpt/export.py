@@ -68,6 +68,9 @@ def _refuse(job: Job) -> None:
     if job.steps == 0:
         msg = "litgpt has no run that only evaluates"
         raise InputError(msg, "export hf or trl")
+    if job.method.variant != "none":
+        msg = f"litgpt has no {job.method.variant}"
+        raise InputError(msg, "export hf, trl, axolotl or llamafactory: the method is the job's")
     wanted = set(job.method.targets)
     mlp = wanted & _MLP
     unknown = sorted(wanted - _MLP - set(_SWITCHES))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
+from autotune.trainers.adapter_variant import read_variant
 from autotune.trainers.hf.read import (
     EPOCHS,
     HF_DEFAULTS,
@@ -98,6 +99,7 @@ def _read_method(keys: Keys, made: Imported) -> None:
     base = read_base(keys)
     rank, alpha = keys.whole("lora_rank", low=1), keys.number("lora_alpha")
     dropout, targets = keys.number("lora_dropout"), keys.words("lora_target")
+    variant = read_variant(keys, made)
     if kind == "full":
         made.part("method", kind="full", base=base)
         return
@@ -109,7 +111,7 @@ def _read_method(keys: Keys, made: Imported) -> None:
     rank = rank or _RANK
     made.part(
         "method", kind="lora", base=base or "16bit", rank=rank, alpha=alpha or 2.0 * rank,
-        dropout=dropout or 0.0, targets=all_linear(targets or ["all"]),
+        dropout=dropout or 0.0, targets=all_linear(targets or ["all"]), variant=variant,
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ ARGUMENTS = {
 }  # fmt: skip
 _LORA = {
     "r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout",
-    "target_modules": "lora_target_modules",
+    "target_modules": "lora_target_modules", "use_dora": "use_dora", "use_rslora": "use_rslora",
 }  # fmt: skip
 _PEFT = {"lora_r": "r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout"}
 _TRAINERS = {"SFTTrainer", "Trainer", "UnslothTrainer"}

@@ -100,6 +100,7 @@ def _tune_method(keys: Keys, made: Imported) -> None:
         rank=keys.whole("model.lora_rank", low=1), alpha=keys.number("model.lora_alpha"),
         dropout=keys.number("model.lora_dropout"),
         targets=[_TUNE_MODULES.get(name, name) for name in targets] or None,
+        variant="dora" if keys.switch("model.use_dora") else None,
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
+from autotune.trainers.adapter_variant import variant_keys
 from autotune.trainers.format import Export
 from autotune.trainers.hf.arguments import training_arguments
 from autotune.trainers.hf.notes import trainer_notes
@@ -115,6 +116,7 @@ def _adapters(plan: Plan) -> str:
     arguments = {
         "r": method.rank, "lora_alpha": plain(method.alpha), "lora_dropout": method.dropout,
         "target_modules": list(method.targets), "use_gradient_checkpointing": recompute,
+        **variant_keys(method),
     }  # fmt: skip
     return f"model = FastLanguageModel.get_peft_model(\n    model,{_call(arguments, '')})\n"
 
