@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autotune.app.job.adapter_variant import variant_note
 from autotune.app.job.base_storage import unquantised_note
 from autotune.app.job.claims import job_contradictions
 from autotune.app.job.feasible_locks import check_config
@@ -68,7 +69,7 @@ def estimate(
     doubts = check_config(job, offer, config)
     calibration, warnings, _ = calibration_from_evidence(job, CostModel(job).price)
     bill = CostModel(job, calibration).price(Candidates.of([(offer, config)]))
-    notes = [*doubts, *warnings, *unquantised_note(job)]
+    notes = [*doubts, *warnings, *unquantised_note(job), *variant_note(job)]
     unseen = never_measured_note(offer.device.name)
     if unseen and "compute" not in calibration.factors:
         notes.append(unseen)

@@ -97,3 +97,14 @@ def test_dora_never_runs_under_zero_3() -> None:
     )
     with pytest.raises(InputError, match="ZeRO-3"):
         estimate(resolve_spec(locked, Path()))
+
+
+def test_dropout_under_dora_is_said_to_cost_copies_of_the_weights() -> None:
+    row = estimate(resolve_spec(spec({"variant": "dora", "dropout": 0.05}), Path()))
+    assert any("16-bit copy" in text and "dropout 0" in text for text in row.warnings)
+    without = estimate(resolve_spec(spec({"variant": "dora"}), Path()))
+    assert not any("16-bit copy" in text for text in without.warnings)
+    assert any("1.2 to 2 times" in text for text in without.warnings)
+    scaled = estimate(resolve_spec(spec({"variant": "rslora"}), Path()))
+    assert any("costs what LoRA costs" in text for text in scaled.warnings)
+    assert not any("LoRA" in text for text in estimate(resolve_spec(SPEC, Path())).warnings)

@@ -383,3 +383,20 @@ def test_a_trainers_file_on_a_whole_host_that_fits_nowhere_gets_an_answer(
     found = answer(capsys, *argv, leaves_with=3)
     assert found["best"] is None
     assert found["rejected"]["nearest"]
+
+
+def test_a_variant_of_lora_stands_beside_the_method_in_one_line(capsys: Capture) -> None:
+    found = answer(capsys, "estimate", *LINE, "--gpu", "l40s", "--variant", "dora")
+    assert found["job"]["method"].startswith("DoRA rank 16")
+    assert found["job"]["name"] == "Qwen2.5-0.5B-dora"
+    plain = answer(capsys, "estimate", *LINE, "--gpu", "l40s")
+    assert found["row"]["step_time_s"] > plain["row"]["step_time_s"]
+    message = refusal(capsys, "estimate", *LINE, "--gpu", "l40s", "--variant", "dorra")
+    assert "close to it: dora" in message
+
+
+def test_a_variant_of_lora_is_kept_by_its_run(capsys: Capture, tmp_path: Path) -> None:
+    run_dir = str(tmp_path / "kept")
+    answer(capsys, "tune", *LINE, "--gpu", "l40s", "--variant", "rslora", "--run", run_dir)
+    again = answer(capsys, "recompute", run_dir, "--gpu", "a100-sxm4-80gb")
+    assert "rsLoRA rank 16" in json.dumps(again)

@@ -40,5 +40,8 @@ def line_document(overrides: Overrides) -> Document:
         set_stated(values, key, value)
     model = str(given.get("model", stated.get("model")))
     kind = str(given.get("method.kind", stated.get("method.kind", "lora")))
+    variant = str(given.get("method.variant", stated.get("method.variant", "none")))
+    if variant != "none":
+        kind = f"q{variant}" if kind == "qlora" else variant
     values["name"] = f"{Path(model).name or 'model'}-{kind}"[:100]
     return Document(values, "command line")

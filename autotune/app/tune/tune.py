@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.app.choices import check_choices
+from autotune.app.job.adapter_variant import variant_note
 from autotune.app.job.base_storage import unquantised_note
 from autotune.app.runs import folder as runs
 from autotune.app.runs.export import (
@@ -173,6 +174,7 @@ def _price(job: Job, options: Options, progress: Callable[[str], None]) -> _Pric
         *warnings,
         *price_notes(job),
         *unquantised_note(job),
+        *variant_note(job),
         *_notes(job, options, space, found),
     ]
     return _Priced(job, space, found, bill, calibration, tuple(notes), asked)
