@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.catalog.files import write_whole
 from autotune.domain.errors import InputError
 from autotune.evidence.fit.refit import calibration_text, refit
 
@@ -40,7 +41,7 @@ def run_calibration(out: Path | None = None) -> Calibrated:
     text = calibration_text(found)
     if out is not None:
         try:
-            out.write_text(text, encoding="utf-8")
+            write_whole(out, text)
         except OSError as error:
             msg = f"{out} cannot be written: {error.strerror or error}"
             raise InputError(msg, OUT_HINT) from None

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.devices import load_devices
 from autotune.catalog.extras import install_command
+from autotune.catalog.files import write_whole
 from autotune.catalog.hub import OFFLINE
 from autotune.catalog.prices.cache import cache_dir, read_cache_file
 from autotune.catalog.prices.table import Price, table_text
@@ -192,7 +193,7 @@ def _store(path: Path, prices: Sequence[Price]) -> None:
         fresh = Path(folder) / path.name
         fresh.write_text(table_text(prices), encoding="utf-8")
         read_cache_file(fresh)
-        os.replace(fresh, path)  # noqa: PTH105 - atomic, and overwrites on every system
+        write_whole(path, fresh.read_bytes())
 
 
 def prices_of(items: Iterable[Any], provider: str, kind: str, today: str) -> list[Price]:

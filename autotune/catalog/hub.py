@@ -8,7 +8,6 @@ to where it redirects, and is neither printed nor kept.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import threading
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from autotune.catalog.files import write_whole
 from autotune.catalog.home import home_dir
 
 if TYPE_CHECKING:
@@ -168,14 +168,10 @@ def _kept_path(name: str, filename: str) -> Path:
 
 def _keep(path: Path, content: bytes) -> Path | None:
     """Keep a downloaded file for the next time; a home that cannot be written keeps nothing."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(content)
-        part.replace(path)
+        write_whole(path, content)
     except OSError:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
         return None
     return path
 

@@ -39,12 +39,13 @@ def doctor(
     Ends with hardware and software blocks that a job file can take over.
     """
     from autotune.app.doctor import examine
+    from autotune.catalog.files import write_whole
     from autotune.domain.errors import InputError
 
     found = examine(folder)
     if out is not None:
         try:
-            out.write_text(found.job_blocks, encoding="utf-8")
+            write_whole(out, found.job_blocks)
         except OSError as error:
             msg = f"{out} cannot be written: {error.strerror or error}"
             raise InputError(msg) from None

@@ -16,14 +16,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
+from autotune.catalog.files import write_whole
 from autotune.catalog.home import home_dir
 from autotune.trace.answers import Traced, TraceFailed, read_recorded, read_traced, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
     from types import TracebackType
 
     from autotune.trace.request import StepRequest
@@ -126,10 +127,7 @@ class Tracer:
     def _record(self, path: Path, found: Traced) -> None:
         with contextlib.suppress(OSError):  # a cache that cannot be written is only slower
             self.cache.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self.cache)
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(recorded(found))
-            Path(name).replace(path)
+            write_whole(path, recorded(found))
 
     def _start(self, *, online: bool) -> TraceFailed | None:
         """A running process. The hub is only within reach where a model's own code may run."""

@@ -8,11 +8,10 @@ data content, which are the user's.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.catalog.files import write_whole
 from autotune.domain.errors import InputError, unknown
 from autotune.trainers.contract import check_contract
 from autotune.trainers.detect import DIALECTS
@@ -110,7 +109,7 @@ def write_export(exported: Export, run_dir: Path) -> tuple[Path, ...]:
     try:
         for name, path in targets.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            _write_at_once(path, exported.files[name])
+            write_whole(path, exported.files[name], 0o755 if path.suffix == _EXECUTABLE else 0o644)
     except OSError as error:
         msg = f'cannot write to "{run_dir}": {error.strerror or error}'
         raise InputError(msg, "choose another folder with --run") from error
@@ -135,18 +134,3 @@ def _inside(root: Path, name: str) -> Path:
         msg = f'file "{name}" would lie outside the run folder "{root}"'
         raise InputError(msg)
     return parent / Path(name).name
-
-
-def _write_at_once(path: Path, text: str) -> None:
-    """Write beside the target, then rename over it: a reader sees the old file or the new one."""
-    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(scratch).chmod(0o755 if path.suffix == _EXECUTABLE else 0o644)
-        Path(scratch).replace(path)
-    except BaseException:
-        Path(scratch).unlink(missing_ok=True)
-        raise

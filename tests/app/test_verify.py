@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from autotune.app.job.load import load_job
 from autotune.app.tune.tune import Options, tune
-from autotune.app.verify.runs_seen import store_of, with_verified
 from autotune.app.verify.verify import VERIFIED_FILE, VerifyOptions, verify
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import Candidates
 from autotune.domain.errors import InputError
 from autotune.evidence.calibrate import calibration_from_evidence
+from autotune.evidence.runs_seen import store_of, with_verified
 from autotune.report.payload import dumps
 from autotune.report.sections.verification import verification_payload, verification_text
 

@@ -11,9 +11,9 @@ import pytest
 
 from autotune.app.job.load import load_job
 from autotune.app.tune.tune import Options, tune
-from autotune.app.verify.runs_seen import store_of
 from autotune.app.verify.verify import verify
 from autotune.domain.errors import InputError
+from autotune.evidence.runs_seen import store_of
 from autotune.report.sections.verification import verification_payload, verification_text
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from autotune.app.campaign.schedule import (
 )
 from autotune.app.campaign.subset import Item, best_subset, parse_budget, what_to_cut
 from autotune.app.choices import check_choices
-from autotune.app.runs.folder import write_text
+from autotune.catalog.files import write_whole
 from autotune.cost.reuse import reusing_tables
 from autotune.domain.answer.plan import OfferTotal, PhaseTotal, Plan, PlannedRun
 from autotune.domain.errors import InputError
@@ -147,7 +147,7 @@ def write_chart(path: Path, drawing: str) -> None:
         what = "is a folder" if path.is_dir() else "is in a folder that does not exist"
         msg = f"--chart {path} {what}"
         raise InputError(msg, "name a file in a folder that exists, such as schedule.svg")
-    write_text(path, drawing)
+    write_whole(path, drawing)
 
 
 def exit_status(found: Plan) -> int:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from autotune.app.job.lengths import Histogram
+from autotune.catalog.files import write_whole
 from autotune.catalog.home import home_dir
 
 if TYPE_CHECKING:
@@ -49,11 +49,9 @@ def keep_count(key: str | None, found: Histogram, template: str) -> None:
         "all_rows": found.all_rows, "template": template,
     }  # fmt: skip
     path = _path(key)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(content), encoding="utf-8")
-        part.replace(path)
+        write_whole(path, json.dumps(content))
 
 
 def _path(key: str) -> Path:

@@ -12,6 +12,7 @@ import numpy as np
 
 from autotune.app.dataset.count import count_dataset
 from autotune.app.job.lengths import KIND, SCHEMA_VERSION, from_counts
+from autotune.catalog.files import write_whole
 from autotune.catalog.models.models import find_model
 from autotune.domain.errors import InputError
 from autotune.domain.outcome import Z90
@@ -184,7 +185,7 @@ def write_histogram(report: DatasetReport, path: Path) -> None:
         "counts": list(counts.values()),
     }
     try:
-        path.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        write_whole(path, json.dumps(content) + "\n")
     except OSError as error:
         msg = f"{path} cannot be written: {error.strerror}"
         raise InputError(msg) from None

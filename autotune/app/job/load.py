@@ -43,7 +43,6 @@ from autotune.app.job.statements import statement_of
 from autotune.app.job.trainer_defaults import default_config
 from autotune.app.job.trainer_file import command_document, notes_of, origin_of, read_any
 from autotune.app.job.variants import Variant, chosen, variants_of
-from autotune.app.verify.runs_seen import with_verified
 from autotune.catalog.models.models import find_model
 from autotune.catalog.software import find_software
 from autotune.domain.config import KNOBS
@@ -52,6 +51,7 @@ from autotune.domain.job import Assumption, Job
 from autotune.domain.paths import whole
 from autotune.domain.typed.values import parse_offer_price
 from autotune.domain.units import format_usd
+from autotune.evidence.runs_seen import with_verified
 from autotune.space.enumerate import PLAIN
 
 if TYPE_CHECKING:

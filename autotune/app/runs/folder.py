@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.catalog.files import is_scratch, write_new, write_whole
 from autotune.domain.errors import AutotuneError, InputError, Interrupted
 from autotune.domain.typed.values import shown
 from autotune.domain.paths import near, whole
@@ -38,6 +39,7 @@ JOB_FILE = "job.json"
 ANSWER_FILE = "recommendation.json"
 FAILURE_FILE = "failure.json"
 PAGE_FILE = "report.html"
+OWN_FILES = (JOB_FILE, ANSWER_FILE, PAGE_FILE)
 RECORD_VERSION = 1
 KEY_VERSION = "content-1:"  # how a key is made; keys of other kinds cannot be compared with it
 MAX_BYTES = 100_000_000
@@ -140,7 +142,7 @@ def open_run(asked: Identity, run_dir: Path, *, resume: bool) -> bool:
             msg = f"{near(run_dir)} is a file, and a run needs a folder"
             raise InputError(msg, "choose a new or empty folder with --run")
         _remove_left_over(run_dir)
-        if run_dir.exists() and any(not _is_half_written(path) for path in run_dir.iterdir()):
+        if run_dir.exists() and any(not is_scratch(path, OWN_FILES) for path in run_dir.iterdir()):
             msg = f"{near(run_dir)} exists and is not a run folder"
             raise InputError(msg, "choose a new or empty folder with --run")
         if resume:
@@ -156,7 +158,7 @@ def open_run(asked: Identity, run_dir: Path, *, resume: bool) -> bool:
             "base_dir": str(whole(job.base_dir)),
             "spec": json.loads(job.spec) if job.spec else None,
         }
-        if not _write_new(run_dir / JOB_FILE, json.dumps(record, indent=1) + "\n"):
+        if not write_new(run_dir / JOB_FILE, json.dumps(record, indent=1) + "\n"):
             msg = f"{near(run_dir)} was taken by another process a moment ago"
             raise InputError(msg, "choose another folder with --run, or leave --run out")
     return True
@@ -207,68 +209,14 @@ def _note_failure(run_dir: Path, message: str) -> None:
     content = {"message": message, "when": datetime.now(UTC).isoformat(timespec="seconds")}
     with contextlib.suppress(OSError):
         if run_dir.is_dir():
-            write_text(run_dir / FAILURE_FILE, json.dumps(content) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all: a name of its own beside it, fsync, rename."""
-    temporary = _half_written(path, text)
-    try:
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-
-
-def _write_new(path: Path, text: str) -> bool:
-    """Write a file that nobody else has written; whether it was ours to write."""
-    temporary = _half_written(path, text)
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        return False
-    except OSError:  # a file system without links
-        if path.exists():
-            return False
-        temporary.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-    return True
-
-
-def _half_written(path: Path, text: str) -> Path:
-    """The text on the disk under a name that is no file's yet."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(name).chmod(0o666 & ~_umask())
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise
-    return Path(name)
-
-
-def _umask() -> int:
-    found = os.umask(0o077)
-    os.umask(found)
-    return found
-
-
-def _is_half_written(path: Path) -> bool:
-    return any(path.name.startswith(f".{name}.") for name in (JOB_FILE, ANSWER_FILE, PAGE_FILE))
+            write_whole(run_dir / FAILURE_FILE, json.dumps(content) + "\n")
 
 
 def _remove_left_over(run_dir: Path) -> None:
     """Take away what a process that was killed had half written, once it surely is nobody's."""
     with contextlib.suppress(OSError):
         for path in run_dir.iterdir():
-            if _is_half_written(path) and time.time() - path.stat().st_mtime > LEFT_OVER_S:
+            if is_scratch(path, OWN_FILES) and time.time() - path.stat().st_mtime > LEFT_OVER_S:
                 path.unlink()
 
 

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.catalog.files import write_whole
 from autotune.app.job.trainer_file import COMMAND, imported_again, values_beside
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near
@@ -156,7 +157,7 @@ def replace_in_place(found: Returned, path: str, before: str) -> Path:
         target, content = _check_unchanged(path, before)
         mark = BOM.encode() if content.startswith(BOM.encode()) else b""
         backup = _back_up(target, content)
-        _write(target, mark + found.text.encode(), target)
+        write_whole(target, mark + found.text.encode())
     except (OSError, UnicodeDecodeError) as error:
         raise _not_in_place(path, error) from None
     return backup
@@ -189,26 +190,11 @@ def _back_up(path: Path, content: bytes) -> Path:
             number += 1
             continue
         try:
-            _write(backup, content, path)
+            write_whole(backup, content, path.stat().st_mode & 0o777)
         except BaseException:
             backup.unlink(missing_ok=True)
             raise
         return backup
-
-
-def _write(path: Path, content: bytes, like: Path) -> None:
-    """Beside the target first, then renamed over it: it holds the old bytes or the new ones."""
-    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(scratch).chmod(like.stat().st_mode & 0o777)
-        Path(scratch).replace(path)
-    except BaseException:
-        Path(scratch).unlink(missing_ok=True)
-        raise
 
 
 def own_changes(recommendation: Recommendation, exports: Sequence[str]) -> str:

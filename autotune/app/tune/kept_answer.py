@@ -11,6 +11,7 @@ from autotune.app.job.claims import job_contradictions
 from autotune.app.runs import folder as runs
 from autotune.app.runs.export import default_exports, export_default, export_pick, other_formats
 from autotune.app.runs.user_file import output_folder
+from autotune.catalog.files import write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,5 +83,5 @@ def persist(answer: Recommendation, run_dir: Path) -> None:
 
     payload = recommendation_payload(answer)
     text = json.dumps(payload, indent=1, allow_nan=False)
-    runs.write_text(run_dir / runs.ANSWER_FILE, text + "\n")
-    runs.write_text(run_dir / runs.PAGE_FILE, recommendation_html(payload))
+    write_whole(run_dir / runs.ANSWER_FILE, text + "\n")
+    write_whole(run_dir / runs.PAGE_FILE, recommendation_html(payload))

@@ -10,12 +10,12 @@ from autotune.app.runs import folder as runs
 from autotune.app.runs.find import last_answered
 from autotune.app.verify.log_match import Smoke, differences, told_to_stop
 from autotune.app.verify.plan import asked, machine_of, planned_of, planned_on
-from autotune.app.verify.runs_seen import with_verified
 from autotune.catalog.devices import find_device
 from autotune.cost.model import CostModel
 from autotune.domain.config import Config
 from autotune.domain.errors import InputError
 from autotune.evidence.calibrate import calibration_from_evidence
+from autotune.evidence.runs_seen import with_verified
 from autotune.report.payload import row_payload
 from autotune.report.phrases import offer_name
 from autotune.report.recorded import recorded_payload

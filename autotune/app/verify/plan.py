@@ -13,7 +13,6 @@ from autotune.app.job.source import job_values
 from autotune.app.runs import folder as runs
 from autotune.app.runs.find import last_answered
 from autotune.app.verify.log_match import Plan, Smoke, check_same_job, plan_of
-from autotune.app.verify.runs_seen import without_verified
 from autotune.catalog.devices import find_device
 from autotune.catalog.local import default_host
 from autotune.catalog.prices.prices import price_for
@@ -25,6 +24,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.outcome import MemoryParts, Spread, TimeParts, bound_of
 from autotune.domain.paths import near, whole
 from autotune.domain.typed.machine import machine_entry
+from autotune.evidence.runs_seen import without_verified
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,7 @@ from autotune.app.verify.plan import (
     planned_on,
     price,
 )
-from autotune.app.verify.runs_seen import VERIFIED, remember, with_verified
+from autotune.catalog.files import write_whole
 from autotune.claims.feasibility import check_claim
 from autotune.cost.model import CostModel
 from autotune.domain.answer.verification import Learned, NextRuns, Remaining, RunKind, Verification
@@ -29,6 +29,7 @@ from autotune.domain.outcome import Z90, Spread
 from autotune.domain.units import format_seconds, parse_seconds
 from autotune.evidence.calibrate import calibration_from_evidence
 from autotune.evidence.log.run_log import MARKED, observations_of_log, speed_of, with_elapsed
+from autotune.evidence.runs_seen import VERIFIED, remember, with_verified
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -242,7 +243,7 @@ def _persisted(
         "observations": [asdict(observation) for observation in observations],
     }
     try:
-        runs.write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+        write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
     except OSError as error:
         note = f"{path} could not be written: {error.strerror}"
         return replace(found, written=tuple(written), warnings=(*found.warnings, note))

@@ -11,10 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from autotune.catalog.files import write_whole
 from autotune.catalog.home import home_dir
 from autotune.domain.config import is_extra
 from autotune.domain.errors import InputError
@@ -105,7 +105,8 @@ def remember(
     runs = [*before.runs, probes][-MOST_RUNS:] if probes else list(before.runs)
     about = {"device": key.device, "family": key.family, "shape": key.shape,
              "software": key.software}  # fmt: skip
-    _write(path, {"key": about, "observed": kept, "runs": runs})
+    kept_runs = {"key": about, "observed": kept, "runs": runs}
+    write_whole(path, json.dumps(kept_runs, allow_nan=False))
     return path
 
 
@@ -127,23 +128,13 @@ def _entries(priced: Priced, observed: Mapping[str, Sequence[Observed]]) -> list
     ]
 
 
-def _write(path: Path, content: dict[str, Any]) -> None:
-    """Whole or not at all."""
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(content, file, allow_nan=False)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
 def keep_prior(priced: Priced, past: Past, run_dir: Path) -> None:
     """Write what a run starts with into its folder."""
     content = {
         "identity": priced.identity, "observed": _entries(priced, past.observed),
         "warnings": list(past.warnings), "runs": list(past.runs),
     }  # fmt: skip
-    _write(run_dir / PRIOR_FILE, content)
+    write_whole(run_dir / PRIOR_FILE, json.dumps(content, allow_nan=False))
 
 
 def kept_prior(priced: Priced, run_dir: Path) -> Past:

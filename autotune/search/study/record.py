@@ -13,6 +13,7 @@ import time
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
+from autotune.catalog.files import write_whole
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near
 
@@ -218,9 +219,4 @@ def _agree(run_dir: Path, header: dict[str, str]) -> None:
     if (run_dir / TRIALS_FILE).stat().st_size > 0:
         msg = f"{near(run_dir)} holds trials of an unknown job"
         raise InputError(msg, "choose another folder with --run")
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(header, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_whole(path, json.dumps(header))

@@ -15,7 +15,7 @@ import math
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from autotune.app.runs.folder import write_text
+from autotune.catalog.files import write_whole
 from autotune.catalog.home import home_dir
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
@@ -58,7 +58,7 @@ def remember(job: Job, training: str, observations: tuple[Observation, ...]) -> 
         "model": job.model.name,
         "runs": [{"log": name, "observations": [asdict(o) for o in own]} for name, own in kept],
     }
-    write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
     return path
 
 

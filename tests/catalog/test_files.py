@@ -1,0 +1,91 @@
+"""Files are written whole or not at all, with the modes a user expects."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from autotune.catalog.files import is_scratch, write_new, write_whole
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_new_file_has_what_umask_leaves_and_an_old_one_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "a file"
+    before = os.umask(0o027)
+    try:
+        write_whole(path, "one\n")
+        assert mode(path) == 0o640
+        path.chmod(0o600)
+        write_whole(path, "zwei ü\n")
+    finally:
+        os.umask(before)
+    assert mode(path) == 0o600
+    assert path.read_bytes() == "zwei ü\n".encode()
+    write_whole(path, b"three", 0o755)
+    assert (mode(path), path.read_bytes()) == (0o755, b"three")
+    assert [each.name for each in tmp_path.iterdir()] == ["a file"]
+
+
+def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text("theirs")
+    (tmp_path / "link").symlink_to("elsewhere")
+    write_whole(tmp_path / "link", "ours")
+    assert (tmp_path / "elsewhere").read_text() == "theirs"
+    assert not (tmp_path / "link").is_symlink()
+    assert (tmp_path / "link").read_text() == "ours"
+
+
+def test_what_cannot_be_put_in_its_place_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "kept"
+    path.write_text("old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_whole(path, "new")
+    assert path.read_text() == "old"
+    assert [each.name for each in tmp_path.iterdir()] == ["kept"]
+
+
+def test_one_of_many_writers_of_a_new_file_wins_and_every_reader_sees_it_whole(
+    tmp_path: Path,
+) -> None:
+    path, won = tmp_path / "claim", []
+    texts = [str(i) * 10_000 for i in range(8)]
+    threads = [
+        threading.Thread(target=lambda t=text: won.append(t) if write_new(path, t) else None)
+        for text in texts
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert won == [path.read_text()]
+    assert [each.name for each in tmp_path.iterdir()] == ["claim"]
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    path, read = tmp_path / "pipe", []
+    os.mkfifo(path)
+    reader = threading.Thread(target=lambda: read.append(path.read_text()))
+    reader.start()
+    write_whole(path, "through")
+    reader.join()
+    assert read == ["through"]
+    assert stat.S_ISFIFO(path.stat().st_mode)
+
+
+def test_half_written_files_are_known_by_their_name() -> None:
+    assert is_scratch(Path("run/.job.json.k3x"), ("job.json",))
+    assert not is_scratch(Path("run/.other.k3x"), ("job.json",))
