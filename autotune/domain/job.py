@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from autotune.domain.answer.limits import BUDGET, CONFIDENCE, DEADLINE, SESSION
+from autotune.domain.identity import LATER
 from autotune.domain.paths import stated_in
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Method:
     alpha: float = 0.0
     dropout: float = 0.0
     targets: tuple[str, ...] = ()  # names of Model.linears that carry an adapter
-    variant: Variant = "none"
+    variant: Variant = field(default="none", metadata=LATER)
 
     @property
     def is_dora(self) -> bool:

@@ -9,8 +9,10 @@ Names of sizes are those of Hugging Face configs.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from autotune.domain.identity import LATER
 
 Norm = Literal["rmsnorm", "layernorm"]
 Mlp = Literal["gated", "plain"]
@@ -79,8 +81,12 @@ class Model:
     hf_config: str = "{}"  # the config.json it was read from (its text part), as JSON
     remote_code: bool = False  # the config asks for code that transformers does not ship
     stored_as: str = ""  # how the checkpoint quantises its weights: nf4, int8, gptq, ...
-    shape_of: str = ""  # the catalogue's model whose shape stands in; empty: its own config
-    plain_name: str = ""  # the same model with plain weights, where a name says that it is a copy
+    shape_of: str = field(
+        default="", metadata=LATER
+    )  # the catalogue's model whose shape stands in; empty: its own config
+    plain_name: str = field(
+        default="", metadata=LATER
+    )  # the same model with plain weights, where a name says that it is a copy
 
     @property
     def fingerprint(self) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from autotune.domain.identity import LATER
 
 LossKind = Literal["upcast", "upcast_copy", "native", "inplace", "chunked", "fused", "liger"]
 KbitUpcast = Literal["none", "norms", "all"]  # all: peft prepare_model_for_kbit_training
@@ -30,9 +32,9 @@ class Software:
     accelerate: tuple[int, ...]
     flash_attn: tuple[int, ...] | None
     bitsandbytes: tuple[int, ...] | None
-    liger_kernel: tuple[int, ...] | None = None
-    torchao: tuple[int, ...] | None = None
-    flash_attn_3: tuple[int, ...] | None = None
+    liger_kernel: tuple[int, ...] | None = field(default=None, metadata=LATER)
+    torchao: tuple[int, ...] | None = field(default=None, metadata=LATER)
+    flash_attn_3: tuple[int, ...] | None = field(default=None, metadata=LATER)
     kernels: Literal["eager", "liger", "unsloth"] = "eager"
     loss: LossKind = "upcast"
     autocast: bool = True  # False: a trainer that runs 16-bit compute without autocast

@@ -19,6 +19,7 @@ from autotune.catalog.files import write_whole
 from autotune.catalog.home import home_dir
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
+from autotune.domain.identity import identity
 from autotune.domain.job import Assumption
 from autotune.domain.observation import MemoryKind, Observation, Quantity
 from autotune.evidence.log.run_log import MARKED
@@ -39,8 +40,19 @@ def store_of(job: Job) -> Path:
     """The file that verified runs of such a job are kept in."""
     software = replace(job.software, name="", as_of="")  # by its versions
     work = (job.method, job.max_length, job.padding, job.lengths.quantiles, job.pretokenized)
-    facts = repr((job.model.fingerprint, work, job.storage, software))
-    exact = hashlib.sha256(facts.encode()).hexdigest()[:16]
+    return _named(job, (job.model.fingerprint, work, job.storage, software))
+
+
+def _first_store_of(job: Job) -> Path:
+    """The file of the first version, which told jobs apart by every field of its model."""
+    model = replace(job.model, name="", hf_config="", shape_of="", plain_name="")
+    software = replace(job.software, liger_kernel=None, torchao=None, flash_attn_3=None)
+    work = (job.method, job.max_length, job.padding, job.lengths.quantiles, job.pretokenized)
+    return _named(job, (model, work, job.storage, software))
+
+
+def _named(job: Job, facts: tuple[object, ...]) -> Path:
+    exact = hashlib.sha256(identity(facts).encode()).hexdigest()[:16]
     plain = "".join(c if c.isalnum() else "-" for c in job.model.family)
     return home_dir() / FOLDER / f"{plain[:40]}-{exact}.json"
 
@@ -68,11 +80,14 @@ def with_verified(job: Job, *, but: str = "") -> Job:
     but: a training that is left out.
     """
     path = store_of(job)
+    before, _ = _read(_first_store_of(job))
     runs, damaged = _read(path)
     if damaged:
         note = Assumption("evidence", "verified runs left out", f"{path} is damaged")
         return replace(job, assumed=(*job.assumed, note))
-    known = [own for name, own in runs.items() if name != but]
+    if not runs:
+        path = _first_store_of(job)
+    known = [own for name, own in (before | runs).items() if name != but]
     usable = [[o for o in own if MARKED not in o.facts] for own in known]
     notes = [*_taken(usable, path), *_spoiled(known, path)]
     evidence = [observation for own in usable for observation in own]

@@ -63,3 +63,8 @@ def test_residuals_of_an_earlier_version_are_read() -> None:
     kept, damaged = past._read(path)
     assert not damaged
     assert {entry["part"] for entry in kept.observed} >= {"compute", "data"}
+
+
+def test_verified_runs_of_an_earlier_version_teach_later_answers() -> None:
+    told = (GOLDEN / "earlier" / "learned" / "stdout.txt").read_text(encoding="utf-8")
+    assert "2 verified runs" in told  # the one that was kept then, and the one verified before it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.domain.identity import identity
 from autotune.search.measured.past import Past, PastKey, keep_prior, kept_prior, recall, remember
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 def past_key(job: Job, local: LocalDevice, fingerprint: str, versions: dict[str, str]) -> PastKey:
     """What must be the same for measurements to carry over."""
     device = f"{local.name}-{fingerprint}" if local.is_cpu else local.name
-    work = repr((job.method, job.max_length, job.padding, job.lengths.quantiles))
+    work = identity((job.method, job.max_length, job.padding, job.lengths.quantiles))
     return PastKey.of(device, job.model, work, versions)
 
 
