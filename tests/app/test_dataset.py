@@ -349,7 +349,7 @@ def test_a_large_parquet_file_is_sampled_by_groups_of_rows(tmp_path: Path) -> No
 
 
 def test_a_sample_never_says_that_it_saw_the_longest_row(tmp_path: Path) -> None:
-    from autotune.app.job.lengths import from_counts
+    from autotune.app.dataset.lengths import from_counts
 
     path = tmp_path / "a.jsonl"
     path.write_text(lines(sorted_rows()))

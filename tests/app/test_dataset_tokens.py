@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.app.dataset import count_dataset, count_rows, dataset_histogram, notes_of
-from autotune.app.job.lengths import from_counts
+from autotune.app.dataset.lengths import from_counts
 from autotune.app.job.load import load_job
 from autotune.catalog.models.models import find_model
 from autotune.cost.model import CostModel

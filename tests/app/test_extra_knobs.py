@@ -10,7 +10,7 @@ import pytest
 from simulatedmachine import TINY, Killed, Machine, bill_of, search, sequence, step_of
 
 from autotune.app.job.load import load_job
-from autotune.app.probing.extra import unproven_levels
+from autotune.app.probing.notes import unproven_levels
 from autotune.app.probing.plan import ProbeOptions
 from autotune.app.recompute.recompute import RecomputeOptions, recompute
 from autotune.app.runs.export import export_run

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from autotune.app.hardware.machines import priced_devices
 from autotune.app.job.load import jobs_of_line, load_job
-from autotune.app.job.machines import priced_devices
 from autotune.app.job.overrides import Overrides
 from autotune.app.tune.price_notes import price_notes
 from autotune.catalog.prices.prices import sold_counts

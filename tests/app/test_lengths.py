@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.app.dataset import count_rows, dataset_histogram, write_histogram
-from autotune.app.job.lengths import (
+from autotune.app.dataset.lengths import (
     Histogram,
     all_at_maximum,
     from_counts,

@@ -191,7 +191,7 @@ def test_an_unstated_price_is_the_catalogues_with_date_and_source(tmp_path: Path
 def test_a_device_without_any_known_price_asks_for_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autotune.app.job.offers.price_for", lambda *_args, **_more: None)
+    monkeypatch.setattr("autotune.app.hardware.offers.price_for", lambda *_args, **_more: None)
     assert "price: 2.50 USD/h" in problem(tmp_path, MINIMAL)
     assert load(tmp_path, MINIMAL, price="2 USD/h").offers[0].usd_per_hour == 2.0
 

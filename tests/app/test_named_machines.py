@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.app.hardware.machines import as_devices
 from autotune.app.job.load import jobs_of_line, load_job
-from autotune.app.job.machines import as_devices
 from autotune.app.job.overrides import Overrides
 from autotune.catalog.devices import default_host, find_device, load_devices
 from autotune.catalog.prices.instances import find_instance, instance_names

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.app.job.lengths import from_published, longest_published
+from autotune.app.dataset.lengths import from_published, longest_published
 from autotune.app.job.load import jobs_of_line, load_job, load_jobs
 from autotune.app.job.overrides import Overrides
 from autotune.catalog.datasets import published, published_datasets

@@ -30,7 +30,7 @@ def test_one_tokenizer_is_there_once_for_each_data_set() -> None:
 
 def test_alpaca_is_as_its_published_histogram_says() -> None:
     """42,516 of 52,002 rows up to 184 tokens, 49,513 under 256, 50,766 up to 309."""
-    from autotune.app.job.lengths import from_quantiles
+    from autotune.app.dataset.lengths import from_quantiles
 
     found = published("tatsu-lab/alpaca", 32_000)
     assert found is not None

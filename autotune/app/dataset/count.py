@@ -21,8 +21,8 @@ from autotune.app.dataset.columns import FORMS, Row, row_of
 from autotune.app.dataset.files import WHOLE_BYTES, Reading
 from autotune.app.dataset.folder import data_files
 from autotune.app.dataset.kept_counts import keep_count, kept_count, key_of
+from autotune.app.dataset.lengths import Histogram
 from autotune.app.dataset.tokenizer import Loaded, Tokenizer, tokenizer_for
-from autotune.app.job.lengths import Histogram
 from autotune.catalog.text_tokens import estimate_tokens
 from autotune.domain.errors import InputError
 from autotune.domain.job import BYTES

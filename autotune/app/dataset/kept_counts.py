@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from autotune.app.job.lengths import Histogram
+from autotune.app.dataset.lengths import Histogram
 from autotune.catalog.files import write_whole
 from autotune.catalog.home import home_dir
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.app.dataset.count import count_dataset
-from autotune.app.job.lengths import KIND, SCHEMA_VERSION, from_counts
+from autotune.app.dataset.lengths import KIND, SCHEMA_VERSION, from_counts
 from autotune.catalog.files import write_whole
 from autotune.catalog.models.models import find_model
 from autotune.domain.errors import InputError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from autotune.app.dataset.count import Count
-    from autotune.app.job.lengths import Histogram
+    from autotune.app.dataset.lengths import Histogram
     from autotune.domain.job import Lengths
 
 WASTE_BATCH = 8  # rows padded together when the caller states no micro-batch

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.app.job import lengths as length_rules
+from autotune.app.dataset import lengths as length_rules
+from autotune.app.dataset.lengths import check_lengths
+from autotune.app.dataset.published_rows import published_lengths, published_rows, rows_are_full
 from autotune.app.job.base_storage import base_of
-from autotune.app.job.published_rows import published_lengths, published_rows, rows_are_full
-from autotune.app.job.stated_lengths import check_lengths
 from autotune.catalog.text_tokens import BYTES_PER_TOKEN
 from autotune.cost.parameters import parameter_count, resolve_targets
 from autotune.domain.answer.limits import CONFIDENCE
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from autotune.app.dataset import Count
-    from autotune.app.job.lengths import Histogram
-    from autotune.app.job.published_rows import Published
+    from autotune.app.dataset.lengths import Histogram
+    from autotune.app.dataset.published_rows import Published
     from autotune.domain.job import Lengths
     from autotune.domain.model import Model
     from autotune.domain.typed.deepspeed import DeepSpeedSection

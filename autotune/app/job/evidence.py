@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autotune.app.job.offers import offer_of
+from autotune.app.hardware.offers import offer_of
 from autotune.app.job.trainer_defaults import complete_config
 from autotune.catalog.devices import find_device
 from autotune.domain.errors import InputError

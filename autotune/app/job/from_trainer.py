@@ -12,8 +12,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.app.hardware.machines import ALL, as_devices
 from autotune.app.job.file import Document, document_of, read_text
-from autotune.app.job.machines import ALL, as_devices
 from autotune.catalog.datasets import published, published_names
 from autotune.catalog.models.models import find_model
 from autotune.domain.config import KNOBS

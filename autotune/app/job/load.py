@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.app.hardware.local_memory import as_the_driver_leaves
+from autotune.app.hardware.offers import distinct, offer_of
 from autotune.app.job.adapter_variant import check_variant
 from autotune.app.job.base_storage import as_stated
 from autotune.app.job.defaults import (
@@ -35,10 +37,7 @@ from autotune.app.job.feasible_locks import (
     without_impossible,
 )
 from autotune.app.job.file import Document, checked
-from autotune.app.job.local_memory import as_the_driver_leaves
-from autotune.app.job.offers import distinct, offer_of
-from autotune.app.job.one_line import line_document
-from autotune.app.job.overrides import Overrides, overridden, states_today
+from autotune.app.job.overrides import Overrides, line_document, overridden, states_today
 from autotune.app.job.statements import statement_of
 from autotune.app.job.trainer_defaults import default_config
 from autotune.app.job.trainer_file import command_document, notes_of, origin_of, read_any

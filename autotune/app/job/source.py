@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.job.file import read_document
-from autotune.app.job.one_line import line_document
-from autotune.app.job.overrides import Overrides, overridden
+from autotune.app.job.overrides import Overrides, line_document, overridden
 from autotune.app.job.trainer_file import read_any, refuse_flags
 from autotune.domain.errors import InputError
 from autotune.trainers.detect import detect

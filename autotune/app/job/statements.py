@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.app.job.machines import as_devices
+from autotune.app.hardware.machines import as_devices
 from autotune.catalog.devices import find_device
 from autotune.domain.errors import InputError
 from autotune.domain.statement import About, Span, StatedDuration, Statement

@@ -5,6 +5,8 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from autotune.app.probing.figures import is_measurement
 from autotune.app.probing.plan import depths_of
 from autotune.app.probing.repeats import run_of
@@ -13,7 +15,10 @@ from autotune.probe.two_depth import agreement
 from autotune.search.measured.repeats import repeat_sd
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from autotune.app.probing.probe import Prober
+    from autotune.cost.model import Bill
     from autotune.probe.record import ProbeRecord
     from autotune.search.measured.repeats import Run
     from autotune.search.measured.study import MeasuredExploration
@@ -104,4 +109,24 @@ def notes_of_noise(noise: NoiseSeen, records: list[ProbeRecord]) -> list[str]:
             f"{noise.disturbed_probes} of {sum(r.ok for r in records)} probes were disturbed to "
             f"the end ({why}){load}: later searches do not learn from them"
         )
+    return found
+
+
+def unproven_levels(bill: Bill, ran: Collection[int], pick: int | None) -> list[str]:
+    """Levels of the pick that are not today's and did not run beside today's."""
+    found, candidates = [], bill.candidates
+    if pick is None:
+        return []
+    for name in candidates.extra:
+        if candidates.codes[name][pick] == 0:
+            continue
+        same = candidates.codes[name] == 0
+        for axis, codes in candidates.codes.items():
+            same &= (axis == name) | (codes == codes[pick])
+        if not set(np.flatnonzero(same)) & set(ran):
+            value, present = candidates.value(name, pick), candidates.levels[name][0]
+            found.append(
+                f"{name} {value} is the pick's, and the pick did not run with {present} beside "
+                "it: what it is worth rests on other configurations"
+            )
     return found

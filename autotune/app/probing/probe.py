@@ -22,7 +22,6 @@ from autotune.app.probing.figures import (
     noise_of,
     parts_of,
 )
-from autotune.app.probing.lines import probe_line
 from autotune.app.probing.measured_bill import MeasuredRow, measured_row
 from autotune.app.probing.plan import (
     Plan,
@@ -32,7 +31,7 @@ from autotune.app.probing.plan import (
     plan_probe,
     without_checkpoint,
 )
-from autotune.app.probing.progress import ProbeProgress
+from autotune.app.probing.progress import ProbeProgress, probe_line
 from autotune.app.probing.repeats import HOPELESS, calm_s, doubted, in_vain, looks_of
 from autotune.catalog.home import home_dir
 from autotune.domain.candidates import OFFER

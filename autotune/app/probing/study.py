@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from autotune.app.probing.extra import unproven_levels
-from autotune.app.probing.notes import noise_of_search, notes_of, notes_of_noise
+from autotune.app.probing.notes import noise_of_search, notes_of, notes_of_noise, unproven_levels
 from autotune.app.probing.past import learn_from, past_key, prior_for, saving_note
 from autotune.app.probing.plan import plan_probe
 from autotune.app.probing.probe import Probed, Prober

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from autotune.app.hardware.machines import as_devices
 from autotune.app.job.from_trainer import flag_of
-from autotune.app.job.machines import as_devices
 from autotune.app.job.overrides import Overrides
 from autotune.app.job.source import job_values
 from autotune.app.runs import folder as runs

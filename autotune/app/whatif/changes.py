@@ -165,7 +165,7 @@ def _rounded_up(size: float) -> float:
 
 def other_machines(count: int) -> Change | None:
     """Every priced machine with so many devices, instead of the job's own."""
-    from autotune.app.job.machines import priced_devices
+    from autotune.app.hardware.machines import priced_devices
 
     offers = tuple(o for o in (_priced(name, count) for name in priced_devices()) if o is not None)
     frees = ("sharding",) if count > 1 else ()

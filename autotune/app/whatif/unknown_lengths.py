@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autotune.app.job.published_rows import short_rows
+from autotune.app.dataset.published_rows import short_rows
 from autotune.cost.model import CostModel
 from autotune.domain.answer.short_rows import ShortRows
 from autotune.domain.candidates import Candidates

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.app.dataset import lengths as length_rules
 from autotune.app.dataset.folder import as_hub_id
-from autotune.app.job import lengths as length_rules
 from autotune.catalog import hub
 from autotune.catalog.datasets import SHORT_ROWS, PublishedDataset, published, published_names
 from autotune.domain.job import Assumption
