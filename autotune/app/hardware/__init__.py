@@ -1,1 +1,1 @@
-"""On which machines? Names, prices and hosts as stated or typed -> offers; this machine as it is."""
+"""On which machines? Names, prices and hosts as stated -> offers; and this machine as it is."""
