@@ -25,13 +25,13 @@ from autotune.app.validate import SHIPPED_ROWS
 from autotune.cost.model import CostModel
 from autotune.domain.outcome import FEASIBLE_PROBABILITY
 from autotune.evidence.accuracy import predict, residuals, with_memory
+from autotune.evidence.cases import once
 from autotune.evidence.fit.memory_left_out import refit_memory
-from autotune.evidence.measured_run import once
 from autotune.evidence.record.table import read_cases
 
 if TYPE_CHECKING:
     from autotune.evidence.accuracy import Prediction, Residual
-    from autotune.evidence.measured_run import MeasuredCase
+    from autotune.evidence.cases import MeasuredCase
 
 SHARES = tuple(i / 100.0 for i in range(16))
 MOST_FALSE_FITS = 0.05  # of the runs that ran out of memory

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
-    from autotune.evidence.measured_run import MeasuredCase
+    from autotune.evidence.cases import MeasuredCase
 
 DATA = Path(autotune.__file__).parent / "evidence" / "data" / "measured.csv"
 LEAST, LEAST_OF_JOB = 3, 8

@@ -7,7 +7,7 @@ in a source says so. Where a test is about a real model or device, it passes the
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.devices import default_host, find_device
 from autotune.catalog.software import find_software
@@ -17,7 +17,14 @@ from autotune.domain.config import Config
 from autotune.domain.device import Device, Host, Offer
 from autotune.domain.job import Job, Lengths, Limits, Method
 from autotune.domain.model import Linear, Model
+from autotune.domain.observation import Observation
 from autotune.domain.software import Software
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.domain.observation import MemoryKind
+    from autotune.evidence.cases import MeasuredCase
 
 GIB = 2.0**30
 MADE_UP = "a test"
@@ -155,3 +162,24 @@ def memory_row(**knobs: Any) -> dict[str, Any]:
 def memory_columns(**knobs: Any) -> Columns:
     """That one candidate as a table of one row."""
     return Columns({name: [value] for name, value in memory_row(**knobs).items()}, 1)
+
+
+def observed(
+    case: MeasuredCase,
+    *,
+    step_s: float | None = None,
+    peaks: Mapping[MemoryKind, float] | None = None,
+    oom: bool = False,
+    **fields: Any,
+) -> MeasuredCase:
+    """The case with other Observations; what is None stays as it is. oom: it is all there is."""
+    step = [] if case.step is None else [case.step]
+    memory = [o for o in case.observations if o.quantity == "memory_bytes"]
+    if step_s is not None:
+        step = [Observation("step", "step_time_s", step_s, MADE_UP)]
+    if peaks is not None:
+        memory = [
+            Observation(kind, "memory_bytes", size, MADE_UP, kind) for kind, size in peaks.items()
+        ]
+    own = [Observation("oom", "oom", 1.0, MADE_UP)] if oom else [*step, *memory]
+    return replace(case, observations=tuple(own), **fields)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.observation import Observation
     from autotune.domain.statement import SpeedName, Statement
-    from autotune.evidence.measured_run import Price
+    from autotune.evidence.cases import Price
     from autotune.evidence.reference import Reference
 
 SPEEDS: dict[str, SpeedName] = {

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
     from autotune.domain.statement import About, Span
-    from autotune.evidence.measured_run import Price
+    from autotune.evidence.cases import Price
 
 LEAST_SHARE = 1e-4
 ALIKE = 1.25  # figures nearer than this to one another are not told apart

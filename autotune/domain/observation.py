@@ -1,13 +1,23 @@
-"""One measured fact about one candidate: a public table's row, a probe, a past run, a log line."""
+"""One measured fact about one candidate, whoever measured it.
+
+A row of a public table, a probe, an `evidence:` entry of a job file, a log and a verified run all
+become Observations, each where it is read: `evidence/record/table`, `probe/record`,
+`app/job/evidence`, `evidence/log/run_log`, `app/verify/runs_seen`. Fits, calibration, validation,
+verification, replay and the sampler read these.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Quantity = Literal[
-    "step_time_s", "duration_s", "memory_bytes", "tokens_per_s", "oom", "checkpoint_save_s"
-]
+    "step_time_s", "duration_s", "memory_bytes", "tokens_per_s", "oom", "checkpoint_save_s",
+    "data_wait_s", "batch_s", "compile_s",
+]  # fmt: skip
 MemoryKind = Literal["allocated", "reserved", "nvidia-smi", "unknown"]
 # Log sd of a measured time between two runs of one configuration on one machine: clocks,
 # temperature, placement.
@@ -17,6 +27,9 @@ BETWEEN_RUNS_SD = 0.03
 @dataclass(frozen=True, slots=True)
 class Observation:
     """A value with what it speaks of and where it comes from.
+
+    data_wait_s: of an optimizer step; batch_s: what one worker needs for a micro-batch; compile_s:
+    of torch.compile, before the first step.
 
     `knobs` holds only what is known of the configuration; `facts` holds whatever else the source
     states (model, gpu, sequence length, ...), by the column names of the source's table.
@@ -30,3 +43,11 @@ class Observation:
     knobs: dict[str, object] = field(default_factory=dict)
     facts: dict[str, object] = field(default_factory=dict)
     today: bool = False  # whether this is how the user runs the job now
+
+
+def value_of(
+    seen: Iterable[Observation], quantity: Quantity, kind: MemoryKind | None = None
+) -> float | None:
+    """What the first Observation of a quantity says; of memory, of that kind. None: none does."""
+    found = (o.value for o in seen if o.quantity == quantity and kind in {None, o.kind})
+    return next(found, None)

@@ -24,19 +24,19 @@ import numpy as np
 from autotune.cost.memory.constants import KINDS, RESERVED_KINDS
 from autotune.domain.candidates import Candidates
 from autotune.domain.outcome import FEASIBLE_PROBABILITY, Z90
+from autotune.evidence.cases import READ_AS, left_out_key
 from autotune.evidence.fit.time import REFERENCE
-from autotune.evidence.measured_run import left_out_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from autotune.cost.columns import FloatArray
     from autotune.cost.model import Bill
-    from autotune.evidence.measured_run import MeasuredCase, Price
+    from autotune.domain.observation import Observation
+    from autotune.evidence.cases import MeasuredCase, Price
 
 
-Kind = Literal["allocated", "reserved", "nvidia-smi", "time"]
-_OUTPUT = {"allocated": "allocated", "reserved": "reserved", "nvidia-smi": "driver"}
+Kind = Literal["allocated", "reserved", "nvidia-smi", "unknown", "time"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,20 @@ class Residual:
     """One predicted figure beside its measurement, in seconds or bytes."""
 
     case: MeasuredCase
-    kind: Kind
+    observation: Observation
     predicted: float
-    actual: float
     log_sd: float
     band: str = ""  # the kind of run whose spread this is
+
+    @property
+    def kind(self) -> Kind:
+        """Of which kind a reading of memory is; else time."""
+        return self.observation.kind or "time"
+
+    @property
+    def actual(self) -> float:
+        """The measured value."""
+        return self.observation.value
 
     @property
     def ratio(self) -> float:
@@ -156,32 +165,22 @@ def _knob(bill: Bill, name: str) -> FloatArray:
 
 
 def residuals(cases: Iterable[MeasuredCase], predictions: dict[str, Prediction]) -> list[Residual]:
-    """Every measured figure of the cases beside its prediction."""
-    found: list[Residual] = []
-    for case in cases:
-        if case.oom:
-            continue
-        predicted = predictions[case.id]
-        if case.step_time_s is not None:
-            spread = predicted.step_log_sd
-            found.append(Residual(case, "time", predicted.step_s, case.step_time_s, spread))
-        readings: list[tuple[str | None, float | None]] = [
-            (case.peak_kind, case.peak_bytes),
-            ("nvidia-smi", case.driver_bytes),
-        ]
-        found.extend(
-            Residual(
-                case,
-                kind,  # type: ignore[arg-type]  # a key of _OUTPUT
-                predicted.memory[_OUTPUT[kind]],
-                actual,
-                predicted.memory_log_sd if kind == "allocated" else predicted.reserved_log_sd,
-                predicted.band if kind == "allocated" else predicted.reserved_band,
-            )
-            for kind, actual in readings
-            if kind in _OUTPUT and actual is not None
-        )
-    return found
+    """Every Observation of the cases beside its prediction; out of memory has none."""
+    return [
+        _residual(case, observation, predictions[case.id])
+        for case in cases
+        for observation in case.observations
+        if observation.quantity != "oom"
+    ]
+
+
+def _residual(case: MeasuredCase, seen: Observation, found: Prediction) -> Residual:
+    if seen.kind is None:
+        return Residual(case, seen, found.step_s, found.step_log_sd)
+    predicted = found.memory[READ_AS[seen.kind]]
+    if seen.kind == "allocated":
+        return Residual(case, seen, predicted, found.memory_log_sd, found.band)
+    return Residual(case, seen, predicted, found.reserved_log_sd, found.reserved_band)
 
 
 LEAST_ROWS = 8  # a device with fewer rows has a figure, but counts for no median over devices
@@ -272,10 +271,10 @@ def sweeps_of(cases: Sequence[MeasuredCase], predicted_s: Sequence[float]) -> Sw
     """Order and regret of predicted step times against the cases' own."""
     groups: dict[str, list[tuple[float, float]]] = {}
     for case, seconds in zip(cases, predicted_s, strict=True):
-        if case.step_time_s is None:
+        if case.step is None:
             continue
         rows = case.job.global_batch_size
-        pair = (case.step_time_s / rows, float(seconds) / rows)
+        pair = (case.step.value / rows, float(seconds) / rows)
         groups.setdefault(case.sweep_key or case.id, []).append(pair)
     kept = [np.asarray(points) for points in groups.values() if _is_sweep(points)]
     right = [_right(a, b) for points in kept for a, b in combinations(points, 2) if _apart(a, b)]

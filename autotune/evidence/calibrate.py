@@ -20,6 +20,7 @@ from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.calibration import Calibration
 from autotune.domain.outcome import Z90
 from autotune.domain.units import MB, format_bytes, format_seconds
+from autotune.evidence.cases import READ_AS
 from autotune.evidence.explanations import (
     Explanation,
     explanations_of,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
     from autotune.domain.observation import Observation
-    from autotune.evidence.measured_run import Price
+    from autotune.evidence.cases import Price
 
 LARGEST_FACTOR = 2.0  # what efficiency alone can explain, each way
 UNEXPLAINED_LOG_SD = 0.54  # ln 2 / 1.28: the 80 % interval reaches a factor of two at least
@@ -291,11 +292,6 @@ def _gap_warning(
     return Decisive(f"{head}. {could}: {lines}{tail}")
 
 
-# What each kind of reading is compared with. A driver's reading holds the context, which no
-# measurement scales, and the allocator's cache; so does torch's reserved peak.
-_READ_AS = {"allocated": "allocated", "reserved": "reserved", "nvidia-smi": "driver"}
-
-
 def _memory(known: Sequence[Reference], price: Price, learned: _Learned) -> None:
     """Measured bytes scale the memory of the same kind; an out-of-memory that fits is warned of.
 
@@ -309,7 +305,7 @@ def _memory(known: Sequence[Reference], price: Price, learned: _Learned) -> None
             _out_of_memory(reference, price, learned)
         if quantity != "memory_bytes" or reference.elsewhere:
             continue
-        kind = _READ_AS.get(reference.observation.kind or "", "total")
+        kind = READ_AS.get(reference.observation.kind or "unknown", "total")
         ratio = _memory_ratio(reference, price, kind)
         if _plausible(ratio):
             found.append((ratio, MEMORY_LOG_SD if kind == "allocated" else CACHE_LOG_SD))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from autotune.cost.model import Bill
-    from autotune.evidence.measured_run import Price
+    from autotune.evidence.cases import Price
 
 CLOSE = 1.33  # measured within a third of the alternative's prediction: it explains the gap
 SOLVE_STEPS = 24

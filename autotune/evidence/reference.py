@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from autotune.cost.model import Bill
     from autotune.domain.job import Job, Lengths
     from autotune.domain.observation import Observation
-    from autotune.evidence.measured_run import Price
+    from autotune.evidence.cases import Price
 
 DEFAULT_MICRO_BATCH = 8  # transformers' Trainer: per_device_train_batch_size
 DEFAULT_SAVE_STEPS = 500  # transformers' Trainer: save_steps

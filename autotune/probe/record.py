@@ -1,6 +1,6 @@
 """A finished probe: one JSON line, on the disk before anybody hears of it.
 
-A record becomes Observations, which is what evidence, calibration and replay read, or a Measured.
+A record becomes Observations, which is what the bill, the sampler and replay read of it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 from autotune.domain.config import Config
 from autotune.domain.errors import InputError
 from autotune.domain.observation import Observation
-from autotune.domain.outcome import Failed, Infeasible, Measured
 from autotune.probe.outcomes import INFEASIBLE, OK
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.domain.device import Offer
-    from autotune.domain.outcome import ShortOf
+    from autotune.domain.observation import MemoryKind, Quantity
 
 PROBES_FILE = "probes.jsonl"
 UNREAD_SLOWDOWN = 2.0  # of a disturbed probe that does not say by how much: assumption
@@ -104,22 +102,6 @@ class ProbeRecord:
         step = self.result["step"]
         return float(step["data_s"]) / int(step["accumulation"]) * accumulation
 
-    def measured(self, offer: Offer, config: Config) -> Measured | Infeasible | Failed:
-        """The record as the outcome of a candidate."""
-        if self.status == OK:
-            memory = self.result["memory"]
-            return Measured(
-                offer, config, self.step_s(config.gradient_accumulation_steps),
-                float(memory["allocated_bytes"]), float(memory["reserved_bytes"]),
-                f"probe {self.key} on {self.device}, {self.when}",
-            )  # fmt: skip
-        if self.status in INFEASIBLE:
-            available = self.available_bytes
-            short: ShortOf = "ram" if self.status == "oom_host" else "memory"
-            return Infeasible(offer, config, max(self.needed_bytes, available), available,
-                              self.status, short)  # fmt: skip
-        return Failed(offer, config, str(self.result.get("stage", "")), self.status, self.message)
-
     @property
     def needed_bytes(self) -> float:
         """[bytes] the device had in use at the most; 0 when nothing is known."""
@@ -134,48 +116,43 @@ class ProbeRecord:
         return float(limit or memory.get("total_bytes", 0.0))
 
 
-def observations(record: ProbeRecord) -> list[Observation]:
-    """What a probe says, quantity by quantity. Failures other than memory say nothing."""
+def observations(record: ProbeRecord, accumulation: int | None = None) -> list[Observation]:
+    """What a probe says, quantity by quantity. Failures other than memory say nothing.
+
+    accumulation: micro-steps of the optimizer step that is spoken of; None: as it was asked for.
+    """
     facts = {
         "gpu": record.device, "max_length": record.request.get("max_length"),
         "num_layers": record.request.get("num_layers"),
         "versions": record.result.get("versions", {}), "fingerprint": record.fingerprint,
     }  # fmt: skip
-    shared: dict[str, Any] = {
-        "provenance": f"probe on {record.device}, {record.when}",
-        "knobs": dict(record.config), "facts": facts,
-    }  # fmt: skip
+    provenance = f"probe {record.key} on {record.device}, {record.when}"
+
+    def seen(quantity: Quantity, value: float, kind: MemoryKind | None = None) -> Observation:
+        name = f"{record.key}-{quantity}" + (f"-{kind}" if kind else "")
+        return Observation(name, quantity, value, provenance, kind, dict(record.config), facts)
+
     if record.status in INFEASIBLE:
-        return [Observation(id=f"{record.key}-oom", quantity="oom", value=1.0, **shared)]
+        return [seen("oom", 1.0)]
     if record.status != OK:
         return []
-    accumulation = int(record.config["gradient_accumulation_steps"])
-    memory = record.result["memory"]
-    found = [
-        Observation(
-            id=f"{record.key}-step", quantity="step_time_s", value=record.step_s(accumulation),
-            **shared,
-        )
-    ]  # fmt: skip
-    kinds: tuple[tuple[Any, str], ...] = (
-        ("allocated", "allocated_bytes"), ("reserved", "reserved_bytes"),
-        ("nvidia-smi", "driver_bytes"),
-    )  # fmt: skip
-    found += [
-        Observation(
-            id=f"{record.key}-{kind}", quantity="memory_bytes", value=float(memory[name]),
-            kind=kind, **shared,
-        )
-        for kind, name in kinds
-    ]  # fmt: skip
-    save = (record.result.get("checkpoint") or {}).get("save_s")
-    if save:
-        found.append(
-            Observation(
-                id=f"{record.key}-save", quantity="checkpoint_save_s", value=float(save), **shared
-            )
-        )
-    return found
+    result, memory = record.result, record.result["memory"]
+    steps = accumulation or int(record.config["gradient_accumulation_steps"])
+    found = [seen("step_time_s", record.step_s(steps)), seen("data_wait_s", record.data_s(steps))]
+    found += [seen("memory_bytes", float(memory[name]), kind) for kind, name in _READINGS]
+    loaders = [e for e in result.get("loader") or [] if e["workers"] == 0]
+    beside: tuple[tuple[Quantity, Any], ...] = (
+        ("checkpoint_save_s", (result.get("checkpoint") or {}).get("save_s")),
+        ("compile_s", (result.get("compile") or {}).get("extra_s")),
+        ("batch_s", loaders[-1]["batch_s"] if loaders else None),
+    )
+    return found + [seen(quantity, float(value)) for quantity, value in beside if value]
+
+
+_READINGS: tuple[tuple[MemoryKind, str], ...] = (
+    ("allocated", "allocated_bytes"), ("reserved", "reserved_bytes"),
+    ("nvidia-smi", "driver_bytes"),
+)  # fmt: skip
 
 
 def config_of(record: ProbeRecord) -> Config:

@@ -12,15 +12,17 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.config import Config
+from autotune.domain.observation import value_of
 from autotune.domain.outcome import Failed, Infeasible, Measured
-from autotune.probe.record import ProbeRecord, config_of
+from autotune.probe.record import ProbeRecord, config_of, observations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
-    from autotune.evidence.measured_run import MeasuredCase
+    from autotune.domain.observation import Observation
+    from autotune.evidence.cases import MeasuredCase
 
 NOT_RECORDED = "this candidate was never run"
 CLOSED_FORMS = {"checkpoint_every_steps": 1, "save_total_limit": 1}  # no probe depends on them
@@ -118,14 +120,33 @@ class RecordedRunner:
 
 def replay_of_probes(job: Job, offer: Offer, records: Iterable[ProbeRecord]) -> Replay:
     """A replay of a run's probes.jsonl; repeats of a configuration are averaged."""
-    grouped: dict[str, list[ProbeRecord]] = defaultdict(list)
+    grouped: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for record in records:
-        grouped[replay_key(config_of(record))].append(record)
-    outcomes: dict[tuple[str, str], Result] = {}
-    for key, group in grouped.items():
-        found = [record.measured(offer, config_of(record)) for record in group]
-        outcomes[offer.label, key] = _joined(found)
-    return Replay(job, outcomes)
+        config, stage = config_of(record), str(record.result.get("stage", ""))
+        outcome = outcome_of(offer, config, observations(record))
+        failed = Failed(offer, config, stage, record.status, record.message)
+        grouped[offer.label, replay_key(config)].append(outcome or failed)
+    return Replay(job, {key: _joined(found) for key, found in grouped.items()})
+
+
+def outcome_of(
+    offer: Offer, config: Config, seen: Sequence[Observation]
+) -> Measured | Infeasible | None:
+    """What Observations of one run say of its candidate; None where no step was measured.
+
+    Of memory what torch read counts, allocated and reserved; one for the other where it is alone.
+    """
+    if any(each.quantity == "oom" for each in seen):
+        available = offer.device.memory_torch_bytes
+        return Infeasible(offer, config, available, available, "oom")
+    step = next((each for each in seen if each.quantity == "step_time_s"), None)
+    if step is None:
+        return None
+    first = value_of(seen, "memory_bytes") or 0.0
+    return Measured(
+        offer, config, step.value, value_of(seen, "memory_bytes", "allocated") or first,
+        value_of(seen, "memory_bytes", "reserved") or first, step.provenance,
+    )  # fmt: skip
 
 
 def _joined(found: Sequence[Result]) -> Result:
@@ -165,17 +186,7 @@ def replay_of_cases(cases: Sequence[MeasuredCase]) -> Replay:
     """A replay of public rows of one job."""
     grouped: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for case in cases:
-        outcome = _of_case(case)
+        outcome = outcome_of(case.offer, case.config, case.observations)
         if outcome is not None:
             grouped[case.offer.label, replay_key(case.config)].append(outcome)
     return Replay(cases[0].job, {key: _joined(group) for key, group in grouped.items()})
-
-
-def _of_case(case: MeasuredCase) -> Result | None:
-    if case.oom:
-        available = case.offer.device.memory_torch_bytes
-        return Infeasible(case.offer, case.config, case.peak_bytes or available, available, "oom")
-    if case.step_time_s is None:
-        return None
-    peak = case.peak_bytes or 0.0
-    return Measured(case.offer, case.config, case.step_time_s, peak, peak, case.id)

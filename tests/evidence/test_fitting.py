@@ -17,10 +17,10 @@ from autotune.cost.model import CostModel
 from autotune.cost.time.offsets import levels_of
 from autotune.domain.candidates import Candidates
 from autotune.domain.errors import InputError
+from autotune.evidence.cases import measured_once
 from autotune.evidence.fit.least_squares import minimise
 from autotune.evidence.fit.refit import refit_cases
 from autotune.evidence.fit.time import NAMES, SHARES, Fit, MeasuredSteps, fit, measured_steps
-from autotune.evidence.measured_run import measured_once
 from autotune.evidence.record.table import read_cases
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def test_fitting_imports_neither_scipy_nor_torch_nor_optuna() -> None:
     code = (
         "import sys; from autotune.app import calibrate;"
         "from autotune.evidence.fit import time;"
-        "from autotune.evidence.measured_run import measured_once;"
+        "from autotune.evidence.cases import measured_once;"
         "from autotune.evidence.record import table;"
         "cases = measured_once(table.read_cases(calibrate.SHIPPED_ROWS).cases);"
         "time.fit(time.measured_steps(cases));"

@@ -6,20 +6,21 @@ from functools import cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
+import builders as build
 import numpy as np
 import pytest
 
 from autotune.app.validate import SHIPPED_ROWS
 from autotune.cost.constants import PATH
 from autotune.cost.memory.constants import KINDS, Slack, memory_constants
+from autotune.evidence.cases import held_by, once, weighted_quantile
 from autotune.evidence.fit import refit
 from autotune.evidence.fit.memory import MemoryRows, fit_memory, log_cdf, memory_rows
 from autotune.evidence.fit.memory_left_out import MemoryRefit, refit_memory
-from autotune.evidence.measured_run import held_by, once, weighted_quantile
 from autotune.evidence.record.table import read_cases
 
 if TYPE_CHECKING:
-    from autotune.evidence.measured_run import MeasuredCase
+    from autotune.evidence.cases import MeasuredCase
 
 
 pytestmark = pytest.mark.xdist_group("shipped fits")
@@ -67,7 +68,7 @@ def _all_ran_or_failed(limit: float) -> MemoryRows:
     moving = 0.5 * allocated
     failed = allocated + own.context + limit * moving > own.capacity
     outcomes = tuple(
-        replace(c, group=("s", "m", "g", "t"), oom=bool(f), peak_bytes=None, driver_bytes=None)
+        build.observed(c, peaks={}, step_s=1.0, oom=bool(f), group=("s", "m", "g", "t"))
         for c, f in zip(own.cases, failed, strict=True)
     )
     return replace(own, cases=outcomes, allocated=allocated, moving=moving)
@@ -98,8 +99,8 @@ def test_sources_without_failures_teach_no_slack(refitted: MemoryRefit) -> None:
 
 def test_a_left_out_group_teaches_its_own_prediction_nothing(refitted: MemoryRefit) -> None:
     doubled = [
-        replace(c, peak_bytes=2.0 * c.peak_bytes)
-        if c.job.model.family == "phi" and c.peak_bytes
+        build.observed(c, peaks={c.peak.kind: 2.0 * c.peak.value})
+        if c.job.model.family == "phi" and c.peak and c.peak.kind
         else c
         for c in cases()
     ]

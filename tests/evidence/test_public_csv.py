@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from autotune.app.validate import SHIPPED_ROWS
 from autotune.catalog.models.models import find_model
 from autotune.domain.errors import InputError
-from autotune.evidence.measured_run import MeasuredCase, Skipped
+from autotune.evidence.cases import MeasuredCase, Skipped
 from autotune.evidence.record.machine import device_named
 from autotune.evidence.record.row import COLUMNS, Row
-from autotune.evidence.record.table import case_of, read_cases, read_observations
+from autotune.evidence.record.table import case_of, read_cases
 from autotune.evidence.record.training import model_targets
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ def test_a_packed_row_is_full_sequences_and_its_step_follows_from_tokens_per_sec
         "flash_attention_2",
         "full",
     )
-    assert case.peak_bytes == pytest.approx(26.7e9)
+    assert case.peak
+    assert case.peak.value == pytest.approx(26.7e9)
     assert case.job.limits.vram_headroom == 0
 
 
@@ -161,7 +162,7 @@ def test_a_mean_that_counts_padding_is_taken_as_the_padded_length() -> None:
     case = used(packing="no", seq_len="", notes=notes, **rates)
     assert case.job.lengths.mean == 290
     assert case.step_time_s == pytest.approx(8 / 7.18)
-    assert case.peak_bytes is None
+    assert case.peak is None
     assert case.partial == ("memory: length of the longest row not stated",)
 
 
@@ -183,21 +184,20 @@ def test_dropping_long_rows_leaves_a_shorter_mean_than_cutting_them() -> None:
 def test_without_a_mean_samples_per_second_say_nothing_about_time_but_memory_is_kept() -> None:
     case = used(packing="no", tokens_per_s_per_gpu="", samples_per_s="3")
     assert case.step_time_s is None
-    assert case.peak_bytes is not None
+    assert case.peak is not None
     assert case.partial == ("time: mean row length not stated",)
 
 
 def test_memory_of_unknown_kind_is_never_compared() -> None:
     case = used(peak_mem_kind="unknown")
-    assert case.peak_bytes is None
+    assert case.peak is None
     assert case.partial == ("memory: kind of reading not stated",)
 
 
 def test_out_of_memory_rows_are_kept_without_figures() -> None:
     case = used(oom="inferred", tokens_per_s_per_gpu="", peak_mem_gb="")
     assert case.oom
-    assert not case.ran
-    assert case.step_time_s is None
+    assert [seen.quantity for seen in case.observations] == ["oom"]
 
 
 def test_names_that_match_modules_win_over_roles() -> None:
@@ -237,10 +237,10 @@ def test_every_shipped_row_is_used_or_skipped_with_a_reason() -> None:
     assert {item.reason for item in table.skipped if "unknown to the catalogue" in item.reason}
 
 
-def test_observations_keep_every_measured_figure_with_its_source() -> None:
-    found = read_observations(SHIPPED_ROWS)
+def test_what_a_row_measured_is_observations_with_their_source() -> None:
+    found = [seen for case in read_cases(SHIPPED_ROWS).cases for seen in case.observations]
     kinds = {item.quantity for item in found}
-    assert kinds == {"tokens_per_s", "step_time_s", "memory_bytes", "oom"}
+    assert kinds == {"step_time_s", "memory_bytes", "oom"}
     assert all(item.provenance and item.value > 0 for item in found)
     assert len({item.id for item in found}) == len(found)
 

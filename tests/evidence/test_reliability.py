@@ -9,8 +9,8 @@ import pytest
 
 from autotune.cost.memory.constants import memory_constants
 from autotune.cost.spread.fit_claims import Claims
+from autotune.evidence.cases import both_outcomes
 from autotune.evidence.fit.memory_left_out import FitClaim, FitClaims
-from autotune.evidence.measured_run import both_outcomes
 from autotune.evidence.validation.verdicts import EDGES, bin_of, share_interval
 from autotune.report.lists.validation import validation_payload, validation_text
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
+import builders as build
 import pytest
 
 from autotune.app.calibrate import SHIPPED_ROWS
@@ -11,17 +11,17 @@ from autotune.evidence.accuracy import sweeps_of
 from autotune.evidence.record.table import read_cases
 
 if TYPE_CHECKING:
-    from autotune.evidence.measured_run import MeasuredCase
+    from autotune.evidence.cases import MeasuredCase
 
 
 @cache
 def shipped() -> MeasuredCase:
-    return next(case for case in read_cases(SHIPPED_ROWS).cases if case.step_time_s)
+    return next(case for case in read_cases(SHIPPED_ROWS).cases if case.step)
 
 
 def points(*seconds: float, sweep: str = "one") -> list[MeasuredCase]:
     return [
-        replace(shipped(), id=f"{sweep}{i}", sweep_key=sweep, step_time_s=value)
+        build.observed(shipped(), step_s=value, id=f"{sweep}{i}", sweep_key=sweep)
         for i, value in enumerate(seconds)
     ]
 

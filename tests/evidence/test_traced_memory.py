@@ -10,7 +10,7 @@ from autotune.app.validate import SHIPPED_ROWS, run_validation
 from autotune.cost.model import CostModel
 from autotune.domain.errors import InputError
 from autotune.evidence.accuracy import Prediction, predict
-from autotune.evidence.measured_run import once
+from autotune.evidence.cases import once
 from autotune.evidence.record.table import read_cases
 from autotune.evidence.validation.traced_memory import (
     EXPERTS,
@@ -22,7 +22,7 @@ from autotune.evidence.validation.traced_memory import (
 from autotune.trace.client import TraceFailed
 
 if TYPE_CHECKING:
-    from autotune.evidence.measured_run import MeasuredCase
+    from autotune.evidence.cases import MeasuredCase
 
 
 @cache

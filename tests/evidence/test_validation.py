@@ -1,16 +1,16 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import builders as build
 import numpy as np
 import pytest
 
 from autotune.app.validate import SHIPPED_ROWS
 from autotune.cost.columns import Table
-from autotune.evidence.measured_run import MeasuredCase, Skipped, weighted_quantile
+from autotune.evidence.cases import MeasuredCase, Skipped, weighted_quantile
 from autotune.evidence.record.table import read_cases
 from autotune.evidence.validation.validate import validate
 
@@ -24,12 +24,12 @@ GB = 1e9
 @cache
 def shipped() -> MeasuredCase:
     cases = read_cases(SHIPPED_ROWS).cases
-    return next(c for c in cases if c.ran and c.config.micro_batch_size == 4)
+    return next(c for c in cases if c.step and c.peak and c.config.micro_batch_size == 4)
 
 
 def case(name: str, **changes: Any) -> MeasuredCase:
-    fresh = {"id": name, "replicate_key": name, "driver_bytes": None, **changes}
-    return replace(shipped(), **fresh)
+    fresh = {"id": name, "replicate_key": name, "peaks": {"allocated": 20 * GB}, **changes}
+    return build.observed(shipped(), **fresh)
 
 
 def price(job: Job, candidates: Candidates) -> Any:
@@ -73,10 +73,10 @@ def group(name: str) -> tuple[str, str, str, str]:
 
 def test_each_kind_of_memory_is_compared_with_its_own_prediction() -> None:
     cases = [
-        case("a", peak_bytes=20 * GB, peak_kind="allocated"),
-        case("b", peak_bytes=30 * GB, peak_kind="reserved"),
-        case("c", peak_bytes=40 * GB, peak_kind="nvidia-smi"),
-        case("d", peak_bytes=20 * GB, peak_kind="allocated", driver_bytes=20 * GB),
+        case("a", peaks={"allocated": 20 * GB}),
+        case("b", peaks={"reserved": 30 * GB}),
+        case("c", peaks={"nvidia-smi": 40 * GB}),
+        case("d", peaks={"allocated": 20 * GB, "nvidia-smi": 20 * GB}),
     ]
     found = validate(cases, [], price)
     assert found.memory.n == 4
@@ -87,8 +87,8 @@ def test_each_kind_of_memory_is_compared_with_its_own_prediction() -> None:
 
 
 def test_every_group_weighs_the_same_whatever_its_rows() -> None:
-    many = [case(f"m{i}", group=group("many"), step_time_s=10.0) for i in range(9)]
-    few = [case("f", group=group("few"), step_time_s=5.0)]
+    many = [case(f"m{i}", group=group("many"), step_s=10.0) for i in range(9)]
+    few = [case("f", group=group("few"), step_s=5.0)]
     found = validate([*many, *few], [], price)
     assert found.time.n == 10
     assert found.time.mape == pytest.approx(0.5)
@@ -96,8 +96,8 @@ def test_every_group_weighs_the_same_whatever_its_rows() -> None:
 
 
 def test_replicates_count_once_by_the_newest() -> None:
-    old = case("old", replicate_key="same", step_time_s=2.0, older=True)
-    new = case("new", replicate_key="same", step_time_s=10.0)
+    old = case("old", replicate_key="same", step_s=2.0, older=True)
+    new = case("new", replicate_key="same", step_s=10.0)
     for order in ([old, new], [new, old]):
         found = validate(order, [], price)
         assert found.used == 2
@@ -106,14 +106,14 @@ def test_replicates_count_once_by_the_newest() -> None:
 
 
 def test_bias_says_whether_the_model_says_too_much() -> None:
-    found = validate([case("a", step_time_s=8.0)], [], price)
+    found = validate([case("a", step_s=8.0)], [], price)
     assert found.time.bias == pytest.approx(0.25)
     assert found.time.median_ape == pytest.approx(0.25)
 
 
 def test_coverage_is_the_share_inside_the_predicted_interval() -> None:
-    inside = case("in", group=group("x"), step_time_s=10.0 * np.exp(0.25))
-    outside = case("out", group=group("y"), step_time_s=10.0 * np.exp(0.27))
+    inside = case("in", group=group("x"), step_s=10.0 * np.exp(0.25))
+    outside = case("out", group=group("y"), step_s=10.0 * np.exp(0.27))
     found = validate([inside, outside], [], price)
     assert found.coverage["p10_p90"] == pytest.approx(0.5)
 
@@ -131,10 +131,9 @@ def test_false_fits_and_false_alarms_are_counted_and_listed() -> None:
     base = case("base")
     big = base.config.with_knobs(micro_batch_size=8, gradient_accumulation_steps=1)
     risky = base.config.with_knobs(micro_batch_size=2, gradient_accumulation_steps=4)
-    none = {"oom": True, "step_time_s": None, "peak_bytes": None}
     cases = [
-        case("missed", **none),
-        case("caught", config=big, **none),
+        case("missed", oom=True),
+        case("caught", config=big, oom=True),
         case("fine"),
         case("alarm", config=big),
         case("risky", config=risky),

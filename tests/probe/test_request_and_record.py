@@ -108,11 +108,14 @@ def test_a_probe_becomes_observations_of_each_quantity(good: ProbeRecord) -> Non
 
 
 def test_an_outcome_follows_from_the_status(
-    good: ProbeRecord, offer: Offer, config: Config
+    good: ProbeRecord, job: Job, offer: Offer, config: Config
 ) -> None:
-    assert isinstance(good.measured(offer, config), Measured)
-    assert isinstance(replace(good, status="oom_device").measured(offer, config), Infeasible)
-    assert isinstance(replace(good, status="timeout").measured(offer, config), Failed)
+    def outcome(status: str) -> object:
+        return replay_of_probes(job, offer, [replace(good, status=status)]).measure(offer, config)
+
+    assert isinstance(outcome("ok"), Measured)
+    assert isinstance(outcome("oom_device"), Infeasible)
+    assert isinstance(outcome("timeout"), Failed)
     assert observations(replace(good, status="oom_device"))[0].quantity == "oom"
     assert observations(replace(good, status="crash")) == []
 

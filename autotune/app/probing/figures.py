@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from autotune.app.probing.plan import depths_of
 from autotune.app.probing.repeats import believed_of
 from autotune.domain.answer.limits import odds
+from autotune.domain.observation import value_of
+from autotune.probe.record import observations
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
@@ -54,21 +56,14 @@ def late(job: Job, row: Estimated) -> dict[str, float]:
 
 
 def parts_of(record: ProbeRecord, row: Estimated) -> dict[str, float]:
-    """The measured parts by the names that samplers know."""
-    found = {
-        "compute": max(row.step_time_s - record.data_s(row.config.gradient_accumulation_steps),
-                       1e-9),
-        "memory": row.memory_bytes.total,
-    }  # fmt: skip
+    """The measured parts by the names that samplers know. row: the bill with what was measured."""
+    seen = observations(record, row.config.gradient_accumulation_steps)
+    wait_s = value_of(seen, "data_wait_s") or 0.0
+    found = {"compute": max(row.step_time_s - wait_s, 1e-9), "memory": row.memory_bytes.total}
     if row.config.compile != "off":
         found["compile"] = row.time_s.compile
-    for entry in record.result.get("loader") or []:
-        if entry["workers"] == 0:
-            found["data"] = float(entry["batch_s"])
-    save_s = (record.result.get("checkpoint") or {}).get("save_s")
-    if save_s:
-        found["save"] = float(save_s)
-    return found
+    measured = {"data": value_of(seen, "batch_s"), "save": value_of(seen, "checkpoint_save_s")}
+    return found | {part: value for part, value in measured.items() if value is not None}
 
 
 def noise_of(record: ProbeRecord) -> dict[str, float]:

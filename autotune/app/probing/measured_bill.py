@@ -12,7 +12,7 @@ import numpy as np
 from autotune.cost.memory.constants import memory_constants
 from autotune.cost.spread.fit_claims import surest
 from autotune.cost.time import checkpoint
-from autotune.domain.observation import BETWEEN_RUNS_SD
+from autotune.domain.observation import BETWEEN_RUNS_SD, value_of
 from autotune.domain.outcome import (
     FEASIBLE_PROBABILITY,
     Z90,
@@ -22,9 +22,13 @@ from autotune.domain.outcome import (
     TimeParts,
     bound_of,
 )
+from autotune.probe.record import observations
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autotune.domain.job import Job
+    from autotune.domain.observation import Observation
     from autotune.domain.outcome import Estimated
     from autotune.probe.memo import Memo
     from autotune.probe.record import ProbeRecord
@@ -55,8 +59,9 @@ def measured_row(job: Job, predicted: Estimated, record: ProbeRecord, memo: Memo
     checkpoint interval is worked out again from the measured step and save.
     """
     config, offer = predicted.config, predicted.offer
-    step_s = record.step_s(config.gradient_accumulation_steps)
-    wait_s = min(record.data_s(config.gradient_accumulation_steps), step_s)
+    seen = observations(record, config.gradient_accumulation_steps)
+    step_s = value_of(seen, "step_time_s") or predicted.step_time_s
+    wait_s = min(value_of(seen, "data_wait_s") or 0.0, step_s)
     steps = predicted.steps
     save_s = memo.part("checkpoint", "checkpoint", config, offer)
     modelled_save = predicted.time_s.checkpoint / max(predicted.checkpoints, 1)
@@ -65,7 +70,7 @@ def measured_row(job: Job, predicted: Estimated, record: ProbeRecord, memo: Memo
         interval = _interval(job, predicted, step_s, modelled_save if save_s is None else save_s)
     checkpoints = math.ceil(steps / interval) if steps else 0
     each = modelled_save if save_s is None else save_s
-    startup = float((record.result.get("compile") or {}).get("extra_s", 0.0))
+    startup = value_of(seen, "compile_s") or 0.0
     old = predicted.time_s
     train = steps * (step_s - wait_s)
     parts = TimeParts(
@@ -92,10 +97,10 @@ def measured_row(job: Job, predicted: Estimated, record: ProbeRecord, memo: Memo
         mfu=predicted.mfu * predicted.step_time_s / step_s if steps else 0.0,
         memory_bytes=memory,
         **_verdict(predicted, memory.total),
-        reserved_bytes=float(record.result["memory"]["reserved_bytes"]),
+        reserved_bytes=value_of(seen, "memory_bytes", "reserved") or 0.0,
         checkpoints=checkpoints,
         caution=1.0,
-        measured=_measured(predicted, record),
+        measured=_measured(predicted, record, seen),
     )  # fmt: skip
 
 
@@ -189,14 +194,12 @@ def as_measured(row: Estimated, measured: Estimated) -> Estimated:
     )  # fmt: skip
 
 
-def _measured(predicted: Estimated, record: ProbeRecord) -> Measured:
-    memory = record.result["memory"]
+def _measured(predicted: Estimated, record: ProbeRecord, seen: Sequence[Observation]) -> Measured:
     return Measured(
-        predicted.offer, predicted.config,
-        record.step_s(predicted.config.gradient_accumulation_steps),
-        float(memory["allocated_bytes"]), float(memory["reserved_bytes"]),
-        f"probe {record.key} on {record.device}, {record.when}", predicted.step_time_s,
-        tuple(record.disturbed),
+        predicted.offer, predicted.config, value_of(seen, "step_time_s") or 0.0,
+        value_of(seen, "memory_bytes", "allocated") or 0.0,
+        value_of(seen, "memory_bytes", "reserved") or 0.0,
+        seen[0].provenance, predicted.step_time_s, tuple(record.disturbed),
     )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from autotune.cost.model import Bill
-    from autotune.evidence.measured_run import Price
+    from autotune.evidence.cases import Price
 
 AS_STATED = "as stated"
 OTHER_CONFIG = "other config"

@@ -42,21 +42,21 @@ from autotune.cost.memory.constants import (
     Slack,
 )
 from autotune.domain.candidates import Candidates
-from autotune.evidence.fit.least_squares import minimise
-from autotune.evidence.measured_run import (
+from autotune.evidence.cases import (
     both_outcomes,
     equal_weights,
     held_by,
     left_out_key,
     weighted_quantile,
 )
+from autotune.evidence.fit.least_squares import minimise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from autotune.cost.columns import Columns, FloatArray, Outputs, Table
     from autotune.domain.job import Job
-    from autotune.evidence.measured_run import LeftOutGroup, MeasuredCase
+    from autotune.evidence.cases import LeftOutGroup, MeasuredCase
 
 
 NEUTRAL = MemoryConstants(
@@ -157,7 +157,7 @@ class MemoryFit:
 
 def measured(rows: MemoryRows) -> FloatArray:
     """[n, bytes] allocated peaks that torch read; NaN where it did not."""
-    read = [c.peak_bytes if c.peak_kind == "allocated" and not c.oom else None for c in rows.cases]
+    read = [case.peak_bytes("allocated") for case in rows.cases]
     return np.asarray([math.nan if value is None else value for value in read])
 
 
@@ -180,7 +180,7 @@ def fit_memory(rows: MemoryRows) -> MemoryFit:
         reserved=dict.fromkeys(RESERVED_KINDS, WITHIN_SD),
     )
     teaching = both_outcomes(rows.cases)
-    failures = sum(bool(c.oom) and c.group[0] in teaching for c in rows.cases)
+    failures = sum(c.oom and c.group[0] in teaching for c in rows.cases)
     outcomes = sum(c.group[0] in teaching for c in rows.cases)
     return MemoryFit(constants, outcomes, failures)
 
@@ -250,11 +250,9 @@ def _cached(rows: MemoryRows) -> dict[str, float]:
 
 def _held(case: MeasuredCase, context: float) -> float:
     """[bytes] what the allocator held: its own peak, else the driver's reading less the context."""
-    if case.oom:
-        return math.nan
-    if case.peak_kind == "reserved" and case.peak_bytes is not None:
-        return case.peak_bytes
-    driver = case.peak_bytes if case.peak_kind == "nvidia-smi" else case.driver_bytes
+    reserved, driver = case.peak_bytes("reserved"), case.peak_bytes("nvidia-smi")
+    if reserved is not None:
+        return reserved
     return math.nan if driver is None else driver - context
 
 
@@ -281,7 +279,7 @@ class _Problem:
         return cls(
             rows=rows,
             read=measured(rows),
-            failed=np.asarray([bool(c.oom) for c in rows.cases], np.bool_),
+            failed=np.asarray([c.oom for c in rows.cases], np.bool_),
             several=np.asarray([c.offer.count > 1 for c in rows.cases], np.bool_),
             own=np.asarray([_own_code(c) for c in rows.cases], np.bool_),
             spread=np.maximum(sizes[rows.kind.astype(int)], rows.unseen_sd),
@@ -343,7 +341,7 @@ def _weights(rows: MemoryRows) -> FloatArray:
     """[n] weights under which runs of one group that take the same memory count once."""
     need = np.round(np.log(rows.allocated / rows.capacity), 2)
     keys = [
-        (left_out_key(case), case.offer.count > 1, bool(case.oom), float(own))
+        (left_out_key(case), case.offer.count > 1, case.oom, float(own))
         for case, own in zip(rows.cases, need, strict=True)
     ]
     sizes = Counter(keys)

@@ -23,6 +23,14 @@ from autotune.cost.memory.constants import RESERVED_KINDS
 from autotune.cost.spread.fit_claims import CLAIM_KINDS, CROWDED, ROOMY, Claims
 from autotune.domain.outcome import FEASIBLE_PROBABILITY
 from autotune.evidence.accuracy import OUTPUTS
+from autotune.evidence.cases import (
+    READ_AS,
+    both_outcomes,
+    equal_weights,
+    held_by,
+    left_out_key,
+    once,
+)
 from autotune.evidence.fit.memory import (
     SMALLEST,
     WITHIN_SD,
@@ -32,7 +40,6 @@ from autotune.evidence.fit.memory import (
     memory_rows,
     with_spreads,
 )
-from autotune.evidence.measured_run import both_outcomes, equal_weights, held_by, left_out_key, once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -40,14 +47,13 @@ if TYPE_CHECKING:
     from autotune.cost.columns import Columns, FloatArray, Outputs
     from autotune.cost.memory.constants import MemoryConstants
     from autotune.domain.job import Job
-    from autotune.evidence.measured_run import LeftOutGroup, MeasuredCase
+    from autotune.evidence.cases import LeftOutGroup, MeasuredCase
 
     Predicted = dict[str, dict[str, float]]  # case id -> output of the memory component -> value
 
 # Priors where no reading of a kind is left: of what the allocator caches, relative to its peak.
 RESERVED_PRIOR = {"emptied": 0.05, "ragged": 0.20, "even": 0.10}
 RESERVED_WORTH = 1.0  # [groups] that the prior weighs
-_READINGS = {"reserved": "reserved", "nvidia-smi": "driver"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +89,7 @@ def refit_memory(cases: Sequence[MeasuredCase]) -> MemoryRefit:
         _bound(own, left_out, said.without(group))
     sources: dict[str, int] = {}
     for case in rows.cases:
-        if case.oom or case.peak_bytes is not None or case.job.software.own_model:
+        if case.oom or case.peak or case.job.software.own_model:
             sources[case.group[0]] = sources.get(case.group[0], 0) + 1
     whole = with_spreads(fit_memory(rows), shown.own_model(None), shown.reserved(None))
     whole = replace(whole, constants=replace(whole.constants, claims=said.without(None)))
@@ -173,18 +179,16 @@ class _Shown:
 
 
 def _readings(case: MeasuredCase, own: dict[str, float]) -> Iterable[_Reading]:
-    if case.oom:
-        return
     group = left_out_key(case)
-    if case.peak_kind == "allocated" and case.peak_bytes and case.job.software.own_model:
-        error = abs(float(np.log(own["allocated"] / case.peak_bytes)))
-        yield _Reading(group, error, own["offset_sd"], own["live_share"], "own_model")
-    values = [(case.peak_kind, case.peak_bytes), ("nvidia-smi", case.driver_bytes)]
-    for kind, actual in values:
-        if kind in _READINGS and actual:
-            error = abs(float(np.log(own[_READINGS[kind]] / actual)))
+    for seen in case.observations:
+        if seen.kind is None:
+            continue
+        error = abs(float(np.log(own[READ_AS[seen.kind]] / seen.value)))
+        if seen.kind != "allocated":
             name = RESERVED_KINDS[int(own["reserved_kind"])]
             yield _Reading(group, error, own["log_sd"], 1.0, name)
+        elif case.job.software.own_model:
+            yield _Reading(group, error, own["offset_sd"], own["live_share"], "own_model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +229,7 @@ def fit_claims(
             FitClaim(
                 left_out_key(case),
                 CROWDED if own["crowded"] else ROOMY,
-                bool(case.oom),
+                case.oom,
                 case.group[0] in sources,
             )
             for case in cases

@@ -20,10 +20,10 @@ from autotune.cost.constants import Constants, Spreads
 from autotune.domain.errors import InputError
 from autotune.domain.outcome import Z90
 from autotune.evidence.accuracy import Accuracy, Residual, accuracy_of
+from autotune.evidence.cases import measured_once
 from autotune.evidence.fit.least_squares import minimise
 from autotune.evidence.fit.memory_left_out import MemoryRefit, refit_memory
 from autotune.evidence.fit.time import Fit, LeftOut, fit, leave_groups_out, measured_steps
-from autotune.evidence.measured_run import measured_once
 from autotune.evidence.record.table import read_cases
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
     from autotune.cost.constants import Offset
     from autotune.evidence.accuracy import Scope
+    from autotune.evidence.cases import MeasuredCase
     from autotune.evidence.fit.memory_left_out import MemoryRefit
     from autotune.evidence.fit.time import LeftOut, MeasuredSteps
-    from autotune.evidence.measured_run import MeasuredCase
 
 LEAST_STEPS = 8  # rows of a method and base for which "highest observed" means something
 
@@ -91,12 +91,13 @@ def refit_cases(cases: Sequence[MeasuredCase], digest: str, name: str = "the tab
 
 def residuals_of(left_out: LeftOut, spreads: Spreads) -> list[Residual]:
     """Every measured step beside the prediction of a fit that has not seen its group."""
-    steps, log_sd = left_out.steps, left_out.log_sd(spreads)
+    log_sd = left_out.log_sd(spreads)
     return [
-        Residual(case, "time", float(predicted), float(actual), float(sd))
-        for case, predicted, actual, sd in zip(
-            steps.cases, left_out.predicted_s, steps.seconds, log_sd, strict=True
+        Residual(case, case.step, float(predicted), float(sd))
+        for case, predicted, sd in zip(
+            left_out.steps.cases, left_out.predicted_s, log_sd, strict=True
         )
+        if case.step
     ]
 
 

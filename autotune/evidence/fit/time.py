@@ -37,8 +37,8 @@ from autotune.cost.time.offsets import levels_of
 from autotune.cost.time.optimizer import OptimizerTerms, optimizer_terms
 from autotune.cost.time.step_terms import StepTerms, step_terms
 from autotune.domain.candidates import Candidates
+from autotune.evidence.cases import left_out_key
 from autotune.evidence.fit.least_squares import minimise
-from autotune.evidence.measured_run import left_out_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from autotune.cost.columns import Columns, FloatArray, Outputs
     from autotune.cost.time.collectives import Communication
     from autotune.domain.job import Job
-    from autotune.evidence.measured_run import LeftOutGroup, MeasuredCase
+    from autotune.evidence.cases import LeftOutGroup, MeasuredCase
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,7 @@ from autotune.domain.config import Config
 from autotune.domain.device import Device, Offer
 from autotune.domain.errors import InputError
 from autotune.domain.job import Job, Limits
-from autotune.evidence.measured_run import Refused
+from autotune.evidence.cases import Refused
 from autotune.evidence.record.machine import LITGPT, device_named, sharding_of, software_of
 from autotune.evidence.record.training import (
     lengths_of,

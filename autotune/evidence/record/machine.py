@@ -13,7 +13,7 @@ from autotune.catalog.devices import find_device
 from autotune.domain.errors import InputError
 from autotune.domain.software import Software
 from autotune.domain.units import GIB
-from autotune.evidence.measured_run import Refused
+from autotune.evidence.cases import Refused
 
 if TYPE_CHECKING:
     from autotune.domain.device import Device

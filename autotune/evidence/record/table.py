@@ -1,4 +1,4 @@
-"""Reading a public table of measurements: as Observations, and as cases to predict.
+"""Reading a public table of measurements: each row as a case, a run with its Observations.
 
 Every row becomes a `MeasuredCase` or a `Skipped` with its reason; an odd row never stops the rest.
 
@@ -14,22 +14,22 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.models import find_model
 from autotune.domain.observation import Observation
 from autotune.domain.units import GB, MIB
-from autotune.evidence.measured_run import MeasuredCase, Refused, Skipped
+from autotune.evidence.cases import MeasuredCase, Refused, Skipped
 from autotune.evidence.record.described import Described, describe
 from autotune.evidence.record.row import is_oom, read_table, refusal_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from autotune.domain.job import Job
     from autotune.domain.model import Model
-    from autotune.domain.observation import MemoryKind, Quantity
+    from autotune.domain.observation import MemoryKind
     from autotune.evidence.record.row import Row
 
 DRIVER_READING = r"nvidia-smi used \(mean over GPUs\) (\d+) MiB"
@@ -37,13 +37,9 @@ _KINDS: dict[str, MemoryKind] = {
     "allocated": "allocated", "reserved": "reserved", "nvidia-smi": "nvidia-smi",
     "active (torch)": "allocated", "active": "allocated",
 }  # fmt: skip
-_QUANTITIES: tuple[tuple[str, Quantity, float], ...] = (
-    ("tokens_per_s_per_gpu", "tokens_per_s", 1.0),
-    ("step_time_s", "step_time_s", 1.0),
-    ("peak_mem_gb", "memory_bytes", float(GB)),
-)
 NOTHING_TO_COMPARE = "nothing measured that can be compared"
 LONGEST_NOT_STATED = "length of the longest row not stated"
+_SOURCE = ("source_repo", "source_path", "source_commit_or_date")
 _OLDER = "older s"  # "older software snapshot", "older snapshot"
 
 
@@ -58,42 +54,6 @@ class Table:
     def rows(self) -> int:
         """Rows of the file."""
         return len(self.cases) + len(self.skipped)
-
-
-def read_observations(path: Path) -> tuple[Observation, ...]:
-    """Every measured figure of the table, whether or not the cost model covers its run."""
-    return tuple(found for row in read_table(path) for found in _observations(row))
-
-
-def _observations(row: Row) -> Iterable[Observation]:
-    facts: dict[str, object] = {
-        k: v for k, v in row.cells.items() if v and k not in {"id", "notes"}
-    }
-    source = " ".join(
-        row.text(c) for c in ("source_repo", "source_path", "source_commit_or_date")
-    ).strip()
-    knobs: dict[str, object] = {}
-    for column, knob in (
-        ("micro_batch", "micro_batch_size"),
-        ("grad_accum", "gradient_accumulation_steps"),
-    ):
-        count = row.count(column)
-        if count is not None:
-            knobs[knob] = count
-    for column, quantity, scale in _QUANTITIES:
-        value = row.number(column)
-        if value is not None:
-            kind = memory_kind(row) if quantity == "memory_bytes" else None
-            yield Observation(
-                f"{row.id}/{quantity}", quantity, value * scale, source, kind, knobs, facts
-            )
-    if is_oom(row):
-        yield Observation(f"{row.id}/oom", "oom", 1.0, source, None, knobs, facts)
-
-
-def memory_kind(row: Row) -> MemoryKind:
-    """What a memory reading counts: never mixed with another kind."""
-    return _KINDS.get(row.word("peak_mem_kind"), "unknown")
 
 
 def read_cases(path: Path, find_model: Callable[[str], Model] = find_model) -> Table:
@@ -126,15 +86,10 @@ def case_of(row: Row, find_model: Callable[[str], Model]) -> MeasuredCase | Skip
 
 
 def _measured(row: Row, described: Described) -> MeasuredCase:
-    oom = is_oom(row)
     partial: list[str] = []
-    step_time = None if oom else _step_time(row, described, partial)
-    peak, kind, driver = (None, None, None) if oom else _peak(row, described, partial)
-    if not oom and step_time is None and peak is None and driver is None:
+    seen = tuple(_observations(row, described, partial))
+    if not seen:
         raise Refused(partial[0] if partial else NOTHING_TO_COMPARE)
-    if oom and not described.longest_known:
-        raise Refused(LONGEST_NOT_STATED)
-    tokens = row.number("tokens_per_s_per_gpu")
     return MeasuredCase(
         id=row.id,
         group=(
@@ -146,19 +101,39 @@ def _measured(row: Row, described: Described) -> MeasuredCase:
         job=described.job,
         offer=described.offer,
         config=described.config,
-        tokens_per_s_per_gpu=tokens if step_time is not None else None,
-        step_time_s=step_time,
-        peak_bytes=peak,
-        peak_kind=kind,
-        oom=oom if oom or step_time is not None or peak is not None else None,
+        observations=seen,
         replicate_key=replicate_key(row),
         sweep_key=sweep_key(row),
-        driver_bytes=driver,
         longest_known=described.longest_known,
         older=_OLDER in row.notes,
         assumed=described.assumed,
         partial=tuple(partial),
     )
+
+
+def _observations(row: Row, described: Described, partial: list[str]) -> Iterator[Observation]:
+    """What the row measured that can be compared; what cannot goes to `partial`, with its reason.
+
+    Raises Refused for a run out of memory whose longest row is not known.
+    """
+    knobs = ("micro_batch_size", "gradient_accumulation_steps")
+    shared: dict[str, Any] = {
+        "provenance": " ".join(row.text(column) for column in _SOURCE).strip(),
+        "knobs": {name: getattr(described.config, name) for name in knobs},
+        "facts": {k: v for k, v in row.cells.items() if v and k not in {"id", "notes"}},
+    }
+    if is_oom(row):
+        if not described.longest_known:
+            raise Refused(LONGEST_NOT_STATED)
+        yield Observation(f"{row.id}/oom", "oom", 1.0, **shared)
+        return
+    step_s = _step_time(row, described, partial)
+    if step_s is not None:
+        yield Observation(f"{row.id}/step_time_s", "step_time_s", step_s, **shared)
+    for kind, size in _peaks(row, described, partial):
+        yield Observation(
+            f"{row.id}/memory_bytes, {kind}", "memory_bytes", size, kind=kind, **shared
+        )
 
 
 _IDENTITY = (
@@ -216,27 +191,33 @@ def _step_time(row: Row, described: Described, partial: list[str]) -> float | No
     return None
 
 
-def _peak(
+def _peaks(
     row: Row, described: Described, partial: list[str]
-) -> tuple[float | None, MemoryKind | None, float | None]:
-    """[bytes] peak and its kind, and the driver's reading where the notes give one beside it."""
+) -> Iterator[tuple[MemoryKind, float]]:
+    """[bytes] peaks by kind: the table's own, and the driver's where the notes give one beside it.
+
+    A reading is never mixed with one of another kind.
+    """
     peak = row.number("peak_mem_gb")
     if peak is None:
-        return None, None, None
-    kind = memory_kind(row)
+        return
+    kind = _KINDS.get(row.word("peak_mem_kind"))
     if not described.longest_known:
         partial.append(f"memory: {LONGEST_NOT_STATED}")
-        return None, None, None
-    if kind == "unknown":
+        return
+    if kind is None:
         partial.append("memory: kind of reading not stated")
-        return None, None, None
-    reading = re.search(DRIVER_READING, row.notes)
-    driver = float(reading[1]) * MIB if reading and kind != "nvidia-smi" else None
+        return
     card = described.offer.device.memory_driver_bytes
     if peak * GB > card:
         partial.append("memory: more than the GPU has")
-        return None, None, None
-    if driver is not None and not peak * GB <= driver <= card:
+        return
+    yield kind, peak * GB
+    reading = re.search(DRIVER_READING, row.notes)
+    if not reading or kind == "nvidia-smi":
+        return
+    driver = float(reading[1]) * MIB
+    if peak * GB <= driver <= card:
+        yield "nvidia-smi", driver
+    else:
         partial.append("memory: the driver's reading contradicts the peak")
-        driver = None
-    return peak * GB, kind, driver

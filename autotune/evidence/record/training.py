@@ -13,7 +13,7 @@ import numpy as np
 
 from autotune.cost.parameters import lora_parameters
 from autotune.domain.job import Lengths, Method
-from autotune.evidence.measured_run import Refused
+from autotune.evidence.cases import Refused
 
 if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray

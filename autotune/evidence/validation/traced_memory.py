@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autotune.evidence.accuracy import Prediction
-    from autotune.evidence.measured_run import MeasuredCase
+    from autotune.evidence.cases import MeasuredCase
     from autotune.trace.client import Traced, TraceFailed
 
     Trace = Callable[[MeasuredCase], Traced | TraceFailed]

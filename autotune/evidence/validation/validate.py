@@ -17,7 +17,7 @@ import numpy as np
 from autotune.cost.memory.constants import memory_constants
 from autotune.domain.outcome import Z90
 from autotune.evidence.accuracy import ALL_ROWS, accuracy_of, predict, residuals
-from autotune.evidence.measured_run import weighted_quantile
+from autotune.evidence.cases import weighted_quantile
 from autotune.evidence.validation.verdicts import OomCounts, reliability, verdicts
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from autotune.cost.spread.fit_claims import Claims
     from autotune.evidence.accuracy import Prediction, Residual, Scope, Sweeps
-    from autotune.evidence.measured_run import MeasuredCase, Price, Skipped
+    from autotune.evidence.cases import MeasuredCase, Price, Skipped
     from autotune.evidence.validation.verdicts import ReliabilityBin
 
 SHIPPED = "shipped calibration, no refit"
@@ -114,7 +114,7 @@ def validate(
     if memory_of is not None:
         predictions = memory_of(predictions)
     counted = _once(residuals(cases, predictions), lambda r: (r.case.replicate_key, r.kind))
-    memory = [r for r in counted if r.kind == r.case.peak_kind]
+    memory = [r for r in counted if r.case.peak and r.kind == r.case.peak.kind]
     time = [r for r in counted if r.kind == "time"] if steps is None else list(steps)
     accuracy = accuracy_of(time)
     kinds = ("allocated", "reserved", "nvidia-smi")

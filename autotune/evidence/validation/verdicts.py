@@ -19,13 +19,13 @@ import numpy as np
 
 from autotune.domain.outcome import Z90
 from autotune.domain.units import format_bytes
-from autotune.evidence.measured_run import both_outcomes, once
+from autotune.evidence.cases import both_outcomes, once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autotune.evidence.accuracy import Prediction
-    from autotune.evidence.measured_run import MeasuredCase
+    from autotune.evidence.cases import MeasuredCase
 
 
 Verdict = Literal["false_fit", "false_oom", "at_risk"]
@@ -122,7 +122,6 @@ def _explained(
     kept: Sequence[MeasuredCase],
 ) -> WrongVerdict:
     own = predictions[case.id]
-    read = case.peak_bytes if case.peak_kind == "allocated" else None
     reasons = [
         _formula(case, own),
         _other_outcome(case, predictions, kept),
@@ -136,20 +135,21 @@ def _explained(
         fits_probability=own.fits_probability,
         required_bytes=own.memory["total"],
         available_bytes=own.usable_bytes,
-        measured_bytes=read,
+        measured_bytes=case.peak_bytes("allocated"),
         believed=believed or _margin(case, own),
     )
 
 
 def _formula(case: MeasuredCase, own: Prediction) -> str:
     """Whether the formula was off where torch read the peak."""
-    if case.peak_kind != "allocated" or not case.peak_bytes:
+    torch_read = case.peak_bytes("allocated")
+    if torch_read is None:
         return ""
-    ratio = own.memory["allocated"] / case.peak_bytes - 1.0
+    ratio = own.memory["allocated"] / torch_read - 1.0
     if abs(ratio) <= CLOSE:
         return ""
     word = "too much" if ratio > 0 else "too little"
-    read = format_bytes(case.peak_bytes)
+    read = format_bytes(torch_read)
     return f"predicted {100 * abs(ratio):.1f} % {word} (torch read {read} allocated)"
 
 
@@ -161,7 +161,7 @@ def _other_outcome(
     same = [
         other.id
         for other in kept
-        if bool(other.oom) != bool(case.oom)
+        if other.oom != case.oom
         and other.group[0] == case.group[0]
         and other.offer == case.offer
         and abs(predictions[other.id].memory["total"] / need - 1.0) <= SAME_NEED
@@ -174,11 +174,11 @@ def _other_outcome(
 
 
 def _full_card(case: MeasuredCase, own: Prediction) -> str:
-    driver = case.peak_bytes if case.peak_kind == "nvidia-smi" else case.driver_bytes
-    held = case.peak_bytes if case.peak_kind == "reserved" else driver
+    reserved = case.peak_bytes("reserved")
+    held = case.peak_bytes("nvidia-smi") if reserved is None else reserved
     if not held or held < FULL * own.usable_bytes:
         return ""
-    what = "torch held" if case.peak_kind == "reserved" else "the driver read"
+    what = "the driver read" if reserved is None else "torch held"
     room = format_bytes(own.usable_bytes)
     return f"a full card that gave cached segments back: {what} {format_bytes(held)} of {room}"
 
@@ -187,7 +187,7 @@ def _own_code(case: MeasuredCase) -> str:
     software = case.job.software
     if not software.own_model:
         return ""
-    if case.peak_bytes is None:
+    if case.peak is None:
         return (
             f"{software.stack} has model code of its own and its table no memory: that its runs "
             "finished is all that bounds them"

@@ -18,6 +18,7 @@ import numpy as np
 from autotune.cost.model import Bill
 from autotune.domain.candidates import Candidates
 from autotune.domain.job import Job
+from autotune.domain.observation import value_of
 from autotune.domain.outcome import Z90
 
 if TYPE_CHECKING:
@@ -26,20 +27,28 @@ if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
-    from autotune.domain.observation import MemoryKind
+    from autotune.domain.observation import MemoryKind, Observation
 
 Group = tuple[str, str, str, str]  # source repository, model, GPU, task: as the table spells them
 LeftOutGroup = tuple[str, str, str]  # source, shape of the model, device
 Price = Callable[[Job, Candidates], Bill]
 
 
+# The output of the memory component that a kind of reading is compared with. A driver's reading
+# holds the context, which no measurement scales, and the allocator's cache; so does torch's
+# reserved peak, without the context.
+READ_AS: dict[MemoryKind, str] = {
+    "allocated": "allocated", "reserved": "reserved", "nvidia-smi": "driver",
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredCase:
-    """A measured run with the job, machine and configuration that reproduce it in the cost model.
+    """A measured run with what reproduces it in the cost model, and its Observations.
 
     Cases that share a job hold the same Job object, so that they can be priced together.
-    `step_time_s` is one optimizer step in steady state. `driver_bytes` is a second reading of the
-    same run, by the driver, where the source gives one beside torch's own.
+    observations: the seconds of a step in steady state, peaks of memory (the source's own reading
+    first, then the driver's where it is given beside that), or that the run ran out of memory.
     """
 
     id: str
@@ -47,13 +56,8 @@ class MeasuredCase:
     job: Job
     offer: Offer
     config: Config
-    tokens_per_s_per_gpu: float | None
-    step_time_s: float | None
-    peak_bytes: float | None
-    peak_kind: MemoryKind | None
-    oom: bool | None
+    observations: tuple[Observation, ...]
     replicate_key: str
-    driver_bytes: float | None = None
     longest_known: bool = True  # the longest row is stated, so the peak of memory can be predicted
     older: bool = False  # an earlier snapshot of a run that the table also has in a newer one
     assumed: tuple[str, ...] = ()
@@ -61,9 +65,28 @@ class MeasuredCase:
     partial: tuple[str, ...] = ()  # measured values of the row that cannot be compared, and why
 
     @property
-    def ran(self) -> bool:
-        """Whether the run finished, so its configuration fits the machine."""
-        return not self.oom and (self.step_time_s is not None or self.peak_bytes is not None)
+    def step(self) -> Observation | None:
+        """The seconds of one optimizer step."""
+        return next((o for o in self.observations if o.quantity == "step_time_s"), None)
+
+    @property
+    def step_time_s(self) -> float | None:
+        """[s] of one optimizer step; None where none was measured."""
+        return self.step.value if self.step else None
+
+    @property
+    def peak(self) -> Observation | None:
+        """The source's own reading of memory."""
+        return next((o for o in self.observations if o.quantity == "memory_bytes"), None)
+
+    def peak_bytes(self, kind: MemoryKind) -> float | None:
+        """[bytes] peak of that kind; None where nobody read it."""
+        return value_of(self.observations, "memory_bytes", kind)
+
+    @property
+    def oom(self) -> bool:
+        """Whether it ran out of memory."""
+        return any(o.quantity == "oom" for o in self.observations)
 
 
 class Refused(Exception):  # noqa: N818 - not an error: the row is outside the cost model
@@ -90,19 +113,19 @@ def newest(cases: Iterable[MeasuredCase]) -> list[MeasuredCase]:
 
 def once(cases: Iterable[MeasuredCase]) -> list[MeasuredCase]:
     """Runs whose memory can be compared, each configuration once."""
-    return newest(case for case in cases if case.longest_known and (case.oom or case.ran))
+    return newest(case for case in cases if case.longest_known)
 
 
 def measured_once(cases: Iterable[MeasuredCase]) -> list[MeasuredCase]:
     """Runs with a step time, each configuration once."""
-    return newest(case for case in cases if case.step_time_s is not None and not case.oom)
+    return newest(case for case in cases if case.step)
 
 
 def both_outcomes(cases: Iterable[MeasuredCase]) -> set[str]:
     """Sources that report runs that ran out of memory beside runs that finished."""
     ended: dict[str, set[bool]] = {}
     for case in cases:
-        ended.setdefault(case.group[0], set()).add(bool(case.oom))
+        ended.setdefault(case.group[0], set()).add(case.oom)
     return {source for source, found in ended.items() if len(found) > 1}
 
 
