@@ -197,6 +197,29 @@ def test_evaluation_is_within_three_percent_of_the_trace(
     assert found == pytest.approx(traced.peak_bytes, rel=TOLERANCE)
 
 
+DORA = {  # one model of a kind: gated, post-normed, parallel block, biases, experts
+    "meta-llama/Llama-3.2-1B": "all-linear", "google/gemma-2-2b": "all-linear",
+    "EleutherAI/pythia-410m": "all-linear",
+    "facebook/opt-1.3b": "all-linear", "mistralai/Mixtral-8x7B-v0.1": "attention",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.parametrize(("base", "dropout"), [("16bit", 0.0), ("nf4", 0.0), ("16bit", 0.05)])
+@pytest.mark.parametrize("name", list(DORA))
+def test_dora_is_within_four_percent_of_the_trace(
+    tracer: Tracer, name: str, base: Any, dropout: float, checkpointing: str
+) -> None:
+    model = load_models()[name]
+    attention = "eager" if model.family in EAGER_ONLY else "sdpa"
+    how = Setting(attention, checkpointing, 2, 512)
+    targets = resolve_targets(model, DORA[name])
+    method = Method("lora", base, 16, 16.0, dropout, targets, "dora")
+    traced = tracer.trace(replace(request(model, method, how, "fp32"), dora=True))
+    assert isinstance(traced, Traced), traced
+    assert formula(model, method, how, "fp32") == pytest.approx(traced.peak_bytes, rel=0.04)
+
+
 def test_falcon_over_one_key_head_has_scores_under_sdpa_too() -> None:
     model = next(m for m in models_of()["falcon"] if m.num_kv_heads == 1)
     how = Setting("sdpa", "full", 1, 2048)

@@ -347,7 +347,7 @@ def _group(method: Method, mode: Mode, group: _Group) -> float:
             copy, whole = _adapted(method, mode, group, width)
             token += copy
             if method.is_dora:
-                token += dora.kept(mode, item, max(group.element, mode.compute))
+                token += dora.kept(mode, item, group.element if mode.quantised else mode.compute)
             shared |= whole
     if shared and not group.kept:
         token += group.element * width
