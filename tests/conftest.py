@@ -97,3 +97,17 @@ def validation(fitted_once: None) -> Any:  # noqa: ARG001 - only that it is so
     from autotune.app.validate import run_validation
 
     return run_validation()
+
+
+@pytest.fixture
+def brief_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probes that are asked for on a command line look at a few steps and wait for nobody."""
+    from functools import partial
+
+    from builders import BRIEF
+
+    from autotune.app.probing import plan
+    from autotune.probe.request import Effort
+
+    effort = Effort(**BRIEF, most=12, measured=4, least=2, seconds=2.0, patience_s=4.0)
+    monkeypatch.setattr(plan, "ProbeOptions", partial(plan.ProbeOptions, effort=effort))

@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from builders import BRIEF
 from simulatedmachine import TINY, Killed, Machine, bill_of, search, sequence, step_of
 
 from autotune.app.job.load import load_job
@@ -220,7 +221,9 @@ def test_real_workers_run_at_their_levels_and_the_answer_says_which(tmp_path: Pa
         pytest.importorskip(package)
     path, folder = tmp_path / "own.yaml", tmp_path / "run"
     path.write_text(ONE)
-    effort = Effort(most=6, measured=4, least=2, seconds=2.0, patience_s=4.0, evaluation=False)
+    effort = Effort(
+        **BRIEF, most=6, measured=4, least=2, seconds=2.0, patience_s=4.0, evaluation=False
+    )
     probing = ProbeOptions(probes=1, effort=effort)
     options = Options(score="probe", space=str(path), run_dir=folder, probing=probing)
     answer = tune(load_job(TINY), options)

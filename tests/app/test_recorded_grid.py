@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from builders import BRIEF
 
 from autotune.app.job.load import load_job
-from autotune.app.probing.measured_bill import measured_row
 from autotune.app.probing.plan import ProbeOptions
 from autotune.app.probing.study import probe_candidates
 from autotune.cost.model import CostModel
 from autotune.cost.time import processor
 from autotune.probe import device as devices
-from autotune.probe.memo import Memo
 from autotune.probe.record import read_records
 from autotune.probe.replay import RecordedRunner, replay_key
 from autotune.probe.request import Effort, request_for
-from autotune.probe.runner import Place
-from autotune.probe.session import Session
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 from bench.grid import FOLDER, RECORD, configurations, tiny_job
 from bench.probed import answer, replayed
 
-if TYPE_CHECKING:
-    from autotune.cost.model import Bill
-    from autotune.domain.job import Job
-
 ROOT = Path(__file__).parents[2]
 SMALL = {
     "compile": "off", "precision": "fp32", "attention": "sdpa", "num_dataloader_workers": "0",
 }  # fmt: skip
-QUICK = Effort(most=10, measured=6, least=4, seconds=1.0, patience_s=2.0, loader=False,
+QUICK = Effort(**BRIEF, most=10, measured=6, least=4, seconds=1.0, patience_s=2.0, loader=False,
                evaluation=False, checkpoint_max_bytes=0.0)  # fmt: skip
 
 
@@ -106,34 +98,20 @@ def replay_key_of(config: dict[str, object]) -> str:
 
 
 @pytest.mark.slow
-def test_really_run_the_pick_is_within_five_percent_of_the_best_of_all(tmp_path: Path) -> None:
+def test_really_run_the_pick_is_one_that_was_measured(tmp_path: Path) -> None:
+    """How near it is to the best of all is a claim of time: `bench.grid`, `bench.probed`."""
     for package in ("torch", "transformers", "peft"):
         pytest.importorskip(package)
     job = load_job(ROOT / "jobs" / "tiny_cpu.yaml", set_values=SMALL)
     bill = CostModel(job).price(enumerate_candidates(job, load_space(None)).candidates)
-    assert len(bill) <= 12
-    bills = exhaustive(job, bill, tmp_path)
     options = ProbeOptions(probes=2, effort=QUICK, reuse=False)
     found = probe_candidates(
         job, bill, devices.cpu(), options, objective="cost", sampler="calibrated", seed=0,
         run_dir=tmp_path / "run", storage=None, job_key="job", resume=False,
         announce=lambda _: None,
     )  # fmt: skip
-    pick = found.explored.pick
-    assert pick is not None
-    assert pick in {row.index for row in found.rows}
-    assert bills[pick] <= min(bills.values()) * 1.05
-
-
-def exhaustive(job: Job, bill: Bill, folder: Path) -> dict[int, float]:
-    """[s] the measured bill of every candidate."""
-    memo, found = Memo(None, None, ""), {}
-    with Session(Place(devices.cpu(), folder)) as session:
-        for index in range(len(bill)):
-            row = bill.estimate(index)
-            request = request_for(job, row.offer, row.config, effort=QUICK)
-            record = session.run(request, row.config.as_dict())
-            assert record.ok, record.message
-            memo.add(record)
-            found[index] = measured_row(job, row, record, memo).duration_s.p50
-    return found
+    assert all(record.ok for record in found.records), [r.message for r in found.records]
+    measured = {row.index: row.row.duration_s.p50 for row in found.rows}
+    assert len({record.key for record in found.records}) == len(measured) == 2
+    assert found.explored.pick in measured
+    assert all(seconds > 0 for seconds in measured.values())

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
-import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import commandline
 import pytest
 
 from autotune.app.job.load import NamedJob
@@ -18,6 +17,8 @@ from autotune.app.job.load import NamedJob
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
+
+    from commandline import Done
 
     from autotune.app.job.overrides import Overrides
     from autotune.app.tune.tune import Options
@@ -39,19 +40,11 @@ def here(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def typed(here: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def typed(here: Path) -> Callable[..., Done]:
     """A command line in that folder, with nothing set but a home of its own."""
 
-    def run(
-        *argv: str, cwd: Path = here, timeout: float = 900.0, **environment: str
-    ) -> subprocess.CompletedProcess[str]:
-        own = {k: v for k, v in os.environ.items() if not k.startswith("AUTOTUNE_")}
-        own |= {"AUTOTUNE_HOME": str(here / "home"), "AUTOTUNE_OFFLINE": "1"}
-        own |= {"PYTHONPATH": str(ROOT), **environment}
-        return subprocess.run(
-            [sys.executable, "-m", "autotune", *argv], cwd=cwd, env=own,
-            capture_output=True, text=True, timeout=timeout, check=False,
-        )  # fmt: skip
+    def run(*words: str) -> Done:
+        return commandline.typed(*words, home=here, cwd=here, AUTOTUNE_RUNS="")
 
     return run
 

@@ -17,27 +17,29 @@ from autotune.domain.paths import near, whole
 from autotune.evidence.runs_seen import store_of
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable
 
-    Typed = Callable[..., subprocess.CompletedProcess[str]]
+    from commandline import Done
+
+    Typed = Callable[..., Done]
 
 FEW = ("--set", "precision=fp32", "--set", "compile=off", "--set", "attention=sdpa")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("named", [(), ("--run", "out/mein Lauf")], ids=["default", "relative"])
-def test_probes_run_in_a_relative_folder(here: Path, typed: Typed, named: tuple[str, ...]) -> None:
+@pytest.mark.usefixtures("brief_probes")
+def test_probes_run_in_a_relative_folder(here: Path, typed: Typed) -> None:
+    """In the folder that nobody named they run in the walk (tests/walk)."""
     for module in ("torch", "transformers", "peft"):
         pytest.importorskip(module)
-    command = ("tune", "jobs/tiny_cpu.yaml", "--score", "probe", "--probes", "2", *FEW, *named)
-    done = typed(*command, "--format", "json")
+    command = ("tune", "jobs/tiny_cpu.yaml", "--score", "probe", "--probes", "1", *FEW)
+    done = typed(*command, "--run", "out/mein Lauf", "--format", "json")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["best"]["basis"] == "measured"
     folder = Path(answer["run_dir"])
     assert folder.is_absolute()
-    assert folder.parent == here / ("out" if named else "runs")
+    assert folder == here / "out" / "mein Lauf"
     lines = (folder / "probes.jsonl").read_text().splitlines()
     statuses = [json.loads(line)["status"] for line in lines]
     assert set(statuses) == {"ok"}

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    Typed = Callable[..., subprocess.CompletedProcess[str]]
+    from commandline import Done
+
+    Typed = Callable[..., Done]
 
 PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets")
 
@@ -28,7 +30,7 @@ def run_sh(
     """run.sh with nothing set but what is named; `path` holds no Python with the packages."""
     return subprocess.run(
         ["bash", str(script)], cwd=cwd, capture_output=True, text=True, timeout=900, check=False,
-        env={"PATH": path, "HOME": str(cwd), "OMP_NUM_THREADS": "2", **environment},
+        env={"PATH": path, "HOME": str(cwd), "OMP_NUM_THREADS": "1", **environment},
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from builders import BRIEF
 
 from autotune.app.job.load import load_job
 from autotune.domain.config import Config
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 sys.path.insert(0, str(Path(__file__).parent))  # importlib mode does not: fakenvml lives here
 ROOT = Path(__file__).parents[2]
 FAKE = Path(__file__).with_name("fake_worker.py")
-QUICK = Effort(most=10, measured=4, least=2, seconds=2.0, patience_s=6.0)
+QUICK = Effort(**BRIEF, most=10, measured=4, least=2, seconds=2.0, patience_s=6.0)
 
 
 @pytest.fixture(autouse=True)

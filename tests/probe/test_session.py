@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from builders import BRIEF
 
 from autotune.probe.device import cpu
 from autotune.probe.request import Effort, key_of, request_for
@@ -109,7 +110,7 @@ def test_the_real_worker_stays_over_changes_of_precision_and_gives_tensors_back(
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     pytest.importorskip("peft")
-    effort = Effort(most=8, measured=3, least=2, seconds=1.0, patience_s=2.0, loader=False,
+    effort = Effort(**BRIEF, most=8, measured=3, least=2, seconds=1.0, patience_s=2.0, loader=False,
                     evaluation=False, checkpoint_max_bytes=0.0)  # fmt: skip
     found = []
     with Session(Place(cpu(), tmp_path, 900.0)) as session:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from builders import BRIEF
 
 from autotune.probe.device import cpu
 from autotune.probe.outcomes import Ending, root_cause, unexplained
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     Run = Callable[..., ProbeRecord]
 
 ROOT = Path(__file__).parents[2]
-QUICK = Effort(most=8, measured=3, least=2, seconds=1.0, patience_s=2.0, loader=False)
+QUICK = Effort(**BRIEF, most=8, measured=3, least=2, seconds=1.0, patience_s=2.0, loader=False)
 DEEPSPEED_METADATA = "Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.18.0\n"
 
 

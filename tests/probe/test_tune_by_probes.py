@@ -189,6 +189,7 @@ def test_probing_another_device_calibrates_the_jobs_own(tuned: Tune) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("brief_probes")
 def test_the_tiny_job_is_tuned_by_real_probes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from builders import BRIEF
 
 from autotune.probe.device import cpu
 from autotune.probe.request import Effort, key_of, request_for
@@ -26,7 +27,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("peft")
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
-QUICK = Effort(most=10, measured=4, least=2, seconds=2.0, patience_s=6.0, loader=False)
+QUICK = Effort(**BRIEF, most=10, measured=4, least=2, seconds=2.0, patience_s=6.0, loader=False)
 
 
 def probe(tmp_path: Path, request: dict[str, Any], config: Config) -> ProbeRecord:
@@ -42,7 +43,7 @@ def body(job: Job, offer: Offer, config: Config) -> dict[str, Any]:
 def test_a_probe_measures_steps_memory_evaluation_checkpoint_and_loader(
     tmp_path: Path, job: Job, offer: Offer, config: Config
 ) -> None:
-    effort = Effort(most=12, measured=6, least=2, seconds=3.0, patience_s=6.0)
+    effort = Effort(**BRIEF, most=12, measured=6, least=2, seconds=3.0, patience_s=6.0)
     request = request_for(job, offer, config.with_knobs(num_dataloader_workers=1), effort=effort)
     record = probe(tmp_path, request, config)
     assert record.status == "ok", record.message
