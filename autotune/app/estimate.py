@@ -14,12 +14,12 @@ from autotune.app.whatif.relaxations import CLOSED_FORMS, relaxations_of
 from autotune.app.whatif.shortfall import shortfall_of
 from autotune.app.whatif.unknown_lengths import on_short_rows
 from autotune.claims.feasibility import check_claim
-from autotune.cost.model import CostModel
 from autotune.cost.reuse import reusing_tables
 from autotune.cost.spread.variance import never_measured_note
-from autotune.domain.candidates import CLOSED_FORM, Candidates
+from autotune.domain.candidates import CLOSED_FORM
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
+from autotune.pricing import Pricing
 
 if TYPE_CHECKING:
     from autotune.claims.feasibility import Claim
@@ -62,14 +62,13 @@ def estimate(
     trainer's defaults, completed by the locks. claim: a stated speed to check against it. Raises
     InputError when a locked value is impossible on the offer, or the claim cannot be read.
     """
-    from autotune.evidence.calibrate import calibration_from_evidence
-
     offer = job.offers[0]
     config = stated_config(job)
     doubts = check_config(job, offer, config)
-    calibration, warnings, _ = calibration_from_evidence(job, CostModel(job).price)
-    bill = CostModel(job, calibration).price(Candidates.of([(offer, config)]))
-    notes = [*doubts, *warnings, *unquantised_note(job), *variant_note(job)]
+    pricing = Pricing.learned(job)
+    calibration = pricing.calibration
+    bill = pricing.of([(offer, config)])
+    notes = [*doubts, *pricing.warnings, *unquantised_note(job), *variant_note(job)]
     unseen = never_measured_note(offer.device.name)
     if unseen and "compute" not in calibration.factors:
         notes.append(unseen)

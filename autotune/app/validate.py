@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.cost.model import CostModel
 from autotune.domain.errors import InputError, unknown
 from autotune.evidence.accuracy import with_memory
 from autotune.evidence.fit.refit import refit_cases, residuals_of
 from autotune.evidence.record.table import read_cases
 from autotune.evidence.validation.traced_memory import TracedMemory
 from autotune.evidence.validation.validate import Validation, validate
+from autotune.pricing import Pricing
 
 if TYPE_CHECKING:
     from autotune.cost.model import Bill
@@ -69,4 +69,4 @@ def run_validation(data: Path | None = None, fidelity: str = "formula") -> Valid
 
 
 def _price(job: Job, candidates: Candidates) -> Bill:
-    return CostModel(job).price(candidates)
+    return Pricing(job).bill(candidates)

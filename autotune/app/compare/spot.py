@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.catalog.prices.prices import price_for
-from autotune.cost.model import CostModel
 from autotune.domain.answer.comparison import SpotTerms
 from autotune.domain.candidates import CLOSED_FORM, OFFER, Candidates
+from autotune.pricing import Pricing
 from autotune.search.by_offer import bill_of_offer
 from autotune.search.selection import best_index
 
@@ -118,8 +118,8 @@ class _Rivals:
         """[rates] USD of the cheapest of the configs at each rate."""
         offers = [_taken_back(offer, float(rate)) for rate in rates]
         few = Candidates.of([(offer, config) for config in configs])
-        model = CostModel(self.bill.job, self.calibration)
-        costs: FloatArray = model.price(_on_each(few, offers)).cost_usd
+        pricing = Pricing(self.bill.job, self.calibration)
+        costs: FloatArray = pricing.bill(_on_each(few, offers)).cost_usd
         least: FloatArray = costs.reshape(len(rates), len(configs)).min(axis=1)
         return least
 
@@ -127,7 +127,7 @@ class _Rivals:
         """The best candidate on each of the offers, which differ in their terms alone."""
         job = replace(self.bill.job, offers=tuple(offers))
         candidates = _on_each(self.bill.candidates, offers)
-        bill = CostModel(job, self.calibration).price(candidates)
+        bill = Pricing(job, self.calibration).bill(candidates)
         for number in range(len(offers)):
             part = bill_of_offer(bill, number)
             index = best_index(part, self.objective, job.limits).index

@@ -8,16 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.claims.run import ALIKE, seconds_text
-from autotune.cost.model import CostModel
 from autotune.domain.units import format_seconds
+from autotune.pricing import Pricing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autotune.cost.model import Bill
     from autotune.domain.answer.waterfall import Journey
     from autotune.domain.calibration import Calibration
-    from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
     from autotune.domain.statement import Span
 
@@ -36,10 +34,7 @@ def job_contradictions(
         return ()
     from autotune.claims.contradictions import contradictions_of
 
-    def price(changed: Job, candidates: Candidates) -> Bill:
-        return CostModel(changed, calibration).price(candidates)
-
-    return (*contradictions_of(job, price), *_credited(job, journey))
+    return (*contradictions_of(job, Pricing(job, calibration).price), *_credited(job, journey))
 
 
 def _credited(job: Job, journey: Journey | None) -> Iterator[str]:

@@ -26,10 +26,10 @@ from autotune.space.host_rules import host_doubts, host_options
 from autotune.space.rules import FLASH_CAPABILITY, RULES, violations
 
 if TYPE_CHECKING:
-    from autotune.app.whatif.changes import Question
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
+    from autotune.pricing import Question
     from autotune.space.rules import Rule
 
 # Rules of the job's own method and data: a knob that they leave without effect is no mistake.

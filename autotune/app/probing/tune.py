@@ -26,13 +26,13 @@ from autotune.app.tune.kept_answer import persist
 from autotune.app.tune.tracing import Tracing
 from autotune.app.whatif import explain
 from autotune.app.whatif.moved import moved_notes
-from autotune.cost.model import CostModel
 from autotune.domain.answer.limits import odds, worst_excess
 from autotune.domain.answer.recommendation import ProbedRun
 from autotune.domain.candidates import OFFER
 from autotune.domain.errors import Interrupted
 from autotune.domain.paths import near
 from autotune.domain.units import format_seconds, format_usd
+from autotune.pricing import Pricing
 from autotune.probe.record import config_of
 from autotune.probe.trainer_arguments import check_arguments
 from autotune.search import selection
@@ -128,7 +128,7 @@ def _local_bill(
 
         here = enumerate_candidates(job, priced.space).candidates
     wide = at_every_level(here, priced.space.extra)
-    return CostModel(job, priced.calibration).price(wide)
+    return Pricing(job, priced.calibration).bill(wide)
 
 
 def without_limits(bill: Bill) -> Bill:
@@ -170,7 +170,7 @@ def _nothing(options: Options):  # type: ignore[no-untyped-def]  # noqa: ANN202 
 
 def _taught(priced: model_tune._Priced, calibration: Calibration) -> model_tune._Priced:
     """The same candidates under what the probes showed, so that both can stand side by side."""
-    bill = CostModel(priced.job, calibration).price(priced.found.candidates)
+    bill = Pricing(priced.job, calibration).bill(priced.found.candidates)
     return replace(priced, bill=bill, calibration=calibration)
 
 
@@ -204,7 +204,7 @@ def _measured_answer(priced: model_tune._Priced, options: Options, found: Probed
         for place, item in enumerate(shown)
         if item.index in tied and not told_apart(best.row, item.row)
     )
-    modelled = CostModel(priced.job, priced.calibration).price(found.bill.candidates)
+    modelled = Pricing(priced.job, priced.calibration).bill(found.bill.candidates)
     return replace(
         base,
         best=best.row,

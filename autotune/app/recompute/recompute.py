@@ -25,11 +25,11 @@ from autotune.app.runs.find import last_answered
 from autotune.app.tune.tune import Options, tune
 from autotune.app.whatif.journey import ending_at, starting_at
 from autotune.app.whatif.waterfall import Edit, State, config_edits, pricer, waterfall_between
-from autotune.cost.model import CostModel
 from autotune.cost.reuse import reusing_tables
 from autotune.domain.answer.recompute import Recomputation, Recomputed
 from autotune.domain.device import OLD_DAYS
 from autotune.domain.errors import InputError
+from autotune.pricing import Pricing
 from autotune.report.payload import row_payload
 from autotune.report.recorded import recorded_payload
 
@@ -303,9 +303,7 @@ def _waterfall(
     offer = _old_offer(old, before)
     if before is None or best is None or offer is None:
         return None
-    from autotune.evidence.calibrate import calibration_from_evidence
-
-    calibration, _, _ = calibration_from_evidence(new, CostModel(new).price)
+    calibration = Pricing.learned(new).calibration
     # The old evidence and locks decide nothing here; what is priced is the contract.
     start = State(replace(old, lock={}, today=None), offer, config_of_row(before))
     end = State(replace(new, lock={}, today=None), best.offer, best.config)

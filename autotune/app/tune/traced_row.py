@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from autotune.cost.memory.constants import memory_constants
 from autotune.cost.memory.device import blas_bytes
-from autotune.cost.model import CostModel
 from autotune.cost.spread.fit_claims import HOPELESS, surest
 from autotune.domain.answer.traced import AllocatorRun, AtOp, MemoryTrace
-from autotune.domain.candidates import Candidates
 from autotune.domain.outcome import MemoryParts
+from autotune.pricing import Pricing
 
 if TYPE_CHECKING:
     from autotune.cost.model import Bill
@@ -110,7 +109,7 @@ def _compiled_share(job: Job, row: Estimated) -> float:
     if row.config.compile == "off":
         return 1.0
     eager = row.config.with_knobs(compile="off")
-    uncompiled = CostModel(job).price(Candidates.of([(row.offer, eager)])).estimate(0)
+    uncompiled = Pricing(job).one(row.offer, eager)
     before = uncompiled.memory_bytes.activations
     return min(row.memory_bytes.activations / before, 1.0) if before > 0 else 1.0
 

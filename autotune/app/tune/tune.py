@@ -26,13 +26,12 @@ from autotune.app.whatif.last_resort import last_resort, opened_note
 from autotune.app.whatif.moved import moved_notes
 from autotune.app.whatif.relaxations import relaxations
 from autotune.app.whatif.shortfall import shortfall_of
-from autotune.cost.model import CostModel
 from autotune.cost.reuse import reusing_tables
 from autotune.cost.spread.variance import narrowest_input, never_measured_note
 from autotune.domain.answer.recommendation import Recommendation, Rejected, SearchRecord
-from autotune.domain.candidates import Candidates
 from autotune.domain.paths import whole
 from autotune.domain.units import format_count
+from autotune.pricing import Pricing
 from autotune.search import near_misses, selection
 from autotune.search.by_offer import best_of_each_offer
 from autotune.search.study.samplers import CALIBRATED, check_sampler
@@ -153,7 +152,6 @@ def _placed(options: Options) -> Options:
 
 
 def _price(job: Job, options: Options, progress: Callable[[str], None]) -> _Priced:
-    from autotune.evidence.calibrate import calibration_from_evidence
     from autotune.space.enumerate import enumerate_candidates
     from autotune.space.extra import with_present
     from autotune.space.file import load_space
@@ -161,17 +159,18 @@ def _price(job: Job, options: Options, progress: Callable[[str], None]) -> _Pric
     space = with_present(load_space(options.space), dict(options.present))
     found = enumerate_candidates(job, space)
     progress(f"pricing {format_count(len(found.candidates))} candidates")
-    calibration, warnings, _ = calibration_from_evidence(job, CostModel(job).price)
-    bill = CostModel(job, calibration).price(found.candidates)
+    pricing = Pricing.learned(job)
+    calibration = pricing.calibration
+    bill = pricing.bill(found.candidates)
     asked = job
     opened = None if bill.feasible.any() else last_resort((job, space), calibration)
     if opened is not None:
         job, _ = opened
         found = enumerate_candidates(job, space)
-        bill = CostModel(job, calibration).price(found.candidates)
+        bill = pricing.variant(job).bill(found.candidates)
     notes = [
         *found.warnings,
-        *warnings,
+        *pricing.warnings,
         *price_notes(job),
         *unquantised_note(job),
         *variant_note(job),
@@ -379,8 +378,7 @@ def _today(priced: _Priced) -> Estimated | None:
     if job.today is None:
         return None
     offer = job.today_offer or job.offers[0]
-    model = CostModel(job.as_today, priced.calibration)
-    return model.price(Candidates.of([(offer, job.today)])).estimate(0)
+    return Pricing(job.as_today, priced.calibration).one(offer, job.today)
 
 
 def _rejected(priced: _Priced, pick: int | None, objective: Objective) -> Rejected:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from autotune.cost.model import CostModel
 from autotune.domain.answer.verification import Explained, Line
 from autotune.domain.units import format_seconds
 from autotune.evidence.explanations import CLOSE, explanations_of
 from autotune.evidence.log.run_log import best_memory, spoiled_by
 from autotune.evidence.reference import reference_of
+from autotune.pricing import Pricing
 
 if TYPE_CHECKING:
-    from autotune.cost.model import Bill
     from autotune.domain.calibration import Calibration
-    from autotune.domain.candidates import Candidates
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
@@ -228,13 +226,10 @@ def explanations(
 
     Alternatives that miss it by more than a third on its other side explain something else.
     """
-
-    def price(job: Job, candidates: Candidates) -> Bill:
-        return CostModel(job, before).price(candidates)
-
     if found.log.waiting and found.spoiled:
         return (_busy(found),)
     told = _waits(found)
+    pricing = Pricing(found.job, before)
     for observation in (*observations, *_with_saves(found, observations)):
         predicted = {
             "step_time_s": found.row.step_time_s,
@@ -248,7 +243,7 @@ def explanations(
         slower = predicted is None or observation.value > predicted
         told += [
             Explained(item.name, item.text, item.predicted_s, item.measured_s, item.explains)
-            for item in explanations_of(reference, price)
+            for item in explanations_of(reference, pricing.price)
             if observation.quantity == "step_time_s" or item.name == "checkpoint_disk"
             if item.name not in _stated(found.log)
             if item.explains or (item.predicted_s < item.measured_s) == slower

@@ -11,11 +11,10 @@ from autotune.app.runs.find import last_answered
 from autotune.app.verify.log_match import Smoke, differences, told_to_stop
 from autotune.app.verify.plan import asked, machine_of, planned_of, planned_on
 from autotune.catalog.devices import find_device
-from autotune.cost.model import CostModel
 from autotune.domain.config import Config
 from autotune.domain.errors import InputError
-from autotune.evidence.calibrate import calibration_from_evidence
 from autotune.evidence.runs_seen import with_verified
+from autotune.pricing import Pricing
 from autotune.report.payload import row_payload
 from autotune.report.phrases import offer_name
 from autotune.report.recorded import recorded_payload
@@ -67,7 +66,7 @@ def expected_of(run: Path | None, log: RunLog) -> Expected:
     except InputError as error:
         return Expected(job.name, run_dir, job.steps, None, (error.message,))
     known = with_verified(job)
-    calibration = calibration_from_evidence(known, CostModel(known).price)[0]
+    calibration = Pricing.learned(known).calibration
     _, row = planned_on(planned, offer, calibration)
     notes = list(planned.notes)
     if offer != planned.offer:

@@ -16,8 +16,6 @@ from autotune.app.verify.log_match import Plan, Smoke, check_same_job, plan_of
 from autotune.catalog.devices import find_device
 from autotune.catalog.local import default_host
 from autotune.catalog.prices.prices import price_for
-from autotune.cost.model import CostModel
-from autotune.domain.candidates import Candidates
 from autotune.domain.config import Config
 from autotune.domain.device import Offer
 from autotune.domain.errors import InputError
@@ -25,6 +23,7 @@ from autotune.domain.outcome import MemoryParts, Spread, TimeParts, bound_of
 from autotune.domain.paths import near, whole
 from autotune.domain.typed.machine import machine_entry
 from autotune.evidence.runs_seen import without_verified
+from autotune.pricing import Pricing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,7 +94,7 @@ def planned_of(job: Job, run_dir: Path | None, plans: list[Plan], log: RunLog) -
     """The plan that the log is of, after refusing a log of another job."""
     job, plans = _at_its_batch(job, plans, log)
     offer = _offer_of(job, plans[0].row)
-    steps = price(job, offer, Config.of(plans[0].row["config"])).steps
+    steps = Pricing(job).one(offer, Config.of(plans[0].row["config"])).steps
     smoke = check_same_job(job, steps, log)
     plan, config = plan_of(plans, log)
     offer = _offer_of(job, plan.row)
@@ -114,7 +113,7 @@ def planned_of(job: Job, run_dir: Path | None, plans: list[Plan], log: RunLog) -
         notes.append(f"not made as planned: {changed}; predicted is what was run")
     recorded = None
     if same and run_dir is not None:
-        recorded = _as_recorded(price(job, offer, config), plan.row)
+        recorded = _as_recorded(Pricing(job).one(offer, config), plan.row)
     return Planned(job, run_dir, config, offer, recorded, tuple(notes), smoke)
 
 
@@ -164,14 +163,7 @@ def planned_on(
             if planned.offer.count > 1 else "ddp",
         )  # fmt: skip
     row = planned.recorded if same else None
-    return config, row or price(job, offer, config, calibration)
-
-
-def price(
-    job: Job, offer: Offer, config: Config, calibration: Calibration | None = None
-) -> Estimated:
-    """One configuration's bill."""
-    return CostModel(job, calibration).price(Candidates.of([(offer, config)])).estimate(0)
+    return config, row or Pricing(job, calibration).one(offer, config)
 
 
 def _as_recorded(row: Estimated, recorded: Any) -> Estimated:  # noqa: ANN401 - a recorded row

@@ -18,18 +18,16 @@ from autotune.app.verify.plan import (
     machine_of,
     planned_of,
     planned_on,
-    price,
 )
 from autotune.catalog.files import write_whole
 from autotune.claims.feasibility import check_claim
-from autotune.cost.model import CostModel
 from autotune.domain.answer.verification import Learned, NextRuns, Remaining, RunKind, Verification
 from autotune.domain.errors import InputError
 from autotune.domain.outcome import Z90, Spread
 from autotune.domain.units import format_seconds, parse_seconds
-from autotune.evidence.calibrate import calibration_from_evidence
 from autotune.evidence.log.run_log import MARKED, observations_of_log, speed_of, with_elapsed
 from autotune.evidence.runs_seen import VERIFIED, remember, with_verified
+from autotune.pricing import Pricing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,7 +83,7 @@ def verify(run: Path | None, log: Path, options: VerifyOptions | None = None) ->
         read = replace(read, save_every_steps=planned.config.checkpoint_every_steps)
     offer = machine_of(options.gpu or read.gpu, read.gpus, planned)
     known = with_verified(job, but=training_of(read.path))
-    before, _, _ = calibration_from_evidence(known, CostModel(known).price)
+    before = Pricing.learned(known).calibration
     comparison = _compare(planned, offer, before, _with_time(read, options, job, planned, before))
     return _answer(planned, comparison, before, options)
 
@@ -101,7 +99,7 @@ def _with_time(
             msg = f"--elapsed {options.elapsed!r} must be above zero and under ten years"
             raise InputError(msg, "write for example --elapsed 3h")
     if elapsed is not None:
-        parts = price(job, planned.offer, planned.config, before).time_s
+        parts = Pricing(job, before).one(planned.offer, planned.config).time_s
         timed = with_elapsed(log, elapsed, parts.load + parts.prepare)
         if log.is_timed and elapsed * CONTRADICTS < log.covered_s:
             msg = (
@@ -145,7 +143,8 @@ def _answer(
     known = with_verified(job, but=training_of(log.path))
     usable = tuple(own for own in observations if MARKED not in own.facts)
     learned_job = replace(job, evidence=(*known.evidence, *usable))
-    after, warnings, _ = calibration_from_evidence(learned_job, CostModel(learned_job).price)
+    learned = Pricing.learned(learned_job)
+    after, warnings = learned.calibration, learned.warnings
     told = explanations(found, observations, before)
     verification = Verification(
         job=job,
@@ -251,7 +250,7 @@ def _persisted(
 
 
 def _elsewhere_note(planned: Planned, found: Comparison) -> str:
-    there = price(planned.job, planned.offer, planned.config)
+    there = Pricing(planned.job).one(planned.offer, planned.config)
     return (
         f"the log is of {found.offer.label}, and {planned.offer.label} was planned: predicted is "
         f"for {found.offer.label} (planned: {format_seconds(there.step_time_s)} a step); of what "
@@ -294,7 +293,7 @@ def _next_runs(
     bill that of the model.
     """
     offer = planned.offer
-    again = price(planned.job, offer, planned.config, after)
+    again = Pricing(planned.job, after).one(offer, planned.config)
     if elsewhere:
         basis = "calibrated" if after.factors.get("compute") else "modelled"
         return NextRuns(count, offer, again.duration_s, again.cost_usd, basis)  # type: ignore[arg-type]

@@ -17,7 +17,6 @@ from autotune.catalog.prices.prices import age_days, price_for, sold_counts
 from autotune.catalog.prices.table import INDICATIVE
 from autotune.domain.candidates import OFFER
 from autotune.domain.device import Offer
-from autotune.domain.space import SearchSpace
 from autotune.domain.units import GB
 
 if TYPE_CHECKING:
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from autotune.domain.config import KnobValue
     from autotune.domain.device import Host
     from autotune.domain.job import Job
+    from autotune.pricing import Question
 
-Question = tuple["Job", SearchSpace]
 Kind = Literal["setting", "lock", "machine", "quality"]
 Rungs = tuple["Change", ...]
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from autotune.app.whatif.waterfall import Edit, State, waterfall_between
 from autotune.catalog.local import LOCAL_READ_BYTES_PER_S
 from autotune.catalog.text_tokens import BYTES_PER_TOKEN, TOKENISED_BYTES
-from autotune.cost.model import CostModel
 from autotune.cost.time.data import TOKENISED_PER_CORE_S
 from autotune.domain.answer.waterfall import SideOption
 from autotune.domain.errors import InputError
 from autotune.domain.units import MB, format_bytes, format_count, format_seconds
+from autotune.pricing import Pricing
 from autotune.search.selection import best_index
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.rules import CUDA_GRAPH_MODES
@@ -138,7 +138,7 @@ def _tokenising_text(job: Job) -> str:
 def _staging_text(pick: State) -> str:
     job, host = pick.job, pick.offer.host
     size, rate = stored_bytes(job), host.storage_read_bytes_per_s
-    seconds = CostModel(job).price(pick.candidates).duration_s[0]
+    seconds = Pricing(job).of([(pick.offer, pick.config)]).duration_s[0]
     tokens = job.rows * job.lengths.mean * TOKENISED_BYTES
     ready = "" if job.pretokenized else f" ({format_bytes(tokens)} once tokenised)"
     needed = size * max(job.epochs, 1.0) / max(float(seconds), 1.0)
@@ -164,7 +164,7 @@ def _other_batch(
         found = enumerate_candidates(other, space)
     except InputError:
         return None
-    bill = CostModel(other, calibration).price(found.candidates)
+    bill = Pricing(other, calibration).bill(found.candidates)
     index = best_index(bill, "time", other.limits).index
     if index is None:
         return None

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.app.whatif.readings import AS_STATED, OTHER_CONFIG, padded_tokens, readings_of
-from autotune.cost.model import CostModel
 from autotune.cost.time.work import knob_values
 from autotune.domain.answer.waterfall import Competing, DecidingCheck, MeasuredGap
 from autotune.domain.candidates import OFFER, Candidates
@@ -24,6 +23,7 @@ from autotune.domain.units import format_seconds
 from autotune.evidence.calibrate import TIMES
 from autotune.evidence.explanations import predicted_seconds
 from autotune.evidence.reference import reference_of
+from autotune.pricing import Pricing
 from autotune.search.billed import BilledCandidates
 from autotune.search.posterior.deciding import deciding_probe
 from autotune.search.study.axes import ParameterSpace
@@ -82,7 +82,7 @@ def _gap(reference: Reference, job: Job, space: SearchSpace, pick: Estimated) ->
 
 
 def _price(job: Job, candidates: Candidates) -> Bill:
-    return CostModel(job).price(candidates)
+    return Pricing(job).bill(candidates)
 
 
 def _key(reading: Reading) -> str:
@@ -94,14 +94,10 @@ def _key(reading: Reading) -> str:
 
 def _competing(reading: Reading, stated: Reference, pick: Estimated) -> Competing:
     """What a reading implies: of today's run once its cause is gone, and of the pick."""
-    calibration = reading.calibration
-
-    def at(job: Job, candidates: Candidates) -> Bill:
-        return CostModel(job, calibration).price(candidates)
-
+    pricing = Pricing(stated.job, reading.calibration)
     fixed = None
     if reading.open and reading.name not in {AS_STATED, OTHER_CONFIG, "lengths"}:
-        fixed = predicted_seconds(stated, stated.bill(at))
+        fixed = predicted_seconds(stated, stated.bill(pricing.price))
         if fixed is not None and fixed >= reading.measured_s:
             fixed = None
     job = replace(
@@ -112,7 +108,7 @@ def _competing(reading: Reading, stated: Reference, pick: Estimated) -> Competin
     runs = set(violations(job, pick.offer, pick.config)) <= set(
         violations(replace(job, padding=stated.job.padding), pick.offer, pick.config)
     )
-    there = at(job, Candidates.of([(pick.offer, pick.config)]))
+    there = pricing.variant(job).of([(pick.offer, pick.config)])
     return Competing(
         name=_key(reading),
         text=reading.text,
@@ -224,7 +220,7 @@ def _probe(
     for name, reading in standing.items():
         levels = {**candidates.levels, OFFER: (reading.reference.offer,)}
         there = Candidates(levels, candidates.codes)
-        bill = CostModel(here, reading.calibration).price(there)
+        bill = Pricing(here, reading.calibration).bill(there)
         models[name] = _Timed(bill, parameters, "cost")
     bill = next(iter(models.values())).bill
     if not len(bill):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.app.pricing import bills_of
 from autotune.app.whatif.levers import lever_changes
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.config import KNOBS
 from autotune.domain.units import format_seconds, format_usd
+from autotune.pricing import bills_of
 from autotune.report.phrases import marked_name
 from autotune.search.by_offer import bill_of_offer
 from autotune.search.selection import choosable
@@ -20,11 +20,12 @@ from autotune.search.selection import choosable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from autotune.app.whatif.changes import Change, Question
+    from autotune.app.whatif.changes import Change
     from autotune.cost.model import Bill
     from autotune.domain.answer.recommendation import Relaxation
     from autotune.domain.calibration import Calibration
     from autotune.domain.outcome import Estimated
+    from autotune.pricing import Question
 
 
 def last_resort(question: Question, calibration: Calibration) -> Question | None:

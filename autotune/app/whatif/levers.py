@@ -16,10 +16,11 @@ from autotune.space.enumerate import PLAIN, knob_levels, why_closed, without
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.app.whatif.changes import Kind, Question
+    from autotune.app.whatif.changes import Kind
     from autotune.domain.config import KnobValue
     from autotune.domain.job import Job
     from autotune.domain.space import SearchSpace
+    from autotune.pricing import Question
 
 # Knobs of the search that move memory, the usual first resort first.
 MEMORY_KNOBS = (

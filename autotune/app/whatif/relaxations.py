@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.app.pricing import bills_of
 from autotune.app.whatif.changes import (
     COUNTS,
     HOST_PARTS,
     SPLIT,
     Change,
-    Question,
     Rungs,
     contract_changes,
     larger_host,
@@ -30,6 +28,7 @@ from autotune.app.whatif.levers import all_settings, setting_changes
 from autotune.domain.answer.limits import odds
 from autotune.domain.answer.recommendation import Relaxation
 from autotune.domain.candidates import OFFER
+from autotune.pricing import bills_of
 from autotune.search.near_misses import nearest_misses, short_of
 from autotune.search.selection import best_index, choosable, excess, figures
 from autotune.space.enumerate import PLAIN
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated, ShortOf
     from autotune.domain.space import SearchSpace
+    from autotune.pricing import Question
     from autotune.search.selection import Objective
 
 SHOWN = {"setting": 6, "machine": 4, "quality": 5}  # of each sort, in this order

@@ -16,8 +16,8 @@ from autotune.space.enumerate import without
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from autotune.app.whatif.changes import Question
     from autotune.domain.job import Job
+    from autotune.pricing import Question
 
 SAVES, EVALUATIONS = "checkpoint_every_steps", "evaluation.every_steps"
 BEST = "load_best_model_at_end"  # saves must then meet the evaluations

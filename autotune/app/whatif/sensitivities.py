@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.app.pricing import bills_of
 from autotune.app.whatif.changes import SHORTEST, Change, shorter
 from autotune.app.whatif.levers import lever_changes
 from autotune.app.whatif.moved import moved_by
@@ -20,6 +19,7 @@ from autotune.app.whatif.schedules import EVALUATIONS, SAVES, WORTH, schedule_ch
 from autotune.domain.answer.recommendation import Sensitivity
 from autotune.domain.config import KNOBS
 from autotune.domain.units import HOUR_S, format_bytes, format_count
+from autotune.pricing import bills_of
 from autotune.search.near_misses import nearest_misses
 from autotune.search.selection import best_index
 from autotune.space.enumerate import PLAIN
@@ -27,13 +27,13 @@ from autotune.space.enumerate import PLAIN
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from autotune.app.whatif.changes import Question
     from autotune.cost.model import Bill
     from autotune.domain.calibration import Calibration
     from autotune.domain.config import KnobValue
     from autotune.domain.job import Job, Method
     from autotune.domain.outcome import Estimated
     from autotune.domain.space import SearchSpace
+    from autotune.pricing import Question
 
 SAME = 0.02  # relative; a duration closer than this is "no time"
 MEASURED_SHARE = 0.5  # of a saving that must be left at the pessimistic end

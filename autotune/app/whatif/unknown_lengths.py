@@ -10,10 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.app.dataset.published_rows import short_rows
-from autotune.cost.model import CostModel
 from autotune.domain.answer.short_rows import ShortRows
-from autotune.domain.candidates import Candidates
 from autotune.domain.outcome import Spread
+from autotune.pricing import Pricing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,14 +34,11 @@ def on_short_rows(
     """
     if job.lengths.known or not job.steps or not rows:
         return [None] * len(rows)
-    from autotune.evidence.calibrate import calibration_from_evidence
-
     like, lengths = short_rows(job.model, job.max_length)
     short = replace(job, lengths=lengths)
-    other, _, _ = calibration_from_evidence(short, CostModel(short).price)
-    pairs = Candidates.of([(row.offer, row.config) for row in rows])
-    bills = CostModel(short, other).price(pairs)
-    full = CostModel(job, calibration).price(pairs)
+    pairs = [(row.offer, row.config) for row in rows]
+    bills = Pricing.learned(short).of(pairs)
+    full = Pricing(job, calibration).of(pairs)
     settled = job.today is not None and any(o.quantity in TIMES for o in job.evidence)
     found: list[ShortRows | None] = []
     for place, row in enumerate(rows):

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from autotune.cost.model import COMPONENTS, CostModel
+from autotune.cost.model import COMPONENTS
 from autotune.domain.answer.waterfall import Waterfall, WaterfallStep
-from autotune.domain.candidates import Candidates
 from autotune.domain.config import KNOBS, Config
 from autotune.domain.units import format_usd
+from autotune.pricing import Pricing
 from autotune.space.rules import violations
 
 if TYPE_CHECKING:
@@ -54,11 +54,6 @@ class State:
     config: Config
     extra_s: float = 0.0
     other_disk: bool = False
-
-    @property
-    def candidates(self) -> Candidates:
-        """The state as the one candidate of its job."""
-        return Candidates.of([(self.offer, self.config)])
 
 
 class PriceStates(Protocol):
@@ -106,8 +101,7 @@ def pricer(calibration: Calibration) -> PriceStates:
         for (_, other_disk), numbers in by_job.items():
             job = states[numbers[0]].job
             pairs = [(states[n].offer, states[n].config) for n in numbers]
-            model = CostModel(job, elsewhere if other_disk else calibration)
-            bill = model.price(Candidates.of(pairs))
+            bill = Pricing(job, elsewhere if other_disk else calibration).of(pairs)
             extra = np.asarray([states[n].extra_s for n in numbers])
             hourly = bill.tables["price"].gather("usd_per_hour")
             seconds[numbers] = bill.duration_s + extra

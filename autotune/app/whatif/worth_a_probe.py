@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.cost.model import CostModel
 from autotune.domain.answer.recommendation import WorthProbe
-from autotune.domain.candidates import Candidates
+from autotune.pricing import Pricing
 from autotune.space.rules import violations
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def worth_a_probe(job: Job, calibration: Calibration, pick: Estimated) -> tuple[
     if not tried:
         return ()
     pairs = [(pick.offer, config) for _, config in tried]
-    bill = CostModel(job, calibration).price(Candidates.of(pairs))
+    bill = Pricing(job, calibration).of(pairs)
     best: dict[str, WorthProbe] = {}
     for index, (changes, _) in enumerate(tried):
         gain = bill.at("compute", "unmeasured_gain", index)

@@ -1,0 +1,106 @@
+"""The priced job: what anything of it costs, under what its own evidence teaches.
+
+Whoever asks for a bill asks a `Pricing`: of candidates, of a few configurations, of one, or of the
+same for a changed job. Many questions (a job and what may be tried) are priced in as few passes as
+there are jobs: what is locked or opened decides which candidates there are and never what one
+costs, so questions that differ in nothing else go together.
+
+Not here: the formulas (`cost`), what evidence teaches (`evidence.calibrate`), which candidate is
+best (`search.selection`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.cost.model import CostModel
+from autotune.domain.calibration import Calibration
+from autotune.domain.candidates import Candidates
+from autotune.domain.errors import InputError
+from autotune.space.enumerate import enumerate_candidates
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Self
+
+    from autotune.cost.model import Bill
+    from autotune.domain.config import Config
+    from autotune.domain.device import Offer
+    from autotune.domain.job import Job
+    from autotune.domain.outcome import Estimated
+    from autotune.domain.space import SearchSpace
+
+    Question = tuple[Job, SearchSpace]
+
+
+PLAIN = Calibration()  # nothing was measured
+
+
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """A job under a calibration. warnings: what its evidence could not teach, and why."""
+
+    job: Job
+    calibration: Calibration = PLAIN
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def learned(cls, job: Job) -> Self:
+        """The job under what its own evidence teaches."""
+        from autotune.evidence.calibrate import calibration_from_evidence
+
+        calibration, warnings, _ = calibration_from_evidence(job, cls(job).bill)
+        return cls(job, calibration, warnings)
+
+    def bill(self, candidates: Candidates) -> Bill:
+        """The bill of every candidate, in their order."""
+        return CostModel(self.job, self.calibration).price(candidates)
+
+    def of(self, pairs: Sequence[tuple[Offer, Config]]) -> Bill:
+        """The bill of these configurations, each on its offer."""
+        return self.bill(Candidates.of(list(pairs)))
+
+    def one(self, offer: Offer, config: Config) -> Estimated:
+        """One configuration on one offer."""
+        return self.of([(offer, config)]).estimate(0)
+
+    def variant(self, job: Job) -> Self:
+        """A changed job under the same calibration."""
+        return replace(self, job=job)
+
+    def price(self, job: Job, candidates: Candidates) -> Bill:
+        """The bill of a changed job's candidates: what `evidence` and `claims` ask with."""
+        return self.variant(job).bill(candidates)
+
+
+def bills_of(questions: Sequence[Question], calibration: Calibration | None) -> list[Bill | None]:
+    """The bill of each question; None where nothing of it is valid."""
+    found: list[Bill | None] = [None] * len(questions)
+    groups: list[tuple[Job, list[tuple[int, Candidates]]]] = []
+    for number, (job, space) in enumerate(questions):
+        try:
+            candidates = enumerate_candidates(job, space).candidates
+        except InputError:  # the locks that remain are impossible there
+            continue
+        if not len(candidates):
+            continue
+        priced = replace(job, lock={}, allow=())
+        same = next((members for other, members in groups if other == priced), None)
+        if same is None:
+            same = []
+            groups.append((priced, same))
+        same.append((number, candidates))
+    for _, members in groups:
+        job = questions[members[0][0]][0]
+        bill = Pricing(job, calibration or Calibration()).bill(
+            Candidates.joined([own for _, own in members])
+        )
+        start = 0
+        for number, own in members:
+            at = np.arange(start, start + len(own))
+            found[number] = bill.take(at, questions[number][0], own)
+            start += len(own)
+    return found

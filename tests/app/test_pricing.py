@@ -1,0 +1,70 @@
+"""One noun prices a job: its candidates, single configurations, and the same of a changed job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from autotune.app.job.load import load_job
+from autotune.pricing import Pricing, bills_of
+from autotune.space.enumerate import enumerate_candidates
+from autotune.space.file import load_space
+
+if TYPE_CHECKING:
+    from autotune.domain.job import Job
+
+JOB = Path(__file__).parents[2] / "jobs" / "h100_38h.yaml"
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Job:
+    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
+    return load_job(JOB)
+
+
+def test_evidence_scales_the_price_of_a_job_and_of_its_variants(job: Job) -> None:
+    learned, plain = Pricing.learned(job), Pricing(job)
+    assert job.today is not None
+    today = (job.offers[0], job.today)
+    factor = learned.calibration.factors["compute"]
+    assert factor != 1.0
+    assert learned.one(*today).basis == "calibrated"
+    assert plain.one(*today).basis == "modelled"
+    half = replace(job, steps=job.steps // 2)
+    shorter: Any = learned.variant(half)
+    assert shorter.calibration is learned.calibration
+    assert shorter.one(*today).time_s.train == pytest.approx(
+        factor * Pricing(half).one(*today).time_s.train, rel=1e-3
+    )
+
+
+def test_one_configuration_costs_what_it_costs_among_all(job: Job) -> None:
+    pricing = Pricing.learned(job)
+    bill = pricing.bill(enumerate_candidates(job, load_space()).candidates)
+    for index in (0, len(bill) // 2, len(bill) - 1):
+        offer, config = bill.candidates.offer(index), bill.candidates.config(index)
+        assert pricing.one(offer, config).duration_s == bill.estimate(index).duration_s
+
+
+def test_questions_priced_together_cost_what_they_cost_alone(job: Job) -> None:
+    calibration = Pricing.learned(job).calibration
+    space, wide = load_space(), load_space("extended")
+    impossible = replace(job, lock={"micro_batch_size": 3})
+    questions = [
+        (job, space),
+        (replace(job, allow=("kernels",)), wide),
+        (replace(job, max_length=512), space),
+        (impossible, space),
+    ]
+    together = bills_of(questions, calibration)
+    assert together[3] is None
+    for question, bill in zip(questions[:3], together, strict=False):
+        (alone,) = bills_of([question], calibration)
+        assert bill is not None
+        assert alone is not None
+        assert len(bill) == len(alone)
+        assert bill.cost_usd == pytest.approx(alone.cost_usd, rel=1e-12)
