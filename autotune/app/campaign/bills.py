@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from autotune.app.tune import tune as model_tune
 from autotune.app.tune.tracing import choose_traced
+from autotune.app.whatif.last_resort import opened_bills
 from autotune.domain.answer.limits import odds
 from autotune.domain.answer.plan import RunOnOffer
 from autotune.domain.outcome import Spread
@@ -69,8 +70,10 @@ def bills_of(
         priced = model_tune._price(job, options, lambda _: None)  # noqa: SLF001 - tune's pricing
         warnings |= dict.fromkeys(priced.warnings)
         row = []
+        question = priced.job, priced.space
+        opened = opened_bills(question, priced.bill, priced.calibration, len(job.offers))
         for offer in range(len(job.offers)):
-            bill = bill_of_offer(priced.bill, offer)
+            bill = opened[offer] if offer in opened else bill_of_offer(priced.bill, offer)
             found, notes = _best(bill, objective, fidelity, progress)
             warnings |= dict.fromkeys(notes)
             row.append(found)

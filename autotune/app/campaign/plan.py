@@ -24,13 +24,17 @@ from autotune.app.campaign.schedule import (
 )
 from autotune.app.campaign.subset import Item, best_subset, parse_budget, what_to_cut
 from autotune.app.choices import check_choices
+from autotune.app.whatif.last_resort import opened_words
+from autotune.app.whatif.relaxations import OFFLOAD
 from autotune.catalog.files import write_whole
 from autotune.cost.reuse import reusing_tables
+from autotune.domain.answer.limits import worst_excess
 from autotune.domain.answer.plan import OfferTotal, PhaseTotal, Plan, PlannedRun
+from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.errors import InputError
 from autotune.domain.outcome import Spread
 from autotune.domain.typed.values import MAX_DEVICES
-from autotune.domain.units import HOUR_S
+from autotune.domain.units import HOUR_S, format_usd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
     from autotune.search.selection import Objective
 
 USUAL = (1, 2, 4, 8)  # machines that the schedule is also worked out for
+MAY_BE_BETTER = 2  # machines that are named
 KWH_J = 3.6e6
 NOTHING_FEASIBLE, LIMIT_MISSED = 3, 4
 
@@ -84,7 +89,7 @@ def plan(
     )
     runs = tuple(_planned(campaign, i, on) for i, on in enumerate(bills.runs))
     totals = tuple(_total(campaign, runs, n) for n in range(len(campaign.offers)))
-    machine = _machine(totals, machines, options.objective)
+    machine = _machine(runs, totals, machines, options.objective)
     items = _items(campaign, runs, machine)
     whole = not totals[machine].missing
     subset = best_subset(items, budget) if budget is not None and whole else None
@@ -228,31 +233,44 @@ def _summed(parts: Sequence[tuple[Spread, int]], factor: float = 1.0) -> Spread:
     )
 
 
-def _machine(totals: Sequence[OfferTotal], machines: int, objective: Objective) -> int:
-    """The offer that the campaign is planned on: all runs fit, then the least money or time.
+def _machine(
+    runs: Sequence[PlannedRun], totals: Sequence[OfferTotal], machines: int, objective: Objective
+) -> int:
+    """The offer that the campaign is planned on, by the rule of `tune`.
 
-    A machine of one's own is one machine: where several are asked for, rented ones go first.
+    All runs fit, then their limits are kept (or missed by least), then the least money or time at
+    the pessimistic end of what nobody measured. A machine of one's own is one machine: where
+    several are asked for, rented ones go first.
     """
 
     def rank(number: int) -> tuple[float, ...]:
         total = totals[number]
         owned = total.offer.watts is not None and machines > 1
-        money, seconds = total.cost_usd.p50, total.duration_s.p50
+        late = max(worst_excess(run.on[number].limits) for run in runs)
+        money, seconds = _at_worst(runs, number)
         first = (money, seconds) if objective == "cost" else (seconds, money)
-        return (-total.runs, float(owned), *first, number)
+        return (-total.runs, float(owned), max(late, 0.0), *first, number)
 
     return min(range(len(totals)), key=rank)
 
 
+def _at_worst(runs: Sequence[PlannedRun], number: int) -> tuple[float, float]:
+    """[USD], [s] of all runs on an offer at the pessimistic end of what nobody measured."""
+    own = [(run.on[number], run.repeat) for run in runs if not run.on[number].reason]
+    money = math.fsum(on.cost_usd.p50 * on.caution * repeat for on, repeat in own)
+    return money, math.fsum(on.duration_s.p50 * on.caution * repeat for on, repeat in own)
+
+
 def _mixed(runs: Sequence[PlannedRun], totals: Sequence[OfferTotal], machines: int) -> float | None:
-    """[USD] when every run goes to its own cheapest machine; None where one fits nowhere."""
+    """[USD] when every run goes to its own machine, as `_machine` chooses; None where none fits."""
     rented = [n for n, total in enumerate(totals) if machines == 1 or not _owned(total.offer)]
     total = 0.0
     for run in runs:
-        usd = [run.on[n].cost_usd.p50 for n in rented if not run.on[n].reason]
-        if not usd:
+        able = [run.on[n] for n in rented if not run.on[n].reason]
+        if not able:
             return None
-        total += min(usd) * run.repeat
+        chosen = min(able, key=lambda on: (on.cost_usd.p50 * on.caution, on.cost_usd.p50))
+        total += chosen.cost_usd.p50 * run.repeat
     return total if len(rented) > 1 else None
 
 
@@ -316,6 +334,8 @@ def _notes(
             f"{len(late)} kinds of runs are not sure enough to keep a limit of theirs (see each "
             f"run's limits.confidence): {', '.join(late[:4])}"
         )
+    notes += _opened_notes(found, campaign)
+    notes += _may_be_better(found)
     if machines > 1 and total.offer.watts is not None:
         notes.append(f"{machines} machines of one's own are planned: the file says what one is")
     elif machines > 1 and any(_owned(other.offer) for other in found.offers):
@@ -330,6 +350,45 @@ def _notes(
             f"{full / HOUR_S:,.1f} h in all"
         )
     return notes
+
+
+def _opened_notes(found: Plan, campaign: Campaign) -> list[str]:
+    """Runs that fit on the planned machine only with a knob that was opened for them."""
+    opened: dict[str, list[str]] = {}
+    for run, source in zip(found.runs, campaign.runs, strict=True):
+        row = run.on[found.machine].row
+        words = opened_words(row.config) if row is not None else ""
+        jobs = [campaign.jobs[piece.job] for piece in source.pieces]
+        asked = any(OFFLOAD in {*job.allow, *job.lock} for job in jobs)
+        if words and not asked:
+            opened.setdefault(words, []).append(run.name)
+    label = found.offers[found.machine].offer.label
+    return [
+        Decisive(
+            f"on {label} nothing fits without it, so {words} was opened: the same training, slower "
+            f"({', '.join(names[:4])})"
+        )
+        for words, names in opened.items()
+    ]
+
+
+def _may_be_better(found: Plan) -> list[str]:
+    """Machines that are expected to cost less and lead only where their guess is right."""
+    planned = found.offers[found.machine]
+    better = [
+        other
+        for number, other in enumerate(found.offers)
+        if other.cost_usd.p50 < planned.cost_usd.p50
+        and len(other.missing) <= len(planned.missing)
+        and any(run.on[number].caution > 1.0 for run in found.runs)
+    ]
+    return [
+        Decisive(
+            f"{other.offer.label} may be better ({format_usd(other.cost_usd.p50)} in all), but no "
+            "training step was measured on it"
+        )
+        for other in better[:MAY_BE_BETTER]
+    ]
 
 
 def _owned(offer: Offer) -> bool:

@@ -20,7 +20,7 @@ from autotune.app.compare.spot import spot_terms
 from autotune.app.job.claims import job_contradictions
 from autotune.app.tune import tune as model_tune
 from autotune.app.tune.tracing import choose_traced
-from autotune.app.whatif.last_resort import last_resorts
+from autotune.app.whatif.last_resort import opened_bills
 from autotune.app.whatif.unknown_lengths import on_short_rows
 from autotune.cost.reuse import reusing_tables
 from autotune.domain.answer.comparison import (
@@ -32,7 +32,6 @@ from autotune.domain.answer.comparison import (
     Split,
 )
 from autotune.domain.answer.limits import odds, worst_excess
-from autotune.domain.candidates import OFFER
 from autotune.domain.units import format_bytes
 from autotune.search import near_misses, selection
 from autotune.search.by_offer import bill_of_offer
@@ -98,7 +97,8 @@ def _compare_one(
     rows: list[Compared] = []
     infeasible: list[NotFitting] = []
     bills: dict[Offer, Bill] = {}
-    opened = _opened(priced, len(job.offers))
+    question = priced.job, priced.space
+    opened = opened_bills(question, priced.bill, priced.calibration, len(job.offers))
     for number, offer in enumerate(wide.offers):
         bill = bill_of_offer(priced.bill, number)
         chosen = selection.best_index(bill, options.objective, job.limits)
@@ -129,18 +129,6 @@ def _compare_one(
     warned = tuple(dict.fromkeys(warnings))
     found = replace(ranked, variant=variant, infeasible=tuple(infeasible), warnings=warned)
     return found, priced
-
-
-def _opened(priced: _Priced, offers: int) -> dict[int, Bill]:
-    """The bill of each of the first offers on which nothing fits until a neutral knob is opened."""
-    codes = priced.bill.candidates.codes[OFFER]
-    fitting = set(codes[selection.choosable(priced.bill)].tolist())
-    unfit = [number for number in range(offers) if number not in fitting]
-    if not unfit:
-        return {}
-    alone = replace(priced.job, offers=tuple(priced.job.offers[number] for number in unfit))
-    found = last_resorts((alone, priced.space), priced.calibration)
-    return {unfit[number]: bill for number, bill in found}
 
 
 def _unlike_hosts(job: Job) -> list[str]:

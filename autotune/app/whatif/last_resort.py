@@ -6,10 +6,12 @@ stays the answer (`relaxing`), and nothing is opened.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.app.whatif.levers import lever_changes
 from autotune.domain.answer.recommendation import Decisive
+from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
 from autotune.domain.units import format_seconds, format_usd
 from autotune.pricing import bills_of
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from autotune.cost.model import Bill
     from autotune.domain.answer.recommendation import Relaxation
     from autotune.domain.calibration import Calibration
+    from autotune.domain.config import Config
     from autotune.domain.outcome import Estimated
     from autotune.pricing import Question
 
@@ -37,7 +40,24 @@ def last_resort(question: Question, calibration: Calibration) -> Question | None
     return able[0].edit(question)
 
 
-def last_resorts(question: Question, calibration: Calibration) -> Iterator[tuple[int, Bill]]:
+def opened_bills(
+    question: Question, bill: Bill, calibration: Calibration, offers: int
+) -> dict[int, Bill]:
+    """The bill of each of the first `offers` on which nothing fits until a neutral knob is opened.
+
+    bill: of the question as it is.
+    """
+    job, space = question
+    fitting = set(bill.candidates.codes[OFFER][choosable(bill)].tolist())
+    unfit = [number for number in range(offers) if number not in fitting]
+    if not unfit:
+        return {}
+    alone = replace(job, offers=tuple(job.offers[number] for number in unfit))
+    found = _last_resorts((alone, space), calibration)
+    return {unfit[number]: opened for number, opened in found}
+
+
+def _last_resorts(question: Question, calibration: Calibration) -> Iterator[tuple[int, Bill]]:
     """The same for each offer of a job by itself: its number, and its bill with the knob opened."""
     changes, bills = _levers(question, calibration)
     for number in range(len(question[0].offers)):
@@ -50,14 +70,19 @@ def last_resorts(question: Question, calibration: Calibration) -> Iterator[tuple
             yield number, able[0][1]
 
 
+def opened_words(config: Config) -> str:
+    """The knobs of a configuration that are opened where nothing else fits: "offload all"."""
+    values = config.as_dict()
+    return ", ".join(
+        f"{name} {values[name]}"
+        for name, knob in KNOBS.items()
+        if knob.opt_in and knob.knob_class == "neutral" and values[name] != knob.choices[0]
+    )
+
+
 def opened_note(best: Estimated, others: Sequence[Relaxation]) -> str:
     """That a knob was opened, and the soonest other machine that does without."""
-    config = best.config.as_dict()
-    opened = ", ".join(
-        f"{name} {config[name]}"
-        for name, knob in KNOBS.items()
-        if knob.opt_in and knob.knob_class == "neutral" and config[name] != knob.choices[0]
-    )
+    opened = opened_words(best.config)
     text = f"nothing fits without it, so {opened} was opened: the same training, slower"
     machine = next((each for each in others if each.kind == "machine"), None)
     if machine is not None:

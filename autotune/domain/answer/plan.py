@@ -39,6 +39,11 @@ class RunOnOffer:
     reason: str = ""
 
     @property
+    def caution(self) -> float:
+        """Its duration at the pessimistic end of what nobody measured, over the duration."""
+        return self.row.caution if self.row is not None and self.hours == "model" else 1.0
+
+    @property
     def misses(self) -> tuple[Miss, ...]:
         """The limits that its stages do not keep with the asked probability."""
         return misses(self.limits)

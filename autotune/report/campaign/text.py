@@ -363,7 +363,7 @@ def cuts_section(payload: Payload) -> Section:
         )
         for cut in payload["cuts"]
     )
-    titles = ("run", "runs", "saves", "saves", "priority lost")
+    titles = ("run", "runs", "device time", "cost", "priority lost")
     note = "The least priority lost for each hour saved comes first."
     return Section(
         "What to cut first", (Table(titles, rows, frozenset(range(1, 5))), Paragraph(note, "quiet"))
