@@ -10,6 +10,7 @@ from autotune.app.job.base_storage import unquantised_note
 from autotune.app.job.claims import job_contradictions
 from autotune.app.job.feasible_locks import check_config
 from autotune.app.tune.tracing import Tracing
+from autotune.app.whatif.moved import uncounted_notes
 from autotune.app.whatif.relaxations import CLOSED_FORMS, relaxations_of
 from autotune.app.whatif.shortfall import shortfall_of
 from autotune.app.whatif.unknown_lengths import on_short_rows
@@ -68,7 +69,8 @@ def estimate(
     pricing = Pricing.learned(job)
     calibration = pricing.calibration
     bill = pricing.of([(offer, config)])
-    notes = [*doubts, *pricing.warnings, *unquantised_note(job), *variant_note(job)]
+    notes = [*uncounted_notes(job), *doubts, *pricing.warnings]
+    notes += [*unquantised_note(job), *variant_note(job)]
     unseen = never_measured_note(offer.device.name)
     if unseen and "compute" not in calibration.factors:
         notes.append(unseen)

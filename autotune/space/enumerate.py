@@ -19,11 +19,12 @@ from autotune.domain.candidates import CLOSED_FORM, OFFER, Candidates
 from autotune.domain.config import FLASH, KNOBS, KnobValue
 from autotune.domain.errors import InputError
 from autotune.space.extra import at_present
-from autotune.space.host_rules import host_doubts, host_options
+from autotune.space.host_rules import host_doubts
+from autotune.space.refusals import refuse_impossible
 from autotune.space.rules import RULES, Rule, has_cuda
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -79,7 +80,7 @@ def enumerate_candidates(job: Job, space: SearchSpace) -> Enumeration:
     """
     found = _enumerate(job, space)
     if len(found.candidates) == 0:
-        _refuse_impossible(job, space, found)
+        refuse_impossible(job, found.rejected, _valid_values(space))
     return found
 
 
@@ -290,41 +291,12 @@ def _warnings(job: Job) -> tuple[str, ...]:
     return notes
 
 
-def _refuse_impossible(job: Job, space: SearchSpace, found: Enumeration) -> None:
-    """Raise when one locked value, or the global batch, is what leaves no candidate."""
-    devices = ", ".join(dict.fromkeys(offer.label for offer in job.offers))
-    for name, value in job.lock.items():
-        opened = replace(job, lock=without(job.lock, name), allow=(*job.allow, name))
-        freed = _enumerate(opened, space).candidates
-        if len(freed):
-            msg = f"{name} {_shown(value)} is locked but not possible on {devices}: "
-            levels, present = freed.levels[name], np.unique(freed.codes[name])
-            able = ", ".join(_shown(levels[code]) for code in present)
-            hint = f"leave {name} out of lock, or change the hardware or software of the job"
-            typed = host_options(job, job.offers[0], found.rejected)
-            if typed:
-                hint = f"{name} {able} can run here; or state more of the host: {typed}"
-            elif KNOBS[name].kind != "count":
-                hint = f"{name} {able} can run here; {hint}"
-            raise InputError(msg + _reasons(found, of_knob=name), hint)
-    batch_reasons = [rule.reason for rule in RULES if rule.reads == ("micro_batch_size",)]
-    if found.rejected and set(found.rejected) <= set(batch_reasons):
-        sizes = sorted({offer.count for offer in job.offers})
-        msg = f"no split makes a global batch of {job.global_batch_size} on {devices}"
-        hint = f"it must be a multiple of the devices of an offer ({', '.join(map(str, sizes))})"
-        raise InputError(msg, hint)
-    if job.lock and len(_enumerate(replace(job, lock={}), space).candidates):
-        locks = ", ".join(f"{name} {_shown(value)}" for name, value in job.lock.items())
-        msg = f"{locks}: locked together, not possible on {devices}: "
-        raise InputError(msg + _reasons(found), "leave some of them out of lock")
+def _valid_values(space: SearchSpace) -> Callable[[Job, str], tuple[KnobValue, ...]]:
+    """Values of a knob that some valid candidate of a job has."""
 
+    def valid(job: Job, name: str) -> tuple[KnobValue, ...]:
+        candidates = _enumerate(job, space).candidates
+        levels = candidates.levels[name]
+        return tuple(levels[code] for code in np.unique(candidates.codes[name]))
 
-def _reasons(found: Enumeration, of_knob: str | None = None) -> str:
-    """The rules that rejected; those that read the knob when there are any."""
-    about = {rule.reason for rule in RULES if of_knob in rule.reads}
-    named = [reason for reason in found.rejected if reason in about]
-    return "; ".join(named or found.rejected)
-
-
-def _shown(value: KnobValue) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return valid

@@ -54,6 +54,7 @@ NO_FLASH = frozenset({"gpt_oss", "bloom", "mpt", "codegen", "xglm"})
 REGIONAL_SINCE = (1, 6)
 CUDA_GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
 EIGHT_BIT = frozenset({"adamw_bnb_8bit", "paged_adamw_8bit"})
+ZERO = frozenset({"zero2", "zero3"})
 HALF = frozenset({"fp16", "bf16", "fp8"})  # of activations and of what the trainer casts to
 UNUSED_PREFETCH = 2  # stands for "nothing is prefetched" when there are no workers
 
@@ -156,6 +157,14 @@ def _dora_reads_weights(job: Job, _offer: Offer, sharding: str) -> bool:
     return not job.method.is_dora or sharding != "zero3"
 
 
+def _states_as_today(job: Job, offer: Offer, sharding: str) -> bool:
+    """DeepSpeed keeps fp32 masters and moments; to leave it for 16-bit ones is the user's step."""
+    today, method = job.today, job.method
+    if today is None or method.is_lora or method.base != "16bit" or offer.count == 1:
+        return True
+    return today.sharding not in ZERO or sharding in ZERO or "sharding" in job.lock
+
+
 def _pinned_needs_cuda(_job: Job, offer: Offer, pinned: bool) -> bool:  # noqa: FBT001 - a knob
     return not pinned or has_cuda(offer.device)
 
@@ -245,6 +254,9 @@ RULES: tuple[Rule, ...] = (
          _flash_runs),
     Rule("sharding_by_count", ("sharding",), "one device is not sharded, several always are",
          _sharding_by_count),
+    Rule("states_as_today", ("sharding",),
+         "today's run keeps fp32 masters and moments under DeepSpeed: sharding zero2 or zero3",
+         _states_as_today),
     Rule("quantised_sharding", ("sharding",), "a quantised base cannot be split this way",
          _quantised_sharding),
     Rule("dora_reads_weights", ("sharding",),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from autotune.app.estimate import estimate
 from autotune.app.job.load import load_job, load_jobs
 from autotune.app.job.overrides import Overrides
 from autotune.app.tune.tune import Options, tune
@@ -48,7 +49,9 @@ def job(
     return load_job(path, set_values={key.replace("__", "."): v for key, v in sets.items()})
 
 
-def own(folder: Path, sets: dict[str, str] | None = None, **arguments: object) -> Job:
+def own(
+    folder: Path, sets: dict[str, str] | None = None, gpu: str = "a100-80gb", **arguments: object
+) -> Job:
     path = folder / "arguments.json"
     stated = {
         "model_name_or_path": "meta-llama/Llama-3.1-8B", "use_peft": True, "max_length": 2048,
@@ -57,7 +60,7 @@ def own(folder: Path, sets: dict[str, str] | None = None, **arguments: object) -
     }  # fmt: skip
     path.write_text(json.dumps(stated | arguments))
     values = {"data.rows": 20_000}
-    overrides = Overrides(gpus=("a100-80gb",), stated=values, set_values=sets or {})
+    overrides = Overrides(gpus=(gpu,), stated=values, set_values=sets or {})
     return load_jobs(path, overrides)[0].job
 
 
@@ -176,3 +179,46 @@ def test_evaluations_of_axolotl_by_the_epoch_are_counted_so() -> None:
     asked = load_jobs(AXOLOTL, overrides)[0].job
     assert asked.evaluation is not None
     assert asked.evaluation.every_steps == 6500 // 4
+
+
+def test_what_today_offloads_is_left_where_it_fits_without_and_kept_where_it_does_not(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "zero.json").write_text(
+        json.dumps({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}})
+    )
+    stated = {"deepspeed": str(tmp_path / "zero.json"), "bf16": True}
+    asked = own(tmp_path, **stated)
+    assert asked.today is not None
+    assert asked.today.offload == "optimizer"
+    small = answered(asked).best
+    assert small is not None
+    assert (small.config.offload, small.config.sharding) == ("none", "none")
+    large = answered(own(tmp_path, {"method.kind": "full"}, use_peft=False, **stated)).best
+    assert large is not None
+    assert large.config.offload == "optimizer"
+
+
+def test_parameters_in_the_hosts_memory_are_said_not_to_be_counted(tmp_path: Path) -> None:
+    zero = {"stage": 3, "offload_param": {"device": "cpu"}}
+    (tmp_path / "zero.json").write_text(json.dumps({"zero_optimization": zero}))
+    stated = {"deepspeed": str(tmp_path / "zero.json"), "bf16": True}
+    asked = own(tmp_path, **stated)
+    for warnings in (answered(asked).warnings, estimate(asked).warnings):
+        (told,) = (text for text in warnings if "offload_param" in text)
+        assert isinstance(told, Decisive)
+        assert "--set offload=all" in told
+
+
+@pytest.mark.parametrize(("sets", "kept"), [({}, True), ({"sharding": "ddp"}, False)])
+def test_full_fine_tuning_under_deepspeed_keeps_its_fp32_states_unless_told_otherwise(
+    tmp_path: Path, sets: dict[str, str], kept: bool
+) -> None:
+    (tmp_path / "zero.json").write_text(json.dumps({"zero_optimization": {"stage": 3}}))
+    asked = own(
+        tmp_path, {"method.kind": "full", "model": "Qwen/Qwen2.5-1.5B", **sets}, use_peft=False,
+        deepspeed=str(tmp_path / "zero.json"), bf16=True, gpu="a100-80gb:4",
+    )  # fmt: skip
+    best = answered(asked).best
+    assert best is not None
+    assert best.config.sharding.startswith("zero") is kept

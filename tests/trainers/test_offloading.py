@@ -113,10 +113,11 @@ datasets: [{path: rows.jsonl, type: completion}]
 """
 
 
-def test_a_file_that_offloads_is_priced_so_and_keeps_it(tmp_path: Any) -> None:
+def test_a_file_that_offloads_is_priced_so_and_may_leave_it(tmp_path: Any) -> None:
     path = tmp_path / "axolotl.yml"
     path.write_text(AXOLOTL)
     found = load_jobs(path, Overrides(gpus=("h100:1",), stated={"data.rows": 1000}))[0].job
-    assert found.lock["offload"] == "activations"
+    assert "offload" not in found.lock
+    assert found.allow == ("offload",)
     assert found.today is not None
     assert found.today.offload == "activations"

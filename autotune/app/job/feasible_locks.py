@@ -18,9 +18,10 @@ from autotune.app.whatif.levers import (
     package_change,
     unlocked,
 )
+from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 from autotune.domain.job import NOT_KEPT, Assumption
-from autotune.space.enumerate import why_closed, without
+from autotune.space.enumerate import enumerate_candidates, why_closed, without
 from autotune.space.file import load_space
 from autotune.space.host_rules import host_doubts, host_options
 from autotune.space.rules import FLASH_CAPABILITY, RULES, violations
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 # Rules of the job's own method and data: a knob that they leave without effect is no mistake.
 OF_THE_JOB = frozenset({"adapters_exist", "grouping_saves_padding"})
+CHECKED = ("precision", "attention")  # what is refused before any enumeration
 MOST_REASONS = 3  # in an error
 
 
@@ -99,7 +101,14 @@ def check_locks(job: Job) -> None:
     if all(reasons):
         listed = "; ".join(dict.fromkeys(reason for found in reasons for reason in found))
         msg = f"lock: {listed}"
-        raise InputError(msg, "change the lock, or name other hardware")
+        able = [f"{name} {', '.join(_able(job, name))}" for name in CHECKED if name in job.lock]
+        raise InputError(msg, f"{' and '.join(able)} can run here; or name other hardware")
+
+
+def _able(job: Job, name: str) -> list[str]:
+    """Values of a knob that no rule of its own keeps from every offer."""
+    tried = (replace(job, lock={**job.lock, name: value}) for value in KNOBS[name].choices)
+    return [str(each.lock[name]) for each in tried if not _never_runs(each, name)]
 
 
 def check_opened(job: Job) -> tuple[Assumption, ...]:
@@ -192,8 +201,21 @@ def check_config(job: Job, offer: Offer, config: Config) -> list[str]:
         names = {name for reason in locked for name in reads[reason] if name in job.lock}
         values = ", ".join(f"{name} {job.lock[name]}" for name in job.lock if name in names)
         msg = f"{values} is not possible on {offer.label}: {'; '.join(locked)}"
-        hint = "change the value, or the hardware or software of the job"
-        typed = host_options(stated, offer, dict.fromkeys(locked))
-        raise InputError(msg, f"{hint}: {typed}" if typed else hint)
+        enumerate_candidates(replace(job, offers=(offer,)), load_space())  # says what would run
+        raise InputError(msg, _beside(stated, offer, config, locked))
     unsure = host_doubts(job, offer, config.as_dict())
     return unsure + [f"this configuration cannot run as it stands: {reason}" for reason in broken]
+
+
+def _beside(stated: Job, offer: Offer, config: Config, locked: list[str]) -> str:
+    """What to change beside a lock that other settings of the configuration exclude."""
+    reads = {name for rule in RULES if rule.reason in locked for name in rule.reads}
+    for name in KNOBS:
+        if name not in reads:
+            continue
+        for value in KNOBS[name].choices:
+            changed = config.with_knobs(**{name: value})
+            if not violations(replace(stated, lock=changed.as_dict()), offer, changed):
+                return f"with {name} {value} it can run: add --set {name}={value}"
+    typed = host_options(stated, offer, dict.fromkeys(locked, 1))
+    return f"to keep it: {typed}" if typed else "change the value, or the hardware or software"

@@ -37,8 +37,9 @@ _FLAGS = {
     "hardware": "--gpu NAME",
 }  # fmt: skip
 _LOCKED = (  # opt-in, where stated
-    "packing", "length_grouping", "optimizer", "adapter_dtype", "kernels", "offload",
+    "packing", "length_grouping", "optimizer", "adapter_dtype", "kernels",
 )  # fmt: skip
+OFFLOAD = "offload"  # neutral: what it saves is memory, and it costs time
 _BESIDE = ("accelerate.yaml", "accelerate_config.yaml", "default_config.yaml")
 COMMAND = "the command"
 _LONGEST_PATH = 1000
@@ -121,6 +122,9 @@ def completed(made: Imported, origin: Origin, overrides: Overrides) -> tuple[Doc
         values["lock"] = locked
         listed = ", ".join(f"{knob} {value}" for knob, value in locked.items())
         made.note("lock", listed, "as the file has it; --allow or --set opens it")
+    if OFFLOAD in made.knobs and OFFLOAD not in {*locked, *overrides.set_values}:
+        values["allow"] = [OFFLOAD]
+        made.note(OFFLOAD, made.knobs[OFFLOAD], "as the file has it; left where it fits without")
     _hint_software(made, values)
     values["hardware"] = []
     values.setdefault("name", _job_name(values, origin))
@@ -359,9 +363,17 @@ def _locked(made: Imported, overrides: Overrides) -> dict[str, Any]:
     locked |= {knob: meaning[knob] for knob in sorted(made.kept) if knob in meaning}
     locked |= {knob: made.knobs[knob] for knob in _placed_saves(made) if knob in made.knobs}
     locked |= {knob: v for knob, v in made.knobs.items() if v in KNOBS[knob].closed}
+    if OFFLOAD in made.knobs and _trains_all(made, overrides):  # its states are in fp32 there
+        locked[OFFLOAD] = made.knobs[OFFLOAD]
     if "attention" in made.knobs:  # another kernel rounds otherwise
         locked["attention"] = made.knobs["attention"]
     return {knob: value for knob, value in locked.items() if knob not in opened}
+
+
+def _trains_all(made: Imported, overrides: Overrides) -> bool:
+    """Whether every weight is trained, so that where the states lie decides what they are in."""
+    stated = made.values.get("method", {}).get("kind")
+    return bool(overrides.set_values.get("method.kind", stated) == "full")
 
 
 def _placed_saves(made: Imported) -> tuple[str, ...]:

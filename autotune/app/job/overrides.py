@@ -237,6 +237,11 @@ def line_document(overrides: Overrides) -> Document:
         msg = "--beside is of a trainer's own file, and there is none"
         raise InputError(msg, "name the trainer's file as JOB, or give --from-args")
     known = {*stated, *given}
+    lengths = [key for key in given if key.startswith("data.lengths.")]
+    if lengths and "data.dataset" in stated:
+        listed = ", ".join(f"{key} {given[key]}" for key in lengths)
+        msg = f"--set states {listed}, and --data {stated['data.dataset']} has lengths of its own"
+        raise InputError(msg, "leave --set data.lengths out, or give --rows N instead of --data")
     missing = [] if "model" in known else ["--model NAME"]
     missing += [] if _SIZES & known else ["--rows N or --data FILE"]
     missing += [] if overrides.gpus else ["--gpu NAME"]

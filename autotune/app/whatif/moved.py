@@ -60,12 +60,21 @@ def _not_kept(job: Job) -> dict[str, Assumption]:
     }  # fmt: skip
 
 
+def uncounted_notes(job: Job) -> list[str]:
+    """What today's own file does and no formula here prices: parameters in the host's memory."""
+    return [
+        Decisive(f"{item.key.rpartition(': ')[2]} {item.value} is {item.why}")
+        for item in job.assumed
+        if "offload_param" in item.key
+    ]
+
+
 def moved_notes(job: Job, pick: Config | None) -> list[str]:
     """A sentence for each: what changes, and how to keep it."""
     if pick is None:
         return []
     after = pick.as_dict()
-    gone: list[str] = [
+    gone: list[str] = uncounted_notes(job) + [
         Decisive(f"today's {name} {item.value} ({item.why}); the pick has {after[name]}")
         for name, item in _not_kept(job).items()
     ]

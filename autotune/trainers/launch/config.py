@@ -113,7 +113,10 @@ def _add_offload(keys: Keys, made: Imported, section: str) -> None:
         elif "optimizer" in name and word == "cpu":
             made.knobs["offload"] = "optimizer"
         else:
-            why = "not counted: such a run needs less device memory and is slower"
+            why = (
+                "not counted: such a run needs less device memory and is slower; FSDP's CPU "
+                "offload is counted: --set offload=all"
+            )
             made.note(f"{keys.name}: {section}.{name}", shown(stated), why)
 
 
