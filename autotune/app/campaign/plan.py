@@ -380,7 +380,7 @@ def _may_be_better(found: Plan) -> list[str]:
         for number, other in enumerate(found.offers)
         if other.cost_usd.p50 < planned.cost_usd.p50
         and len(other.missing) <= len(planned.missing)
-        and any(run.on[number].caution > 1.0 for run in found.runs)
+        and any(run.on[number].caution > run.on[found.machine].caution for run in found.runs)
     ]
     return [
         Decisive(

@@ -22,6 +22,7 @@ from autotune.search.posterior.dominance import dominated
 from autotune.search.posterior.improvement import expected_improvement, normal_cdf
 from autotune.search.posterior.lookahead import FIRST, SECOND, WORLDS, Belief, Table, reward
 from autotune.search.priced import MEMORY, Limited
+from autotune.search.selection import TIE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,8 +40,6 @@ SHORTLIST = 50_000  # candidates whose uncertainty is worked out, by calibrated 
 LEAST_FIT = 0.02  # probability below which a candidate is not worth a probe
 CONFIRM_BELOW = 0.003  # expected saving under which neighbours are confirmed instead
 INFLATED = 3.0  # times the sd, for a neighbour's sake
-PLATEAU = 0.003  # relative; candidates closer than this are not told apart by a choice
-TIE = 0.01
 Z90 = 1.2816
 LEAST_DOUBT = 0.003  # sd of the log of a limited figure, however much was measured
 LOOKED_AT = 1.3  # times the sd, for a candidate that may be chosen after the next probe
@@ -355,13 +354,16 @@ class Outlook:
     def pick(self) -> int | None:
         """The recommendation: a measured, fitting candidate of the least posterior mean.
 
-        Within 0.3 % of the least, the plainer one. Twins of a measured candidate (equal in all
+        Of those that tie with the least, the plainest: the rule of a modelled answer, with its one
+        constant. A modelled tie compares bills of one formula; measured means err each by its own
+        sd, so a tie must hold at the pessimistic end (mean + sd), else plainness would be bought
+        with what noise hides. Twins of a measured candidate (equal in all
         that any part reads) are known as well as it is. Where no measured candidate is likely to
         keep the job's limits: the one most likely to.
         """
         if self.incumbent is None:
             return max(self.fitting, key=lambda i: self.keeps_probability[i], default=None)
-        near = self._close(PLATEAU)
+        near = self._alike()
         keys = self.priced.plainness(near)
         plain = near[min(range(len(near)), key=lambda k: (keys[k], self.log_cost[near[k]]))]
         twins = self.twins(plain)
@@ -374,6 +376,15 @@ class Outlook:
         """Measured candidates that cannot be told from the pick: within 1 %, best first."""
         pick = self.pick()
         return [i for i in self._close(TIE) if i != pick] if pick is not None else []
+
+    def _alike(self) -> list[int]:
+        """The incumbent, and measured candidates that tie with it at the pessimistic end."""
+        if self.incumbent is None:
+            return []
+        mean, sd = self.difference(np.asarray(self.fitting, np.intp), self.incumbent)
+        alike = mean + sd <= math.log1p(TIE)
+        pairs = zip(self.fitting, alike, strict=True)
+        return [index for index, same in pairs if same or index == self.incumbent]
 
     def _close(self, fraction: float) -> list[int]:
         if self.incumbent is None:
