@@ -111,3 +111,11 @@ def brief_probes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     effort = Effort(**BRIEF, most=12, measured=4, least=2, seconds=2.0, patience_s=4.0)
     monkeypatch.setattr(plan, "ProbeOptions", partial(plan.ProbeOptions, effort=effort))
+
+
+@pytest.fixture(scope="session")
+def samples() -> Any:
+    """Answers made by hand: tests/samples.py."""
+    from samples import made
+
+    return made()

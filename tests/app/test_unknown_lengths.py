@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import commandline
 import pytest
 
 from autotune.app.job.load import load_job
 from autotune.app.tune.tune import Options, tune
 from autotune.app.whatif.unknown_lengths import on_short_rows
-from autotune.cli.application import run
 from autotune.cost.model import CostModel
 from autotune.domain.calibration import Calibration
 from autotune.domain.outcome import Spread
@@ -47,17 +47,12 @@ evidence:
 
 
 @pytest.fixture
-def typed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Typed:
+def typed(tmp_path: Path) -> Typed:
     """A command line in a folder of its own: its exit code and what it printed."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
 
     def run_it(*words: str) -> tuple[int, str]:
-        code = run([*words, "--quiet"])
-        return code, capsys.readouterr().out
+        done = commandline.typed(*words, "--quiet", home=tmp_path, cwd=tmp_path)
+        return done.returncode, done.stdout
 
     return run_it
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import commandline
 import pytest
+import samples
 
 from autotune.app.job.load import NamedJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType
 
     from commandline import Done
 
@@ -49,29 +47,15 @@ def typed(here: Path) -> Callable[..., Done]:
     return run
 
 
-def _samples_module() -> ModuleType:
-    path = Path(__file__).parents[1] / "report" / "conftest.py"
-    spec = importlib.util.spec_from_file_location("report_samples", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["report_samples"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-SAMPLES = _samples_module()
-
-
 @pytest.fixture
 def recommendation() -> Recommendation:
-    found: Recommendation = SAMPLES.recommendation()
+    found: Recommendation = samples.recommendation()
     return found
 
 
 @pytest.fixture
 def infeasible() -> Recommendation:
-    found: Recommendation = SAMPLES.infeasible()
+    found: Recommendation = samples.infeasible()
     return found
 
 
@@ -82,15 +66,15 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def load_job(source: Path, **changes: Any) -> object:
         seen.update(source=source, **changes)
-        return SAMPLES.JOB
+        return samples.JOB
 
     def jobs_of_line(overrides: Overrides) -> list[NamedJob]:
         seen.update(asdict(overrides))
-        return [NamedJob("", SAMPLES.JOB)]
+        return [NamedJob("", samples.JOB)]
 
     def load_jobs(source: Path, overrides: Overrides, variant: str | None = None) -> list[NamedJob]:
         seen.update(source=source, **asdict(overrides))
-        return [NamedJob(variant or "", SAMPLES.JOB)]
+        return [NamedJob(variant or "", samples.JOB)]
 
     monkeypatch.setattr("autotune.app.job.load.load_job", load_job)
     monkeypatch.setattr("autotune.app.job.load.load_jobs", load_jobs)

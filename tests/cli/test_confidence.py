@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
+import commandline
 import pytest
 
 from autotune.cli.application import run
@@ -24,20 +24,15 @@ NINE = (
 
 
 @pytest.fixture
-def typed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Typed:
+def typed(tmp_path: Path) -> Typed:
     """A command line in a folder of its own, answered by the formula: exit code and JSON."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
 
     def run_it(*words: str) -> tuple[int, Any]:
         how = () if words[0] == "compare" else ("--fidelity", "formula")
         dry = ("--dry-run",) if words[0] == "tune" else ()
-        code = run([*words, *how, *dry, "--format", "json", "--quiet"])
-        out = capsys.readouterr().out
-        return code, json.loads(out) if out else None
+        asked = (*words, *how, *dry, "--format", "json", "--quiet")
+        done = commandline.typed(*asked, home=tmp_path, cwd=tmp_path)
+        return done.returncode, done.json if done.stdout else None
 
     return run_it
 

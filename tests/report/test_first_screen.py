@@ -21,7 +21,7 @@ from autotune.report.screens.tune import recommendation_screen
 from autotune.report.sections.how_to_run import again, as_typed_here, next_steps
 
 if TYPE_CHECKING:
-    from conftest import Samples
+    from samples import Samples
 
     from autotune.domain.answer.recommendation import Recommendation
 

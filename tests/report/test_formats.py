@@ -18,7 +18,7 @@ from autotune.report.payload import estimate_payload, recommendation_payload
 from autotune.report.phrases import step_arithmetic, token_arithmetic
 
 if TYPE_CHECKING:
-    from conftest import Samples
+    from samples import Samples
 
     from autotune.domain.answer.recommendation import Recommendation
 

@@ -20,7 +20,7 @@ from autotune.report.page.page import recommendation_fragment, recommendation_ht
 from tests.report.page_tree import payload_of, probed, texts, tree_of
 
 if TYPE_CHECKING:
-    from conftest import Samples
+    from samples import Samples
 
     from autotune.domain.answer.recommendation import Recommendation
 HOSTILE = (

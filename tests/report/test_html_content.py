@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from xml.etree import ElementTree as ET
 
-    from conftest import Samples
+    from samples import Samples
 
     from autotune.domain.answer.recommendation import Recommendation
     from autotune.domain.outcome import Estimated

@@ -20,7 +20,7 @@ from tests.report.page_tree import probed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from conftest import Samples
+    from samples import Samples
 
 pytestmark = [
     pytest.mark.slow,

@@ -38,7 +38,7 @@ from autotune.report.lists.validation import (
 from autotune.report.payload import dumps
 
 if TYPE_CHECKING:
-    from conftest import Samples
+    from samples import Samples
 
 ERRORS = Errors(n=40, median_ape=0.061, mape=0.082, p90_ape=0.17, bias=-0.013)
 VALIDATION = Validation(

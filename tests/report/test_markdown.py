@@ -15,8 +15,8 @@ from autotune.report.layout.markdown import recommendation_markdown, sections_ma
 from autotune.report.payload import recommendation_payload
 
 if TYPE_CHECKING:
-    from conftest import Samples
     from markdown_it.token import Token
+    from samples import Samples
 
 GITHUB = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 # What a line of text may hold: everything but control characters and line ends.

@@ -20,7 +20,7 @@ from autotune.report.payload import (
 from autotune.report.recorded import recorded_payload
 
 if TYPE_CHECKING:
-    from conftest import Samples
+    from samples import Samples
 
 PROMISED = {
     "": "schema_version job assumed best today alternatives pareto misses tie rejected search "

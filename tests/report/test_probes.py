@@ -10,7 +10,7 @@ from autotune.report.layout.text import recommendation_text
 from autotune.report.payload import dumps, recommendation_payload
 
 if TYPE_CHECKING:
-    from conftest import Samples
+    from samples import Samples
 
 
 def test_every_probe_has_a_line_with_what_was_predicted_and_measured(samples: Samples) -> None:

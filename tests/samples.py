@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import pytest
-
 from autotune.domain.answer.recommendation import (
     Recommendation,
     Rejected,
@@ -117,15 +115,14 @@ def infeasible() -> Recommendation:
 
 @dataclass(frozen=True)
 class Samples:
-    """What the tests of this room print."""
+    """What the tests of reports print."""
 
     full: Recommendation
     infeasible: Recommendation
     late: Recommendation
 
 
-@pytest.fixture(scope="session")
-def samples() -> Samples:
+def made() -> Samples:
     tight = replace(JOB.limits, deadline_s=10 * HOUR_S, budget_usd=29.0)
     late = replace(recommendation(), job=replace(JOB, limits=tight))
     return Samples(recommendation(), infeasible(), late)
