@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.job.load import load_job
-from autotune.app.runs.folder import write_text
+from autotune.catalog.files import write_whole
 from autotune.domain.device import Device, Host
 from autotune.probe import device as devices
 from autotune.probe.record import ProbeLog
@@ -144,7 +144,7 @@ def record_all(folder: Path, seconds: float) -> None:
     job = tiny_job(folder)
     offer, every = job.offers[0], configurations(job)
     about = {"device": asdict(offer.device), "host": asdict(offer.host)}
-    write_text(folder / MACHINE, json.dumps(about, indent=1) + "\n")
+    write_whole(folder / MACHINE, json.dumps(about, indent=1) + "\n")
     log = ProbeLog(folder / RECORD)
     done = {(record.role, record.key) for record in log.records}
     good = Counter(record.key for record in log.records if undisturbed(record))
