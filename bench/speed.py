@@ -2,6 +2,7 @@
 
 help_s        `autotune --help` as a process
 tune_s        `autotune tune jobs/h100_38h.yaml --fidelity formula` as a process, end to end
+tune_cpu_s    [processor seconds, user and system] of that process: what a busy machine leaves alone
 priced_per_s  candidates priced per second, out of more than a million
 trace_s       one memory trace of the installed training code, its process running; null where what
               it traces is not installed
@@ -46,22 +47,32 @@ RUNS, QUICK_RUNS = 7, 3
 CANDIDATES, PROPOSALS = 100_000, 50
 
 
-def median_s(action: Callable[[], object], runs: int) -> float:
-    """[s] median wall time of an action, after one run that warms caches up."""
+def median_s(
+    action: Callable[[], object], runs: int, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """[s] median time of an action by a clock, after one run that warms caches up."""
     action()
     seconds = []
     for _ in range(runs):
-        start = time.perf_counter()
+        start = clock()
         action()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(clock() - start)
     return statistics.median(seconds)
 
 
 ANSWERS = (0, 4)  # exit codes of an answer; 4 says that a limit of the job is missed
 
 
-def process_s(arguments: list[str], runs: int) -> float:
-    """[s] median wall time of `python -m autotune <arguments>`, its start included."""
+def child_cpu_s() -> float:
+    """[s] user and system time of all processes that this one started and that have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def process_s(
+    arguments: list[str], runs: int, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """[s] median of `python -m autotune <arguments>` by a clock, its start included."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "AUTOTUNE_RUNS": folder, "AUTOTUNE_OFFLINE": "1"}
 
@@ -73,7 +84,7 @@ def process_s(arguments: list[str], runs: int) -> float:
             if done.returncode not in ANSWERS:
                 raise RuntimeError(done.stderr.decode())
 
-        return median_s(action, runs)
+        return median_s(action, runs, clock)
 
 
 def million_candidates(job: Job) -> tuple[Job, Candidates]:
@@ -173,9 +184,11 @@ def measure(*, quick: bool) -> dict[str, float | None]:
     """Every figure by name."""
     runs = QUICK_RUNS if quick else RUNS
     job = load_job(JOB)
+    tune = ["tune", str(JOB), "--fidelity", "formula", "--quiet"]
     return {
         "help_s": process_s(["--help"], runs),
-        "tune_s": process_s(["tune", str(JOB), "--fidelity", "formula", "--quiet"], runs),
+        "tune_s": process_s(tune, runs),
+        "tune_cpu_s": process_s(tune, runs, child_cpu_s),
         "priced_per_s": priced_per_s(job, runs),
         "trace_s": trace_s(job, runs),
         "proposal_s": proposal_s(job, runs),
