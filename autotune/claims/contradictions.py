@@ -1,5 +1,8 @@
 """What a job file says that does not hold: its plan's statements, and its own measurements.
 
+Each stated fact has its check in `table`; here are measurements against one another, against what
+their device can do, and against the job.
+
 Each finding is one sentence. Nothing here changes a figure of the answer.
 """
 
@@ -13,14 +16,12 @@ from typing import TYPE_CHECKING
 from autotune.claims.counts import (
     ROUNDED,
     SLOW_WRITE,
-    count_findings,
-    saving_findings,
     slow_disk,
     steps_text,
 )
-from autotune.claims.devices import device_findings, memory_findings
 from autotune.claims.feasibility import IDLE, KILO, SAME, rates_of
 from autotune.claims.run import (
+    Checked,
     PricedRun,
     PricedRuns,
     figures_text,
@@ -28,12 +29,8 @@ from autotune.claims.run import (
     priced,
     seconds_text,
 )
-from autotune.claims.speed import (
-    machine_findings,
-    speed_findings,
-    speeds_of,
-    verdict_text,
-)
+from autotune.claims.speed import speeds_of, verdict_text
+from autotune.claims.table import findings
 from autotune.cost.time import flops
 from autotune.domain.job import Lengths
 from autotune.domain.statement import About, Span
@@ -46,7 +43,7 @@ if TYPE_CHECKING:
 
     from autotune.domain.job import Job
     from autotune.domain.observation import Observation
-    from autotune.domain.statement import SpeedName, Statement
+    from autotune.domain.statement import SpeedName
     from autotune.evidence.cases import Price
     from autotune.evidence.reference import Reference
 
@@ -63,7 +60,7 @@ def contradictions_of(job: Job, price: Price) -> tuple[str, ...]:
     found: list[str] = []
     measured_s, runs = _today_s(job), PricedRuns(job, price)
     for statement in job.stated:
-        found += _statement(job, statement, runs, measured_s)
+        found += findings(Checked(statement, runs, measured_s))
     own = (each for each in job.evidence if each.id.startswith("evidence["))
     for _, entry in groupby(own, key=lambda each: each.id.partition(".")[0]):
         found += _evidence(runs, list(entry), price)
@@ -74,23 +71,6 @@ def contradictions_of(job: Job, price: Price) -> tuple[str, ...]:
 def _today_s(job: Job) -> float | None:
     """[s] measured of today's run; None where it was not."""
     return next((o.value for o in job.evidence if o.today and o.quantity == "duration_s"), None)
-
-
-def _statement(
-    job: Job, statement: Statement, runs: PricedRuns, measured_s: float | None
-) -> Iterator[str]:
-    yield from speed_findings(runs, statement)
-    run = runs.of(statement.about)
-    if run is None and job.steps:
-        yield f"{statement.where} is not checked: it speaks of no run that this job can make"
-    if run is not None:
-        run_s = measured_s or run.row.duration_s.p50
-        yield from count_findings(job, run, statement, run_s)
-        yield from memory_findings(run, statement)
-        yield from saving_findings(statement, run_s)
-    yield from device_findings(job, statement)
-    if measured_s is not None:
-        yield from machine_findings(job, statement, measured_s)
 
 
 def _evidence(runs: PricedRuns, entry: Sequence[Observation], price: Price) -> Iterator[str]:

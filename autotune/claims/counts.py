@@ -21,7 +21,7 @@ from autotune.domain.units import MB, format_bytes, format_count, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autotune.claims.run import PricedRun
+    from autotune.claims.run import Checked
     from autotune.domain.job import Job
     from autotune.domain.statement import Statement
 
@@ -29,25 +29,23 @@ ROUNDED = 0.02  # relative; less is rounding
 SLOW_WRITE = 0.1 * LOCAL_READ_BYTES_PER_S  # a tenth of a local disk
 
 
-def count_findings(job: Job, run: PricedRun, statement: Statement, run_s: float) -> Iterator[str]:
-    """What the counts of one entry contradict. run_s: the duration that shares are of."""
-    yield from _steps(run, statement)
-    yield from _batch(job, statement)
-    yield from _backward(run, statement)
-    yield from _checkpoints(run, statement, run_s)
-    yield from _parameters(run.job, statement)
-    yield from _warmup(run.job, statement)
-    yield from _learning_rate(job, statement)
-
-
 def _off(stated: Span, real: float, slack: float = ROUNDED) -> bool:
     return not stated.low * (1 - slack) <= real <= stated.high * (1 + slack)
 
 
-def _steps(run: PricedRun, statement: Statement) -> Iterator[str]:
-    stated = statement.figures.get("steps")
+def step_findings(checked: Checked) -> Iterator[str]:
+    """Whether what is stated makes a run of this job at all, its steps, and its batch."""
+    run, stated = checked.run, checked.statement.figures.get("steps")
+    if run is None:
+        if checked.job.steps:
+            yield (
+                f"{checked.statement.where} is not checked: it speaks of no run that this job can "
+                "make"
+            )
+        return
     if stated is not None and _off(stated, run.row.steps):
         yield steps_text(run.job, stated)
+    yield from _batch(checked.job, checked.statement)
 
 
 def steps_text(job: Job, stated: Span) -> str:
@@ -84,8 +82,12 @@ def _batch(job: Job, statement: Statement) -> Iterator[str]:
     )
 
 
-def _backward(run: PricedRun, statement: Statement) -> Iterator[str]:
+def backward_findings(checked: Checked) -> Iterator[str]:
+    """Backward passes of an optimizer step: as many as it accumulates."""
+    run, statement = checked.run, checked.statement
     stated = statement.figures.get("backward_passes")
+    if run is None:
+        return
     real = int(
         statement.about.knobs.get("gradient_accumulation_steps")
         or run.config.gradient_accumulation_steps
@@ -99,7 +101,11 @@ def _backward(run: PricedRun, statement: Statement) -> Iterator[str]:
         )
 
 
-def _checkpoints(run: PricedRun, statement: Statement, run_s: float) -> Iterator[str]:
+def checkpoint_findings(checked: Checked) -> Iterator[str]:
+    """How many checkpoints there are, what one takes, what all of them take."""
+    run, statement, run_s = checked.run, checked.statement, checked.run_s
+    if run is None:
+        return
     count, saves = statement.figures.get("checkpoints"), run.row.checkpoints
     every = run.config.checkpoint_every_steps
     wrong = count is not None and not count.low - 1 <= saves <= count.high + 1
@@ -135,10 +141,12 @@ def slow_disk(size: float, save: Span) -> Iterator[str]:
         )
 
 
-def _parameters(job: Job, statement: Statement) -> Iterator[str]:
-    stated = statement.figures.get("trainable_parameters")
-    if stated is None or not job.method.is_lora:
+def parameter_findings(checked: Checked) -> Iterator[str]:
+    """Trainable parameters of the adapters."""
+    stated, run = checked.statement.figures.get("trainable_parameters"), checked.run
+    if stated is None or run is None or not run.job.method.is_lora:
         return
+    job = run.job
     real = adapter_parameters(job.model, job.method)
     if _off(stated, real, 0.05):
         yield (
@@ -147,10 +155,13 @@ def _parameters(job: Job, statement: Statement) -> Iterator[str]:
         )
 
 
-def _warmup(job: Job, statement: Statement) -> Iterator[str]:
-    steps, rows = (statement.figures.get(name) for name in ("warmup_steps", "warmup_rows"))
-    if steps is None or rows is None:
+def warmup_findings(checked: Checked) -> Iterator[str]:
+    """Warm-up steps against the rows that they are said to be."""
+    figures, run = checked.statement.figures, checked.run
+    steps, rows = figures.get("warmup_steps"), figures.get("warmup_rows")
+    if steps is None or rows is None or run is None:
         return
+    job = run.job
     real = steps.scaled(job.global_batch_size)
     if _off(rows, real.middle):
         yield (
@@ -164,15 +175,16 @@ def _counts(span: Span) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _learning_rate(job: Job, statement: Statement) -> Iterator[str]:
+def learning_rate_findings(checked: Checked) -> Iterator[str]:
     """The linear and the square-root rule of the batch; the choice stays the user's.
 
     Source: Goyal et al., "Accurate, Large Minibatch SGD" (2017); Krizhevsky, "One weird trick"
     (2014), for the square root.
     """
-    if statement.learning_rate is None:
+    job, stated = checked.job, checked.statement.learning_rate
+    if stated is None or checked.run is None:
         return
-    before, after, batch = statement.learning_rate
+    before, after, batch = stated
     ratio = job.global_batch_size / batch
     factor = after / before
     if any(abs(factor / rule - 1.0) <= ROUNDED for rule in (ratio, math.sqrt(ratio))):
@@ -185,7 +197,13 @@ def _learning_rate(job: Job, statement: Statement) -> Iterator[str]:
     )
 
 
-def saving_findings(statement: Statement, run_s: float) -> Iterator[str]:
+def saving_findings(checked: Checked) -> Iterator[str]:
+    """Savings that were added, where the run they are of is known."""
+    if checked.run is not None:
+        yield from compounded(checked.statement, checked.run_s)
+
+
+def compounded(statement: Statement, run_s: float) -> Iterator[str]:
     """Savings that were added: each is a share of what the others leave, so they compound."""
     savings = list(statement.savings_s.values())
     if len(savings) < 2:  # noqa: PLR2004 - one saving compounds with nothing

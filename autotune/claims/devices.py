@@ -12,10 +12,10 @@ from autotune.domain.units import format_bytes, format_count
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autotune.claims.run import PricedRun
+    from autotune.claims.run import Checked, PricedRun
     from autotune.domain.device import Device
     from autotune.domain.job import Job
-    from autotune.domain.statement import Span, Statement
+    from autotune.domain.statement import Span
 
 TERA = 1e12
 MATTERS = 0.05  # share of the total below which a part is not missed
@@ -35,10 +35,10 @@ _NAMES = {"weights": "weights", "adapters": "adapters", "gradients": "gradients"
           "logits": "logits and loss", "total": "total"}  # fmt: skip
 
 
-def memory_findings(run: PricedRun, statement: Statement) -> Iterator[str]:
+def memory_findings(checked: Checked) -> Iterator[str]:
     """A memory table: what it leaves out, and which of its parts cannot be."""
-    stated = statement.memory_bytes
-    if not stated:
+    stated, run = checked.statement.memory_bytes, checked.run
+    if not stated or run is None:
         return
     modelled = {**run.row.memory_bytes.as_dict(), "total": run.row.memory_bytes.total}
     weights = stated.get("weights")
@@ -100,12 +100,12 @@ def _logits_text(run: PricedRun, modelled: dict[str, float]) -> str:
     return text + more
 
 
-def device_findings(job: Job, statement: Statement) -> Iterator[str]:
+def rate_findings(checked: Checked) -> Iterator[str]:
     """A stated rate of a device that is not the one that training uses."""
-    stated = statement.figures.get("flop_per_s")
+    job, stated = checked.job, checked.statement.figures.get("flop_per_s")
     if stated is None:
         return
-    name = statement.about.gpu or (job.today_offer or job.offers[0]).device.name
+    name = checked.statement.about.gpu or (job.today_offer or job.offers[0]).device.name
     device = find_device(name)
     used, precision = _training_rate(device)
     if used <= 0 or _is(stated, used):

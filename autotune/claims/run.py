@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
-    from autotune.domain.statement import About, Span
+    from autotune.domain.statement import About, Span, Statement
     from autotune.evidence.cases import Price
 
 LEAST_SHARE = 1e-4
@@ -61,6 +61,31 @@ class PricedRuns:
         if key not in self._known:
             self._known[key] = run_of(self.job, about, self._price)
         return self._known[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A statement, and what its figures are held against. measured_s: of today's run, if known."""
+
+    statement: Statement
+    runs: PricedRuns
+    measured_s: float | None = None
+
+    @property
+    def job(self) -> Job:
+        """The job that the statement is made in."""
+        return self.runs.job
+
+    @property
+    def run(self) -> PricedRun | None:
+        """The run that it speaks of; None where what it states makes none."""
+        return self.runs.of(self.statement.about)
+
+    @property
+    def run_s(self) -> float:
+        """[s] the duration that shares are of: today's measured one, else the modelled one."""
+        modelled = self.run.row.duration_s.p50 if self.run else 0.0
+        return self.measured_s or modelled
 
 
 def run_of(job: Job, about: About, price: Price) -> PricedRun | None:

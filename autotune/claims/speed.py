@@ -24,24 +24,26 @@ from autotune.domain.units import HOUR_S, format_count, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autotune.domain.job import Job
+    from autotune.claims.run import Checked
     from autotune.domain.statement import SpeedName, StatedDuration, Statement
 
 TERA = 1e12
 RATES = ("step_time_s", "tokens_per_s", "rows_per_s", "steps_per_hour")
 
 
-def speed_findings(runs: PricedRuns, statement: Statement) -> Iterator[str]:
-    """What the speeds and the durations of one entry contradict."""
-    if statement.speeds:
-        run = runs.of(statement.about)
-        size = statement.about.rows
+def speed_findings(checked: Checked) -> Iterator[str]:
+    """What the speeds and the duration of one entry contradict."""
+    speeds, run, size = checked.statement.speeds, checked.run, checked.statement.about.rows
+    if speeds and run is not None:
         head = f"{format_count(size)} rows: " if size is not None else ""
-        if run is not None:
-            yield from (f"{head}{text}" for text in speeds_of(run, statement.speeds))
-    if statement.runs:
-        yield from _added_up(statement)
-        yield from _ranks(runs, statement)
+        yield from (f"{head}{text}" for text in speeds_of(run, speeds))
+
+
+def several_findings(checked: Checked) -> Iterator[str]:
+    """What runs that are added up contradict: their total, and their ranks."""
+    if checked.statement.runs:
+        yield from _added_up(checked.statement)
+        yield from _ranks(checked.runs, checked.statement)
 
 
 def speeds_of(run: PricedRun, speeds: dict[SpeedName, Span], *, slow: bool = True) -> Iterator[str]:
@@ -200,13 +202,13 @@ def _only_rank(one: StatedDuration, other: StatedDuration) -> bool:
     )  # fmt: skip
 
 
-def machine_findings(job: Job, statement: Statement, measured_s: float) -> Iterator[str]:
+def machine_findings(checked: Checked) -> Iterator[str]:
     """A stated duration on other machines against the one measured today, by their peaks."""
-    stated, home = statement.speeds.get("duration_s"), job.today_offer or job.offers[0]
-    about = statement.about
-    if stated is None or about.gpu is None or (about.gpu, about.count) == (
-        home.device.name, home.count,
-    ):  # fmt: skip
+    job, measured_s = checked.job, checked.measured_s
+    about, stated = checked.statement.about, checked.statement.speeds.get("duration_s")
+    home = job.today_offer or job.offers[0]
+    same = (about.gpu, about.count) == (home.device.name, home.count)
+    if stated is None or measured_s is None or about.gpu is None or same:
         return
     from autotune.catalog.devices import find_device
 

@@ -12,7 +12,6 @@ import pytest
 from autotune.app.job.file import Document, checked
 from autotune.app.job.load import load_job, resolve_spec
 from autotune.domain.errors import InputError
-from autotune.domain.typed.job import JobFile
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
@@ -129,7 +128,7 @@ def test_the_recorded_spec_gives_the_same_job_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("values", [WHOLE, MINIMAL])
 def test_a_checked_job_file_reads_back_as_itself(values: dict[str, Any]) -> None:
     jobfile = checked(Document(copy.deepcopy(values), "job"))
-    assert JobFile.model_validate_json(jobfile.model_dump_json(exclude_unset=True)) == jobfile
+    assert type(jobfile).model_validate_json(jobfile.model_dump_json(exclude_unset=True)) == jobfile
 
 
 def test_steps_are_epochs_times_full_and_short_batches(tmp_path: Path) -> None:

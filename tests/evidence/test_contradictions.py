@@ -13,14 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.app.job.load import resolve_spec
+from autotune.claims import table
 from autotune.claims.contradictions import contradictions_of
-from autotune.claims.counts import saving_findings
+from autotune.claims.counts import compounded
 from autotune.claims.run import figures_text, run_of, seconds_text
 from autotune.cost.model import CostModel
 from autotune.domain.observation import Observation
 from autotune.domain.statement import About, Span, Statement
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autotune.claims.run import Checked
     from autotune.cost.model import Bill
     from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
@@ -187,7 +191,7 @@ def test_twenty_hours_on_more_devices_are_held_against_their_peak(tmp_path: Path
 def test_savings_compound_to_less_than_their_sum_and_than_the_run(hours: list[float]) -> None:
     run_s = 40 * 3600.0
     savings = {str(n): Span(h * 3600, h * 3600) for n, h in enumerate(hours)}
-    text = " ".join(saving_findings(Statement("s", About(), savings_s=savings), run_s))
+    text = " ".join(compounded(Statement("s", About(), savings_s=savings), run_s))
     compound = 40 * (1 - math.prod(1 - h / 40 for h in hours))
     assert compound < min(sum(hours), 40)
     if sum(hours) > 40 or sum(hours) > 1.3 * compound:
@@ -267,3 +271,29 @@ def test_a_small_save_is_no_slow_disk(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_range_is_told_in_one_unit(low: float, high: float, text: str) -> None:
     assert seconds_text(Span(low, high)) == text
+
+
+def test_a_further_stated_fact_is_one_row_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def epochs(checked: Checked) -> Iterator[str]:
+        stated = checked.statement.figures.get("epochs")
+        if stated is not None and stated.middle != checked.job.epochs:
+            yield f"{stated.middle:g} epochs, and the job has {checked.job.epochs:g}"
+
+    row = table.Fact("epochs", table.FIGURE, "figures", "epochs", epochs)
+    monkeypatch.setattr(table, "FACTS", (*table.FACTS, row))
+    table.file_with_statements.cache_clear()
+    try:
+        assert found(tmp_path, {"epochs": 3}) == "3 epochs, and the job has 2"
+        assert found(tmp_path, {"epochs": 2}) == ""
+    finally:
+        table.file_with_statements.cache_clear()
+
+
+def test_each_fact_of_the_table_has_a_place_of_its_own_and_is_typed_once() -> None:
+    keys = [fact.key for fact in table.FACTS]
+    places = [(fact.held, fact.name) for fact in table.FACTS]
+    assert len(set(keys)) == len(keys)
+    assert len(set(places)) == len(places)
+    assert {fact.needs for fact in table.FACTS if fact.needs} <= set(keys)

@@ -255,7 +255,11 @@ def checked(document: Document) -> JobFile:
     if "model" not in document.values and {"phases", "runs"} & set(document.values):
         msg = f"{document.name} is a campaign of many runs, and a job file is needed here"
         raise InputError(msg, f"autotune plan {document.name}")
-    return checked_as(document, JobFile)
+    if "stated" not in document.values:
+        return checked_as(document, JobFile)
+    from autotune.claims.table import file_with_statements
+
+    return checked_as(document, file_with_statements())
 
 
 def checked_as(document: Document, schema: type[File]) -> File:

@@ -38,7 +38,6 @@ from autotune.app.job.feasible_locks import (
 )
 from autotune.app.job.file import Document, checked
 from autotune.app.job.overrides import Overrides, line_document, overridden, states_today
-from autotune.app.job.statements import statement_of
 from autotune.app.job.trainer_defaults import default_config
 from autotune.app.job.trainer_file import command_document, notes_of, origin_of, read_any
 from autotune.app.job.variants import Variant, chosen, variants_of
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autotune.domain.config import KnobValue
+    from autotune.domain.statement import Statement
     from autotune.domain.typed.job import JobFile
 
 __all__ = [
@@ -336,6 +336,15 @@ def _locks(jobfile: JobFile, assumed: list[Assumption]) -> dict[str, KnobValue]:
     return {**kept, **jobfile.lock}
 
 
+def _statements(jobfile: JobFile) -> tuple[Statement, ...]:
+    """What a plan says of the run; the checks are loaded only where one says anything."""
+    if not jobfile.stated:
+        return ()
+    from autotune.app.job.statements import statement_of
+
+    return tuple(statement_of(entry, n) for n, entry in enumerate(jobfile.stated))
+
+
 def _with_evidence(job: Job, jobfile: JobFile, assumed: list[Assumption]) -> Job:
     """The job with what was seen before, and today's config."""
     seen = []
@@ -352,5 +361,5 @@ def _with_evidence(job: Job, jobfile: JobFile, assumed: list[Assumption]) -> Job
     return replace(
         job, evidence=tuple(seen), assumed=tuple(assumed),
         seen_on=tuple(offer for offer in machines if offer is not None),
-        stated=tuple(statement_of(entry, n) for n, entry in enumerate(jobfile.stated)),
+        stated=_statements(jobfile),
     )  # fmt: skip

@@ -1,27 +1,25 @@
-"""`stated:` of a job file -> Statements in base units."""
+"""`stated:` of a job file -> Statements: which machine and run an entry speaks of.
+
+Which facts it may state, and how each is read: `claims/table`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.app.hardware.machines import as_devices
 from autotune.catalog.devices import find_device
+from autotune.claims.table import span_of, values_of
 from autotune.domain.errors import InputError
-from autotune.domain.statement import About, Span, StatedDuration, Statement
+from autotune.domain.statement import About, StatedDuration, Statement
 from autotune.domain.typed.machine import machine_entry
-from autotune.domain.typed.values import parse_step_time
-from autotune.domain.units import parse_bytes, parse_figure, parse_seconds, parse_span
+from autotune.domain.units import parse_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from autotune.domain.statement import SpeedName
-    from autotune.domain.typed.stated import Circumstances, StatedEntry
-
-_TERA = 1e12
+    from autotune.domain.typed.stated import Circumstances
 
 
-def statement_of(entry: StatedEntry, index: int) -> Statement:
+def statement_of(entry: Any, index: int) -> Statement:  # noqa: ANN401 - a model of claims.table
     """One entry, its names looked up. Raises InputError for hardware that nobody knows."""
     try:
         machine = _machine(entry.hardware)
@@ -29,28 +27,16 @@ def statement_of(entry: StatedEntry, index: int) -> Statement:
         msg = f"stated[{index}].hardware: {error.message}"
         raise InputError(msg, error.hint) from None
     about = _about(entry, machine)
-    rate = entry.learning_rate
-    return Statement(
-        where=f"stated[{index}]",
-        about=about,
-        speeds=_speeds(entry),
-        figures=_figures(entry),
-        runs=tuple(
-            StatedDuration(
-                run.name or _named(run),
-                _about(run, (about.gpu, about.count), about),
-                _span(run.duration, parse_seconds),
-            )
-            for run in entry.runs
-        ),
-        savings_s={k: _span(v, parse_seconds) for k, v in (entry.savings or {}).items()},
-        memory_bytes={
-            name: parse_bytes(size)
-            for name in (type(entry.memory).model_fields if entry.memory else ())
-            if (size := getattr(entry.memory, name)) is not None
-        },
-        learning_rate=(rate.before, rate.after, rate.batch_before) if rate else None,
+    values = values_of(entry)
+    runs = tuple(
+        StatedDuration(
+            run.name or _named(run),
+            _about(run, (about.gpu, about.count), about),
+            span_of(parse_seconds)(run.duration),
+        )
+        for run in values.pop("runs", ())
     )
+    return Statement(where=f"stated[{index}]", about=about, runs=runs, **values)
 
 
 def _machine(text: str | None) -> tuple[str | None, int]:
@@ -83,40 +69,3 @@ def _named(part: Circumstances) -> str:
     words += [f"{name} {value:,}" for name in ("rank", "rows", "max_length")
               if (value := getattr(part, name)) is not None]  # fmt: skip
     return ", ".join(word for word in words if word) or "a run"
-
-
-def _span(text: str, parse: Callable[[str], float]) -> Span:
-    return Span(*parse_span(text, parse))
-
-
-def _speeds(entry: StatedEntry) -> dict[SpeedName, Span]:
-    found: dict[SpeedName, Span] = {}
-    if entry.step_time is not None:
-        found["step_time_s"] = _span(entry.step_time, parse_step_time)
-    rates: tuple[SpeedName, ...] = ("tokens_per_s", "rows_per_s", "steps_per_hour")
-    for name in rates:
-        text = getattr(entry, name)
-        if text is not None:
-            found[name] = _span(text, parse_figure)
-    if entry.duration is not None and not entry.runs:
-        found["duration_s"] = _span(entry.duration, parse_seconds)
-    return found
-
-
-def _figures(entry: StatedEntry) -> dict[str, Span]:
-    found = {
-        name: _span(text, parse_figure)
-        for name in ("steps", "checkpoints", "trainable_parameters", "backward_passes",
-                     "warmup_steps", "warmup_rows")
-        if (text := getattr(entry, name)) is not None
-    }  # fmt: skip
-    durations = {
-        "checkpoint_save_s": entry.checkpoint_save,
-        "checkpoint_time_s": entry.checkpoint_time,
-        "saved_s": entry.saved,
-        "total_s": entry.duration if entry.runs else None,
-    }
-    found |= {k: _span(text, parse_seconds) for k, text in durations.items() if text is not None}
-    if entry.tflops is not None:
-        found["flop_per_s"] = _span(entry.tflops, parse_figure).scaled(_TERA)
-    return found

@@ -18,7 +18,6 @@ from pydantic import (
 
 from autotune.domain.job import Variant
 from autotune.domain.typed.deepspeed import DeepSpeedSection
-from autotune.domain.typed.stated import MOST_ENTRIES, StatedEntry, entries
 from autotune.domain.typed.values import (
     MAPPING,
     MAX_DEVICES,
@@ -365,9 +364,7 @@ class JobFile(Section):
     evidence: Annotated[
         tuple[EvidenceSection, ...], BeforeValidator(empty_list), Field(max_length=1000)
     ] = ()
-    stated: Annotated[
-        tuple[StatedEntry, ...], BeforeValidator(entries), Field(max_length=MOST_ENTRIES)
-    ] = ()  # what a plan says of the run: checked, never used
+    stated: tuple[Section, ...] = ()  # what a plan says of the run: `claims/table`
     origin: OriginSection | None = None
 
     @model_validator(mode="after")

@@ -1,4 +1,6 @@
-"""`stated:` of a job file: what a plan says of its run. It is checked, and never used as a fact.
+"""The kinds of value in a job file's `stated:`: what a plan says of its run, and of which run.
+
+It is checked, and never used as a fact. Which facts there are is the table of `claims/table`.
 
 A figure may be a range: "40-50 min", "0.8 to 1.2 s", [1 h, 90 min], 200-250. What an entry does not
 say of its circumstances (machine, rows, length, config) is as in the job.
@@ -15,7 +17,6 @@ from autotune.domain.typed.values import (
     MAX_CHARACTERS,
     MAX_RANK,
     Batch,
-    Knobs,
     Rows,
     Section,
     Size,
@@ -125,43 +126,5 @@ class StatedRun(Circumstances):
     duration: Durations
 
 
-class StatedEntry(Circumstances):
-    """Figures that a plan states together."""
-
-    hardware: Text | None = None  # NAME or NAME:N
-    config: Knobs | None = None
-    steps: Figures | None = None
-    duration: Durations | None = None  # of one run; of all of them, with `runs`
-    step_time: StepTimes | None = None
-    tokens_per_s: Figures | None = None
-    rows_per_s: Figures | None = None
-    steps_per_hour: Figures | None = None
-    runs: Annotated[tuple[StatedRun, ...], BeforeValidator(empty_list)] = ()
-    checkpoints: Figures | None = None
-    checkpoint_save: Durations | None = None  # of one
-    checkpoint_time: Durations | None = None  # of all
-    trainable_parameters: Figures | None = None
-    backward_passes: Figures | None = None  # of one optimizer step
-    warmup_steps: Figures | None = None
-    warmup_rows: Figures | None = None
-    learning_rate: StatedLearningRate | None = None
-    memory: StatedMemory | None = None
-    tflops: Figures | None = None  # of one device
-    savings: Annotated[dict[Text, Durations], BeforeValidator(_few)] | None = None
-    saved: Durations | None = None  # by all of them
-    note: Text | None = None
-
-    @model_validator(mode="after")
-    def _agrees(self) -> StatedEntry:
-        about = {*Circumstances.model_fields, "hardware", "note"}
-        facts = [name for name in type(self).model_fields if name not in about]
-        if not any(getattr(self, name) for name in facts):
-            msg = f"an entry states nothing; it takes {', '.join(facts)}"
-            raise wrong(msg)
-        if self.saved is not None and self.savings is None:
-            msg = "saved is what savings come to, and none are stated"
-            raise wrong(msg)
-        if self.warmup_rows is not None and self.warmup_steps is None:
-            msg = "warmup_rows is what warmup_steps come to, and none are stated"
-            raise wrong(msg)
-        return self
+StatedRuns = Annotated[tuple[StatedRun, ...], BeforeValidator(empty_list)]
+Savings = Annotated[dict[Text, Durations], BeforeValidator(_few)]

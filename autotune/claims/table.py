@@ -1,0 +1,196 @@
+"""What a plan may state of its run: one row a fact, with its kind and what checks it.
+
+A row is a fact's key in a job file's `stated:`, its kind (how it is typed, and read in base units),
+where a `Statement` holds it, and its check. A new fact is one row here and its check, in the file
+of its like: `speed`, `counts` or `devices`.
+
+Not here: what is found between measurements (`contradictions`), and a claim in one line
+(`feasibility`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, create_model, model_validator
+
+from autotune.claims.counts import (
+    backward_findings,
+    checkpoint_findings,
+    learning_rate_findings,
+    parameter_findings,
+    saving_findings,
+    step_findings,
+    warmup_findings,
+)
+from autotune.claims.devices import memory_findings, rate_findings
+from autotune.claims.speed import machine_findings, several_findings, speed_findings
+from autotune.domain.statement import Span
+from autotune.domain.typed.job import JobFile
+from autotune.domain.typed.stated import (
+    MOST_ENTRIES,
+    Circumstances,
+    Durations,
+    Figures,
+    Savings,
+    StatedLearningRate,
+    StatedMemory,
+    StatedRuns,
+    StepTimes,
+    entries,
+)
+from autotune.domain.typed.values import Knobs, Text, parse_step_time, wrong
+from autotune.domain.units import parse_bytes, parse_figure, parse_seconds, parse_span
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from autotune.claims.run import Checked
+
+    Check = Callable[[Checked], Iterator[str]]
+
+TERA = 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a fact is typed and read. typed: its pydantic type; read: typed -> base units."""
+
+    typed: Any
+    read: Callable[[Any], Any]
+
+
+def span_of(parse: Callable[[str], float], unit: float = 1.0) -> Callable[[str], Span]:
+    """A figure or a range as its two ends, in base units."""
+    return lambda text: Span(*parse_span(text, parse)).scaled(unit)
+
+
+def _learning_rate(stated: StatedLearningRate) -> tuple[float, float, int]:
+    return stated.before, stated.after, stated.batch_before
+
+
+def _memory(stated: StatedMemory) -> dict[str, float]:
+    sizes = {name: getattr(stated, name) for name in type(stated).model_fields}
+    return {name: parse_bytes(size) for name, size in sizes.items() if size is not None}
+
+
+def _savings(stated: dict[str, str]) -> dict[str, Span]:
+    return {name: span_of(parse_seconds)(text) for name, text in stated.items()}
+
+
+FIGURE = Kind(Figures, span_of(parse_figure))
+TERA_FLOP = Kind(Figures, span_of(parse_figure, TERA))
+DURATION = Kind(Durations, span_of(parse_seconds))
+STEP_TIME = Kind(StepTimes, span_of(parse_step_time))
+LEARNING_RATE = Kind(StatedLearningRate, _learning_rate)
+MEMORY = Kind(StatedMemory, _memory)
+SAVINGS = Kind(Savings, _savings)
+RUNS = Kind(StatedRuns, tuple)  # each with its circumstances, which `statement_of` looks up
+
+
+SPEEDS, STEPS, FOLLOWS, DEVICE, ELSEWHERE = range(5)  # turns: whose findings come first
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One row.
+
+    held: the field of a `Statement`; name: there, in base units, empty where the fact is all of
+    that field. check: yields a sentence for what does not hold; None: that of another row reads it.
+    needs: another fact without which it says nothing.
+    """
+
+    key: str
+    kind: Kind
+    held: Literal["speeds", "figures", "runs", "savings_s", "memory_bytes", "learning_rate"]
+    name: str = ""
+    check: Check | None = None
+    turn: int = FOLLOWS
+    needs: str = ""
+
+
+FACTS: tuple[Fact, ...] = (
+    Fact("steps", FIGURE, "figures", "steps", step_findings, STEPS),
+    # Of one run, against those measured on another machine; with `runs`: of all of them.
+    Fact("duration", DURATION, "speeds", "duration_s", machine_findings, ELSEWHERE),
+    Fact("step_time", STEP_TIME, "speeds", "step_time_s", speed_findings, SPEEDS),
+    Fact("tokens_per_s", FIGURE, "speeds", "tokens_per_s"),
+    Fact("rows_per_s", FIGURE, "speeds", "rows_per_s"),
+    Fact("steps_per_hour", FIGURE, "speeds", "steps_per_hour"),
+    Fact("runs", RUNS, "runs", check=several_findings, turn=SPEEDS),
+    Fact("checkpoints", FIGURE, "figures", "checkpoints", checkpoint_findings),
+    Fact("checkpoint_save", DURATION, "figures", "checkpoint_save_s"),  # of one
+    Fact("checkpoint_time", DURATION, "figures", "checkpoint_time_s"),  # of all
+    Fact("trainable_parameters", FIGURE, "figures", "trainable_parameters", parameter_findings),
+    Fact("backward_passes", FIGURE, "figures", "backward_passes", backward_findings, STEPS),
+    Fact("warmup_steps", FIGURE, "figures", "warmup_steps", warmup_findings),
+    Fact("warmup_rows", FIGURE, "figures", "warmup_rows", needs="warmup_steps"),
+    Fact("learning_rate", LEARNING_RATE, "learning_rate", check=learning_rate_findings),
+    Fact("memory", MEMORY, "memory_bytes", check=memory_findings),
+    Fact("tflops", TERA_FLOP, "figures", "flop_per_s", rate_findings, DEVICE),  # of one device
+    Fact("savings", SAVINGS, "savings_s", check=saving_findings),
+    Fact("saved", DURATION, "figures", "saved_s", needs="savings"),  # by all of them
+)
+
+
+class _Entry(Circumstances):
+    """Figures that a plan states together: the facts of the table are its further keys."""
+
+    hardware: Text | None = None  # NAME or NAME:N
+    config: Knobs | None = None
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        given = {fact.key for fact in FACTS if getattr(self, fact.key)}
+        if not given and not self.config:
+            keys = ", ".join(("config", *(fact.key for fact in FACTS)))
+            msg = f"an entry states nothing; it takes {keys}"
+            raise wrong(msg)
+        for fact in FACTS:
+            if fact.needs and fact.key in given and fact.needs not in given:
+                msg = f"{fact.key} is what {fact.needs} come to, and none are stated"
+                raise wrong(msg)
+        return self
+
+
+@cache
+def file_with_statements() -> type[JobFile]:
+    """The schema of a job file that states something."""
+    facts: dict[str, Any] = {fact.key: (fact.kind.typed | None, None) for fact in FACTS}
+    entry = create_model("StatedEntry", __base__=_Entry, **facts, note=(Text | None, None))
+    listed = Annotated[
+        tuple[entry, ...],  # type: ignore[valid-type]  # made of the table
+        BeforeValidator(entries),
+        Field(max_length=MOST_ENTRIES),
+    ]
+    return create_model("JobFile", __base__=JobFile, stated=(listed, ()))
+
+
+def values_of(entry: Any) -> dict[str, Any]:  # noqa: ANN401 - a model made of the table
+    """The stated facts of an entry in base units, by the fields of a `Statement`.
+
+    A duration comes last of the speeds: it is worked out from the others.
+    """
+    found: dict[str, Any] = {}
+    for fact in sorted(FACTS, key=lambda fact: fact.key == "duration"):
+        typed = getattr(entry, fact.key)
+        if not typed:
+            continue
+        held, name = fact.held, fact.name
+        if fact.key == "duration" and entry.runs:
+            held, name = "figures", "total_s"
+        value = fact.kind.read(typed)
+        if name:
+            found.setdefault(held, {})[name] = value
+        else:
+            found[held] = value
+    return found
+
+
+def findings(checked: Checked) -> Iterator[str]:
+    """What each check of the table finds in a statement."""
+    for fact in sorted(FACTS, key=lambda fact: fact.turn):
+        if fact.check is not None:
+            yield from fact.check(checked)
