@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.validate import SHIPPED_ROWS
 from autotune.cost.model import CostModel
-from autotune.domain.outcome import FEASIBLE_PROBABILITY
+from autotune.domain.outcome import FEASIBLE_PROBABILITY, Z90
 from autotune.evidence.accuracy import predict, residuals, with_memory
 from autotune.evidence.cases import once
 from autotune.evidence.fit.memory_left_out import refit_memory
@@ -95,7 +95,7 @@ def bands(found: list[Residual]) -> list[dict[str, Any]]:
     for kind, groups in sorted(kinds.items()):
         squares = [_mean([math.log(r.ratio) ** 2 for r in own]) for own in groups.values()]
         inside = [
-            _mean([float(abs(math.log(r.ratio)) <= 1.2816 * r.log_sd) for r in own])
+            _mean([float(abs(math.log(r.ratio)) <= Z90 * r.log_sd) for r in own])
             for own in groups.values()
         ]
         rows.append({

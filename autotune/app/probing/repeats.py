@@ -10,7 +10,8 @@ import math
 from statistics import median
 from typing import TYPE_CHECKING
 
-from autotune.search.measured.repeats import Z80, Z999, Run, believed
+from autotune.domain.outcome import Z90
+from autotune.search.measured.repeats import Z999, Run, believed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -80,7 +81,7 @@ def _usual(record: ProbeRecord, known: Sequence[float]) -> float:
     Formula: (n0 s0^2 + sum of squared distances from the median) / (n0 + n - 1), as a variance.
     """
     low, high = (record.predicted.get(f"whole_step_{end}_s", 0.0) for end in ("p10", "p90"))
-    own = max(math.log(high / low) / (2.0 * Z80) if 0 < low < high else 0.0, LEAST_SD)
+    own = max(math.log(high / low) / (2.0 * Z90) if 0 < low < high else 0.0, LEAST_SD)
     if not known:
         return own
     centre = median(known)

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.domain.outcome import Z90
 from autotune.search.measured.repeats import (
     NARROW,
     TELLING,
     TIE,
     UNNOTICED,
-    Z80,
     Run,
     compared,
     standings,
@@ -134,7 +134,7 @@ class Finals:
         if self.pick is None:
             return 0.0
         expected = self.standing[index].mean - max(self._beyond[index], 0.0)
-        return expected - Z80 * self._usual - self.standing[self.pick].mean
+        return expected - Z90 * self._usual - self.standing[self.pick].mean
 
     @property
     def ties(self) -> tuple[int, ...]:
@@ -237,7 +237,7 @@ def overturned(records: Sequence[TrialRecord], candidate: Callable[[TrialRecord]
     before = standings(runs_of(records[: last + 1], candidate), 0.0)
     after = standings(runs_of(records, candidate), 0.0)
     return any(
-        abs(after[i].mean - found.mean) > max(NARROW, Z80 * found.sd)
+        abs(after[i].mean - found.mean) > max(NARROW, Z90 * found.sd)
         or (found.disturbed and not after[i].disturbed)
         for i, found in before.items()
     )

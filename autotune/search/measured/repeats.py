@@ -14,6 +14,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from autotune.domain.observation import BETWEEN_RUNS_SD
+from autotune.domain.outcome import Z90
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +24,7 @@ PRIOR_RUNS = 4.0  # how many differences these two are worth
 UNNOTICED = 0.02  # share of measurements that are too long and betray it by nothing: assumption
 ALIKE = 0.5  # chance that two that are too long are so by the same: assumption
 DOUBTFUL = 0.10  # a chance of being too long from which a measurement does not stand alone
-Z80, Z999 = 1.2816, 3.2905  # half an 80 % and a 99.9 % interval
+Z999 = 3.2905  # half a 99.9 % interval
 TIE = 0.01  # a difference that is none
 NARROW = 0.05  # an interval of a ratio that says so much
 TELLING = 0.10  # a difference that must not stay hidden
@@ -68,12 +69,12 @@ class Ratio:
     @property
     def low(self) -> float:
         """Lower end of the 80 % interval."""
-        return self.mean - Z80 * self.sd
+        return self.mean - Z90 * self.sd
 
     @property
     def high(self) -> float:
         """Upper end of the 80 % interval."""
-        return self.mean + Z80 * self.sd
+        return self.mean + Z90 * self.sd
 
     @property
     def is_tie(self) -> bool:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.domain.answer.limits import CONFIDENCE
+from autotune.domain.outcome import Z90
 from autotune.search.posterior.censored import residuals_of
 from autotune.search.posterior.dominance import dominated
 from autotune.search.posterior.improvement import expected_improvement, normal_cdf
@@ -40,7 +41,6 @@ SHORTLIST = 50_000  # candidates whose uncertainty is worked out, by calibrated 
 LEAST_FIT = 0.02  # probability below which a candidate is not worth a probe
 CONFIRM_BELOW = 0.003  # expected saving under which neighbours are confirmed instead
 INFLATED = 3.0  # times the sd, for a neighbour's sake
-Z90 = 1.2816
 LEAST_DOUBT = 0.003  # sd of the log of a limited figure, however much was measured
 LOOKED_AT = 1.3  # times the sd, for a candidate that may be chosen after the next probe
 SAMPLE = 2000  # candidates at which a part's bend is looked for

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from autotune.domain.errors import InputError
+from autotune.domain.outcome import Z90
 from autotune.domain.units import format_seconds, format_usd
 from autotune.search.posterior.acquisition import INFLATED, LEAST_FIT
 from autotune.search.posterior.improvement import expected_improvement
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 Rule = Literal["budget", "regret", "saving", "exhausted"]
 Unit = Literal["usd", "s"]
 REGRET = 0.003  # of the objective: expected saving under which no probe is worth its name
-Z90 = 1.2816
 LEAST_SHOWN = 0.001  # bounds below this are not told apart
 LIKELY = 0.1  # probability of fitting from which a candidate counts for the bound
 
