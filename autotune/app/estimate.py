@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from autotune.app.job.adapter_variant import variant_note
 from autotune.app.job.base_storage import unquantised_note
-from autotune.app.job.claims import job_contradictions
 from autotune.app.job.feasible_locks import check_config
 from autotune.app.tune.tracing import Tracing
 from autotune.app.whatif.moved import uncounted_notes
 from autotune.app.whatif.relaxations import CLOSED_FORMS, relaxations_of
 from autotune.app.whatif.shortfall import shortfall_of
 from autotune.app.whatif.unknown_lengths import on_short_rows
+from autotune.claims import job_contradictions
 from autotune.claims.feasibility import check_claim
 from autotune.cost.reuse import reusing_tables
 from autotune.cost.spread.variance import never_measured_note

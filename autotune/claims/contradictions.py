@@ -1,7 +1,7 @@
 """What a job file says that does not hold: its plan's statements, and its own measurements.
 
 Each stated fact has its check in `table`; here are measurements against one another, against what
-their device can do, and against the job.
+their device can do, and against the job, and savings against what the bill gives the change.
 
 Each finding is one sentence. Nothing here changes a figure of the answer.
 """
@@ -21,6 +21,7 @@ from autotune.claims.counts import (
 )
 from autotune.claims.feasibility import IDLE, KILO, SAME, rates_of
 from autotune.claims.run import (
+    ALIKE,
     Checked,
     PricedRun,
     PricedRuns,
@@ -41,6 +42,7 @@ from autotune.evidence.reference import reference_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from autotune.domain.answer.waterfall import Journey
     from autotune.domain.job import Job
     from autotune.domain.observation import Observation
     from autotune.domain.statement import SpeedName
@@ -53,6 +55,8 @@ SPEEDS: dict[str, SpeedName] = {
 NOTED = 0.05  # share of a run from which its saves on a slow disk are named
 UNUSED = 0.2  # share of the peak below which a device waits for something
 MOST = 1.5  # times: what of a duration may not be training steps before it is named
+LITTLE = 0.01  # share of a credited saving that is about nothing
+_SPLIT = "micro_batch_size"  # the waterfall moves micro-batch and accumulation together
 
 
 def contradictions_of(job: Job, price: Price) -> tuple[str, ...]:
@@ -274,3 +278,24 @@ def _saves(runs: PricedRuns, measured_s: float | None) -> Iterator[str]:
         f"{rate / MB:.0f} MB/s take {format_seconds(run.row.time_s.checkpoint)}, {share:.0f} % of "
         f"the measured {format_seconds(measured_s)}: it is the disk for checkpoints that is slow"
     )
+
+
+def credited(job: Job, journey: Journey) -> Iterator[str]:
+    """Savings that a plan credits a change with, where the bill knows the change by that name."""
+    worth = {each.change: each.duration_s for each in journey.options}
+    if journey.waterfall is not None:
+        worth |= {each.change: each.duration_s for each in journey.waterfall.steps}
+    worth |= {_SPLIT: worth["split"]} if "split" in worth else {}
+    for statement in job.stated:
+        for name, saving in statement.savings_s.items():
+            if name in worth:
+                yield from _credit(name, saving, -worth[name])
+
+
+def _credit(name: str, stated: Span, worth_s: float) -> Iterator[str]:
+    if stated.low / ALIKE <= worth_s <= stated.high * ALIKE:
+        return
+    given = "about nothing" if abs(worth_s) < LITTLE * stated.low else format_seconds(worth_s)
+    if worth_s < 0 and given != "about nothing":
+        given = f"a loss of {format_seconds(-worth_s)}"
+    yield f"{name} is credited with {seconds_text(stated)}, and the bill gives it {given}"

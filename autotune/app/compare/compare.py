@@ -17,11 +17,11 @@ import numpy as np
 from autotune.app.choices import check_choices
 from autotune.app.compare.scaling import scaling_of
 from autotune.app.compare.spot import spot_terms
-from autotune.app.job.claims import job_contradictions
 from autotune.app.tune import tune as model_tune
 from autotune.app.tune.tracing import choose_traced
 from autotune.app.whatif.last_resort import opened_bills
 from autotune.app.whatif.unknown_lengths import on_short_rows
+from autotune.claims import job_contradictions
 from autotune.cost.reuse import reusing_tables
 from autotune.domain.answer.comparison import (
     Compared,

@@ -7,11 +7,11 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autotune.app.job.claims import job_contradictions
 from autotune.app.runs import folder as runs
 from autotune.app.runs.export import default_exports, export_default, export_pick, other_formats
 from autotune.app.runs.user_file import output_folder
 from autotune.catalog.files import write_whole
+from autotune.claims import job_contradictions
 
 if TYPE_CHECKING:
     from pathlib import Path
