@@ -13,18 +13,21 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.walk.legs import LEGS, ROOT, Walk
 from bench.walk.terminal import WalkError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 WIDTH = 100  # [characters] of what a leg said, in the table
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Text of a file of the package, and what stands there instead."""
+    """Text that stands once in the package, wherever that is, and what stands there instead."""
 
-    file: str
     now: str
     instead: str
 
@@ -43,7 +46,7 @@ class Fault:
 
 
 # A processor that the cost model knows badly, so that the model's figure is not the measured one.
-_FAR_OFF = Change("cost/processor.py", "\nISSUE = 0.4", "\nISSUE = 40.0")
+_FAR_OFF = Change("\nISSUE = 0.4", "\nISSUE = 40.0")
 
 FAULTS: dict[str, Fault] = {
     "relative_run": Fault(
@@ -52,12 +55,10 @@ FAULTS: dict[str, Fault] = {
         "probes broke",
         (
             Change(
-                "app/runs.py",
                 'return whole(os.environ.get("AUTOTUNE_RUNS") or "runs")',
                 'return Path(os.environ.get("AUTOTUNE_RUNS") or "runs")',
             ),
             Change(
-                "probe/runner.py",
                 "place = replace(place, folder=whole(place.folder))",
                 "place = replace(place)",
             ),
@@ -67,7 +68,7 @@ FAULTS: dict[str, Fault] = {
         "run.sh cannot run as it is: it asks for EVAL_DATA",
         ("smoke",),
         "EVAL_DATA",
-        (Change("trainers/run_inputs.py", '"  EVAL_DATA=none",', '"  stop EVAL_DATA",'),),
+        (Change('"  EVAL_DATA=none",', '"  stop EVAL_DATA",'),),
     ),
     "no_byte_tokenizer": Fault(
         "run.sh cannot run as it is: the byte tokenizer is not exported",
@@ -75,25 +76,24 @@ FAULTS: dict[str, Fault] = {
         "run.sh",
         (
             Change(
-                "trainers/run_script.py",
                 "if plan.tokenizer == BYTES else {}",
                 "if plan.tokenizer is BYTES and not BYTES else {}",
             ),
-            Change("trainers/run_inputs.py", "if plan.tokenizer == BYTES:", "if not BYTES:"),
-            Change("trainers/run_inputs.py", "if plan.tokenizer is None:", "if BYTES:"),
+            Change("if plan.tokenizer == BYTES:", "if not BYTES:"),
+            Change("if plan.tokenizer is None:", "if BYTES:"),
         ),
     ),
     "smoke_refused": Fault(
         "verify refuses run.sh's own smoke run as a log of another job",
         ("smoke",),
         "is of another job",
-        (Change("app/log_match.py", "smoke = _smoke(job, steps, log)", "smoke = None"),),
+        (Change("smoke = _smoke(job, steps, log)", "smoke = None"),),
     ),
     "no_prediction_on_cpu": Fault(
         "a plan for this machine's processor has no prediction",
         ("smoke",),
         "the run is on the CPU",
-        (Change("app/verified_plan.py", "        if here:\n            return here[0]\n", ""),),
+        (Change("        if here:\n            return here[0]\n", ""),),
     ),
     "store_by_path": Fault(
         "what verify learned does not reach the next tune: a model is known by the path as typed",
@@ -101,13 +101,11 @@ FAULTS: dict[str, Fault] = {
         "is not mentioned by the next tune",
         (
             Change(
-                "domain/model.py",
                 'shape = replace(self, name="", source="", hf_config="",',
                 'shape = replace(self, name="", hf_config="",',
             ),
-            Change("app/load_job.py", "folder = whole(base_dir)", "folder = Path(base_dir)"),
+            Change("folder = whole(base_dir)", "folder = Path(base_dir)"),
             Change(
-                "catalog/models.py",
                 "path = stated_in(base_dir or Path(), wanted)",
                 "path = (base_dir or Path()) / Path(wanted).expanduser()",
             ),
@@ -119,7 +117,6 @@ FAULTS: dict[str, Fault] = {
         "own pace",
         (
             Change(
-                "probe/worker/disturbance.py",
                 "    return why\n\n\ndef unexplained",
                 "    return []\n\n\ndef unexplained",
             ),
@@ -132,12 +129,10 @@ FAULTS: dict[str, Fault] = {
         (
             _FAR_OFF,
             Change(
-                "app/probed_tune.py",
-                "modelled = CostModel(priced.job, priced.calibration)",
-                "modelled = CostModel(priced.job, type(priced.calibration)())",
+                "modelled = Pricing(priced.job, priced.calibration)",
+                "modelled = Pricing(priced.job)",
             ),
             Change(
-                "app/probed_tune.py",
                 "    found |= explain.derived_reasons(bill.job, best.row)\n",
                 "    found |= explain.derived_reasons(bill.job, bill.estimate(best.index))\n",
             ),
@@ -150,7 +145,6 @@ FAULTS: dict[str, Fault] = {
         (
             _FAR_OFF,
             Change(
-                "app/measured_bill.py",
                 '"bound_by": bound_of(parts, row.step_bound),',
                 '"bound_by": row.bound_by,',
             ),
@@ -162,7 +156,6 @@ FAULTS: dict[str, Fault] = {
         "a probe budget of",
         (
             Change(
-                "app/probed_tune.py",
                 "probe_budget_s=(options.probing or ProbeOptions()).seconds,",
                 "probe_budget_s=(options.probing or ProbeOptions()).seconds * 0.5,",
             ),
@@ -174,7 +167,6 @@ FAULTS: dict[str, Fault] = {
         "run.sh",
         (
             Change(
-                "trainers/format.py",
                 "return str(folder) if folder else self.job.model.name",
                 'return __import__("os").path.relpath(folder or self.job.model.name)',
             ),
@@ -186,7 +178,6 @@ FAULTS: dict[str, Fault] = {
         "counts",
         (
             Change(
-                "app/dataset/count.py",
                 "if tokenizer.vocabulary is not None:\n        found",
                 "if not tokenizer:\n        found",
             ),
@@ -198,12 +189,10 @@ FAULTS: dict[str, Fault] = {
         "contradicts itself",
         (
             Change(
-                "cost/fit_claims.py",
                 "return np.minimum(probability, most)",
                 "return np.minimum(probability, most + 1.0)",
             ),
             Change(
-                "report/phrases.py",
                 'if row["verdict"] == "fits" and row.get("crowded"):',
                 'if row["verdict"] == "crowded":',
             ),
@@ -212,12 +201,29 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-def changed(source: str, change: Change) -> str:
-    """A file's text with the change. Raises ValueError where it does not apply exactly once."""
-    if source.count(change.now) != 1:
-        msg = f"{change.file} holds {change.now!r} {source.count(change.now)} times"
-        raise ValueError(msg)
-    return source.replace(change.now, change.instead)
+def changed(sources: Mapping[Path, str], changes: Iterable[Change]) -> dict[Path, str]:
+    """The files that the changes touch, with them. Raises ValueError where one is not at one place.
+
+    sources: a package's text by file.
+    """
+    found: dict[Path, str] = {}
+    for change in changes:
+        places = {
+            path: count
+            for path, text in sources.items()
+            if (count := found.get(path, text).count(change.now))
+        }
+        if list(places.values()) != [1]:
+            msg = f"{change.now!r} stands {sum(places.values())} times in the package"
+            raise ValueError(msg)
+        (path,) = places
+        found[path] = found.get(path, sources[path]).replace(change.now, change.instead)
+    return found
+
+
+def sources_of(package: Path) -> dict[Path, str]:
+    """The text of every module below a folder."""
+    return {path: path.read_text(encoding="utf-8") for path in sorted(package.rglob("*.py"))}
 
 
 def put_back(fault: Fault, package: Path) -> None:
@@ -225,9 +231,8 @@ def put_back(fault: Fault, package: Path) -> None:
     ignored = shutil.ignore_patterns("__pycache__")
     for name in ("autotune", "search_spaces"):
         shutil.copytree(ROOT / name, package / name, ignore=ignored)
-    for change in fault.changes:
-        file = package / "autotune" / change.file
-        file.write_text(changed(file.read_text(encoding="utf-8"), change), encoding="utf-8")
+    for path, text in changed(sources_of(package / "autotune"), fault.changes).items():
+        path.write_text(text, encoding="utf-8")
 
 
 def try_fault(fault: Fault, probes: int) -> tuple[str, str]:
