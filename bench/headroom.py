@@ -21,13 +21,12 @@ import math
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.validate import SHIPPED_ROWS
 from autotune.cost.model import CostModel
 from autotune.domain.outcome import FEASIBLE_PROBABILITY, Z90
 from autotune.evidence.accuracy import predict, residuals, with_memory
 from autotune.evidence.cases import once
 from autotune.evidence.fit.memory_left_out import refit_memory
-from autotune.evidence.record.table import read_cases
+from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 
 if TYPE_CHECKING:
     from autotune.evidence.accuracy import Prediction, Residual

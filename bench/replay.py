@@ -21,16 +21,14 @@ import json
 import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import autotune
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import Candidates
 from autotune.domain.outcome import Infeasible, Measured
-from autotune.evidence.record.table import read_cases
+from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 from autotune.probe.replay import Replay, replay_of_cases, sweeps
 from autotune.search.measured.measurements import History
 from autotune.search.posterior.acquisition import Outlook
@@ -47,7 +45,6 @@ if TYPE_CHECKING:
     from autotune.domain.device import Offer
     from autotune.evidence.cases import MeasuredCase
 
-DATA = Path(autotune.__file__).parent / "evidence" / "data" / "measured.csv"
 LEAST, LEAST_OF_JOB = 3, 8
 ORDERS = 200  # random orders averaged over
 AFTER = (1, 2, 3)
@@ -248,7 +245,7 @@ def measure(found: Sequence[list[Point]]) -> dict[str, Figures]:
 
 def answer(*, quick: bool) -> dict[str, dict[str, Figures]]:
     """The figures by scenario and method."""
-    cases = read_cases(DATA).cases
+    cases = read_cases(SHIPPED_ROWS).cases
     found = {"public_sweeps": measure(public_sweeps(cases))}
     if not quick:
         found["public_jobs"] = measure(public_jobs(cases))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app import validate
 from autotune.evidence.fit import refit
-from autotune.evidence.record.table import read_cases
+from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 from bench import headroom
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def remember(patch: pytest.MonkeyPatch) -> None:
     """Let the fits of the shipped rows be made once in this process."""
-    shipped = read_cases(validate.SHIPPED_ROWS).cases
+    shipped = read_cases(SHIPPED_ROWS).cases
     known: dict[str, Any] = {}
 
     def once(make: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.catalog.files import write_whole
 from autotune.domain.errors import InputError
 from autotune.evidence.fit.refit import calibration_text, refit
+from autotune.evidence.record.table import SHIPPED_ROWS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from autotune.evidence.fit.refit import Refit
 
 OUT_HINT = "--out takes a file in a folder that exists"
-SHIPPED_ROWS = Path(__file__).parents[1] / "evidence" / "data" / "measured.csv"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.domain.errors import InputError, unknown
 from autotune.evidence.accuracy import with_memory
 from autotune.evidence.fit.refit import refit_cases, residuals_of
-from autotune.evidence.record.table import read_cases
+from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 from autotune.evidence.validation.traced_memory import TracedMemory
 from autotune.evidence.validation.validate import Validation, validate
 from autotune.pricing import Pricing
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from autotune.cost.model import Bill
     from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     Predictions = dict[str, Prediction]
 
-SHIPPED_ROWS = Path(__file__).parents[1] / "evidence" / "data" / "measured.csv"
 FIDELITIES = ("formula", "trace")
 BASIS_FILE = "shipped calibration, no refit: rows of the file"
 BASIS_SHIPPED = (

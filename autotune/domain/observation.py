@@ -2,7 +2,7 @@
 
 A row of a public table, a probe, an `evidence:` entry of a job file, a log and a verified run all
 become Observations, each where it is read: `evidence/record/table`, `probe/record`,
-`app/job/evidence`, `evidence/log/run_log`, `app/verify/runs_seen`. Fits, calibration, validation,
+`app/job/evidence`, `evidence/log/run_log`, `evidence/runs_seen`. Fits, calibration, validation,
 verification, replay and the sampler read these.
 """
 
@@ -22,6 +22,10 @@ MemoryKind = Literal["allocated", "reserved", "nvidia-smi", "unknown"]
 # Log sd of a measured time between two runs of one configuration on one machine: clocks,
 # temperature, placement.
 BETWEEN_RUNS_SD = 0.03
+# Facts beside those that a source states.
+MARKED = "marked"  # a busy machine spoiled it: why
+LOG_SD = "log_sd"  # of another such run, by the scatter of this one
+VERIFIED = "verified"  # a verified run measured it
 
 
 @dataclass(frozen=True, slots=True)

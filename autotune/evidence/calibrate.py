@@ -18,6 +18,7 @@ from autotune.cost.model import CostModel
 from autotune.cost.spread.uncertainty import NEVER_MEASURED
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.calibration import Calibration
+from autotune.domain.observation import LOG_SD
 from autotune.domain.outcome import Z90
 from autotune.domain.units import MB, format_bytes, format_seconds
 from autotune.evidence.cases import READ_AS
@@ -27,7 +28,6 @@ from autotune.evidence.explanations import (
     measured_seconds,
     predicted_seconds,
 )
-from autotune.evidence.log.run_log import LOG_SD
 from autotune.evidence.reference import Reference, reference_of
 
 if TYPE_CHECKING:

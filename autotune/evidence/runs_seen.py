@@ -21,8 +21,7 @@ from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 from autotune.domain.identity import identity
 from autotune.domain.job import Assumption
-from autotune.domain.observation import MemoryKind, Observation, Quantity
-from autotune.evidence.log.run_log import MARKED
+from autotune.domain.observation import MARKED, VERIFIED, MemoryKind, Observation, Quantity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
 
 FOLDER = "verified"
-VERIFIED = "verified"  # fact of an Observation that came this way
 MOST_RUNS = 50
 MAX_BYTES = 10_000_000
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from autotune.app.calibrate import SHIPPED_ROWS
 from autotune.evidence.fit.refit import Refit, refit
+from autotune.evidence.record.table import SHIPPED_ROWS
 
 pytestmark = pytest.mark.xdist_group("shipped fits")
 ONE = "one A100 80 GB, Hugging Face's Trainer"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from autotune.app.calibrate import SHIPPED_ROWS, run_calibration
+from autotune.app.calibrate import run_calibration
 from autotune.cost import constants as shipped
 from autotune.cost.constants import Constants, Spreads, constants, fitted
 from autotune.cost.model import CostModel
@@ -21,7 +21,7 @@ from autotune.evidence.cases import measured_once
 from autotune.evidence.fit.least_squares import minimise
 from autotune.evidence.fit.refit import refit_cases
 from autotune.evidence.fit.time import NAMES, SHARES, Fit, MeasuredSteps, fit, measured_steps
-from autotune.evidence.record.table import read_cases
+from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,11 +113,11 @@ def test_an_unwritable_file_is_an_input_error(tmp_path: Path) -> None:
 
 def test_fitting_imports_neither_scipy_nor_torch_nor_optuna() -> None:
     code = (
-        "import sys; from autotune.app import calibrate;"
+        "import sys;"
         "from autotune.evidence.fit import time;"
         "from autotune.evidence.cases import measured_once;"
         "from autotune.evidence.record import table;"
-        "cases = measured_once(table.read_cases(calibrate.SHIPPED_ROWS).cases);"
+        "cases = measured_once(table.read_cases(table.SHIPPED_ROWS).cases);"
         "time.fit(time.measured_steps(cases));"
         "print({m.split('.')[0] for m in sys.modules} & {'scipy', 'torch', 'optuna'})"
     )

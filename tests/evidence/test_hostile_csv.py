@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.app.validate import SHIPPED_ROWS, run_validation
+from autotune.app.validate import run_validation
+from autotune.evidence.record.table import SHIPPED_ROWS
 from autotune.report.lists.validation import validation_payload, validation_text
 
 if TYPE_CHECKING:

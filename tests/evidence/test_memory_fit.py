@@ -10,14 +10,13 @@ import builders as build
 import numpy as np
 import pytest
 
-from autotune.app.validate import SHIPPED_ROWS
 from autotune.cost.constants import PATH
 from autotune.cost.memory.constants import KINDS, Slack, memory_constants
 from autotune.evidence.cases import held_by, once, weighted_quantile
 from autotune.evidence.fit import refit
 from autotune.evidence.fit.memory import MemoryRows, fit_memory, log_cdf, memory_rows
 from autotune.evidence.fit.memory_left_out import MemoryRefit, refit_memory
-from autotune.evidence.record.table import read_cases
+from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 
 if TYPE_CHECKING:
     from autotune.evidence.cases import MeasuredCase

@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.app.validate import SHIPPED_ROWS
 from autotune.catalog.models.models import find_model
 from autotune.domain.errors import InputError
 from autotune.evidence.cases import MeasuredCase, Skipped
 from autotune.evidence.record.machine import device_named
 from autotune.evidence.record.row import COLUMNS, Row
-from autotune.evidence.record.table import case_of, read_cases
+from autotune.evidence.record.table import SHIPPED_ROWS, case_of, read_cases
 from autotune.evidence.record.training import model_targets
 
 if TYPE_CHECKING:

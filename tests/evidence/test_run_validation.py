@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.app.validate import SHIPPED_ROWS, run_validation
+from autotune.app.validate import run_validation
+from autotune.evidence.record.table import SHIPPED_ROWS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 import builders as build
 import pytest
 
-from autotune.app.calibrate import SHIPPED_ROWS
 from autotune.evidence.accuracy import sweeps_of
-from autotune.evidence.record.table import read_cases
+from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 
 if TYPE_CHECKING:
     from autotune.evidence.cases import MeasuredCase

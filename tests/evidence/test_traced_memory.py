@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.validate import SHIPPED_ROWS, run_validation
+from autotune.app.validate import run_validation
 from autotune.cost.model import CostModel
 from autotune.domain.errors import InputError
 from autotune.evidence.accuracy import Prediction, predict
 from autotune.evidence.cases import once
-from autotune.evidence.record.table import read_cases
+from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 from autotune.evidence.validation.traced_memory import (
     EXPERTS,
     KERNELS,

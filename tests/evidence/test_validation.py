@@ -8,10 +8,9 @@ import builders as build
 import numpy as np
 import pytest
 
-from autotune.app.validate import SHIPPED_ROWS
 from autotune.cost.columns import Table
 from autotune.evidence.cases import MeasuredCase, Skipped, weighted_quantile
-from autotune.evidence.record.table import read_cases
+from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 from autotune.evidence.validation.validate import validate
 
 if TYPE_CHECKING:

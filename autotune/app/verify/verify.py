@@ -23,10 +23,11 @@ from autotune.catalog.files import write_whole
 from autotune.claims.feasibility import check_claim
 from autotune.domain.answer.verification import Learned, NextRuns, Remaining, RunKind, Verification
 from autotune.domain.errors import InputError
+from autotune.domain.observation import MARKED, VERIFIED
 from autotune.domain.outcome import Z90, Spread
 from autotune.domain.units import format_seconds, parse_seconds
-from autotune.evidence.log.run_log import MARKED, observations_of_log, speed_of, with_elapsed
-from autotune.evidence.runs_seen import VERIFIED, remember, with_verified
+from autotune.evidence.log.run_log import observations_of_log, speed_of, with_elapsed
+from autotune.evidence.runs_seen import remember, with_verified
 from autotune.pricing import Pricing
 
 if TYPE_CHECKING:

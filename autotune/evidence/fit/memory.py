@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from autotune.cost.columns import Columns, FloatArray, Outputs, Table
     from autotune.domain.job import Job
-    from autotune.evidence.cases import LeftOutGroup, MeasuredCase
+    from autotune.evidence.cases import MeasuredCase
 
 
 NEUTRAL = MemoryConstants(
@@ -161,11 +161,6 @@ def measured(rows: MemoryRows) -> FloatArray:
     return np.asarray([math.nan if value is None else value for value in read])
 
 
-def groups_of(rows: MemoryRows) -> tuple[LeftOutGroup, ...]:
-    """The group of every row: what is left out together."""
-    return tuple(left_out_key(case) for case in rows.cases)
-
-
 def fit_memory(rows: MemoryRows) -> MemoryFit:
     """The constants on the given rows; own code's and reserved spreads keep their prior."""
     spreads = _spreads(rows)
@@ -211,7 +206,7 @@ def _spreads(rows: MemoryRows) -> dict[str, float]:
     if not use.any():
         return dict.fromkeys(KINDS, WITHIN_SD)
     own = rows.take(use)
-    groups = groups_of(own)
+    groups = [left_out_key(case) for case in own.cases]
     everything = max(held_by(error, equal_weights(groups)), SMALLEST)
     found = {k: everything * (EXPERTS_WIDER if k == "experts" else 1.0) for k in KINDS}
     for i, kind in enumerate(KINDS):
@@ -238,7 +233,7 @@ def _cached(rows: MemoryRows) -> dict[str, float]:
     use &= ~emptied
     share = np.maximum(held - in_use, 0.0)[use] / rows.moving[use]
     own = rows.take(use)
-    groups = groups_of(own)
+    groups = [left_out_key(case) for case in own.cases]
     found = {}
     for i, kind in enumerate(CACHED_KINDS):
         of_kind = own.cached_kind == i

@@ -14,7 +14,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from autotune.domain.observation import BETWEEN_RUNS_SD, Observation
+from autotune.domain.observation import BETWEEN_RUNS_SD, LOG_SD, MARKED, Observation
 from autotune.domain.outcome import Z90
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ FEW = 3  # stretches from which on the first of a session is left out
 LEAST_STEP_S = 1e-6  # no optimizer step is shorter
 BUSY = 0.2  # share of its threads' time spent waiting, from which on the machine was not its own
 UNSTEADY = 0.3  # log standard deviation between parts of a run: no training does that by itself
-MARKED = "marked"  # fact of an Observation that a busy machine spoiled: why
-LOG_SD = "log_sd"  # fact of an Observation: of another such run, by the scatter of this one
 LEAST_SAVES = 2  # excesses that a save's seconds are taken from
 SHORT_SD = 0.3  # assumption: of one step around the mean of all that a run may meet
 WINDOWS, WINDOW_STEPS, FEWEST_WINDOWS = 10, 5, 3

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.domain.errors import InputError
-from autotune.evidence.record.training import FULL, LORA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -111,6 +110,8 @@ NUMERIC = {
     "step_time_s": (1e-6, 1e6), "peak_mem_gb": (1e-2, 1e4),
 }  # fmt: skip
 WHOLE = ("n_gpus", "seq_len", "micro_batch", "grad_accum", "global_batch", "lora_r")
+# What the task column calls the two methods.
+FULL, LORA = {"full", "pretrain", "sft", "full-finetuning"}, {"lora", "qlora", "rslora"}
 FAILED = frozenset({"1", "1.0", "true", "yes", "inferred"})
 FINISHED = frozenset({"", "0", "0.0", "false", "no", "-", "na", "n/a", "nan", "none", "null", "?"})
 SURPLUS = ""  # the column of cells that the header does not name
@@ -190,11 +191,7 @@ def refusal_of(row: Row) -> str:
         return bad[0]
     if is_oom(row) and any(row.number(column) is not None for column in RAN):
         return "says that it ran out of memory and how fast it ran"
-    return _not_covered(row) or _not_stated(row)
-
-
-def _not_covered(row: Row) -> str:
-    return _other_model_or_method(row) or _other_stack(row)
+    return _other_model_or_method(row) or _other_stack(row) or _not_stated(row)
 
 
 def _other_model_or_method(row: Row) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.models import find_model
@@ -25,13 +26,13 @@ from autotune.evidence.record.row import is_oom, read_table, refusal_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from autotune.domain.job import Job
     from autotune.domain.model import Model
     from autotune.domain.observation import MemoryKind
     from autotune.evidence.record.row import Row
 
+SHIPPED_ROWS = Path(__file__).parents[1] / "data" / "measured.csv"
 DRIVER_READING = r"nvidia-smi used \(mean over GPUs\) (\d+) MiB"
 _KINDS: dict[str, MemoryKind] = {
     "allocated": "allocated", "reserved": "reserved", "nvidia-smi": "nvidia-smi",

@@ -14,6 +14,7 @@ import numpy as np
 from autotune.cost.parameters import lora_parameters
 from autotune.domain.job import Lengths, Method
 from autotune.evidence.cases import Refused
+from autotune.evidence.record.row import FULL
 
 if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from autotune.domain.model import Model
     from autotune.evidence.record.row import Row
 
-FULL, LORA = {"full", "pretrain", "sft", "full-finetuning"}, {"lora", "qlora", "rslora"}
 SAME_COUNT = 0.1  # a stated number of trainable parameters agrees with the rank within this
 
 # Projections by the role that sources name them with; the first word of a role names it.
