@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.cost.model import CostModel
 from autotune.domain.outcome import FEASIBLE_PROBABILITY, Z90
 from autotune.evidence.accuracy import predict, residuals, with_memory
-from autotune.evidence.cases import once
+from autotune.evidence.cases import memory_cases
 from autotune.evidence.fit.memory_left_out import refit_memory
 from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 
@@ -43,7 +43,9 @@ def judged() -> Judged:
     cases = read_cases(SHIPPED_ROWS).cases
     predictions = predict(cases, lambda job, candidates: CostModel(job).price(candidates))
     unseen = refit_memory(cases).left_out
-    return [(case, with_memory(predictions[case.id], unseen[case.id])) for case in once(cases)]
+    return [
+        (case, with_memory(predictions[case.id], unseen[case.id])) for case in memory_cases(cases)
+    ]
 
 
 def curve(runs: Judged) -> list[dict[str, Any]]:

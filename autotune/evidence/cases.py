@@ -111,12 +111,12 @@ def newest(cases: Iterable[MeasuredCase]) -> list[MeasuredCase]:
     return list(kept.values())
 
 
-def once(cases: Iterable[MeasuredCase]) -> list[MeasuredCase]:
+def memory_cases(cases: Iterable[MeasuredCase]) -> list[MeasuredCase]:
     """Runs whose memory can be compared, each configuration once."""
     return newest(case for case in cases if case.longest_known)
 
 
-def measured_once(cases: Iterable[MeasuredCase]) -> list[MeasuredCase]:
+def timed_cases(cases: Iterable[MeasuredCase]) -> list[MeasuredCase]:
     """Runs with a step time, each configuration once."""
     return newest(case for case in cases if case.step)
 
@@ -155,7 +155,7 @@ HALVINGS = 40  # of the bracket
 LARGEST = 2.0  # [log] no spread is above
 
 
-def held_by(
+def covering_spread(
     error: FloatArray,
     weights: FloatArray,
     known_sd: FloatArray | float = 0.0,

@@ -17,7 +17,7 @@ from autotune.cost.model import CostModel
 from autotune.cost.time.offsets import levels_of
 from autotune.domain.candidates import Candidates
 from autotune.domain.errors import InputError
-from autotune.evidence.cases import measured_once
+from autotune.evidence.cases import timed_cases
 from autotune.evidence.fit.least_squares import minimise
 from autotune.evidence.fit.refit import refit_cases
 from autotune.evidence.fit.time import NAMES, SHARES, Fit, MeasuredSteps, fit, measured_steps
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.xdist_group("shipped fits")
 
 @cache
 def steps() -> MeasuredSteps:
-    return measured_steps(measured_once(read_cases(SHIPPED_ROWS).cases))
+    return measured_steps(timed_cases(read_cases(SHIPPED_ROWS).cases))
 
 
 @cache
@@ -115,9 +115,9 @@ def test_fitting_imports_neither_scipy_nor_torch_nor_optuna() -> None:
     code = (
         "import sys;"
         "from autotune.evidence.fit import time;"
-        "from autotune.evidence.cases import measured_once;"
+        "from autotune.evidence.cases import timed_cases;"
         "from autotune.evidence.record import table;"
-        "cases = measured_once(table.read_cases(table.SHIPPED_ROWS).cases);"
+        "cases = timed_cases(table.read_cases(table.SHIPPED_ROWS).cases);"
         "time.fit(time.measured_steps(cases));"
         "print({m.split('.')[0] for m in sys.modules} & {'scipy', 'torch', 'optuna'})"
     )

@@ -12,7 +12,7 @@ import pytest
 
 from autotune.cost.constants import PATH
 from autotune.cost.memory.constants import KINDS, Slack, memory_constants
-from autotune.evidence.cases import held_by, once, weighted_quantile
+from autotune.evidence.cases import covering_spread, memory_cases, weighted_quantile
 from autotune.evidence.fit import refit
 from autotune.evidence.fit.memory import MemoryRows, fit_memory, log_cdf, memory_rows
 from autotune.evidence.fit.memory_left_out import MemoryRefit, refit_memory
@@ -32,7 +32,7 @@ def cases() -> tuple[MeasuredCase, ...]:
 
 @cache
 def rows() -> MemoryRows:
-    return memory_rows(once(cases()))
+    return memory_rows(memory_cases(cases()))
 
 
 @pytest.fixture
@@ -49,9 +49,9 @@ def test_the_log_of_the_normal_distribution_holds_in_its_tail() -> None:
 
 def test_a_spread_holds_the_wanted_share_of_the_errors() -> None:
     error = np.abs(np.random.default_rng(0).normal(0.0, 0.05, 4000))
-    assert held_by(error, np.ones(4000)) == pytest.approx(0.05, rel=0.05)
-    assert held_by(error, np.ones(4000), known_sd=0.04) == pytest.approx(0.03, rel=0.1)
-    assert held_by(error, np.ones(4000), scale=0.5) == pytest.approx(0.10, rel=0.05)
+    assert covering_spread(error, np.ones(4000)) == pytest.approx(0.05, rel=0.05)
+    assert covering_spread(error, np.ones(4000), known_sd=0.04) == pytest.approx(0.03, rel=0.1)
+    assert covering_spread(error, np.ones(4000), scale=0.5) == pytest.approx(0.10, rel=0.05)
 
 
 def test_the_weighted_median_follows_the_weights() -> None:
@@ -103,7 +103,7 @@ def test_a_left_out_group_teaches_its_own_prediction_nothing(refitted: MemoryRef
         else c
         for c in cases()
     ]
-    of_phi = [c.id for c in once(cases()) if c.job.model.family == "phi"]
+    of_phi = [c.id for c in memory_cases(cases()) if c.job.model.family == "phi"]
     assert of_phi
     again, first = refit_memory(doubled), refitted
     offset = again.fit.constants.offsets["litgpt phi"].log_factor

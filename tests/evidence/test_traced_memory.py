@@ -10,7 +10,7 @@ from autotune.app.validate import run_validation
 from autotune.cost.model import CostModel
 from autotune.domain.errors import InputError
 from autotune.evidence.accuracy import Prediction, predict
-from autotune.evidence.cases import once
+from autotune.evidence.cases import memory_cases
 from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 from autotune.evidence.validation.traced_memory import (
     EXPERTS,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @cache
 def cases() -> tuple[MeasuredCase, ...]:
-    return tuple(once(read_cases(SHIPPED_ROWS).cases))
+    return tuple(memory_cases(read_cases(SHIPPED_ROWS).cases))
 
 
 @cache

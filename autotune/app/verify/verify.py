@@ -10,7 +10,6 @@ from autotune.app.job.overrides import Overrides
 from autotune.app.probing.measured_bill import MODELLED_SD
 from autotune.app.runs import folder as runs
 from autotune.app.verify.diff import Comparison, explanations, lines_of
-from autotune.app.verify.log import read_log, training_of
 from autotune.app.verify.plan import (
     UNKNOWN_PRICE,
     Planned,
@@ -26,6 +25,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.observation import MARKED, VERIFIED
 from autotune.domain.outcome import Z90, Spread
 from autotune.domain.units import format_seconds, parse_seconds
+from autotune.evidence.log.read import read_log, training_of
 from autotune.evidence.log.run_log import observations_of_log, speed_of, with_elapsed
 from autotune.evidence.runs_seen import remember, with_verified
 from autotune.pricing import Pricing

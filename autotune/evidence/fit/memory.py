@@ -44,8 +44,8 @@ from autotune.cost.memory.constants import (
 from autotune.domain.candidates import Candidates
 from autotune.evidence.cases import (
     both_outcomes,
+    covering_spread,
     equal_weights,
-    held_by,
     left_out_key,
     weighted_quantile,
 )
@@ -207,13 +207,13 @@ def _spreads(rows: MemoryRows) -> dict[str, float]:
         return dict.fromkeys(KINDS, WITHIN_SD)
     own = rows.take(use)
     groups = [left_out_key(case) for case in own.cases]
-    everything = max(held_by(error, equal_weights(groups)), SMALLEST)
+    everything = max(covering_spread(error, equal_weights(groups)), SMALLEST)
     found = {k: everything * (EXPERTS_WIDER if k == "experts" else 1.0) for k in KINDS}
     for i, kind in enumerate(KINDS):
         of_kind = own.kind == i
         if of_kind.any():
             names = [g for g, yes in zip(groups, of_kind, strict=True) if yes]
-            size = max(held_by(error[of_kind], equal_weights(names)), SMALLEST)
+            size = max(covering_spread(error[of_kind], equal_weights(names)), SMALLEST)
             worth = float(len(set(names)))
             found[kind] = math.exp(
                 (worth * math.log(size) + GLOBAL_WORTH * math.log(found[kind]))

@@ -26,10 +26,10 @@ from autotune.evidence.accuracy import OUTPUTS
 from autotune.evidence.cases import (
     READ_AS,
     both_outcomes,
+    covering_spread,
     equal_weights,
-    held_by,
     left_out_key,
-    once,
+    memory_cases,
 )
 from autotune.evidence.fit.memory import (
     SMALLEST,
@@ -67,7 +67,7 @@ class MemoryRefit:
 
 def refit_memory(cases: Sequence[MeasuredCase]) -> MemoryRefit:
     """Fit on all cases, and once without each group of source, shape of the model and device."""
-    rows = memory_rows(once(cases))
+    rows = memory_rows(memory_cases(cases))
     of_case = [left_out_key(case) for case in cases]
     groups = sorted(set(of_case))
     of_row = [left_out_key(case) for case in rows.cases]
@@ -175,7 +175,7 @@ class _Shown:
             return np.asarray([getattr(r, name) for r in own])
 
         weights = equal_weights([r.group for r in own])
-        return held_by(column("error"), weights, column("known_sd"), column("scale"))
+        return covering_spread(column("error"), weights, column("known_sd"), column("scale"))
 
 
 def _readings(case: MeasuredCase, own: dict[str, float]) -> Iterable[_Reading]:

@@ -20,7 +20,7 @@ from autotune.cost.constants import Constants, Spreads
 from autotune.domain.errors import InputError
 from autotune.domain.outcome import Z90
 from autotune.evidence.accuracy import Accuracy, Residual, accuracy_of
-from autotune.evidence.cases import measured_once
+from autotune.evidence.cases import timed_cases
 from autotune.evidence.fit.least_squares import minimise
 from autotune.evidence.fit.memory_left_out import MemoryRefit, refit_memory
 from autotune.evidence.fit.time import Fit, LeftOut, fit, leave_groups_out, measured_steps
@@ -67,15 +67,15 @@ def refit(path: Path) -> Refit:
 
 def refit_cases(cases: Sequence[MeasuredCase], digest: str, name: str = "the table") -> Refit:
     """Fit time on the cases' steps and memory on their peaks and verdicts, each run once."""
-    once = measured_once(cases)
-    if not once:
+    timed = timed_cases(cases)
+    if not timed:
         msg = f"{name} has no step time that the cost model covers, so there is nothing to fit"
         raise InputError(msg, "`autotune validate --data FILE` says why each row is left out")
-    steps = measured_steps(once)
+    steps = measured_steps(timed)
     left_out = leave_groups_out(steps)
     spreads = fit_spreads(left_out)
     rows: dict[str, int] = {}
-    for case in once:
+    for case in timed:
         rows[case.group[0]] = rows.get(case.group[0], 0) + 1
     return Refit(
         fit(steps),

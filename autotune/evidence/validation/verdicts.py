@@ -19,7 +19,7 @@ import numpy as np
 
 from autotune.domain.outcome import Z90
 from autotune.domain.units import format_bytes
-from autotune.evidence.cases import both_outcomes, once
+from autotune.evidence.cases import both_outcomes, memory_cases
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,7 +68,7 @@ class OomCounts:
 
 def verdicts(cases: Sequence[MeasuredCase], predictions: dict[str, Prediction]) -> OomCounts:
     """The counts, and every wrong verdict with its probable cause."""
-    kept = once(cases)
+    kept = memory_cases(cases)
     ooms, fits = [c for c in kept if c.oom], [c for c in kept if not c.oom]
     said = {case.id: _verdict(case, predictions[case.id]) for case in kept}
     wrong = [
@@ -227,7 +227,7 @@ def reliability(
     cases: Sequence[MeasuredCase], predictions: Mapping[str, Prediction]
 ) -> tuple[ReliabilityBin, ...]:
     """Every bin, the least sure first."""
-    kept = once(cases)
+    kept = memory_cases(cases)
     sources = both_outcomes(kept)
     binned: list[list[MeasuredCase]] = [[] for _ in EDGES[1:]]
     for case in kept:

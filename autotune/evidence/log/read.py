@@ -1,4 +1,8 @@
-"""A log by its path, whatever form it has."""
+"""A log by its path, whatever form it has, and which training it is of.
+
+The forms are read by `trainer_state` and `step_times`; whether the log is of a planned run is for
+`app/verify/log_match`.
+"""
 
 from __future__ import annotations
 
