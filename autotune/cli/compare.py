@@ -28,14 +28,14 @@ from autotune.cli.output import (
     look,
     warn,
 )
-from autotune.cli.typed import asked, asked_payload
+from autotune.cli.typed import asked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.app.compare.compare import CompareOptions
     from autotune.app.job.load import NamedJob
-    from autotune.report.schema import AskedPayload
+    from autotune.domain.answer.recommendation import Asked
 
 
 @with_option_sets
@@ -71,7 +71,7 @@ def compare(
     overrides = overrides_of(line, changes, limits, source.beside, spot=spot)
     jobs = source.jobs(overrides, quiet=quiet)
     what = CompareOptions(space, minimize.value, fidelity.value)
-    question = asked_payload(asked(context, frozenset({"--spot"})))
+    question = asked(context, frozenset({"--spot"}))
     print_comparison(jobs, what, format_, question, quiet=quiet, verbose=verbose)
 
 
@@ -79,7 +79,7 @@ def print_comparison(
     jobs: Sequence[NamedJob],
     options: CompareOptions,
     chosen: Format,
-    question: AskedPayload,
+    question: Asked,
     *,
     quiet: bool,
     verbose: bool,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -18,7 +19,7 @@ from autotune.cli.output import (
     look,
     warn,
 )
-from autotune.cli.typed import OF_ESTIMATE, asked, asked_payload
+from autotune.cli.typed import OF_ESTIMATE, asked
 from autotune.domain.errors import InputError
 
 
@@ -70,7 +71,6 @@ def estimate(
     from autotune.report.payload import dumps, estimate_payload
     from autotune.report.screens.estimate import estimate_screen
     from autotune.report.sections.how_to_run import one_step
-    from autotune.report.sections.unknown_lengths import short_rows_payload
 
     if full_trace and fidelity is Fidelity.formula:
         msg = "--full-trace and --fidelity formula contradict each other"
@@ -93,14 +93,17 @@ def estimate(
         relaxations=found.relaxations,
         contradictions=found.contradictions,
     )
-    payload["short_rows"] = short_rows_payload(found.short_rows)
-    question = asked_payload(asked(context))
-    payload["asked"] = question
-    search = asked_payload(asked(context, OF_ESTIMATE, knobs=False))
-    payload["next"] = one_step(search, "tune", "", "the best settings and machine, what to run")
+    search = asked(context, OF_ESTIMATE, knobs=False)
+    what = "the best settings and machine, what to run"
+    payload = replace(
+        payload,
+        short_rows=found.short_rows,
+        asked=asked(context),
+        next=one_step(search, "tune", "", what),
+    )
     text = estimate_text if verbose else estimate_screen
     if format_ in {Format.json, Format.csv}:
-        warn(payload["warnings"], quiet=quiet)
+        warn(payload.warnings, quiet=quiet)
     emit_as(
         format_,
         {

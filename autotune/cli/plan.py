@@ -21,10 +21,10 @@ from autotune.cli.output import (
     look,
     warn,
 )
-from autotune.cli.typed import asked, asked_payload
+from autotune.cli.typed import asked
 
 if TYPE_CHECKING:
-    from autotune.report.schema import NextPayload
+    from autotune.domain.answer.recommendation import NextStep
 
 OPTION, HERE = "--chart", Path("-")  # HERE: --chart without a file
 
@@ -134,9 +134,9 @@ def plan(  # noqa: PLR0917 - typer passes by name
     raise typer.Exit(exit_status(found))
 
 
-def _next(context: typer.Context) -> list[NextPayload]:
+def _next(context: typer.Context) -> tuple[NextStep, ...]:
     """The chart, for who did not ask for it."""
     from autotune.report.sections.how_to_run import one_step
 
-    question = asked_payload(asked(context))
+    question = asked(context)
     return one_step(question, "plan", OPTION, "which run starts when, and where")

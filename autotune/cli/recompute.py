@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from shlex import quote
@@ -30,11 +31,11 @@ from autotune.cli.output import (
     warn,
 )
 from autotune.cli.records import meant
-from autotune.cli.typed import asked, asked_payload
+from autotune.cli.typed import asked
 from autotune.domain.paths import near
 
 if TYPE_CHECKING:
-    from autotune.report.schema import AskedPayload
+    from autotune.domain.answer.recommendation import Asked
 
 
 @with_option_sets
@@ -142,13 +143,13 @@ def recompute(
     raise typer.Exit(exit_status(found, fail_on_change=fail_on_change))
 
 
-def _question(context: typer.Context, source: str) -> AskedPayload:
+def _question(context: typer.Context, source: str) -> Asked:
     """What was asked, with the run named: another run may be the last one by then."""
-    question = asked_payload(asked(context))
-    words = question["words"]
+    question = asked(context)
+    words = question.words
     if context.params["run"] is None:
-        words = [*words[:2], near(source), *words[2:]]
-    return {"words": words, "folder": question["folder"]}
+        words = (*words[:2], near(source), *words[2:])
+    return replace(question, words=words)
 
 
 def _free(source: str) -> Path:

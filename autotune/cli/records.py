@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -65,15 +66,15 @@ def report(
     from autotune.report.sections.how_to_run import next_steps
 
     run_dir = meant(run, quiet=quiet)
-    payload = recorded_payload(load_recommendation_payload(run_dir), near(run_dir))
-    payload["run_dir"] = str(run_dir)  # it may have been moved since
+    found = recorded_payload(load_recommendation_payload(run_dir), near(run_dir))
+    payload = replace(found, run_dir=str(run_dir))  # it may have been moved since
     if format_ is ReportFormat.html:
         from autotune.report.page.page import recommendation_html
 
-        warn(payload["warnings"], quiet=quiet)
+        warn(payload.warnings, quiet=quiet)
         emit(recommendation_html(payload))
         return
-    payload["next"] = next_steps(payload)
+    payload = replace(payload, next=next_steps(payload))
     print_recommendation(payload, Format(format_.value), quiet=quiet, verbose=verbose)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -33,7 +34,7 @@ from autotune.cli.output import (
     look,
     warn,
 )
-from autotune.cli.typed import asked, asked_payload
+from autotune.cli.typed import asked
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
     from autotune.app.job.load import NamedJob
     from autotune.app.probing.plan import ProbeOptions
     from autotune.app.tune.tune import Options
-    from autotune.domain.answer.recommendation import Recommendation
-    from autotune.report.schema import AskedPayload, RecommendationPayload
+    from autotune.domain.answer.recommendation import Asked, Recommendation
+    from autotune.report.schema import RecommendationPayload
 
 NOTHING_FEASIBLE, LIMIT_MISSED = 3, 4
 TRIALS = 100
@@ -171,7 +172,7 @@ def tune(
         told = progress.line if score is Score.probe else progress
         recommendation = find(several[0].job, options, told) if len(several) == 1 else None
     if recommendation is None:
-        question = asked_payload(asked(context))
+        question = asked(context)
         _table_of_variants(several, options, format_, question, quiet=quiet, verbose=verbose)
     payload = recommendation_payload(recommendation)
     print_recommendation(payload, format_, quiet=quiet, verbose=verbose)
@@ -198,7 +199,7 @@ def _table_of_variants(
     several: Sequence[NamedJob],
     options: Options,
     chosen: Format,
-    question: AskedPayload,
+    question: Asked,
     *,
     quiet: bool,
     verbose: bool,
@@ -249,10 +250,9 @@ def print_recommendation(
 
     text = recommendation_text if verbose else recommendation_screen
     if chosen in {Format.json, Format.csv}:
-        warn(payload["warnings"], quiet=quiet)
+        warn(payload.warnings, quiet=quiet)
     here = as_typed_here(payload)
-    whole = here.copy()
-    whole["run_dir"] = payload["run_dir"]
+    whole = replace(here, run_dir=payload.run_dir)
     emit_as(
         chosen,
         {
@@ -266,6 +266,6 @@ def print_recommendation(
 
 def exit_code(payload: RecommendationPayload) -> int:
     """0 an answer, 3 nothing feasible, 4 feasible but a limit is missed."""
-    if payload["best"] is None:
+    if payload.best is None:
         return NOTHING_FEASIBLE
-    return LIMIT_MISSED if payload["misses"] else 0
+    return LIMIT_MISSED if payload.misses else 0

@@ -21,7 +21,6 @@ from autotune.domain.errors import InputError, close_matches, unknown
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from autotune.report.schema import AskedPayload
 
 # Options that say how an answer is printed or kept, not what is asked.
 ABOUT_THE_ANSWER = frozenset(
@@ -72,11 +71,6 @@ def _text(value: object) -> str:
     if isinstance(value, Enum):
         return str(value.value)
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def asked_payload(found: Asked) -> AskedPayload:
-    """The same for an answer's JSON."""
-    return {"words": list(found.words), "folder": found.folder}
 
 
 # The parser's base of errors; its module has moved between versions of typer.

@@ -20,7 +20,7 @@ from autotune.cli.output import (
 from autotune.cli.records import meant
 
 if TYPE_CHECKING:
-    from autotune.report.schema import AskedPayload
+    from autotune.domain.answer.recommendation import Asked
 
 MOST_RUNS = 10_000
 
@@ -117,11 +117,11 @@ def verify(
     )
 
 
-def _asked(run_dir: str | None) -> AskedPayload | None:
+def _asked(run_dir: str | None) -> Asked | None:
     """The command line that the run's answer was asked with, where it was a command line."""
     from autotune.app.runs.folder import load_recommendation_payload
     from autotune.report.recorded import recorded_payload
 
     if run_dir is None:
         return None
-    return recorded_payload(load_recommendation_payload(Path(run_dir)), run_dir).get("asked")
+    return recorded_payload(load_recommendation_payload(Path(run_dir)), run_dir).asked

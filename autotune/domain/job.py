@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from autotune.domain.answer.contract import Answer
 from autotune.domain.answer.limits import BUDGET, CONFIDENCE, DEADLINE, SESSION
 from autotune.domain.identity import LATER
 from autotune.domain.paths import stated_in
@@ -128,7 +129,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Assumption:
+class Assumption(Answer):
     """A value that nobody stated, and why this one."""
 
     key: str

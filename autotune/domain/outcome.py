@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal
 
+from autotune.domain.answer.contract import Answer
 from autotune.domain.units import format_bytes
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ Z90 = 1.2815515655446004  # 90th percentile of the standard normal: p90 = p50 ex
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Answer):
     """A quantity with its 80 % interval."""
 
     p10: float

@@ -15,7 +15,8 @@ from autotune.domain.units import format_bytes, format_count, format_seconds, fo
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from autotune.report.schema import JobPayload, RecommendationPayload, Row, SpreadPayload
+    from autotune.domain.outcome import Spread
+    from autotune.report.schema import JobPayload, RecommendationPayload, Row
 
 BASIS = {
     "modelled": "Modelled: no measurement went into it",
@@ -72,54 +73,54 @@ DERIVED_KNOBS = ("checkpoint_every_steps", "save_total_limit")  # closed forms, 
 
 def rests_on(row: Row, words: Mapping[str, str] = BASIS) -> str:
     """What a row's figures rest on; of a measurement that was disturbed, that it was."""
-    measured = row["measured"] or {}
-    text = words[row["basis"]]
+    measured = row.measured or {}
+    text = words[row.basis]
     return f"{text} {DISTURBED}" if measured.get("disturbed") else text
 
 
-def seconds_span(spread: SpreadPayload) -> str:
+def seconds_span(spread: Spread) -> str:
     """The median with its 80 % interval: 12.4 h (10.1 h to 15.2 h)."""
     return _span(spread, format_seconds)
 
 
-def usd_span(spread: SpreadPayload) -> str:
+def usd_span(spread: Spread) -> str:
     """The median with its 80 % interval: $31.00 ($25.30 to $38.00)."""
     return _span(spread, format_usd)
 
 
-def _span(spread: SpreadPayload, show: Callable[[float], str]) -> str:
-    middle, around = show(spread["p50"]), between(spread, show)
+def _span(spread: Spread, show: Callable[[float], str]) -> str:
+    middle, around = show(spread.p50), between(spread, show)
     return f"{middle} ({around})" if around else middle
 
 
-def between(spread: SpreadPayload, show: Callable[[float], str]) -> str:
+def between(spread: Spread, show: Callable[[float], str]) -> str:
     """The 80 % interval alone: 10.1 h to 15.2 h; empty where it is a point."""
-    low, high = show(spread["p10"]), show(spread["p90"])
+    low, high = show(spread.p10), show(spread.p90)
     return "" if low == high else f"{low} to {high}"
 
 
 def offer_name(row: Row) -> str:
     """The machine: "2x h100-sxm, spot"."""
-    count, spot, instance = row["device_count"], row["spot"], row.get("instance")
-    return machine_label(row["device"], count, spot=spot, instance=instance, counted=True)
+    count, spot, instance = row.device_count, row.spot, row.instance
+    return machine_label(row.device, count, spot=spot, instance=instance, counted=True)
 
 
 def global_batch(row: Row) -> int:
     """Rows of an optimizer step on all devices."""
-    config = row["config"]
+    config = row.config
     split = int(config["micro_batch_size"]) * int(config["gradient_accumulation_steps"])
-    return split * row["device_count"]
+    return split * row.device_count
 
 
 def price_phrase(row: Row) -> str:
     """The price with its source and date."""
-    if row["usd_per_hour"] == 0:
-        return f"free of charge ({row['price_source']})"
-    dated = f", {row['price_as_of']}" if row["price_as_of"] else ""
-    age = row.get("price_age_days")
+    if row.usd_per_hour == 0:
+        return f"free of charge ({row.price_source})"
+    dated = f", {row.price_as_of}" if row.price_as_of else ""
+    age = row.price_age_days
     dated += f", {age} days ago" if dated and age is not None else ""
-    asked = ", asked on a marketplace" if "asked" in row.get("price_marks", ()) else ""
-    return f"{format_usd(row['usd_per_hour'])}/h ({row['price_source']}{dated}{asked})"
+    asked = ", asked on a marketplace" if "asked" in row.price_marks else ""
+    return f"{format_usd(row.usd_per_hour)}/h ({row.price_source}{dated}{asked})"
 
 
 def split_phrase(config: Mapping[str, object]) -> str:
@@ -172,43 +173,43 @@ def differences(config: Mapping[str, object], pick: Mapping[str, object]) -> str
 
 def step_arithmetic(job: JobPayload) -> str:
     """How the number of steps comes about, as a person would check it."""
-    rows, batch, steps = job["rows"], job["global_batch_size"], job["steps"]
+    rows, batch, steps = job.rows, job.global_batch_size, job.steps
     if steps == 0:
         return "no optimizer steps: an evaluation-only run"
     an_epoch = -(-rows // batch)
     whole = "" if rows % batch == 0 else " (rounded up)"
     text = f"{format_count(rows)} rows / {format_count(batch)} a step = {format_count(an_epoch)}"
     text += f" steps{whole}"
-    if round(job["epochs"] * an_epoch) != steps:
+    if round(job.epochs * an_epoch) != steps:
         return f"{text} an epoch; {format_count(steps)} steps in all, as stated"
-    if job["epochs"] == 1:
+    if job.epochs == 1:
         return f"{text} in 1 epoch"
-    return f"{text} an epoch x {job['epochs']:g} epochs = {format_count(steps)} steps"
+    return f"{text} an epoch x {job.epochs:g} epochs = {format_count(steps)} steps"
 
 
 def token_arithmetic(job: JobPayload) -> str:
     """Tokens of the run, and what one row holds."""
-    if not job["steps"]:
-        return f"rows of at most {format_count(job['max_length'])} tokens"
-    if not job["lengths_known"]:
+    if not job.steps:
+        return f"rows of at most {format_count(job.max_length)} tokens"
+    if not job.lengths_known:
         return (
-            f"{format_count(job['tokens'])} tokens at most: no row lengths were stated, "
-            f"so every row counts as {format_count(job['max_length'])} tokens"
+            f"{format_count(job.tokens)} tokens at most: no row lengths were stated, "
+            f"so every row counts as {format_count(job.max_length)} tokens"
         )
     padded = {
         "longest": "padded to the longest row of its batch",
-        "max_length": f"padded to {format_count(job['max_length'])}",
-    }.get(job["padding"], job["padding"])
-    interval = job.get("tokens_interval")
+        "max_length": f"padded to {format_count(job.max_length)}",
+    }.get(job.padding, job.padding)
+    interval = job.tokens_interval
     sure = ""
     if interval:
         low, high = (format_count(round(interval[key])) for key in ("p10", "p90"))
         basis = {"estimated": "estimated from bytes", "sampled": "from a sample of the rows",
                  "published": "as published"}  # fmt: skip
-        sure = f" ({basis.get(job.get('lengths_basis', ''), 'estimated')}: {low} to {high})"
+        sure = f" ({basis.get(job.lengths_basis, 'estimated')}: {low} to {high})"
     return (
-        f"{format_count(job['tokens'])} tokens before padding{sure}; a row has "
-        f"{job['mean_length']:.0f} on average, {format_count(job['max_length'])} at most, {padded}"
+        f"{format_count(job.tokens)} tokens before padding{sure}; a row has "
+        f"{job.mean_length:.0f} on average, {format_count(job.max_length)} at most, {padded}"
     )
 
 
@@ -218,7 +219,7 @@ def bound_words(row: Row) -> str:
     The model says what fills a step. Where it gives the step a quite different time, it is not the
     step that it describes.
     """
-    measured, bound = row["measured"], row["bound_by"]
+    measured, bound = row.measured, row.bound_by
     predicted = (measured or {}).get("predicted_step_s")
     if not measured or not predicted or bound not in IN_STEP:
         return BOUND[bound]
@@ -232,35 +233,35 @@ def bound_words(row: Row) -> str:
 
 def tie_phrase(payload: RecommendationPayload) -> str:
     """What a tie is with, and which of them was taken; empty where there is none."""
-    best, ties = payload["best"], payload.get("ties", [])
+    best, ties = payload.best, payload.ties
     if not best or not ties:
         return ""
     count = f"{len(ties)} of the alternatives" if len(ties) > 1 else "the next best"
     text = f"A tie: {count} cannot be told apart from it by what is known"
-    rows = [payload["alternatives"][place] for place in ties]
-    least = min(row["duration_s"]["p50"] for row in rows)
-    if best["basis"] == "measured" and least < best["duration_s"]["p50"]:
+    rows = [payload.alternatives[place] for place in ties]
+    least = min(row.duration_s.p50 for row in rows)
+    if best.basis == "measured" and least < best.duration_s.p50:
         text += f" ({format_seconds(least)} was the least); the plainer was taken"
     return f"{text}."
 
 
 def memory_phrase(row: Row) -> str:
     """Peak memory against what is usable."""
-    parts = row["memory_bytes"]
+    parts = row.memory_bytes
     return f"{format_bytes(parts['total'])} of {format_bytes(parts['usable'])} usable"
 
 
 def fit_phrase(row: Row) -> str:
     """The verdict with its probability; never a plain "fits" where the cache fills the memory."""
-    verdict = VERDICT[row["verdict"]]
-    if row["verdict"] == "fits" and row.get("crowded"):
+    verdict = VERDICT[row.verdict]
+    if row.verdict == "fits" and row.crowded:
         verdict = LITTLE_ROOM
     return f"{verdict} (probability {probability(row)})"
 
 
 def probability(row: Row) -> str:
     """The probability of fitting; never rounded up to certainty."""
-    return chance(row["fits_probability"])
+    return chance(row.fits_probability)
 
 
 def chance(value: float) -> str:
@@ -272,11 +273,11 @@ def chance(value: float) -> str:
 
 def speed_phrase(row: Row) -> str:
     """Step time, throughput and utilisation."""
-    if row["step_time_s"] <= 0:
+    if row.step_time_s <= 0:
         return "no training steps"
     return (
-        f"{format_seconds(row['step_time_s'])} a step, "
-        f"{format_count(row['tokens_per_s'])} tokens/s, {100 * row['mfu']:.0f}% MFU"
+        f"{format_seconds(row.step_time_s)} a step, "
+        f"{format_count(row.tokens_per_s)} tokens/s, {100 * row.mfu:.0f}% MFU"
     )
 
 

@@ -61,8 +61,8 @@ def opening(expected: Expected | None, path: str, why: str) -> str:
     differs = f" ({'; '.join(expected.notes)})" if expected.notes else ""
     return (
         f"recording into {path}; predicted for {expected.job_name} on {expected.machine}: "
-        f"{format_seconds(row['step_time_s'])} a step, "
-        f"{format_seconds(row['duration_s']['p50'])} in all{differs}"
+        f"{format_seconds(row.step_time_s)} a step, "
+        f"{format_seconds(row.duration_s.p50)} in all{differs}"
     )
 
 
@@ -93,8 +93,8 @@ def _busy(waiting: float) -> list[str]:
 
 
 def _time(pace: Pace, steps: int, row: Row) -> str:
-    ratio = pace.step_s / row["step_time_s"]
-    actual, predicted = format_seconds(pace.step_s), format_seconds(row["step_time_s"])
+    ratio = pace.step_s / row.step_time_s
+    actual, predicted = format_seconds(pace.step_s), format_seconds(row.step_time_s)
     if abs(ratio - 1.0) <= CLOSE:
         return f"on plan: {actual} a step, {ratio:.2f} of the predicted {predicted}"
     if ratio > 1:
@@ -108,16 +108,16 @@ def _time(pace: Pace, steps: int, row: Row) -> str:
 
 def _cause(pace: Pace, steps: int, row: Row) -> str:
     """The part that most of the excess lies in, with its prediction."""
-    predicted_wait = row["time_s"]["data_wait"] / max(steps, 1)
-    planned_work = row["step_time_s"] - predicted_wait
+    predicted_wait = row.time_s["data_wait"] / max(steps, 1)
+    planned_work = row.step_time_s - predicted_wait
     parts = (
         ("data wait", pace.data_wait_s, predicted_wait),
         ("logging and callbacks", pace.other_s, 0.0),
         ("forward, backward and optimizer", pace.work_s, planned_work),
     )
-    excess = pace.step_s - row["step_time_s"]
+    excess = pace.step_s - row.step_time_s
     name, own, planned = max(parts, key=lambda part: part[1] - part[2])
-    whole = f"{format_seconds(pace.step_s)} a step, not {format_seconds(row['step_time_s'])}"
+    whole = f"{format_seconds(pace.step_s)} a step, not {format_seconds(row.step_time_s)}"
     if own - planned < CAUSE * excess:
         return whole
     return f"{name} {format_seconds(own)} (predicted {format_seconds(planned)}) of {whole}"
@@ -125,22 +125,22 @@ def _cause(pace: Pace, steps: int, row: Row) -> str:
 
 def _outlook(pace: Pace, steps: int, row: Row) -> str:
     """The whole run at this pace, all else as predicted, and whether the plan's range holds it."""
-    planned = row["duration_s"]
-    seconds = planned["p50"] + steps * (pace.step_s - row["step_time_s"])
+    planned = row.duration_s
+    seconds = planned.p50 + steps * (pace.step_s - row.step_time_s)
     text = f"at this pace {format_seconds(seconds)}"
-    if row["usd_per_hour"]:
-        text += f" and {format_usd(seconds / 3600.0 * row['usd_per_hour'])}"
-    text += f" in all, planned {format_seconds(planned['p50'])}"
-    inside = planned["p10"] <= seconds <= planned["p90"]
+    if row.usd_per_hour:
+        text += f" and {format_usd(seconds / 3600.0 * row.usd_per_hour)}"
+    text += f" in all, planned {format_seconds(planned.p50)}"
+    inside = planned.p10 <= seconds <= planned.p90
     return f"{text} ({'within' if inside else 'outside'} its 80 % range)"
 
 
 def _memory(row: Row, memory: Mapping[str, int], free: int | None) -> list[str]:
     """The peak against the same kind of peak, and what is left where that is little."""
-    parts = row["memory_bytes"]
+    parts = row.memory_bytes
     predicted = {
         "allocated_bytes": parts["total"] - parts["context"] - parts["fragmentation"],
-        "reserved_bytes": row.get("reserved_bytes", 0.0),
+        "reserved_bytes": row.reserved_bytes,
     }
     kind = next((key for key in predicted if memory.get(key) and predicted[key] > 0), None)
     if kind is None:

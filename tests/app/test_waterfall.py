@@ -265,7 +265,7 @@ def test_another_global_batch_is_the_users_decision(answer: Recommendation) -> N
     assert answer.journey is not None
     batch = next(o for o in answer.journey.options if o.change == "train.global_batch_size")
     assert batch.yours
-    assert batch.after == "16"  # the other config that the file speaks of: 2 x 8
+    assert batch.to == "16"  # the other config that the file speaks of: 2 x 8
     assert "your decision" in batch.why
     assert "112,500 steps" in batch.why
 

@@ -107,7 +107,7 @@ def test_rows_of_unknown_length_give_a_range_and_no_saving(samples: Samples) -> 
     payload = recommendation_payload(rec)
     assert payload["lengths_known"] is False
     assert payload["short_rows"] is not None
-    assert payload["short_rows"]["duration_s"] == {"p10": 7200.0, "p50": 9000.0, "p90": 10800.0}
+    assert payload["short_rows"]["duration_s"] == SHORT.duration_s
     ends = (
         "between 2.5 h / $6.25 if rows are as short as those of tatsu-lab/alpaca (half under 128 "
         "tokens) and 12.1 h / $30.27 if all are 1,024 tokens"
@@ -217,19 +217,17 @@ def test_a_run_folder_is_whole_in_what_is_kept_and_short_where_it_is_read(
 
 
 def test_an_option_that_is_stated_anew_replaces_the_old_one() -> None:
-    asked = {
-        "words": ["autotune", "tune", "--gpu", "h100", "--set", "a=1", "--set", "b=2"],
-        "folder": str(Path.cwd()),
-    }
-    said = again(asked, "tune", "--gpu a100:2 --set b=3")  # type: ignore[arg-type]
+    words = ("autotune", "tune", "--gpu", "h100", "--set", "a=1", "--set", "b=2")
+    asked = Asked(words, str(Path.cwd()))
+    said = again(asked, "tune", "--gpu a100:2 --set b=3")
     assert said == "autotune tune --set a=1 --gpu a100:2 --set b=3"
 
 
 def test_a_knob_that_was_opened_stays_open_beside_another() -> None:
-    asked = {"words": ["autotune", "tune", "--allow", "offload"], "folder": str(Path.cwd())}
-    said = again(asked, "tune", "--allow kernels --allow offload")  # type: ignore[arg-type]
+    asked = Asked(("autotune", "tune", "--allow", "offload"), str(Path.cwd()))
+    said = again(asked, "tune", "--allow kernels --allow offload")
     assert said == "autotune tune --allow kernels --allow offload"
-    said = again(asked, "tune", "--allow kernels")  # type: ignore[arg-type]
+    said = again(asked, "tune", "--allow kernels")
     assert said == "autotune tune --allow offload --allow kernels"
 
 
@@ -278,7 +276,7 @@ def test_warnings_that_change_a_decision_are_on_the_screen(samples: Samples) -> 
     assert told[1:] in shown
     assert "of no weight" not in shown
     assert "1 more note." in shown
-    assert recommendation_payload(rec)["decisive"] == [told]
+    assert recommendation_payload(rec)["decisive"] == (told,)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from autotune.domain.answer.waterfall import WaterfallStep
 from autotune.domain.outcome import TimeParts
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Table
 from autotune.report.page.page import recommendation_html
+from autotune.report.schema import JourneyPayload
 from autotune.report.sections.answer import recommendation_sections
 from autotune.report.sections.glossary import WORDS
 from tests.report.page_tree import (
@@ -121,9 +123,9 @@ def words_of(block: Block) -> Iterator[str]:
 
 
 def test_a_section_that_has_no_place_of_its_own_is_folded_under_how_sure(samples: Samples) -> None:
-    payload = payload_of(samples.full)
-    payload["journey"] = {"options": [], "measured": []}
-    payload["contradictions"] = ["28,000 steps do not fit"]
+    journey = JourneyPayload(options=(), measured=())
+    told = ("28,000 steps do not fit",)
+    payload = replace(payload_of(samples.full), journey=journey, contradictions=told)
     root = tree_of(recommendation_html(payload))
     sure = next(each for each in root.iter("section") if each.get("id") == "sure")
     folds = [each for each in sure.iter("details") if "28,000 steps do not fit" in text(each)]
@@ -288,12 +290,14 @@ def test_a_waterfall_is_drawn_from_today_to_the_pick_and_names_what_changed_noth
     assert best
     gap = best["duration_s"]["p50"] - today["duration_s"]["p50"]
     paid = best["cost_usd"]["p50"] - today["cost_usd"]["p50"]
-    payload["journey"] = {"options": [], "measured": []}
-    payload["waterfall"] = [
-        {"change": name, "from": "a", "to": "b", "duration_s": share * gap,
-         "cost_usd": share * paid, "touches": [], "yours": False, "note": ""}
-        for name, share in (("compile", 1.25), ("workers", -0.25), ("save_total_limit", 0.0))
-    ]  # fmt: skip
+    steps = (("compile", 1.25), ("workers", -0.25), ("save_total_limit", 0.0))
+    payload = replace(
+        payload,
+        journey=JourneyPayload(options=(), measured=()),
+        waterfall=tuple(
+            WaterfallStep(name, "a", "b", share * gap, share * paid) for name, share in steps
+        ),
+    )
     root = tree_of(recommendation_html(payload))
     fold = next(each for each in root.iter("details") if "change-by-change" in each.get("id", ""))
     bars = list(fold.iter("rect"))

@@ -68,7 +68,7 @@ def test_a_row_holds_every_knob_by_its_exact_name(samples: Samples) -> None:
 
 def test_the_json_reads_back_as_what_was_written(samples: Samples) -> None:
     payload = recommendation_payload(samples.full)
-    assert json.loads(dumps(payload)) == payload
+    assert recorded_payload(json.loads(dumps(payload)), "here") == payload
     assert dumps(payload) == dumps(recommendation_payload(samples.full))
 
 
@@ -95,8 +95,9 @@ def test_scalars_of_arrays_become_plain_numbers(samples: Samples) -> None:
     assert best is not None
     config = best.config.with_knobs(checkpoint_every_steps=np.int64(500))  # type: ignore[arg-type]
     row = row_payload(replace(best, config=config, checkpoints=np.int64(7)))  # type: ignore[arg-type]
-    assert json.loads(dumps(row))["config"]["checkpoint_every_steps"] == 500
-    assert type(row["checkpoints"]) is int
+    written = json.loads(dumps(row))
+    assert written["config"]["checkpoint_every_steps"] == 500
+    assert type(written["checkpoints"]) is int
 
 
 def test_an_estimate_holds_row_job_assumed_and_warnings(samples: Samples) -> None:
@@ -104,16 +105,16 @@ def test_an_estimate_holds_row_job_assumed_and_warnings(samples: Samples) -> Non
     payload = estimate_payload(samples.full.best, samples.full.job, ["one"])
     assert list(payload) == [
         "schema_version", "row", "lengths_known", "short_rows", "limits", "job", "assumed",
-        "contradictions", "warnings", "decisive",
+        "contradictions", "warnings", "decisive", "next",
     ]  # fmt: skip
-    assert payload["warnings"] == ["one"]
+    assert payload["warnings"] == ("one",)
     assert payload["job"]["steps"] == 225_000
 
 
 def test_only_opt_in_knobs_that_nobody_opened_or_pinned_are_closed(samples: Samples) -> None:
     job = replace(samples.full.job, allow=("packing",), lock={"length_grouping": "off"})
     payload = recommendation_payload(replace(samples.full, job=job))
-    assert payload["job"]["closed_knobs"] == ["adapter_dtype", "kernels", "offload"]
+    assert payload["job"]["closed_knobs"] == ("adapter_dtype", "kernels", "offload")
 
 
 def test_a_recorded_answer_is_taken_as_it_was(samples: Samples) -> None:
@@ -135,7 +136,7 @@ def test_the_limits_are_told_with_their_odds(samples: Samples) -> None:
     assert (deadline["limit"], deadline["value"], deadline["kept"]) == ("deadline", 36_000.0, False)
     assert (budget["limit"], budget["value"]) == ("budget", 29.0)
     assert deadline["probability"] == pytest.approx(0.136, abs=0.001)
-    assert recommendation_payload(samples.infeasible)["limits"] == []
+    assert recommendation_payload(samples.infeasible)["limits"] == ()
 
 
 def test_why_nothing_fits_is_recorded_and_may_be_absent_in_older_records(samples: Samples) -> None:
@@ -151,9 +152,9 @@ def test_why_nothing_fits_is_recorded_and_may_be_absent_in_older_records(samples
     found = payload["rejected"]["shortfall"]
     assert found["over_bytes"] == 10e9
     assert found["longest_batch"]["tokens"] == 8192
-    assert recorded_payload(payload, "here") == payload
+    assert recorded_payload(payload, "here") == recommendation_payload(rec)
     del payload["rejected"]["shortfall"]
-    assert recorded_payload(payload, "here") == payload
+    assert recorded_payload(payload, "here").rejected.shortfall is None
     payload["rejected"]["shortfall"] = {"device": 3}
     with pytest.raises(InputError, match="shortfall"):
         recorded_payload(payload, "here")

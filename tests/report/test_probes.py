@@ -38,5 +38,5 @@ def test_every_probe_has_a_line_with_what_was_predicted_and_measured(samples: Sa
 
 def test_an_answer_without_probes_has_no_such_section(samples: Samples) -> None:
     payload = recommendation_payload(samples.full)
-    assert payload["probed"] == []
+    assert payload["probed"] == ()
     assert "\nProbes\n" not in recommendation_text(payload)

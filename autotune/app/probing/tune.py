@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from autotune.domain.device import Offer
     from autotune.domain.job import Job, Limits
     from autotune.domain.outcome import Estimated
-    from autotune.report.schema import AskedPayload
 
 ALTERNATIVES = 5
 ROOMY_BYTES = 1e18  # more than any model: nothing is refused for memory
@@ -108,11 +107,7 @@ def _resumed(options: Options, run_dir: Path) -> str:
     """The command that goes on where this one stopped."""
     from autotune.report.sections.how_to_run import again
 
-    asked = options.asked
-    typed: AskedPayload | None = None
-    if asked is not None:
-        typed = {"words": list(asked.words), "folder": asked.folder}
-    return again(typed, "tune", join(["--run", near(run_dir), "--resume"]))
+    return again(options.asked, "tune", join(["--run", near(run_dir), "--resume"]))
 
 
 def _local_bill(

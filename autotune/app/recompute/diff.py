@@ -96,7 +96,7 @@ def _job(old: Job, new: Job) -> Iterator[Difference | Kept]:
     names = ("model", "method", "rows", "max_length", "padding", "epochs", "steps",
              "global_batch_size")  # fmt: skip
     for name in names:
-        before, after = (_plain(dict(payload)[name]) for payload in (one, two))
+        before, after = (_plain(payload[name]) for payload in (one, two))
         if before == after:
             yield Kept(name, "job", after)
             continue

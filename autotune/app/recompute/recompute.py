@@ -158,10 +158,10 @@ def _source(path: Path | None, overrides: Overrides) -> tuple[_Source, Overrides
     refuse_flags(overrides, str(path))
     record = runs.load_record(path)
     answer = recorded_payload(runs.load_recommendation_payload(path), str(path))
-    if answer["best"] is not None:
-        check_row(answer["best"], str(path))
+    if answer.best is not None:
+        check_row(answer.best, str(path))
     read = _Source(
-        str(path), record.spec, record.base_dir, record.question, dict(answer), record.age_days
+        str(path), record.spec, record.base_dir, record.question, answer, record.age_days
     )
     return read, overrides
 
@@ -235,7 +235,7 @@ def _part(
     after = tune(new.job, asked, progress)
     recorded = read.recorded if new.variant in {"", AS_IT_IS} else None
     before, missed = _before(old.job, recorded, asked, progress)
-    now = dict(row_payload(after.best)) if after.best else None
+    now = row_payload(after.best) if after.best else None
     changes, unchanged = differences_of(old.job, new.job, before, now, after)
     changes += limits_changed(missed, sorted(miss.limit for miss in after.misses))
     return Recomputed(
@@ -261,7 +261,7 @@ def _before(
     if recorded is not None:
         return recorded["best"], sorted(miss["limit"] for miss in recorded["misses"])
     found = tune(job, replace(asked, run_dir=None, dry_run=True, trials=1), progress)
-    row = dict(row_payload(found.best)) if found.best else None
+    row = row_payload(found.best) if found.best else None
     return row, sorted(miss.limit for miss in found.misses)
 
 

@@ -78,10 +78,11 @@ def _journey(answer: Recommendation, priced: _Priced) -> Journey | None:
 
 def persist(answer: Recommendation, run_dir: Path) -> None:
     """Keep the answer in its run folder: as JSON and as a page."""
+    from autotune.domain.answer.contract import plain
     from autotune.report.page.page import recommendation_html
     from autotune.report.payload import recommendation_payload
 
     payload = recommendation_payload(answer)
-    text = json.dumps(payload, indent=1, allow_nan=False)
+    text = json.dumps(plain(payload), indent=1, allow_nan=False)
     write_whole(run_dir / runs.ANSWER_FILE, text + "\n")
     write_whole(run_dir / runs.PAGE_FILE, recommendation_html(payload))

@@ -83,28 +83,28 @@ def _as_recorded(run_dir: Path, log: RunLog, why: InputError) -> Expected:
     if not (run_dir / runs.ANSWER_FILE).is_file():
         raise why
     payload = recorded_payload(runs.load_recommendation_payload(run_dir), str(run_dir))
-    job, row = payload["job"], payload["best"]
+    job, row = payload.job, payload.best
     if row is None:
         raise why
-    steps, notes = job["steps"], []
+    steps, notes = job.steps, []
     if log.max_steps != steps:
-        each = math.ceil(steps / max(job["epochs"], 1e-9))
-        if not told_to_stop(log, steps, each, math.ceil(job["epochs"])):
-            msg = f"this training has {log.max_steps} steps, and {job['name']} has {steps}"
+        each = math.ceil(steps / max(job.epochs, 1e-9))
+        if not told_to_stop(log, steps, each, math.ceil(job.epochs)):
+            msg = f"this training has {log.max_steps} steps, and {job.name} has {steps}"
             raise InputError(msg)
         notes.append(Smoke(log.max_steps or 0, steps).note)
     try:
         device: Any = find_device(log.gpu or "").name
     except InputError:
         device = log.gpu
-    if (device, log.gpus) != (row["device"], row["device_count"]):
+    if (device, log.gpus) != (row.device, row.device_count):
         note = f"this is {log.gpus}x {device}, and {offer_name(row)} was planned"
-        return Expected(job["name"], run_dir, job["steps"], None, (note,))
-    config = cast("dict[str, Any]", row["config"])
+        return Expected(job.name, run_dir, job.steps, None, (note,))
+    config = cast("dict[str, Any]", row.config)
     changed = ", ".join(
         f"{name} {value} (planned {config[name]})"
         for name, value in differences(Config.of(config), log).items()
     )
     if changed:
         notes.append(f"not made as planned: {changed}; predicted is what was planned")
-    return Expected(job["name"], run_dir, job["steps"], row, tuple(notes))
+    return Expected(job.name, run_dir, job.steps, row, tuple(notes))

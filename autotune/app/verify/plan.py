@@ -67,7 +67,7 @@ def asked(run: Path | None, stated: Overrides | None = None) -> tuple[Job, Path 
     run_dir = whole(run) if run is not None else last_answered()
     job = runs.load_run_job(run_dir)
     payload = recorded_payload(runs.load_recommendation_payload(run_dir), near(run_dir))
-    rows = (("pick", payload["best"]), ("today", payload["today"]))
+    rows = (("pick", payload.best), ("today", payload.today))
     plans = [Plan(role, cast("dict[str, Any]", row)) for role, row in rows if row]
     if not plans:
         msg = f"{near(run_dir)} has no configuration to verify: nothing fitted"
@@ -181,7 +181,7 @@ def _as_recorded(row: Estimated, recorded: Any) -> Estimated:  # noqa: ANN401 - 
         time_s=TimeParts(**time),
         memory_bytes=MemoryParts(**memory),
         checkpoints=recorded["checkpoints"],
-        reserved_bytes=recorded.get("reserved_bytes", row.reserved_bytes),
+        reserved_bytes=recorded["reserved_bytes"] or row.reserved_bytes,
     )
 
 

@@ -232,6 +232,7 @@ def _persisted(
     import json
     from dataclasses import asdict
 
+    from autotune.domain.answer.contract import plain
     from autotune.report.sections.verification import verification_payload
 
     if run_dir is None:
@@ -243,7 +244,7 @@ def _persisted(
         "observations": [asdict(observation) for observation in observations],
     }
     try:
-        write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+        write_whole(path, json.dumps(plain(content), indent=1, allow_nan=False) + "\n")
     except OSError as error:
         note = f"{path} could not be written: {error.strerror}"
         return replace(found, written=tuple(written), warnings=(*found.warnings, note))

@@ -47,7 +47,7 @@ def side_options(
         texts = {edit.name: edit.note for edit in edits}
         found = [
             SideOption(
-                step.change, step.before, step.after, step.duration_s, step.cost_usd,
+                step.change, step.from_, step.to, step.duration_s, step.cost_usd,
                 _worth(step.duration_s, fall.start_s) + texts.get(step.change, step.note),
                 _APPLY.get(step.change, ""),
             )

@@ -124,8 +124,8 @@ def waterfall_between(
     steps = [
         WaterfallStep(
             change=player.name,
-            before=player.before,
-            after=player.after,
+            from_=player.before,
+            to=player.after,
             duration_s=float(worth_s[i]),
             cost_usd=float(worth_usd[i]),
             touches=touched(player.columns),

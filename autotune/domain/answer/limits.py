@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
+from autotune.domain.answer.contract import Answer
+
 if TYPE_CHECKING:
     from autotune.domain.job import Limits
     from autotune.domain.outcome import Spread
@@ -23,7 +25,7 @@ _Z90 = _NORMAL.inv_cdf(0.9)  # as `standard` has it, so that both cancel at a co
 
 
 @dataclass(frozen=True, slots=True)
-class LimitOdds:
+class LimitOdds(Answer):
     """How likely one limit of the job is kept.
 
     value: the limit, in seconds or USD. held: what is kept with the asked probability, in the same
@@ -44,7 +46,7 @@ class LimitOdds:
 
 
 @dataclass(frozen=True, slots=True)
-class Miss:
+class Miss(Answer):
     """A limit that is not kept with the asked probability.
 
     by: how far what is kept with that probability lies beyond it, in seconds or USD.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from autotune.domain.answer.contract import ABSENT, Answer
 from autotune.domain.answer.limits import misses, odds
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchRecord:
+class SearchRecord(Answer):
     """How the answer was found."""
 
     score: str
@@ -68,12 +69,13 @@ class SearchRecord:
     stopped_because: str
     objective: str = "cost"  # what was minimised: cost or time
     probe_budget_s: float | None = None  # as asked for; None where nothing is probed
-    probe_runs: int = 0  # of those configurations, repeats and confirmations included
-    noise: NoiseSeen | None = None  # None: nothing was measured
+    # `probes` are configurations: these are all runs of them, repeats and confirmations included.
+    probe_runs: int = field(default=0, metadata=ABSENT)
+    noise: NoiseSeen | None = field(default=None, metadata=ABSENT)  # None: nothing was measured
 
 
 @dataclass(frozen=True, slots=True)
-class NoiseSeen:
+class NoiseSeen(Answer):
     """What other programs did to the measurements, and whether there is an answer in spite of it.
 
     load: [cores] that they used on average while steps were measured; None: nobody counts that.
@@ -140,7 +142,7 @@ class Sensitivity:
 
 
 @dataclass(frozen=True, slots=True)
-class WorthProbe:
+class WorthProbe(Answer):
     """A change of the pick whose gain nobody measured. p10, p90: of the saving in USD."""
 
     change: str  # knobs and their values, as --set takes them, or a machine, as --gpu does
@@ -159,7 +161,7 @@ class Decisive(str):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Answer):
     """The command line that asked for an answer, without what only says how to print or keep it.
 
     folder: where it was typed, so that its relative paths can be typed again.
@@ -167,6 +169,14 @@ class Asked:
 
     words: tuple[str, ...]
     folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep(Answer):
+    """A command to type next, and what it does."""
+
+    command: str
+    what: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from autotune.domain.answer.contract import Answer
+
 
 @dataclass(frozen=True, slots=True)
-class WaterfallStep:
+class WaterfallStep(Answer):
     """One change and what it is worth given the others.
 
     change: a knob, `machine`, or a key of the job. touches: components of the bill that read it.
@@ -17,8 +19,8 @@ class WaterfallStep:
     """
 
     change: str
-    before: str
-    after: str
+    from_: str
+    to: str
     duration_s: float
     cost_usd: float
     touches: tuple[str, ...] = ()
@@ -38,15 +40,15 @@ class Waterfall:
 
 
 @dataclass(frozen=True, slots=True)
-class SideOption:
+class SideOption(Answer):
     """A change around the job, not applied, and what it would add to the pick (negative: saves).
 
     apply: how to do it. yours: it changes what is trained.
     """
 
     change: str
-    before: str
-    after: str
+    from_: str
+    to: str
     duration_s: float
     cost_usd: float
     why: str
@@ -55,7 +57,7 @@ class SideOption:
 
 
 @dataclass(frozen=True, slots=True)
-class Competing:
+class Competing(Answer):
     """One reading of a measured time.
 
     efficiency: what multiplies the modelled training time so that this reading gives the measured
@@ -82,7 +84,7 @@ class Competing:
 
 
 @dataclass(frozen=True, slots=True)
-class DecidingCheck:
+class DecidingCheck(Answer):
     """Something to look at that differs between readings, and what it costs.
 
     shows: reading -> what would be seen. tells_apart, leaves: pairs of readings; a free look leaves
@@ -93,29 +95,30 @@ class DecidingCheck:
     text: str
     duration_s: float
     cost_usd: float
+    decides: bool = field(init=False)  # it tells all readings apart
     shows: dict[str, str]
     tells_apart: tuple[tuple[str, str], ...]
     leaves: tuple[tuple[str, str], ...]
 
-    @property
-    def decides(self) -> bool:
-        """Whether it tells all readings apart."""
-        return not self.leaves
+    def __post_init__(self) -> None:
+        """What decides leaves no pair."""
+        object.__setattr__(self, "decides", not self.leaves)
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredGap:
+class MeasuredGap(Answer):
     """A measured time of today's run, the readings that compete, and what would decide."""
 
     observation: str
     measured_s: float
     readings: tuple[Competing, ...]
+    open: tuple[str, ...] = field(init=False)  # readings that the measurement cannot tell apart
     checks: tuple[DecidingCheck, ...] = ()
 
-    @property
-    def open(self) -> tuple[str, ...]:
-        """Readings that the measurement cannot tell apart."""
-        return tuple(each.name for each in self.readings if each.open)
+    def __post_init__(self) -> None:
+        """Open are the readings that stand."""
+        standing = tuple(each.name for each in self.readings if each.open)
+        object.__setattr__(self, "open", standing)
 
 
 @dataclass(frozen=True, slots=True)

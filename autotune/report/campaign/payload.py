@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.report.layout.csv_rows import rows_csv
-from autotune.report.payload import assumed_payload, decisive, row_payload
+from autotune.report.payload import decisive, row_payload
 from autotune.report.schema import SCHEMA_VERSION
-from autotune.report.sections.limits import limits_payload, misses_payload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
         Subset,
     )
     from autotune.domain.answer.schedule import Schedule
-    from autotune.domain.outcome import Spread
 
 Payload = dict[str, Any]
 
@@ -56,7 +54,7 @@ def plan_payload(found: Plan) -> Payload:
             for cut in found.cuts
         ],
         "contradictions": list(found.contradictions),
-        "assumed": assumed_payload(found.assumed),
+        "assumed": found.assumed,
         "warnings": list(found.warnings),
         "decisive": decisive(found.warnings),
         "wall_seconds": found.wall_seconds,
@@ -69,10 +67,6 @@ def _hours_from(found: Plan) -> str:
     return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else found.hours
 
 
-def _spread(of: Spread) -> Payload:
-    return {"p10": of.p10, "p50": of.p50, "p90": of.p90}
-
-
 def _campaign_total(found: Plan) -> Payload:
     """The campaign on its machine."""
     total = found.offers[found.machine]
@@ -80,9 +74,9 @@ def _campaign_total(found: Plan) -> Payload:
         "runs": sum(run.repeat for run in found.runs),
         "steps": sum(run.steps * run.repeat for run in found.runs),
         "tokens": sum(run.tokens * run.repeat for run in found.runs),
-        "duration_s": _spread(total.duration_s),
+        "duration_s": total.duration_s,
         "device_s": total.device_s,
-        "cost_usd": _spread(total.cost_usd),
+        "cost_usd": total.cost_usd,
         "stated_s": total.stated_s,
     }
 
@@ -117,8 +111,8 @@ def _run(run: PlannedRun, found: Plan) -> Payload:
         "stated_s": None if run.hours is None else run.hours * 3600.0 * run.expected_fraction,
         **_figures(here),
         "best": row_payload(here.row) if here.row is not None else None,
-        "limits": limits_payload(here.limits),
-        "misses": misses_payload(here.misses),
+        "limits": here.limits,
+        "misses": here.misses,
         "on": [_figures(each) for each in run.on],
     }
 
@@ -130,10 +124,10 @@ def _figures(on: RunOnOffer) -> Payload:
         "fits": able,
         "reason": on.reason,
         "hours_from": on.hours if able else None,
-        "duration_s": _spread(on.duration_s) if able else None,
+        "duration_s": on.duration_s if able else None,
         "unstopped_s": on.full_s if able else None,
         "model_s": on.model_s,
-        "cost_usd": _spread(on.cost_usd) if able else None,
+        "cost_usd": on.cost_usd if able else None,
     }
 
 
@@ -152,9 +146,9 @@ def _offer(total: OfferTotal) -> Payload:
         "spot": offer.spot,
         "runs": total.runs,
         "missing": list(total.missing),
-        "duration_s": _spread(total.duration_s),
+        "duration_s": total.duration_s,
         "device_s": total.device_s,
-        "cost_usd": _spread(total.cost_usd),
+        "cost_usd": total.cost_usd,
         "full_cost_usd": total.full_usd,
         "watts": total.watts,
         "watts_stated": total.watts_stated,

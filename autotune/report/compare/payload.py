@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from autotune.report.layout.csv_rows import flattened, rows_csv
-from autotune.report.payload import assumed_payload, decisive, job_payload, row_payload
-from autotune.report.schema import SCHEMA_VERSION
-from autotune.report.sections.limits import limits_payload, misses_payload
-from autotune.report.sections.unknown_lengths import short_rows_payload
+from autotune.report.payload import decisive, job_payload, row_payload
+from autotune.report.schema import SCHEMA_VERSION, Row
 
 if TYPE_CHECKING:
     from autotune.domain.answer.comparison import (
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
         OneDevice,
         Scaling,
     )
+    from autotune.domain.answer.limits import LimitOdds, Miss
+    from autotune.domain.answer.short_rows import ShortRows
 
 Payload = dict[str, Any]
 SHARDED = frozenset({"fsdp", "zero2", "zero3"})
@@ -67,29 +68,29 @@ _OF_VARIANT = (
 )  # fmt: skip
 
 
-def _by_cost(row: Payload) -> tuple[float, float]:
-    return row["cost_usd"]["p50"], row["duration_s"]["p50"]
+def _by_cost(row: Row) -> tuple[float, float]:
+    return row.cost_usd.p50, row.duration_s.p50
 
 
-def _at_worst(row: Payload) -> tuple[float, float]:
-    return row["cost_usd"]["p50"] * row["caution"], row["duration_s"]["p50"] * row["caution"]
+def _at_worst(row: Row) -> tuple[float, float]:
+    return row.cost_usd.p50 * row.caution, row.duration_s.p50 * row.caution
 
 
-def _by_time(row: Payload) -> tuple[float, float]:
-    return row["duration_s"]["p50"], row["cost_usd"]["p50"]
+def _by_time(row: Row) -> tuple[float, float]:
+    return row.duration_s.p50, row.cost_usd.p50
 
 
 def _part(part: Comparison) -> Payload:
     by_row = [(found, _row(found, part.variant)) for found in part.rows]
 
-    def payload_of(wanted: Compared | None) -> Payload | None:
+    def payload_of(wanted: Compared | None) -> ComparedRow | None:
         return next((row for found, row in by_row if found is wanted), None)
 
     return {
         "variant": part.variant,
         "job": job_payload(part.job),
         "lengths_known": bool(part.job.lengths.known),
-        "assumed": assumed_payload(part.job.assumed),
+        "assumed": part.job.assumed,
         "rows": [row for _, row in by_row],
         "infeasible": [_infeasible(item, part.variant) for item in part.infeasible],
         "cheapest": payload_of(part.cheapest),
@@ -101,26 +102,48 @@ def _part(part: Comparison) -> Payload:
     }
 
 
-def _row(found: Compared, variant: str) -> Payload:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRow(Row):
+    """A row of the comparison: the best on one machine, and where it stands among the others."""
+
+    variant: str | None
+    short_rows: ShortRows | None
+    limits: tuple[LimitOdds, ...]
+    misses: tuple[Miss, ...]
+    tie: bool  # with the cheapest
+    could_be_cheapest: bool
+    flip_usd_per_hour: float | None  # the price at which it would be the cheapest
+    sessions: int | None
+    full_usd_per_hour: float | None  # of the whole machine, where the row is a share of one
+    full_cost_usd: float | None
+    month_usd: float | None
+    one_device: dict[str, Any] | None
+    sharding_needed: bool | None  # neither one device nor replicas hold the model
+    shardings: tuple[dict[str, Any], ...]
+    spot_terms: dict[str, Any] | None
+
+
+def _row(found: Compared, variant: str) -> ComparedRow:
     offer = found.row.offer
     hours = found.row.duration_s.p50 / 3600.0
     full = offer.full_usd_per_hour
-    return {
-        **row_payload(found.row),
-        "variant": variant or None,
-        "short_rows": short_rows_payload(found.short_rows),
-        "limits": limits_payload(found.limits),
-        "misses": misses_payload(found.misses),
-        "tie": found.tie,
-        "could_be_cheapest": found.could_be_cheapest,
-        "flip_usd_per_hour": found.flip_usd_per_hour,
-        "sessions": found.sessions,
-        "full_usd_per_hour": full,
-        "full_cost_usd": None if full is None else full * hours,
-        "month_usd": offer.month_usd,
-        "one_device": _one_device(found.one_device),
-        "sharding_needed": _sharding_needed(found),
-        "shardings": [
+    row = row_payload(found.row)
+    return ComparedRow(
+        **{each.name: getattr(row, each.name) for each in fields(Row)},
+        variant=variant or None,
+        short_rows=found.short_rows,
+        limits=found.limits,
+        misses=found.misses,
+        tie=found.tie,
+        could_be_cheapest=found.could_be_cheapest,
+        flip_usd_per_hour=found.flip_usd_per_hour,
+        sessions=found.sessions,
+        full_usd_per_hour=full,
+        full_cost_usd=None if full is None else full * hours,
+        month_usd=offer.month_usd,
+        one_device=_one_device(found.one_device),
+        sharding_needed=_sharding_needed(found),
+        shardings=tuple(
             {
                 "sharding": split.sharding,
                 "fits": split.row is not None,
@@ -128,15 +151,15 @@ def _row(found: Compared, variant: str) -> Payload:
                 "cost_usd": split.row.cost_usd.p50 if split.row else None,
             }
             for split in found.splits
-        ],
-        "spot_terms": None
+        ),
+        spot_terms=None
         if found.spot is None
         else {
             "interruptions_per_day": found.spot.interruptions_per_day,
             "on_demand_usd": found.spot.on_demand_usd,
             "break_even_per_day": found.spot.break_even_per_day,
         },
-    }
+    )
 
 
 def _one_device(alone: OneDevice | None) -> Payload | None:
@@ -194,7 +217,7 @@ def comparison_csv(payload: Payload) -> str:
     return rows_csv([flattened(_plain(row)) for row in payload["rows"]])
 
 
-def _plain(row: Payload) -> Payload:
+def _plain(row: ComparedRow) -> Payload:
     """A row whose lists are text."""
     return {
         "variant": row["variant"],

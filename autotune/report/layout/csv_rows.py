@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Mapping
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from autotune.report.schema import EstimatePayload, RecommendationPayload
 
@@ -27,20 +28,20 @@ def recommendation_csv(payload: RecommendationPayload) -> str:
     the front, but does not fit).
     """
     roles: list[tuple[str, Mapping[str, Any]]] = []
-    if payload["best"]:
-        roles.append(("best", payload["best"]))
-    if payload["today"]:
-        roles.append(("today", payload["today"]))
-    roles += [("alternative", row) for row in payload["alternatives"]]
-    roles += [("pareto", row) for row in payload["pareto"]]
-    roles += [("machine", row) for row in payload.get("machines", [])]
-    roles += [("beyond", row) for row in payload.get("beyond", [])]
+    if payload.best:
+        roles.append(("best", payload.best))
+    if payload.today:
+        roles.append(("today", payload.today))
+    roles += [("alternative", row) for row in payload.alternatives]
+    roles += [("pareto", row) for row in payload.pareto]
+    roles += [("machine", row) for row in payload.machines]
+    roles += [("beyond", row) for row in payload.beyond]
     return rows_csv([{"role": role, **flattened(row)} for role, row in roles])
 
 
 def estimate_csv(payload: EstimatePayload) -> str:
     """The one priced configuration."""
-    return rows_csv([flattened(payload["row"])])
+    return rows_csv([flattened(payload.row)])
 
 
 def rows_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> str:
@@ -63,7 +64,7 @@ def _leaves(value: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
         if key in SKIPPED and not prefix:
             continue
         name = f"{prefix}{key}"
-        if isinstance(item, dict):
+        if isinstance(item, Mapping):
             yield from _leaves(item, f"{name}.")
         else:
             yield name, item

@@ -25,8 +25,9 @@ from autotune.report.sections.unknown_lengths import lengths_open, range_cell
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from autotune.domain.outcome import Spread
     from autotune.report.layout.blocks import Section
-    from autotune.report.schema import RecommendationPayload, Row, SpreadPayload
+    from autotune.report.schema import RecommendationPayload, Row
 
 PICK, TODAY = "the pick", "today"
 KINDS = {PICK: "pick", TODAY: "today"}
@@ -34,47 +35,50 @@ KINDS = {PICK: "pick", TODAY: "today"}
 
 def rows_by_name(payload: RecommendationPayload) -> dict[str, Row]:
     """The pick, and today's config where there is one and it is another."""
-    named = {PICK: payload["best"], TODAY: payload["today"]}
+    named = {PICK: payload.best, TODAY: payload.today}
     return {name: row for name, row in named.items() if row}
 
 
 def own_tiles(payload: RecommendationPayload, row: Row) -> Markup:
     """The pick's figures: both ends where nobody stated how long the rows are, and no saving."""
-    if not lengths_open(payload["job"]):
-        return tiles(row, payload["today"])
-    short = payload.get("short_rows")
+    if not lengths_open(payload.job):
+        return tiles(row, payload.today)
+    short = payload.short_rows
     under = "short rows to full rows"
     return tag(
         "dl",
         _tile("Duration", range_cell(row, short, "duration_s"), under),
         _tile("Cost", range_cell(row, short, "cost_usd"), under),
-        _memory_tile(row, payload["today"]),
+        _memory_tile(row, payload.today),
         class_="tiles",
     )
 
 
 def tiles(row: Row, today: Row | None = None) -> Markup:
     """A row's figures, large; what they are today, small."""
+    before = (today.duration_s, today.cost_usd) if today else None
     return tag(
         "dl",
-        _spread_tile("Duration", row["duration_s"], today and today["duration_s"], format_seconds),
-        _spread_tile("Cost", row["cost_usd"], today and today["cost_usd"], format_usd),
+        _spread_tile(
+            "Duration", row.duration_s, today.duration_s if today else None, format_seconds
+        ),
+        _spread_tile("Cost", row.cost_usd, before and before[1], format_usd),
         _memory_tile(row, today),
         class_="tiles",
     )
 
 
 def _spread_tile(
-    name: str, spread: SpreadPayload, today: SpreadPayload | None, show: Callable[[float], str]
+    name: str, spread: Spread, today: Spread | None, show: Callable[[float], str]
 ) -> Markup:
-    before = today and _before(today["p50"], spread["p50"], show)
-    around = between(spread, show) or ("exactly" if spread["p50"] else "free of charge")
-    return _tile(name, show(spread["p50"]), around, before)
+    before = _before(today.p50, spread.p50, show) if today else None
+    around = between(spread, show) or ("exactly" if spread.p50 else "free of charge")
+    return _tile(name, show(spread.p50), around, before)
 
 
 def _memory_tile(row: Row, today: Row | None) -> Markup:
-    total, usable = row["memory_bytes"]["total"], row["memory_bytes"]["usable"]
-    before = today and _before(today["memory_bytes"]["total"], total, format_bytes)
+    total, usable = row.memory_bytes["total"], row.memory_bytes["usable"]
+    before = _before(today.memory_bytes["total"], total, format_bytes) if today else None
     of_usable = f"of {format_bytes(usable)} usable"
     return _tile("Peak memory", format_bytes(total), of_usable, before)
 
@@ -102,8 +106,8 @@ def bills_html(rows: Mapping[str, Row]) -> list[tuple[Section, Markup]]:
     time_section, memory_section = bill_sections(first)
     if len(rows) == 1:
         return [(each, _blocks(each)) for each in (time_section, memory_section)]
-    times = [row["time_s"] for row in rows.values()]
-    memories = [row["memory_bytes"] for row in rows.values()]
+    times = [row.time_s for row in rows.values()]
+    memories = [row.memory_bytes for row in rows.values()]
     longest = max(sum(each.values()) for each in times)
     most = max(each["total"] for each in memories)
     time_pairs = _pairs(list(rows), times, TIME_LABELS, [time_bars(t, longest) for t in times])
@@ -167,14 +171,14 @@ def _pair_line(
 
 def probes_html(payload: RecommendationPayload, section: Section) -> Markup:
     """The report's table of probes with each step drawn: predicted (dot) and measured (cross)."""
-    probed = payload.get("probed") or []
+    probed = payload.probed
     content: list[Markup] = []
     for block in section.blocks:
         if isinstance(block, Table) and len(block.rows) == len(probed) > 1:
             ranges = [
                 Range(
-                    run["predicted_step_s"], run.get("predicted_p10_s"),
-                    run.get("predicted_p90_s"), run["step_time_s"],
+                    run.predicted_step_s, run.predicted_p10_s,
+                    run.predicted_p90_s, run.step_time_s,
                 )
                 for run in probed
             ]  # fmt: skip

@@ -26,21 +26,20 @@ SURE = 0.95  # from this probability of fitting on, only the whole table tells i
 
 def choices_html(payload: RecommendationPayload) -> Markup:
     """The table; nothing where the pick stands alone."""
-    pick = payload["best"]
+    pick = payload.best
     if not pick:
         return Markup()
     named = choices(payload)
     if len(named) < 2:  # noqa: PLR2004 - one is no choice
         return Markup()
-    limits = payload["job"]["limits"]
+    limits = payload.job.limits
     dollars = _by_cost([row for _, row in named])
-    key = "cost_usd" if dollars else "duration_s"
+    spans = [row.cost_usd if dollars else row.duration_s for _, row in named]
     ranges = [
-        Range(row[key]["p50"], row[key]["p10"], row[key]["p90"],  # type: ignore[literal-required]
-              kind="today" if name == TODAY else "pick")
-        for name, row in named
-    ]  # fmt: skip
-    limit = limits["budget_usd"] if dollars else limits["deadline_s"]
+        Range(span.p50, span.p10, span.p90, kind="today" if name == TODAY else "pick")
+        for (name, _), span in zip(named, spans, strict=True)
+    ]
+    limit = limits.budget_usd if dollars else limits.deadline_s
     drawn = ranges_drawn(ranges, limit)
     lines = [
         _line(name, row, pick, limits, drawing)
@@ -56,31 +55,31 @@ def choices(payload: RecommendationPayload) -> list[tuple[str, Row]]:
 
     Those that keep the job's limits come first; other machines are a question of their own.
     """
-    pick, today = payload["best"], payload["today"]
+    pick, today = payload.best, payload.today
     if not pick:
         return []
     named = [(PICK, pick)]
     if today and not _same(today, pick):
         named.append((TODAY, today))
     others = [
-        row for row in payload["alternatives"]
+        row for row in payload.alternatives
         if offer_name(row) == offer_name(pick) and not any(_same(row, r) for _, r in named)
     ]  # fmt: skip
-    others.sort(key=lambda row: any(missed(row, payload["job"]["limits"])))
+    others.sort(key=lambda row: any(missed(row, payload.job.limits)))
     return [*named, *(("", row) for row in others[:ALTERNATIVES])]
 
 
 def _same(row: Row, other: Row) -> bool:
-    return row["config"] == other["config"] and offer_name(row) == offer_name(other)
+    return row.config == other.config and offer_name(row) == offer_name(other)
 
 
 def _by_cost(rows: Sequence[Row]) -> bool:
     """Whether the money says more than the hours: at one price an hour both say the same."""
-    return len({row["usd_per_hour"] for row in rows}) > 1
+    return len({row.usd_per_hour for row in rows}) > 1
 
 
 def _caption(limits: LimitsPayload, *, dollars: bool) -> str:
-    limit = limits["budget_usd"] if dollars else limits["deadline_s"]
+    limit = limits.budget_usd if dollars else limits.deadline_s
     words = f"Drawn: {'cost' if dollars else 'duration'}, the dot with its 80 % interval"
     if limit is None:
         return f"{words}."
@@ -96,14 +95,14 @@ def _line(name: str, row: Row, pick: Row, limits: LimitsPayload, drawing: Markup
 
 def figures(row: Row, limits: LimitsPayload) -> list[Markup]:
     """Duration, cost and peak memory of a row as cells."""
-    time_s, usd, memory = row["duration_s"], row["cost_usd"], row["memory_bytes"]
+    time_s, usd, memory = row.duration_s, row.cost_usd, row.memory_bytes
     late, dear = missed(row, limits)
     hours, dollars = between(time_s, format_seconds), between(usd, format_usd)
-    sure = row["fits_probability"] >= SURE
+    sure = row.fits_probability >= SURE
     usable = f"of {format_bytes(memory['usable'])}"
     return [
-        figure_cell("duration", time_s["p50"], format_seconds, hours, late),
-        figure_cell("cost", usd["p50"], format_usd, dollars, dear),
+        figure_cell("duration", time_s.p50, format_seconds, hours, late),
+        figure_cell("cost", usd.p50, format_usd, dollars, dear),
         figure_cell("peak memory", memory["total"], format_bytes, usable,
                     "" if sure else f"fits: {probability(row)}"),
     ]  # fmt: skip
@@ -126,9 +125,9 @@ def figure_cell(
 
 def _name(name: str, row: Row, pick: Row) -> Markup:
     elsewhere = offer_name(row) != offer_name(pick)
-    words = config_phrase(row["config"])
+    words = config_phrase(row.config)
     if row is not pick and not elsewhere:
-        words = difference_words(row["config"], pick["config"], LONG)
+        words = difference_words(row.config, pick.config, LONG)
     if elsewhere or row is pick:
         words = f"{offer_name(row)}, {words}"
     if not name:

@@ -42,15 +42,15 @@ class Point:
     @property
     def at(self) -> tuple[float, float]:
         """Seconds and dollars."""
-        return self.row["duration_s"]["p50"], self.row["cost_usd"]["p50"]
+        return self.row.duration_s.p50, self.row.cost_usd.p50
 
     @property
     def tip(self) -> str:
         """What it is, in a line."""
         time_s, usd = self.at
-        memory = self.row["memory_bytes"]
+        memory = self.row.memory_bytes
         text = (
-            f"{SHAPES[self.role][1]}: {offer_name(self.row)}, {config_phrase(self.row['config'])}; "
+            f"{SHAPES[self.role][1]}: {offer_name(self.row)}, {config_phrase(self.row.config)}; "
             f"{format_seconds(time_s)}, {format_usd(usd)}, {format_bytes(memory['total'])} "
             f"of {format_bytes(memory['usable'])}"
         )
@@ -59,21 +59,21 @@ class Point:
 
 def points_of(payload: RecommendationPayload) -> list[Point]:
     """Every candidate that the answer names, each once, the pick last so that it lies on top."""
-    best, today = payload["best"], payload["today"]
+    best, today = payload.best, payload.today
     named = [("pick", best), ("today", today)]
     found = [Point(role, row) for role, row in named if row]
-    found += [Point("front", row) for row in payload["pareto"]]
-    found += [Point("alternative", row) for row in payload["alternatives"]]
-    found += [Point("beyond", row) for row in payload.get("beyond", [])]
-    found += [Point("alternative", row) for row in payload.get("machines", []) if feasible(row)]
+    found += [Point("front", row) for row in payload.pareto]
+    found += [Point("alternative", row) for row in payload.alternatives]
+    found += [Point("beyond", row) for row in payload.beyond]
+    found += [Point("alternative", row) for row in payload.machines if feasible(row)]
     return each_once(found)
 
 
 def feasible(row: Row) -> bool:
     """Whether it fits, by the numbers of the row."""
-    memory = row["memory_bytes"]
+    memory = row.memory_bytes
     within = memory["total"] <= memory["usable"]
-    return within and row["fits_probability"] >= FEASIBLE_PROBABILITY
+    return within and row.fits_probability >= FEASIBLE_PROBABILITY
 
 
 def each_once(found: Sequence[Point]) -> list[Point]:
@@ -86,7 +86,7 @@ def each_once(found: Sequence[Point]) -> list[Point]:
 
 def key_of(row: Row) -> tuple[object, ...]:
     """What tells a candidate from the others."""
-    return (offer_name(row), row["usd_per_hour"], *row["config"].values())
+    return (offer_name(row), row.usd_per_hour, *row.config.values())
 
 
 def front_html(payload: RecommendationPayload, letters: Mapping[tuple[object, ...], str]) -> Markup:
@@ -94,12 +94,12 @@ def front_html(payload: RecommendationPayload, letters: Mapping[tuple[object, ..
 
     letters: the candidates that are marked by a letter, as a table beside it names them.
     """
-    points, limits = points_of(payload), payload["job"]["limits"]
-    prices = {point.row["usd_per_hour"] for point in points if point.role != "beyond"}
-    if not payload["best"] or len(prices) < MACHINES:
+    points, limits = points_of(payload), payload.job.limits
+    prices = {point.row.usd_per_hour for point in points if point.role != "beyond"}
+    if not payload.best or len(prices) < MACHINES:
         return Markup()
     times, costs = axis_for([p.at[0] for p in points]), axis_for([p.at[1] for p in points])
-    front = sorted({(r["duration_s"]["p50"], r["cost_usd"]["p50"]) for r in payload["pareto"]})
+    front = sorted({(r.duration_s.p50, r.cost_usd.p50) for r in payload.pareto})
     lettered = [point for point in points if key_of(point.row) in letters]
     order = [*(point for point in points if point not in lettered), *lettered]
     drawn = [
@@ -169,7 +169,7 @@ def _limits(limits: LimitsPayload, times: Axis, costs: Axis) -> Markup:
             tag("rect", x=x, width=share(1 - at), y="0", height=bottom, class_="past"),
             tag("line", x1=x, x2=x, y1="0", y2=bottom, class_="past"),
         ]
-    for _, budget in _within([("budget", limits["budget_usd"])], costs):
+    for _, budget in _within([("budget", limits.budget_usd)], costs):
         y = f"{_y(costs, budget):g}"
         marks += [
             tag("rect", x="0%", width="100%", y="0", height=y, class_="past"),
@@ -179,7 +179,7 @@ def _limits(limits: LimitsPayload, times: Axis, costs: Axis) -> Markup:
 
 
 def _stated(limits: LimitsPayload) -> list[tuple[str, float | None]]:
-    return [("deadline", limits["deadline_s"]), ("session", limits["max_session_s"])]
+    return [("deadline", limits.deadline_s), ("session", limits.max_session_s)]
 
 
 def _within(named: Sequence[tuple[str, float | None]], axis: Axis) -> list[tuple[str, float]]:
@@ -229,7 +229,7 @@ def _legend(
     for name, limit in _within(_stated(limits), times):
         line = tag("line", x1="0", x2="0", y1="-10", y2="10", class_="past")
         items.append(tag("li", _swatch(line), f"{name} {format_seconds(limit)}"))
-    for name, budget in _within([("budget", limits["budget_usd"])], costs):
+    for name, budget in _within([("budget", limits.budget_usd)], costs):
         line = tag("line", x1="-10", x2="10", y1="0", y2="0", class_="past")
         items.append(tag("li", _swatch(line), f"{name} {format_usd(budget)}"))
     return tag("ul", *items, class_="legend")
@@ -250,17 +250,17 @@ ROLES = {"front": "on the front", "alternative": "alternative", "beyond": "does 
 
 def machines(payload: RecommendationPayload) -> list[Row]:
     """The best row of each machine that fits, the cheapest first."""
-    best = payload["best"]
-    found = [*([best] if best else []), *payload["pareto"], *payload.get("machines", [])]
+    best = payload.best
+    found = [*([best] if best else []), *payload.pareto, *payload.machines]
     by_name: dict[tuple[str, float], Row] = {}
-    for row in sorted(filter(feasible, found), key=lambda row: row["cost_usd"]["p50"]):
-        by_name.setdefault((offer_name(row), row["usd_per_hour"]), row)
+    for row in sorted(filter(feasible, found), key=lambda row: row.cost_usd.p50):
+        by_name.setdefault((offer_name(row), row.usd_per_hour), row)
     return list(by_name.values())
 
 
 def keeping(payload: RecommendationPayload) -> list[Row]:
     """Those of the machines that keep the job's limits."""
-    limits = payload["job"]["limits"]
+    limits = payload.job.limits
     return [row for row in machines(payload) if not any(missed(row, limits))]
 
 
@@ -270,15 +270,15 @@ def shown_machines(payload: RecommendationPayload) -> list[Row]:
     Within the limits each is sooner for more money; one that is past a limit shows what it costs.
     """
     found, kept = machines(payload), keeping(payload)
-    best = payload["best"]
+    best = payload.best
     front: list[Row] = []
     for row in kept or found:
-        if not front or row["duration_s"]["p50"] < front[-1]["duration_s"]["p50"]:
+        if not front or row.duration_s.p50 < front[-1].duration_s.p50:
             front.append(row)
     picked = [row for row in found if best and key_of(row) == key_of(best)]
     outside = [row for row in found if kept and row not in kept][:1]
     few = _each([*picked, *_thinned(front, SHOWN - len(picked) - len(outside)), *outside, *kept])
-    return sorted(few[:SHOWN], key=lambda row: row["cost_usd"]["p50"])
+    return sorted(few[:SHOWN], key=lambda row: row.cost_usd.p50)
 
 
 def _each(rows: Sequence[Row]) -> list[Row]:
@@ -301,14 +301,14 @@ def plane_html(payload: RecommendationPayload) -> Markup:
 
 def few_machines_html(payload: RecommendationPayload) -> Markup:
     """The machines worth a choice, with the letters of the drawing where there is one."""
-    best, lettered = payload["best"], bool(plane_html(payload))
-    limits = payload["job"]["limits"]
+    best, lettered = payload.best, bool(plane_html(payload))
+    limits = payload.job.limits
     head = head_html(TITLES, [None, *("num" for _ in TITLES[1:])])
     body = []
     for letter, row in zip(LETTERS, shown_machines(payload), strict=False):
         chosen = best is not None and key_of(row) == key_of(best)
         badge = [tag("span", letter, class_="badge")] if lettered else []
-        words = f"{format_usd(row['usd_per_hour'])}/h"
+        words = f"{format_usd(row.usd_per_hour)}/h"
         words += f" ({price_marks(row)})" if price_marks(row) else ""
         price = tag("span", words, class_="quiet")
         pick = [tag("span", ", the pick")] if chosen else []
@@ -322,13 +322,13 @@ def few_machines_html(payload: RecommendationPayload) -> Markup:
 
 def machines_html(payload: RecommendationPayload) -> Markup:
     """Every candidate of the answer, cheapest first; nothing where it names none."""
-    misfits = [Point("misfit", row) for row in payload.get("machines", []) if not feasible(row)]
+    misfits = [Point("misfit", row) for row in payload.machines if not feasible(row)]
     points = each_once([*reversed(points_of(payload)), *misfits])
     points.sort(key=lambda point: point.at[::-1])
     if not points:
         return Markup()
     head = tag("tr", *(_title(name) for name in ALL_TITLES))
-    limits = payload["job"]["limits"]
+    limits = payload.job.limits
     body = [_line(point, limits) for point in points]
     return tag("table", tag("thead", head), tag("tbody", *body), class_="cards sortable")
 
@@ -344,11 +344,11 @@ def _line(point: Point, limits: LimitsPayload) -> Markup:
     row = point.row
     role = ROLES.get(point.role) or SHAPES[point.role][1]
     heading = tag("th", offer_name(row), tag("div", role, class_="quiet"), scope="row")
-    words = tag("td", config_phrase(row["config"]), class_="words", data_label="configuration")
+    words = tag("td", config_phrase(row.config), class_="words", data_label="configuration")
     time_s, usd, memory = figures(row, limits)
-    price = figure_cell("price/h", row["usd_per_hour"], format_usd, price_marks(row))
-    chance = figure_cell("fits", row["fits_probability"], lambda _: probability(row))
-    bound = tag("td", row["bound_by"], data_label="bound by")
+    price = figure_cell("price/h", row.usd_per_hour, format_usd, price_marks(row))
+    chance = figure_cell("fits", row.fits_probability, lambda _: probability(row))
+    bound = tag("td", row.bound_by, data_label="bound by")
     kind = "strong" if point.role == "pick" else None
     return tag("tr", heading, words, time_s, usd, price, memory, chance, bound, class_=kind)
 
@@ -357,7 +357,7 @@ def misfits_words(payload: RecommendationPayload, most: int = 4) -> Markup:
     """On how many machines it does not fit, and the names of some."""
     found = machines(payload)
     fitting = {offer_name(row) for row in found}
-    every = dict.fromkeys(offer_name(row) for row in payload.get("machines", []))
+    every = dict.fromkeys(offer_name(row) for row in payload.machines)
     names = [name for name in every if name not in fitting]
     if not names:
         return Markup()

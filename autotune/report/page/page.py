@@ -52,11 +52,11 @@ def recommendation_html(payload: RecommendationPayload) -> str:
 def recommendation_fragment(payload: RecommendationPayload) -> str:
     """The answer in short for a notebook's cell: no script, and styles that touch nothing else."""
     first, *_ = recommendation_sections(payload)
-    best = payload["best"]
+    best = payload.best
     content = [block_html(block) for block in first.blocks]
     if best:
         content += [own_tiles(payload, best), choices_html(payload)]
-    content.append(section_html(warnings_section(payload["warnings"])))
+    content.append(section_html(warnings_section(payload.warnings)))
     return _fragment(content)
 
 
@@ -77,25 +77,25 @@ def _resource(name: str) -> str:
 
 
 def _title(payload: RecommendationPayload) -> str:
-    best, name = payload["best"], payload["job"]["name"]
+    best, name = payload.best, payload.job.name
     if not best:
         return f"{name}: nothing fits"
-    if lengths_open(payload["job"]):
-        short = payload.get("short_rows")
+    if lengths_open(payload.job):
+        short = payload.short_rows
         ends = (range_cell(best, short, what) for what in ("duration_s", "cost_usd"))
         return f"{name}: {offer_name(best)}, {', '.join(ends)}"
-    duration, cost = seconds_span(best["duration_s"]), usd_span(best["cost_usd"])
+    duration, cost = seconds_span(best.duration_s), usd_span(best.cost_usd)
     return f"{name}: {offer_name(best)}, {duration}, {cost}"
 
 
 def _report(payload: RecommendationPayload) -> Markup:
     asked = questions(payload)
-    job = payload["job"]
+    job = payload.job
     links = [tag("li", tag("a", each.short, href=f"#{each.name}")) for each in asked]
     header = tag(
         "header",
-        tag("h1", job["name"]),
-        tag("p", f"{job['model']}, {job['method']}", class_="quiet"),
+        tag("h1", job.name),
+        tag("p", f"{job.model}, {job.method}", class_="quiet"),
         tag("nav", tag("ul", *links), aria_label="contents"),
     )
     parts = [_section(number, each) for number, each in enumerate(asked, start=1)]

@@ -90,7 +90,7 @@ class Sections:
 def questions(payload: RecommendationPayload) -> list[Question]:
     """The questions that this answer has something to say to."""
     sections = Sections(payload)
-    asked = _of_a_pick(payload, sections) if payload["best"] else _of_none(payload, sections)
+    asked = _of_a_pick(payload, sections) if payload.best else _of_none(payload, sections)
     found = [each for each in asked if each.answer or any(each.content)]
     words = words_html([part for each in found for part in (each.answer, *each.content)])
     last = found[-1]
@@ -109,18 +109,18 @@ def _of_a_pick(payload: RecommendationPayload, sections: Sections) -> list[Quest
 
 def _what(payload: RecommendationPayload, sections: Sections) -> tuple[Question, list[Paragraph]]:
     """What to run; and what the report's lead says of today's config."""
-    best = payload["best"]
+    best = payload.best
     assert best is not None  # noqa: S101 - the caller has checked
     _, *lead = sections.take("").blocks
     beside = [each for each in lead if isinstance(each, Paragraph) and each.tone == "good"]
     own = [each for each in lead if each not in beside]
-    hours = format_seconds(best["duration_s"]["p50"]).replace(" ", NO_BREAK)
-    dollars = format_usd(best["cost_usd"]["p50"])
+    hours = format_seconds(best.duration_s.p50).replace(" ", NO_BREAK)
+    dollars = format_usd(best.cost_usd.p50)
     answer = f"Run it on {offer_name(best)}: {hours}, {dollars}."
-    if lengths_open(payload["job"]):
-        ends = range_phrase(best, payload.get("short_rows"), payload["job"])
+    if lengths_open(payload.job):
+        ends = range_phrase(best, payload.short_rows, payload.job)
         answer = f"Run it on {offer_name(best)}: {ends}."
-    settings = Paragraph(f"With {settings_phrase(best['config'], best['device_count'])}.")
+    settings = Paragraph(f"With {settings_phrase(best.config, best.device_count)}.")
     bills = bills_html(rows_by_name(payload))
     for section, _ in bills:
         sections.take(section.title)
@@ -140,7 +140,7 @@ def _what(payload: RecommendationPayload, sections: Sections) -> tuple[Question,
 
 def _warned(payload: RecommendationPayload) -> Markup:
     """That there are warnings, and where."""
-    count = len(payload["warnings"])
+    count = len(payload.warnings)
     if not count:
         return Markup()
     words = f"{count} warnings to read before you start" if count > 1 else "1 warning to read first"
@@ -200,30 +200,28 @@ def _as_trainer(change: str) -> str:
 
 
 def _next_best(payload: RecommendationPayload) -> str:
-    best, others = payload["best"], payload["alternatives"]
+    best, others = payload.best, payload.alternatives
     if not best or not others:
         return "Nothing else that was tried fits."
-    if payload["tie"]:
+    if payload.tie:
         return "It is a tie: the next best cannot be told apart from it by what is known."
     other = others[0]
     same = offer_name(other) == offer_name(best)
-    what = difference_words(other["config"], best["config"], LONG) if same else (
-        f"{offer_name(other)} with {config_phrase(other['config'])}"
+    what = difference_words(other.config, best.config, LONG) if same else (
+        f"{offer_name(other)} with {config_phrase(other.config)}"
     )  # fmt: skip
-    figures = (
-        f"{format_seconds(other['duration_s']['p50'])}, {format_usd(other['cost_usd']['p50'])}"
-    )
+    figures = f"{format_seconds(other.duration_s.p50)}, {format_usd(other.cost_usd.p50)}"
     return f"The next best is {what}: {figures}."
 
 
 def _machine(payload: RecommendationPayload, sections: Sections) -> Question:
     """The machines that were compared, where there are several."""
-    best = payload["best"]
+    best = payload.best
     front = sections.take("Time against money")
     found = machines(payload)
     words = "Which machine?"
     if not best:
-        tried = len(payload.get("machines", []))
+        tried = len(payload.machines)
         none = tag("p", f"It fits on none of the {tried} that were tried.") if tried else Markup()
         return Question("machine", "Machine", words, none, (_all_machines(payload),))
     if len(found) > 1:
@@ -235,19 +233,19 @@ def _machine(payload: RecommendationPayload, sections: Sections) -> Question:
 
 
 def _all_machines(payload: RecommendationPayload) -> Markup:
-    return fold(EVERY, machines_html(payload)) if payload.get("machines") else Markup()
+    return fold(EVERY, machines_html(payload)) if payload.machines else Markup()
 
 
 def _alone(payload: RecommendationPayload, best: Row) -> tuple[Markup, tuple[Markup, ...]]:
     """The answer where one machine only is left, and what stands under it."""
     price = block_html(Paragraph(f"Its price: {price_phrase(best)}.", "quiet"))
-    if payload["job"]["offers"] > 1:
+    if payload.job.offers > 1:
         answer = f"Of the job's machines only {offer_name(best)} holds it."
         return tag("p", answer), (price, misfits_words(payload), _all_machines(payload))
     again = [
-        (each["command"], "the same job on every machine with a price")
-        for each in payload.get("next", [])
-        if each["command"].startswith(ELSEWHERE)
+        (each.command, "the same job on every machine with a price")
+        for each in payload.next
+        if each.command.startswith(ELSEWHERE)
     ]
     answer = f"Only {offer_name(best)} was compared: the job names no other."
     return tag("p", answer), (price, commands_html(again))
@@ -256,8 +254,8 @@ def _alone(payload: RecommendationPayload, best: Row) -> tuple[Markup, tuple[Mar
 def _machines_answer(payload: RecommendationPayload) -> str:
     """Which machine is the cheapest, and which the soonest, of those that keep the limits."""
     found, kept = machines(payload), keeping(payload)
-    among, limits = kept or found, _limits(payload["job"]["limits"])
-    cheapest, soonest = among[0], min(among, key=lambda row: row["duration_s"]["p50"])
+    among, limits = kept or found, _limits(payload.job.limits)
+    cheapest, soonest = among[0], min(among, key=lambda row: row.duration_s.p50)
     named = offer_name(cheapest)
     words = "the cheapest and the soonest" if soonest is cheapest else "the cheapest"
     which = f"that keep {limits}" if limits and kept else "on which it fits"
@@ -270,9 +268,9 @@ def _machines_answer(payload: RecommendationPayload) -> str:
 def _limits(limits: LimitsPayload) -> str:
     """The limits that were stated, by name."""
     stated = {
-        "the deadline": limits["deadline_s"],
-        "the budget": limits["budget_usd"],
-        "the session limit": limits["max_session_s"],
+        "the deadline": limits.deadline_s,
+        "the budget": limits.budget_usd,
+        "the session limit": limits.max_session_s,
     }
     return " and ".join(name for name, value in stated.items() if value is not None)
 
@@ -304,19 +302,19 @@ def _count_shown(block: Commands) -> int:
 
 def _sure(payload: RecommendationPayload, sections: Sections) -> Question:
     """What it rests on, and what would change it."""
-    best = payload["best"]
+    best = payload.best
     answer = f"{rests_on(best)}." if best else ""
     probes = sections.take("Probes")
     changes = _but_lengths(sections.take("What would change"), payload)
     choices = [sections.take("What your own"), sections.take("Around")]
     settings = [sections.take("What closed settings"), sections.take("Worth a probe")]
-    opening = "" if lengths_open(payload["job"]) else opening_words(payload, 1)
+    opening = "" if lengths_open(payload.job) else opening_words(payload, 1)
     around = [section_html(each) for each in reversed(choices)]
     readings = sections.take_all("What the measured")
     said = sections.take("What the job file says")
     assumed = sections.take("Assumed")
     found = sections.take("How it was found")
-    measured = (best["measured"] if best else None) or {}
+    measured = (best.measured if best else None) or {}
     source = measured.get("provenance")
     content = (
         *blocks_html([Paragraph(f"From {source}.", "quiet")] if source else []),
@@ -341,7 +339,7 @@ def _sure(payload: RecommendationPayload, sections: Sections) -> Question:
 
 def _but_lengths(section: Section, payload: RecommendationPayload) -> Section:
     """Without the row lengths that are missing: the first answer asks for them."""
-    if not lengths_open(payload["job"]):
+    if not lengths_open(payload.job):
         return section
     lists = [block for block in section.blocks if isinstance(block, Bullets)]
     kept = [

@@ -13,13 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from autotune.domain.answer.recommendation import NextStep
+    from autotune.domain.job import Assumption
     from autotune.report.layout.blocks import Block
-    from autotune.report.schema import (
-        AssumedPayload,
-        JobPayload,
-        NextPayload,
-        RecommendationPayload,
-    )
+    from autotune.report.schema import JobPayload, RecommendationPayload
 
 DECISIVE = 3  # warnings that are shown themselves
 VERBOSE = "add --verbose"
@@ -43,7 +40,7 @@ def _sentence(text: str) -> str:
 
 
 def grounds_section(
-    job: JobPayload | None, assumed: Sequence[AssumedPayload], most: int, lead: str = ""
+    job: JobPayload | None, assumed: Sequence[Assumption], most: int, lead: str = ""
 ) -> Section:
     """What the figures rest on: lead, unknown lengths, and `most` of the assumptions."""
     texts = [lead, lengths_phrase(job) if job else "", assumed_phrase(assumed, most)]
@@ -51,9 +48,9 @@ def grounds_section(
     return Section("", (Paragraph(told),) if told else ())
 
 
-def next_section(steps: Sequence[NextPayload], title: str = "Next") -> Section:
+def next_section(steps: Sequence[NextStep], title: str = "Next") -> Section:
     """Commands with what they do."""
-    commands = tuple((step["command"], step["what"]) for step in steps)
+    commands = tuple((step.command, step.what) for step in steps)
     return Section(title, (Commands(commands),) if commands else ())
 
 
@@ -74,16 +71,16 @@ def closing_section(payload: Mapping[str, Any], where: str = VERBOSE) -> Section
 
 def run_closing_section(payload: RecommendationPayload) -> Section:
     """The same, where everything is in a run folder, if there is one."""
-    run_dir = payload["run_dir"]
+    run_dir = payload.run_dir
     if not run_dir:
         return closing_section(payload)
     report = f"`autotune report {quote(run_dir)} --verbose`"
     return closing_section(payload, f"{report}, or its report.html")
 
 
-def of_the_job(assumed: Sequence[AssumedPayload]) -> list[AssumedPayload]:
+def of_the_job(assumed: Sequence[Assumption]) -> list[Assumption]:
     """Assumptions without those of single machines, where there are many of them."""
-    return [item for item in assumed if not item["key"].startswith("hardware[")]
+    return [item for item in assumed if not item.key.startswith("hardware[")]
 
 
 def trimmed(section: Section, most: int) -> Section:

@@ -42,50 +42,50 @@ def estimate_screen(payload: EstimatePayload, *, width: int = 80, colour: bool =
 
 
 def _sections(payload: EstimatePayload, tight: int) -> list[Section]:
-    row, asked = payload["row"], payload.get("asked")
-    missing = payload.get("shortfall")
+    row, asked = payload.row, payload.asked
+    missing = payload.shortfall
     sections = [Section("", tuple(_opening(payload, row, tight)))]
     if missing is not None:
         sections.append(why_section(missing, tight, nearest=False))
-        changes = payload.get("relaxations", [])
+        changes = payload.relaxations or ()
         sections += relaxed_sections(changes, asked, "estimate", tight)
     most = fewer(MOST_ASSUMED, tight, 6)
-    rests = f"Rests on {basis_phrase(row, payload['job'])}"
+    rests = f"Rests on {basis_phrase(row, payload.job)}"
     return [
         *sections,
-        claim_section(payload.get("claim")),
+        claim_section(payload.claim),
         Section("", tuple(_parts(row)) if shows(tight, until=7) else ()),
-        grounds_section(payload["job"], payload["assumed"], most, rests),
-        next_section(payload.get("next", [])),
+        grounds_section(payload.job, payload.assumed, most, rests),
+        next_section(payload.next),
         closing_section(payload),
     ]
 
 
 def _opening(payload: EstimatePayload, row: Row, tight: int) -> list[Block]:
-    name = shortened(payload["job"]["name"], NAME)
-    takes = seconds_span(row["duration_s"])
-    takes += f" and {usd_span(row['cost_usd'])}" if row["usd_per_hour"] else ""
-    if lengths_open(payload["job"]):
-        takes = f"{range_phrase(row, payload.get('short_rows'), payload['job'])},"
+    name = shortened(payload.job.name, NAME)
+    takes = seconds_span(row.duration_s)
+    takes += f" and {usd_span(row.cost_usd)}" if row.usd_per_hour else ""
+    if lengths_open(payload.job):
+        takes = f"{range_phrase(row, payload.short_rows, payload.job)},"
     lead = f"{name}: {takes}"
     fits = f"{fit_phrase(row)}: {memory_phrase(row)}, at the longest batch."
     blocks: list[Block] = [
         Paragraph(f"{lead} on {machine_phrase(row)}.", "strong"),
         *open_blocks(payload),
-        *limit_blocks(payload["limits"], payload["job"]),
-        Paragraph(f"Settings: {settings_phrase(row['config'], row['device_count'])}."),
-        Paragraph(f"{fits[:1].upper()}{fits[1:]}", "plain" if row["verdict"] == "fits" else "bad"),
+        *limit_blocks(payload.limits, payload.job),
+        Paragraph(f"Settings: {settings_phrase(row.config, row.device_count)}."),
+        Paragraph(f"{fits[:1].upper()}{fits[1:]}", "plain" if row.verdict == "fits" else "bad"),
         *decisive_blocks(payload),
     ]
-    if shows(tight, until=5) and "shortfall" not in payload:
+    if shows(tight, until=5) and payload.shortfall is None:
         blocks.append(Paragraph(bound_phrase(row)))
     return blocks
 
 
 def _parts(row: Row) -> list[Block]:
     """The largest parts of the time and of the memory."""
-    time_s = row["time_s"]
-    memory = {k: v for k, v in row["memory_bytes"].items() if k not in {"total", "usable"}}
+    time_s = row.time_s
+    memory = {k: v for k, v in row.memory_bytes.items() if k not in {"total", "usable"}}
     return [
         Paragraph(f"Time: {_shares(time_s, TIME_LABELS)}."),
         Paragraph(f"Memory: {_shares(memory, MEMORY_LABELS)}."),

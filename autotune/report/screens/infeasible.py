@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.domain.units import format_seconds, format_usd
@@ -23,10 +24,9 @@ from autotune.report.sections.memory import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autotune.domain.answer.recommendation import Asked
     from autotune.report.layout.blocks import Block
     from autotune.report.schema import (
-        AskedPayload,
-        JobPayload,
         RecommendationPayload,
         RelaxationPayload,
         ShortfallPayload,
@@ -38,16 +38,16 @@ OF_EACH = 2  # changes that keep the training, and changes that are the user's t
 
 def nothing_fits_sections(payload: RecommendationPayload, tight: int) -> list[Section]:
     """The answer without a pick."""
-    rejected = payload["rejected"]
-    asked = payload.get("asked")
-    job: JobPayload = {**payload["job"], "name": shortened(payload["job"]["name"], NAME)}
-    lead = nothing_fits(job, payload["search"]["priced"], rejected["count"])
+    rejected = payload.rejected
+    asked = payload.asked
+    job = replace(payload.job, name=shortened(payload.job.name, NAME))
+    lead = nothing_fits(job, payload.search.priced, rejected.count)
     return [
         Section("", (lead, *decisive_blocks(payload))),
-        why_section(rejected.get("shortfall"), tight, nearest=True),
-        reasons_section(rejected["by_reason"], rejected.get("shortfall")),
-        *relaxed_sections(rejected["relaxations"], asked, "tune", tight),
-        grounds_section(payload["job"], payload["assumed"], fewer(MOST_ASSUMED, tight, 5, 7, 7)),
+        why_section(rejected.shortfall, tight, nearest=True),
+        reasons_section(rejected.by_reason, rejected.shortfall),
+        *relaxed_sections(rejected.relaxations, asked, "tune", tight),
+        grounds_section(payload.job, payload.assumed, fewer(MOST_ASSUMED, tight, 5, 7, 7)),
         run_closing_section(payload),
     ]
 
@@ -57,7 +57,7 @@ def why_section(missing: ShortfallPayload | None, tight: int, *, nearest: bool) 
     if missing is None:
         return Section("", ())
     blocks: list[Block] = [Paragraph(shortfall_lead(missing, nearest=nearest))]
-    if missing["resource"] not in ON_HOST and shows(tight, until=6):
+    if missing.resource not in ON_HOST and shows(tight, until=6):
         blocks.append(Bullets((holders(missing), row_that_decides(missing))))
     return Section("What is short", tuple(blocks))
 
@@ -71,12 +71,12 @@ def reasons_section(by_reason: dict[str, int], missing: ShortfallPayload | None)
 
 
 def relaxed_sections(
-    changes: Sequence[RelaxationPayload], asked: AskedPayload | None, command: str, tight: int
+    changes: Sequence[RelaxationPayload], asked: Asked | None, command: str, tight: int
 ) -> list[Section]:
     """The two smallest changes of each kind, and the command that makes the first of each."""
     most = fewer(OF_EACH, tight, 4)
-    free = [change for change in changes if not change["quality"]][:most]
-    own = [change for change in changes if change["quality"]][:most]
+    free = [change for change in changes if not change.quality][:most]
+    own = [change for change in changes if change.quality][:most]
     if not changes:
         text = "No single change and no pair of changes that were tried makes it fit."
         return [Section("", (Paragraph(text),))]
@@ -87,21 +87,21 @@ def relaxed_sections(
 
 
 def _relaxed(
-    title: str, changes: Sequence[RelaxationPayload], asked: AskedPayload | None, command: str
+    title: str, changes: Sequence[RelaxationPayload], asked: Asked | None, command: str
 ) -> Section:
     if not changes:
         return Section("", ())
     rows = tuple(
         (
-            shortened(change["change"], CHANGE),
-            format_seconds(change["duration_s"]),
-            marked_name(format_usd(change["cost_usd"]), change),
+            shortened(change.change, CHANGE),
+            format_seconds(change.duration_s),
+            marked_name(format_usd(change.cost_usd), change),
             of_usable(change),
         )
         for change in changes
     )
     blocks: list[Block] = [Table(("",) * 4, rows, frozenset({1, 2, 3}))]
-    apply = changes[0].get("apply")
+    apply = changes[0].apply
     if apply:
         blocks.append(Commands(((again(asked, command, apply), ""),)))
     return Section(title, tuple(blocks))

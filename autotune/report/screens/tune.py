@@ -34,8 +34,11 @@ from autotune.report.sections.unknown_lengths import NO_SAVING, lengths_open, op
 from autotune.report.sections.what_ifs import OPENINGS, opening_words
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.domain.answer.waterfall import WaterfallStep
     from autotune.report.layout.blocks import Block
-    from autotune.report.schema import RecommendationPayload, Row, WaterfallStepPayload
+    from autotune.report.schema import RecommendationPayload, Row
 
 NAME, LABEL = 48, 44  # [characters] of a job's name; of an alternative's label
 SMALL = 0.005  # of today's cost or time: a change that is not worth a line
@@ -47,12 +50,12 @@ def recommendation_screen(
     payload: RecommendationPayload, *, width: int = 80, colour: bool = False
 ) -> str:
     """The answer of `tune` as one screen."""
-    compose = _sections if payload["best"] else nothing_fits_sections
+    compose = _sections if payload.best else nothing_fits_sections
     return screen_text(lambda tight: compose(payload, tight), width=width, colour=colour)
 
 
 def _sections(payload: RecommendationPayload, tight: int) -> list[Section]:
-    best = payload["best"]
+    best = payload.best
     assert best is not None  # noqa: S101 - the caller has checked
     return [
         Section("", tuple(_opening(payload, best, tight))),
@@ -60,8 +63,8 @@ def _sections(payload: RecommendationPayload, tight: int) -> list[Section]:
         _alternatives(payload, best, tight),
         _worth_opening(payload, tight),
         grounds_section(
-            payload["job"],
-            payload["assumed"],
+            payload.job,
+            payload.assumed,
             fewer(MOST_ASSUMED, tight, 4, 6, 9),
             _rests_on(payload, best),
         ),
@@ -72,17 +75,17 @@ def _sections(payload: RecommendationPayload, tight: int) -> list[Section]:
 
 
 def _opening(payload: RecommendationPayload, best: Row, tight: int) -> list[Block]:
-    name = shortened(payload["job"]["name"], NAME)
+    name = shortened(payload.job.name, NAME)
     lead = f"{name}: run it on {machine_phrase(best)}. {takes_phrase(payload, best)}."
-    settings = settings_phrase(best["config"], best["device_count"])
+    settings = settings_phrase(best.config, best.device_count)
     blocks: list[Block] = [
         Paragraph(lead, "strong"),
         *open_blocks(payload),
-        *limit_blocks(payload["limits"], payload["job"]),
+        *limit_blocks(payload.limits, payload.job),
         Paragraph(f"Settings: {settings}."),
         Paragraph(
             f"{_sentence(fit_phrase(best))}: {memory_phrase(best)}, at the longest batch.",
-            "plain" if best["verdict"] == "fits" else "bad",
+            "plain" if best.verdict == "fits" else "bad",
         ),
     ]
     blocks += decisive_blocks(payload, SHORT if shows(tight, until=6) else ONE_LINE)
@@ -99,36 +102,36 @@ def _why(payload: RecommendationPayload, best: Row) -> str:
     told = [
         f"{change_words(name)} {clause.partition(';')[0]}"
         for name in TELLING
-        if "would" in (clause := payload["reasons"].get(name, ""))
+        if "would" in (clause := payload.reasons.get(name, ""))
     ]
-    if not payload["today"] and told:
+    if not payload.today and told:
         text += f" Otherwise: {'; '.join(told[:2])}."
     return text
 
 
 def bound_phrase(row: Row) -> str:
     """What the time is spent on, and what sets its pace."""
-    total = row["duration_s"]["p50"]
-    share = row["time_s"]["train"] / total if total else 0.0
+    total = row.duration_s.p50
+    share = row.time_s["train"] / total if total else 0.0
     text = f"Why: bound by {bound_words(row).partition('. ')[0]}"
     return f"{text}; training steps are {100 * share:.0f} % of the time." if share else f"{text}."
 
 
 def _beside_today(payload: RecommendationPayload, best: Row, tight: int) -> Section:
-    today = payload["today"]
+    today = payload.today
     if not today:
         return Section("", ())
-    if today["verdict"] == "certain_oom":
+    if today.verdict == "certain_oom":
         text = "Beside today: by this model today's config runs out of memory."
         return Section("", (Paragraph(text, "warn"),))
-    if today["config"] == best["config"] and offer_name(today) == offer_name(best):
+    if today.config == best.config and offer_name(today) == offer_name(best):
         return Section("", (Paragraph("This is what you run today: nothing in reach is better."),))
-    if lengths_open(payload["job"]):
-        changed = difference_words(best["config"], today["config"], LABEL)
+    if lengths_open(payload.job):
+        changed = difference_words(best.config, today.config, LABEL)
         return Section("", (Paragraph(f"Beside today: {changed}. {NO_SAVING}"),))
-    rows = _changes(payload.get("waterfall", []), today)
+    rows = _changes(payload.waterfall or (), today)
     shown = rows[: fewer(CHANGES, tight, 4, 6)]
-    rest = len(payload.get("waterfall", [])) - len(shown)
+    rest = len(payload.waterfall or ()) - len(shown)
     blocks: list[Block] = [Table(("", "", ""), tuple(shown), frozenset({1, 2}))] if shown else []
     if rest and shows(tight, until=3):
         others = f"{rest} more change{'s' if rest > 1 else ''} of less effect"
@@ -139,34 +142,34 @@ def _beside_today(payload: RecommendationPayload, best: Row, tight: int) -> Sect
 
 def _saved(today: Row, best: Row) -> str:
     """Time and money against today, with today's figures."""
-    time_s = today["duration_s"]["p50"] - best["duration_s"]["p50"]
-    usd = today["cost_usd"]["p50"] - best["cost_usd"]["p50"]
+    time_s = today.duration_s.p50 - best.duration_s.p50
+    usd = today.cost_usd.p50 - best.cost_usd.p50
     time_words = f"{format_seconds(abs(time_s))} {'sooner' if time_s >= 0 else 'later'}"
     usd_words = f"{format_usd(abs(usd))} {'cheaper' if usd >= 0 else 'dearer'}"
     if format_usd(abs(usd)) == format_usd(0):
         usd_words = "at the same cost"
-    before = f"{format_seconds(today['duration_s']['p50'])}, {format_usd(today['cost_usd']['p50'])}"
+    before = f"{format_seconds(today.duration_s.p50)}, {format_usd(today.cost_usd.p50)}"
     batch = ""
     if global_batch(today) != global_batch(best):
         batch = f"; today's global batch is {global_batch(today)}"
     return f"{time_words} and {usd_words} than {before}{batch}"
 
 
-def _changes(steps: list[WaterfallStepPayload], today: Row) -> list[tuple[str, str, str]]:
+def _changes(steps: Sequence[WaterfallStep], today: Row) -> list[tuple[str, str, str]]:
     """Changes worth a line, the largest first."""
-    usd, seconds = today["cost_usd"]["p50"], today["duration_s"]["p50"]
+    usd, seconds = today.cost_usd.p50, today.duration_s.p50
 
-    def worth(step: WaterfallStepPayload) -> float:
-        of_cost = abs(step["cost_usd"]) / usd if usd else 0.0
-        return max(of_cost, abs(step["duration_s"]) / seconds if seconds else 0.0)
+    def worth(step: WaterfallStep) -> float:
+        of_cost = abs(step.cost_usd) / usd if usd else 0.0
+        return max(of_cost, abs(step.duration_s) / seconds if seconds else 0.0)
 
     told = sorted((s for s in steps if worth(s) >= SMALL), key=worth, reverse=True)
     return [
         (
-            f"{change_words(step['change'])} {step['from']} -> {step['to']}"
-            + (" (your decision)" if step["yours"] else ""),
-            signed(step["duration_s"], format_seconds(abs(step["duration_s"]))),
-            signed(step["cost_usd"], format_usd(abs(step["cost_usd"]))),
+            f"{change_words(step.change)} {step.from_} -> {step.to}"
+            + (" (your decision)" if step.yours else ""),
+            signed(step.duration_s, format_seconds(abs(step.duration_s))),
+            signed(step.cost_usd, format_usd(abs(step.cost_usd))),
         )
         for step in told
     ]
@@ -178,19 +181,19 @@ def signed(change: float, shown: str) -> str:
 
 
 def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Section:
-    others = payload["alternatives"][: fewer(ALTERNATIVES, tight, 5, 7)]
-    unmeasured = unmeasured_machines(best, payload.get("worth_a_probe"), fewer(2, tight, 5))
+    others = payload.alternatives[: fewer(ALTERNATIVES, tight, 5, 7)]
+    unmeasured = unmeasured_machines(best, payload.worth_a_probe, fewer(2, tight, 5))
     more = [Paragraph(unmeasured)] if unmeasured else []
     if not others:
         return Section("", tuple(more))
-    free = not any(row["usd_per_hour"] for row in (best, *others))
+    free = not any(row.usd_per_hour for row in (best, *others))
     marked = not free and any(map(price_marks, others))
     rows = tuple(
         (
             _label(row, best),
-            format_seconds(row["duration_s"]["p50"]),
+            format_seconds(row.duration_s.p50),
             *(() if free else _cost_cells(row, best)),
-            format_bytes(row["memory_bytes"]["total"]),
+            format_bytes(row.memory_bytes["total"]),
             *((f"price {price_marks(row)}" if price_marks(row) else "",) if marked else ()),
         )
         for row in others
@@ -202,13 +205,13 @@ def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Sect
 
 def _cost_cells(row: Row, best: Row) -> tuple[str, ...]:
     """The cost and how much dearer it is."""
-    return format_usd(row["cost_usd"]["p50"]), against(row, best)
+    return format_usd(row.cost_usd.p50), against(row, best)
 
 
 def _label(row: Row, best: Row) -> str:
     elsewhere = offer_name(row) != offer_name(best)
     machine = f"{offer_name(row)}: " if elsewhere else ""
-    return machine + difference_words(row["config"], best["config"], LABEL - len(machine))
+    return machine + difference_words(row.config, best.config, LABEL - len(machine))
 
 
 def _worth_opening(payload: RecommendationPayload, tight: int) -> Section:
@@ -219,18 +222,18 @@ def _worth_opening(payload: RecommendationPayload, tight: int) -> Section:
 
 def _rests_on(payload: RecommendationPayload, best: Row) -> str:
     """What the figures rest on; of a measured answer also what may still be better."""
-    search, text = payload["search"], f"Rests on {basis_phrase(best, payload['job'])}"
-    if best["basis"] != "measured":
+    search, text = payload.search, f"Rests on {basis_phrase(best, payload.job)}"
+    if best.basis != "measured":
         return text
-    left = search["stopped_because"].rpartition("; ")[2]
+    left = search.stopped_because.rpartition("; ")[2]
     more = f" {_sentence(left)}." if left.endswith("better") else ""
-    return f"{text} Probes: {search['probes']}.{more}"
+    return f"{text} Probes: {search.probes}.{more}"
 
 
 def _sharpen(payload: RecommendationPayload, best: Row, tight: int) -> Section:
     """The two things that would narrow the ranges most, each as something to type or to add."""
     items: list[str] = []
-    job, narrowest = payload["job"], payload["narrowest"]
+    job, narrowest = payload.job, payload.narrowest
     if lengths_phrase(job) and not lengths_open(job):
         items.append(_how_to_state_lengths(payload))
     probe = to_probe(payload)
@@ -238,51 +241,51 @@ def _sharpen(payload: RecommendationPayload, best: Row, tight: int) -> Section:
     if narrowest and "lengths" not in narrowest and not (probe and "measured step" in narrowest):
         items.append(shortened(narrowest))
     items += _checks(payload)
-    if not probe and best["basis"] != "measured":
+    if not probe and best.basis != "measured":
         items.append("a run's log: `autotune verify RUN LOG`, half-way or finished")
     if items:
         blocks.append(Bullets(tuple(items[: 2 - bool(probe)])))
     worth = "" if lengths_open(job) else _worth(payload, tight)
-    said = worth or (probe[0]["what"] if probe and shows(tight, until=3) else "")
-    blocks += [Commands(((each["command"], said),)) for each in probe]
+    said = worth or (probe[0].what if probe and shows(tight, until=3) else "")
+    blocks += [Commands(((each.command, said),)) for each in probe]
     return Section("To sharpen it", tuple(blocks))
 
 
 def _worth(payload: RecommendationPayload, tight: int) -> str:
     """What a probe may find that nobody has measured; empty where there is nothing."""
-    every, best = payload.get("worth_a_probe") or [], payload["best"]
-    found = [each for each in every if each["knob"] != MACHINE]
+    best = payload.best
+    found = [each for each in payload.worth_a_probe if each.knob != MACHINE]
     if not found or not best:
         return ""
-    changes = (each.partition("=") for each in found[0]["change"].split(", "))
+    changes = (each.partition("=") for each in found[0].change.split(", "))
     named = ", ".join(f"{change_words(knob)} {value}" for knob, _, value in changes)
-    saving = format_seconds(found[0]["expected_saving_s"])
-    if found[0]["expected_saving_usd"] > 0:
-        saving = f"{format_usd(found[0]['expected_saving_usd'])}"
-        saving += f" (up to {format_usd(found[0]['p90'])})"
-    where = f"on {best['device']}: " if shows(tight, until=5) else ""
+    saving = format_seconds(found[0].expected_saving_s)
+    if found[0].expected_saving_usd > 0:
+        saving = f"{format_usd(found[0].expected_saving_usd)}"
+        saving += f" (up to {format_usd(found[0].p90)})"
+    where = f"on {best.device}: " if shows(tight, until=5) else ""
     return f"{where}{named} may save {saving}, never measured"
 
 
 def _checks(payload: RecommendationPayload) -> list[str]:
     """What would tell apart the readings of a time that was measured: the first that decides."""
-    journey = payload.get("journey")
-    gaps = [gap for gap in journey["measured"] if len(gap["open"]) > 1] if journey else []
+    journey = payload.journey
+    gaps = [gap for gap in journey.measured if len(gap.open) > 1] if journey else []
     found = []
     for gap in gaps[:1]:
-        deciding = [check for check in gap["checks"] if check["decides"]] or gap["checks"]
-        measured = format_seconds(gap["measured_s"])
-        found += [f"what the {measured} measured mean: {deciding[0]['text']}"] if deciding else []
+        deciding = [check for check in gap.checks if check.decides] or gap.checks
+        measured = format_seconds(gap.measured_s)
+        found += [f"what the {measured} measured mean: {deciding[0].text}"] if deciding else []
     return [shortened(text) for text in found]
 
 
 def _how_to_state_lengths(payload: RecommendationPayload) -> str:
-    if payload["job"].get("lengths_basis") == "published":
+    if payload.job.lengths_basis == "published":
         return "row lengths: `--data FILE` counts your rows"
-    if payload["job"]["lengths_known"]:  # estimated
+    if payload.job.lengths_known:  # estimated
         return "row lengths: name the model's tokenizer, `--set data.tokenizer=FOLDER`"
-    asked = payload.get("asked")
-    if asked and "--model" in asked["words"]:
+    asked = payload.asked
+    if asked and "--model" in asked.words:
         return "row lengths: add `--data FILE`, and they are counted"
     return (
         "row lengths: in the job file, under data: `lengths: {p50: 220, p95: 700, max: 1024}`; "
@@ -294,13 +297,13 @@ def _to_run(payload: RecommendationPayload) -> Section:
     steps = [*to_train(payload), *to_verify(payload)]
     if not steps:
         return Section("", ())
-    commands = Commands(tuple((step["command"], "") for step in steps))
-    own = [name for name in payload.get("files", []) if name.startswith(OWN)]
-    smoke = any(step["command"].startswith("MAX_STEPS") for step in steps)
+    commands = Commands(tuple((step.command, "") for step in steps))
+    own = [name for name in payload.files if name.startswith(OWN)]
+    smoke = any(step.command.startswith("MAX_STEPS") for step in steps)
     order = ": a smoke run, the run, then hold it against this answer" if smoke else ""
     if not own:
         return Section(f"To run{order}", (commands,))
-    text = f"Your file with these settings: {payload['run_dir'] or ''}/{own[0]}"
+    text = f"Your file with these settings: {payload.run_dir or ''}/{own[0]}"
     return Section(f"To run{order}", (Paragraph(text), commands))
 
 

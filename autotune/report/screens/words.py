@@ -23,7 +23,8 @@ from autotune.report.screens.fitting import shortened
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autotune.report.schema import AssumedPayload, JobPayload, Row
+    from autotune.domain.job import Assumption
+    from autotune.report.schema import JobPayload, Row
 
 BASIS = {
     "modelled": "a model of the hardware; nothing was measured for it",
@@ -105,7 +106,7 @@ def _switch(value: object) -> str:
 def machine_phrase(row: Row) -> str:
     """The machine with its price: "1x h100-sxm at $2.50/h"; in full for a price nobody stated."""
     price = price_phrase(row)
-    if row["usd_per_hour"] == 0:
+    if row.usd_per_hour == 0:
         return f"{offer_name(row)} (free)"
     seen = price_history(row, TOLD_DAYS)
     return f"{offer_name(row)} at {price.partition(' (')[0]}{seen}"
@@ -119,38 +120,38 @@ def basis_phrase(row: Row, job: JobPayload) -> str:
 
 def lengths_phrase(job: JobPayload) -> str:
     """What unknown or estimated row lengths do to the figures; empty where they were counted."""
-    if not job["steps"]:
+    if not job.steps:
         return ""
-    interval = job.get("tokens_interval")
-    if interval and job.get("lengths_basis") == "estimated":
+    interval = job.tokens_interval
+    if interval and job.lengths_basis == "estimated":
         low, high = (format_count(float(f"{interval[key]:.3g}")) for key in ("p10", "p90"))
         return (
             "Row lengths are estimated from bytes, as no tokenizer was at hand: the ranges hold "
             f"for {low} to {high} tokens."
         )
-    if interval and job.get("lengths_basis") == "published":
+    if interval and job.lengths_basis == "published":
         low, high = (format_count(float(f"{interval[key]:.3g}")) for key in ("p10", "p90"))
         return (
             "Row lengths are as published for this data set, not counted: the ranges hold for "
             f"{low} to {high} tokens."
         )
-    if job["lengths_known"]:
+    if job.lengths_known:
         return ""
     return (
         f"Row lengths are unknown: figures but the first count each row as "
-        f"{format_count(job['max_length'])} tokens, upper bounds."
+        f"{format_count(job.max_length)} tokens, upper bounds."
     )
 
 
-def assumed_phrase(assumed: Sequence[AssumedPayload], most: int = MOST_ASSUMED) -> str:
+def assumed_phrase(assumed: Sequence[Assumption], most: int = MOST_ASSUMED) -> str:
     """The assumptions that matter most, in one line; empty where all was stated."""
     ranked = sorted(
-        (item for item in assumed if _weight(item["key"]) < len(WEIGHTY)),
-        key=lambda item: _weight(item["key"]),
+        (item for item in assumed if _weight(item.key) < len(WEIGHTY)),
+        key=lambda item: _weight(item.key),
     )
     if not ranked or not most:
         return ""
-    named = [f"{_key(item['key'])} {shortened(item['value'], 40)}" for item in ranked[:most]]
+    named = [f"{_key(item.key)} {shortened(item.value, 40)}" for item in ranked[:most]]
     rest = len(assumed) - len(named)
     more = f", and {rest} more" if rest else ""
     return f"Assumed, not stated: {'; '.join(named)}{more}."

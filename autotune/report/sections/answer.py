@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.domain.job import Assumption
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 from autotune.report.layout.bars import memory_bars, time_bars
 from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table
@@ -44,12 +45,11 @@ from autotune.report.sections.what_ifs import choices_section, closed_section
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autotune.domain.answer.limits import LimitOdds
     from autotune.report.layout.blocks import Block
     from autotune.report.schema import (
-        AssumedPayload,
         EstimatePayload,
         JobPayload,
-        LimitOddsPayload,
         NearestPayload,
         RecommendationPayload,
         RejectedPayload,
@@ -67,26 +67,26 @@ _FOLDED = {
 
 def recommendation_sections(payload: RecommendationPayload) -> list[Section]:
     """The whole report, the answer first."""
-    best = payload["best"]
+    best = payload.best
     sections = [
         *([_answer(payload)] if best else _nothing_fits(payload)),
-        _job_section(payload["job"], best or payload["today"]),
-        assumed_section(payload["assumed"]),
+        _job_section(payload.job, best or payload.today),
+        assumed_section(payload.assumed),
     ]
     if best:
-        sections.append(settings_section(best, payload["reasons"]))
+        sections.append(settings_section(best, payload.reasons))
         sections += bill_sections(best)
         sections += [today_section(payload), *journey_sections(payload)]
-        sections.append(contradictions_section(payload.get("contradictions", [])))
+        sections.append(contradictions_section(payload.contradictions))
         sections += [alternatives_section(payload), front_section(payload)]
     sections += [
         probes_section(payload),
-        _rejected_section(payload["rejected"], best),
+        _rejected_section(payload.rejected, best),
         _changes_section(payload),
         closed_section(payload),
         worth_a_probe_section(payload),
         choices_section(payload),
-        warnings_section(payload["warnings"]),
+        warnings_section(payload.warnings),
         run_section(payload),
         _search_section(payload),
     ]
@@ -95,23 +95,23 @@ def recommendation_sections(payload: RecommendationPayload) -> list[Section]:
 
 def estimate_sections(payload: EstimatePayload) -> list[Section]:
     """The report of one priced configuration."""
-    row = payload["row"]
-    lead, fits = row_blocks(row, f"{payload['job']['name']}: ")
-    if lengths_open(payload["job"]):
-        text = range_phrase(row, payload.get("short_rows"), payload["job"])
-        where = f"{offer_name(row)} with {config_phrase(row['config'])}"
-        lead = Paragraph(f"{payload['job']['name']}: {text}, on {where}.", "strong")
-    late = limit_blocks(payload["limits"], payload["job"])
+    row = payload.row
+    lead, fits = row_blocks(row, f"{payload.job.name}: ")
+    if lengths_open(payload.job):
+        text = range_phrase(row, payload.short_rows, payload.job)
+        where = f"{offer_name(row)} with {config_phrase(row.config)}"
+        lead = Paragraph(f"{payload.job.name}: {text}, on {where}.", "strong")
+    late = limit_blocks(payload.limits, payload.job)
     sections = [
         Section("", (lead, *open_blocks(payload), *late, fits)),
         *_missing(payload),
-        claim_section(payload.get("claim")),
-        contradictions_section(payload.get("contradictions", [])),
-        _job_section(payload["job"], row),
-        assumed_section(payload["assumed"]),
+        claim_section(payload.claim),
+        contradictions_section(payload.contradictions),
+        _job_section(payload.job, row),
+        assumed_section(payload.assumed),
         settings_section(row, {}),
         *bill_sections(row),
-        warnings_section(payload["warnings"]),
+        warnings_section(payload.warnings),
     ]
     return [section for section in sections if section.blocks]
 
@@ -119,31 +119,29 @@ def estimate_sections(payload: EstimatePayload) -> list[Section]:
 def row_blocks(row: Row, name: str = "") -> tuple[Paragraph, Paragraph]:
     """What one configuration takes, and whether it fits. name: what to begin with."""
     lead = (
-        f"{name}{seconds_span(row['duration_s'])} and {usd_span(row['cost_usd'])} on "
-        f"{offer_name(row)} with {config_phrase(row['config'])}."
+        f"{name}{seconds_span(row.duration_s)} and {usd_span(row.cost_usd)} on "
+        f"{offer_name(row)} with {config_phrase(row.config)}."
     )
     fits = f"{_sentence(fit_phrase(row))}: {memory_phrase(row)} at the longest batch. {_basis(row)}"
     return (
         Paragraph(lead, "strong"),
-        Paragraph(fits, "plain" if row["verdict"] == "fits" else "bad"),
+        Paragraph(fits, "plain" if row.verdict == "fits" else "bad"),
     )
 
 
 def _missing(payload: EstimatePayload) -> list[Section]:
-    missing = payload.get("shortfall")
+    missing = payload.shortfall
     if missing is None:
         return []
-    return shortfall_sections(
-        missing, payload.get("relaxations", []), payload.get("asked"), nearest=False
-    )
+    return shortfall_sections(missing, (payload.relaxations or ()), payload.asked, nearest=False)
 
 
 def bill_sections(row: Row) -> list[Section]:
     """Where the time and the memory go, and what bounds the run."""
-    count = row["checkpoints"]
+    count = row.checkpoints
     saves = f"; {format_count(count)} checkpoint{'' if count == 1 else 's'} of "
-    saves += format_bytes(row["checkpoint_bytes"])
-    time_blocks: list[Block] = [time_bars(row["time_s"])]
+    saves += format_bytes(row.checkpoint_bytes)
+    time_blocks: list[Block] = [time_bars(row.time_s)]
     speed = speed_phrase(row) + (saves if count else "")
     time_blocks.append(Paragraph(_sentence(speed) + "."))
     time_blocks.append(Paragraph(f"Bound by {bound_words(row)}."))
@@ -154,28 +152,28 @@ def bill_sections(row: Row) -> list[Section]:
 
 
 def _memory_blocks(row: Row) -> tuple[Block, ...]:
-    bars = memory_bars(row["memory_bytes"])
-    return (bars, _usable_note(row), *traced_blocks(row.get("traced")))
+    bars = memory_bars(row.memory_bytes)
+    return (bars, _usable_note(row), *traced_blocks(row.traced))
 
 
-def assumed_section(assumed: Sequence[AssumedPayload]) -> Section:
+def assumed_section(assumed: Sequence[Assumption]) -> Section:
     """What nobody stated."""
     if not assumed:
         return Section("Assumed", ())
-    items = tuple(f"{item['key']}: {item['value']} ({item['why']})" for item in _folded(assumed))
+    items = tuple(f"{item.key}: {item.value} ({item.why})" for item in _folded(assumed))
     return Section("Assumed (state them in the job to replace them)", (Bullets(items),))
 
 
-def _folded(assumed: Sequence[AssumedPayload]) -> list[AssumedPayload]:
+def _folded(assumed: Sequence[Assumption]) -> list[Assumption]:
     """Hosts and prices of many machines in one line each."""
-    of_machines = [item for item in assumed if item["key"].startswith("hardware[")]
+    of_machines = [item for item in assumed if item.key.startswith("hardware[")]
     if len(of_machines) <= MACHINES:
         return list(assumed)
-    lines: list[AssumedPayload] = [item for item in assumed if item not in of_machines]
+    lines: list[Assumption] = [item for item in assumed if item not in of_machines]
     for key, why in _FOLDED.items():
-        count = sum(item["key"].endswith(f".{key}") for item in of_machines)
+        count = sum(item.key.endswith(f".{key}") for item in of_machines)
         if count:
-            lines.append({"key": f"{key}s", "value": f"of {count} machines", "why": why})
+            lines.append(Assumption(key=f"{key}s", value=f"of {count} machines", why=why))
     return lines
 
 
@@ -185,17 +183,17 @@ def warnings_section(warnings: Sequence[str]) -> Section:
 
 
 def _answer(payload: RecommendationPayload) -> Section:
-    row = payload["best"]
+    row = payload.best
     assert row is not None  # noqa: S101 - the caller has checked
     lead = Paragraph(
-        f"{payload['job']['name']}: run it on {offer_name(row)} with "
-        f"{config_phrase(row['config'])}. {takes_phrase(payload, row)}.",
+        f"{payload.job.name}: run it on {offer_name(row)} with "
+        f"{config_phrase(row.config)}. {takes_phrase(payload, row)}.",
         "strong",
     )
     blocks: list[Block] = [lead, *open_blocks(payload)]
-    blocks += limit_blocks(payload["limits"], payload["job"])
-    today = payload["today"]
-    if today and not lengths_open(payload["job"]):
+    blocks += limit_blocks(payload.limits, payload.job)
+    today = payload.today
+    if today and not lengths_open(payload.job):
         blocks.append(Paragraph(_saving(today, row), "good"))
     fits = f"{_sentence(fit_phrase(row))}: {memory_phrase(row)}."
     blocks.append(Paragraph(f"{fits} {_basis(row)}"))
@@ -207,36 +205,36 @@ def _answer(payload: RecommendationPayload) -> Section:
 
 def takes_phrase(payload: RecommendationPayload, row: Row) -> str:
     """How long the pick takes and what it costs: a range where row lengths are unknown."""
-    if lengths_open(payload["job"]):
-        text = range_phrase(row, payload.get("short_rows"), payload["job"])
+    if lengths_open(payload.job):
+        text = range_phrase(row, payload.short_rows, payload.job)
         return f"It takes {text}"
-    costs = f" and costs {usd_span(row['cost_usd'])}" if row["usd_per_hour"] else ""
-    return f"It takes {seconds_span(row['duration_s'])}{costs}"
+    costs = f" and costs {usd_span(row.cost_usd)}" if row.usd_per_hour else ""
+    return f"It takes {seconds_span(row.duration_s)}{costs}"
 
 
-def limit_blocks(found: Sequence[LimitOddsPayload], job: JobPayload) -> list[Block]:
+def limit_blocks(found: Sequence[LimitOdds], job: JobPayload) -> list[Block]:
     """The stated limits: those that are missed, then those that are kept, with their odds."""
-    kept, missed = limit_phrases(found, job["limits"]["confidence"])
+    kept, missed = limit_phrases(found, job.limits.confidence)
     blocks: list[Block] = [Paragraph(f"{_sentence(missed)}.", "bad")] if missed else []
     return [*blocks, Paragraph(f"{_sentence(kept)}.")] if kept else blocks
 
 
 def _nothing_fits(payload: RecommendationPayload) -> list[Section]:
-    rejected = payload["rejected"]
-    lead = nothing_fits(payload["job"], payload["search"]["priced"], rejected["count"])
-    missing = rejected.get("shortfall")
+    rejected = payload.rejected
+    lead = nothing_fits(payload.job, payload.search.priced, rejected.count)
+    missing = rejected.shortfall
     return [
         Section("", (lead,)),
-        *shortfall_sections(missing, rejected["relaxations"], payload.get("asked"), nearest=True),
+        *shortfall_sections(missing, rejected.relaxations, payload.asked, nearest=True),
     ]
 
 
 def _saving(today: Row, pick: Row) -> str:
-    if today["verdict"] == "certain_oom":
+    if today.verdict == "certain_oom":
         return "By this model today's config runs out of memory."
-    time_s = today["duration_s"]["p50"] - pick["duration_s"]["p50"]
-    usd = today["cost_usd"]["p50"] - pick["cost_usd"]["p50"]
-    if today["config"] == pick["config"] and offer_name(today) == offer_name(pick):
+    time_s = today.duration_s.p50 - pick.duration_s.p50
+    usd = today.cost_usd.p50 - pick.cost_usd.p50
+    if today.config == pick.config and offer_name(today) == offer_name(pick):
         return "This is what you run today: nothing in the space is better."
     time_words = f"{format_seconds(abs(time_s))} {'sooner' if time_s >= 0 else 'later'}"
     usd_words = f"{format_usd(abs(usd))} {'cheaper' if usd >= 0 else 'dearer'}"
@@ -253,32 +251,32 @@ def _basis(row: Row) -> str:
 
 
 def _job_section(job: JobPayload, row: Row | None) -> Section:
-    lines = [f"{job['model']}, {job['method']}", step_arithmetic(job), token_arithmetic(job)]
+    lines = [f"{job.model}, {job.method}", step_arithmetic(job), token_arithmetic(job)]
     if row:
-        count = job["offers"]
+        count = job.offers
         among = f", one of {count} offers" if count > 1 else ""
         lines.append(f"{offer_name(row)}, {price_phrase(row)}{among}")
-    limits = job["limits"]
+    limits = job.limits
     stated = []
-    if limits["deadline_s"] is not None:
-        stated.append(f"deadline {format_seconds(limits['deadline_s'])}")
-    if limits["budget_usd"] is not None:
-        stated.append(f"budget {format_usd(limits['budget_usd'])}")
-    if limits["max_session_s"] is not None:
-        stated.append(f"sessions of at most {format_seconds(limits['max_session_s'])}")
+    if limits.deadline_s is not None:
+        stated.append(f"deadline {format_seconds(limits.deadline_s)}")
+    if limits.budget_usd is not None:
+        stated.append(f"budget {format_usd(limits.budget_usd)}")
+    if limits.max_session_s is not None:
+        stated.append(f"sessions of at most {format_seconds(limits.max_session_s)}")
     if stated:
-        asked = chances(limits["confidence"])
+        asked = chances(limits.confidence)
         lines.append(f"limit: {', '.join(stated)}; {asked} are asked for")
     return Section("The job", (Bullets(tuple(lines)),))
 
 
 def _usable_note(row: Row) -> Paragraph:
-    usable = format_bytes(row["memory_bytes"]["usable"])
-    where = "each device" if row["device_count"] > 1 else row["device"]
-    source = row.get("usable_source")
+    usable = format_bytes(row.memory_bytes["usable"])
+    where = "each device" if row.device_count > 1 else row.device
+    source = row.usable_source
     after = f"{source}; and the headroom" if source else "after what the driver keeps and"
     after += "" if source else " the headroom"
-    risk = row.get("risk") if row["verdict"] == "fits" and row["device"] != "cpu" else ""
+    risk = row.risk if row.verdict == "fits" and row.device != "cpu" else ""
     narrow = f" run.sh lets the allocator's segments grow: {risk}." if risk else ""
     return Paragraph(
         f"The peak, at the longest batch. Usable on {where}: {usable}, {after}.{narrow}", "quiet"
@@ -287,11 +285,11 @@ def _usable_note(row: Row) -> Paragraph:
 
 def _rejected_section(rejected: RejectedPayload, best: Row | None) -> Section:
     blocks: list[Block] = []
-    if rejected["by_reason"]:
-        counts = sorted(rejected["by_reason"].items(), key=lambda item: (-item[1], item[0]))
+    if rejected.by_reason:
+        counts = sorted(rejected.by_reason.items(), key=lambda item: (-item[1], item[0]))
         rows = tuple((format_count(count), why) for why, count in counts)
         blocks.append(Table(("candidates", "why not"), rows, frozenset({0})))
-    nearest = rejected["nearest"][:NEAREST]
+    nearest = rejected.nearest[:NEAREST]
     if nearest:
         blocks.append(Paragraph("Nearest misses:"))
         blocks.append(_nearest_table(nearest, best))
@@ -302,10 +300,10 @@ def _rejected_section(rejected: RejectedPayload, best: Row | None) -> Section:
 def _nearest_table(nearest: Sequence[NearestPayload], best: Row | None) -> Table:
     rows = tuple(
         (
-            f"{miss['device_count']}x {miss['device']}",
+            f"{miss.device_count}x {miss.device}",
             _unlike(miss, best),
-            format_bytes(miss["required_bytes"]),
-            format_bytes(miss["available_bytes"]),
+            format_bytes(miss.required_bytes),
+            format_bytes(miss.available_bytes),
             _over(miss),
         )
         for miss in nearest
@@ -316,14 +314,14 @@ def _nearest_table(nearest: Sequence[NearestPayload], best: Row | None) -> Table
 
 def _unlike(miss: NearestPayload, best: Row | None) -> str:
     """What the miss does otherwise than a pick on the same machine, else its whole config."""
-    if best and (miss["device"], miss["device_count"]) == (best["device"], best["device_count"]):
-        return differences(miss["config"], best["config"])
-    return config_phrase(miss["config"])
+    if best and (miss.device, miss.device_count) == (best.device, best.device_count):
+        return differences(miss.config, best.config)
+    return config_phrase(miss.config)
 
 
 def _over(miss: NearestPayload) -> str:
-    over = miss["required_bytes"] - miss["available_bytes"]
-    short = miss.get("short_of", miss["reason"])
+    over = miss.required_bytes - miss.available_bytes
+    short = miss.short_of or miss.reason
     if over > 0:
         return format_bytes(over) + ("" if short == "memory" else f" of {short}")
     return "too close" if short == "memory" else short
@@ -331,11 +329,11 @@ def _over(miss: NearestPayload) -> str:
 
 def _changes_section(payload: RecommendationPayload) -> Section:
     items = price_changes(payload)
-    job = payload["job"]
-    narrowest = payload.get("narrowest", "")
+    job = payload.job
+    narrowest = payload.narrowest
     if narrowest:
         items.insert(0, narrowest)
-    if not job["lengths_known"] and "lengths" not in narrowest:
+    if not job.lengths_known and "lengths" not in narrowest:
         items.append(
             "real row lengths (`--data FILE` counts them, or state data.lengths): shorter rows "
             "make the run shorter and smaller"
@@ -344,12 +342,12 @@ def _changes_section(payload: RecommendationPayload) -> Section:
 
 
 def _search_section(payload: RecommendationPayload) -> Section:
-    search = payload["search"]
+    search = payload.search
     text = (
-        f"Priced {format_count(search['priced'])} of {format_count(search['space_size'])} "
-        f"candidates in {format_seconds(search['wall_seconds'])} (score {search['score']}, "
-        f"fidelity {search['fidelity']}, sampler {search['sampler']}); "
-        f"stopped: {search['stopped_because']}."
+        f"Priced {format_count(search.priced)} of {format_count(search.space_size)} "
+        f"candidates in {format_seconds(search.wall_seconds)} (score {search.score}, "
+        f"fidelity {search.fidelity}, sampler {search.sampler}); "
+        f"stopped: {search.stopped_because}."
     )
     return Section("How it was found", (Paragraph(text, "quiet"),))
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from shlex import join, quote, split
 from typing import TYPE_CHECKING
 
+from autotune.domain.answer.recommendation import NextStep
 from autotune.domain.paths import near
 from autotune.report.layout.blocks import Commands, Paragraph, Section
 
 if TYPE_CHECKING:
-    from autotune.report.schema import AskedPayload, NextPayload, RecommendationPayload
+    from autotune.domain.answer.recommendation import Asked
+    from autotune.report.schema import RecommendationPayload
 
 RUN_TITLE = "How to run it"
 SCRIPT, TRAINS = "run.sh", "train.py"  # TRAINS beside it: a script that MAX_STEPS can stop
@@ -23,14 +26,14 @@ OWN = "own/"  # the user's own file, in a run folder
 
 def run_section(payload: RecommendationPayload) -> Section:
     """The files that were written, and the commands; nothing where nothing was picked or kept."""
-    run_dir, files = payload["run_dir"], payload.get("files", [])
-    if not run_dir or not payload["best"]:
+    run_dir, files = payload.run_dir, payload.files
+    if not run_dir or not payload.best:
         return Section(RUN_TITLE, ())
     held = f"{', '.join(files)} and every trial" if files else "every trial"
-    others = payload.get("other_formats", [])
+    others = payload.other_formats or ()
     what = f"{run_dir} holds {held}."
     what += f" It can be exported for: {', '.join(others)}." if others else ""
-    commands = tuple((each["command"], each["what"]) for each in next_steps(payload))
+    commands = tuple((each.command, each.what) for each in next_steps(payload))
     lines = tuple((line, "") for line in in_own_script(payload))
     own = Paragraph("In a training script of your own, these lines record it for `verify`:")
     return Section(RUN_TITLE, (Paragraph(what), Commands(commands), own, Commands(lines)))
@@ -38,22 +41,19 @@ def run_section(payload: RecommendationPayload) -> Section:
 
 def as_typed_here(payload: RecommendationPayload) -> RecommendationPayload:
     """The answer for a reader in this folder: the run folder as short as it can be typed here."""
-    run_dir = payload["run_dir"]
+    run_dir = payload.run_dir
     if not run_dir:
         return payload
-    short = payload.copy()
-    short["run_dir"] = near(run_dir)
-    if "writes_to" in short:
-        short["writes_to"] = near(short["writes_to"])
-    short["next"] = next_steps(short)
-    return short
+    writes_to = None if payload.writes_to is None else near(payload.writes_to)
+    short = replace(payload, run_dir=near(run_dir), writes_to=writes_to)
+    return replace(short, next=next_steps(short))
 
 
 def in_own_script(payload: RecommendationPayload) -> list[str]:
     """Python, between making a Trainer and its `train()`: it records the run beside the answer."""
-    if not payload["run_dir"] or not payload["best"] or not _has_steps(payload):
+    if not payload.run_dir or not payload.best or not _has_steps(payload):
         return []
-    folder = json.dumps(str(Path(payload["run_dir"]).absolute()), ensure_ascii=False)
+    folder = json.dumps(str(Path(payload.run_dir).absolute()), ensure_ascii=False)
     return [
         "from autotune import TrainerCallback",
         f"trainer.add_callback(TrainerCallback({folder}))",
@@ -65,34 +65,34 @@ def run_commands(payload: RecommendationPayload) -> list[str]:
     return [f"bash {quote(_below(payload, name))}" for name in _scripts(payload)]
 
 
-def next_steps(payload: RecommendationPayload) -> list[NextPayload]:
+def next_steps(payload: RecommendationPayload) -> tuple[NextStep, ...]:
     """Commands for a shell, in the order in which they are of use; the run folder as it stands."""
     found = [*to_train(payload), *to_verify(payload), *to_probe(payload)]
-    run_dir = payload["run_dir"]
+    run_dir = payload.run_dir
     if run_dir:
         folder = quote(run_dir)
         found.append(_step(f"autotune recompute {folder} --gpu all", "the same on other machines"))
         found += [
             _step(f"autotune export {folder} --to {name}", f"what to run, for {name}")
-            for name in payload.get("other_formats", [])
+            for name in payload.other_formats or ()
         ]
         found += [
             _step(f"autotune report {folder} --verbose", "this answer with all that it rests on"),
             _step(f"autotune report {folder} --format html > report.html", "the same as a page"),
         ]
-    return found
+    return tuple(found)
 
 
-def to_train(payload: RecommendationPayload) -> list[NextPayload]:
+def to_train(payload: RecommendationPayload) -> list[NextStep]:
     """The smoke run and the run, with what the scripts must be told first."""
-    found: list[NextPayload] = []
-    names = _scripts(payload) if payload["best"] else []
-    ours = [name for name in names if _beside(name, TRAINS) in payload.get("files", [])]
-    if ours and payload["job"].get("dataset", ROWS_FILE) is None:
+    found: list[NextStep] = []
+    names = _scripts(payload) if payload.best else []
+    ours = [name for name in names if _beside(name, TRAINS) in payload.files]
+    if ours and payload.job.dataset is None:
         found.append(_step(f"export DATA={ROWS_FILE}", "your rows, one JSON object a line"))
     for name in names:
         script = quote(_below(payload, name))
-        smoke = min(SMOKE_STEPS, int(payload["job"]["steps"]) // 2)
+        smoke = min(SMOKE_STEPS, int(payload.job.steps) // 2)
         if name in ours and smoke >= FEWEST_SMOKE_STEPS:
             what = f"a smoke run of {smoke} steps: does it start, and fit?"
             found.append(_step(f"MAX_STEPS={smoke} bash {script}", what))
@@ -100,47 +100,45 @@ def to_train(payload: RecommendationPayload) -> list[NextPayload]:
     return found
 
 
-def to_verify(payload: RecommendationPayload) -> list[NextPayload]:
+def to_verify(payload: RecommendationPayload) -> list[NextStep]:
     """Holding the run against the answer, by the log that it writes."""
     scripts = _scripts(payload)
-    if not payload["run_dir"] or not payload["best"] or not scripts:
+    if not payload.run_dir or not payload.best or not scripts:
         return []
-    words = ["autotune", "verify", payload["run_dir"]]
-    folder, writes_to = scripts[0].rpartition("/")[0], payload.get("writes_to")
+    words = ["autotune", "verify", payload.run_dir]
+    folder, writes_to = scripts[0].rpartition("/")[0], payload.writes_to
     if _is_own(payload):
         if writes_to is None:
             return []
         words.append(writes_to)
     elif folder:
-        words.append(str(Path(payload["run_dir"]) / folder))
+        words.append(str(Path(payload.run_dir) / folder))
     what = "hold the run against this answer, half-way or finished; later answers learn from it"
     return [_step(join(words), what)]
 
 
 def _is_own(payload: RecommendationPayload) -> bool:
     """Whether the first script starts the user's own file, which says itself where it writes."""
-    return any(name.startswith(OWN) for name in payload.get("files", []))
+    return any(name.startswith(OWN) for name in payload.files)
 
 
-def to_probe(payload: RecommendationPayload) -> list[NextPayload]:
+def to_probe(payload: RecommendationPayload) -> list[NextStep]:
     """The same question, answered by short measured runs where the pick's device is at hand."""
-    best, asked = payload["best"], payload.get("asked")
-    if not best or not asked or payload["search"]["score"] == "probe" or not _has_steps(payload):
+    best, asked = payload.best, payload.asked
+    if not best or not asked or payload.search.score == "probe" or not _has_steps(payload):
         return []
     command = again(asked, "tune", "--score probe")
-    where = "here" if best["device"] == "cpu" else f"on a machine with {best['device']}"
+    where = "here" if best.device == "cpu" else f"on a machine with {best.device}"
     return [_step(command, f"{where}: measure a few steps of the best configurations")]
 
 
-def one_step(asked: AskedPayload, command: str, options: str, what: str) -> list[NextPayload]:
+def one_step(asked: Asked, command: str, options: str, what: str) -> tuple[NextStep, ...]:
     """What was asked, put to another command or with options added."""
-    words = [*asked["words"][:1], command, *asked["words"][2:]]
-    return [_step(again({**asked, "words": words}, command, options), what)]
+    words = (*asked.words[:1], command, *asked.words[2:])
+    return (_step(again(replace(asked, words=words), command, options), what),)
 
 
-def after_verifying(
-    run_dir: str | None, asked: AskedPayload | None, *, taught: bool
-) -> list[NextPayload]:
+def after_verifying(run_dir: str | None, asked: Asked | None, *, taught: bool) -> list[NextStep]:
     """What a verified run is good for: the answer asked anew, and what the rest should run."""
     found = []
     if asked is not None and taught:
@@ -151,14 +149,14 @@ def after_verifying(
     return found
 
 
-def again(asked: AskedPayload | None, command: str, options: str) -> str:
+def again(asked: Asked | None, command: str, options: str) -> str:
     """The same question with options added; what they state anew is taken out of it."""
     if asked is None:
         return f"autotune {command} JOB {options}"
     added = split(options)
     stated = {_key(flag, value) for flag, value in pairwise(added) if flag.startswith("--")}
     words: list[str] = []
-    left = iter(zip(asked["words"], [*asked["words"][1:], ""], strict=True))
+    left = iter(zip(asked.words, [*asked.words[1:], ""], strict=True))
     for word, following in left:
         if word.startswith("--") and _key(word, following) in stated:
             next(left, None)
@@ -172,22 +170,22 @@ def _key(flag: str, value: str) -> tuple[str, str]:
     return flag, value.partition("=")[0] if flag in {"--set", "--allow"} else ""
 
 
-def _from_its_folder(asked: AskedPayload, command: str) -> str:
-    if Path(asked["folder"]) == Path.cwd():
+def _from_its_folder(asked: Asked, command: str) -> str:
+    if Path(asked.folder) == Path.cwd():
         return command
-    return f"(cd {quote(asked['folder'])} && {command})"
+    return f"(cd {quote(asked.folder)} && {command})"
 
 
 def _has_steps(payload: RecommendationPayload) -> bool:
-    return payload["job"]["steps"] > 0
+    return payload.job.steps > 0
 
 
-def _step(command: str, what: str) -> NextPayload:
-    return {"command": command, "what": what}
+def _step(command: str, what: str) -> NextStep:
+    return NextStep(command=command, what=what)
 
 
 def _scripts(payload: RecommendationPayload) -> list[str]:
-    return [name for name in payload.get("files", []) if name.rpartition("/")[2] == SCRIPT]
+    return [name for name in payload.files if name.rpartition("/")[2] == SCRIPT]
 
 
 def _beside(name: str, other: str) -> str:
@@ -195,4 +193,4 @@ def _beside(name: str, other: str) -> str:
 
 
 def _below(payload: RecommendationPayload, name: str) -> str:
-    return f"{payload['run_dir'] or ''}/{name}"
+    return f"{payload.run_dir or ''}/{name}"

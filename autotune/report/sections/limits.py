@@ -7,20 +7,13 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.answer.limits import BUDGET, DEADLINE, SESSION, odds
 from autotune.domain.job import Limits
-from autotune.domain.outcome import Spread
 from autotune.domain.units import format_seconds, format_usd
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from autotune.domain.answer.limits import LimitOdds, Miss
-    from autotune.report.schema import (
-        LimitOddsPayload,
-        LimitsPayload,
-        MissPayload,
-        Row,
-        SpreadPayload,
-    )
+    from autotune.domain.answer.limits import LimitOdds
+    from autotune.report.schema import LimitsPayload, Row
 
 CERTAIN, HARDLY = 0.995, 0.01  # hundredths end here
 LATE = {DEADLINE: "past the deadline", SESSION: "longer than a session", BUDGET: "over the budget"}
@@ -33,74 +26,55 @@ MAY_BE_LATE = {
 def stated_limits(limits: LimitsPayload) -> dict[str, float]:
     """The limits that somebody stated, by their names in JSON."""
     pairs = (
-        ("deadline_s", limits["deadline_s"]), ("budget_usd", limits["budget_usd"]),
-        ("max_session_s", limits["max_session_s"]),
+        ("deadline_s", limits.deadline_s), ("budget_usd", limits.budget_usd),
+        ("max_session_s", limits.max_session_s),
     )  # fmt: skip
     return {name: value for name, value in pairs if value is not None}
 
 
-def limits_payload(found: Sequence[LimitOdds]) -> list[LimitOddsPayload]:
-    """Each stated limit with the probability that it is kept."""
-    return [
-        {
-            "limit": each.limit, "value": float(each.value),
-            "probability": float(each.probability), "kept": bool(each.kept),
-            "held": float(each.held),
-        }
-        for each in found
-    ]  # fmt: skip
-
-
-def misses_payload(found: Sequence[Miss]) -> list[MissPayload]:
-    """The limits that are not kept."""
-    return [{"limit": miss.limit, "by": float(miss.by)} for miss in found]
-
-
-def odds_of_row(limits: LimitsPayload, row: Row) -> list[LimitOddsPayload]:
+def odds_of_row(limits: LimitsPayload, row: Row) -> tuple[LimitOdds, ...]:
     """How likely a row keeps each stated limit."""
     stated = Limits(
-        vram_headroom=0.0, max_lost_work_s=0.0, deadline_s=limits["deadline_s"],
-        budget_usd=limits["budget_usd"], max_session_s=limits["max_session_s"],
-        confidence=limits["confidence"],
+        vram_headroom=0.0, max_lost_work_s=0.0, deadline_s=limits.deadline_s,
+        budget_usd=limits.budget_usd, max_session_s=limits.max_session_s,
+        confidence=limits.confidence,
     )  # fmt: skip
-    return limits_payload(odds(stated, _spread(row["duration_s"]), _spread(row["cost_usd"])))
+    return odds(stated, row.duration_s, row.cost_usd)
 
 
 def keeps(limits: LimitsPayload, row: Row) -> bool:
     """Whether a row keeps every stated limit with the asked probability."""
-    return all(each["kept"] for each in odds_of_row(limits, row))
+    return all(each.kept for each in odds_of_row(limits, row))
 
 
 def missed_words(limits: LimitsPayload, row: Row) -> dict[str, str]:
     """Of each limit that a row does not keep: whether its middle is past it, or it only may be."""
     middle = {
-        DEADLINE: row["duration_s"]["p50"], SESSION: row["duration_s"]["p50"],
-        BUDGET: row["cost_usd"]["p50"],
+        DEADLINE: row.duration_s.p50, SESSION: row.duration_s.p50,
+        BUDGET: row.cost_usd.p50,
     }  # fmt: skip
     return {
-        each["limit"]: (LATE if middle[each["limit"]] > each["value"] else MAY_BE_LATE)[
-            each["limit"]
-        ]
+        each.limit: (LATE if middle[each.limit] > each.value else MAY_BE_LATE)[each.limit]
         for each in odds_of_row(limits, row)
-        if not each["kept"]
+        if not each.kept
     }
 
 
-def limit_phrases(found: Sequence[LimitOddsPayload], confidence: float) -> tuple[str, str]:
+def limit_phrases(found: Sequence[LimitOdds], confidence: float) -> tuple[str, str]:
     """What is kept and what is missed, each in a clause or empty."""
-    kept = [_kept(each) for each in found if each["kept"]]
-    missed = [_missed(each) for each in found if not each["kept"]]
+    kept = [_kept(each) for each in found if each.kept]
+    missed = [_missed(each) for each in found if not each.kept]
     asked = f": {chances(confidence)} are asked for" if missed else ""
     return "; ".join(kept), "; ".join(missed) + asked
 
 
-def _kept(each: LimitOddsPayload) -> str:
-    return f"{_name(each['limit'])} {_shown(each, each['value'])}: kept with {_odds(each)}"
+def _kept(each: LimitOdds) -> str:
+    return f"{_name(each.limit)} {_shown(each, each.value)}: kept with {_odds(each)}"
 
 
-def _missed(each: LimitOddsPayload) -> str:
-    by = missed_by(each["limit"], each["held"] - each["value"])
-    return f"{by} ({_shown(each, each['value'])}: {_odds(each)})"
+def _missed(each: LimitOdds) -> str:
+    by = missed_by(each.limit, each.held - each.value)
+    return f"{by} ({_shown(each, each.value)}: {_odds(each)})"
 
 
 def missed_by(limit: str, by: float) -> str:
@@ -112,12 +86,12 @@ def _name(limit: str) -> str:
     return limit.replace("_", " ")
 
 
-def _odds(each: LimitOddsPayload) -> str:
-    return chances(each["probability"])
+def _odds(each: LimitOdds) -> str:
+    return chances(each.probability)
 
 
-def _shown(each: Mapping[str, object], value: float) -> str:
-    return format_usd(value) if each["limit"] == BUDGET else format_seconds(value)
+def _shown(each: LimitOdds, value: float) -> str:
+    return format_usd(value) if each.limit == BUDGET else format_seconds(value)
 
 
 def chances(probability: float) -> str:
@@ -130,7 +104,3 @@ def chances(probability: float) -> str:
     tenths, rest = divmod(hundredths, 10)
     count, among = (hundredths, 100) if rest else (tenths, 10)
     return f"{count} chance{'' if count == 1 else 's'} in {among}"
-
-
-def _spread(payload: SpreadPayload) -> Spread:
-    return Spread(payload["p10"], payload["p50"], payload["p90"])

@@ -11,16 +11,22 @@ from autotune.domain.units import format_bytes, format_count, format_seconds, fo
 from autotune.report.layout.bars import MEMORY_LABELS, memory_bars
 from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, Table
 from autotune.report.phrases import chance, config_phrase, marked_name
+from autotune.report.schema import (
+    LongestBatchPayload,
+    PartPayload,
+    RelaxationPayload,
+    ShortfallPayload,
+)
 from autotune.report.sections.how_to_run import again
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.domain.answer.recommendation import Relaxation
+    from autotune.domain.answer.recommendation import Asked, Relaxation
     from autotune.domain.answer.shortfall import Shortfall
     from autotune.domain.answer.traced import AtOp, MemoryTrace
     from autotune.report.layout.blocks import Block
-    from autotune.report.schema import AskedPayload, JobPayload, RelaxationPayload, ShortfallPayload
+    from autotune.report.schema import JobPayload
 
 LARGEST = 4
 
@@ -34,53 +40,53 @@ def shortfall_payload(found: Shortfall | None) -> ShortfallPayload | None:
         return None
     batch = found.longest_batch
     parts = found.memory_bytes
-    return {
-        "device": found.offer.device.name,
-        "device_count": found.offer.count,
-        "config": found.config.as_dict(),
-        "resource": found.resource,
-        "required_bytes": float(found.required_bytes),
-        "available_bytes": float(found.available_bytes),
-        "over_bytes": float(found.over_bytes),
-        "fits_probability": float(found.fits_probability),
-        "memory_bytes": {**parts.as_dict(), "total": parts.total},
-        "largest": [{"name": name, "bytes": float(size)} for name, size in found.largest(LARGEST)],
-        "phase": found.phase,
-        "instant": found.instant,
-        "longest_batch": {
-            "rows": batch.rows,
-            "tokens_per_row": batch.tokens_per_row,
-            "tokens": batch.tokens,
-            "origin": batch.origin,
-        },
-        "memory_source": found.offer.memory_source,
-    }
+    return ShortfallPayload(
+        device=found.offer.device.name,
+        device_count=found.offer.count,
+        config=found.config.as_dict(),
+        resource=found.resource,
+        required_bytes=found.required_bytes,
+        available_bytes=found.available_bytes,
+        over_bytes=found.over_bytes,
+        fits_probability=found.fits_probability,
+        memory_bytes={**parts.as_dict(), "total": parts.total},
+        largest=tuple(PartPayload(name=name, bytes=size) for name, size in found.largest(LARGEST)),
+        phase=found.phase,
+        instant=found.instant,
+        longest_batch=LongestBatchPayload(
+            rows=batch.rows,
+            tokens_per_row=batch.tokens_per_row,
+            tokens=batch.tokens,
+            origin=batch.origin,
+        ),
+        memory_source=found.offer.memory_source,
+    )
 
 
 def relaxation_payload(change: Relaxation) -> RelaxationPayload:
     """One change after which the job fits."""
-    return {
-        "change": change.change,
-        "required_bytes": float(change.required_bytes),
-        "available_bytes": float(change.available_bytes),
-        "quality": bool(change.quality),
-        "duration_s": float(change.duration_s),
-        "cost_usd": float(change.cost_usd),
-        "kind": change.kind,
-        "apply": change.apply,
-        "short_of": change.short_of,
-        "fits_probability": float(change.fits_probability),
-        "device": change.offer.device.name if change.offer else None,
-        "device_count": change.offer.count if change.offer else None,
-        "config": change.config.as_dict() if change.config else None,
-        "price_marks": list(change.offer.price_marks) if change.offer else [],
-    }
+    return RelaxationPayload(
+        change=change.change,
+        required_bytes=change.required_bytes,
+        available_bytes=change.available_bytes,
+        quality=bool(change.quality),
+        duration_s=change.duration_s,
+        cost_usd=change.cost_usd,
+        kind=change.kind,
+        apply=change.apply,
+        short_of=change.short_of,
+        fits_probability=change.fits_probability,
+        device=change.offer.device.name if change.offer else None,
+        device_count=change.offer.count if change.offer else None,
+        config=change.config.as_dict() if change.config else None,
+        price_marks=change.offer.price_marks if change.offer else (),
+    )
 
 
 def shortfall_sections(
     missing: ShortfallPayload | None,
     changes: Sequence[RelaxationPayload],
-    asked: AskedPayload | None,
+    asked: Asked | None,
     *,
     nearest: bool,
 ) -> list[Section]:
@@ -95,33 +101,33 @@ def shortfall_sections(
 
 def _why(missing: ShortfallPayload, *, nearest: bool) -> Section:
     blocks: list[Block] = [Paragraph(shortfall_lead(missing, nearest=nearest))]
-    if missing["resource"] in ON_HOST:
+    if missing.resource in ON_HOST:
         return Section("Why it does not fit", tuple(blocks))
     when = (_peak(missing), row_that_decides(missing))
     if nearest:
-        parts = {**missing["memory_bytes"], "usable": missing["available_bytes"]}
+        parts = {**missing.memory_bytes, "usable": missing.available_bytes}
         blocks += [memory_bars(parts), Bullets(when)]
     else:  # the report of one configuration shows all of its parts anyway
         blocks.append(Bullets((holders(missing), *when)))
-    if missing["memory_source"]:
-        blocks.append(Paragraph(f"Usable: {missing['memory_source']}, and the headroom."))
+    if missing.memory_source:
+        blocks.append(Paragraph(f"Usable: {missing.memory_source}, and the headroom."))
     return Section("Why it does not fit", tuple(blocks))
 
 
 def shortfall_lead(missing: ShortfallPayload, *, nearest: bool) -> str:
     """What is missing, in a sentence. nearest: it is the nearest of many that do not fit."""
-    count = missing["device_count"]
-    where = f"{count}x {missing['device']}"
-    needs, usable = format_bytes(missing["required_bytes"]), missing["available_bytes"]
-    over = missing["over_bytes"]
-    what = f"{config_phrase(missing['config'])} on {where}"
+    count = missing.device_count
+    where = f"{count}x {missing.device}"
+    needs, usable = format_bytes(missing.required_bytes), missing.available_bytes
+    over = missing.over_bytes
+    what = f"{config_phrase(missing.config)} on {where}"
     head = f"The nearest, {what}," if nearest else "It"
-    if missing["resource"] == "disk":
+    if missing.resource == "disk":
         return (
             f"{head} fits the memory, but its checkpoints need {needs} of disk, "
             f"{format_bytes(over)} more than the {format_bytes(usable)} there are."
         )
-    if missing["resource"] == "ram":
+    if missing.resource == "ram":
         return (
             f"{head} fits the device, but what is offloaded needs {needs} of the host's memory, "
             f"{format_bytes(over)} more than the {format_bytes(usable)} there are."
@@ -134,38 +140,38 @@ def shortfall_lead(missing: ShortfallPayload, *, nearest: bool) -> str:
         )
     return (
         f"{head} needs {needs}{each} of {format_bytes(usable)} usable: within it, but too close. "
-        f"The probability that it fits is {chance(missing['fits_probability'])}; 0.9 is asked for."
+        f"The probability that it fits is {chance(missing.fits_probability)}; 0.9 is asked for."
     )
 
 
 def holders(missing: ShortfallPayload) -> str:
     """The largest parts of the memory, each with its share."""
-    total = missing["memory_bytes"]["total"]
+    total = missing.memory_bytes["total"]
     named = [
-        f"{MEMORY_LABELS.get(part['name'], part['name'])} {format_bytes(part['bytes'])} "
-        f"({100 * part['bytes'] / total:.0f} %)"
-        for part in missing["largest"]
+        f"{MEMORY_LABELS.get(part.name, part.name)} {format_bytes(part.bytes)} "
+        f"({100 * part.bytes / total:.0f} %)"
+        for part in missing.largest
     ]
     return f"what holds it: {', '.join(named)}"
 
 
 def _peak(missing: ShortfallPayload) -> str:
-    return f"when: in {missing['instant']}"
+    return f"when: in {missing.instant}"
 
 
 def row_that_decides(missing: ShortfallPayload) -> str:
     """The batch at which memory peaks."""
-    batch = missing["longest_batch"]
-    rows, tokens = batch["rows"], format_count(batch["tokens_per_row"])
+    batch = missing.longest_batch
+    rows, tokens = batch.rows, format_count(batch.tokens_per_row)
     shape = f"1 row of {tokens} tokens"
     if rows > 1:
-        shape = f"{format_count(rows)} rows x {tokens} tokens = {format_count(batch['tokens'])}"
-    return f"the batch that decides is the longest: {shape} ({batch['origin']})"
+        shape = f"{format_count(rows)} rows x {tokens} tokens = {format_count(batch.tokens)}"
+    return f"the batch that decides is the longest: {shape} ({batch.origin})"
 
 
 def _changes(
     changes: Sequence[RelaxationPayload],
-    asked: AskedPayload | None,
+    asked: Asked | None,
     command: str,
     *,
     missing: bool,
@@ -174,8 +180,8 @@ def _changes(
     if not changes:
         nothing = "No single change and no pair of changes that were tried makes it fit."
         return Section("What would make it fit", (Paragraph(nothing),) if missing else ())
-    free = [change for change in changes if not change["quality"]]
-    own = [change for change in changes if change["quality"]]
+    free = [change for change in changes if not change.quality]
+    own = [change for change in changes if change.quality]
     blocks: list[Block] = []
     if free:
         blocks += [
@@ -188,9 +194,9 @@ def _changes(
         text = "These change the result, so they are your decision and were not applied:"
         blocks += [Paragraph(text), _table(own)]
     commands = tuple(
-        (again(asked, command, each[0]["apply"]), what)
+        (again(asked, command, each[0].apply), what)
         for each, what in ((free, "the first that keeps the training"), (own, "your decision"))
-        if each and each[0].get("apply")
+        if each and each[0].apply
     )
     if commands:
         blocks.append(Commands(commands))
@@ -200,9 +206,9 @@ def _changes(
 def _table(changes: Sequence[RelaxationPayload]) -> Table:
     rows = tuple(
         (
-            change["change"],
-            format_seconds(change["duration_s"]),
-            marked_name(format_usd(change["cost_usd"]), change),
+            change.change,
+            format_seconds(change.duration_s),
+            marked_name(format_usd(change.cost_usd), change),
             of_usable(change),
         )
         for change in changes
@@ -213,7 +219,7 @@ def _table(changes: Sequence[RelaxationPayload]) -> Table:
 
 def of_usable(change: RelaxationPayload) -> str:
     """Memory of a change, against what is usable."""
-    needs, usable = change["required_bytes"], change["available_bytes"]
+    needs, usable = change.required_bytes, change.available_bytes
     return f"{format_bytes(needs)} of {format_bytes(usable)}"
 
 
@@ -224,7 +230,7 @@ def nothing_fits(job: JobPayload, priced: int, rejected: int) -> Paragraph:
         if priced
         else f"none of the {format_count(rejected)} candidates is valid here."
     )
-    return Paragraph(f"{job['name']}: {why}", "bad")
+    return Paragraph(f"{job.name}: {why}", "bad")
 
 
 EXPANDABLE = "PYTORCH_ALLOC_CONF=expandable_segments:True"

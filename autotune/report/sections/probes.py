@@ -7,48 +7,44 @@ from typing import TYPE_CHECKING
 from autotune.domain.units import format_bytes, format_seconds
 from autotune.report.layout.blocks import Paragraph, Section, Table
 from autotune.report.phrases import differences
+from autotune.report.schema import ProbedPayload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.domain.answer.recommendation import ProbedRun
-    from autotune.report.schema import ProbedPayload, RecommendationPayload
+    from autotune.report.schema import RecommendationPayload
 
 NOT_MEASURED = "-"
 
 
-def probed_payload(runs: Sequence[ProbedRun]) -> list[ProbedPayload]:
-    """Probes as plain values, in the order in which they were made."""
-    return [
-        {
-            "config": {name: _plain(value) for name, value in run.config.as_record().items()},
-            "status": run.status,
-            "role": run.role,
-            "reused": run.reused,
-            "predicted_step_s": run.predicted_step_s,
-            "predicted_p10_s": run.predicted_p10_s,
-            "predicted_p90_s": run.predicted_p90_s,
-            "step_time_s": run.step_time_s,
-            "memory_bytes": run.memory_bytes,
-            "wall_s": run.wall_s,
-            "disturbed": list(run.disturbed),
-        }
+def probed_payload(runs: Sequence[ProbedRun]) -> tuple[ProbedPayload, ...]:
+    """Probes in the order in which they were made."""
+    return tuple(
+        ProbedPayload(
+            config=run.config.as_record(),
+            status=run.status,
+            role=run.role,
+            reused=run.reused,
+            predicted_step_s=run.predicted_step_s,
+            predicted_p10_s=run.predicted_p10_s,
+            predicted_p90_s=run.predicted_p90_s,
+            step_time_s=run.step_time_s,
+            memory_bytes=run.memory_bytes,
+            wall_s=run.wall_s,
+            disturbed=run.disturbed,
+        )
         for run in runs
-    ]
-
-
-def _plain(value: object) -> int | bool | str:
-    """Counts that came out of an array become plain integers."""
-    return value if isinstance(value, bool | str) else int(value)  # type: ignore[call-overload]
+    )
 
 
 def probes_section(payload: RecommendationPayload) -> Section:
     """One line a probe; nothing for an answer without probes."""
-    runs = payload.get("probed") or []
+    runs = payload.probed
     if not runs:
         return Section("Probes", ())
-    best = payload["best"]
-    pick = best["config"] if best else runs[0]["config"]
+    best = payload.best
+    pick = best.config if best else runs[0].config
     rows = tuple(_row(run, pick) for run in runs)
     titles = ("config", "predicted", "measured", "ratio", "memory", "outcome")
     note = Paragraph("Seconds of an optimizer step; configs are told by what the pick does not.",
@@ -57,22 +53,22 @@ def probes_section(payload: RecommendationPayload) -> Section:
 
 
 def _row(run: ProbedPayload, pick: dict[str, int | bool | str]) -> tuple[str, ...]:
-    predicted, measured = run["predicted_step_s"], run["step_time_s"]
+    predicted, measured = run.predicted_step_s, run.step_time_s
     words = {"same settings": "the pick"}
-    config = differences(run["config"], pick)
+    config = differences(run.config, pick)
     ratio = f"{measured / predicted:.2f}" if measured and predicted else NOT_MEASURED
-    outcome = "run again" if run["role"] in {"confirm", "repeat"} else "ran"
-    if run["status"] != "ok":
-        outcome = run["status"]
-    if run.get("disturbed"):
+    outcome = "run again" if run.role in {"confirm", "repeat"} else "ran"
+    if run.status != "ok":
+        outcome = run.status
+    if run.disturbed:
         outcome += ", disturbed"
-    if run["reused"]:
+    if run.reused:
         outcome += ", earlier study"
     return (
         words.get(config, config),
         format_seconds(predicted) if predicted else NOT_MEASURED,
         format_seconds(measured) if measured else NOT_MEASURED,
         ratio,
-        format_bytes(run["memory_bytes"]) if run["memory_bytes"] else NOT_MEASURED,
+        format_bytes(run.memory_bytes) if run.memory_bytes else NOT_MEASURED,
         outcome,
     )

@@ -12,11 +12,9 @@ from autotune.report.layout.csv_rows import flattened, rows_csv
 from autotune.report.layout.markdown import sections_markdown
 from autotune.report.layout.text import sections_text
 from autotune.report.payload import (
-    assumed_payload,
     decisive,
     job_payload,
     row_payload,
-    worth_a_probe_payload,
 )
 from autotune.report.phrases import (
     change_phrase,
@@ -31,15 +29,13 @@ from autotune.report.schema import SCHEMA_VERSION
 from autotune.report.sections.answer import assumed_section, warnings_section
 from autotune.report.sections.claim import contradictions_section
 from autotune.report.sections.glossary import with_words
-from autotune.report.sections.limits import limits_payload, misses_payload
 from autotune.report.sections.settings import unmeasured_machines
 from autotune.report.sections.unknown_lengths import (
     lengths_open,
     open_blocks,
     range_phrase,
-    short_rows_payload,
 )
-from autotune.report.sections.waterfall import waterfall_payload, waterfall_section
+from autotune.report.sections.waterfall import waterfall_section
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -77,8 +73,8 @@ def _part(part: Recomputed) -> Payload:
     return {
         "variant": part.variant or None,
         "job": job_payload(after.job),
-        "assumed": assumed_payload(after.job.assumed),
-        "before": dict(part.before) if part.before else None,
+        "assumed": after.job.assumed,
+        "before": part.before,
         "after": row_payload(after.best) if after.best else None,
         "changed": part.changed,
         "changes": [
@@ -94,7 +90,7 @@ def _part(part: Recomputed) -> Payload:
         "unchanged": [
             {"what": each.what, "kind": each.kind, "value": each.value} for each in part.unchanged
         ],
-        "waterfall": waterfall_payload(part.waterfall),
+        "waterfall": part.waterfall.steps if part.waterfall else (),
         "observations": [
             {
                 "id": each.id,
@@ -106,10 +102,10 @@ def _part(part: Recomputed) -> Payload:
             for each in part.observations
         ],
         "lengths_known": bool(after.job.lengths.known),
-        "short_rows": short_rows_payload(after.short_rows),
-        "limits": limits_payload(after.limits),
-        "worth_a_probe": [worth_a_probe_payload(each) for each in after.worth_a_probe],
-        "misses": misses_payload(after.misses),
+        "short_rows": after.short_rows,
+        "limits": after.limits,
+        "worth_a_probe": after.worth_a_probe,
+        "misses": after.misses,
         "run_dir": after.run_dir,
     }
 
@@ -194,16 +190,16 @@ def leads(payload: Payload, parts: Sequence[Payload]) -> tuple[Block, ...]:
 
 
 def _one_line(row: Row, part: Payload) -> str:
-    age = row.get("price_age_days")
+    age = row.price_age_days
     seen = "" if age is None else f" at a price seen {age} days ago"
     seen += f" ({price_marks(row)})" if price_marks(row) else ""
     if lengths_open(part["job"]):
         short = part["short_rows"] if row is part["after"] else None
         text = range_phrase(row, short, part["job"])
-        return f"{offer_name(row)} with {config_phrase(row['config'])}, {text}{seen}"
+        return f"{offer_name(row)} with {config_phrase(row.config)}, {text}{seen}"
     return (
-        f"{offer_name(row)} with {config_phrase(row['config'])}, "
-        f"{seconds_span(row['duration_s'])}, {usd_span(row['cost_usd'])}{seen}"
+        f"{offer_name(row)} with {config_phrase(row.config)}, "
+        f"{seconds_span(row.duration_s)}, {usd_span(row.cost_usd)}{seen}"
     )
 
 
@@ -317,7 +313,7 @@ def _memory(parts: Sequence[Payload]) -> Section:
 
 
 def _memory_table(columns: Sequence[tuple[str, Row]]) -> Table:
-    memories = [row["memory_bytes"] for _, row in columns]
+    memories = [row.memory_bytes for _, row in columns]
     rows = tuple(
         (MEMORY_LABELS.get(name, name), *(_gib(memory.get(name, 0.0)) for memory in memories))
         for name in (*MEMORY_LABELS, "total", "usable")

@@ -28,8 +28,9 @@ from autotune.report.sections.unknown_lengths import NO_SAVING, lengths_open
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autotune.domain.answer.recommendation import WorthProbe
     from autotune.report.layout.blocks import Block
-    from autotune.report.schema import RecommendationPayload, Row, WorthProbePayload
+    from autotune.report.schema import RecommendationPayload, Row
 
 FOLD = 3  # knobs that share a reason are listed in one line from this many on
 _CLASS_HEADINGS = {
@@ -42,7 +43,7 @@ _CLASS_HEADINGS = {
 def settings_section(row: Row, reasons: dict[str, str]) -> Section:
     """Every setting by its class, and why it is so."""
     shared: dict[str, list[str]] = {}
-    for name in row["config"]:
+    for name in row.config:
         shared.setdefault(reasons.get(name, ""), []).append(name)
     folded = {why for why, names in shared.items() if len(names) >= FOLD and reasons}
     rows: list[tuple[str, ...]] = []
@@ -50,13 +51,13 @@ def settings_section(row: Row, reasons: dict[str, str]) -> Section:
     for knob_class, heading in _CLASS_HEADINGS.items():
         names = [
             name
-            for name in row["config"]
+            for name in row.config
             if _class_of(name) == knob_class and reasons.get(name, "") not in folded
         ]
         if names:
             groups.add(len(rows))
             rows.append((heading, "", ""))
-        rows += [(n, knob_text(row["config"][n]), reasons.get(n, "")) for n in names]
+        rows += [(n, knob_text(row.config[n]), reasons.get(n, "")) for n in names]
     width = 3 if reasons else 2
     table = Table(
         ("setting", "value", "why")[:width],
@@ -67,7 +68,7 @@ def settings_section(row: Row, reasons: dict[str, str]) -> Section:
     notes = [
         Paragraph(
             f"{_sentence(why or 'not searched')}: "
-            + ", ".join(f"{name} {knob_text(row['config'][name])}" for name in shared[why])
+            + ", ".join(f"{name} {knob_text(row.config[name])}" for name in shared[why])
             + "."
         )
         for why in sorted(folded)
@@ -90,35 +91,35 @@ FRONT = 8
 
 def today_section(payload: RecommendationPayload) -> Section:
     """Today's config and the pick, side by side: what differs, and what it saves."""
-    today, pick = payload["today"], payload["best"]
+    today, pick = payload.today, payload.best
     if not today or not pick:
         return Section("Beside today", ())
     rows = [
-        (name, knob_text(today["config"][name]), knob_text(value), "")
-        for name, value in pick["config"].items()
-        if today["config"][name] != value
+        (name, knob_text(today.config[name]), knob_text(value), "")
+        for name, value in pick.config.items()
+        if today.config[name] != value
     ]
     if global_batch(today) != global_batch(pick):
         yours = "your decision"
         rows.insert(0, ("global batch", str(global_batch(today)), str(global_batch(pick)), yours))
     if offer_name(today) != offer_name(pick):
         rows.insert(0, ("machine", offer_name(today), offer_name(pick), ""))
-    if not lengths_open(payload["job"]):
+    if not lengths_open(payload.job):
         rows += [
-            _quantity("duration", today["duration_s"]["p50"], pick["duration_s"]["p50"], "s"),
-            _quantity("cost", today["cost_usd"]["p50"], pick["cost_usd"]["p50"], "usd"),
-            _quantity("a step", today["step_time_s"], pick["step_time_s"], "s"),
+            _quantity("duration", today.duration_s.p50, pick.duration_s.p50, "s"),
+            _quantity("cost", today.cost_usd.p50, pick.cost_usd.p50, "usd"),
+            _quantity("a step", today.step_time_s, pick.step_time_s, "s"),
         ]
-    before, after = today["memory_bytes"]["total"], pick["memory_bytes"]["total"]
+    before, after = today.memory_bytes["total"], pick.memory_bytes["total"]
     rows.append(_quantity("peak memory", before, after, "bytes"))
     titles = ("", "today", "pick", "change")
     blocks: list[Block] = [Table(titles, tuple(rows), frozenset({1, 2, 3}))]
-    if lengths_open(payload["job"]):
+    if lengths_open(payload.job):
         blocks.append(Paragraph(NO_SAVING))
-    if today["verdict"] != "fits":
+    if today.verdict != "fits":
         blocks.append(
             Paragraph(
-                f"By this model today's config {VERDICT[today['verdict']]}: "
+                f"By this model today's config {VERDICT[today.verdict]}: "
                 f"{memory_phrase(today)}. If it does run, the model counts too much memory here.",
                 "warn",
             )
@@ -134,8 +135,8 @@ def _quantity(name: str, before: float, after: float, unit: str) -> tuple[str, s
 
 def alternatives_section(payload: RecommendationPayload) -> Section:
     """The pick and the next best, with what each does otherwise."""
-    pick = payload["best"]
-    others = payload["alternatives"][:ALTERNATIVES]
+    pick = payload.best
+    others = payload.alternatives[:ALTERNATIVES]
     if not pick or not others:
         return Section("Alternatives", ())
     several = len({offer_name(row) for row in [pick, *others]}) > 1
@@ -154,17 +155,17 @@ def _explained(rows: Sequence[Row]) -> tuple[Block, ...]:
 
 def _label(row: Row, pick: Row) -> str:
     if offer_name(row) != offer_name(pick):
-        return config_phrase(row["config"])
-    return differences(row["config"], pick["config"])
+        return config_phrase(row.config)
+    return differences(row.config, pick.config)
 
 
 def _alternative(label: str, row: Row, pick: Row, *, several: bool) -> tuple[str, ...]:
     return (
         f"{offer_name(row)}: {label}" if several else label,
-        format_seconds(row["duration_s"]["p50"]),
-        format_usd(row["cost_usd"]["p50"]),
+        format_seconds(row.duration_s.p50),
+        format_usd(row.cost_usd.p50),
         against(row, pick) if row is not pick else "",
-        format_bytes(row["memory_bytes"]["total"]),
+        format_bytes(row.memory_bytes["total"]),
         probability(row),
         price_marks(row),
     )
@@ -175,25 +176,25 @@ def against(row: Row, pick: Row) -> str:
 
     Cheaper by what nobody measured alone, it says so: that is why it is not the pick.
     """
-    usd, least = row["cost_usd"]["p50"], pick["cost_usd"]["p50"]
+    usd, least = row.cost_usd.p50, pick.cost_usd.p50
     percent = round(100 * (usd - least) / least) if least else 0
     told = f"{percent:+d}%" if percent else "same" if least else ""
-    sure, other = (each["cost_usd"]["p50"] * each.get("caution", 1.0) for each in (pick, row))
+    sure, other = (each.cost_usd.p50 * each.caution for each in (pick, row))
     return f"{told}, unmeasured" if percent < 0 and other >= sure else told
 
 
 def front_section(payload: RecommendationPayload) -> Section:
     """Faster for more money: every step of the front, thinned to a few rows."""
-    front = sorted(payload["pareto"], key=lambda row: row["cost_usd"]["p50"])
+    front = sorted(payload.pareto, key=lambda row: row.cost_usd.p50)
     if len(front) < 2:  # noqa: PLR2004 - a front of one is the pick
         return Section("Time against money", ())
     shown = _thinned(front, FRONT)
     rows = tuple(
         (
             offer_name(row),
-            config_phrase(row["config"]),
-            format_seconds(row["duration_s"]["p50"]),
-            format_usd(row["cost_usd"]["p50"]),
+            config_phrase(row.config),
+            format_seconds(row.duration_s.p50),
+            format_usd(row.cost_usd.p50),
             _price_of_an_hour(front[0], row),
             price_marks(row),
         )
@@ -212,45 +213,43 @@ def _thinned(front: list[Row], count: int) -> list[Row]:
 
 
 def _price_of_an_hour(cheapest: Row, row: Row) -> str:
-    hours = (cheapest["duration_s"]["p50"] - row["duration_s"]["p50"]) / 3600
-    extra = row["cost_usd"]["p50"] - cheapest["cost_usd"]["p50"]
+    hours = (cheapest.duration_s.p50 - row.duration_s.p50) / 3600
+    extra = row.cost_usd.p50 - cheapest.cost_usd.p50
     return format_usd(extra / hours) if hours > 0 else ""
 
 
 def worth_a_probe_section(payload: RecommendationPayload) -> Section:
     """Changes whose gain nobody measured: what a probe of each may be worth."""
-    pick, found = payload["best"], payload.get("worth_a_probe")
+    pick, found = payload.best, payload.worth_a_probe
     if not pick or not found:
         return Section("Worth a probe", ())
-    if lengths_open(payload["job"]):
-        items = tuple(f"{_typed(each)}: {each['why']}" for each in found)
+    if lengths_open(payload.job):
+        items = tuple(f"{_typed(each)}: {each.why}" for each in found)
         return Section("Worth a probe (how much depends on the row lengths)", (Bullets(items),))
     rows = tuple((_typed(each), worth_phrase(each)) for each in found)
-    notes = Bullets(tuple(f"{each['change']}: {each['why']}" for each in found))
+    notes = Bullets(tuple(f"{each.change}: {each.why}" for each in found))
     title = "May be better, nobody measured it (none of it is in the pick; a probe decides)"
     return Section(title, (Table(("change", "may save"), rows), notes))
 
 
-def _typed(each: WorthProbePayload) -> str:
+def _typed(each: WorthProbe) -> str:
     """A change as the command line takes it."""
-    return f"{'--gpu' if each['knob'] == MACHINE else '--set'} {each['change']}"
+    return f"{'--gpu' if each.knob == MACHINE else '--set'} {each.change}"
 
 
-def unmeasured_machines(
-    pick: Row | None, worth: Sequence[WorthProbePayload] | None, most: int
-) -> str:
+def unmeasured_machines(pick: Row | None, worth: Sequence[WorthProbe] | None, most: int) -> str:
     """The machines that may be better and nobody measured, in a sentence; empty without any."""
-    found = [each for each in worth or [] if each["knob"] == MACHINE]
+    found = [each for each in worth or [] if each.knob == MACHINE]
     if not pick or not found:
         return ""
-    cheaper = found[0]["expected_saving_usd"] > 0
-    usd, seconds = pick["cost_usd"]["p50"], pick["duration_s"]["p50"]
+    cheaper = found[0].expected_saving_usd > 0
+    usd, seconds = pick.cost_usd.p50, pick.duration_s.p50
 
-    def told(each: WorthProbePayload) -> str:
+    def told(each: WorthProbe) -> str:
         if not cheaper:
-            return f"{each['change']} ({format_seconds(seconds - each['expected_saving_s'])})"
-        expected = format_usd(usd - each["expected_saving_usd"])
-        return f"{each['change']} ({expected}; at worst {format_usd(usd - each['p10'])})"
+            return f"{each.change} ({format_seconds(seconds - each.expected_saving_s)})"
+        expected = format_usd(usd - each.expected_saving_usd)
+        return f"{each.change} ({expected}; at worst {format_usd(usd - each.p10)})"
 
     rest = f" and {len(found) - most} more" if len(found) > most else ""
     named = ", ".join(told(each) for each in found[:most])
@@ -258,30 +257,30 @@ def unmeasured_machines(
     return f"May be {better}, though nobody measured a training step on it: {named}{rest}."
 
 
-def worth_phrase(each: WorthProbePayload) -> str:
+def worth_phrase(each: WorthProbe) -> str:
     """What an unmeasured change may save, in money where the machine costs any."""
-    if each["expected_saving_usd"] <= 0:
-        return format_seconds(each["expected_saving_s"])
-    most = format_usd(each["p90"])
-    return f"{format_usd(each['expected_saving_usd'])} (between nothing and {most})"
+    if each.expected_saving_usd <= 0:
+        return format_seconds(each.expected_saving_s)
+    most = format_usd(each.p90)
+    return f"{format_usd(each.expected_saving_usd)} (between nothing and {most})"
 
 
 def price_changes(payload: RecommendationPayload) -> list[str]:
     """At which price another machine would be the cheaper one (derived: cost / hours)."""
-    pick = payload["best"]
+    pick = payload.best
     if not pick:
         return []
     items: list[str] = []
     seen = {offer_name(pick)}
-    for row in [*payload["alternatives"], *payload["pareto"]]:
-        name, hours = offer_name(row), row["duration_s"]["p50"] / 3600
-        dearer = row["cost_usd"]["p50"] > pick["cost_usd"]["p50"] > 0
+    for row in [*payload.alternatives, *payload.pareto]:
+        name, hours = offer_name(row), row.duration_s.p50 / 3600
+        dearer = row.cost_usd.p50 > pick.cost_usd.p50 > 0
         if name in seen or hours <= 0 or not dearer:
             continue  # nothing is cheaper than a pick that is free
         seen.add(name)
         marks = f", {price_marks(row)}" if price_marks(row) else ""
         items.append(
-            f"{name} below {format_usd(pick['cost_usd']['p50'] / hours)}/h "
-            f"(now {format_usd(row['usd_per_hour'])}/h{marks}) would be cheaper"
+            f"{name} below {format_usd(pick.cost_usd.p50 / hours)}/h "
+            f"(now {format_usd(row.usd_per_hour)}/h{marks}) would be cheaper"
         )
     return items

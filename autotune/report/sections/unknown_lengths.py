@@ -10,62 +10,48 @@ from autotune.report.layout.blocks import Paragraph
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from autotune.domain.answer.recommendation import Asked
     from autotune.domain.answer.short_rows import ShortRows
-    from autotune.domain.outcome import Spread
     from autotune.report.layout.blocks import Block
-    from autotune.report.schema import JobPayload, Row, ShortRowsPayload, SpreadPayload
+    from autotune.report.schema import JobPayload, Row
 
 NO_SAVING = "What the changes save depends on how long the rows are: no figure without that."
 AT_MAXIMUM = "every row counted at max_length"
 
 
-def short_rows_payload(found: ShortRows | None) -> ShortRowsPayload | None:
-    """The other end of a row's range; null where row lengths are known."""
-    if found is None:
-        return None
-    return {
-        "duration_s": _spread(found.duration_s),
-        "cost_usd": _spread(found.cost_usd),
-        "like": found.like,
-        "p50_tokens": float(found.p50),
-        "source": found.source,
-        "settled": bool(found.settled),
-    }
-
-
 def lengths_open(job: JobPayload) -> bool:
     """Whether nobody stated how long the rows are, and the time depends on it."""
-    return not job["lengths_known"] and job["steps"] > 0
+    return not job.lengths_known and job.steps > 0
 
 
-def range_phrase(row: Row, short: ShortRowsPayload | None, job: JobPayload) -> str:
+def range_phrase(row: Row, short: ShortRows | None, job: JobPayload) -> str:
     """Both ends: between 2.1 h / $5.30 if rows are as short as X's and 24.1 h / $60 if all full."""
-    full = f"if all are {format_count(job['max_length'])} tokens"
+    full = f"if all are {format_count(job.max_length)} tokens"
     if short is None:
         return f"at most {_figures(row)}, {AT_MAXIMUM}"
-    like = f"{short['like']} (half under {format_count(round(short['p50_tokens']))} tokens)"
-    least = _figures(short, paid=bool(row["usd_per_hour"]))
+    like = f"{short.like} (half under {format_count(round(short.p50_tokens))} tokens)"
+    least = _figures(short, paid=bool(row.usd_per_hour))
     ends = [f"{least} if rows are as short as those of {like}", f"{_figures(row)} {full}"]
-    if short["duration_s"]["p50"] > row["duration_s"]["p50"]:
+    if short.duration_s.p50 > row.duration_s.p50:
         ends.reverse()
     return f"between {' and '.join(ends)}"
 
 
-def range_cell(row: Mapping[str, Any], short: ShortRowsPayload | None, what: str) -> str:
+def range_cell(row: Mapping[str, Any], short: ShortRows | None, what: str) -> str:
     """Both ends of one figure: "2.1 h to 24.1 h"; what: duration_s or cost_usd."""
     show = format_seconds if what == "duration_s" else format_usd
     most = show(row[what]["p50"])
-    least = show(short[what]["p50"]) if short else ""  # type: ignore[literal-required]
+    least = show(short[what]["p50"]) if short else ""
     return f"{least} to {most}" if least and least != most else most
 
 
-def settling(job: JobPayload, short: ShortRowsPayload | None, asked: object = None) -> str:
+def settling(job: JobPayload, short: ShortRows | None, asked: Asked | None = None) -> str:
     """The one line that settles it, in a sentence."""
-    words = asked.get("words", ()) if isinstance(asked, dict) else ()
+    words = asked.words if asked else ()
     state = "data.lengths in the job file, as {p50: 220, p95: 700, max: 1024}"
     line = "add `--data FILE`" if "--model" in words else f"`--data FILE`, or {state}"
     scale = ""
-    if short is not None and short["settled"]:
+    if short is not None and short.settled:
         scale = " (what was measured of today's run sets the scale at both ends)"
     limit = " Limits are held against full rows." if _limited(job) else ""
     return f"Nobody stated how long the rows are{scale}. One line settles it: {line}.{limit}"
@@ -80,13 +66,10 @@ def open_blocks(payload: Mapping[str, Any]) -> list[Block]:
     return [Paragraph(text, "warn")]
 
 
-def _spread(of: Spread) -> SpreadPayload:
-    return {"p10": float(of.p10), "p50": float(of.p50), "p90": float(of.p90)}
-
-
 def _limited(job: JobPayload) -> bool:
-    limits = job["limits"]
-    return any(limits[name] is not None for name in ("deadline_s", "budget_usd", "max_session_s"))
+    limits = job.limits
+    stated = (limits.deadline_s, limits.budget_usd, limits.max_session_s)
+    return any(limit is not None for limit in stated)
 
 
 def _figures(of: Mapping[str, Any], *, paid: bool | None = None) -> str:

@@ -13,22 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.domain.answer.waterfall import (
-        Competing,
         DecidingCheck,
-        Journey,
         MeasuredGap,
-        Waterfall,
+        SideOption,
+        WaterfallStep,
     )
     from autotune.report.layout.blocks import Block
-    from autotune.report.schema import (
-        CheckPayload,
-        GapPayload,
-        JourneyPayload,
-        ReadingPayload,
-        RecommendationPayload,
-        SideOptionPayload,
-        WaterfallStepPayload,
-    )
+    from autotune.report.schema import RecommendationPayload
 
 _UNITS = ((2 * HOUR_S, HOUR_S, "h", 2), (2 * MINUTE_S, MINUTE_S, "min", 1), (0.0, 1.0, "s", 1))
 CENTS = 2
@@ -49,61 +40,22 @@ _SAID = {
 }
 
 
-def waterfall_payload(fall: Waterfall | None) -> list[WaterfallStepPayload]:
-    """The steps; they add up to the difference of the two rows."""
-    if fall is None:
-        return []
-    return [
-        {
-            "change": step.change,
-            "from": step.before,
-            "to": step.after,
-            "duration_s": float(step.duration_s),
-            "cost_usd": float(step.cost_usd),
-            "touches": list(step.touches),
-            "yours": step.yours,
-            "note": step.note,
-        }
-        for step in fall.steps
-    ]
-
-
-def journey_payload(journey: Journey) -> JourneyPayload:
-    """What stands beside the waterfall: options around the job, and readings."""
-    return {
-        "options": [
-            {
-                "change": each.change,
-                "from": each.before,
-                "to": each.after,
-                "duration_s": float(each.duration_s),
-                "cost_usd": float(each.cost_usd),
-                "why": each.why,
-                "apply": each.apply,
-                "yours": each.yours,
-            }
-            for each in journey.options
-        ],
-        "measured": [_gap_payload(gap) for gap in journey.gaps],
-    }
-
-
 def journey_sections(payload: RecommendationPayload) -> list[Section]:
     """From today to the pick: readings of what was measured, the waterfall, and options."""
-    today, pick, journey = payload["today"], payload["best"], payload.get("journey")
+    today, pick, journey = payload.today, payload.best, payload.journey
     if not today or not pick or journey is None:
         return []
     ends = [
-        (name, row["duration_s"]["p50"], row["cost_usd"]["p50"])
+        (name, row.duration_s.p50, row.cost_usd.p50)
         for name, row in (("today", today), ("the pick", pick))
     ]
-    if lengths_open(payload["job"]):
-        return readings_sections(journey["measured"])
-    fall = waterfall_section(payload.get("waterfall", []), ends[0], ends[1])
+    if lengths_open(payload.job):
+        return readings_sections(journey.measured)
+    fall = waterfall_section(payload.waterfall or (), ends[0], ends[1])
     return [
-        _with_notes(fall, _far_from_measured(journey["measured"], ends[0][1])),
-        options_section(journey["options"]),
-        *readings_sections(journey["measured"]),
+        _with_notes(fall, _far_from_measured(journey.measured, ends[0][1])),
+        options_section(journey.options),
+        *readings_sections(journey.measured),
     ]
 
 
@@ -113,55 +65,19 @@ def _with_notes(section: Section, notes: tuple[str, ...]) -> Section:
     return Section(section.title, (*section.blocks, Bullets(notes, "warn")))
 
 
-def _far_from_measured(gaps: Sequence[GapPayload], modelled_s: float) -> tuple[str, ...]:
+def _far_from_measured(gaps: Sequence[MeasuredGap], modelled_s: float) -> tuple[str, ...]:
     """Said where the model does not explain how long today's run took."""
     return tuple(
         f"it starts from the {format_seconds(modelled_s)} that the model gives today's config, not "
-        f"from the {format_seconds(gap['measured_s'])} measured: the difference is not explained"
+        f"from the {format_seconds(gap.measured_s)} measured: the difference is not explained"
         for gap in gaps
-        if gap["observation"].endswith("duration_s")
-        and not 1 / FAR < gap["measured_s"] / max(modelled_s, 1e-9) < FAR
+        if gap.observation.endswith("duration_s")
+        and not 1 / FAR < gap.measured_s / max(modelled_s, 1e-9) < FAR
     )
 
 
-def _gap_payload(gap: MeasuredGap) -> GapPayload:
-    return {
-        "observation": gap.observation,
-        "measured_s": float(gap.measured_s),
-        "readings": [_reading_payload(each) for each in gap.readings],
-        "open": list(gap.open),
-        "checks": [_check_payload(check) for check in gap.checks],
-    }
-
-
-def _reading_payload(each: Competing) -> ReadingPayload:
-    return {
-        "name": each.name,
-        "text": each.text,
-        "predicted_s": float(each.predicted_s),
-        "efficiency": float(each.efficiency),
-        "peak_share": float(each.peak_share),
-        "verdict": each.verdict,
-        "fixed_s": None if each.fixed_s is None else float(each.fixed_s),
-        "pick_s": None if each.pick_s is None else float(each.pick_s),
-    }
-
-
-def _check_payload(check: DecidingCheck) -> CheckPayload:
-    return {
-        "name": check.name,
-        "text": check.text,
-        "duration_s": float(check.duration_s),
-        "cost_usd": float(check.cost_usd),
-        "decides": check.decides,
-        "shows": dict(check.shows),
-        "tells_apart": [list(pair) for pair in check.tells_apart],
-        "leaves": [list(pair) for pair in check.leaves],
-    }
-
-
 def waterfall_section(
-    steps: Sequence[WaterfallStepPayload],
+    steps: Sequence[WaterfallStep],
     start: tuple[str, float, float],
     end: tuple[str, float, float],
     title: str = "From today to the pick, change by change",
@@ -171,30 +87,30 @@ def waterfall_section(
         return Section(title, ())
     blocks: list[Block] = [_bars(steps, start, end)]
     notes = ["each change is worth the mean of what it adds over all orders of making them"]
-    notes += [f"{step['change']}: {step['note']}" for step in steps if step["note"]]
+    notes += [f"{step.change}: {step.note}" for step in steps if step.note]
     notes += [
-        f"{step['change']}: your decision, because it changes what is learned"
+        f"{step.change}: your decision, because it changes what is learned"
         for step in steps
-        if step["yours"]
+        if step.yours
     ]
     blocks.append(Bullets(tuple(notes), "quiet"))
     return Section(title, tuple(blocks))
 
 
 def _bars(
-    steps: Sequence[WaterfallStepPayload],
+    steps: Sequence[WaterfallStep],
     start: tuple[str, float, float],
     end: tuple[str, float, float],
 ) -> Bars:
     """Where each step starts, the one above ends; rounded so that the columns add up."""
     levels = [start[1]]
     for step in steps:
-        levels.append(levels[-1] + step["duration_s"])
+        levels.append(levels[-1] + step.duration_s)
     scale = max(*levels, 1e-9)
     _, unit, name, decimals = next(unit for unit in _UNITS if scale >= unit[0])
-    times = _added([step["duration_s"] / unit for step in steps], start[1] / unit, end[1] / unit,
+    times = _added([step.duration_s / unit for step in steps], start[1] / unit, end[1] / unit,
                    decimals)  # fmt: skip
-    money = _added([step["cost_usd"] for step in steps], start[2], end[2], CENTS)
+    money = _added([step.cost_usd for step in steps], start[2], end[2], CENTS)
 
     def shown(seconds: float, dollars: float, *, sign: bool) -> str:
         form = "+" if sign else ""
@@ -207,14 +123,14 @@ def _bars(
         steps, times, money, levels, levels[1:], strict=False
     ):
         low, length = min(before, after) / scale, abs(after - before) / scale
-        label = f"{step['change']} {_arrow(step)}".strip()
+        label = f"{step.change} {_arrow(step)}".strip()
         bars.append(Bar(label, shown(time, cash, sign=True), "", max(low, 0.0), length))
     bars.append(_whole(end[0], shown(end[1] / unit, end[2], sign=False), end[1] / scale))
     return Bars(tuple(bars), ("duration", "cost"))
 
 
-def _arrow(step: WaterfallStepPayload) -> str:
-    text = f"{step['from']} -> {step['to']}"
+def _arrow(step: WaterfallStep) -> str:
+    text = f"{step.from_} -> {step.to}"
     return text if len(text) <= 24 else ""  # noqa: PLR2004 - what leaves room for a bar
 
 
@@ -227,20 +143,20 @@ def _added(parts: Sequence[float], start: float, end: float, decimals: int) -> l
     return rounded_parts(parts, round(end, decimals) - round(start, decimals), decimals)
 
 
-def options_section(options: Sequence[SideOptionPayload]) -> Section:
+def options_section(options: Sequence[SideOption]) -> Section:
     """What else could be changed around the job, with what it physically gives."""
     title = "Around the job (worth given one another; none is applied)"
     if not options:
         return Section(title, ())
     rows = tuple(
         (
-            f"{each['change']} {each['from']} -> {each['to']}",
-            _signed(each["duration_s"]),
-            _signed_usd(each["cost_usd"]),
+            f"{each.change} {each.from_} -> {each.to}",
+            _signed(each.duration_s),
+            _signed_usd(each.cost_usd),
         )
         for each in options
     )
-    notes = tuple(f"{each['change']}: {each['why']}" for each in options if each["why"])
+    notes = tuple(f"{each.change}: {each.why}" for each in options if each.why)
     table = Table(("change", "duration", "cost"), rows, frozenset({1, 2}))
     return Section(title, (table, Bullets(notes)))
 
@@ -255,22 +171,22 @@ def _signed_usd(dollars: float) -> str:
     return sign + format_usd(abs(dollars))
 
 
-def readings_sections(gaps: Sequence[GapPayload]) -> list[Section]:
+def readings_sections(gaps: Sequence[MeasuredGap]) -> list[Section]:
     """For each measured time: what it may mean, what cannot be told apart, and what decides."""
     return [_readings(gap) for gap in gaps]
 
 
-def _readings(gap: GapPayload) -> Section:
+def _readings(gap: MeasuredGap) -> Section:
     rows = tuple(
         (
-            each["text"],
-            format_seconds(each["predicted_s"]),
-            f"{1 / each['efficiency']:.2f}x",
-            f"{100 * each['peak_share']:.0f}%",
-            VERDICTS[each["verdict"]],
-            format_seconds(each["pick_s"]) if each["pick_s"] is not None else "",
+            each.text,
+            format_seconds(each.predicted_s),
+            f"{1 / each.efficiency:.2f}x",
+            f"{100 * each.peak_share:.0f}%",
+            VERDICTS[each.verdict],
+            format_seconds(each.pick_s) if each.pick_s is not None else "",
         )
-        for each in gap["readings"]
+        for each in gap.readings
     )
     titles = ("reading", "predicted", "speed", "peak", "", "the pick then")
     blocks: list[Block] = [Table(titles, rows, frozenset({1, 2, 3, 5}))]
@@ -282,48 +198,46 @@ def _readings(gap: GapPayload) -> Section:
         )
     )
     notes = [
-        f"{each['name']}: {_SAID[each['verdict']]}"
-        for each in gap["readings"]
-        if each["verdict"] in _SAID
+        f"{each.name}: {_SAID[each.verdict]}" for each in gap.readings if each.verdict in _SAID
     ]
     notes += [
-        f"if {each['text']}: mending that alone would bring it to {format_seconds(each['fixed_s'])}"
-        for each in gap["readings"]
-        if each["fixed_s"] is not None
+        f"if {each.text}: mending that alone would bring it to {format_seconds(each.fixed_s)}"
+        for each in gap.readings
+        if each.fixed_s is not None
     ]
     blocks.append(Bullets(tuple(notes)))
-    standing = gap["open"]
+    standing = gap.open
     if not standing:
         blocks.append(Paragraph("None of these explains it alone.", "warn"))
     if len(standing) > 1:
         blocks.append(Paragraph(_verdict(gap)))
-        blocks += _checks(gap["checks"])
-    title = f"What the measured {format_seconds(gap['measured_s'])} may mean"
+        blocks += _checks(gap.checks)
+    title = f"What the measured {format_seconds(gap.measured_s)} may mean"
     return Section(title, tuple(blocks))
 
 
-def _verdict(gap: GapPayload) -> str:
-    named = ", ".join(dict.fromkeys(gap["open"]))
+def _verdict(gap: MeasuredGap) -> str:
+    named = ", ".join(dict.fromkeys(gap.open))
     return f"The measurement cannot tell these apart: {named}."
 
 
-def _checks(checks: Sequence[CheckPayload]) -> list[Block]:
+def _checks(checks: Sequence[DecidingCheck]) -> list[Block]:
     if not checks:
         return [Paragraph("No check that the cost model knows would tell them apart.")]
     blocks: list[Block] = []
     for number, check in enumerate(checks):
         price = (
             "costs nothing"
-            if check["cost_usd"] == 0 and check["duration_s"] == 0
-            else f"{format_seconds(check['duration_s'])}, {format_usd(check['cost_usd'])}"
+            if check.cost_usd == 0 and check.duration_s == 0
+            else f"{format_seconds(check.duration_s)}, {format_usd(check.cost_usd)}"
         )
         lead = "The cheapest check" if number == 0 else "Then"
-        if check["name"] == "probe" and number and not checks[number - 1]["leaves"]:
+        if check.name == "probe" and number and not checks[number - 1].leaves:
             lead = "Or measure"
-        tail = "It decides." if check["decides"] else "It leaves open: " + _pairs(check["leaves"])
-        blocks.append(Paragraph(f"{lead} ({price}): {check['text']}. {tail}"))
-        if check["name"] != "arguments":  # there the readings' names say what would be seen
-            shows = tuple(f"{name}: {shown}" for name, shown in check["shows"].items())
+        tail = "It decides." if check.decides else "It leaves open: " + _pairs(check.leaves)
+        blocks.append(Paragraph(f"{lead} ({price}): {check.text}. {tail}"))
+        if check.name != "arguments":  # there the readings' names say what would be seen
+            shows = tuple(f"{name}: {shown}" for name, shown in check.shows.items())
             blocks.append(Bullets(shows))
     return blocks
 

@@ -24,54 +24,52 @@ NO_CHANGE = "same settings"
 
 def closed_section(payload: RecommendationPayload) -> Section:
     """What each setting that stays closed until the user opens it would be worth."""
-    found = [each for each in payload.get("sensitivities", []) if each["class"] != "quality"]
+    found = [each for each in payload.sensitivities if each.class_ != "quality"]
     title = "What closed settings are worth (none is applied; the option opens it)"
     return _worth_section(title, payload, found)
 
 
 def choices_section(payload: RecommendationPayload) -> Section:
     """What the user's own choices are worth on the pick's machine."""
-    found = [each for each in payload.get("sensitivities", []) if each["class"] == "quality"]
+    found = [each for each in payload.sensitivities if each.class_ == "quality"]
     title = "What your own choices are worth (they change the result; none is applied)"
     return _worth_section(title, payload, found)
 
 
 def opening_words(payload: RecommendationPayload, most: int) -> str:
     """The closed settings that would save most time, for the first screen; empty without any."""
-    best = payload["best"]
+    best = payload.best
     if not best or not most:
         return ""
-    if lengths_open(payload["job"]):
-        closed = [
-            e for e in payload.get("sensitivities", []) if e["class"] != "quality" and e["fits"]
-        ]
-        closed.sort(key=lambda each: each["duration_s"] is not None)  # padding alone comes first
-        names = dict.fromkeys(name(each["knob"]) for each in closed)
+    if lengths_open(payload.job):
+        closed = [e for e in payload.sensitivities if e.class_ != "quality" and e.fits]
+        closed.sort(key=lambda each: each.duration_s is not None)  # padding alone comes first
+        names = dict.fromkeys(name(each.knob) for each in closed)
         listed = ", ".join(list(names)[:most])
         return f"Closed, and worth what the row lengths decide: {listed}." if names else ""
-    before_s = best["duration_s"]["p50"]
+    before_s = best.duration_s.p50
     of_knob: dict[str, SensitivityPayload] = {}
-    for each in sorted(payload.get("sensitivities", []), key=lambda own: -(own["saved_s"] or 0.0)):
-        if each["class"] != "quality" and (each["saved_s"] or 0.0) >= WORTH * before_s:
-            of_knob.setdefault(each["knob"], each)
+    for each in sorted(payload.sensitivities, key=lambda own: -(own.saved_s or 0.0)):
+        if each.class_ != "quality" and (each.saved_s or 0.0) >= WORTH * before_s:
+            of_knob.setdefault(each.knob, each)
     told = [_opening(each, before_s) for each in list(of_knob.values())[:most]]
     return f"Worth opening: {'; '.join(told)}." if told else ""
 
 
 def _opening(each: SensitivityPayload, before_s: float) -> str:
-    after_s = each["duration_s"] or 0.0
-    value = f" ({each['value']})" if each["value"] not in {"on", "off"} else ""
-    words = f"`{each['opens']}`{value if '=' not in each['opens'] else ''}: "
+    after_s = each.duration_s or 0.0
+    value = f" ({each.value})" if each.value not in {"on", "off"} else ""
+    words = f"`{each.opens}`{value if '=' not in each.opens else ''}: "
     words += f"{format_seconds(before_s)} -> {format_seconds(after_s)}, {effect(each)}"
-    return f"{words}, unmeasured" if each["unmeasured"] else words
+    return f"{words}, unmeasured" if each.unmeasured else words
 
 
 def effect(each: SensitivityPayload) -> str:
     """What opening a closed knob changes for the user, in a few words."""
-    knob = KNOBS.get(each["knob"])
+    knob = KNOBS.get(each.knob)
     if knob and knob.effect:
         return knob.effect
-    return "same results" if each["class"] == "neutral" else "other rounding"
+    return "same results" if each.class_ == "neutral" else "other rounding"
 
 
 def name(knob: str) -> str:
@@ -85,20 +83,20 @@ def _worth_section(
     """A table of changes; without what each saves where nobody stated how long the rows are."""
     if not found:
         return Section(title, ())
-    pick, saves = payload["best"], not lengths_open(payload["job"])
+    pick, saves = payload.best, not lengths_open(payload.job)
     rows = tuple(
         (
-            each["opens"],
-            *_figures(each["duration_s"], each["saved_s"] if saves else None, format_seconds),
-            *_figures(each["cost_usd"], each["saved_usd"] if saves else None, format_usd),
-            format_bytes(each["memory_bytes"]),
+            each.opens,
+            *_figures(each.duration_s, each.saved_s if saves else None, format_seconds),
+            *_figures(each.cost_usd, each.saved_usd if saves else None, format_usd),
+            format_bytes(each.memory_bytes),
         )
         for each in found
     )
     titles = ("option", "duration", "", "cost", "", "memory")
-    notes = tuple(f"{each['opens']}: {'; '.join(_told(each, pick))}" for each in found)
+    notes = tuple(f"{each.opens}: {'; '.join(_told(each, pick))}" for each in found)
     notes = tuple(note for note in notes if not note.endswith(": "))
-    if pick and pick["basis"] == "measured":
+    if pick and pick.basis == "measured":
         notes += ("the pick was measured and these were not: modelled, in its proportion",)
     notes += () if saves else (AT_MAXIMUM,)
     table = Table(titles, rows, frozenset(range(1, 6)))
@@ -119,23 +117,23 @@ def _figures(
 
 def _told(each: SensitivityPayload, pick: Row | None) -> list[str]:
     """What to know of a change: what it does, what moves with it, and how sure it is."""
-    own = each["class"] == "quality"
-    words = [] if own else [f"{name(each['knob'])} {each['value']}, {effect(each)}"]
+    own = each.class_ == "quality"
+    words = [] if own else [f"{name(each.knob)} {each.value}, {effect(each)}"]
     moved = _moved(each, pick)
     words += [f"with {moved}"] if moved else []
-    words += [UNMEASURED] if each["unmeasured"] else []
-    return [*words, *([each["note"]] if each["note"] else [])]
+    words += [UNMEASURED] if each.unmeasured else []
+    return [*words, *([each.note] if each.note else [])]
 
 
 def _moved(each: SensitivityPayload, pick: Row | None) -> str:
     """The settings that move with a change that fits; empty where it stands alone."""
-    config = each["config"]
-    if pick is None or config is None or not each["fits"]:
+    config = each.config
+    if pick is None or config is None or not each.fits:
         return ""
-    kept = {*FOLLOW, each["knob"]}
+    kept = {*FOLLOW, each.knob}
     before, after = (
         {knob: value for knob, value in settings.items() if knob not in kept}
-        for settings in (pick["config"], config)
+        for settings in (pick.config, config)
     )
     words = differences(after, before)
     return "" if words == NO_CHANGE else words
