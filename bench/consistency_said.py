@@ -10,6 +10,7 @@ import html
 import re
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.outcome import Spread
 from autotune.domain.units import format_count, format_seconds, format_usd
 from autotune.report.phrases import BOUND, chance, seconds_span, usd_span
 from bench.consistency_lengths import lengths_told
@@ -48,8 +49,8 @@ def plain(report: str) -> str:
 
 
 def _headline(_: Payload, row: Payload, text: str) -> Iterator[str]:
-    spans = [seconds_span(row["duration_s"])]
-    spans += [usd_span(row["cost_usd"])] if row["usd_per_hour"] else []
+    spans = [seconds_span(Spread(**row["duration_s"]))]
+    spans += [usd_span(Spread(**row["cost_usd"]))] if row["usd_per_hour"] else []
     for span in spans:
         middle = span.partition(" (")[0]
         if middle not in text:

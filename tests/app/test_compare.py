@@ -18,6 +18,7 @@ from autotune.catalog.prices.prices import price_for
 from autotune.domain.answer.limits import held_with
 from autotune.report.compare.payload import comparison_payload
 from autotune.report.compare.table import comparison_text
+from autotune.report.payload import dumps
 from autotune.search.selection import TIE
 
 if TYPE_CHECKING:
@@ -127,10 +128,9 @@ def test_what_the_rows_rest_on_is_said_and_which_tune_would_trace(job: Job) -> N
     text = " ".join(comparison_text(payload).split())
     assert "`autotune tune --fidelity formula` would pick" in text
     assert "Calibrated: modelled, then scaled by what was measured before." in text
-    for row in payload["rows"]:
-        row["fits_probability"] = 0.99
+    payload["rows"] = [replace(row, fits_probability=0.99) for row in payload["rows"]]
     assert "--fidelity auto" not in comparison_text(payload)
-    payload["rows"][0]["fits_probability"] = 0.94
+    payload["rows"][0] = replace(payload["rows"][0], fits_probability=0.94)
     text = " ".join(comparison_text(payload).split())
     device = payload["rows"][0]["device"]
     assert f"1 of the rows fit with a probability under 0.95 ({device})" in text
@@ -205,7 +205,7 @@ def test_every_priced_device_is_answered() -> None:
     named = {(r["device"], r["device_count"]) for r in [*payload["rows"], *payload["infeasible"]]}
     assert named == {(offer.device.name, offer.count) for offer in jobs[0].job.offers}
     assert len(named) >= 60
-    json.dumps(payload, allow_nan=False)
+    assert dumps(payload)
 
 
 def test_at_its_break_even_rate_a_spot_offer_costs_what_on_demand_costs() -> None:

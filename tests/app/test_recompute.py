@@ -102,7 +102,7 @@ def test_the_waterfall_leads_from_the_recorded_answer_to_the_new_one(run: Path) 
     assert math.fsum(step.duration_s for step in steps) == pytest.approx(gap_s, abs=1e-3)
     assert math.fsum(step.cost_usd for step in steps) == pytest.approx(gap_usd, abs=1e-6)
     length = next(step for step in steps if step.change == "data.max_length")
-    assert (length.before, length.after, length.yours) == ("768", "512", True)
+    assert (length.from_, length.to, length.yours) == ("768", "512", True)
 
 
 def test_a_global_batch_is_named_as_the_users_decision(run: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_limit_that_another_price_meets_is_told_and_is_no_other_recommendation
     assert (change.before, change.after) == ("budget, deadline", "deadline")
     assert part.waterfall is not None
     assert [step.change for step in part.waterfall.steps] == ["price"]
-    assert (part.waterfall.steps[0].before, part.waterfall.steps[0].after) == ("$2.50/h", "$1.00/h")
+    assert (part.waterfall.steps[0].from_, part.waterfall.steps[0].to) == ("$2.50/h", "$1.00/h")
 
 
 @pytest.mark.parametrize("name", ["own.yml", "train.py"])

@@ -78,7 +78,7 @@ def test_short_rows_take_less_wherever_batches_follow_the_rows(tmp_path: Path) -
             row.cost_usd.p50 / row.duration_s.p50
         )
         assert short.duration_s.p10 < short.duration_s.p50 < short.duration_s.p90
-        assert (short.like, short.p50, short.settled) == ("tatsu-lab/alpaca", 128.0, False)
+        assert (short.like, short.p50_tokens, short.settled) == ("tatsu-lab/alpaca", 128.0, False)
 
 
 def test_known_lengths_have_no_other_end(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,8 @@ from autotune.app.job.load import load_job
 from autotune.app.tune.tune import Options, tune
 from autotune.domain.config import KNOBS
 from autotune.report.layout.text import recommendation_text
-from autotune.report.payload import recommendation_payload
+from autotune.report.payload import dumps, recommendation_payload
+from autotune.report.recorded import recorded_payload
 from autotune.report.screens.fitting import MOST_LINES
 from autotune.report.screens.tune import recommendation_screen
 from autotune.report.sections.what_ifs import opening_words
@@ -148,11 +150,11 @@ def test_where_nothing_fits_every_closed_knob_says_whether_it_would(tmp_path: Pa
 
 
 def test_an_answer_of_an_earlier_version_is_still_shown(tmp_path: Path) -> None:
-    payload = recommendation_payload(answered(written(tmp_path)))
-    old = [
+    payload = json.loads(dumps(recommendation_payload(answered(written(tmp_path)))))
+    payload["sensitivities"] = [
         {name: each[name] for name in ("key", "value", "duration_s", "cost_usd", "saved_s",
                                        "saved_usd", "memory_bytes", "note", "basis")}
         for each in payload["sensitivities"] if each["class"] == "quality"
     ]  # fmt: skip
-    payload["sensitivities"] = old  # type: ignore[typeddict-item] - as it was kept then
-    assert "--set method.rank=8" in recommendation_text(payload, width=100, colour=False)
+    shown = recommendation_text(recorded_payload(payload, "here"), width=100, colour=False)
+    assert "--set method.rank=8" in shown

@@ -119,10 +119,10 @@ def test_old_asked_scaled_and_free_prices_are_marked_in_every_table(job: Job) ->
     marks = {
         (row["device"], row["usd_per_hour"] > 0): row["price_marks"] for row in payload["rows"]
     }
-    assert marks["a10g", True] == ["scaled"]
-    assert marks["rtx-6000-ada", True] == ["old", "asked"]
-    assert marks["a100-sxm4-80gb", True] == marks["l40s", True] == []
-    assert marks["a100-sxm4-80gb", False] == ["free"]
+    assert marks["a10g", True] == ("scaled",)
+    assert marks["rtx-6000-ada", True] == ("old", "asked")
+    assert marks["a100-sxm4-80gb", True] == marks["l40s", True] == ()
+    assert marks["a100-sxm4-80gb", False] == ("free",)
     for text in (comparison_text(payload), comparison_screen(payload)):
         assert "old, asked" in text
         assert "scaled: in proportion to" in " ".join(text.split())
@@ -181,6 +181,6 @@ def test_a_machine_that_would_hold_the_job_has_the_marks_of_its_price() -> None:
         for each in payload["rejected"]["relaxations"]
         if each["kind"] == "machine"
     }
-    assert found["rtx-pro-6000-bw-ws", 1] == ["old", "asked"]
-    assert found["rtx-6000-ada", 4] == ["scaled"]
+    assert found["rtx-pro-6000-bw-ws", 1] == ("old", "asked")
+    assert found["rtx-6000-ada", 4] == ("scaled",)
     assert "(old, asked)" in recommendation_screen(payload)

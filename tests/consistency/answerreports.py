@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from autotune.domain.answer.contract import plain
 from autotune.report.layout.markdown import estimate_markdown, recommendation_markdown
 from autotune.report.layout.text import sections_text
 from autotune.report.page.page import recommendation_html
@@ -16,26 +17,29 @@ from bench.consistency_said import said
 
 if TYPE_CHECKING:
     from autotune.domain.answer.recommendation import Recommendation
+    from autotune.report.schema import EstimatePayload
 
 
 def problems(rec: Recommendation) -> list[str]:
     """Of an answer of `tune`: its JSON, first screen, whole text, Markdown and page."""
-    payload: Any = recommendation_payload(rec)
+    payload = recommendation_payload(rec)
     reports = {
         "screen": recommendation_screen(payload),
         "text": sections_text(recommendation_sections(payload)),
         "Markdown": recommendation_markdown(payload),
         "page": recommendation_html(payload),
     }
-    found = contradictions(payload)
-    return found + [f"{n}: {t}" for n, report in reports.items() for t in said(payload, report)]
+    told = plain(payload)
+    found = contradictions(told)
+    return found + [f"{n}: {t}" for n, report in reports.items() for t in said(told, report)]
 
 
-def problems_of_estimate(payload: Any) -> list[str]:
+def problems_of_estimate(payload: EstimatePayload) -> list[str]:
     """The same of an answer of `estimate`."""
     reports = {
         "screen": estimate_screen(payload), "text": sections_text(estimate_sections(payload)),
         "Markdown": estimate_markdown(payload),
     }  # fmt: skip
-    found = contradictions(payload)
-    return found + [f"{n}: {t}" for n, report in reports.items() for t in said(payload, report)]
+    told = plain(payload)
+    found = contradictions(told)
+    return found + [f"{n}: {t}" for n, report in reports.items() for t in said(told, report)]

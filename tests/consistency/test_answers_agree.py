@@ -14,6 +14,7 @@ from autotune.app.compare.compare import compare
 from autotune.app.estimate import estimate
 from autotune.app.job.load import NamedJob, load_job
 from autotune.app.tune.tune import Options, tune
+from autotune.domain.answer.contract import plain
 from autotune.domain.errors import InputError
 from autotune.report.compare.payload import comparison_payload
 from autotune.report.payload import estimate_payload
@@ -91,4 +92,4 @@ def test_a_comparison_names_the_cheapest_and_the_fastest_of_its_rows(
 ) -> None:
     job = loaded(document, tmp_path)
     payload = comparison_payload(compare([NamedJob("", job)]))
-    assert contradictions(payload) == []
+    assert contradictions(plain(payload)) == []

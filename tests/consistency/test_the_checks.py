@@ -12,8 +12,9 @@ import pytest
 
 from autotune.app.job.load import load_job
 from autotune.app.tune.tune import Options, tune
+from autotune.domain.outcome import Spread
 from autotune.domain.units import format_usd
-from autotune.report.payload import recommendation_payload
+from autotune.report.payload import dumps, recommendation_payload
 from bench.consistency import contradictions, main
 from bench.consistency_said import plain, said
 
@@ -29,7 +30,8 @@ def answer(tmp_path_factory: pytest.TempPathFactory) -> Any:
         patch.setenv("AUTOTUNE_HOME", str(tmp_path_factory.mktemp("home")))
         job = load_job(JOBS / "h100_38h.yaml")
         job = replace(job, limits=replace(job.limits, deadline_s=None, budget_usd=None))
-        return recommendation_payload(tune(job, Options(dry_run=True, fidelity="formula")))
+        found = tune(job, Options(dry_run=True, fidelity="formula"))
+        return json.loads(dumps(recommendation_payload(found)))
 
 
 def _set(path: str, value: Any) -> Callable[[Any], None]:
@@ -130,7 +132,7 @@ def _middle(payload: Any) -> str:
     from autotune.report.phrases import seconds_span, usd_span
 
     best = payload["best"]
-    return f"{seconds_span(best['duration_s'])} {usd_span(best['cost_usd'])}"
+    return f"{seconds_span(Spread(**best['duration_s']))} {usd_span(Spread(**best['cost_usd']))}"
 
 
 def test_a_limit_that_is_missed_and_not_told_is_denied(answer: Any) -> None:

@@ -1,28 +1,27 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autotune.domain.outcome import Spread
+from autotune.report.schema import Row
 from autotune.training.stopwatch import Step
 from autotune.training.verdict import Pace, pace_of, verdict
 
-if TYPE_CHECKING:
-    from autotune.report.schema import Row
-
 GIB = 2**30
 STEPS = 3600
-ROW = cast(
-    "Row",
-    {
-        "step_time_s": 1.0, "usd_per_hour": 2.5, "reserved_bytes": 30.0 * GIB,
-        "duration_s": {"p10": 3000.0, "p50": 3800.0, "p90": 4900.0},
-        "time_s": {"data_wait": 0.02 * STEPS},
-        "memory_bytes": {"total": 31.0 * GIB, "context": 0.5 * GIB, "fragmentation": 0.5 * GIB,
-                         "usable": 40.0 * GIB},
-    },
+ROW = Row(
+    device="a100-sxm4-40gb", device_count=1, usd_per_hour=2.5, price_as_of=None,
+    price_source="stated", spot=False, config={}, basis="modelled", checkpoints=0,
+    checkpoint_bytes=0.0, duration_s=Spread(3000.0, 3800.0, 4900.0), cost_usd=Spread(2.1, 2.6, 3.4),
+    step_time_s=1.0, tokens_per_s=1000.0, mfu=0.3, bound_by="compute",
+    time_s={"data_wait": 0.02 * STEPS}, fits_probability=1.0, verdict="fits",
+    memory_bytes={"total": 31.0 * GIB, "context": 0.5 * GIB, "fragmentation": 0.5 * GIB,
+                  "usable": 40.0 * GIB},
+    reserved_bytes=30.0 * GIB, measured=None,
 )  # fmt: skip
 
 
