@@ -1,9 +1,7 @@
 """Write a chosen configuration in a trainer's own words, ready to run.
 
-What is covered: Hugging Face `Trainer` and TRL `SFTTrainer`, launched by accelerate, and the own
-files of axolotl, LLaMA-Factory, litgpt and Unsloth, in the spelling of the versions that will run.
-Not covered: torchtune, which is read only (its development has ended); learning rate, schedule and
-data content, which are the user's.
+What is covered: every trainer of the registry that has an export, in the spelling of the versions
+that will run. Not covered: learning rate, schedule and data content, which are the user's.
 """
 
 from __future__ import annotations
@@ -13,31 +11,19 @@ from typing import TYPE_CHECKING
 
 from autotune.catalog.files import write_whole
 from autotune.domain.errors import InputError, unknown
-from autotune.trainers.contract import check_contract
-from autotune.trainers.detect import DIALECTS
-from autotune.trainers.format import Export, Plan
-from autotune.trainers.hf.hf import HuggingFace
-from autotune.trainers.hf.trl import Trl
-from autotune.trainers.litgpt.export import LitGptFile
-from autotune.trainers.own_yaml import AxolotlFile, LlamaFactoryFile
-from autotune.trainers.unsloth.export import UnslothScript
+from autotune.trainers.base import Export, Plan
+from autotune.trainers.registry import FORMATS, TRAINERS
 from autotune.trainers.versions import parse_version
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
-    from autotune.trainers.format import TrainerFormat
+    from autotune.trainers.base import Trainer
 
-FORMATS: dict[str, TrainerFormat] = {
-    item.name: item
-    for item in (
-        HuggingFace(), Trl(), AxolotlFile(), LlamaFactoryFile(), LitGptFile(), UnslothScript(),
-    )
-}  # fmt: skip
 _EXECUTABLE = ".sh"
 
-__all__ = ["FORMATS", "Export", "check_target", "export", "write_export"]
+__all__ = ["Export", "check_target", "export", "write_export"]
 
 
 def check_target(target: str, job: Job) -> None:
@@ -93,7 +79,7 @@ def export(  # noqa: PLR0913 - what a plan is, each named
         trainer=version,
         python=python,
     )
-    return trainer.write(plan)
+    return trainer.export(plan)
 
 
 def write_export(exported: Export, run_dir: Path) -> tuple[Path, ...]:
@@ -116,9 +102,9 @@ def write_export(exported: Export, run_dir: Path) -> tuple[Path, ...]:
     return tuple(targets.values())
 
 
-def _parse_target(target: str) -> tuple[TrainerFormat, tuple[int, ...] | None]:
+def _parse_target(target: str) -> tuple[Trainer, tuple[int, ...] | None]:
     name, at, version = target.strip().partition("@")
-    if name in DIALECTS and name not in FORMATS:
+    if name in TRAINERS and name not in FORMATS:
         msg = f"a file of {name} is read and given back, but not written from nothing"
         raise InputError(msg, f"export one of: {', '.join(FORMATS)}")
     if name not in FORMATS:
@@ -134,3 +120,32 @@ def _inside(root: Path, name: str) -> Path:
         msg = f'file "{name}" would lie outside the run folder "{root}"'
         raise InputError(msg)
     return parent / Path(name).name
+
+
+def check_contract(job: Job, offer: Offer, config: Config) -> None:
+    """Raise InputError if `config` on `offer` would not train what `job` says."""
+    _check_devices(offer, config)
+    product = config.micro_batch_size * config.gradient_accumulation_steps * offer.count
+    if product != job.global_batch_size:
+        msg = (
+            f"micro_batch_size {config.micro_batch_size} x gradient_accumulation_steps "
+            f"{config.gradient_accumulation_steps} x {offer.count} devices is {product}, but the "
+            f"job's global_batch_size is {job.global_batch_size}"
+        )
+        raise InputError(msg, "the global batch is part of the job; change the split, not it")
+    if config.precision in {"fp32", "tf32"} and job.method.base == "16bit":
+        msg = f"precision {config.precision} needs base 32bit, but the job's base is 16bit"
+        raise InputError(msg, "set base: 32bit in the job, or a 16-bit precision")
+    if config.precision == "fp16" and job.method.kind == "full" and job.method.base == "16bit":
+        msg = "precision fp16 with 16-bit trained weights cannot be scaled: base must be 32bit"
+        raise InputError(msg, "set base: 32bit in the job, or precision bf16")
+
+
+def _check_devices(offer: Offer, config: Config) -> None:
+    if config.sharding == "none" and offer.count > 1:
+        msg = f"sharding none uses one device, but the offer has {offer.count}"
+        raise InputError(msg, "sharding must be ddp, fsdp, zero2 or zero3 on several devices")
+    offloads = (config.sharding, config.offload) == ("zero2", "optimizer")
+    if config.sharding != "none" and offer.count == 1 and not offloads:
+        msg = f"sharding {config.sharding} needs at least two devices, but the offer has one"
+        raise InputError(msg, "sharding must be none on one device")

@@ -15,9 +15,10 @@ from autotune.domain.job import Assumption, Beside
 from autotune.domain.typed.values import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from autotune.domain.config import KnobValue
+
 
 _ON = {"true", "yes", "on", "1"}
 _OFF = {"false", "no", "off", "0"}
@@ -25,7 +26,7 @@ _MOST = 10**12
 
 
 @dataclass(slots=True)
-class Imported:
+class Parsed:
     """What a trainer's file says, in the words of a job file.
 
     `values` holds parts of a job file (model, method, data, train, evaluation); `knobs` what the
@@ -209,3 +210,40 @@ def _number(value: object) -> float | None:
     except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
+
+
+# Names that a trainer gives to a data set of the hub. Sources: torchtune 0.6.1 datasets/_alpaca.py;
+# litgpt 0.5.11 data/alpaca_2k.py.
+_COMPONENTS = {
+    "torchtune.datasets.alpaca_dataset": "tatsu-lab/alpaca",
+    "litgpt.data.alpaca2k": "mhenrichsen/alpaca_2k_test",
+}
+_MOST_DATASETS = 20  # data sets of one file
+
+
+def named_datasets(keys: Keys) -> tuple[str, ...]:
+    """Hub ids and names, in the file's order; empty where one of them is not a name.
+
+    axolotl: `datasets: - path:`; LLaMA-Factory: `dataset: a,b`; TRL: `dataset_name:`; torchtune:
+    `dataset: {source: or _component_:}`; litgpt: `data: {class_path:}`.
+    """
+    found = list(_stated(keys))
+    usable = found and len(found) <= _MOST_DATASETS and all(isinstance(name, str) for name in found)
+    return tuple(str(name).strip() for name in found) if usable else ()
+
+
+def _stated(keys: Keys) -> Iterator[object]:
+    several, one = keys.at("datasets"), keys.at("dataset")
+    if isinstance(several, list):
+        yield from (item.get("path") if isinstance(item, dict) else item for item in several)
+    if isinstance(one, str):
+        yield from one.split(",")
+    elif isinstance(one, dict):
+        component = str(one.get("_component_", "")).casefold()
+        yield one.get("source") or _COMPONENTS.get(component)
+    if keys.at("dataset_name") is not None:
+        yield keys.at("dataset_name")
+    for key in ("data", "data.class_path"):
+        value = keys.at(key)
+        if isinstance(value, str) and value.casefold() in _COMPONENTS:
+            yield _COMPONENTS[value.casefold()]

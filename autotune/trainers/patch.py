@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
-from autotune.trainers.detect import DIALECTS
-from autotune.trainers.dialect import GONE, Target
+from autotune.trainers.base import GONE, Target
+from autotune.trainers.registry import TRAINERS
 from autotune.trainers.syntax.command_line import parse_command, rewrite_command
 from autotune.trainers.syntax.python_source import parse_script, rewrite_script
 from autotune.trainers.syntax.rewrite import (
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from autotune.domain.config import Config
     from autotune.domain.job import Origin
-    from autotune.trainers.dialect import Changes
-    from autotune.trainers.parsed import Imported
+    from autotune.trainers.base import Changes
+    from autotune.trainers.parsed import Parsed
     from autotune.trainers.versions import Version
 
 COMMAND_FILE = "command.sh"
@@ -45,7 +45,7 @@ _SAME_AS_DEFAULT = {  # where none is stated
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
+class Patched:
     """The new text under the file's own name, the difference, and what it cannot say."""
 
     name: str
@@ -55,14 +55,14 @@ class Returned:
     notes: tuple[str, ...]
 
 
-def give_back(
+def patch(
     origin: Origin,
     values: Mapping[str, Any],
-    made: Imported,
+    made: Parsed,
     config: Config,
     transformers: Version,
     devices: int,
-) -> Returned:
+) -> Patched:
     """The file of `origin` with `config` in it.
 
     Args:
@@ -95,7 +95,7 @@ def give_back(
         )
     )
     text = text.replace("\n", "\r\n") if windows else text
-    return Returned(name, text, diff, changes, tuple(notes))
+    return Patched(name, text, diff, changes, tuple(notes))
 
 
 def _ends_lines_with_crlf(text: str) -> bool:
@@ -111,10 +111,10 @@ def _lines(text: str) -> list[str]:
 
 
 def _changes(
-    origin: Origin, made: Imported, target: Target
+    origin: Origin, made: Parsed, target: Target
 ) -> tuple[Changes, dict[str, str], list[str]]:
     """The keys to change, which of them takes the place of another, and what cannot be said."""
-    dialect, meaning = DIALECTS[origin.trainer], made.meaning
+    dialect, meaning = TRAINERS[origin.trainer], made.meaning
     computed = set(_computed(origin))
     changes: Changes = {}
     instead: dict[str, str] = {}
@@ -212,7 +212,7 @@ def _check(
     text: str,
     values: Mapping[str, Any],
     changes: Changes,
-    made: Imported,
+    made: Parsed,
     devices: int,
     name: str,
 ) -> None:
@@ -229,7 +229,7 @@ def _check(
         lost = next((k for k in {**wanted, **again} if wanted.get(k) != again.get(k)), "")
         msg = f"{name} cannot be changed without changing {shown(lost)} as well"
         raise InputError(msg, _OTHERWISE)
-    remade = DIALECTS[origin.trainer].read(_values_of(origin.syntax, text, name), name)
+    remade = TRAINERS[origin.trainer].read(_values_of(origin.syntax, text, name), name)
     before, after = made.batch_on(made.devices or devices), remade.batch_on(devices)
     kept = all(
         made.values.get(part) == remade.values.get(part) for part in ("model", "method", "train")

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
-from autotune.trainers.named_datasets import named_datasets
+from autotune.trainers.parsed import named_datasets
 from autotune.trainers.schema import schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.trainers.parsed import Imported, Keys
+    from autotune.trainers.parsed import Keys, Parsed
     from autotune.trainers.schema import Schema
 
 _LISTED = 40  # keys named in one note
 _ALIKE = 0.85  # share of letters that a misspelt key has in common with the one it means
 
 
-def leave_rest(keys: Keys, made: Imported, trainer: str | None = None) -> None:
+def leave_rest(keys: Keys, made: Parsed, trainer: str | None = None) -> None:
     """List what was not read: it stays in the file as it is.
 
     Args:
@@ -46,7 +46,7 @@ def leave_rest(keys: Keys, made: Imported, trainer: str | None = None) -> None:
     _note_strange(keys, made, schema, [key for key in rest if key not in known])
 
 
-def _note_old(keys: Keys, made: Imported, schema: Schema) -> None:
+def _note_old(keys: Keys, made: Parsed, schema: Schema) -> None:
     """Keys that the newest version has no more, whether they were read or not."""
     for key, value in keys.values.items():
         found = schema.keys.get(str(key))
@@ -55,7 +55,7 @@ def _note_old(keys: Keys, made: Imported, schema: Schema) -> None:
             made.note(f"{keys.name}: {key}", "of an older version", why)
 
 
-def _note_strange(keys: Keys, made: Imported, schema: Schema, strange: Sequence[str]) -> None:
+def _note_strange(keys: Keys, made: Parsed, schema: Schema, strange: Sequence[str]) -> None:
     """Keys that no version has, each with the one that it may mean."""
     for key in strange[:_LISTED]:
         near = schema.near(key)
@@ -68,7 +68,7 @@ def _note_strange(keys: Keys, made: Imported, schema: Schema, strange: Sequence[
         made.note(f"{keys.name}: not read", more, f"no keys of {schema.newest}")
 
 
-def refuse_misspelt(made: Imported, name: str) -> None:
+def refuse_misspelt(made: Parsed, name: str) -> None:
     """Raise InputError for a key that the trainer does not have, and that means one we read."""
     wrong = {key: near for key, near in made.misspelt.items() if near in made.asked}
     if not wrong:
@@ -79,7 +79,7 @@ def refuse_misspelt(made: Imported, name: str) -> None:
     raise InputError(msg, "correct the spelling, or take it out: the trainer would not use it")
 
 
-def _check_kind(keys: Keys, key: str, made: Imported, schema: Schema) -> None:
+def _check_kind(keys: Keys, key: str, made: Parsed, schema: Schema) -> None:
     value, found = keys.at(key), schema.find(key)
     if (
         found is None or found.admits(value) or isinstance(value, str)

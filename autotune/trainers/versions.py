@@ -19,24 +19,16 @@ Version = tuple[int, ...]
 # The releases whose spelling was read, oldest and newest:
 # - transformers wheels 4.57.6, 5.0.0 to 5.10.0, 5.15.0, 5.20.0 to 5.23.0 on PyPI, training_args.py
 # - trl wheels 1.0.0, 1.5.0 to 1.9.0, 1.12.0, 1.14.0 to 1.16.0 on PyPI, sft_config.py
-# - axolotl tags 0.12.2 to 0.18.0 and the wheels 0.19.0 to 0.21.0, utils/schemas
-# - LLaMA-Factory tags 0.9.4 and 0.9.5, hparams
-# - litgpt tags 0.5.0, 0.5.3, 0.5.9 and 0.5.13, args.py and finetune/lora.py
-# - unsloth 2026.10.9, models/loader.py and models/llama.py
+# Another trainer's own range stands in its folder.
 KNOWN: dict[str, tuple[Version, Version]] = {
     "transformers": ((4, 57), (5, 23)),
     "trl": ((1, 0), (1, 16)),
-    "axolotl": ((0, 12), (0, 21)),
-    "llamafactory": ((0, 9, 4), (0, 9, 5)),
-    "litgpt": ((0, 5), (0, 5, 13)),
-    "unsloth": ((2026, 10), (2026, 10)),
 }
 SAMPLING_STRATEGY: Version = (5, 2)  # group_by_length became train_sampling_strategy
 FSDP_BOOL: Version = (5, 10)  # fsdp is a bool, fsdp_config.version defaults to 2
 ACTIVATION_CHECKPOINTING: Version = (5, 23)  # was gradient_checkpointing
 JIT_CHECKPOINT: Version = (5, 0)  # enable_jit_checkpoint: save on SIGTERM
 TRL_CHUNKED_LOSS: Version = (1, 6)  # the loss never holds all logits unless asked to
-AXOLOTL_ONE_ATTENTION: Version = (0, 17)  # attn_implementation rules; before, one switch a kernel
 
 # torch 2.9 names PYTORCH_ALLOC_CONF and deprecates PYTORCH_CUDA_ALLOC_CONF, but reads expandable
 # segments from the old name only; 2.11 was seen to read the new one (pytorch issue 183387).
@@ -53,10 +45,10 @@ def parse_version(text: str, where: str) -> Version:
     return tuple(int(part) for part in text.split("."))
 
 
-def check_known(package: str, version: Version) -> None:
+def check_known(package: str, version: Version, known: tuple[Version, Version]) -> None:
     """Raise InputError for a version that somebody asked for and whose spelling was not read."""
-    if _is_older(package, version) or _is_newer(package, version):
-        oldest, newest = KNOWN[package]
+    oldest, newest = known
+    if _is_older(version, oldest) or _is_newer(version, newest):
         msg = f"how {package} {show(version)} spells its arguments is not known"
         hint = f"known: {show(oldest)}" + (f" to {show(newest)}" if newest != oldest else "")
         raise InputError(msg, hint)
@@ -67,15 +59,15 @@ def check_installed(package: str, version: Version) -> None:
 
     A newer one is written as the newest known, and `newer_note` says so.
     """
-    if _is_older(package, version):
-        oldest, newest = KNOWN[package]
+    oldest, newest = KNOWN[package]
+    if _is_older(version, oldest):
         msg = f"{package} {show(version)} is older than {show(oldest)}, the oldest that is written"
         raise InputError(msg, f"known: {show(oldest)} to {show(newest)}; name the one that runs")
 
 
 def newer_note(package: str, version: Version) -> tuple[str, ...]:
     """A note when a version is newer than every one that was read."""
-    if not _is_newer(package, version):
+    if not _is_newer(version, KNOWN[package][1]):
         return ()
     return (
         (
@@ -85,13 +77,11 @@ def newer_note(package: str, version: Version) -> tuple[str, ...]:
     )
 
 
-def _is_older(package: str, version: Version) -> bool:
-    oldest = KNOWN[package][0]
+def _is_older(version: Version, oldest: Version) -> bool:
     return _filled(version) < _filled(oldest)
 
 
-def _is_newer(package: str, version: Version) -> bool:
-    newest = KNOWN[package][1]
+def _is_newer(version: Version, newest: Version) -> bool:
     return _filled(version)[: len(newest)] > newest
 
 

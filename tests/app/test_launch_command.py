@@ -10,7 +10,7 @@ import pytest
 
 from autotune.app.job.load import jobs_of_command, load_jobs
 from autotune.app.job.overrides import Overrides
-from autotune.app.runs.user_file import returned
+from autotune.app.runs.user_file import patched
 from autotune.domain.errors import InputError
 from autotune.trainers.syntax.command_line import parse_command, rewrite_command
 from autotune.trainers.syntax.shell_file import parse_shell, shell_names
@@ -137,7 +137,7 @@ def test_dotted_flags_are_read_and_given_back() -> None:
     assert (job.global_batch_size, job.epochs, job.method.rank) == (16, 1.0, 8)
     assert job.today is not None
     config = job.today.with_knobs(micro_batch_size=4, gradient_accumulation_steps=4)
-    text = returned("same", job, job.offers[0], config).text
+    text = patched("same", job, job.offers[0], config).text
     assert text.startswith(command.replace("micro_batch_size 2", "micro_batch_size 4"))
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from autotune.domain.answer.recommendation import Recommendation
     from autotune.domain.config import Config
     from autotune.domain.job import Job
-    from autotune.trainers.patch import Returned
+    from autotune.trainers.patch import Patched
 
 AXOLOTL = (Path(__file__).parents[1] / "trainers" / "own" / "axolotl.yml").read_text()
 COMMAND = (
@@ -47,8 +47,8 @@ def changed(job: Job, **knobs: Any) -> Config:
     return job.today.with_knobs(**{"compile": "default", **knobs})
 
 
-def returned(job: Job) -> Returned:
-    return own_file.returned("same", job, job.offers[0], changed(job))
+def patched(job: Job) -> Patched:
+    return own_file.patched("same", job, job.offers[0], changed(job))
 
 
 def answered(job: Job, folder: Path) -> Recommendation:
@@ -65,9 +65,9 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_second_backup_leaves_the_first_alone(path: Path) -> None:
-    first = replace_in_place(returned(loaded(path)), str(path), AXOLOTL)
+    first = replace_in_place(patched(loaded(path)), str(path), AXOLOTL)
     path.write_text(AXOLOTL + "# mine\n")
-    second = replace_in_place(returned(loaded(path)), str(path), AXOLOTL + "# mine\n")
+    second = replace_in_place(patched(loaded(path)), str(path), AXOLOTL + "# mine\n")
     assert (first.name, second.name) == ("axolotl.yml.bak", "axolotl.yml.bak2")
     assert first.read_text() == AXOLOTL
     assert second.read_text() == AXOLOTL + "# mine\n"
@@ -77,7 +77,7 @@ def test_a_second_backup_leaves_the_first_alone(path: Path) -> None:
 def test_a_crash_at_any_write_leaves_the_file_as_it_was(
     path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    found, done = returned(loaded(path)), 0
+    found, done = patched(loaded(path)), 0
     real = Path.replace
 
     def failing(self: Path, target: Path) -> Path:
@@ -102,7 +102,7 @@ def test_a_link_stays_a_link_and_its_target_is_changed(tmp_path: Path) -> None:
     (home / "real.yml").write_text(AXOLOTL)
     link = tmp_path / "axolotl.yml"
     link.symlink_to(home / "real.yml")
-    backup = replace_in_place(returned(loaded(link)), str(link), AXOLOTL)
+    backup = replace_in_place(patched(loaded(link)), str(link), AXOLOTL)
     assert link.is_symlink()
     assert "torch_compile: true" in (home / "real.yml").read_text()
     assert (backup.parent, backup.read_text()) == (home.resolve(), AXOLOTL)
@@ -111,7 +111,7 @@ def test_a_link_stays_a_link_and_its_target_is_changed(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_the_users_error(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = returned(loaded(path))
+    found = patched(loaded(path))
 
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
@@ -125,7 +125,7 @@ def test_a_folder_that_cannot_be_written_is_the_users_error(
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_read_only_folder_is_left_as_it_is(path: Path) -> None:
-    found = returned(loaded(path))
+    found = patched(loaded(path))
     path.parent.chmod(stat.S_IRUSR | stat.S_IXUSR)
     try:
         with pytest.raises(InputError, match="cannot be changed in place"):
@@ -142,7 +142,7 @@ def test_line_ends_and_byte_order_mark_stay(path: Path, mark: bytes, ending: str
     path.write_bytes(before)
     job = loaded(path)
     assert job.origin is not None
-    replace_in_place(returned(job), str(path), job.origin.text)
+    replace_in_place(patched(job), str(path), job.origin.text)
     after = path.read_bytes()
     assert after.startswith(mark)
     assert after.count(b"\xef\xbb\xbf") == before.count(b"\xef\xbb\xbf")
@@ -202,7 +202,7 @@ def test_a_file_that_cannot_be_changed_is_replaced_by_one_of_ours_and_that_is_sa
     def refused(*_: object, **__: object) -> None:
         raise InputError("axolotl.yml cannot be changed where it stands")  # noqa: EM101, TRY003
 
-    monkeypatch.setattr(own_file, "give_back", refused)
+    monkeypatch.setattr(own_file, "patch", refused)
     answer = answered(loaded(path), tmp_path / "run")
     assert "sft_config.json" in answer.files
     assert any(

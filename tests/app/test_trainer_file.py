@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from autotune.app.job.load import jobs_of_command, load_job, load_jobs, resolve_spec
 from autotune.app.job.overrides import Overrides
-from autotune.app.runs.user_file import check_in_place, replace_in_place, returned
+from autotune.app.runs.user_file import check_in_place, patched, replace_in_place
 from autotune.domain.errors import InputError
 from autotune.domain.job import ZeroSettings
 
@@ -269,7 +269,7 @@ def test_in_place_keeps_the_old_file_and_refuses_a_changed_one(tmp_path: Path) -
     path.chmod(0o640)
     job = load(path)
     assert job.today is not None
-    found = returned("same", job, job.offers[0], job.today.with_knobs(compile="default"))
+    found = patched("same", job, job.offers[0], job.today.with_knobs(compile="default"))
     backup = replace_in_place(found, str(path), before)
     assert backup.read_text(encoding="utf-8") == before
     assert "torch_compile: true" in path.read_text(encoding="utf-8")
@@ -331,7 +331,7 @@ def test_a_fuzzed_file_is_a_job_or_an_input_error(
             continue
         if job.origin is not None and job.today is not None:
             with contextlib.suppress(InputError):
-                returned("same", job, job.offers[0], job.today)
+                patched("same", job, job.offers[0], job.today)
         return
 
 

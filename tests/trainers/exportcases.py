@@ -15,7 +15,7 @@ from autotune.trainers.syntax.python_source import parse_script
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config
-    from autotune.trainers.format import Export
+    from autotune.trainers.base import Export
 
 FILE_OF = {  # where each format holds its settings
     "hf": "training_args.json", "trl": "sft_config.json", "axolotl": "axolotl.yml",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.app.job.trainer_file import imported_again, values_beside
+from autotune.app.job.trainer_file import parsed_again, values_beside
 from autotune.domain.job import Beside, Origin
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from autotune.trainers.parsed import Imported
+    from autotune.trainers.parsed import Parsed
 
 FOLDER = Path(__file__).parent / "own"
 FILES = {  # file -> (trainer, syntax); scripts carry .txt so that no tool formats them
@@ -39,8 +39,8 @@ def origin(name: str, text: str | None = None) -> Origin:
     return Origin(trainer, syntax, name, found)
 
 
-def read(name: str, text: str | None = None) -> tuple[Imported, dict[str, Any]]:
-    return imported_again(origin(name, text))
+def read(name: str, text: str | None = None) -> tuple[Parsed, dict[str, Any]]:
+    return parsed_again(origin(name, text))
 
 
 def syntax_of(name: str) -> str:

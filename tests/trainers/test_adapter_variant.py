@@ -11,8 +11,8 @@ from exportcases import LORA, config, job, offer, values_of
 from autotune.app.job.load import load_jobs
 from autotune.app.job.overrides import Overrides
 from autotune.domain.errors import InputError
-from autotune.trainers.detect import DIALECTS
 from autotune.trainers.export import export
+from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import schema_of
 from autotune.trainers.syntax.python_source import parse_script
 
@@ -57,7 +57,7 @@ args = SFTConfig(per_device_train_batch_size=2, gradient_accumulation_steps=4)
 
 
 def variant_of(trainer: str, values: dict[str, Any]) -> object:
-    return DIALECTS[trainer].read(values, trainer).values["method"].get("variant")
+    return TRAINERS[trainer].read(values, trainer).values["method"].get("variant")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_litgpt_is_refused_what_it_cannot_train() -> None:
 
 
 def test_both_switches_are_priced_as_dora_and_the_scale_is_told() -> None:
-    made = DIALECTS["llamafactory"].read({**FACTORY, "use_dora": True, "use_rslora": True}, "f")
+    made = TRAINERS["llamafactory"].read({**FACTORY, "use_dora": True, "use_rslora": True}, "f")
     assert made.values["method"]["variant"] == "dora"
     assert any("scale alone" in note.why for note in made.notes)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.app.dataset import count_rows
-from autotune.trainers.byte_tokenizer import byte_tokenizer
+from autotune.trainers.launch.run_inputs import byte_tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.domain.errors import InputError
-from autotune.trainers.export import FORMATS, Export, check_target, export
+from autotune.trainers.export import Export, check_target, export
+from autotune.trainers.registry import FORMATS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,16 +18,16 @@ from autotune.app.job.load import load_jobs
 from autotune.app.job.overrides import Overrides
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
-from autotune.trainers.detect import DIALECTS
-from autotune.trainers.export import FORMATS, export
+from autotune.trainers.export import export
+from autotune.trainers.registry import FORMATS, TRAINERS
 from autotune.trainers.schema import schema_of
 from autotune.trainers.versions import parse_version
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.domain.job import Job
-    from autotune.trainers.format import Export
-    from autotune.trainers.parsed import Imported
+    from autotune.trainers.base import Export
+    from autotune.trainers.parsed import Parsed
     from autotune.trainers.schema import Schema
 
 MLP = ("q_proj", "v_proj", "gate_proj", "up_proj", "down_proj")
@@ -118,7 +118,7 @@ def test_each_value_of_each_knob_is_written_or_its_absence_said(target: str, kno
         except InputError:
             continue  # refused with a reason
         values = values_of(target, made)
-        read = DIALECTS[target].read(values, target).meaning
+        read = TRAINERS[target].read(values, target).meaning
         said = " ".join(made.notes).casefold()
         rest = " ".join(text for name, text in made.files.items() if name != FILE_OF[target])
         assert (
@@ -225,12 +225,12 @@ def test_from_any_file_into_any_format_the_job_is_the_same(
         made = export(target, found, found.offers[0], knobs)
     except InputError:
         return  # a contract that the format has no words for: refused, with what it is
-    again = DIALECTS[target].read(values_of(target, made), target)
+    again = TRAINERS[target].read(values_of(target, made), target)
     assert again.batch_on(count) == found.global_batch_size
     _same_contract(found, again, target, made)
 
 
-def _same_contract(found: Job, again: Imported, target: str, made: Export) -> None:
+def _same_contract(found: Job, again: Parsed, target: str, made: Export) -> None:
     """Length, epochs or steps, rank, alpha, targets and base: bit-identical where it says them."""
     train = again.values["train"]
     assert train in ({"epochs": found.epochs}, {"steps": found.steps})

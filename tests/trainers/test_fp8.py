@@ -9,8 +9,8 @@ from exportcases import FULL, SOFTWARE, config, job, offer, values_of
 from ruamel.yaml import YAML
 
 from autotune.domain.errors import InputError
-from autotune.trainers.detect import DIALECTS
 from autotune.trainers.export import export
+from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import schema_of
 
 FP8 = config(precision="fp8", compile="default")
@@ -35,7 +35,7 @@ def test_axolotls_key_says_fp8_and_is_read_back() -> None:
     values = values_of(target, export(target, job(FULL), offer(), FP8))
     assert values["fp8"] is True
     assert schema_of(target).find("fp8")
-    assert DIALECTS[target].read(values, target).meaning["precision"] == "fp8"
+    assert TRAINERS[target].read(values, target).meaning["precision"] == "fp8"
     plain = values_of(target, export(target, job(FULL), offer(), config()))
     assert "fp8" not in plain
 

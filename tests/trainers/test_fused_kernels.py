@@ -12,9 +12,9 @@ from autotune.app.job.load import load_jobs
 from autotune.app.job.overrides import Overrides
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.errors import InputError
-from autotune.trainers.axolotl.plugins import CUT, LIGER
-from autotune.trainers.detect import DIALECTS
+from autotune.trainers.axolotl.keys import CUT, LIGER
 from autotune.trainers.export import export
+from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import schema_of
 
 INSTALLED = replace(SOFTWARE, liger_kernel=(0, 8, 5))
@@ -30,10 +30,10 @@ def test_liger_is_written_and_read_back_as_the_knob(target: str) -> None:
     values, _ = written(target, "liger")
     schema = schema_of(target)
     assert all(schema.find(key) for key in values)
-    assert DIALECTS[target].read(values, target).meaning["kernels"] == "liger"
+    assert TRAINERS[target].read(values, target).meaning["kernels"] == "liger"
     plain, _ = written(target, "none")
     assert not any("liger" in key or key == "plugins" for key in plain)
-    assert DIALECTS[target].read(plain, target).meaning["kernels"] == "none"
+    assert TRAINERS[target].read(plain, target).meaning["kernels"] == "none"
 
 
 def test_the_exported_run_says_that_liger_kernel_must_be_installed() -> None:
@@ -51,7 +51,7 @@ def test_axolotl_gets_the_plugin_of_the_value_and_its_switches() -> None:
     cut, _ = written("axolotl", "chunked_loss")
     assert cut["plugins"] == [CUT]
     assert cut["cut_cross_entropy"] is True
-    assert DIALECTS["axolotl"].read(cut, "axolotl.yml").meaning["kernels"] == "chunked_loss"
+    assert TRAINERS["axolotl"].read(cut, "axolotl.yml").meaning["kernels"] == "chunked_loss"
 
 
 def test_the_trainer_without_a_chunked_loss_is_told_so_where_the_pick_rests_on_it() -> None:
@@ -79,7 +79,7 @@ def test_the_trainer_without_a_chunked_loss_is_told_so_where_the_pick_rests_on_i
 def test_axolotls_plugins_are_read_as_the_knob(
     stated: dict[str, Any], knob: str, kept: bool
 ) -> None:
-    made = DIALECTS["axolotl"].read({"base_model": "m", "adapter": "lora", **stated}, "file")
+    made = TRAINERS["axolotl"].read({"base_model": "m", "adapter": "lora", **stated}, "file")
     assert made.meaning["kernels"] == knob
     assert ("kernels" in made.kept) == kept
 

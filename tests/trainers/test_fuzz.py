@@ -17,7 +17,7 @@ from autotune.app.job.load import load_jobs
 from autotune.app.job.overrides import Overrides
 from autotune.app.runs.user_file import same_export
 from autotune.domain.errors import InputError
-from autotune.trainers.detect import detect
+from autotune.trainers.registry import detect
 
 if TYPE_CHECKING:
     from pathlib import Path

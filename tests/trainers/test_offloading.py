@@ -12,10 +12,10 @@ from ruamel.yaml import YAML
 from autotune.app.job.load import load_jobs
 from autotune.app.job.overrides import Overrides
 from autotune.domain.answer.recommendation import Decisive
-from autotune.trainers.detect import DIALECTS
 from autotune.trainers.export import export
 from autotune.trainers.launch.config import add_beside
-from autotune.trainers.parsed import Imported
+from autotune.trainers.parsed import Parsed
+from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import schema_of
 
 
@@ -24,8 +24,8 @@ def launched(text: str) -> dict[str, Any]:
     return found
 
 
-def read_with(values: dict[str, Any], name: str) -> Imported:
-    made = Imported("hf", defaults={"micro_batch_size": 1, "gradient_accumulation_steps": 1})
+def read_with(values: dict[str, Any], name: str) -> Parsed:
+    made = Parsed("hf", defaults={"micro_batch_size": 1, "gradient_accumulation_steps": 1})
     add_beside(made, values, name)
     return made
 
@@ -73,7 +73,7 @@ def test_fsdps_shards_are_offloaded_by_the_names_of_the_launcher_and_the_trainer
     assert "fsdp_cpu_offload" not in found
     arguments = json.loads(made.files["training_args.json"])
     assert arguments["fsdp_config"]["cpu_offload"] is True
-    assert DIALECTS["hf"].read(arguments, "args").meaning["offload"] == "all"
+    assert TRAINERS["hf"].read(arguments, "args").meaning["offload"] == "all"
 
 
 @pytest.mark.parametrize("target", ["hf@5.23", "trl@1.16", "axolotl@0.21"])
@@ -81,9 +81,9 @@ def test_offloaded_activations_are_written_and_read_back(target: str) -> None:
     knobs = config(activation_checkpointing="full", offload="activations")
     values = values_of(target, export(target, job(), offer(), knobs))
     trainer = target.partition("@")[0]
-    assert DIALECTS[trainer].read(values, target).meaning["offload"] == "activations"
+    assert TRAINERS[trainer].read(values, target).meaning["offload"] == "activations"
     plain = values_of(target, export(target, job(), offer(), knobs.with_knobs(offload="none")))
-    assert DIALECTS[trainer].read(plain, target).meaning["offload"] == "none"
+    assert TRAINERS[trainer].read(plain, target).meaning["offload"] == "none"
 
 
 def test_an_older_transformers_cannot_offload_activations_and_trl_can() -> None:

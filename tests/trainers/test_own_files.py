@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ownfiles import FILES, origin, read
 
 from autotune.domain.config import KNOBS, Config
-from autotune.trainers.patch import Returned, give_back
+from autotune.trainers.patch import Patched, patch
 
 # What each file says, read off by eye.
 SAYS: dict[str, tuple[int, int, dict[str, Any], dict[str, Any], int | None]] = {
@@ -50,9 +50,9 @@ def whole_config(name: str, **changes: object) -> Config:
     return Config(**knobs)  # type: ignore[arg-type]
 
 
-def given_back(name: str, config: Config, version: tuple[int, ...] = (5, 23)) -> Returned:
+def given_back(name: str, config: Config, version: tuple[int, ...] = (5, 23)) -> Patched:
     made, values = read(name)
-    return give_back(origin(name), values, made, config, version, 1)
+    return patch(origin(name), values, made, config, version, 1)
 
 
 def removed(diff: str) -> list[str]:
@@ -170,7 +170,7 @@ def test_in_out_in_is_the_same_job_and_the_wanted_config(
     config = Config(
         micro_batch_size=micro, gradient_accumulation_steps=SPLITS[name] // micro, **knobs,
     )  # fmt: skip
-    found = give_back(origin(name), values, made, config, version, 1)
+    found = patch(origin(name), values, made, config, version, 1)
     again, _ = read(name, found.text)
     assert again.batch_on(1) == made.batch_on(1)
     for part in ("model", "method", "train", "data", "evaluation"):
@@ -187,9 +187,7 @@ def test_in_out_in_is_the_same_job_and_the_wanted_config(
             wanted = "off" if wanted == "off" else "default"
         if knob in again.meaning and knob not in made.kept:
             assert again.meaning[knob] == wanted, (knob, found.diff)
-    twice = give_back(
-        origin(name, found.text), read(name, found.text)[1], again, config, version, 1
-    )
+    twice = patch(origin(name, found.text), read(name, found.text)[1], again, config, version, 1)
     assert twice.text == found.text  # writing what is already said changes nothing
 
 
@@ -246,7 +244,7 @@ def test_quotes_capitals_comments_and_indents_stay_as_the_user_typed_them() -> N
     config = whole_config(
         "axolotl.yml", optimizer="adamw_torch_fused", activation_checkpointing="none"
     )
-    found = give_back(origin("axolotl.yml", text), values, made, config, (5, 23), 1)
+    found = patch(origin("axolotl.yml", text), values, made, config, (5, 23), 1)
     assert "\noptimizer: 'adamw_torch_fused'   # small\n" in found.text
     assert "\ngradient_checkpointing:   False\n" in found.text
 
@@ -255,7 +253,7 @@ def test_lines_that_end_as_on_windows_still_do() -> None:
     text = origin("axolotl.yml").text.replace("\n", "\r\n")
     made, values = read("axolotl.yml", text)
     config = whole_config("axolotl.yml", compile="default")
-    found = give_back(origin("axolotl.yml", text), values, made, config, (5, 23), 1)
+    found = patch(origin("axolotl.yml", text), values, made, config, (5, 23), 1)
     assert found.text.count("\n") == found.text.count("\r\n") > text.count("\n")
     assert "\r" not in found.diff
     plain = given_back("axolotl.yml", config)

@@ -13,9 +13,9 @@ from ownfiles import origin, read
 from ruamel.yaml import YAML
 
 from autotune.domain.errors import InputError
-from autotune.trainers.detect import DIALECTS
-from autotune.trainers.export import FORMATS, export
-from autotune.trainers.patch import give_back
+from autotune.trainers.export import export
+from autotune.trainers.patch import patch
+from autotune.trainers.registry import FORMATS, TRAINERS
 
 CHANGED = {
     "num_dataloader_workers": 2, "checkpoint_every_steps": 77, "save_total_limit": 3,
@@ -27,7 +27,7 @@ CHANGED = {
 def rewritten(name: str, **changes: object) -> str:
     made, values = read(name)
     knobs: dict[str, Any] = {**made.meaning, **CHANGED, **changes}
-    found = give_back(origin(name), values, made, config(**knobs), (5, 23), 1)
+    found = patch(origin(name), values, made, config(**knobs), (5, 23), 1)
     return found.text
 
 
@@ -85,7 +85,7 @@ def test_accelerate_reads_what_lies_beside_and_so_do_we(sharding: str) -> None:
     values = YAML(typ="safe", pure=True).load(files["accelerate.yaml"])
     assert accelerate.ClusterConfig(**{**values, "debug": False}).num_processes == 2
     arguments = json.loads(files["training_args.json"])
-    made = DIALECTS["hf"].read(arguments, "training_args.json")
+    made = TRAINERS["hf"].read(arguments, "training_args.json")
     add_beside(made, values, "accelerate.yaml")
     assert (made.devices, made.knobs["sharding"], made.batch_on(2)) == (2, sharding, 8)
 
@@ -104,7 +104,7 @@ def test_every_export_is_read_back_as_the_same_job_and_config(
         activation_checkpointing="full",
     )  # fmt: skip
     written = export(target, what, what.offers[0], knobs)
-    made = DIALECTS[target].read(values_of(target, written), target)
+    made = TRAINERS[target].read(values_of(target, written), target)
     assert made.batch_on(1) == what.global_batch_size
     train = made.values["train"]
     assert train == ({"epochs": 3.0} if steps == 24 else {"steps": steps})

@@ -21,7 +21,7 @@ from test_own_files import CONFIGS, SPLITS
 from autotune.domain.config import Config
 from autotune.domain.errors import InputError
 from autotune.trainers.export import export
-from autotune.trainers.patch import give_back
+from autotune.trainers.patch import patch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +52,7 @@ def given_back(name: str, knobs: dict[str, Any], version: tuple[int, ...]) -> st
     chosen = Config(
         micro_batch_size=micro, gradient_accumulation_steps=SPLITS[name] // micro, **knobs
     )
-    return give_back(origin(name), values, made, chosen, version, 1).text
+    return patch(origin(name), values, made, chosen, version, 1).text
 
 
 def loaded(text: str) -> dict[str, Any]:

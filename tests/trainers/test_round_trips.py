@@ -18,16 +18,16 @@ from autotune.app.job.load import load_jobs
 from autotune.app.job.overrides import Overrides
 from autotune.app.runs.user_file import same_export
 from autotune.domain.errors import InputError
-from autotune.trainers.detect import DIALECTS
-from autotune.trainers.export import FORMATS, export
+from autotune.trainers.export import export
 from autotune.trainers.launch.config import add_beside
-from autotune.trainers.launch.patch import return_beside
+from autotune.trainers.launch.patch import patch_launcher
+from autotune.trainers.registry import FORMATS, TRAINERS
 from autotune.trainers.syntax.python_source import parse_script
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.domain.job import Job
-    from autotune.trainers.parsed import Imported
+    from autotune.trainers.parsed import Parsed
 
 MAIN = {
     "hf": "training_args.json", "trl": "sft_config.json", "axolotl": "axolotl.yml",
@@ -51,19 +51,19 @@ def job_of(name: str, folder: Path) -> Job:
     return load_jobs(path, Overrides(gpus=("h100-sxm",), stated=stated))[0].job
 
 
-def read_back(target: str, files: dict[str, str]) -> Imported:
+def read_back(target: str, files: dict[str, str]) -> Parsed:
     """What the written file says to the reader of its own format."""
     name = MAIN[target]
     if name.endswith(".py"):
         script = parse_script(files[name], name)
-        return DIALECTS[script.trainer].read(script.values, name)
-    made = DIALECTS[target].read(YAML(typ="safe", pure=True).load(files[name]), name)
+        return TRAINERS[script.trainer].read(script.values, name)
+    made = TRAINERS[target].read(YAML(typ="safe", pure=True).load(files[name]), name)
     if "accelerate.yaml" in files:
         add_beside(made, YAML(typ="safe", pure=True).load(files["accelerate.yaml"]), "accelerate")
     return made
 
 
-def same_contract(job: Job, config: Config, target: str, made: Imported) -> None:
+def same_contract(job: Job, config: Config, target: str, made: Parsed) -> None:
     """Bit-identical: these are the job, whatever file says it."""
     count = job.offers[0].count
     assert made.batch_on(count) == job.global_batch_size
@@ -112,8 +112,8 @@ ARGUMENTS = {
 }  # fmt: skip
 
 
-def with_beside(name: str) -> Imported:
-    made = DIALECTS["hf"].read(ARGUMENTS, "args.json")
+def with_beside(name: str) -> Parsed:
+    made = TRAINERS["hf"].read(ARGUMENTS, "args.json")
     add_beside(made, values_of(name), name)
     return made
 
@@ -151,9 +151,9 @@ def lines(diff: str) -> list[str]:
 def test_another_split_changes_those_lines_of_the_config_beside_it(name: str) -> None:
     made = with_beside(name)
     config = whole(made, micro_batch_size=8, gradient_accumulation_steps=2)
-    found = return_beside(beside(name), values_of(name), config, 4)
+    found = patch_launcher(beside(name), values_of(name), config, 4)
     assert lines(found.diff) == CHANGED[name]
-    again = DIALECTS["hf"].read(
+    again = TRAINERS["hf"].read(
         {**ARGUMENTS, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 2}, "a.json"
     )
     kind = YAML(typ="safe", pure=True).load(found.text)
@@ -163,7 +163,7 @@ def test_another_split_changes_those_lines_of_the_config_beside_it(name: str) ->
     )  # fmt: skip
 
 
-def whole(made: Imported, **changes: Any) -> Config:
+def whole(made: Parsed, **changes: Any) -> Config:
     from autotune.domain.config import Config
 
     knobs = {"checkpoint_every_steps": 500, "precision": "bf16", **made.meaning, **changes}
@@ -180,14 +180,14 @@ def test_another_sharding_changes_the_stage_or_the_kind(
     name: str, sharding: str, gone: str, new: str
 ) -> None:
     config = whole(with_beside(name), sharding=sharding)
-    changed = lines(return_beside(beside(name), values_of(name), config, 4).diff)
+    changed = lines(patch_launcher(beside(name), values_of(name), config, 4).diff)
     assert gone in changed
     assert new in changed
 
 
 def test_what_an_accelerate_config_has_no_section_for_is_said() -> None:
     name = "beside/accelerate_fsdp.yaml"
-    found = return_beside(
+    found = patch_launcher(
         beside(name), values_of(name), whole(with_beside(name), sharding="zero3"), 4
     )
     assert found.diff == ""
@@ -200,15 +200,15 @@ def test_auto_in_a_deepspeed_config_is_left_alone() -> None:
     values = {"zero_optimization": {"stage": 3}, "train_batch_size": "auto",
               "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
               "bf16": {"enabled": "auto"}}  # fmt: skip
-    made = DIALECTS["hf"].read(ARGUMENTS, "args.json")
+    made = TRAINERS["hf"].read(ARGUMENTS, "args.json")
     add_beside(made, values, "ds.json")
     config = whole(made, micro_batch_size=1, gradient_accumulation_steps=16, precision="fp16")
-    found = return_beside(Beside("ds.json", "json", json.dumps(values)), values, config, 1)
+    found = patch_launcher(Beside("ds.json", "json", json.dumps(values)), values, config, 1)
     assert found.changes == {}
 
 
 def test_a_default_that_a_deepspeed_config_contradicts_is_refused() -> None:
-    made = DIALECTS["hf"].read({"output_dir": "o", "num_train_epochs": 1}, "args.json")
+    made = TRAINERS["hf"].read({"output_dir": "o", "num_train_epochs": 1}, "args.json")
     values = {"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 4}
     with pytest.raises(InputError, match="does not state it, which means 8"):
         add_beside(made, values, "ds.json")

@@ -13,10 +13,11 @@ import pytest
 from exportcases import FULL, HOST, LORA, SOFTWARE, config, evaluation, job, offer
 
 from autotune.domain.job import Limits, Origin
-from autotune.trainers.export import FORMATS, export, write_export
-from autotune.trainers.format import Plan
-from autotune.trainers.launch.own_start import own_run_sh
-from autotune.trainers.patch import Returned
+from autotune.trainers.base import Plan
+from autotune.trainers.export import export, write_export
+from autotune.trainers.launch.start import own_run_sh
+from autotune.trainers.patch import Patched
+from autotune.trainers.registry import FORMATS, TRAINERS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -188,9 +189,11 @@ def own_scripts() -> dict[str, str]:
                 trl=(1, 16), checkpoint_bytes=0.0, risk="", out_dir="out",
             )  # fmt: skip
             command = "CUDA_VISIBLE_DEVICES=0 python train.py \\\n  --bf16 True"
-            file = Returned("it's mine.yml", command, "", {}, ())
+            file = Patched("it's mine.yml", command, "", {}, ())
             launcher = "accelerate.yaml" if count > 1 else ""
-            text = own_run_sh(plan, Origin(trainer, syntax, "", ""), file, "own/", launcher)
+            text = own_run_sh(
+                plan, TRAINERS[trainer], Origin(trainer, syntax, "", ""), file, "own/", launcher
+            )
             found[f"own-{trainer}-{syntax}-{count}"] = text
     return found
 

@@ -18,18 +18,18 @@ from test_own_files import CONFIGS, SPLITS
 
 from autotune.domain.config import Config
 from autotune.domain.errors import InputError
-from autotune.trainers.detect import DIALECTS
-from autotune.trainers.dialect import GONE
+from autotune.trainers.base import GONE
 from autotune.trainers.export import export
-from autotune.trainers.patch import give_back
+from autotune.trainers.patch import patch
+from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import Schema, schema_of
 from autotune.trainers.syntax.python_source import parse_script
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TRAINERS = ("hf", "trl", "axolotl", "llamafactory", "torchtune", "litgpt", "unsloth", "peft",
-            "accelerate", "deepspeed")  # fmt: skip
+SCHEMAS = ("hf", "trl", "axolotl", "llamafactory", "torchtune", "litgpt", "unsloth", "peft",
+           "accelerate", "deepspeed")  # fmt: skip
 # Read although no release in the data has them: names that people's own scripts use, and
 # transformers before 4.40.
 FOLKLORE = {"model_id", "model_name", "model", "use_lora", "lora_rank", "model_max_length"}
@@ -61,7 +61,7 @@ def problems(values: dict[str, Any], trainer: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize("trainer", SCHEMAS)
 def test_a_schema_says_what_it_was_read_from(trainer: str) -> None:
     schema = schema_of(trainer)
     assert schema.trainer == trainer
@@ -72,7 +72,7 @@ def test_a_schema_says_what_it_was_read_from(trainer: str) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_key_that_is_read_is_one_that_some_trainer_has(name: str) -> None:
-    schemas = [schema_of(trainer) for trainer in TRAINERS]
+    schemas = [schema_of(trainer) for trainer in SCHEMAS]
     mappings = {"model_init_kwargs", "model", "tokenizer", "checkpointer", "dataset", "data"}
     asked = {key for key in read(name)[0].asked if key.split(".")[0] not in mappings} - FOLKLORE
     assert {key for key in asked if all(schema.find(key) is None for schema in schemas)} == set()
@@ -143,7 +143,7 @@ def test_every_key_that_is_written_into_an_own_file_is_one_of_its_trainer(
     )
     runs_on = schema_of(made.trainer).runs_on.get("transformers", "5.23.0")
     spelling = tuple(int(part) for part in runs_on.split("."))
-    changes = give_back(origin(name), values, made, chosen, spelling, 1).changes
+    changes = patch(origin(name), values, made, chosen, spelling, 1).changes
     written = {key: value for key, value in changes.items() if value is not GONE}
     written.pop("attn_implementation", None)  # in a script it belongs to from_pretrained
     schema = schema_of(made.trainer)
@@ -166,14 +166,14 @@ def test_a_dict_literal_that_is_unpacked_is_read(text: str) -> None:
 
 
 def test_a_misspelt_key_is_named_with_the_one_it_means() -> None:
-    made = DIALECTS["axolotl"].read({"base_model": "x", "gradient_acumulation_steps": 8}, "a.yml")
+    made = TRAINERS["axolotl"].read({"base_model": "x", "gradient_acumulation_steps": 8}, "a.yml")
     told = [f"{note.key} {note.value}" for note in made.notes]
     assert "a.yml: gradient_acumulation_steps gradient_accumulation_steps?" in told
 
 
 def test_a_key_of_an_older_version_is_said_to_be_one() -> None:
     values = {"output_dir": "x", "per_device_train_batch_size": 1, "half_precision_backend": "apex"}
-    made = DIALECTS["hf"].read(values, "a.json")
+    made = TRAINERS["hf"].read(values, "a.json")
     told = [f"{note.key} {note.value}: {note.why}" for note in made.notes]
     assert any("half_precision_backend of an older version" in line for line in told)
 

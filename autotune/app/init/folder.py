@@ -16,7 +16,7 @@ from autotune.app.dataset.folder import is_data
 from autotune.app.job.file import document_of
 from autotune.catalog.models.models import find_model
 from autotune.domain.errors import InputError
-from autotune.trainers.detect import detect
+from autotune.trainers.registry import detect
 from autotune.trainers.unknown_keys import refuse_misspelt
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.domain.model import Model
-    from autotune.trainers.parsed import Imported
+    from autotune.trainers.parsed import Parsed
 
 DEEPEST, MOST_ENTRIES, MOST_TRIED = 3, 5_000, 30
 MOST_CONFIG_BYTES = 1_000_000
@@ -50,7 +50,7 @@ class TrainerFile:
 
     path: Path
     title: str
-    made: Imported
+    made: Parsed
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,14 @@ from autotune.domain.paths import whole
 from autotune.domain.typed.machine import split_machine, split_machines
 from autotune.domain.typed.values import shown, whole_or_zero
 from autotune.trainers.launch.config import add_beside, add_deepspeed
+from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import schema_of
 
 if TYPE_CHECKING:
     from autotune.app.job.overrides import Overrides
     from autotune.catalog.datasets import PublishedDataset
     from autotune.domain.job import Origin
-    from autotune.trainers.parsed import Imported
+    from autotune.trainers.parsed import Parsed
 
 _FLAGS = {
     "model": "--model NAME", "method.kind": "--method lora|qlora|full",
@@ -44,19 +45,13 @@ _BESIDE = ("accelerate.yaml", "accelerate_config.yaml", "default_config.yaml")
 COMMAND = "the command"
 _LONGEST_PATH = 1000
 _NAMED = 6  # data sets of a file, in one note
-# What a trainer implies. The versions are the newest that its newest package allows; LLaMA-Factory
-# has a loss of its own, whatever its TRL.
-_IMPLIED = {"trl": {"trainer": "trl"}, "unsloth": {"kernels": "unsloth"}}
-_RUNS_ON = {
-    "axolotl": ("transformers", "trl"), "llamafactory": ("transformers",),
-    "unsloth": ("transformers", "trl"),
-}  # fmt: skip
 FLASH_ATTENTION_3 = "3.0.0"
 FLASH_ATTENTION = "2.8.0"  # where the file asks for it: any release of 2.x counts the same
 
 
-def read_beside(made: Imported, values: dict[str, Any], path: Path, overrides: Overrides) -> None:
+def read_beside(made: Parsed, values: dict[str, Any], path: Path, overrides: Overrides) -> None:
     """Read configs of accelerate and DeepSpeed: named by flag or file, or lying beside it."""
+    trainer = TRAINERS[made.trainer]
     names = [Path(name) for name in overrides.beside]
     deepspeed = values.get("deepspeed")
     if isinstance(deepspeed, dict):
@@ -65,10 +60,10 @@ def read_beside(made: Imported, values: dict[str, Any], path: Path, overrides: O
         near = _near(deepspeed, path)
         if near is not None:
             names.append(near)
-        elif made.trainer != "axolotl":
+        elif not trainer.deepspeed_by_name:
             msg = f"{path.name}: deepspeed is {shown(deepspeed)}, and no such file is found"
             raise InputError(msg, "run from the folder it is relative to, or give --beside FILE")
-    if not overrides.beside and made.trainer in {"hf", "trl"}:
+    if not overrides.beside and trainer.config_nearby:
         names += [path.parent / name for name in _BESIDE if (path.parent / name).is_file()][:1]
     for name in dict.fromkeys(names):
         found = _read_one(made, name)
@@ -85,7 +80,7 @@ def _near(named: str, path: Path) -> Path | None:
     return next((p for p in (path.parent / named, Path(named)) if p.is_file()), None)
 
 
-def _read_one(made: Imported, path: Path) -> dict[str, Any]:
+def _read_one(made: Parsed, path: Path) -> dict[str, Any]:
     text, syntax = read_text(path), "json" if path.suffix.casefold() == ".json" else "yaml"
     found = document_of(text, str(path), json=syntax == "json").values
     add_beside(made, found, str(path))
@@ -94,7 +89,7 @@ def _read_one(made: Imported, path: Path) -> dict[str, Any]:
     return found
 
 
-def completed(made: Imported, origin: Origin, overrides: Overrides) -> tuple[Document, Overrides]:
+def completed(made: Parsed, origin: Origin, overrides: Overrides) -> tuple[Document, Overrides]:
     """The mapping of a job file, and the overrides with the file's device count."""
     name = origin.path or COMMAND
     values = made.values
@@ -138,7 +133,7 @@ def completed(made: Imported, origin: Origin, overrides: Overrides) -> tuple[Doc
     return Document(values, name), overrides
 
 
-def _widen_masters(made: Imported, values: dict[str, Any]) -> None:
+def _widen_masters(made: Parsed, values: dict[str, Any]) -> None:
     """FSDP under mixed precision trains fp32 masters, whatever dtype the weights are loaded in.
 
     Source: accelerate 1.15 utils/fsdp_utils.py fsdp2_prepare_model and accelerator.py (FSDP1):
@@ -155,7 +150,7 @@ def _widen_masters(made: Imported, values: dict[str, Any]) -> None:
         made.note("method.base", "32bit", why)
 
 
-def _fill_targets(made: Imported, model: str, folder: Path) -> None:
+def _fill_targets(made: Parsed, model: str, folder: Path) -> None:
     """The modules that PEFT adapts where the file names none; it goes by the model's type."""
     if not made.peft_targets:
         return
@@ -175,11 +170,10 @@ def _job_name(values: dict[str, Any], origin: Origin) -> str:
     return stem[:100] or "job"
 
 
-def _hint_software(made: Imported, values: dict[str, Any]) -> None:
+def _hint_software(made: Parsed, values: dict[str, Any]) -> None:
     """Versions and kernels that the trainer's package or the file's own keys imply."""
-    runs_on = schema_of(made.trainer).runs_on
-    hints = {key: runs_on[key] for key in _RUNS_ON.get(made.trainer, ())}
-    hints |= _IMPLIED.get(made.trainer, {})
+    trainer, runs_on = TRAINERS[made.trainer], schema_of(made.trainer).runs_on
+    hints = {**{key: runs_on[key] for key in trainer.runs_on}, **trainer.software}
     if made.knobs.get("attention") == "flash_attention_3":
         hints["flash_attn_3"] = FLASH_ATTENTION_3
     if made.knobs.get("attention") == "flash_attention_2":
@@ -191,7 +185,7 @@ def _hint_software(made: Imported, values: dict[str, Any]) -> None:
         made.note("software", listed, why)
 
 
-def _possible(made: Imported, devices: int) -> dict[str, Any]:
+def _possible(made: Parsed, devices: int) -> dict[str, Any]:
     """Today's knobs; a sharding of several devices means nothing on one."""
     knobs = dict(made.meaning)
     if devices == 1 or knobs.get("sharding") == "none":
@@ -217,7 +211,7 @@ def _add_stated(values: dict[str, Any], overrides: Overrides, name: str) -> None
         mapping[last] = value
 
 
-def _name_rows(made: Imported, values: dict[str, Any], overrides: Overrides) -> None:
+def _name_rows(made: Parsed, values: dict[str, Any], overrides: Overrides) -> None:
     """The data sets that the file names, where their lengths are published and no others stated."""
     data = values.setdefault("data", {})
     stated = {"dataset", "lengths"} & set(data)
@@ -283,7 +277,7 @@ def _ask_for(values: dict[str, Any], overrides: Overrides, name: str) -> None:
         raise InputError(msg, "add " + " ".join(_FLAGS[key] for key in missing))
 
 
-def _with_counts(made: Imported, overrides: Overrides) -> Overrides:
+def _with_counts(made: Parsed, overrides: Overrides) -> Overrides:
     """A device named without a count stands for as many as the file runs on."""
     count = made.devices
     if not count or count == 1:
@@ -309,7 +303,7 @@ def _first_machine(overrides: Overrides) -> tuple[str | None, int]:
     return str(entry["gpu"]), int(entry.get("count") or 1)
 
 
-def _place_saves(made: Imported, values: dict[str, Any], overrides: Overrides, batch: int) -> None:
+def _place_saves(made: Parsed, values: dict[str, Any], overrides: Overrides, batch: int) -> None:
     """Saves stated per epoch as steps, where the rows are known."""
     often = made.saves_per_epoch
     if often is None:
@@ -326,7 +320,7 @@ def _place_saves(made: Imported, values: dict[str, Any], overrides: Overrides, b
         made.kept.add("save_total_limit")
 
 
-def _complete_evaluation(made: Imported, values: dict[str, Any], overrides: Overrides) -> None:
+def _complete_evaluation(made: Parsed, values: dict[str, Any], overrides: Overrides) -> None:
     """How many rows an evaluation reads is in no trainer's file; without them it is left out."""
     found = values.get("evaluation")
     if found is None or "rows" in found or "evaluation.rows" in overrides.set_values:
@@ -337,7 +331,7 @@ def _complete_evaluation(made: Imported, values: dict[str, Any], overrides: Over
 
 
 def _place_evaluations(
-    made: Imported, values: dict[str, Any], overrides: Overrides, batch: int
+    made: Parsed, values: dict[str, Any], overrides: Overrides, batch: int
 ) -> None:
     """Evaluations stated per epoch as steps, where the rows are known."""
     often, found = made.evaluations_per_epoch, values.get("evaluation")
@@ -350,7 +344,7 @@ def _place_evaluations(
         found["every_steps"] = every
 
 
-def _locked(made: Imported, overrides: Overrides) -> dict[str, Any]:
+def _locked(made: Parsed, overrides: Overrides) -> dict[str, Any]:
     """Opt-in knobs as the file has them, and what cannot be written back."""
     opened = {n.strip() for text in overrides.allow for n in text.split(",")}
     opened |= set(overrides.set_values)
@@ -370,13 +364,13 @@ def _locked(made: Imported, overrides: Overrides) -> dict[str, Any]:
     return {knob: value for knob, value in locked.items() if knob not in opened}
 
 
-def _trains_all(made: Imported, overrides: Overrides) -> bool:
+def _trains_all(made: Parsed, overrides: Overrides) -> bool:
     """Whether every weight is trained, so that where the states lie decides what they are in."""
     stated = made.values.get("method", {}).get("kind")
     return bool(overrides.set_values.get("method.kind", stated) == "full")
 
 
-def _placed_saves(made: Imported) -> tuple[str, ...]:
+def _placed_saves(made: Parsed) -> tuple[str, ...]:
     """What the file says of saves that is the user's: a limit, and a schedule by the epoch."""
     by_epoch = made.saves_per_epoch is not None
     return ("save_total_limit", *(("checkpoint_every_steps",) if by_epoch else ()))

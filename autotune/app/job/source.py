@@ -9,7 +9,7 @@ from autotune.app.job.file import read_document
 from autotune.app.job.overrides import Overrides, line_document, overridden
 from autotune.app.job.trainer_file import read_any, refuse_flags
 from autotune.domain.errors import InputError
-from autotune.trainers.detect import detect
+from autotune.trainers.registry import detect
 
 if TYPE_CHECKING:
     from pathlib import Path

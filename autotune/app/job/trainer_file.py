@@ -15,9 +15,9 @@ from autotune.app.job.from_trainer import COMMAND, completed, flag_of, read_besi
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption, Beside, Origin
 from autotune.domain.typed.values import shown
-from autotune.trainers.detect import DIALECTS, detect
 from autotune.trainers.launch.command import launched_with, processes_of, visible_devices
 from autotune.trainers.launch.config import add_accelerate
+from autotune.trainers.registry import TRAINERS, detect
 from autotune.trainers.syntax.command_line import parse_command
 from autotune.trainers.syntax.python_source import parse_script, refuse_computed
 from autotune.trainers.syntax.rewrite import changed_values
@@ -27,12 +27,12 @@ from autotune.trainers.unknown_keys import refuse_misspelt
 if TYPE_CHECKING:
     from autotune.app.job.overrides import Overrides
     from autotune.domain.typed.job import JobFile
-    from autotune.trainers.dialect import Dialect
-    from autotune.trainers.parsed import Imported
+    from autotune.trainers.base import Trainer
+    from autotune.trainers.parsed import Parsed
     from autotune.trainers.syntax.command_line import Command
 
 _FEW_ODD = 2  # misspelt keys of a job file are named one by one
-__all__ = ["COMMAND", "command_document", "imported_again", "notes_of", "origin_of", "read_any"]
+__all__ = ["COMMAND", "command_document", "notes_of", "origin_of", "parsed_again", "read_any"]
 
 
 def read_any(path: Path, overrides: Overrides) -> tuple[Document, Overrides]:
@@ -65,7 +65,7 @@ def read_any(path: Path, overrides: Overrides) -> tuple[Document, Overrides]:
 def _script_document(text: str, path: Path, overrides: Overrides) -> tuple[Document, Overrides]:
     script = parse_script(text, str(path))
     refuse_computed(script, str(path))
-    made = DIALECTS[script.trainer].read(script.values, path.name)
+    made = TRAINERS[script.trainer].read(script.values, path.name)
     for key in script.defaulted:
         made.note(f"{path.name}: {key}", script.values[key], "not in the file; PEFT's default")
     for key in script.computed:
@@ -81,7 +81,7 @@ def _refuse_unknown(document: Document) -> None:
     known = {*JobFile.model_fields, "phases", "runs"}
     odd = [key for key in document.values if key not in known]
     if len(odd) > max(_FEW_ODD, len(document.values) / 2):
-        titles = ", ".join(dialect.title for dialect in DIALECTS.values())
+        titles = ", ".join(dialect.title for dialect in TRAINERS.values())
         listed = ", ".join(key[:40] for key in odd[:6])
         msg = f"{document.name} is neither a job file nor a trainer's file that is read: {listed}"
         raise InputError(msg, f"read are {titles}")
@@ -117,10 +117,10 @@ def notes_of(jobfile: JobFile) -> list[Assumption]:
     return [Assumption(*note) for note in section.notes] if section else []
 
 
-def imported_again(origin: Origin) -> tuple[Imported, dict[str, Any]]:
+def parsed_again(origin: Origin) -> tuple[Parsed, dict[str, Any]]:
     """What the recorded text of a trainer's file says, read as safely as the first time."""
     name = Path(origin.path).name or COMMAND
-    if origin.trainer not in DIALECTS:
+    if origin.trainer not in TRAINERS:
         msg = f"the recorded file is of an unknown trainer, {shown(origin.trainer)}"
         raise InputError(msg, "tune again from your file")
     values: dict[str, Any]
@@ -132,7 +132,7 @@ def imported_again(origin: Origin) -> tuple[Imported, dict[str, Any]]:
         values = parse_command(origin.text).values
     else:
         values = document_of(origin.text, name, json=origin.syntax == "json").values
-    made = DIALECTS[origin.trainer].read(values, name)
+    made = TRAINERS[origin.trainer].read(values, name)
     made.knobs.update(origin.knobs)
     made.devices = origin.devices
     return made, values
@@ -185,7 +185,7 @@ def _configured(
 
 
 def _refuse_flags_over(
-    dialect: Dialect, values: dict[str, Any], flags: dict[str, Any], made: Imported, name: str
+    dialect: Trainer, values: dict[str, Any], flags: dict[str, Any], made: Parsed, name: str
 ) -> None:
     """Raise InputError for a flag that changes what the command's file says."""
     for key, value in flags.items():
@@ -200,7 +200,7 @@ def _refuse_flags_over(
 
 
 def _add_launcher(
-    made: Imported, parsed: Command, name: str, path: Path, values: dict[str, Any],
+    made: Parsed, parsed: Command, name: str, path: Path, values: dict[str, Any],
     overrides: Overrides,
 ) -> None:  # fmt: skip
     """Processes, sharding and precision as the words before the script say, and files beside."""

@@ -13,7 +13,8 @@ from autotune.app.runs.folder import load_recommendation_payload, load_run_job
 from autotune.domain.errors import InputError
 from autotune.domain.answer.recommendation import Decisive
 from autotune.report.recorded import recorded_payload
-from autotune.trainers.export import FORMATS, check_target, export, write_export
+from autotune.trainers.export import check_target, export, write_export
+from autotune.trainers.registry import FORMATS, TRAINERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,7 +65,7 @@ def export_default(job: Job, best: Estimated, run_dir: Path) -> tuple[list[Path]
     except InputError as error:
         if SAME not in targets:
             raise
-        instead = DEFAULT_EXPORT if job.origin and job.origin.trainer == "hf" else "trl"
+        instead = TRAINERS[job.origin.trainer].stand_in if job.origin else DEFAULT_EXPORT
         notes = [f"{error.message}: {instead} was written instead"]
         paths, said = export_pick(job, best, (instead,), run_dir)
     return paths, notes + said

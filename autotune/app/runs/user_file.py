@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.catalog.files import write_whole
-from autotune.app.job.trainer_file import COMMAND, imported_again, values_beside
+from autotune.app.job.trainer_file import COMMAND, parsed_again, values_beside
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near
 from autotune.trainers.launch.config import is_deepspeed
-from autotune.trainers.format import Export, Plan
-from autotune.trainers.patch import Returned, give_back
+from autotune.trainers.base import Export, Plan
+from autotune.trainers.patch import Patched, patch
 from autotune.trainers.hf.launch import accelerate_yaml
-from autotune.trainers.launch.own_start import LAUNCHER_FILE, own_run_sh, resume_notes, start_folder
-from autotune.trainers.launch.patch import return_beside, takes
-from autotune.trainers.versions import check_installed, check_known, parse_version
+from autotune.trainers.launch.start import LAUNCHER_FILE, own_run_sh, resume_notes, start_folder
+from autotune.trainers.launch.patch import patch_launcher, takes
+from autotune.trainers.registry import TRAINERS
+from autotune.trainers.versions import KNOWN, check_installed, check_known, parse_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 SAME = "same"
 BOM = "\ufeff"
 OWN_FOLDER = "own"  # of the run folder
-_LOGS_STATE = {"hf", "trl", "llamafactory", "axolotl", "unsloth"}  # a trainer_state.json
-_HF_FAMILY = {"hf", "trl", "llamafactory"}
 
 
 def is_same(target: str) -> bool:
@@ -58,12 +57,12 @@ def check_in_place(job: Job, *, writes: bool = True) -> None:
         raise InputError(msg, "leave --in-place out")
 
 
-def returned(target: str, job: Job, offer: Offer, config: Config) -> Returned:
+def patched(target: str, job: Job, offer: Offer, config: Config) -> Patched:
     """The user's file with `config` in it. Raises InputError as `check_same` does."""
     check_same(target, job)
     assert job.origin is not None  # noqa: S101 - check_same
-    made, values = imported_again(job.origin)
-    return give_back(job.origin, values, made, config, _transformers(target, job), offer.count)
+    made, values = parsed_again(job.origin)
+    return patch(job.origin, values, made, config, _transformers(target, job), offer.count)
 
 
 def same_export(
@@ -74,16 +73,17 @@ def same_export(
     Where there are several devices and nothing beside the file can start them, the launcher's
     config is added. folder: where all but run.sh lies; empty or with a slash at its end.
     """
-    found = returned(target, job, offer, config)
-    assert job.origin is not None  # noqa: S101 - returned
+    found = patched(target, job, offer, config)
+    assert job.origin is not None  # noqa: S101 - patched
     plan = Plan(
         job=job, offer=offer, config=config, torch=job.software.torch,
         transformers=_transformers(target, job), trl=job.software.trl, checkpoint_bytes=0.0,
         risk=risk, out_dir="output",
     )  # fmt: skip
+    trainer = TRAINERS[job.origin.trainer]
     files: dict[str, str] = {}
-    notes = [*found.notes, *resume_notes(plan, job.origin)]
-    beside = _returned_beside(job, offer, config)
+    notes = [*found.notes, *resume_notes(plan, trainer, job.origin)]
+    beside = _patched_launchers(job, offer, config)
     paths = (job.origin.path, *(each.path for each in job.origin.beside))
     for each, path in zip((found, *beside), paths, strict=True):
         files.setdefault(folder + each.name, _mark(path) + each.text)
@@ -91,30 +91,30 @@ def same_export(
         notes += each.notes if each is not found else ()
     launcher = _launcher_beside(job.origin.beside, config)
     starts_itself = job.origin.syntax in {"args", "shell"} and config.sharding == "ddp"
-    if not launcher and offer.count > 1 and job.origin.trainer in _HF_FAMILY and not starts_itself:
+    if not launcher and offer.count > 1 and trainer.launched and not starts_itself:
         launcher = LAUNCHER_FILE
         files.setdefault(folder + launcher, accelerate_yaml(plan))
-    start = start_folder(job.origin, imported_again(job.origin)[1])
-    files["run.sh"] = own_run_sh(plan, job.origin, found, folder, launcher, start)
+    start = start_folder(job.origin, parsed_again(job.origin)[1])
+    files["run.sh"] = own_run_sh(plan, trainer, job.origin, found, folder, launcher, start)
     return Export(files, tuple(notes))
 
 
 def output_folder(job: Job) -> str | None:
     """Where the trainer of the user's own file writes its log; None where that is not said."""
     origin = job.origin
-    if origin is None or origin.trainer not in _LOGS_STATE:
+    if origin is None or not TRAINERS[origin.trainer].logs_state:
         return None
-    _, values = imported_again(origin)
+    _, values = parsed_again(origin)
     named = values.get("output_dir")
     if not isinstance(named, str) or not named.isprintable():
         return None
     return str(Path(start_folder(origin, values), named))
 
 
-def _returned_beside(job: Job, offer: Offer, config: Config) -> tuple[Returned, ...]:
+def _patched_launchers(job: Job, offer: Offer, config: Config) -> tuple[Patched, ...]:
     """The configs that were read beside the file, with the pick in them."""
     beside = job.origin.beside if job.origin else ()
-    return tuple(return_beside(each, values_beside(each), config, offer.count) for each in beside)
+    return tuple(patch_launcher(each, values_beside(each), config, offer.count) for each in beside)
 
 
 def _launcher_beside(beside: Sequence[Beside], config: Config) -> str:
@@ -139,13 +139,13 @@ def _transformers(target: str, job: Job) -> tuple[int, ...]:
     _, at, version = target.strip().partition("@")
     if at:
         stated = parse_version(version, target)
-        check_known("transformers", stated)
+        check_known("transformers", stated, KNOWN["transformers"])
         return stated
     check_installed("transformers", job.software.transformers)
     return job.software.transformers
 
 
-def replace_in_place(found: Returned, path: str, before: str) -> Path:
+def replace_in_place(found: Patched, path: str, before: str) -> Path:
     """Write the file over the user's, atomically, with the old bytes in a backup beside it.
 
     A link stays a link: the file that it points to is changed, and its backup lies beside that.
@@ -207,8 +207,8 @@ def own_changes(recommendation: Recommendation, exports: Sequence[str]) -> str:
     if job.origin is None or best is None:
         return ""
     try:
-        found = returned(_target(exports), job, best.offer, best.config)
-        beside = _returned_beside(job, best.offer, best.config)
+        found = patched(_target(exports), job, best.offer, best.config)
+        beside = _patched_launchers(job, best.offer, best.config)
     except InputError:  # said among the warnings, where another file was written instead
         return ""
     if not any(each.changes for each in (found, *beside)):
@@ -231,8 +231,8 @@ def put_in_place(recommendation: Recommendation, exports: Sequence[str]) -> str:
     if best is None or job.origin is None:
         msg = "--in-place: nothing fits, so there is nothing to write"
         raise InputError(msg, "see the smallest changes that would fit")
-    found = returned(_target(exports), job, best.offer, best.config)
-    beside = zip(job.origin.beside, _returned_beside(job, best.offer, best.config), strict=True)
+    found = patched(_target(exports), job, best.offer, best.config)
+    beside = zip(job.origin.beside, _patched_launchers(job, best.offer, best.config), strict=True)
     files = [(found, job.origin.path, job.origin.text)]
     files += [(each, own.path, own.text) for own, each in beside]
     changed = [each for each in files if each[0].changes]
@@ -246,7 +246,7 @@ def put_in_place(recommendation: Recommendation, exports: Sequence[str]) -> str:
     )
 
 
-def _check_all(files: Sequence[tuple[Returned, str, str]]) -> None:
+def _check_all(files: Sequence[tuple[Patched, str, str]]) -> None:
     """Raise InputError before the first file is written, if one of them cannot be."""
     for _, path, before in files:
         try:

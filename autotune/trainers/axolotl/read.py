@@ -1,4 +1,4 @@
-"""axolotl's YAML: read, and each knob spelled as it does.
+"""axolotl's YAML: the job that it states.
 
 Source: the pydantic schema and trainer builder of axolotl 0.19.0 (utils/schemas, core/builders).
 Values may be left out or null; `auto` counts as not stated.
@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
-from autotune.trainers.adapter_variant import read_variant
-from autotune.trainers.axolotl.plugins import read_plugins, spell_kernels
+from autotune.trainers.axolotl.keys import CHECKPOINTING, OLD_ATTENTION, read_plugins
+from autotune.trainers.hf.adapter import read_base, read_variant
 from autotune.trainers.hf.read import (
-    FSDP_OFFLOADS,
     HF_DEFAULTS,
     read_attention,
-    read_base,
     read_checkpointing,
     read_compile,
     read_evaluation,
@@ -27,62 +25,44 @@ from autotune.trainers.hf.read import (
     read_precision,
     read_saving,
 )
-from autotune.trainers.hf.spell import spell_argument
-from autotune.trainers.parsed import Imported, Keys
+from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.unknown_keys import leave_rest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autotune.domain.config import KnobValue
-    from autotune.trainers.dialect import Changes, Target
 
 _EPOCHS, _LENGTH, _RANK, _ALPHA = 1.0, 512, 8, 16  # where the file states none
-_OLD_ATTENTION = {
-    "flash_attention": "flash_attention_2", "sdp_attention": "sdpa", "eager_attention": "eager",
-}  # fmt: skip
-_CHECKPOINTING = "gradient_checkpointing"
 
 
-class Axolotl:
-    """axolotl's own file."""
-
-    name = "axolotl"
-    title = "axolotl's YAML"
-
-    def read(self, values: Mapping[str, Any], name: str) -> Imported:
-        """The job that the file states. Raises InputError for a value of the wrong kind."""
-        keys = Keys(values, name)
-        defaults = {**HF_DEFAULTS, "micro_batch_size": 1}
-        made = Imported(self.name, defaults=defaults)
-        model = keys.word("base_model")
-        if model is not None:
-            made.values["model"] = model
-        _read_batch(keys, made)
-        read_length_of_run(keys, made, _EPOCHS)
-        _read_method(keys, made)
-        _read_data(keys, made)
-        read_precision(keys, made)
-        _read_attention(keys, made)
-        read_loading(keys, made)
-        _read_saving(keys, made)
-        read_compile(keys, made)
-        read_optimizer(keys, made, "optimizer")
-        read_grouping(keys, made)
-        _read_checkpointing(keys, made)
-        _read_evaluation(keys, made)
-        _read_sharding(keys, made)
-        read_plugins(keys, made)
-        leave_rest(keys, made)
-        return made
-
-    def spell(self, knob: str, value: KnobValue, target: Target) -> Changes | str:
-        """The keys that say it; most are TrainingArguments'."""
-        own = _SPELLINGS.get(knob)
-        return own(value, target) if own else spell_argument(knob, value, target)
+def read_file(values: Mapping[str, Any], name: str) -> Parsed:
+    """The job that the file states. Raises InputError for a value of the wrong kind."""
+    keys = Keys(values, name)
+    defaults = {**HF_DEFAULTS, "micro_batch_size": 1}
+    made = Parsed("axolotl", defaults=defaults)
+    model = keys.word("base_model")
+    if model is not None:
+        made.values["model"] = model
+    _read_batch(keys, made)
+    read_length_of_run(keys, made, _EPOCHS)
+    _read_method(keys, made)
+    _read_data(keys, made)
+    read_precision(keys, made)
+    _read_attention(keys, made)
+    read_loading(keys, made)
+    _read_saving(keys, made)
+    read_compile(keys, made)
+    read_optimizer(keys, made, "optimizer")
+    read_grouping(keys, made)
+    _read_checkpointing(keys, made)
+    _read_evaluation(keys, made)
+    _read_sharding(keys, made)
+    read_plugins(keys, made)
+    leave_rest(keys, made)
+    return made
 
 
-def _read_batch(keys: Keys, made: Imported) -> None:
+def _read_batch(keys: Keys, made: Parsed) -> None:
     """batch_size is the total of one device's step, an older way to say the accumulation."""
     micro = keys.whole("micro_batch_size", low=1)
     steps = keys.whole("gradient_accumulation_steps", low=1)
@@ -106,7 +86,7 @@ def _read_batch(keys: Keys, made: Imported) -> None:
     made.knobs["gradient_accumulation_steps"] = steps or 1
 
 
-def _read_method(keys: Keys, made: Imported) -> None:
+def _read_method(keys: Keys, made: Parsed) -> None:
     adapter = keys.word("adapter")
     base = read_base(keys, dtype=False)
     rank = keys.whole("lora_r", low=1)
@@ -130,7 +110,7 @@ def _read_method(keys: Keys, made: Imported) -> None:
     )  # fmt: skip
 
 
-def _read_data(keys: Keys, made: Imported) -> None:
+def _read_data(keys: Keys, made: Parsed) -> None:
     length = keys.whole("sequence_len", low=1)
     if length is None:
         made.note("data.max_length", _LENGTH, "sequence_len is not in the file; axolotl's default")
@@ -141,9 +121,9 @@ def _read_data(keys: Keys, made: Imported) -> None:
     made.part("data", max_length=length or _LENGTH, padding=padding)
 
 
-def _read_attention(keys: Keys, made: Imported) -> None:
+def _read_attention(keys: Keys, made: Parsed) -> None:
     read_attention(keys, made, "attn_implementation")
-    for name, kernel in _OLD_ATTENTION.items():
+    for name, kernel in OLD_ATTENTION.items():
         wanted = keys.switch(name)
         stated = made.knobs.get("attention")
         if wanted and stated not in {None, kernel}:
@@ -153,7 +133,7 @@ def _read_attention(keys: Keys, made: Imported) -> None:
             made.knobs["attention"] = kernel
 
 
-def _read_saving(keys: Keys, made: Imported) -> None:
+def _read_saving(keys: Keys, made: Parsed) -> None:
     """Without save_steps and saves_per_epoch a checkpoint is saved once an epoch."""
     often = keys.number("saves_per_epoch")
     read_saving(keys, made)
@@ -167,7 +147,7 @@ def _read_saving(keys: Keys, made: Imported) -> None:
         made.saves_per_epoch = 1.0
 
 
-def _keep_saves_of_the_best(keys: Keys, made: Imported) -> None:
+def _keep_saves_of_the_best(keys: Keys, made: Parsed) -> None:
     """Saves that meet the evaluations: axolotl then loads the best at the end without being asked.
 
     Source: axolotl core/builders/base.py: load_best_model_at_end is on where it is not switched
@@ -183,22 +163,22 @@ def _keep_saves_of_the_best(keys: Keys, made: Imported) -> None:
         made.keep("checkpoint_every_steps", "save_steps", int(every), why)
 
 
-def _read_checkpointing(keys: Keys, made: Imported) -> None:
+def _read_checkpointing(keys: Keys, made: Parsed) -> None:
     """`offload` and `offload_disk` are values that no knob has."""
-    stated = keys.get(_CHECKPOINTING)
+    stated = keys.get(CHECKPOINTING)
     if isinstance(stated, str) and stated.startswith(("offload", "unsloth")):
         made.knobs["activation_checkpointing"] = "full"
         why = "counted as plain checkpointing"
         if stated == "unsloth":
             why += "; axolotl 0.19 and later refuse it"
-        made.keep("activation_checkpointing", _CHECKPOINTING, stated, why)
+        made.keep("activation_checkpointing", CHECKPOINTING, stated, why)
         if stated == "offload":
             made.knobs["offload"] = "activations"
         return
     read_checkpointing(keys, made)
 
 
-def _read_evaluation(keys: Keys, made: Imported) -> None:
+def _read_evaluation(keys: Keys, made: Parsed) -> None:
     often, share = keys.number("evals_per_epoch"), keys.number("val_set_size")
     read_evaluation(keys, made)
     batch = keys.whole("eval_batch_size", low=1)
@@ -208,7 +188,7 @@ def _read_evaluation(keys: Keys, made: Imported) -> None:
     made.evaluations_per_epoch = often or made.evaluations_per_epoch
 
 
-def _read_sharding(keys: Keys, made: Imported) -> None:
+def _read_sharding(keys: Keys, made: Parsed) -> None:
     deepspeed = keys.get("deepspeed")
     if isinstance(deepspeed, str) and deepspeed:
         word = deepspeed.casefold()
@@ -217,108 +197,3 @@ def _read_sharding(keys: Keys, made: Imported) -> None:
         made.note("deepspeed", shown(deepspeed), why)
     elif keys.get("fsdp_config") or keys.get("fsdp"):
         made.knobs["sharding"] = "fsdp"
-
-
-def _saving(value: KnobValue, target: Target) -> Changes:
-    """saves_per_epoch and save_steps exclude each other."""
-    changes: Changes = {**target.gone("saves_per_epoch"), "save_steps": value}
-    if target.has("save_strategy"):
-        changes["save_strategy"] = "steps"
-    return changes
-
-
-def _attention(value: KnobValue, target: Target) -> Changes:
-    gone = target.gone(*_OLD_ATTENTION)
-    if not target.has("attn_implementation") and _named(value) in gone:
-        others = {key: item for key, item in gone.items() if key != _named(value)}
-        return {_named(value): True, **others}
-    return {**gone, "attn_implementation": value}
-
-
-def _named(value: KnobValue) -> str:
-    return next((name for name, kernel in _OLD_ATTENTION.items() if kernel == value), "")
-
-
-def _checkpointing(value: KnobValue, target: Target) -> Changes:
-    changes: Changes = {_CHECKPOINTING: value == "full"}
-    if value == "none":
-        return {**changes, **target.gone(f"{_CHECKPOINTING}_kwargs")}
-    if not target.has(f"{_CHECKPOINTING}_kwargs"):
-        changes[f"{_CHECKPOINTING}_kwargs"] = {"use_reentrant": False}
-    return changes
-
-
-def _packing(value: KnobValue, target: Target) -> Changes:
-    stated = value == "on" or target.has("sample_packing")
-    return {"sample_packing": value == "on"} if stated else {}
-
-
-def _precision(value: KnobValue, target: Target) -> Changes | str:
-    """fp8 stands beside bf16, which everything but its products runs in."""
-    if value == "fp8":
-        return {**target.gone("fp16"), "bf16": True, "fp8": True}
-    gone = target.gone("fp8")
-    spelled = spell_argument("precision", value, target)
-    return spelled if isinstance(spelled, str) else {**gone, **spelled}
-
-
-def _offload(value: KnobValue, target: Target) -> Changes | str:
-    changes = target.gone("activation_offloading", *(f"fsdp_config.{n}" for n in FSDP_OFFLOADS))
-    if value == "activations":
-        return {**changes, "activation_offloading": True}
-    if value == "all":
-        return {**changes, "fsdp_config.offload_params": True}
-    if value == "optimizer":
-        return "its deepspeed: json says so: zero_optimization.offload_optimizer.device: cpu"
-    return changes
-
-
-def _grouping(value: KnobValue, _: Target) -> Changes:
-    return {"group_by_length": value == "on"}
-
-
-def _accumulation(value: KnobValue, target: Target) -> Changes:
-    return {**target.gone("batch_size"), "gradient_accumulation_steps": value}
-
-
-def _micro(value: KnobValue, target: Target) -> Changes:
-    changes: Changes = {**target.gone("batch_size"), "micro_batch_size": value}
-    if target.has("batch_size") and not target.has("gradient_accumulation_steps"):
-        changes["gradient_accumulation_steps"] = target.config.gradient_accumulation_steps
-    return changes
-
-
-def _sharding(value: KnobValue, target: Target) -> Changes | str:
-    """Another kind of sharding needs settings of its own, which the user's files hold."""
-    changes = target.gone("deepspeed") if value not in {"zero2", "zero3"} else {}
-    if value != "fsdp":
-        return {**changes, **target.gone("fsdp", "fsdp_config", "fsdp_version")}
-    if target.config.optimizer == "adamw_bnb_8bit":
-        return "axolotl refuses adamw_bnb_8bit under FSDP2: choose another of the two"
-    settings = {
-        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "reshard_after_forward": True,
-        "state_dict_type": "SHARDED_STATE_DICT",
-    }  # fmt: skip
-    return {**changes, "fsdp_version": 2, "fsdp_config": settings}
-
-
-def _zero(value: KnobValue, target: Target) -> Changes | str:
-    if value in {"zero2", "zero3"}:
-        return f"set deepspeed: to your {value} json, such as deepspeed_configs/{value}.json"
-    return _sharding(value, target)
-
-
-_SPELLINGS = {
-    "micro_batch_size": _micro,
-    "gradient_accumulation_steps": _accumulation,
-    "checkpoint_every_steps": _saving,
-    "attention": _attention,
-    "activation_checkpointing": _checkpointing,
-    "packing": _packing,
-    "length_grouping": _grouping,
-    "optimizer": lambda value, _: {"optimizer": value},
-    "sharding": _zero,
-    "kernels": spell_kernels,
-    "precision": _precision,
-    "offload": _offload,
-}

@@ -21,7 +21,7 @@ from autotune.trainers.versions import (
 )
 
 if TYPE_CHECKING:
-    from autotune.trainers.format import Plan
+    from autotune.trainers.base import Plan
 
 LOG_EVERY_STEPS = 10
 

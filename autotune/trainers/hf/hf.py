@@ -3,43 +3,71 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.domain.answer.recommendation import Decisive
-from autotune.trainers.format import Export
+from autotune.trainers.base import Export, Trainer
 from autotune.trainers.hf.arguments import training_arguments
 from autotune.trainers.hf.launch import accelerate_yaml
 from autotune.trainers.hf.notes import shared_notes
+from autotune.trainers.hf.read import read_arguments
 from autotune.trainers.hf.script import prepare_py, train_py
+from autotune.trainers.hf.spell import spell_argument
 from autotune.trainers.launch.run_script import input_files, prepares, run_sh
 from autotune.trainers.versions import (
     ACTIVATION_CHECKPOINTING,
+    KNOWN,
     check_installed,
     check_known,
     show,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.domain.config import KnobValue
     from autotune.domain.job import Job
-    from autotune.trainers.format import Plan
+    from autotune.trainers.base import Changes, Plan, Target
+    from autotune.trainers.parsed import Parsed
     from autotune.trainers.versions import Version
 
+_SCRIPT = "${SCRIPT:?set SCRIPT to your training script, which reads this file}"
 LEARNING_RATE = 5e-5  # default of TrainingArguments, transformers 4.57 to 5.23
 
 
-class HuggingFace:
+class HuggingFace(Trainer):
     """transformers.Trainer; a version after @ is the version of transformers."""
 
     name = "hf"
+    title = "TrainingArguments"
+    known = KNOWN["transformers"]
+    resumes_with = "resume_from_checkpoint"
+    launched = True
+    config_nearby = True
+    stand_in = "hf"
+
+    def read(self, values: Mapping[str, Any], name: str) -> Parsed:
+        """The job that the arguments state."""
+        return read_arguments(values, name, self.name)
+
+    def spell(self, knob: str, value: KnobValue, target: Target, /) -> Changes | str:
+        """The arguments that say it; Trainer has no packing."""
+        if knob == "packing":
+            return target.gone("packing") or "Trainer has no packing"
+        return spell_argument(knob, value, target)
+
+    def commands(self, plan: Plan, file: str, launcher: str = "") -> list[str]:  # noqa: ARG002 - the script is the user's
+        """The user's script, which reads the file."""
+        return [f'accelerate launch {launcher}"{_SCRIPT}" {file}']
 
     def plan_versions(self, job: Job, version: Version | None) -> tuple[Version, Version | None]:
         """The stated transformers version, or the software profile's."""
         if version:
-            check_known("transformers", version)
+            check_known("transformers", version, self.known)
         check_installed("transformers", version or job.software.transformers)
         return version or job.software.transformers, job.software.trl
 
-    def write(self, plan: Plan) -> Export:
+    def export(self, plan: Plan) -> Export:
         """The files, and what Trainer cannot say."""
         arguments = training_arguments(plan, LEARNING_RATE)
         files = {

@@ -11,7 +11,7 @@ from autotune.domain.config import UNSET
 from autotune.trainers.hf.precision import mixed_precision
 
 if TYPE_CHECKING:
-    from autotune.trainers.format import Plan
+    from autotune.trainers.base import Plan
 
 _DISTRIBUTED = {
     "none": "NO",

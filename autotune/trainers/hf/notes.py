@@ -16,7 +16,7 @@ from autotune.trainers.versions import (
 )
 
 if TYPE_CHECKING:
-    from autotune.trainers.format import Plan
+    from autotune.trainers.base import Plan
 
 
 def shared_notes(plan: Plan, learning_rate: float) -> list[str]:

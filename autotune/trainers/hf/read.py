@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.trainers.adapter_variant import read_variant
-from autotune.trainers.parsed import Imported, Keys
-from autotune.trainers.schema import schema_of
+from autotune.trainers.hf.adapter import read_adapter
+from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.unknown_keys import leave_rest
 
 if TYPE_CHECKING:
@@ -50,19 +49,15 @@ ATTENTION = {
 }  # fmt: skip
 FSDP_OFFLOADS = ("cpu_offload", "offload_params", "fsdp_offload_params")
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
-_DTYPES = {
-    "float32": "32bit", "fp32": "32bit", "float16": "16bit", "fp16": "16bit", "half": "16bit",
-    "bfloat16": "16bit", "bf16": "16bit",
-}  # fmt: skip
 
 
-def read_arguments(values: Mapping[str, Any], name: str, trainer: str) -> Imported:
+def read_arguments(values: Mapping[str, Any], name: str, trainer: str) -> Parsed:
     """The job of a mapping of arguments; `trainer` is hf or trl.
 
     Raises InputError for a value of the wrong kind, or two spellings that differ.
     """
     keys = Keys(values, name)
-    made = Imported(trainer, defaults=dict(TRL_DEFAULTS if trainer == "trl" else HF_DEFAULTS))
+    made = Parsed(trainer, defaults=dict(TRL_DEFAULTS if trainer == "trl" else HF_DEFAULTS))
     read_batch(keys, made)
     read_length_of_run(keys, made, EPOCHS)
     read_model(keys, made)
@@ -88,7 +83,7 @@ def read_arguments(values: Mapping[str, Any], name: str, trainer: str) -> Import
     return made
 
 
-def read_shared(keys: Keys, made: Imported) -> None:
+def read_shared(keys: Keys, made: Parsed) -> None:
     """What every trainer on top of TrainingArguments spells as it does."""
     liger = keys.switch("use_liger_kernel", "enable_liger_kernel")
     if liger is not None:
@@ -102,7 +97,7 @@ def read_shared(keys: Keys, made: Imported) -> None:
     read_evaluation(keys, made)
 
 
-def read_batch(keys: Keys, made: Imported) -> None:
+def read_batch(keys: Keys, made: Parsed) -> None:
     """Micro-batch and accumulation; the trainer's default where one is not stated."""
     for knob, names in (("micro_batch_size", MICRO), ("gradient_accumulation_steps", ACCUMULATION)):
         stated = keys.get(*names)
@@ -117,7 +112,7 @@ def read_batch(keys: Keys, made: Imported) -> None:
             made.knobs[knob] = value
 
 
-def read_length_of_run(keys: Keys, made: Imported, default: float) -> None:
+def read_length_of_run(keys: Keys, made: Parsed, default: float) -> None:
     """Epochs, or steps where they are stated: max_steps wins, as in the Trainer."""
     steps = keys.whole("max_steps", low=-1)
     epochs = keys.number("num_train_epochs", "num_epochs")
@@ -131,70 +126,14 @@ def read_length_of_run(keys: Keys, made: Imported, default: float) -> None:
         made.part("train", epochs=epochs)
 
 
-def read_model(keys: Keys, made: Imported) -> None:
+def read_model(keys: Keys, made: Parsed) -> None:
     """The model's name, if the file holds it."""
     name = keys.word("model_name_or_path", "model_name", "model_id", "model")
     if name is not None:
         made.values["model"] = name
 
 
-def read_base(keys: Keys, *, dtype: bool = True) -> str | None:
-    """How the base is stored: nf4, int8, 16bit or 32bit; None where nothing is stated."""
-    bits = keys.whole("quantization_bit")
-    four = keys.switch("load_in_4bit", "model_init_kwargs.load_in_4bit")
-    eight = keys.switch("load_in_8bit", "model_init_kwargs.load_in_8bit")
-    keys.get("bnb_4bit_quant_type")
-    if four or bits == 4:  # noqa: PLR2004
-        return "nf4"
-    if eight or bits == 8:  # noqa: PLR2004
-        return "int8"
-    if not dtype:
-        return None
-    text = keys.get(
-        "dtype", "torch_dtype", "model_init_kwargs.dtype", "model_init_kwargs.torch_dtype"
-    )
-    return _DTYPES.get(text.removeprefix("torch.")) if isinstance(text, str) else None
-
-
-def read_adapter(keys: Keys, made: Imported) -> None:
-    """LoRA of TRL's ModelConfig or PEFT's LoraConfig; full only where the file says so."""
-    rank = keys.whole("lora_r", "lora_rank", low=1)
-    alpha = keys.number("lora_alpha")
-    dropout = keys.number("lora_dropout")
-    targets = keys.words("lora_target_modules", "lora_target")
-    peft = keys.switch("use_peft", "use_lora")
-    base = read_base(keys)
-    variant = read_variant(keys, made)
-    stated = {"rank": rank, "alpha": alpha, "dropout": dropout}
-    if peft or (peft is None and (rank is not None or targets)):
-        if made.trainer == "trl":
-            fill_adapter(made, stated)
-        made.peft_targets = targets is None
-        made.part(
-            "method", kind="lora", base=base, **stated, targets=all_linear(targets), variant=variant
-        )
-    elif peft is False:
-        made.part("method", kind="full", base=base)
-    else:
-        made.part("method", base=base)
-
-
-def fill_adapter(made: Imported, stated: dict[str, Any]) -> None:
-    """The adapter's size where the file does not state it: the trainer's own default."""
-    for part, key in (("rank", "lora_r"), ("alpha", "lora_alpha"), ("dropout", "lora_dropout")):
-        if stated[part] is None:
-            schema = schema_of(made.trainer)
-            stated[part] = schema.default(key)
-            why = f"{key} is not in the file; the default of {schema.newest}"
-            made.note(f"method.{part}", f"{stated[part]:g}", why)
-
-
-def all_linear(targets: list[str] | None) -> list[str] | None:
-    """`all` of LLaMA-Factory is PEFT's all-linear."""
-    return ["all-linear"] if targets in (["all"], ["all-linear"]) else targets
-
-
-def read_precision(keys: Keys, made: Imported) -> None:
+def read_precision(keys: Keys, made: Parsed) -> None:
     """bf16, fp16, tf32 and LLaMA-Factory's pure_bf16 as the compute dtype."""
     bf16, fp16, tf32 = keys.switch("bf16", "pure_bf16"), keys.switch("fp16"), keys.switch("tf32")
     if bf16 and fp16:
@@ -216,7 +155,7 @@ def read_precision(keys: Keys, made: Imported) -> None:
         made.defaults.pop("precision", None)
 
 
-def read_attention(keys: Keys, made: Imported, *names: str) -> None:
+def read_attention(keys: Keys, made: Parsed, *names: str) -> None:
     """The attention kernel."""
     stated = keys.word(*names)
     if stated is None or stated == "auto":
@@ -227,7 +166,7 @@ def read_attention(keys: Keys, made: Imported, *names: str) -> None:
         made.keep("attention", names[0], stated, "no such kernel here; counted as the default")
 
 
-def read_loading(keys: Keys, made: Imported) -> None:
+def read_loading(keys: Keys, made: Parsed) -> None:
     """Data loader: workers, prefetch, pinned memory."""
     for knob, name, low in (
         ("num_dataloader_workers", "dataloader_num_workers", 0),
@@ -242,7 +181,7 @@ def read_loading(keys: Keys, made: Imported) -> None:
     keys.get("dataloader_persistent_workers")
 
 
-def read_saving(keys: Keys, made: Imported) -> None:
+def read_saving(keys: Keys, made: Parsed) -> None:
     """How often a checkpoint is saved: in steps, an epoch, or never."""
     strategy = keys.word("save_strategy")
     every = keys.number("save_steps")
@@ -264,7 +203,7 @@ def read_saving(keys: Keys, made: Imported) -> None:
         made.note("save_steps", f"{every:g}", why)
 
 
-def read_compile(keys: Keys, made: Imported) -> None:
+def read_compile(keys: Keys, made: Parsed) -> None:
     """torch.compile; a mode switches it on by itself."""
     wanted, mode = keys.switch("torch_compile"), keys.word("torch_compile_mode")
     keys.get("torch_compile_backend")
@@ -277,7 +216,7 @@ def read_compile(keys: Keys, made: Imported) -> None:
         made.knobs["compile"] = "off"
 
 
-def read_optimizer(keys: Keys, made: Imported, name: str) -> None:
+def read_optimizer(keys: Keys, made: Parsed, name: str) -> None:
     """The optimizer; one that has no knob stays, and is counted as the default."""
     stated = keys.word(name)
     if stated is None:
@@ -288,7 +227,7 @@ def read_optimizer(keys: Keys, made: Imported, name: str) -> None:
         made.keep("optimizer", name, stated, "priced as adamw_torch_fused, which it is not")
 
 
-def read_grouping(keys: Keys, made: Imported) -> None:
+def read_grouping(keys: Keys, made: Parsed) -> None:
     """Rows of similar length in one batch, in the old and the new spelling."""
     strategy = keys.word("train_sampling_strategy")
     grouped = keys.switch("group_by_length")
@@ -298,7 +237,7 @@ def read_grouping(keys: Keys, made: Imported) -> None:
         made.knobs["length_grouping"] = "on" if grouped else "off"
 
 
-def read_checkpointing(keys: Keys, made: Imported) -> None:
+def read_checkpointing(keys: Keys, made: Parsed) -> None:
     """Activation checkpointing, under both of its names."""
     wanted = keys.switch(*CHECKPOINTING)
     for name in CHECKPOINTING:
@@ -308,7 +247,7 @@ def read_checkpointing(keys: Keys, made: Imported) -> None:
     read_offload(keys, made)
 
 
-def read_offload(keys: Keys, made: Imported) -> None:
+def read_offload(keys: Keys, made: Parsed) -> None:
     """Checkpoints, or FSDP's shards, in the host's memory."""
     away = keys.switch("activation_offloading") or any(
         keys.switch(f"{name}_kwargs.offload") for name in CHECKPOINTING
@@ -322,7 +261,7 @@ def read_offload(keys: Keys, made: Imported) -> None:
         made.knobs["offload"] = "all"
 
 
-def read_evaluation(keys: Keys, made: Imported) -> None:
+def read_evaluation(keys: Keys, made: Parsed) -> None:
     """Evaluations; how many rows they read is in no trainer's arguments."""
     strategy = keys.word("eval_strategy", "evaluation_strategy")
     every = keys.number("eval_steps")

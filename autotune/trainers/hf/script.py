@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from autotune.cost.time.data import MOST_PROCESSES
 from autotune.domain.job import BYTES
-from autotune.trainers.adapter_variant import variant_keys
-from autotune.trainers.byte_tokenizer import FOLDER
+from autotune.trainers.hf.adapter import variant_keys
 from autotune.trainers.hf.precision import adapter_dtype, weights_dtype
+from autotune.trainers.launch.run_inputs import FOLDER
 
 if TYPE_CHECKING:
-    from autotune.trainers.format import Plan
+    from autotune.trainers.base import Plan
 
 _MARK = "# @SETTINGS@\n"
 _PARTS = ("MODEL", "TOKENIZER", "LOADING", "ROWS", "TIMES")

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.trainers.hf.read import CHECKPOINTING, MICRO, read_arguments
+from autotune.trainers.hf.read import CHECKPOINTING, MICRO
 from autotune.trainers.versions import ACTIVATION_CHECKPOINTING, SAMPLING_STRATEGY, show
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
+    from collections.abc import Callable
 
     from autotune.domain.config import KnobValue
-    from autotune.trainers.dialect import Changes, Target
-    from autotune.trainers.parsed import Imported
+    from autotune.trainers.base import Changes, Target
 
 STAGE_OF = {"zero2": 2, "zero3": 3}
 LAUNCHER = "the launcher decides it: accelerate.yaml, written beside the file, says how"
@@ -201,46 +199,3 @@ _SPELLINGS: dict[str, Callable[[KnobValue, Target], Changes | str]] = {
     "kernels": _kernels,
     "offload": _offload,
 }
-
-
-class HfArguments:
-    """Arguments of transformers' Trainer."""
-
-    name = "hf"
-    title = "TrainingArguments"
-
-    def read(self, values: Mapping[str, Any], name: str) -> Imported:
-        """The job that the arguments state."""
-        return read_arguments(values, name, self.name)
-
-    def spell(self, knob: str, value: KnobValue, target: Target) -> Changes | str:
-        """The arguments that say it; Trainer has no packing."""
-        if knob == "packing":
-            return target.gone("packing") or "Trainer has no packing"
-        return spell_argument(knob, value, target)
-
-
-class TrlArguments:
-    """Arguments of TRL's SFTConfig, alone or beside its ModelConfig."""
-
-    name = "trl"
-    title = "SFTConfig"
-
-    def read(self, values: Mapping[str, Any], name: str) -> Imported:
-        """The job that the arguments state."""
-        return read_arguments(values, name, self.name)
-
-    def spell(self, knob: str, value: KnobValue, target: Target) -> Changes | str:
-        """The arguments that say it."""
-        if (
-            knob == "attention"
-            and target.syntax in {"json", "yaml"}
-            and not target.has("attn_implementation")
-        ):
-            return {"model_init_kwargs.attn_implementation": value}
-        if (knob, value) == ("kernels", "chunked_loss"):
-            return "from TRL 1.9 on its loss is chunked without an argument"
-        old = target.transformers < ACTIVATION_CHECKPOINTING
-        if (knob, value) == ("offload", "activations") and old:
-            return {"activation_offloading": True}
-        return spell_argument(knob, value, target)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.cost.time.data import MOST_PROCESSES
 from autotune.domain.config import FLASH
 from autotune.domain.errors import InputError
-from autotune.trainers.format import Export
+from autotune.trainers.base import Export, Trainer
 from autotune.trainers.hf.arguments import training_arguments
 from autotune.trainers.hf.launch import accelerate_yaml
 from autotune.trainers.hf.notes import shared_notes
 from autotune.trainers.hf.precision import weights_dtype
+from autotune.trainers.hf.read import read_arguments
 from autotune.trainers.hf.script import prepare_py, train_py
+from autotune.trainers.hf.spell import spell_argument
 from autotune.trainers.launch.run_script import input_files, prepares, run_sh
 from autotune.trainers.versions import (
     ACTIVATION_CHECKPOINTING,
@@ -26,17 +28,51 @@ from autotune.trainers.versions import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.domain.config import KnobValue
     from autotune.domain.job import Job
-    from autotune.trainers.format import Plan
+    from autotune.trainers.base import Changes, Plan, Target
+    from autotune.trainers.parsed import Parsed
     from autotune.trainers.versions import Version
 
 LEARNING_RATE = 2e-5  # default of SFTConfig, trl 1.0 to 1.16
 
 
-class Trl:
+class Trl(Trainer):
     """trl.SFTTrainer; a version after @ is TRL's, transformers is the software profile's."""
 
     name = "trl"
+    title = "SFTConfig"
+    known = KNOWN["trl"]
+    resumes_with = "resume_from_checkpoint"
+    launched = True
+    config_nearby = True
+    software: ClassVar[Mapping[str, str]] = {"trainer": "trl"}
+
+    def read(self, values: Mapping[str, Any], name: str) -> Parsed:
+        """The job that the arguments state, alone or beside those of TRL's ModelConfig."""
+        return read_arguments(values, name, self.name)
+
+    def spell(self, knob: str, value: KnobValue, target: Target, /) -> Changes | str:
+        """The arguments that say it."""
+        if (
+            knob == "attention"
+            and target.syntax in {"json", "yaml"}
+            and not target.has("attn_implementation")
+        ):
+            return {"model_init_kwargs.attn_implementation": value}
+        if (knob, value) == ("kernels", "chunked_loss"):
+            return "from TRL 1.9 on its loss is chunked without an argument"
+        old = target.transformers < ACTIVATION_CHECKPOINTING
+        if (knob, value) == ("offload", "activations") and old:
+            return {"activation_offloading": True}
+        return spell_argument(knob, value, target)
+
+    def commands(self, plan: Plan, file: str, launcher: str = "") -> list[str]:  # noqa: ARG002 - one command for all
+        """TRL's own command line, which starts accelerate."""
+        words = launcher.replace("--config_file", "--accelerate_config")
+        return [f"trl sft {words}--config {file}"]
 
     def plan_versions(self, job: Job, version: Version | None) -> tuple[Version, Version | None]:
         """The profile's transformers, and the stated or the profile's TRL."""
@@ -45,12 +81,12 @@ class Trl:
             msg = f'the software profile "{job.software.name}" has no TRL'
             raise InputError(msg, "name the version that will run, as in trl@1.16.0")
         if version:
-            check_known("trl", version)
+            check_known("trl", version, self.known)
         check_installed("trl", trl)
         check_installed("transformers", job.software.transformers)
         return job.software.transformers, trl
 
-    def write(self, plan: Plan) -> Export:
+    def export(self, plan: Plan) -> Export:
         """The files, and what SFTTrainer cannot say."""
         arguments = {**training_arguments(plan, LEARNING_RATE), **_sft(plan)}
         files = {

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
+from autotune.trainers.registry import TRAINERS
 
 if TYPE_CHECKING:
     from autotune.trainers.syntax.command_line import Command
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 _PROCESSES = ("num_processes", "nproc_per_node", "num_gpus", "nproc")
 _NODES = ("nnodes", "num_nodes")
 _PER_NODE = {"nproc_per_node", "nproc", "num_gpus"}
-_ALL_VISIBLE = {"deepspeed", "llamafactory-cli", "axolotl"}  # they start one process a device
 _MOST = 4096
 _SECTIONS = {"fsdp_": "fsdp_config", "zero": "deepspeed_config"}
 _DEEPSPEED = ("gradient_accumulation_steps", "offload_optimizer_device", "offload_param_device")
@@ -42,7 +42,8 @@ def processes_of(command: Command) -> int | None:
     if per_node is not None:
         return _count("NPROC_PER_NODE", per_node) * _nodes(command)
     visible = visible_devices(command)
-    starts_all = any(word.rpartition("/")[2] in _ALL_VISIBLE for word in command.program)
+    every = {"deepspeed", *(trainer.process_per_device for trainer in TRAINERS.values())} - {""}
+    starts_all = any(word.rpartition("/")[2] in every for word in command.program)
     return visible if starts_all or "multi_gpu" in command.launcher else None
 
 

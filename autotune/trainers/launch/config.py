@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
-from autotune.trainers.parsed import Imported, Keys
+from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.unknown_keys import leave_rest
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def is_deepspeed(values: Mapping[str, Any]) -> bool:
     return bool(set(values) & DEEPSPEED_KEYS)
 
 
-def add_accelerate(made: Imported, values: Mapping[str, Any], name: str) -> None:
+def add_accelerate(made: Parsed, values: Mapping[str, Any], name: str) -> None:
     """Complete what was read with an accelerate config. Raises InputError where they disagree."""
     keys = Keys(values, name)
     processes = keys.whole("num_processes", low=1)
@@ -54,7 +54,7 @@ def add_accelerate(made: Imported, values: Mapping[str, Any], name: str) -> None
     leave_rest(keys, made, "accelerate")
 
 
-def add_deepspeed(made: Imported, values: Mapping[str, Any], name: str) -> None:
+def add_deepspeed(made: Parsed, values: Mapping[str, Any], name: str) -> None:
     """Complete what was read with a DeepSpeed config. Raises InputError where they disagree."""
     keys = Keys(values, name)
     _agree_count(made, "micro_batch_size", keys, "train_micro_batch_size_per_gpu")
@@ -82,7 +82,7 @@ def add_deepspeed(made: Imported, values: Mapping[str, Any], name: str) -> None:
     made.devices = made.devices or total // split
 
 
-def _add_states(keys: Keys, made: Imported) -> None:
+def _add_states(keys: Keys, made: Parsed) -> None:
     """What the file says of states and buckets; DeepSpeed's defaults where it says nothing."""
     bucket = "zero_optimization.reduce_bucket_size"
     auto = keys.get(bucket) == "auto"
@@ -101,7 +101,7 @@ _OFFLOAD = (
 )  # fmt: skip
 
 
-def _add_offload(keys: Keys, made: Imported, section: str) -> None:
+def _add_offload(keys: Keys, made: Parsed, section: str) -> None:
     """The optimizer or FSDP's shards in the host's memory; the rest is said, and not counted."""
     for name in _OFFLOAD:
         stated = keys.get(f"{section}.{name}")
@@ -120,7 +120,7 @@ def _add_offload(keys: Keys, made: Imported, section: str) -> None:
             made.note(f"{keys.name}: {section}.{name}", shown(stated), why)
 
 
-def _add_stage(made: Imported, stage: int | None, name: str) -> None:
+def _add_stage(made: Parsed, stage: int | None, name: str) -> None:
     if stage is None:
         return
     if stage not in STAGES:
@@ -131,7 +131,7 @@ def _add_stage(made: Imported, stage: int | None, name: str) -> None:
     _agree_knob(made, "sharding", STAGES[stage], f"{name}: ZeRO stage")
 
 
-def _agree_count(made: Imported, knob: str, keys: Keys, key: str) -> None:
+def _agree_count(made: Parsed, knob: str, keys: Keys, key: str) -> None:
     """A number must be the trainer's own, or its default: transformers refuses to start else."""
     if keys.get(key) in (None, "auto"):
         return
@@ -147,13 +147,13 @@ def _agree_count(made: Imported, knob: str, keys: Keys, key: str) -> None:
         _agree_knob(made, knob, value, f"{keys.name}: {key}")
 
 
-def _agree_knob(made: Imported, knob: str, value: int | str, where: str) -> None:
+def _agree_knob(made: Parsed, knob: str, value: int | str, where: str) -> None:
     stated = made.knobs.get(knob)
     _agree(made, knob, stated, value, where)
     made.knobs[knob] = value
 
 
-def _agree(made: Imported, what: str, stated: object, value: object, where: str) -> None:
+def _agree(made: Parsed, what: str, stated: object, value: object, where: str) -> None:
     if stated is not None and value is not None and stated != value:
         msg = (
             f"two files contradict each other: {what} is {shown(stated)} in the {made.trainer} "
@@ -162,7 +162,7 @@ def _agree(made: Imported, what: str, stated: object, value: object, where: str)
         raise InputError(msg, "make them agree, or state it in one of them only")
 
 
-def add_beside(made: Imported, values: Mapping[str, Any], name: str) -> None:
+def add_beside(made: Parsed, values: Mapping[str, Any], name: str) -> None:
     """Complete what was read with either kind. Raises InputError for a file of another kind."""
     found = set(values)
     if is_deepspeed(values):

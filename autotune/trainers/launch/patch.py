@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.trainers.launch.config import STAGES, is_deepspeed
-from autotune.trainers.patch import Returned
+from autotune.trainers.patch import Patched
 from autotune.trainers.syntax.rewrite import changed_values, rewrite_json, rewrite_yaml
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from autotune.domain.config import Config
     from autotune.domain.job import Beside
-    from autotune.trainers.dialect import Changes
+    from autotune.trainers.base import Changes
 
 _OTHERWISE = 'write "auto" there, as transformers fills it in'
 _STAGE_OF = {"none": 0, "ddp": 0, "zero2": 2, "zero3": 3}
@@ -36,9 +36,9 @@ _COUNTS = {
 }
 
 
-def return_beside(
+def patch_launcher(
     beside: Beside, values: Mapping[str, Any], config: Config, devices: int
-) -> Returned:
+) -> Patched:
     """The config with the pick's batch split, sharding, precision and number of processes in it.
 
     Args:
@@ -69,7 +69,7 @@ def return_beside(
     before, after = beside.text.splitlines(), text.splitlines()
     lines = difflib.unified_diff(before, after, f"a/{name}", f"b/{name}", lineterm="")
     diff = "".join(f"{line}\n" for line in lines)
-    return Returned(name, text, diff, changes, tuple(f"{name}: {note}" for note in notes))
+    return Patched(name, text, diff, changes, tuple(f"{name}: {note}" for note in notes))
 
 
 def takes(beside: Mapping[str, Any], sharding: str) -> bool:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.job import BYTES
 from autotune.domain.units import format_seconds
-from autotune.trainers.byte_tokenizer import byte_tokenizer
 from autotune.trainers.hf.launch import own_environment
 from autotune.trainers.launch.run_inputs import (
     MODEL_COPY,
+    byte_tokenizer,
     complete,
     inputs,
     interpreter,
@@ -25,7 +25,7 @@ from autotune.trainers.versions import ALLOC_CONF, EXPANDABLE_SEGMENTS, OLD_ALLO
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from autotune.trainers.format import Plan
+    from autotune.trainers.base import Plan
 
 PACKAGES = ("torch", "transformers", "peft", "accelerate")
 _HELP = {
@@ -170,8 +170,7 @@ def _places(plan: Plan) -> list[str]:
             ]
         else:
             lines.append('LOCAL_DIR="${LOCAL_DIR:-$here/tokens}"')
-    again = plan.offer.spot or plan.job.limits.max_session_s is not None
-    lines.append(f'export RESUME="${{RESUME:-{int(again)}}}"')
+    lines.append(f'export RESUME="${{RESUME:-{int(plan.may_be_interrupted)}}}"')
     return lines
 
 

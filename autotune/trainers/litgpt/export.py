@@ -9,72 +9,53 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
-from autotune.trainers.format import Export
+from autotune.trainers.base import Export
 from autotune.trainers.hf.notes import trainer_notes
 from autotune.trainers.launch.run_script import trainer_sh
-from autotune.trainers.own_yaml import as_yaml, length_of_run, plain, with_knobs
-from autotune.trainers.versions import check_known
+from autotune.trainers.litgpt.read import MLP, SWITCHES
+from autotune.trainers.yaml_file import as_yaml, length_of_run, plain, with_knobs
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
-    from autotune.trainers.format import Plan
-    from autotune.trainers.versions import Version
+    from autotune.trainers.base import Plan, Trainer
 
-_SWITCHES = {
-    "q_proj": "lora_query", "k_proj": "lora_key", "v_proj": "lora_value",
-    "o_proj": "lora_projection",
-}  # fmt: skip
-_MLP = {"gate_proj", "up_proj", "down_proj"}
 _TRUE = {"bf16": "bf16-true", "fp16": "16-true", "fp32": "32-true", "tf32": "32-true"}
 _MIXED = {"bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32-true", "tf32": "32-true"}
 _QUANTIZE = {"nf4": "bnb.nf4-dq", "int8": "bnb.int8-training"}
 
 
-class LitGptFile:
-    """litgpt.yaml and the command that starts it; a version after @ is litgpt's."""
-
-    name = "litgpt"
-
-    def plan_versions(self, job: Job, version: Version | None) -> tuple[Version, Version | None]:
-        """The profile's, which litgpt does not use: it has model code of its own."""
-        if version:
-            check_known(self.name, version)
-        _refuse(job)
-        return job.software.transformers, job.software.trl
-
-    def write(self, plan: Plan) -> Export:
-        """The YAML and run.sh, and what the YAML cannot say."""
-        if plan.quantized and plan.offer.count > 1:
-            msg = f"litgpt has no {plan.job.method.base} base on several GPUs"
-            raise InputError(msg, "export another format, or take one device")
-        if plan.config.precision == "fp8":
-            msg = "litgpt's recipes cannot say precision fp8"
-            raise InputError(msg, "export hf, trl, axolotl or llamafactory, or take bf16")
-        done = {"precision": plan.config.precision, "attention": "sdpa"}
-        if plan.offer.count > 1:  # its strategy shards whatever it is told
-            done["sharding"] = "fsdp"
-        values, notes = with_knobs(_contract(plan), plan, self.name, done)
-        lora = plan.job.method.is_lora
-        command = f"litgpt finetune_{'lora' if lora else 'full'} --config litgpt.yaml"
-        files = {
-            "litgpt.yaml": as_yaml(values),
-            "run.sh": trainer_sh(plan, [command], ["litgpt.yaml"]),
-        }
-        return Export(files, (*notes, *_notes(plan)))
+FILE = "litgpt.yaml"
 
 
-def _refuse(job: Job) -> None:
-    """Raise InputError for a contract that the format has no words for."""
-    if job.steps == 0:
-        msg = "litgpt has no run that only evaluates"
-        raise InputError(msg, "export hf or trl")
+def write_file(plan: Plan, trainer: Trainer) -> Export:
+    """The YAML and run.sh, and what the YAML cannot say."""
+    if plan.quantized and plan.offer.count > 1:
+        msg = f"litgpt has no {plan.job.method.base} base on several GPUs"
+        raise InputError(msg, "export another format, or take one device")
+    if plan.config.precision == "fp8":
+        msg = "litgpt's recipes cannot say precision fp8"
+        raise InputError(msg, "export hf or trl, or take bf16")
+    done = {"precision": plan.config.precision, "attention": "sdpa"}
+    if plan.offer.count > 1:  # its strategy shards whatever it is told
+        done["sharding"] = "fsdp"
+    beside = {"sharding"} if plan.config.sharding == "none" else set[str]()
+    values, notes = with_knobs(_contract(plan), plan, trainer, done, beside)
+    files = {
+        FILE: as_yaml(values),
+        "run.sh": trainer_sh(plan, trainer.commands(plan, FILE), [FILE]),
+    }
+    return Export(files, (*notes, *_notes(plan)))
+
+
+def refuse_method(job: Job) -> None:
+    """Raise InputError for adapters that the format has no words for."""
     if job.method.variant != "none":
         msg = f"litgpt has no {job.method.variant}"
-        raise InputError(msg, "export hf, trl, axolotl or llamafactory: the method is the job's")
+        raise InputError(msg, "export hf or trl: the method is the job's")
     wanted = set(job.method.targets)
-    mlp = wanted & _MLP
-    unknown = sorted(wanted - _MLP - set(_SWITCHES))
-    if unknown or (mlp and mlp != _MLP):
+    mlp = wanted & set(MLP)
+    unknown = sorted(wanted - set(MLP) - set(SWITCHES.values()))
+    if unknown or (mlp and mlp != set(MLP)):
         named = ", ".join(unknown or sorted(mlp))
         msg = f"litgpt cannot put adapters on {named} alone: it has one switch for the whole MLP"
         raise InputError(msg, "export another format: the targets are part of the job")
@@ -93,8 +74,8 @@ def _contract(plan: Plan) -> dict[str, Any]:
         values |= {
             "lora_r": method.rank, "lora_alpha": plain(method.alpha),
             "lora_dropout": method.dropout,
-            **{switch: name in method.targets for name, switch in _SWITCHES.items()},
-            "lora_mlp": set(method.targets) >= _MLP, "lora_head": False,
+            **{switch: name in method.targets for switch, name in SWITCHES.items()},
+            "lora_mlp": set(method.targets) >= set(MLP), "lora_head": False,
         }  # fmt: skip
     run = {key: plain(value) for key, value in length_of_run(plan, "epochs").items()}
     return {
@@ -121,7 +102,7 @@ def _notes(plan: Plan) -> list[str]:
         notes.append("litgpt's 32-true multiplies in tf32 where the device has it")
     if job.epochs != int(job.epochs) and "epochs" in length_of_run(plan, "epochs"):
         notes.append(f"litgpt counts whole epochs: {job.epochs:g} has to be rounded")
-    if plan.offer.spot or job.limits.max_session_s is not None:
+    if plan.may_be_interrupted:
         notes.append("litgpt's LoRA recipe cannot go on from a checkpoint")
     notes.append("litgpt reads rows with instruction and output; see its tutorials for other data")
     return notes

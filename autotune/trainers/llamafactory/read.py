@@ -1,4 +1,4 @@
-"""LLaMA-Factory's YAML: its own keys beside TrainingArguments, whose spelling it takes over.
+"""LLaMA-Factory's YAML: the job that it states, its own keys beside TrainingArguments.
 
 Source: hparams/{model,data,finetuning,training}_args.py of llamafactory 0.9.5.
 """
@@ -9,82 +9,49 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
-from autotune.trainers.adapter_variant import read_variant
+from autotune.trainers.hf.adapter import all_linear, read_base, read_variant
 from autotune.trainers.hf.read import (
     EPOCHS,
     HF_DEFAULTS,
-    all_linear,
-    read_base,
     read_batch,
     read_length_of_run,
     read_model,
     read_precision,
     read_shared,
 )
-from autotune.trainers.hf.spell import spell_argument
-from autotune.trainers.parsed import Imported, Keys
+from autotune.trainers.llamafactory.keys import ATTENTION, CHECKPOINTING_OFF
+from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.unknown_keys import leave_rest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autotune.domain.config import KnobValue
-    from autotune.trainers.dialect import Changes, Target
 
 _CUTOFF, _RANK = 2048, 8  # cutoff_len and lora_rank where the file states none
-_ATTENTION = {"disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2"}
-_OFF = "disable_gradient_checkpointing"
-_LIGER = "enable_liger_kernel"
 
 
-class LlamaFactory:
-    """LLaMA-Factory's own file."""
-
-    name = "llamafactory"
-    title = "LLaMA-Factory's YAML"
-
-    def read(self, values: Mapping[str, Any], name: str) -> Imported:
-        """The job that the file states. Raises InputError for a value of the wrong kind."""
-        keys = Keys(values, name)
-        made = Imported(self.name, defaults={**HF_DEFAULTS, "activation_checkpointing": "full"})
-        _read_stage(keys)
-        read_model(keys, made)
-        read_batch(keys, made)
-        read_length_of_run(keys, made, EPOCHS)
-        _read_method(keys, made)
-        _read_data(keys, made)
-        read_precision(keys, made)
-        _read_attention(keys, made)
-        read_shared(keys, made)
-        off = keys.switch(_OFF)
-        keys.get("use_reentrant_gc")
-        if off is not None:
-            made.knobs["activation_checkpointing"] = "none" if off else "full"
-        if keys.values.get("val_size"):
-            keys.get("val_size")
-            made.values.setdefault("evaluation", {})
-        leave_rest(keys, made)
-        return made
-
-    def spell(self, knob: str, value: KnobValue, target: Target) -> Changes | str:
-        """The keys that say it; most are TrainingArguments'."""
-        if knob == "attention":
-            word = next((k for k, v in _ATTENTION.items() if v == value), None)
-            return {"flash_attn": word} if word else "its flash_attn takes fa2, sdpa and disabled"
-        if knob == "activation_checkpointing":
-            return {**target.gone("gradient_checkpointing"), _OFF: value == "none"}
-        if knob == "kernels" and value != "chunked_loss":
-            stated = target.gone("use_liger_kernel")
-            return {**stated, _LIGER: True} if value == "liger" else {**stated, **_off(target)}
-        if knob == "precision" and value == "fp8":
-            return {**target.gone("fp16", "pure_bf16"), "bf16": True, "fp8": True}
-        if knob == "precision" and target.has("pure_bf16") and value == "bf16":
-            return {}
-        return spell_argument(knob, value, target)
-
-
-def _off(target: Target) -> Changes:
-    return {_LIGER: False} if target.has(_LIGER) else {}
+def read_file(values: Mapping[str, Any], name: str) -> Parsed:
+    """The job that the file states. Raises InputError for a value of the wrong kind."""
+    keys = Keys(values, name)
+    made = Parsed("llamafactory", defaults={**HF_DEFAULTS, "activation_checkpointing": "full"})
+    _read_stage(keys)
+    read_model(keys, made)
+    read_batch(keys, made)
+    read_length_of_run(keys, made, EPOCHS)
+    _read_method(keys, made)
+    _read_data(keys, made)
+    read_precision(keys, made)
+    _read_attention(keys, made)
+    read_shared(keys, made)
+    off = keys.switch(CHECKPOINTING_OFF)
+    keys.get("use_reentrant_gc")
+    if off is not None:
+        made.knobs["activation_checkpointing"] = "none" if off else "full"
+    if keys.values.get("val_size"):
+        keys.get("val_size")
+        made.values.setdefault("evaluation", {})
+    leave_rest(keys, made)
+    return made
 
 
 def _read_stage(keys: Keys) -> None:
@@ -94,7 +61,7 @@ def _read_stage(keys: Keys) -> None:
         raise InputError(msg, "reward models and preference training run other steps")
 
 
-def _read_method(keys: Keys, made: Imported) -> None:
+def _read_method(keys: Keys, made: Parsed) -> None:
     kind = keys.word("finetuning_type") or "lora"
     base = read_base(keys)
     rank, alpha = keys.whole("lora_rank", low=1), keys.number("lora_alpha")
@@ -115,7 +82,7 @@ def _read_method(keys: Keys, made: Imported) -> None:
     )  # fmt: skip
 
 
-def _read_data(keys: Keys, made: Imported) -> None:
+def _read_data(keys: Keys, made: Parsed) -> None:
     length = keys.whole("cutoff_len", low=1)
     if length is None:
         why = "cutoff_len is not in the file; LLaMA-Factory's default"
@@ -128,12 +95,12 @@ def _read_data(keys: Keys, made: Imported) -> None:
     )
 
 
-def _read_attention(keys: Keys, made: Imported) -> None:
+def _read_attention(keys: Keys, made: Parsed) -> None:
     stated = keys.get("flash_attn")
     word = "disabled" if stated is False else stated
     if word in (None, "auto"):
         return
-    if isinstance(word, str) and word in _ATTENTION:
-        made.knobs["attention"] = _ATTENTION[word]
+    if isinstance(word, str) and word in ATTENTION:
+        made.knobs["attention"] = ATTENTION[word]
     else:
         made.keep("attention", "flash_attn", stated, "no such kernel here; counted as the default")

@@ -1,4 +1,4 @@
-"""torchtune's YAML: read, and knobs spelled. Its development stopped in July 2025.
+"""torchtune's YAML: the job that it states, and its words for the knobs.
 
 Source: recipes/configs and recipes/*_finetune_*.py of torchtune 0.6.1.
 """
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.models import is_known
 from autotune.trainers.hf.read import HF_DEFAULTS
-from autotune.trainers.parsed import Imported, Keys
+from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.unknown_keys import leave_rest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.domain.config import KnobValue
-    from autotune.trainers.dialect import Changes, Target
+    from autotune.trainers.base import Changes
 
 _TUNE_PRECISION = {"bf16": "bf16", "fp32": "fp32"}
 _TUNE_MODULES = {"output_proj": "o_proj"}
@@ -27,57 +27,52 @@ _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _DEEPEST, _MOST, _LONGEST = 5, 20, 500  # references to references; in one text; characters
 
 
-class Torchtune:
-    """torchtune's YAML. Its development stopped in July 2025."""
-
-    name = "torchtune"
-    title = "torchtune's YAML"
-
-    def read(self, values: Mapping[str, Any], name: str) -> Imported:
-        """The job that the file states; the model's component says what is trained and how."""
-        keys = Keys(_interpolated(values, values), name)
-        defaults = {**HF_DEFAULTS, "micro_batch_size": 1}
-        made = Imported(self.name, defaults=defaults)
-        for knob, key in (
-            ("micro_batch_size", "batch_size"),
-            ("gradient_accumulation_steps", "gradient_accumulation_steps"),
-        ):
-            made.knobs[knob] = keys.whole(key, low=1) or 1
-        steps = keys.whole("max_steps_per_epoch", low=1)
-        if steps:
-            made.note("max_steps_per_epoch", steps, "not counted: epochs run over all rows")
-        made.part("train", epochs=keys.number("epochs") or 1.0)
-        _tune_method(keys, made)
-        made.part("data", max_length=keys.whole("tokenizer.max_seq_len", low=1))
-        made.knobs["packing"] = "on" if keys.switch("dataset.packed") else "off"
-        dtype = keys.word("dtype")
-        if dtype in _TUNE_PRECISION:
-            made.knobs["precision"] = _TUNE_PRECISION[dtype]
-        made.knobs["compile"] = "default" if keys.switch("compile") else "off"
-        checkpointed = keys.switch("enable_activation_checkpointing")
-        made.knobs["activation_checkpointing"] = "full" if checkpointed else "none"
-        made.saves_per_epoch = 1.0
-        made.kept |= {"checkpoint_every_steps", "save_total_limit"}
-        leave_rest(keys, made)
-        return made
-
-    def spell(self, knob: str, value: KnobValue, _: Target) -> Changes | str:
-        """The keys that say it; there are few."""
-        simple: dict[str, Changes] = {
-            "micro_batch_size": {"batch_size": value},
-            "gradient_accumulation_steps": {"gradient_accumulation_steps": value},
-            "packing": {"dataset.packed": value == "on"},
-            "activation_checkpointing": {"enable_activation_checkpointing": value == "full"},
-            "compile": {"compile": value != "off"},
-        }
-        if knob in simple:
-            return simple[knob]
-        if knob == "precision" and value in _TUNE_PRECISION.values():
-            return {"dtype": value}
-        return "torchtune's YAML has no key for it"
+def read_file(values: Mapping[str, Any], name: str) -> Parsed:
+    """The job that the file states; the model's component says what is trained and how."""
+    keys = Keys(_interpolated(values, values), name)
+    defaults = {**HF_DEFAULTS, "micro_batch_size": 1}
+    made = Parsed("torchtune", defaults=defaults)
+    for knob, key in (
+        ("micro_batch_size", "batch_size"),
+        ("gradient_accumulation_steps", "gradient_accumulation_steps"),
+    ):
+        made.knobs[knob] = keys.whole(key, low=1) or 1
+    steps = keys.whole("max_steps_per_epoch", low=1)
+    if steps:
+        made.note("max_steps_per_epoch", steps, "not counted: epochs run over all rows")
+    made.part("train", epochs=keys.number("epochs") or 1.0)
+    _tune_method(keys, made)
+    made.part("data", max_length=keys.whole("tokenizer.max_seq_len", low=1))
+    made.knobs["packing"] = "on" if keys.switch("dataset.packed") else "off"
+    dtype = keys.word("dtype")
+    if dtype in _TUNE_PRECISION:
+        made.knobs["precision"] = _TUNE_PRECISION[dtype]
+    made.knobs["compile"] = "default" if keys.switch("compile") else "off"
+    checkpointed = keys.switch("enable_activation_checkpointing")
+    made.knobs["activation_checkpointing"] = "full" if checkpointed else "none"
+    made.saves_per_epoch = 1.0
+    made.kept |= {"checkpoint_every_steps", "save_total_limit"}
+    leave_rest(keys, made)
+    return made
 
 
-def _tune_method(keys: Keys, made: Imported) -> None:
+def spell(knob: str, value: KnobValue) -> Changes | str:
+    """The keys that say it; there are few."""
+    simple: dict[str, Changes] = {
+        "micro_batch_size": {"batch_size": value},
+        "gradient_accumulation_steps": {"gradient_accumulation_steps": value},
+        "packing": {"dataset.packed": value == "on"},
+        "activation_checkpointing": {"enable_activation_checkpointing": value == "full"},
+        "compile": {"compile": value != "off"},
+    }
+    if knob in simple:
+        return simple[knob]
+    if knob == "precision" and value in _TUNE_PRECISION.values():
+        return {"dtype": value}
+    return "torchtune's YAML has no key for it"
+
+
+def _tune_method(keys: Keys, made: Parsed) -> None:
     component = keys.word("model._component_") or ""
     model = keys.word("checkpointer.checkpoint_dir")
     if model is not None:

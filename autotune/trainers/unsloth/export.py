@@ -10,22 +10,21 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
-from autotune.trainers.adapter_variant import variant_keys
-from autotune.trainers.format import Export
+from autotune.trainers.base import Export
+from autotune.trainers.hf.adapter import variant_keys
 from autotune.trainers.hf.arguments import training_arguments
 from autotune.trainers.hf.notes import trainer_notes
 from autotune.trainers.hf.precision import weights_dtype
 from autotune.trainers.hf.trl import LEARNING_RATE
 from autotune.trainers.launch.run_script import trainer_sh
-from autotune.trainers.own_yaml import plain
-from autotune.trainers.versions import check_known, show
+from autotune.trainers.versions import show
+from autotune.trainers.yaml_file import plain
 
 if TYPE_CHECKING:
-    from autotune.domain.job import Job
-    from autotune.trainers.format import Plan
+    from autotune.trainers.base import Plan, Trainer
     from autotune.trainers.versions import Version
 
-UNSLOTH_RUNS: tuple[Version, Version] = ((5, 17, 0), (1, 15, 0))  # newest transformers, trl allowed
+RUNS: tuple[Version, Version] = ((5, 17, 0), (1, 15, 0))  # newest transformers, trl allowed
 _OWN = (  # arguments of what Unsloth does by itself
     "torch_compile", "torch_compile_mode", "gradient_checkpointing", "activation_checkpointing",
     "gradient_checkpointing_kwargs", "activation_checkpointing_kwargs", "use_liger_kernel",
@@ -48,49 +47,36 @@ trainer.save_model({output})
 '''
 
 
-class UnslothScript:
-    """unsloth_train.py and run.sh; a version after @ is Unsloth's."""
+FILE = "unsloth_train.py"
 
-    name = "unsloth"
 
-    def plan_versions(self, job: Job, version: Version | None) -> tuple[Version, Version | None]:
-        """The newest transformers and trl that Unsloth allows."""
-        if version:
-            check_known(self.name, version)
-        if job.steps == 0:
-            msg = "unsloth has no run that only evaluates"
-            raise InputError(msg, "export hf or trl")
-        return UNSLOTH_RUNS
-
-    def write(self, plan: Plan) -> Export:
-        """The script and run.sh, and what Unsloth does otherwise."""
-        if plan.offer.count > 1 or plan.on_cpu:
-            msg = f"Unsloth's calls run on one GPU, and the pick is {plan.offer.label}"
-            raise InputError(msg, "export trl, or tune with one GPU")
-        if plan.config.precision == "fp8":
-            msg = "Unsloth's calls cannot say precision fp8"
-            raise InputError(msg, "export hf, trl, axolotl or llamafactory, or take bf16")
-        arguments = {
-            key: value
-            for key, value in training_arguments(plan, LEARNING_RATE).items()
-            if key not in _OWN
-        }
-        arguments |= {
-            "max_length": plan.job.max_length, "packing": plan.config.packing == "on",
-            "dataset_text_field": "text",
-        }  # fmt: skip
-        if plan.job.padding == "max_length" and plan.config.packing == "off":
-            arguments["pad_to_multiple_of"] = plan.job.max_length
-        again = plan.offer.spot or plan.job.limits.max_session_s is not None
-        script = _SCRIPT.format(
-            load=_call(_load(plan), ""), adapters=_adapters(plan),
-            data=json.dumps(plan.job.dataset_path or "path/to/rows.jsonl"),
-            arguments=_call(arguments, "    "), output=json.dumps(f"{plan.out_dir}/final"),
-            resume=_resume(plan) if again else "",
-        )  # fmt: skip
-        name = "unsloth_train.py"
-        files = {name: script, "run.sh": trainer_sh(plan, [f"python {name}"], [name])}
-        return Export(files, tuple(_notes(plan)))
+def write_file(plan: Plan, trainer: Trainer) -> Export:
+    """The script and run.sh, and what Unsloth does otherwise."""
+    if plan.offer.count > 1 or plan.on_cpu:
+        msg = f"Unsloth's calls run on one GPU, and the pick is {plan.offer.label}"
+        raise InputError(msg, "export trl, or tune with one GPU")
+    if plan.config.precision == "fp8":
+        msg = "Unsloth's calls cannot say precision fp8"
+        raise InputError(msg, "export hf or trl, or take bf16")
+    arguments = {
+        key: value
+        for key, value in training_arguments(plan, LEARNING_RATE).items()
+        if key not in _OWN
+    }
+    arguments |= {
+        "max_length": plan.job.max_length, "packing": plan.config.packing == "on",
+        "dataset_text_field": "text",
+    }  # fmt: skip
+    if plan.job.padding == "max_length" and plan.config.packing == "off":
+        arguments["pad_to_multiple_of"] = plan.job.max_length
+    script = _SCRIPT.format(
+        load=_call(_load(plan), ""), adapters=_adapters(plan),
+        data=json.dumps(plan.job.dataset_path or "path/to/rows.jsonl"),
+        arguments=_call(arguments, "    "), output=json.dumps(f"{plan.out_dir}/final"),
+        resume=_resume(plan) if plan.may_be_interrupted else "",
+    )  # fmt: skip
+    files = {FILE: script, "run.sh": trainer_sh(plan, trainer.commands(plan, FILE), [FILE])}
+    return Export(files, tuple(_notes(plan)))
 
 
 def _resume(plan: Plan) -> str:
@@ -133,7 +119,7 @@ def _source(value: object) -> str:
 
 def _notes(plan: Plan) -> list[str]:
     config, notes = plan.config, trainer_notes(plan, "unsloth", evaluates=True, pads=True)
-    notes.append(f"the spelling is that of transformers {show(UNSLOTH_RUNS[0])}")
+    notes.append(f"the spelling is that of transformers {show(RUNS[0])}")
     notes += [
         f"Unsloth's calls cannot say {knob} {value}: it has its own way"
         for knob, value, default in (

@@ -1,7 +1,6 @@
-"""How each trainer is started on the user's own file: the commands of its documentation.
+"""run.sh for the user's own file: where it starts, with which command, and what it goes on from.
 
-Source: the command lines of axolotl 0.19.0 (cli/main.py), llamafactory 0.9.5 (launcher.py),
-torchtune 0.6.1 (`tune run`), litgpt 0.5.13, trl 1.16 (cli.py) and accelerate 1.15.
+Source: the command lines of trl 1.16 (cli.py) and accelerate 1.15; others stand in their folders.
 """
 
 from __future__ import annotations
@@ -12,30 +11,31 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.trainers.launch.run_script import prepares, trainer_sh
+from autotune.trainers.launch.run_script import trainer_sh
 
 if TYPE_CHECKING:
     from autotune.domain.job import Origin
-    from autotune.trainers.format import Plan
-    from autotune.trainers.patch import Returned
+    from autotune.trainers.base import Plan, Trainer
+    from autotune.trainers.patch import Patched
 
 _LONGEST = 1000
 LAUNCHER_FILE = "accelerate.yaml"
-_GOES_ON = {  # what makes a second start go on from the last checkpoint; LLaMA-Factory does unasked
-    "axolotl": "auto_resume_from_checkpoints: true", "torchtune": "resume_from_checkpoint: True",
-    "litgpt": "resume: auto", "hf": "resume_from_checkpoint", "trl": "resume_from_checkpoint",
-    "unsloth": "trainer.train(resume_from_checkpoint=True)",
-}  # fmt: skip
-_SCRIPT = "${SCRIPT:?set SCRIPT to your training script, which reads this file}"
 
 
 def own_run_sh(
-    plan: Plan, origin: Origin, found: Returned, folder: str, launcher: str, start: str = ""
+    plan: Plan,
+    trainer: Trainer,
+    origin: Origin,
+    found: Patched,
+    folder: str,
+    launcher: str,
+    start: str = "",
 ) -> str:
     """run.sh for the user's own file, started where its relative paths start.
 
     Args:
         plan: what will run.
+        trainer: whose file it is.
         origin: the file as it was read.
         found: the file as it is now; a command that was typed stands in the script itself.
         folder: where the files lie below the script; empty or with a slash at its end.
@@ -54,7 +54,7 @@ def own_run_sh(
         own = shlex.quote(str(Path(origin.path).parent)) + ":" if origin.path else ""
         path = f'export PYTHONPATH={own}"$PWD${{PYTHONPATH:+:$PYTHONPATH}}"'
         return trainer_sh(plan, [f"{path}  # modules beside your script", started], needed, start)
-    return trainer_sh(plan, _commands(plan, origin.trainer, file, config), needed, start)
+    return trainer_sh(plan, trainer.commands(plan, file, config), needed, start)
 
 
 def start_folder(origin: Origin, values: Mapping[str, Any]) -> str:
@@ -92,30 +92,9 @@ def _is_there(folder: Path, word: str) -> bool:
     return False
 
 
-def resume_notes(plan: Plan, origin: Origin) -> list[str]:
+def resume_notes(plan: Plan, trainer: Trainer, origin: Origin) -> list[str]:
     """What the file lacks to go on after an interruption, where there may be one."""
-    wanted = _GOES_ON.get(origin.trainer)
-    interrupted = plan.offer.spot or plan.job.limits.max_session_s is not None
-    if not wanted or not interrupted or "resume" in origin.text:
+    wanted = trainer.resumes_with
+    if not wanted or not plan.may_be_interrupted or "resume" in origin.text:
         return []
     return [f"the run may be interrupted, and the file does not go on by itself: add {wanted}"]
-
-
-def _commands(plan: Plan, trainer: str, file: str, config: str) -> list[str]:
-    """The commands for a file of settings; the last one trains."""
-    kind, count = "lora" if plan.job.method.is_lora else "full", plan.offer.count
-    if trainer == "axolotl":
-        before = [f'CUDA_VISIBLE_DEVICES="" axolotl preprocess {file}'] if prepares(plan) else []
-        return [*before, f"axolotl train {file}"]
-    if trainer == "llamafactory" and plan.config.sharding == "fsdp":
-        return [f"accelerate launch {config}-m llamafactory.launcher {file}"]
-    recipe = f"{kind}_finetune_{'single_device' if count == 1 else 'distributed'}"
-    several = f"--nproc_per_node {count} " if count > 1 else ""
-    sft = config.replace("--config_file", "--accelerate_config")
-    return {
-        "llamafactory": [f"llamafactory-cli train {file}"],
-        "litgpt": [f"litgpt finetune_{kind} --config {file}"],
-        "torchtune": [f"tune run {several}{recipe} --config {file}"],
-        "trl": [f"trl sft {sft}--config {file}"],
-        "hf": [f'accelerate launch {config}"{_SCRIPT}" {file}'],
-    }[trainer]

@@ -1,0 +1,188 @@
+"""axolotl's words for the knobs, read and written: its own keys beside TrainingArguments'.
+
+A plugin is a class named in the list `plugins`, with switches of its own beside it.
+Source: the pydantic schema and trainer builder of axolotl 0.19.0 (utils/schemas, core/builders);
+axolotl 0.21.0 integrations/liger/args.py, integrations/cut_cross_entropy/args.py: the first
+switches nothing on by itself, the second its loss.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.trainers.base import GONE
+from autotune.trainers.hf.read import FSDP_OFFLOADS
+from autotune.trainers.hf.spell import spell_argument
+
+if TYPE_CHECKING:
+    from autotune.domain.config import KnobValue
+    from autotune.trainers.base import Changes, Target
+    from autotune.trainers.parsed import Keys, Parsed
+
+OLD_ATTENTION = {  # before 0.17 one switch a kernel
+    "flash_attention": "flash_attention_2", "sdp_attention": "sdpa", "eager_attention": "eager",
+}  # fmt: skip
+CHECKPOINTING = "gradient_checkpointing"
+LIGER = "axolotl.integrations.liger.LigerPlugin"
+CUT = "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"
+_FUSED_LOSS = "liger_fused_linear_cross_entropy"
+_LIGER_SWITCHES = ("liger_rope", "liger_rms_norm", "liger_glu_activation", _FUSED_LOSS)
+_OTHER_SWITCHES = ("liger_swiglu", "liger_layer_norm", "liger_cross_entropy")
+_CUT_SWITCH = "cut_cross_entropy"
+_CHUNKED = "chunked_cross_entropy"
+
+
+def read_plugins(keys: Keys, made: Parsed) -> None:
+    """The knob `kernels` of the file's plugins and their switches.
+
+    Liger's norms without its loss, beside a loss that is cut, count as all of Liger and are left as
+    they are; without such a loss they count as none, which needs more memory.
+    """
+    plugins = keys.words("plugins") or []
+    switches = {
+        name: keys.switch(name)
+        for name in (*_LIGER_SWITCHES, *_OTHER_SWITCHES, _CUT_SWITCH, _CHUNKED)
+    }
+    cut = (any("CutCrossEntropy" in name for name in plugins) and switches[_CUT_SWITCH] is not False
+           ) or bool(switches[_CHUNKED])  # fmt: skip
+    liger = any("LigerPlugin" in name for name in plugins)
+    layers = liger and any(switches[name] for name in (*_LIGER_SWITCHES[:3], *_OTHER_SWITCHES[:2]))
+    if liger and switches[_FUSED_LOSS]:
+        made.knobs["kernels"] = "liger"
+    elif layers and cut:
+        made.knobs["kernels"] = "liger"
+        made.keep("kernels", "plugins", plugins, "counted as all of Liger's kernels")
+    elif cut:
+        made.knobs["kernels"] = "chunked_loss"
+    elif layers:
+        why = "Liger's layers without its loss: counted without, as the logits decide"
+        made.keep("kernels", "plugins", plugins, why)
+
+
+def spell_kernels(value: KnobValue, target: Target) -> Changes:
+    """The plugins of a value in the place of the others; plugins of other kinds stay."""
+    stated = target.values.get("plugins")
+    listed = stated if isinstance(stated, list) else []
+    others = [name for name in listed if not str(name).endswith(("LigerPlugin", "EntropyPlugin"))]
+    wanted = {"liger": [LIGER], "chunked_loss": [CUT]}.get(str(value), [])
+    changes = target.gone(*_LIGER_SWITCHES, *_OTHER_SWITCHES, _CUT_SWITCH, _CHUNKED)
+    if others + wanted:
+        changes["plugins"] = others + wanted
+    elif target.has("plugins"):
+        changes["plugins"] = GONE
+    if value == "liger":
+        changes |= dict.fromkeys(_LIGER_SWITCHES, True)
+    elif value == "chunked_loss":
+        changes[_CUT_SWITCH] = True
+    return changes
+
+
+def spell(knob: str, value: KnobValue, target: Target) -> Changes | str:
+    """The keys that say a knob's value; most are TrainingArguments'."""
+    own = _SPELLINGS.get(knob)
+    return own(value, target) if own else spell_argument(knob, value, target)
+
+
+def _saving(value: KnobValue, target: Target) -> Changes:
+    """saves_per_epoch and save_steps exclude each other."""
+    changes: Changes = {**target.gone("saves_per_epoch"), "save_steps": value}
+    if target.has("save_strategy"):
+        changes["save_strategy"] = "steps"
+    return changes
+
+
+def _attention(value: KnobValue, target: Target) -> Changes:
+    gone = target.gone(*OLD_ATTENTION)
+    if not target.has("attn_implementation") and _named(value) in gone:
+        others = {key: item for key, item in gone.items() if key != _named(value)}
+        return {_named(value): True, **others}
+    return {**gone, "attn_implementation": value}
+
+
+def _named(value: KnobValue) -> str:
+    return next((name for name, kernel in OLD_ATTENTION.items() if kernel == value), "")
+
+
+def _checkpointing(value: KnobValue, target: Target) -> Changes:
+    changes: Changes = {CHECKPOINTING: value == "full"}
+    if value == "none":
+        return {**changes, **target.gone(f"{CHECKPOINTING}_kwargs")}
+    if not target.has(f"{CHECKPOINTING}_kwargs"):
+        changes[f"{CHECKPOINTING}_kwargs"] = {"use_reentrant": False}
+    return changes
+
+
+def _packing(value: KnobValue, target: Target) -> Changes:
+    stated = value == "on" or target.has("sample_packing")
+    return {"sample_packing": value == "on"} if stated else {}
+
+
+def _precision(value: KnobValue, target: Target) -> Changes | str:
+    """fp8 stands beside bf16, which everything but its products runs in."""
+    if value == "fp8":
+        return {**target.gone("fp16"), "bf16": True, "fp8": True}
+    gone = target.gone("fp8")
+    spelled = spell_argument("precision", value, target)
+    return spelled if isinstance(spelled, str) else {**gone, **spelled}
+
+
+def _offload(value: KnobValue, target: Target) -> Changes | str:
+    changes = target.gone("activation_offloading", *(f"fsdp_config.{n}" for n in FSDP_OFFLOADS))
+    if value == "activations":
+        return {**changes, "activation_offloading": True}
+    if value == "all":
+        return {**changes, "fsdp_config.offload_params": True}
+    if value == "optimizer":
+        return "its deepspeed: json says so: zero_optimization.offload_optimizer.device: cpu"
+    return changes
+
+
+def _grouping(value: KnobValue, _: Target) -> Changes:
+    return {"group_by_length": value == "on"}
+
+
+def _accumulation(value: KnobValue, target: Target) -> Changes:
+    return {**target.gone("batch_size"), "gradient_accumulation_steps": value}
+
+
+def _micro(value: KnobValue, target: Target) -> Changes:
+    changes: Changes = {**target.gone("batch_size"), "micro_batch_size": value}
+    if target.has("batch_size") and not target.has("gradient_accumulation_steps"):
+        changes["gradient_accumulation_steps"] = target.config.gradient_accumulation_steps
+    return changes
+
+
+def _sharding(value: KnobValue, target: Target) -> Changes | str:
+    """Another kind of sharding needs settings of its own, which the user's files hold."""
+    changes = target.gone("deepspeed") if value not in {"zero2", "zero3"} else {}
+    if value != "fsdp":
+        return {**changes, **target.gone("fsdp", "fsdp_config", "fsdp_version")}
+    if target.config.optimizer == "adamw_bnb_8bit":
+        return "axolotl refuses adamw_bnb_8bit under FSDP2: choose another of the two"
+    settings = {
+        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "reshard_after_forward": True,
+        "state_dict_type": "SHARDED_STATE_DICT",
+    }  # fmt: skip
+    return {**changes, "fsdp_version": 2, "fsdp_config": settings}
+
+
+def _zero(value: KnobValue, target: Target) -> Changes | str:
+    if value in {"zero2", "zero3"}:
+        return f"set deepspeed: to your {value} json, such as deepspeed_configs/{value}.json"
+    return _sharding(value, target)
+
+
+_SPELLINGS = {
+    "micro_batch_size": _micro,
+    "gradient_accumulation_steps": _accumulation,
+    "checkpoint_every_steps": _saving,
+    "attention": _attention,
+    "activation_checkpointing": _checkpointing,
+    "packing": _packing,
+    "length_grouping": _grouping,
+    "optimizer": lambda value, _: {"optimizer": value},
+    "sharding": _zero,
+    "kernels": spell_kernels,
+    "precision": _precision,
+    "offload": _offload,
+}

@@ -1,0 +1,94 @@
+"""LoRA and the storage of its base in the words of PEFT and TRL's ModelConfig, read and written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.trainers.schema import schema_of
+
+if TYPE_CHECKING:
+    from autotune.domain.job import Method
+    from autotune.trainers.parsed import Keys, Parsed
+
+
+_DTYPES = {
+    "float32": "32bit", "fp32": "32bit", "float16": "16bit", "fp16": "16bit", "half": "16bit",
+    "bfloat16": "16bit", "bf16": "16bit",
+}  # fmt: skip
+
+
+def read_adapter(keys: Keys, made: Parsed) -> None:
+    """LoRA of TRL's ModelConfig or PEFT's LoraConfig; full only where the file says so."""
+    rank = keys.whole("lora_r", "lora_rank", low=1)
+    alpha = keys.number("lora_alpha")
+    dropout = keys.number("lora_dropout")
+    targets = keys.words("lora_target_modules", "lora_target")
+    peft = keys.switch("use_peft", "use_lora")
+    base = read_base(keys)
+    variant = read_variant(keys, made)
+    stated = {"rank": rank, "alpha": alpha, "dropout": dropout}
+    if peft or (peft is None and (rank is not None or targets)):
+        if made.trainer == "trl":
+            fill_adapter(made, stated)
+        made.peft_targets = targets is None
+        made.part(
+            "method", kind="lora", base=base, **stated, targets=all_linear(targets), variant=variant
+        )
+    elif peft is False:
+        made.part("method", kind="full", base=base)
+    else:
+        made.part("method", base=base)
+
+
+def fill_adapter(made: Parsed, stated: dict[str, Any]) -> None:
+    """The adapter's size where the file does not state it: the trainer's own default."""
+    for part, key in (("rank", "lora_r"), ("alpha", "lora_alpha"), ("dropout", "lora_dropout")):
+        if stated[part] is None:
+            schema = schema_of(made.trainer)
+            stated[part] = schema.default(key)
+            why = f"{key} is not in the file; the default of {schema.newest}"
+            made.note(f"method.{part}", f"{stated[part]:g}", why)
+
+
+def all_linear(targets: list[str] | None) -> list[str] | None:
+    """`all` of LLaMA-Factory is PEFT's all-linear."""
+    return ["all-linear"] if targets in (["all"], ["all-linear"]) else targets
+
+
+def read_base(keys: Keys, *, dtype: bool = True) -> str | None:
+    """How the base is stored: nf4, int8, 16bit or 32bit; None where nothing is stated."""
+    bits = keys.whole("quantization_bit")
+    four = keys.switch("load_in_4bit", "model_init_kwargs.load_in_4bit")
+    eight = keys.switch("load_in_8bit", "model_init_kwargs.load_in_8bit")
+    keys.get("bnb_4bit_quant_type")
+    if four or bits == 4:  # noqa: PLR2004
+        return "nf4"
+    if eight or bits == 8:  # noqa: PLR2004
+        return "int8"
+    if not dtype:
+        return None
+    text = keys.get(
+        "dtype", "torch_dtype", "model_init_kwargs.dtype", "model_init_kwargs.torch_dtype"
+    )
+    return _DTYPES.get(text.removeprefix("torch.")) if isinstance(text, str) else None
+
+
+def read_variant(keys: Keys, made: Parsed, prefix: str = "") -> str | None:
+    """The variant of LoRA that `use_dora` and `use_rslora` state; None for LoRA as it is.
+
+    PEFT takes both at once: the scale costs nothing, so that both are priced as DoRA.
+    """
+    dora, scaled = (keys.switch(prefix + key) for key in ("use_dora", "use_rslora"))
+    if dora and scaled:
+        why = "beside DoRA: it changes the scale alone, and a new export states DoRA alone"
+        made.note(f"{prefix}use_rslora", "true", why)
+    return "dora" if dora else "rslora" if scaled else None
+
+
+def variant_keys(method: Method, prefix: str = "") -> dict[str, bool]:
+    """What states the variant of LoRA in PEFT's words; nothing for LoRA as it is.
+
+    Source: peft 0.21 LoraConfig; llamafactory 0.9.5 and trl 1.16 have the same names, axolotl 0.21
+    writes `peft_` before them.
+    """
+    return {} if method.variant == "none" else {f"{prefix}use_{method.variant}": True}

@@ -1,0 +1,127 @@
+"""litgpt's YAML: the job that it states, and its words for the knobs.
+
+It states the total batch and has no accumulation of its own.
+Source: litgpt 0.5.13 (litgpt/args.py, litgpt/finetune).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.domain.errors import InputError
+from autotune.trainers.hf.adapter import fill_adapter
+from autotune.trainers.hf.read import HF_DEFAULTS
+from autotune.trainers.parsed import Keys, Parsed
+from autotune.trainers.schema import schema_of
+from autotune.trainers.unknown_keys import leave_rest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.domain.config import KnobValue
+    from autotune.trainers.base import Changes, Target
+
+PRECISION = {  # of its word -> the knob's value
+    "bf16-true": "bf16", "bf16-mixed": "bf16", "16-true": "fp16", "16-mixed": "fp16",
+    "32-true": "fp32",
+}  # fmt: skip
+SWITCHES = {  # of adapters -> the module
+    "lora_query": "q_proj", "lora_key": "k_proj", "lora_value": "v_proj",
+    "lora_projection": "o_proj",
+}  # fmt: skip
+MLP = ("gate_proj", "up_proj", "down_proj")  # one switch, lora_mlp
+
+
+def read_file(values: Mapping[str, Any], name: str) -> Parsed:
+    """The job that the file states. Raises InputError where the total cannot be split."""
+    keys, schema = Keys(values, name), schema_of("litgpt")
+    defaults = {**HF_DEFAULTS, "num_dataloader_workers": 4}
+    made = Parsed("litgpt", defaults=defaults)
+    model = keys.word("checkpoint_dir")
+    if model is not None:
+        made.values["model"] = model.removeprefix("checkpoints/")
+    devices = keys.get("devices")
+    made.devices = keys.whole("devices", low=1) if devices != "auto" else None
+    _read_batch(keys, made)
+    _read_method(keys, made)
+    made.part("data", max_length=keys.whole("train.max_seq_length", low=1))
+    steps, epochs = keys.whole("train.max_steps", low=1), keys.number("train.epochs")
+    if steps is None and epochs is None:
+        epochs = float(schema.default("train.epochs"))
+        made.note("train.epochs", f"{epochs:g}", f"not in the file; that of {schema.newest}")
+    made.part("train", steps=steps, epochs=None if steps else epochs or None)
+    made.defaults["checkpoint_every_steps"] = schema.default("train.save_interval")
+    every = keys.whole("train.save_interval", low=1)
+    if every:
+        made.knobs["checkpoint_every_steps"] = every
+    workers = keys.whole("data.init_args.num_workers", "data.num_workers")
+    if workers is not None:
+        made.knobs["num_dataloader_workers"] = workers
+    precision = keys.word("precision")
+    if precision in PRECISION:
+        made.knobs["precision"] = PRECISION[precision]
+        if precision in {"bf16-mixed", "16-mixed", "32-true"}:
+            made.part("method", base=made.values["method"].get("base") or "32bit")
+    elif precision is not None:
+        made.note("precision", precision, "no such precision here; the device's own is counted")
+    leave_rest(keys, made)
+    return made
+
+
+def spell(knob: str, value: KnobValue, target: Target) -> Changes | str:
+    """The keys that say it; the accumulation follows from the total batch."""
+    if knob == "micro_batch_size":
+        return {"train.micro_batch_size": value}
+    if knob == "gradient_accumulation_steps":
+        return {}
+    if knob == "checkpoint_every_steps":
+        return {"train.save_interval": value}
+    if knob == "num_dataloader_workers" and target.has("data.init_args"):
+        return {"data.init_args.num_workers": value}
+    return "litgpt's YAML has no key for it"
+
+
+def _read_batch(keys: Keys, made: Parsed) -> None:
+    """Source: litgpt/args.py TrainArgs.gradient_accumulation_iters (floor division)."""
+    schema = schema_of("litgpt")
+    counts = []
+    for key in ("train.micro_batch_size", "train.global_batch_size"):
+        stated = keys.whole(key, low=1)
+        if stated is None:
+            made.note(key, schema.default(key), f"not in the file; that of {schema.newest}")
+        counts.append(stated or int(schema.default(key)))
+    micro, total = counts
+    devices = made.devices or 1
+    if total % (micro * devices):
+        msg = (
+            f"{keys.name}: train.global_batch_size {total} is no multiple of micro_batch_size "
+            f"{micro} x {devices} devices: litgpt would train on a smaller batch than it says"
+        )
+        raise InputError(msg, "state a micro_batch_size that divides it")
+    made.global_batch = total
+    made.knobs["micro_batch_size"] = micro
+    made.knobs["gradient_accumulation_steps"] = total // (micro * devices)
+
+
+def _read_method(keys: Keys, made: Parsed) -> None:
+    """LoRA where any of its keys is stated: a config for `finetune_full` has none of them."""
+    quantize = keys.word("quantize") or ""
+    base = "nf4" if "nf4" in quantize else "int8" if "int8" in quantize else None
+    schema = schema_of("litgpt")
+    switches = {**SWITCHES, "lora_mlp": "", "lora_head": ""}
+    stated = {key: keys.switch(key) for key in switches}
+    sizes = {
+        "rank": keys.whole("lora_r", low=1), "alpha": keys.number("lora_alpha"),
+        "dropout": keys.number("lora_dropout"),
+    }  # fmt: skip
+    if base is None and not any(value is not None for value in (*sizes.values(), *stated.values())):
+        made.part("method", kind="full")
+        made.note("method.kind", "full", "the file has no lora_ keys: for litgpt finetune_full")
+        return
+    fill_adapter(made, sizes)
+    on = {key: schema.default(key) if value is None else value for key, value in stated.items()}
+    targets = [name for key, name in SWITCHES.items() if on[key]]
+    targets += list(MLP) if on["lora_mlp"] else []
+    if on["lora_head"]:
+        made.note("lora_head", "true", "an adapter on the head is not counted")
+    made.part("method", kind="lora", base=base, **sizes, targets=targets or None)
