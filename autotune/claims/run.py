@@ -9,9 +9,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from autotune.domain.observation import Observation
 from autotune.domain.units import HOUR_S, MINUTE_S, format_count
-from autotune.evidence.reference import Reference, reference_of
+from autotune.evidence.reference import Run, described_run
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config
@@ -110,16 +109,15 @@ def run_of(job: Job, about: About, price: Price) -> PricedRun | None:
         facts["global_batch"] = batch
     if about.rows is None and batch in {None, job.global_batch_size}:
         facts["steps"] = job.steps
-    seen = Observation("stated", "duration_s", 1.0, "stated", knobs=dict(about.knobs), facts=facts)
-    reference = reference_of(varied, seen)
-    if reference is None or not reference.job.steps:
+    run = described_run(varied, about.knobs, facts)
+    if run is None or not run.job.steps:
         return None
-    return priced(reference, price)
+    return priced(run, price)
 
 
-def priced(reference: Reference, price: Price) -> PricedRun:
+def priced(run: Run, price: Price) -> PricedRun:
     """A known run with its bill."""
-    return PricedRun(reference.job, reference.bill(price).estimate(0))
+    return PricedRun(run.job, run.bill(price).estimate(0))
 
 
 def stated_batch(about: About, count: int) -> int | None:

@@ -20,47 +20,64 @@ from autotune.domain.device import Offer
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autotune.cost.model import Bill
     from autotune.domain.job import Job, Lengths
     from autotune.domain.observation import Observation
     from autotune.evidence.cases import Price
+
+    Facts = Mapping[str, object]
 
 DEFAULT_MICRO_BATCH = 8  # transformers' Trainer: per_device_train_batch_size
 DEFAULT_SAVE_STEPS = 500  # transformers' Trainer: save_steps
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
-    """One observation with the job, offer and configuration it was measured on."""
+class Run:
+    """A run in the cost model's terms. elsewhere: on hardware that its job does not offer."""
 
-    observation: Observation
     job: Job
     offer: Offer
     config: Config
-    elsewhere: bool  # measured on hardware that the job does not offer
+    elsewhere: bool
 
     def bill(self, price: Price) -> Bill:
         """The cost model's bill of exactly this run."""
         return price(self.job, Candidates.of([(self.offer, self.config)]))
 
 
-def reference_of(job: Job, observation: Observation) -> Reference | None:
-    """What the observation was measured on, or None where it names what nobody knows.
+@dataclass(frozen=True, slots=True)
+class Reference(Run):
+    """The run that one observation was measured on."""
 
-    What it does not state is as in the job, and as today's configuration where the job has one.
+    observation: Observation
+
+
+def reference_of(job: Job, observation: Observation) -> Reference | None:
+    """What the observation was measured on, or None where it names what nobody knows."""
+    run = described_run(job, observation.knobs, observation.facts)
+    if run is None:
+        return None
+    return Reference(run.job, run.offer, run.config, run.elsewhere, observation)
+
+
+def described_run(job: Job, knobs: Facts, facts: Facts) -> Run | None:
+    """The run that stated knobs and facts make of the job, or None where nobody knows it.
+
+    What is not stated is as in the job, and as today's configuration where the job has one.
+    facts: those of an Observation.
     """
-    offer, elsewhere = _offer(job, observation)
+    offer, elsewhere = _offer(job, facts)
     if offer is None:
         return None
-    run = _job(job, observation)
-    config = _config(run, observation, offer, None if elsewhere else job.today_here)
-    if config is None:
-        return None
-    return Reference(observation, run, offer, config, elsewhere)
+    run = _job(job, facts)
+    config = _config(run, knobs, offer, None if elsewhere else job.today_here)
+    return None if config is None else Run(run, offer, config, elsewhere)
 
 
-def _offer(job: Job, observation: Observation) -> tuple[Offer | None, bool]:
-    gpu, count = observation.facts.get("gpu"), _count(observation, "n_gpus")
+def _offer(job: Job, facts: Facts) -> tuple[Offer | None, bool]:
+    gpu, count = facts.get("gpu"), _count(facts, "n_gpus")
     if gpu is None:
         return (job.offers[0], False) if job.offers else (None, True)
     try:
@@ -78,21 +95,21 @@ def _offer(job: Job, observation: Observation) -> tuple[Offer | None, bool]:
     return Offer(device, count, 0.0, host, price_source="evidence"), True
 
 
-def _count(observation: Observation, name: str) -> int | None:
-    value = observation.facts.get(name)
+def _count(facts: Facts, name: str) -> int | None:
+    value = facts.get(name)
     if isinstance(value, int | float) and not isinstance(value, bool) and value >= 1:
         return int(value)
     return None
 
 
-def _job(job: Job, observation: Observation) -> Job:
-    """The job at the observation's rows, epochs, batch and maximum length."""
-    rows = _count(observation, "rows") or job.rows
-    batch = _count(observation, "global_batch") or job.global_batch_size
-    stated_epochs = observation.facts.get("epochs")
+def _job(job: Job, facts: Facts) -> Job:
+    """The job at the stated rows, epochs, batch and maximum length."""
+    rows = _count(facts, "rows") or job.rows
+    batch = _count(facts, "global_batch") or job.global_batch_size
+    stated_epochs = facts.get("epochs")
     epochs = float(stated_epochs) if isinstance(stated_epochs, int | float) else job.epochs
-    steps = _count(observation, "steps") or math.ceil(epochs * math.ceil(rows / batch))
-    length = _count(observation, "max_length") or job.max_length
+    steps = _count(facts, "steps") or math.ceil(epochs * math.ceil(rows / batch))
+    length = _count(facts, "max_length") or job.max_length
     if (rows, batch, epochs, length) == (
         job.rows,
         job.global_batch_size,
@@ -121,14 +138,12 @@ def cut(lengths: Lengths, cap: int, scale: float = 1.0) -> Lengths:
     )
 
 
-def _config(
-    job: Job, observation: Observation, offer: Offer, today: Config | None
-) -> Config | None:
+def _config(job: Job, knobs: Facts, offer: Offer, today: Config | None) -> Config | None:
     """Stated knobs over today's, over the trainer's defaults; None if no split fits.
 
     Locks say what is asked, not what was run, so they change nothing of what was measured.
     """
-    stated = {k: v for k, v in observation.knobs.items() if k in KNOBS}
+    stated = {k: v for k, v in knobs.items() if k in KNOBS}
     known = {**(today.as_dict() if today else {}), **stated}
     per_device, rest = divmod(job.global_batch_size, offer.count)
     if rest:
@@ -136,7 +151,7 @@ def _config(
     micro = _micro_batch(stated, known, per_device)
     if micro is None:
         return None
-    knobs = {
+    made = {
         "checkpoint_every_steps": DEFAULT_SAVE_STEPS,
         "precision": _precision(job, offer),
         "sharding": "none" if offer.count == 1 else "ddp",
@@ -145,7 +160,7 @@ def _config(
         "micro_batch_size": micro,
         "gradient_accumulation_steps": per_device // micro,
     }
-    return Config(**knobs)  # type: ignore[arg-type]  # names and kinds of KNOBS
+    return Config(**made)  # type: ignore[arg-type]  # names and kinds of KNOBS
 
 
 def _micro_batch(

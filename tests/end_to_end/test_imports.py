@@ -1,0 +1,49 @@
+"""How modules import one another: layers are import-linter's, circles are here."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import autotune
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PACKAGE = Path(autotune.__file__).parent
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imported_at_once(tree: ast.Module) -> Iterator[ast.ImportFrom]:
+    """What a module imports when it is loaded: not in functions, not for types alone."""
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom):
+            yield node
+
+
+def test_no_module_is_loaded_by_what_it_loads() -> None:
+    known = modules()
+    graph: dict[str, set[str]] = {}
+    for name, path in known.items():
+        reads = set()
+        for node in imported_at_once(ast.parse(path.read_text(encoding="utf-8"))):
+            inside = {f"{node.module}.{alias.name}" for alias in node.names} & known.keys()
+            reads |= inside
+            if node.module in known and len(inside) < len(node.names):
+                reads.add(node.module)
+        graph[name] = reads - {name}
+    assert len(graph) > 100
+    try:
+        tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        circle = " -> ".join(error.args[1])
+        raise AssertionError(circle) from None
