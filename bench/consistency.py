@@ -169,10 +169,10 @@ def _verdict(row: Payload, _: Payload) -> Iterator[str]:
 
 def surest(*, crowded: bool) -> float:
     """The probability that tested claims of a fit bear."""
-    from autotune.cost.memory.constants import memory_constants
-    from autotune.cost.spread import fit_claims
+    from autotune.cost.constants import memory_constants
+    from autotune.cost.spread.memory import surest
 
-    return fit_claims.surest(crowded=crowded, claims=memory_constants().claims) + CLOSE
+    return surest(crowded=crowded, claims=memory_constants().claims) + CLOSE
 
 
 def _measured(row: Payload, _: Payload) -> Iterator[str]:

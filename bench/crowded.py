@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.estimate import estimate
 from autotune.app.job.load import load_job
-from autotune.cost.spread.fit_claims import Claims
+from autotune.cost.constants import Claims
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from autotune.app.whatif.shortfall import shortfall_of
 from autotune.app.whatif.unknown_lengths import on_short_rows
 from autotune.claims import job_contradictions
 from autotune.claims.feasibility import check_claim
-from autotune.cost.reuse import reusing_tables
+from autotune.cost.columns import reusing_tables
 from autotune.cost.spread.variance import never_measured_note
 from autotune.domain.candidates import CLOSED_FORM
 from autotune.domain.config import KNOBS

@@ -18,7 +18,7 @@ import numpy as np
 from autotune.domain.job import EVALUATION_ROWS
 
 if TYPE_CHECKING:
-    from autotune.cost.columns import Columns, FloatArray
+    from autotune.cost.columns import BoolArray, Columns, FloatArray
     from autotune.domain.job import Evaluation, Job, Lengths
 
 PACKING_FILL = 0.97  # share of a packed sequence that best-fit-decreasing packing fills
@@ -57,6 +57,16 @@ def padded_length(job: Job, columns: Columns) -> FloatArray:
         waste = length - job.lengths.mean
         length = np.where(grouped, job.lengths.mean + waste / GROUP_SPREAD, length)
     return np.where(packed, float(job.max_length), length)
+
+
+def one_length(job: Job) -> bool:
+    """Whether every batch is padded to the same length: full padding, or equal rows."""
+    return job.padding == "max_length" or job.lengths.maximum == job.lengths.quantiles[0]
+
+
+def unchanging_lengths(job: Job, columns: Columns) -> BoolArray:
+    """[rows] whether every batch has the same shape: one length, or packing."""
+    return one_length(job) | columns.equals("packing", "on")
 
 
 def longest_length(job: Job, columns: Columns) -> FloatArray:

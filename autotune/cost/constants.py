@@ -1,17 +1,31 @@
-"""The fitted constants of the time model, read once from `calibration.toml`.
+"""What was fitted, of time and of memory: read once from `calibration.toml`, which holds the sizes.
 
-`autotune calibrate` writes that file: `evidence.fitting` fits what is here on measured steps.
+    step    x exp(offset of the device + of the training stack + of the kernels)
+    memory  activations and logits x exp(offset of a trainer's own model code)
+
+The reference is Hugging Face's Trainer with eager kernels on an A100 80 GB; levels that nobody
+measured have no offset and a wider interval. `autotune calibrate` writes the file: `evidence.fit`
+fits it on measured steps and peaks. What is assumed and not fitted stands beside its formula.
+
+Source: residuals of measured steps, shrunk towards zero.
 """
 
 from __future__ import annotations
 
+import math
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from autotune.cost.columns import Columns, FloatArray
+    from autotune.domain.device import Device
+    from autotune.domain.job import Job
+    from autotune.domain.software import Software
 
 PATH = Path(__file__).with_name("calibration.toml")
 
@@ -55,6 +69,7 @@ class Offset:
     log_sd: float
 
 
+NO_OFFSET = Offset(0.0, 0.0)
 Offsets = dict[str, dict[str, Offset]]  # effect -> level -> offset
 
 
@@ -107,6 +122,107 @@ def constants() -> Constants:
     return fitted().constants
 
 
-def spreads() -> Spreads:
-    """The shipped spreads."""
-    return fitted().spreads
+def levels_of(device: str, software: Software) -> dict[str, str]:
+    """The level of every effect under which a step runs."""
+    return {"device": device, "stack": software.stack, "kernels": software.kernels}
+
+
+def offset_factor(job: Job, columns: Columns) -> FloatArray:
+    """[rows] what multiplies a step by its device, stack and kernels."""
+
+    def log_factor(device: Device) -> float:
+        levels = levels_of(device.name, job.software).items()
+        return sum((fitted().offset(*level) or NO_OFFSET).log_factor for level in levels)
+
+    factor: FloatArray = np.exp(columns.of_device(log_factor))
+    return factor
+
+
+# Kinds of configuration whose predicted allocated peak has a spread of its own, most uncertain
+# first: a configuration belongs to the first that applies.
+KINDS = ("own_model", "experts", "fused", "sharded", "quantised", "plain")
+RESERVED_KINDS = ("emptied", "ragged", "even")
+CACHED_KINDS = ("sharded_full", "ragged", "even")
+# Priors of the logarithm of what another trainer's model code keeps for the backward, against the
+# class of transformers: hand estimates, since two such trainers have measurements.
+STACK_SD, FAMILY_SD = 0.30, 0.15
+UNKNOWN_CODE = Offset(0.0, math.hypot(STACK_SD, FAMILY_SD))
+# What the allocator is expected to hold, its cache included, stays within usable memory, or not.
+ROOMY, CROWDED = "roomy", "crowded"
+CLAIM_KINDS = (ROOMY, CROWDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Tested claims of one kind: how many, and how many of those runs ran out of memory."""
+
+    n: int
+    failures: int
+
+    @property
+    def bears(self) -> float:
+        """The probability that a further claim of the kind holds."""
+        return (self.n - self.failures + 1) / (self.n + 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Slack:
+    """Share of what comes and goes in a step that a run needs on top, and its spread.
+
+    A request that finds no room makes torch's allocator give every wholly free segment back to the
+    driver and ask again, so what is merely cached costs nothing; pieces of segments that are partly
+    in use stay. Tensors that live as long as the run are laid out once and leave no pieces.
+
+    Source: PyTorch, c10/cuda/CUDACachingAllocator.cpp, `malloc` (release_cached_blocks, then a
+    second attempt); sizes: runs that did and did not run out of memory.
+    """
+
+    one_device: float
+    several: float  # a stream that gathers layers cannot reuse what another has freed
+    sd: float  # of the share
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryConstants:
+    """Everything that was learned about memory.
+
+    offsets: "stack" or "stack family" -> log factor on activations and logits, for trainers with
+    model code of their own. spreads: standard deviation of log(predicted / measured) allocated
+    bytes by kind; of `own_model` relative to activations and logits. cached: what the allocator
+    holds beside the allocated peak when there is room, as a share of what comes and goes.
+    reserved: spread that this adds to the reserved peak. claims: tested claims of a fit by kind,
+    which bound how sure another may be; none: not bounded.
+    """
+
+    slack: Slack
+    offsets: dict[str, Offset]
+    spreads: dict[str, float]
+    cached: dict[str, float]
+    reserved: dict[str, float]
+    claims: dict[str, Claims] = field(default_factory=dict)
+
+    def offset(self, software: Software, family: str) -> Offset:
+        """Of a trainer's model code; none where it trains the classes of transformers."""
+        if not software.own_model:
+            return NO_OFFSET
+        known = self.offsets.get(f"{software.stack} {family}") or self.offsets.get(software.stack)
+        return known or UNKNOWN_CODE
+
+
+def parse_memory(table: dict[str, Any]) -> MemoryConstants:
+    """The constants from the `memory` table of a calibration file."""
+    return MemoryConstants(
+        Slack(**{item.name: float(table["slack"][item.name]) for item in fields(Slack)}),
+        {name: Offset(float(pair[0]), float(pair[1])) for name, pair in table["offset"].items()},
+        {kind: float(table["log_sd"][kind]) for kind in KINDS},
+        {kind: float(table["cached"][kind]) for kind in CACHED_KINDS},
+        {kind: float(table["reserved_log_sd"][kind]) for kind in RESERVED_KINDS},
+        {kind: Claims(*map(int, table["claims"][kind])) for kind in CLAIM_KINDS},
+    )
+
+
+@lru_cache(maxsize=1)
+def memory_constants() -> MemoryConstants:
+    """The shipped constants."""
+    with PATH.open("rb") as stream:
+        return parse_memory(tomllib.load(stream)["memory"])

@@ -21,7 +21,7 @@ import numpy as np
 from autotune.cost.assemble import estimate, time_parts
 from autotune.cost.columns import Component, FloatArray, Table, tabulate
 from autotune.cost.memory import component as memory
-from autotune.cost.memory.learned import learned_memory
+from autotune.cost.memory.component import learned_memory
 from autotune.cost.price import price_component
 from autotune.cost.time import checkpoint, collectives, compute, data, evaluation, startup
 from autotune.cost.time.work import StepWork, evaluations, knob_values, saves

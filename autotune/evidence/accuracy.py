@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from autotune.cost.memory.constants import KINDS, RESERVED_KINDS
+from autotune.cost.constants import KINDS, RESERVED_KINDS
 from autotune.domain.candidates import Candidates
 from autotune.domain.outcome import FEASIBLE_PROBABILITY, Z90
 from autotune.evidence.cases import READ_AS, left_out_key

@@ -12,7 +12,7 @@ from autotune.app.job.load import load_job
 from autotune.app.probing.plan import ProbeOptions
 from autotune.app.probing.study import probe_candidates
 from autotune.cost.model import CostModel
-from autotune.cost.time import processor
+from autotune.cost.time import launch
 from autotune.probe import device as devices
 from autotune.probe.record import read_records
 from autotune.probe.replay import RecordedRunner, replay_key
@@ -61,8 +61,8 @@ def test_a_cost_model_that_takes_the_processor_for_a_gpu_is_put_right_by_probes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It then believes in bf16, and so does the first probe."""
-    monkeypatch.setattr(processor, "on_processor", lambda columns: np.zeros(columns.rows, np.bool_))
-    monkeypatch.setattr(processor, "ISSUE", 1.0)
+    monkeypatch.setattr(launch, "on_processor", lambda columns: np.zeros(columns.rows, np.bool_))
+    monkeypatch.setattr(launch, "PROCESSOR_ISSUE", 1.0)
     grid = replayed(seeds=3, orders=5)
     assert grid.without_probes > 0.03
     for curve in grid.calibrated:

@@ -16,7 +16,7 @@ from autotune.app.tune.tune import Options, tune
 from autotune.app.whatif.changes import Change, more_devices
 from autotune.app.whatif.relaxations import _climbing, relaxations
 from autotune.app.whatif.shortfall import shortfall_of
-from autotune.cost.memory.peak import INSTANTS, peak_of
+from autotune.cost.memory.component import INSTANTS, peak_of
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import Candidates
 from autotune.report.layout.text import estimate_text

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autotune.cost.constants import Claims, memory_constants
 from autotune.cost.memory import component as memory
-from autotune.cost.memory.constants import memory_constants
-from autotune.cost.spread.fit_claims import Claims, borne, is_crowded, surest
+from autotune.cost.spread.memory import borne, is_crowded, surest
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from autotune.cost.columns import Component
-from autotune.cost.constants import Offset
+from autotune.cost.constants import Offset, memory_constants
 from autotune.cost.memory import component as memory
-from autotune.cost.memory.constants import memory_constants
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job

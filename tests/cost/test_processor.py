@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from autotune.catalog.models.hf_config import model_from_config
-from autotune.cost.time import compute, evaluation, kernels, processor
+from autotune.cost.time import compute, evaluation, kernels, launch
 from autotune.cost.time.efficiency import Efficiency
 from autotune.domain.job import Evaluation, Lengths
 from tests.cost.test_kernels import counted
@@ -86,7 +86,7 @@ def test_kernels_on_a_processor_are_those_of_the_installed_code(
     job = job_of(lab)
     eager = attention == "eager"
     plain = kernels.launches(job, fp32_adapters=True, eager_attention=eager)
-    more = processor.further_kernels(job, fp32_adapters=True, autocast=autocast)
+    more = launch.further_kernels(job, fp32_adapters=True, autocast=autocast)
     head = (15.0, 20.0)  # of `launches`, once
     assert plain.forward + more.forward - head[0] == pytest.approx(forward, rel=0.05)
     assert plain.backward + more.backward - head[1] == pytest.approx(backward, rel=0.05)
@@ -116,7 +116,7 @@ def test_a_tiny_model_is_quicker_in_fp32_and_a_large_one_in_bf16(lab: Any) -> No
 def test_code_for_new_sizes_is_generated_where_lengths_change_only(lab: Any) -> None:
     ragged, full = job_of(lab), job_of(lab, padding="max_length")
     more = step(lab, ragged, cpu(lab))["launch_s"] - step(lab, full, cpu(lab))["launch_s"]
-    assert more == pytest.approx(25 * processor.NEW_SIZES_S)
+    assert more == pytest.approx(25 * launch.NEW_SIZES_S)
     plain = [step(lab, job, cpu(lab), precision="fp32")["launch_s"] for job in (ragged, full)]
     assert plain[0] == pytest.approx(plain[1])
     again = {"activation_checkpointing": "full"}
@@ -127,10 +127,10 @@ def test_code_for_new_sizes_is_generated_where_lengths_change_only(lab: Any) -> 
 def test_trained_weights_need_products_of_their_own(lab: Any) -> None:
     """A Llama's layer has four shapes here, and the head; adapters two inputs, three outputs."""
     lora, full = job_of(lab), job_of(lab, method=lab.full("32bit"))
-    assert processor.distinct_products(lora, backward=False) == 10
-    assert processor.distinct_products(lora, backward=True) == 25
-    assert processor.distinct_products(full, backward=False) == 5
-    assert processor.distinct_products(full, backward=True) == 15
+    assert launch.distinct_products(lora, backward=False) == 10
+    assert launch.distinct_products(lora, backward=True) == 25
+    assert launch.distinct_products(full, backward=False) == 5
+    assert launch.distinct_products(full, backward=True) == 15
 
 
 def test_small_products_reach_a_processor_s_rate_and_not_a_gpu_s(lab: Any) -> None:
@@ -151,12 +151,12 @@ def test_an_evaluation_on_a_processor_generates_code_for_each_batch_of_new_lengt
     lab: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, batches = Evaluation(16, every_steps=25), 2
-    for lengths, code in ((UNEVEN, 10 * processor.NEW_SIZES_S), (lab.equal_rows(256), 0.0)):
+    for lengths, code in ((UNEVEN, 10 * launch.NEW_SIZES_S), (lab.equal_rows(256), 0.0)):
         job = job_of(lab, evaluation=plan, lengths=lengths)
         costs = []
-        for each in (processor.NEW_SIZES_S, 0.0):
+        for each in (launch.NEW_SIZES_S, 0.0):
             with monkeypatch.context() as patched:
-                patched.setattr(processor, "NEW_SIZES_S", each)
+                patched.setattr(launch, "NEW_SIZES_S", each)
                 found = lab.price(evaluation.COMPONENT, job, lab.offer(cpu(lab)), lab.config(8))
             costs.append(found["once_s"])
         assert costs[0] - costs[1] == pytest.approx(batches * code)

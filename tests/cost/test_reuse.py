@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from autotune.cost import model as cost_model
+from autotune.cost.columns import JOBS, reusing_tables
 from autotune.cost.model import CostModel
-from autotune.cost.reuse import JOBS, reusing_tables
 from autotune.domain.calibration import Calibration
 from autotune.domain.candidates import Candidates
 

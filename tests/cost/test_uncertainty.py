@@ -12,8 +12,7 @@ from autotune.catalog.devices import load_devices
 from autotune.cost.columns import Component, tabulate
 from autotune.cost.constants import Constants, constants, fitted
 from autotune.cost.model import CostModel
-from autotune.cost.spread.sensitivity import log_gradient, parameter_variance
-from autotune.cost.spread.uncertainty import COMPILED
+from autotune.cost.spread.uncertainty import COMPILED, log_gradient, parameter_variance
 from autotune.cost.spread.variance import narrowest_input, never_measured_note, variance_shares
 from autotune.cost.time import compute
 from autotune.cost.time.break_even import break_even_steps

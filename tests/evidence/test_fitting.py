@@ -12,9 +12,8 @@ import pytest
 
 from autotune.app.calibrate import run_calibration
 from autotune.cost import constants as shipped
-from autotune.cost.constants import Constants, Spreads, constants, fitted
+from autotune.cost.constants import Constants, Spreads, constants, fitted, levels_of
 from autotune.cost.model import CostModel
-from autotune.cost.time.offsets import levels_of
 from autotune.domain.candidates import Candidates
 from autotune.domain.errors import InputError
 from autotune.evidence.cases import timed_cases

@@ -10,8 +10,7 @@ import builders as build
 import numpy as np
 import pytest
 
-from autotune.cost.constants import PATH
-from autotune.cost.memory.constants import KINDS, Slack, memory_constants
+from autotune.cost.constants import KINDS, PATH, Slack, memory_constants
 from autotune.evidence.cases import covering_spread, memory_cases, weighted_quantile
 from autotune.evidence.fit import refit
 from autotune.evidence.fit.memory import MemoryRows, fit_memory, log_cdf, memory_rows

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.cost.memory.constants import memory_constants
-from autotune.cost.spread.fit_claims import Claims
+from autotune.cost.constants import Claims, memory_constants
 from autotune.evidence.cases import both_outcomes
 from autotune.evidence.fit.memory_left_out import FitClaim, FitClaims
 from autotune.evidence.validation.verdicts import EDGES, bin_of, share_interval

@@ -27,7 +27,7 @@ from autotune.app.choices import check_choices
 from autotune.app.whatif.last_resort import opened_words
 from autotune.app.whatif.relaxations import OFFLOAD
 from autotune.catalog.files import write_whole
-from autotune.cost.reuse import reusing_tables
+from autotune.cost.columns import reusing_tables
 from autotune.domain.answer.limits import worst_excess
 from autotune.domain.answer.plan import OfferTotal, PhaseTotal, Plan, PlannedRun
 from autotune.domain.answer.recommendation import Decisive

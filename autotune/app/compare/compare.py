@@ -22,7 +22,7 @@ from autotune.app.tune.tracing import choose_traced
 from autotune.app.whatif.last_resort import opened_bills
 from autotune.app.whatif.unknown_lengths import on_short_rows
 from autotune.claims import job_contradictions
-from autotune.cost.reuse import reusing_tables
+from autotune.cost.columns import reusing_tables
 from autotune.domain.answer.comparison import (
     Compared,
     Comparison,

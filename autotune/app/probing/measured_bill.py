@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.cost.memory.constants import memory_constants
-from autotune.cost.spread.fit_claims import surest
+from autotune.cost.constants import memory_constants
+from autotune.cost.spread.memory import surest
 from autotune.cost.time import checkpoint
 from autotune.domain.observation import BETWEEN_RUNS_SD, value_of
 from autotune.domain.outcome import (

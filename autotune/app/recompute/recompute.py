@@ -25,7 +25,7 @@ from autotune.app.runs.find import last_answered
 from autotune.app.tune.tune import Options, tune
 from autotune.app.whatif.journey import ending_at, starting_at
 from autotune.app.whatif.waterfall import Edit, State, config_edits, pricer, waterfall_between
-from autotune.cost.reuse import reusing_tables
+from autotune.cost.columns import reusing_tables
 from autotune.domain.answer.recompute import Recomputation, Recomputed
 from autotune.domain.device import OLD_DAYS
 from autotune.domain.errors import InputError

@@ -7,9 +7,9 @@ from math import hypot, log
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
-from autotune.cost.memory.constants import memory_constants
+from autotune.cost.constants import memory_constants
 from autotune.cost.memory.device import blas_bytes
-from autotune.cost.spread.fit_claims import HOPELESS, surest
+from autotune.cost.spread.memory import HOPELESS, surest
 from autotune.domain.answer.traced import AllocatorRun, AtOp, MemoryTrace
 from autotune.domain.outcome import MemoryParts
 from autotune.pricing import Pricing

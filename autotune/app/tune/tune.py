@@ -26,7 +26,7 @@ from autotune.app.whatif.last_resort import last_resort, opened_note
 from autotune.app.whatif.moved import moved_notes
 from autotune.app.whatif.relaxations import relaxations
 from autotune.app.whatif.shortfall import shortfall_of
-from autotune.cost.reuse import reusing_tables
+from autotune.cost.columns import reusing_tables
 from autotune.cost.spread.variance import narrowest_input, never_measured_note
 from autotune.domain.answer.recommendation import Recommendation, Rejected, SearchRecord
 from autotune.domain.paths import whole

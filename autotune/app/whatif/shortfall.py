@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from autotune.cost.memory.peak import INSTANTS, peak_of
+from autotune.cost.memory.component import INSTANTS, peak_of
 from autotune.domain.answer.shortfall import LongestBatch, Shortfall
 from autotune.domain.units import format_count
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from autotune.cost import dora
-from autotune.cost.memory.family import family_memory
+from autotune.cost.memory.modelling_code import family_memory
 from autotune.cost.memory.states import layer_linears
 
 if TYPE_CHECKING:

@@ -16,18 +16,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost import offloading
-from autotune.cost.columns import Component, Outputs
+from autotune.cost.columns import Component, Outputs, tabulate
+from autotune.cost.constants import KINDS, RESERVED_KINDS, memory_constants
 from autotune.cost.fused_kernels import under_each
 from autotune.cost.memory import device as device_memory
-from autotune.cost.memory.constants import KINDS, RESERVED_KINDS, memory_constants
 from autotune.cost.memory.instants import PARTS, instants
 from autotune.cost.memory.step import Step
-from autotune.cost.spread.fit_claims import borne, is_certain_oom, is_crowded
-from autotune.cost.spread.memory import by_kind, by_reserved_kind, uncertainty
+from autotune.cost.spread.memory import (
+    borne,
+    by_kind,
+    by_reserved_kind,
+    is_certain_oom,
+    is_crowded,
+    uncertainty,
+)
 
 if TYPE_CHECKING:
-    from autotune.cost.columns import Columns, FloatArray
-    from autotune.cost.memory.constants import MemoryConstants
+    from autotune.cost.columns import Columns, FloatArray, Outputs
+    from autotune.cost.constants import MemoryConstants
+    from autotune.cost.model import Bill
+    from autotune.domain.answer.shortfall import Phase
     from autotune.domain.job import Job
 
 READS = (
@@ -127,3 +135,83 @@ def normal_cdf(z: FloatArray) -> FloatArray:
 
 
 COMPONENT = Component("memory", READS, under_each(price_memory))
+
+
+def learned_memory(outputs: Outputs, factor: float, log_sd: float | None) -> Outputs:
+    """The outputs of the memory component under a factor on allocated bytes and another spread.
+
+    log_sd: of the allocated peak; None keeps the component's own.
+    """
+    parts = {name: outputs[name] * factor for name in (*PARTS, "fragmentation")}
+    context, capacity = outputs["context"], outputs["capacity"]
+    allocated: FloatArray = outputs["allocated"] * factor
+    total: FloatArray = np.sum([*parts.values(), context], axis=0)
+    reserved = np.minimum(outputs["reserved"] * factor, np.maximum(capacity - context, allocated))
+    own_sd = outputs["log_sd"] if log_sd is None else np.full_like(total, log_sd)
+    # what was measured on the device says nothing of what is offloaded from it
+    away = outputs["host_bytes"] > 0
+    own_sd = np.where(away, np.maximum(own_sd, outputs["log_sd"]), own_sd)
+    cached_sd = np.sqrt(np.maximum(outputs["reserved_log_sd"] ** 2 - outputs["log_sd"] ** 2, 0.0))
+    spread = np.maximum(np.hypot(own_sd, outputs["slack_log_sd"]), LEAST_LOG_SD)
+    crowded = is_crowded(reserved + context, outputs["usable"])
+    claims = memory_constants().claims
+    fits = borne(normal_cdf(np.log(capacity / total) / spread), crowded, claims)
+    return {
+        **outputs,
+        **parts,
+        "allocated": allocated,
+        "total": total,
+        "reserved": reserved,
+        "driver": reserved + context,
+        "crowded": crowded.astype(np.float64),
+        "fits_probability": fits,
+        "certain_oom": is_certain_oom(allocated + context, capacity, fits).astype(np.float64),
+        "log_sd": own_sd,
+        "reserved_log_sd": np.hypot(own_sd, cached_sd),
+    }
+
+
+# Every instant in words. Forward and backward pass the layers in opposite orders.
+INSTANTS: dict[str, tuple[Phase, str]] = {
+    "layer forward": ("forward", "the forward pass of a decoder layer"),
+    "head forward": ("forward", "the forward pass of the output head and the loss"),
+    "head backward": ("backward", "the backward pass of the loss and its logits"),
+    "head gradient": ("backward", "the gradient of the output head"),
+    "final norm": ("backward", "the backward pass of the final norm"),
+    "first layer": (
+        "backward", "the backward pass of the top layer, with what all layers kept still there",
+    ),
+    "last layer": (
+        "backward", "the backward pass of the bottom layer, with the gradients of all others there",
+    ),
+    "end of backward": ("backward", "the end of the backward pass"),
+    "optimizer": ("optimizer", "the optimizer step"),
+    "evaluation": ("evaluation", "an evaluation batch"),
+    "saving": ("save", "a checkpoint save"),
+}  # fmt: skip
+_ROWS, _EVALUATION_ROWS, _LENGTH = "micro rows", "evaluation rows", "length"
+
+
+def peak_of(bill: Bill, index: int) -> tuple[str, int, int]:
+    """(instant, rows of the batch on one device, tokens of each row) at the peak."""
+    one = bill.candidates.take(np.asarray([index]))
+    found = tabulate(Component("peak", READS, _totals), bill.job, one).outputs
+    batch = {_ROWS, _EVALUATION_ROWS, _LENGTH}
+    totals = {name: float(found[name][0]) for name in found.keys() - batch}
+    instant = max(totals, key=lambda name: (totals[name], name))
+    rows = found[_EVALUATION_ROWS if instant == "evaluation" else _ROWS][0]
+    return instant, max(round(float(rows)), 1), round(float(found[_LENGTH][0]))
+
+
+def _totals(job: Job, columns: Columns) -> Outputs:
+    """[bytes] of every instant, and what its batch is made of."""
+    step = Step.of(job, columns)
+    own_code = math.exp(memory_constants().offset(job.software, job.model.family).log_factor)
+    found: Outputs = {
+        name: instant.total + (own_code - 1.0) * (instant.activations + instant.logits)
+        for name, instant in instants(step).items()
+    }
+    found[_ROWS] = columns.number("micro_batch_size")
+    found[_EVALUATION_ROWS] = step.evaluation_rows
+    found[_LENGTH] = step.length
+    return found

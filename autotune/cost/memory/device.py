@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.cost.batches import unchanging_lengths
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
-
     from autotune.cost.columns import Columns, FloatArray
-    from autotune.cost.memory.constants import MemoryConstants, Slack
+    from autotune.cost.constants import MemoryConstants, Slack
     from autotune.domain.device import Device
     from autotune.domain.job import Job
 
@@ -104,11 +104,4 @@ def cached_share(job: Job, columns: Columns, sizes: Mapping[str, float]) -> Floa
     sharded = (columns.number("offer.count") > 1) & columns.equals("sharding", "fsdp", "zero3")
     full = sharded & (not job.method.is_lora)
     share = np.where(full, sizes["sharded_full"], sizes["even"])
-    return np.where(ragged(job, columns), sizes["ragged"], share)
-
-
-def ragged(job: Job, columns: Columns) -> NDArray[np.bool_]:
-    """[rows] whether batches differ in length, so that one's blocks fit no other."""
-    lengths = job.lengths.quantiles
-    differ = job.padding == "longest" and lengths[0] < lengths[-1]
-    return ~columns.equals("packing", "on") & differ
+    return np.where(unchanging_lengths(job, columns), share, sizes["ragged"])

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost.memory.family import family_memory
-from autotune.cost.memory.litgpt import CHUNK_TOKENS, LOGIT_BYTES, is_litgpt
+from autotune.cost.memory.modelling_code import CHUNK_TOKENS, LOGIT_BYTES, family_memory, is_litgpt
 
 if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost import deepspeed
-from autotune.cost.memory.family import family_memory
+from autotune.cost.memory.modelling_code import family_memory
 from autotune.cost.parameters import (
     adapter_parameters,
     embedding_parameters,

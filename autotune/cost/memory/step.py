@@ -26,8 +26,7 @@ from autotune.cost.memory.activations import (
     reads_stream,
     unneeded_kept,
 )
-from autotune.cost.memory.family import family_memory
-from autotune.cost.memory.litgpt import as_run, padded_update
+from autotune.cost.memory.modelling_code import as_run, family_memory, padded_update
 from autotune.cost.memory.states import (
     Sizes,
     Static,

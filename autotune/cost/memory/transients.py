@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from autotune.cost import dora
 from autotune.cost.memory.activations import PYTHON_GELU, inner_bytes
-from autotune.cost.memory.family import family_memory
+from autotune.cost.memory.modelling_code import family_memory
 
 if TYPE_CHECKING:
     from autotune.cost.memory.activations import Mode

@@ -1,10 +1,18 @@
-"""How far predicted peaks of memory are from measured ones, by kind of configuration.
+"""How far predicted peaks of memory may be off, and how sure a claim that a run fits may be.
 
-Covers: the allocated peak, the reserved one, and what a run needs at least.
-Does not cover: traced peaks, whose spread the app narrows.
+    P(fits) = min(Phi(margin / spread), (n - failures + 1) / (n + 2))
+
+n: configurations with a known outcome that predictions without their group called a fit. Kinds:
+what the allocator is expected to hold, its cache included, stays within usable memory (roomy), or
+does not (crowded): such a run lives on segments being given back, and fewer of them were seen.
+
+Covers: the allocated peak, the reserved one, and what a run needs at least, by kind of
+configuration. Does not cover: traced peaks, whose spread the app narrows; allocators whose segments
+grow, which leave fewer pieces: no run with a known outcome tells them apart.
 
 Sizes: `calibration.toml`, where published runs show the kind; assumptions with their reason below
-where none does.
+where none does. Source of the bound: Laplace's rule of succession: the mean of a binomial share
+under a flat prior; Gelman et al., "Bayesian Data Analysis" (2013), section 2.4.
 """
 
 from __future__ import annotations
@@ -13,19 +21,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost.memory import device as device_memory
+from autotune.cost.batches import unchanging_lengths
+from autotune.cost.constants import CROWDED, ROOMY
 from autotune.cost.memory.states import QUANTISED
+from autotune.domain.outcome import SAME
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autotune.cost.columns import Columns, FloatArray
-    from autotune.cost.memory.constants import MemoryConstants
+    from autotune.cost.columns import BoolArray, Columns, FloatArray
+    from autotune.cost.constants import Claims, MemoryConstants
     from autotune.domain.job import Job
 
 # Priors, from how far formula and trace are apart: families and modes that no published run shows.
 SEEN = frozenset({"llama", "mistral", "mixtral", "gpt_bigcode", "granite"})
 UNSEEN, INT8, DORA, COMPILED = 0.02, 0.06, 0.05, 0.10
+HOPELESS = 0.01  # probability of fitting under which a run is said to fail for certain
 
 
 def by_kind(job: Job, columns: Columns, sizes: Mapping[str, float]) -> FloatArray:
@@ -76,4 +87,34 @@ def by_reserved_kind(job: Job, columns: Columns, sizes: Mapping[str, float]) -> 
     """[rows] the size that belongs to how batches vary, which decides what the allocator caches."""
     if job.software.empties_cache:
         return np.full(columns.rows, sizes["emptied"])
-    return np.where(device_memory.ragged(job, columns), sizes["ragged"], sizes["even"])
+    return np.where(unchanging_lengths(job, columns), sizes["even"], sizes["ragged"])
+
+
+def is_certain_oom(
+    needed_bytes: FloatArray, capacity_bytes: FloatArray, probability: FloatArray
+) -> BoolArray:
+    """[n] whether a run fails for sure: it needs more than there is, and no spread makes up for it.
+
+    needed: allocated at the peak, with the context.
+    """
+    certain: BoolArray = (needed_bytes > capacity_bytes) & (probability < HOPELESS)
+    return certain
+
+
+def is_crowded(held_bytes: FloatArray, usable_bytes: FloatArray) -> BoolArray:
+    """[n] whether what the allocator is expected to hold, context included, leaves nothing."""
+    crowded: BoolArray = held_bytes >= usable_bytes * (1.0 - SAME)
+    return crowded
+
+
+def surest(*, crowded: bool, claims: Mapping[str, Claims]) -> float:
+    """The highest probability that a claim of the kind may have."""
+    kind = CROWDED if crowded else ROOMY
+    return claims[kind].bears if claims else 1.0
+
+
+def borne(probability: FloatArray, crowded: BoolArray, claims: Mapping[str, Claims]) -> FloatArray:
+    """[n] the probability, no surer than tested claims of its kind; without any: as it is."""
+    most = np.where(crowded, surest(crowded=True, claims=claims),
+                    surest(crowded=False, claims=claims))  # fmt: skip
+    return np.minimum(probability, most)

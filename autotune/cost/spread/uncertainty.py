@@ -10,22 +10,20 @@ assumptions with their reason below where no measured step speaks of them.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
 from autotune.catalog.operators import gemm_times
-from autotune.cost.batches import padded_length
-from autotune.cost.constants import Fitted, fitted
-from autotune.cost.spread.sensitivity import parameter_variance
+from autotune.cost.batches import padded_length, unchanging_lengths
+from autotune.cost.constants import Fitted, fitted, levels_of
 from autotune.cost.time.efficiency import distinct_devices
-from autotune.cost.time.launch import unchanging_lengths
-from autotune.cost.time.offsets import levels_of
 from autotune.domain.config import FLASH
 from autotune.domain.outcome import Z90
 
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray
+    from autotune.cost.constants import Constants, Fitted
     from autotune.cost.time.step_terms import StepTerms
     from autotune.domain.job import Job
 
@@ -188,3 +186,85 @@ def host_spread(columns: Columns, field: str, *, stated: float, assumed: float) 
     """[rows] the one spread where somebody stated a field of the host, else the other."""
     unknown = [field in host.assumed for host in columns.hosts()]
     return np.where(np.asarray(unknown, np.bool_), assumed, stated)
+
+
+TINY = 1e-30  # [s]
+
+
+class _Queue(NamedTuple):
+    """One queue of device and issuing seconds. Shapes: [rows]."""
+
+    time: FloatArray  # [s]
+    issued: FloatArray  # [s]
+    device: FloatArray  # derivative of log t by log A
+    hidden: FloatArray  # by log H
+    by_power: FloatArray  # by log p
+
+    @classmethod
+    def of(cls, busy_s: FloatArray, issued_s: FloatArray, p: FloatArray | float) -> Self:
+        busy, issued = np.maximum(busy_s, TINY), np.maximum(issued_s, TINY)
+        time = (busy**p + issued**p) ** (1.0 / p)
+        device = (busy / time) ** p
+        hidden = 1.0 - device
+        by_power = device * np.log(busy) + hidden * np.log(issued) - np.log(time)
+        return cls(time, issued, device, hidden, by_power)
+
+
+def log_gradient(terms: StepTerms, c: Constants) -> dict[str, FloatArray]:
+    """[rows] derivative of log(micro-step) by every constant on its fitting scale.
+
+    Formula: d log t = w dA/A + (1 - w) dH/H with w = A^p / (A^p + H^p); a rate's share s moves its
+    seconds T by -(1 - s) T, an overhead by its own seconds.
+    Source: derived; checked against differences.
+    """
+    backward = terms.attention_backward_s / c.attention_backward_share / c.attention_share
+    attention = terms.attention_forward_s / c.attention_share + backward
+    gemm, traffic = terms.gemm_s / c.gemm_share, terms.traffic_s / c.bandwidth_share
+    codes = terms.dequantise_s / c.dequantise_share
+    forward = terms.launches_forward * c.launch_forward_s
+    backwards = terms.launches_backward * c.launch_backward_s
+    visits = terms.host * terms.fsdp_visits * c.fsdp_unit_s
+    trainer = terms.host * c.micro_step_overhead_s
+    busy, back = (
+        gemm + attention + traffic + codes,
+        visits + trainer + terms.new_sizes_s + backwards,
+    )
+    p = terms.power(c)
+    waits = terms.synchronised > 0
+    ahead = _Queue.of(
+        busy * np.where(waits, terms.forward_share, 1.0), forward + np.where(waits, 0.0, back), p
+    )
+    behind = _Queue.of(busy * np.where(waits, 1.0 - terms.forward_share, 0.0), waits * back, p)
+    total = ahead.time + behind.time
+    of_device = (ahead.device * ahead.time + behind.device * behind.time) / (total * busy)
+    of_forward = ahead.hidden * ahead.time / (total * ahead.issued)
+    of_hidden = np.where(
+        waits, behind.hidden * behind.time / (total * np.maximum(back, TINY)), of_forward
+    )
+    by_power = (ahead.by_power * ahead.time + behind.by_power * behind.time) / total
+    return {
+        "gemm_share": -(1.0 - c.gemm_share) * gemm * of_device,
+        "attention_share": -(1.0 - c.attention_share) * attention * of_device,
+        "attention_backward_share": -(1.0 - c.attention_backward_share) * backward * of_device,
+        "bandwidth_share": -(1.0 - c.bandwidth_share) * traffic * of_device,
+        "dequantise_share": -(1.0 - c.dequantise_share) * codes * of_device,
+        "launch_forward_s": forward * of_forward,
+        "launch_backward_s": backwards * of_hidden,
+        "micro_step_overhead_s": trainer * of_hidden,
+        "fsdp_unit_s": visits * of_hidden,
+        "overlap_power": by_power * terms.queued,
+    }
+
+
+def parameter_variance(terms: StepTerms, fitted: Fitted) -> FloatArray:
+    """[rows] variance of log(micro-step) that the constants' covariance leaves.
+
+    Source: first-order error propagation.
+    """
+    gradient = log_gradient(terms, fitted.constants)
+    names = [name for name in fitted.names if name in gradient]
+    places = [fitted.names.index(name) for name in names]
+    slopes = np.stack([gradient[name] for name in names])
+    own = fitted.covariance[np.ix_(places, places)]
+    variance: FloatArray = np.maximum((slopes * (own @ slopes)).sum(axis=0), 0.0)
+    return variance

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost.memory.family import family_memory, windowed_share
+from autotune.cost.memory.modelling_code import family_memory, windowed_share
 from autotune.cost.time import flops
 from autotune.domain.config import FLASH
 

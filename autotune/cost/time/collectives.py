@@ -22,10 +22,9 @@ from autotune.catalog.operators import collective_times
 from autotune.cost import deepspeed, offloading
 from autotune.cost.batches import padded_length
 from autotune.cost.columns import Columns, Component, FloatArray, Outputs
-from autotune.cost.constants import constants
+from autotune.cost.constants import constants, offset_factor
 from autotune.cost.memory.states import sizes, weight_bytes
 from autotune.cost.time import flops
-from autotune.cost.time.offsets import offset_factor
 from autotune.cost.time.optimizer import trainable_parameters
 
 if TYPE_CHECKING:

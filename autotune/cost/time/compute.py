@@ -20,7 +20,7 @@ import numpy as np
 
 from autotune.cost.batches import optimizer_steps, real_tokens_per_row
 from autotune.cost.columns import Columns, Component, Outputs
-from autotune.cost.constants import constants
+from autotune.cost.constants import constants, offset_factor
 from autotune.cost.fused_kernels import with_doubt
 from autotune.cost.spread.uncertainty import (
     compile_is_known,
@@ -30,7 +30,6 @@ from autotune.cost.spread.uncertainty import (
     unseen_device,
 )
 from autotune.cost.time import flops
-from autotune.cost.time.offsets import offset_factor
 from autotune.cost.time.optimizer import optimizer_terms
 from autotune.cost.time.step_terms import step_terms
 from autotune.domain.config import FLASH

@@ -14,14 +14,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost import dora
-from autotune.cost.batches import evaluation_rows, expected_longest
+from autotune.cost.batches import evaluation_rows, expected_longest, one_length
 from autotune.cost.columns import Columns, Component, FloatArray, Outputs
 from autotune.cost.constants import constants
 from autotune.cost.fused_kernels import under_each
 from autotune.cost.memory.states import sizes, weight_bytes
-from autotune.cost.time import flops, kernels, matmul, processor
-from autotune.cost.time.efficiency import Efficiency, distinct_devices, peak_of
-from autotune.cost.time.launch import host_factor, one_length
+from autotune.cost.time import flops, kernels, launch
+from autotune.cost.time.efficiency import (
+    ADAPTER_EFFICIENCY,
+    Efficiency,
+    distinct_devices,
+    effective_flop,
+    peak_of,
+)
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
@@ -65,11 +70,11 @@ def _forward_seconds(
     efficiency = Efficiency.of(devices)
     peak = peak_of(columns)
     tokens = rows * length
-    work = matmul.effective_flop(job.model, job.method, efficiency, index, tokens)
+    work = effective_flop(job.model, job.method, efficiency, index, tokens)
     heads = rows * job.model.num_attention_heads
     share = efficiency.attention(index, length, heads, job.model.head_dim)
     attention = flops.attention_flop(job.model, 1.0) * rows * length**2 / 2.0 / share
-    norms = dora.norm_flop(job.model, job.method) / matmul.ADAPTER_EFFICIENCY
+    norms = dora.norm_flop(job.model, job.method) / ADAPTER_EFFICIENCY
     products = ((work.forward + norms) / c.gemm_share + attention / c.attention_share) / peak
     bandwidth = columns.device("memory_bandwidth_bytes_per_s")
     per_token = (
@@ -81,19 +86,19 @@ def _forward_seconds(
     per_batch = dora.norm_bytes(job, fp32=True)
     traffic = (tokens * per_token + per_batch) / (bandwidth * c.bandwidth_share)
     traffic = traffic + _dequantised(job, c.dequantise_share) / bandwidth
-    launch = _issued(job, columns) + c.micro_step_overhead_s
-    own = processor.on_processor(columns)
+    issued_s = _issued(job, columns) + c.micro_step_overhead_s
+    own = launch.on_processor(columns)
     unchanging = np.full(columns.rows, one_length(job))
-    new_s = processor.new_sizes_s(job, columns, unchanging, backward=False)
+    new_s = launch.new_sizes_s(job, columns, unchanging, backward=False)
     p = np.where(own, 1.0, c.overlap_power) if own.any() else c.overlap_power
-    found: FloatArray = ((products + traffic) ** p + (launch + new_s) ** p) ** (1.0 / p)
+    found: FloatArray = ((products + traffic) ** p + (issued_s + new_s) ** p) ** (1.0 / p)
     return found
 
 
 def _issued(job: Job, columns: Columns) -> FloatArray:
     """[s] to issue the kernels of one forward from Python."""
     own = kernels.launches(job, fp32_adapters=True, eager_attention=False)
-    return own.forward * constants().launch_forward_s * host_factor(columns)
+    return own.forward * constants().launch_forward_s * launch.host_factor(columns)
 
 
 def _dequantised(job: Job, share: float) -> float:

@@ -1,9 +1,23 @@
-"""Kernels that the processor issues in a micro-step, and how fast it does so.
+"""Kernels that the processor issues in a micro-step, how fast it does so, and what it runs itself.
 
 Small micro-batches of small models are bound by this, not by the device.
 
-Covers: eager Python, fused kernel sets, torch.compile with and without CUDA graphs, FSDP's units.
-Does not cover: other work on the host's cores.
+Where the processor is the device it runs a kernel while it issues it, so nothing overlaps, and
+nothing is waited for either. Each cast of autocast is a kernel like any other. Products of 16 bits
+go through oneDNN, which generates code for every new combination of sizes; batches padded to their
+longest row bring new ones until the end, since its cache holds the products of some forty lengths.
+
+Covers: eager Python, fused kernel sets, torch.compile with and without CUDA graphs, FSDP's units;
+on a processor the casts that autocast adds on fp32 weights and adapters, and products of new sizes.
+Does not cover: other work on the host's cores; on a processor: torch.compile, several sockets,
+threads that wait for a core. What one kernel is and how many there are: `kernels`.
+
+Source of a processor's counts: a torch dispatch mode on transformers 5.23 and peft 0.21. Source of
+its times: layers of 8 tokens, by depth, and products of new sizes, torch 2.13 on one core of an AMD
+EPYC with avx512_bf16. Products of old sizes reach the rate of large ones from 64 x 64 on;
+elementwise kernels are no quicker from the cache than memory is (exponentials, sums and conversions
+bound them), nor in 16 bits than in 32. oneDNN's documentation: "Primitive cache" (1024 entries by
+default).
 """
 
 from __future__ import annotations
@@ -12,27 +26,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost.time import kernels, processor
+from autotune.cost.batches import unchanging_lengths
+from autotune.cost.time import kernels
 from autotune.cost.time.attention import waits_for_lengths
 from autotune.cost.time.efficiency import distinct_devices
+from autotune.cost.time.flops import products
+from autotune.cost.time.kernels import ADAPTER_WEIGHT, Passes, adapter_launches
 
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray
     from autotune.domain.job import Job
+    from autotune.domain.model import Model
 
 # Speed of the host against the servers around A100 that the constants were fitted on. Assumptions.
 BASE_YEAR, YEARLY_GAIN = 2020, 0.03
 DESKTOP = 0.5  # desktop processors are about twice as fast in one thread
-
-
-def one_length(job: Job) -> bool:
-    """Whether every batch is padded to the same length: full padding, or equal rows."""
-    return job.padding == "max_length" or job.lengths.maximum == job.lengths.quantiles[0]
-
-
-def unchanging_lengths(job: Job, columns: Columns) -> BoolArray:
-    """[rows] whether every batch has the same shape: one length, or packing."""
-    return one_length(job) | columns.equals("packing", "on")
+# 14 us a kernel of the forward and 10 of the backward against the fitted ones: no driver is called.
+PROCESSOR_ISSUE = 0.4
+NEW_SIZES_S = 0.9e-3  # code for one product of sizes that were not met before
+PLAIN_ADAPTER = Passes(4.0, 6.0)  # kernels of an adapted projection without autocast
+CASTS_OF_A_LAYER = 3.0  # of activations between fp32 and 16-bit kernels, forward
 
 
 def host_factor(columns: Columns) -> FloatArray:
@@ -45,7 +58,7 @@ def host_factor(columns: Columns) -> FloatArray:
     factor = (1.0 - YEARLY_GAIN) ** np.clip(year - BASE_YEAR, -2.0, 5.0)
     desktop = np.asarray([d.name.startswith("rtx") for d in devices])
     own = np.asarray([device.is_cpu for device in devices])
-    of_device = np.where(own, processor.ISSUE, factor * np.where(desktop, DESKTOP, 1.0))
+    of_device = np.where(own, PROCESSOR_ISSUE, factor * np.where(desktop, DESKTOP, 1.0))
     return of_device[index]
 
 
@@ -84,14 +97,14 @@ def issued_kernels(
 def _further_kernels(job: Job, columns: Columns) -> tuple[FloatArray, FloatArray]:
     """[launches] that a processor has beside those of a GPU; 0 on a GPU."""
     forward, backward = np.zeros(columns.rows), np.zeros(columns.rows)
-    own = processor.on_processor(columns)
+    own = on_processor(columns)
     if not own.any():
         return forward, backward
-    fp32, half = columns.equals("adapter_dtype", "fp32"), processor.half(columns)
+    fp32, narrow = columns.equals("adapter_dtype", "fp32"), half(columns)
     for wide in (False, True):
         for cast in (False, True):
-            more = processor.further_kernels(job, fp32_adapters=wide, autocast=cast)
-            here = own & (fp32 == wide) & (half == cast)
+            more = further_kernels(job, fp32_adapters=wide, autocast=cast)
+            here = own & (fp32 == wide) & (narrow == cast)
             forward = np.where(here, more.forward, forward)
             backward = np.where(here, more.backward, backward)
     return forward, backward
@@ -114,3 +127,54 @@ def fsdp_visits(job: Job, columns: Columns, recomputed: FloatArray) -> FloatArra
     units = kernels.fsdp_units(job.model, job.method, left)
     sharded = columns.equals("sharding", "fsdp") & (columns.number("offer.count") > 1)
     return np.where(sharded, units * (2.0 + recomputed), 0.0)
+
+
+def on_processor(columns: Columns) -> BoolArray:
+    """[rows] whether a processor is the device."""
+    return columns.of_device(lambda device: float(device.is_cpu)) > 0
+
+
+def half(columns: Columns) -> BoolArray:
+    """[rows] whether products are of 16 bits."""
+    return columns.equals("precision", "bf16", "fp16", "fp8")
+
+
+def further_kernels(job: Job, *, fp32_adapters: bool, autocast: bool) -> Passes:
+    """Kernels of a micro-step that `kernels.launches` has not: casts, and adapters in full.
+
+    Without autocast adapters have fewer than are counted there.
+    """
+    every = products(job.model, job.method)
+    matrices, adapted = sum(p.active for p in every), sum(p.adapted for p in every)
+    counted = adapter_launches(job.method, fp32=fp32_adapters)
+    dropout = 1.0 if job.method.dropout > 0 else 0.0
+    own = counted if autocast else Passes(*(n + dropout for n in PLAIN_ADAPTER))
+    forward = adapted * (own.forward - ADAPTER_WEIGHT * counted.forward)
+    backward = adapted * (own.backward - ADAPTER_WEIGHT * counted.backward)
+    if autocast and job.method.base == "32bit":
+        forward += matrices + CASTS_OF_A_LAYER * job.model.num_layers
+        backward += matrices * (1.0 if job.method.is_lora else 2.0)
+    return Passes(forward, backward)
+
+
+def new_sizes_s(job: Job, columns: Columns, unchanging: BoolArray, *, backward: bool) -> FloatArray:
+    """[s] code generated for the products of a micro-step; 0 where all batches have one shape."""
+    sizes = distinct_products(job, backward=backward)
+    new = on_processor(columns) & half(columns) & ~unchanging
+    return np.where(new, NEW_SIZES_S * sizes, 0.0)
+
+
+def distinct_products(job: Job, *, backward: bool) -> float:
+    """Products of different sizes in a micro-step: layers repeat them.
+
+    Forward: projections, adapters (by their inputs and by their outputs) and the head. Backward:
+    as many for the inputs, and one for each trained matrix.
+    """
+    model: Model = job.model
+    every = products(model, job.method)
+    base = {(p.inputs, p.outputs) for p in every} | {(model.hidden_size, model.vocab_size)}
+    adapters = {("in", p.inputs) for p in every if p.adapted}
+    adapters |= {("out", p.outputs) for p in every if p.adapted}
+    ahead = len(base) + len(adapters)
+    trained = len(adapters) if job.method.is_lora else len(base)
+    return float(2 * ahead + trained if backward else ahead)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.cost.batches import unchanging_lengths
 from autotune.cost.columns import Columns, Component, FloatArray, Outputs
 from autotune.cost.memory.states import sizes, weight_bytes
 from autotune.cost.parameters import parameter_count
 from autotune.cost.spread.uncertainty import host_spread
-from autotune.cost.time.launch import unchanging_lengths
 from autotune.cost.time.optimizer import trainable_parameters
 
 if TYPE_CHECKING:

@@ -11,11 +11,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost import dora
-from autotune.cost.batches import expected_longest, padded_length
-from autotune.cost.time import flops, kernels, matmul, processor
-from autotune.cost.time import launch as issuing
+from autotune.cost.batches import expected_longest, padded_length, unchanging_lengths
+from autotune.cost.time import flops, kernels, launch
 from autotune.cost.time.attention import attention_terms
-from autotune.cost.time.efficiency import Efficiency, distinct_devices, peak_of
+from autotune.cost.time.efficiency import (
+    ADAPTER_EFFICIENCY,
+    Efficiency,
+    distinct_devices,
+    effective_flop,
+    peak_of,
+)
 
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray, Outputs
@@ -175,7 +180,7 @@ def step_terms(
     )
     fp32 = columns.equals("adapter_dtype", "fp32")
     passes, dequantise = _traffic(job, columns, rows, fp32, compiled=compiled)
-    launch_forward, launch_backward = issuing.issued_kernels(
+    launch_forward, launch_backward = launch.issued_kernels(
         job, columns, rows.recomputed, compiled=compiled
     )
     return StepTerms(
@@ -186,13 +191,13 @@ def step_terms(
         dequantise_s=dequantise / rows.bandwidth,
         launches_forward=launch_forward,
         launches_backward=launch_backward,
-        fsdp_visits=issuing.fsdp_visits(job, columns, rows.recomputed),
-        host=issuing.host_factor(columns),
-        synchronised=issuing.synchronised(job, columns),
+        fsdp_visits=launch.fsdp_visits(job, columns, rows.recomputed),
+        host=launch.host_factor(columns),
+        synchronised=launch.synchronised(job, columns),
         forward_share=_forward_share(job, rows),
-        queued=np.where(processor.on_processor(columns), 0.0, 1.0),
-        new_sizes_s=processor.new_sizes_s(
-            job, columns, issuing.unchanging_lengths(job, columns), backward=True
+        queued=np.where(launch.on_processor(columns), 0.0, 1.0),
+        new_sizes_s=launch.new_sizes_s(
+            job, columns, unchanging_lengths(job, columns), backward=True
         ),
         flop=gemm_flop + attention_flop,
         peak=rows.peak,
@@ -217,7 +222,7 @@ def _products(job: Job, rows: StepRows, efficiency: Efficiency) -> tuple[FloatAr
     """
     key, back = np.unique(rows.device * 2.0**32 + rows.tokens, return_inverse=True)
     device = (key // 2.0**32).astype(np.intp)
-    work = matmul.effective_flop(
+    work = effective_flop(
         job.model,
         job.method,
         efficiency,
@@ -227,7 +232,7 @@ def _products(job: Job, rows: StepRows, efficiency: Efficiency) -> tuple[FloatAr
     )
     effective = (work.forward + work.backward)[back] + rows.recomputed * work.repeated[back]
     norms = dora.norm_flop(job.model, job.method) * (1.0 + rows.recomputed)
-    effective = effective + norms / matmul.ADAPTER_EFFICIENCY
+    effective = effective + norms / ADAPTER_EFFICIENCY
     logits_again = kernels.logits_again(job.software)
     effective = effective + logits_again * work.head[back]
     flop = rows.tokens * (
@@ -274,7 +279,7 @@ def _traffic(
     norms = [dora.norm_bytes(job, fp32=wide) for wide in (False, True)]
     total += np.where(fp32, norms[1], norms[0]) * (1.0 + again)
     cast = kernels.cast_bytes(model, job.method)
-    total += np.where(processor.half(columns), cast.total(again), 0.0)
+    total += np.where(launch.half(columns), cast.total(again), 0.0)
     score = kernels.EAGER_SCORE_BYTES
     pairs = rows.tokens * rows.length * model.num_attention_heads * model.num_layers
     eager = columns.equals("attention", "eager")
@@ -284,7 +289,7 @@ def _traffic(
 
 def _value_size(job: Job, columns: Columns) -> FloatArray:
     """[rows] elementwise traffic against that of 16-bit activations."""
-    narrow = processor.half(columns) & ~processor.on_processor(columns)
+    narrow = launch.half(columns) & ~launch.on_processor(columns)
     autocast = AUTOCAST_TRAFFIC if job.method.base == "32bit" else 1.0
     return np.where(narrow, autocast, FP32_TRAFFIC)
 

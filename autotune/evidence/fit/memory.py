@@ -28,10 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.cost.columns import Component, tabulate
-from autotune.cost.constants import Offset
-from autotune.cost.memory import component as memory
-from autotune.cost.memory import device as device_memory
-from autotune.cost.memory.constants import (
+from autotune.cost.constants import (
     CACHED_KINDS,
     FAMILY_SD,
     KINDS,
@@ -39,8 +36,11 @@ from autotune.cost.memory.constants import (
     STACK_SD,
     UNKNOWN_CODE,
     MemoryConstants,
+    Offset,
     Slack,
 )
+from autotune.cost.memory import component as memory
+from autotune.cost.memory import device as device_memory
 from autotune.domain.candidates import Candidates
 from autotune.evidence.cases import (
     both_outcomes,

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost.columns import Component
+from autotune.cost.constants import CLAIM_KINDS, CROWDED, RESERVED_KINDS, ROOMY, Claims
 from autotune.cost.memory import component as memory
-from autotune.cost.memory.constants import RESERVED_KINDS
-from autotune.cost.spread.fit_claims import CLAIM_KINDS, CROWDED, ROOMY, Claims
 from autotune.domain.outcome import FEASIBLE_PROBABILITY
 from autotune.evidence.accuracy import OUTPUTS
 from autotune.evidence.cases import (
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from autotune.cost.columns import Columns, FloatArray, Outputs
-    from autotune.cost.memory.constants import MemoryConstants
+    from autotune.cost.constants import MemoryConstants
     from autotune.domain.job import Job
     from autotune.evidence.cases import LeftOutGroup, MeasuredCase
 

@@ -24,16 +24,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.cost.columns import Component, tabulate
-from autotune.cost.constants import Constants, Fitted, Offset, Offsets, Spreads
-from autotune.cost.spread.sensitivity import parameter_variance
+from autotune.cost.constants import Constants, Fitted, Offset, Offsets, Spreads, levels_of
 from autotune.cost.spread.uncertainty import (
     OTHER_STACK,
     device_sd,
     issuing_share,
+    parameter_variance,
     residual_features,
 )
 from autotune.cost.time import collectives, compute, data
-from autotune.cost.time.offsets import levels_of
 from autotune.cost.time.optimizer import OptimizerTerms, optimizer_terms
 from autotune.cost.time.step_terms import StepTerms, step_terms
 from autotune.domain.candidates import Candidates

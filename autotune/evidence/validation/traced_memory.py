@@ -12,9 +12,9 @@ from dataclasses import replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
+from autotune.cost.constants import memory_constants
 from autotune.cost.memory import device as device_memory
-from autotune.cost.memory.constants import memory_constants
-from autotune.cost.spread.fit_claims import HOPELESS, surest
+from autotune.cost.spread.memory import HOPELESS, surest
 from autotune.domain.outcome import FEASIBLE_PROBABILITY
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.cost.memory.constants import memory_constants
+from autotune.cost.constants import memory_constants
 from autotune.domain.outcome import Z90
 from autotune.evidence.accuracy import ALL_ROWS, accuracy_of, predict, residuals
 from autotune.evidence.cases import weighted_quantile
@@ -23,7 +23,7 @@ from autotune.evidence.validation.verdicts import OomCounts, reliability, verdic
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
-    from autotune.cost.spread.fit_claims import Claims
+    from autotune.cost.constants import Claims
     from autotune.evidence.accuracy import Prediction, Residual, Scope, Sweeps
     from autotune.evidence.cases import MeasuredCase, Price, Skipped
     from autotune.evidence.validation.verdicts import ReliabilityBin

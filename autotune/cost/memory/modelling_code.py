@@ -7,11 +7,14 @@ with storage-counting traces of the same classes (tests/cost/test_memory_familie
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
+from autotune.domain.model import Linear
+
 if TYPE_CHECKING:
+    from autotune.domain.job import Job, Method
     from autotune.domain.model import Model
 
 # Dtype of an eager softmax: fp32, the scores' own (autocast still widens it), the scores' own by
@@ -91,3 +94,56 @@ def windowed_share(model: Model) -> float:
         return max(0.0, 1.0 - float(config.get("max_window_layers", 28)) / model.num_layers)
     pattern = int(config.get("sliding_window_pattern") or _PATTERN.get(model.family, 0))
     return 1.0 - (model.num_layers // pattern) / model.num_layers if pattern else 1.0
+
+
+LITGPT = "litgpt"
+CHUNK_TOKENS = 128.0  # tokens of a row whose logits and loss are one tensor (lm_head_chunk_size)
+LOGIT_BYTES = 8.0  # of every chunk the fp32 logits that fabric answers with, and the log-softmax
+_FUSED = "attn"
+
+
+def is_litgpt(job: Job) -> bool:
+    """Whether litgpt's own classes run."""
+    return job.software.own_model and job.software.stack == LITGPT
+
+
+def as_run(job: Job) -> tuple[Model, Method]:
+    """The model and the method as the trainer's code arranges them.
+
+    litgpt has one projection of queries, keys and values, with one adapter, and the values are a
+    view of its output.
+    """
+    model, method = job.model, job.method
+    split = _split(model)
+    if not is_litgpt(job) or not split:
+        return model, method
+    rest = tuple(item for item in model.linears if item not in split)
+    width = sum(item.out_features for item in split)
+    fused = Linear(_FUSED, split[0].in_features, width, split[0].bias)
+    targets = tuple(name for name in method.targets if all(name != item.name for item in split))
+    if len(targets) < len(method.targets):
+        targets = (_FUSED, *targets)
+    return replace(model, linears=(fused, *rest)), replace(method, targets=targets)
+
+
+def padded_update(job: Job) -> float:
+    """[elements/token] of one layer's update of some of queries, keys and values.
+
+    It is copied into zeros as wide as all three, and autograd keeps what was copied; an update of
+    all three is added as it is. Where the class of transformers has one projection, its adapter
+    stands for litgpt's default: queries and values.
+    """
+    model, targets = job.model, job.method.targets
+    own = [item for item in model.linears if item.part == "attention"][:-1]
+    adapted = [item for item in own if item.name in targets]
+    if not is_litgpt(job) or not adapted:
+        return 0.0
+    if len(own) == 1:
+        return float(model.query_size + model.kv_size)
+    return 0.0 if len(adapted) == len(own) else float(sum(item.out_features for item in adapted))
+
+
+def _split(model: Model) -> tuple[Linear, ...]:
+    """Projections of queries, keys and values where they are apart."""
+    own = tuple(item for item in model.linears if item.part == "attention")[:-1]
+    return own if len(own) > 1 and not model.dense_linears else ()
