@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from autotune.app.probing.probe import Probed
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.job import Job
     from bench.probed import Truth
 

@@ -16,7 +16,7 @@ from autotune.pricing import Pricing
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
     from autotune.evidence.accuracy import Prediction

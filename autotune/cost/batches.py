@@ -69,6 +69,27 @@ def unchanging_lengths(job: Job, columns: Columns) -> BoolArray:
     return one_length(job) | columns.equals("packing", "on")
 
 
+def waited_length(job: Job, columns: Columns) -> FloatArray:
+    """[rows] padded length in tokens of the micro-batch that the others wait for.
+
+    FSDP and ZeRO meet in every layer, so the device with the longest rows sets the pace: the
+    longest of micro x devices rows. DDP meets once an optimizer step: halfway between.
+    Source: derived: order statistics.
+    """
+    own = padded_length(job, columns)
+    count = columns.number("offer.count")
+    waits = np.where(columns.equals("sharding", "fsdp", "zero2", "zero3"), 1.0, 0.0)
+    waits = np.where(columns.equals("sharding", "ddp"), 0.5, waits) * (count > 1)
+    waits = np.where(columns.equals("packing", "on"), 0.0, waits)
+    if job.padding == "max_length" or not waits.any():
+        return own
+    waits = np.where(columns.equals("length_grouping", "on"), 0.0, waits)
+    together, back = np.unique(columns.number("micro_batch_size") * count, return_inverse=True)
+    longest = np.asarray([expected_longest(job.lengths, float(b)) for b in together])[back]
+    waited: FloatArray = own + waits * np.maximum(longest - own, 0.0)
+    return waited
+
+
 def longest_length(job: Job, columns: Columns) -> FloatArray:
     """[rows, tokens] sequence length of the longest micro-batch of the run: it decides memory."""
     full = columns.equals("packing", "on") | (job.padding == "max_length")

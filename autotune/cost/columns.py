@@ -4,6 +4,10 @@ A component declares the columns it reads. `tabulate` evaluates it once per dist
 those and remembers which combination each candidate has, so a million candidates cost a few hundred
 formula rows. Reading a column that was not declared is an error: the declaration is the truth that
 the sampler, the waterfall and the reuse of probes rely on.
+
+An answer prices many nearly equal questions: today's run under each reading of its time, mixtures
+of old and new, single changes of the pick. Within `with reusing_tables():` a component whose
+columns and whose job are those of an earlier question is priced once; nothing outlives the answer.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from autotune.cost.memory.states import QUANTISED, layer_linears
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autotune.cost.memory.activations import Mode
+    from autotune.cost.memory.modelling_code import Mode
     from autotune.domain.job import Job, Method
     from autotune.domain.model import Linear, Model
 

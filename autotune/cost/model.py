@@ -1,4 +1,4 @@
-"""The bill of the finished run: components composed over candidates.
+"""The model of the finished run's bill: components composed over candidates.
 
     train       = steps x (accumulation x (micro-step + exposed gather) + optimizer + all-reduce)
     data_wait   = steps x accumulation x what the loader cannot hide behind the micro-step
@@ -8,33 +8,40 @@
     evaluation, load, prepare, compile, final_save: once or by count
     cost        = duration x price
 
+In here: which components there are, how they are composed, what calibration does to them, and the
+component of prices. Not in here: the components (`time`, `memory`), what a bill answers (`bill`).
 Does not cover: quality of the trained model; queueing for a machine.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost.assemble import estimate, time_parts
-from autotune.cost.columns import Component, FloatArray, Table, tabulate
+from autotune.cost.bill import Bill, StepWork, evaluations, knob_values, saves
+from autotune.cost.columns import Columns, Component, FloatArray, Outputs, Table, tabulate
 from autotune.cost.memory import component as memory
 from autotune.cost.memory.component import learned_memory
-from autotune.cost.price import price_component
 from autotune.cost.time import checkpoint, collectives, compute, data, evaluation, startup
-from autotune.cost.time.work import StepWork, evaluations, knob_values, saves
 from autotune.domain.calibration import Calibration
 from autotune.domain.candidates import OFFER
-from autotune.domain.outcome import FEASIBLE_PROBABILITY
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
-    from autotune.domain.outcome import Basis, Estimated, TimeParts
+
+
+def price_offer(job: Job, columns: Columns) -> Outputs:  # noqa: ARG001 - one signature for all
+    """[USD/h] of the whole offer and [1/s] interruptions (0 on demand)."""
+    return {
+        "usd_per_hour": columns.number("offer.price"),
+        "interruptions_per_s": columns.number("offer.spot") / 3600.0,
+        "log_sd": np.zeros(columns.rows),
+    }
+
+
+PRICE = Component("price", ("offer.price", "offer.spot"), price_offer)
 
 COMPONENTS: tuple[Component, ...] = (
     memory.COMPONENT,
@@ -44,88 +51,11 @@ COMPONENTS: tuple[Component, ...] = (
     checkpoint.COMPONENT,
     evaluation.COMPONENT,
     startup.COMPONENT,
-    price_component,
+    PRICE,
 )
 
 
 UNKNOWN_RAM = 1e18  # [bytes]; nothing offloads as much
-
-
-@dataclass(frozen=True, slots=True)
-class Bill:
-    """Every candidate priced. Arrays have shape [n]."""
-
-    job: Job
-    candidates: Candidates
-    tables: dict[str, Table]
-    basis: Basis
-    steps: FloatArray
-    step_s: FloatArray
-    interval_steps: FloatArray
-    save_total_limit: FloatArray
-    duration_s: FloatArray
-    cost_usd: FloatArray
-    memory_bytes: FloatArray
-    usable_bytes: FloatArray
-    fits_probability: FloatArray
-    disk_short_bytes: FloatArray  # > 0: checkpoints do not fit the disk by so much
-    ram_short_bytes: FloatArray  # > 0: what is offloaded does not fit the host's memory by so much
-
-    def __len__(self) -> int:
-        return len(self.duration_s)
-
-    @property
-    def memory_violation(self) -> FloatArray:
-        """[n] continuous violation of the memory constraint: at most 0 when feasible.
-
-        The larger of the relative excess of bytes and the missing probability of fitting.
-        """
-        excess = self.memory_bytes / self.usable_bytes - 1.0
-        return np.maximum(excess, FEASIBLE_PROBABILITY - self.fits_probability)
-
-    @property
-    def caution(self) -> FloatArray:
-        """[n] a step at the pessimistic end of what nobody measured, over the step.
-
-        Without the gain of a knob that was not measured, and at the slow end of a device that no
-        step was measured on; 1 where both were.
-        """
-        return self.tables["compute"].gather("unseen_device") * self.unmeasured_gain
-
-    @property
-    def unmeasured_gain(self) -> FloatArray:
-        """[n] a step without the gain of knobs that nobody measured, over the step; at least 1."""
-        return self.tables["compute"].gather("unmeasured_gain")
-
-    @property
-    def feasible(self) -> np.ndarray:
-        """[n] fits in memory, on the disk and, what is offloaded, in the host's memory."""
-        on_host = (self.disk_short_bytes <= 0) & (self.ram_short_bytes <= 0)
-        return (self.memory_violation <= 0) & on_host
-
-    def at(self, table: str, output: str, index: int) -> float:
-        """One output of one component for candidate `index`."""
-        own = self.tables[table]
-        return float(own.outputs[output][own.row_of[index]])
-
-    def take(self, at: NDArray[np.intp], job: Job, candidates: Candidates | None = None) -> Bill:
-        """The bill of the candidates at `at` for that job; candidates: the same in other codes."""
-        arrays: dict[str, Any] = {
-            item.name: getattr(self, item.name)[at]
-            for item in fields(self)
-            if isinstance(getattr(self, item.name), np.ndarray)
-        }
-        tables = {name: Table(own.outputs, own.row_of[at]) for name, own in self.tables.items()}
-        taken = candidates or self.candidates.take(at)
-        return replace(self, job=job, candidates=taken, tables=tables, **arrays)
-
-    def time_parts(self, index: int) -> TimeParts:
-        """[s] the parts of candidate `index`."""
-        return time_parts(self, index)
-
-    def estimate(self, index: int) -> Estimated:
-        """Candidate `index` as a full Estimated, with its breakdowns and intervals."""
-        return estimate(self, index)
 
 
 def _stated_ram(candidates: Candidates) -> FloatArray:

@@ -23,7 +23,7 @@ import numpy as np
 from autotune.cost import deepspeed
 from autotune.cost.batches import longest_length
 from autotune.cost.memory.states import sizes, weight_bytes
-from autotune.cost.time.optimizer import trainable_parameters
+from autotune.cost.parameters import trainable_parameters
 
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray

@@ -16,7 +16,7 @@ from autotune.domain.errors import InputError, unknown
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from autotune.domain.job import Method
+    from autotune.domain.job import Job, Method
     from autotune.domain.model import Linear, Model
 
 ALL_LINEAR = "all-linear"
@@ -171,3 +171,10 @@ def adapter_parameters(model: Model, method: Method) -> int:
     """[elements] that a LoRA method trains: the adapters, and under DoRA their magnitudes."""
     adapters = lora_parameters(model, method.rank, method.targets)
     return adapters + magnitudes(model, method)
+
+
+def trainable_parameters(job: Job) -> float:
+    """[elements] what the optimizer updates: all weights, or the adapters of all matrices."""
+    if job.method.is_lora:
+        return float(adapter_parameters(job.model, job.method))
+    return float(parameter_count(job.model))

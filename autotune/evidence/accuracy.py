@@ -30,8 +30,8 @@ from autotune.evidence.fit.time import REFERENCE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from autotune.cost.bill import Bill
     from autotune.cost.columns import FloatArray
-    from autotune.cost.model import Bill
     from autotune.domain.observation import Observation
     from autotune.evidence.cases import MeasuredCase, Price
 

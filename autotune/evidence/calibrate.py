@@ -33,7 +33,7 @@ from autotune.evidence.reference import Reference, reference_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
     from autotune.domain.observation import Observation

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost.model import Bill
+from autotune.cost.bill import Bill
 from autotune.domain.candidates import Candidates
 from autotune.domain.job import Job
 from autotune.domain.observation import value_of

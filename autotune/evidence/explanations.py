@@ -17,7 +17,7 @@ from autotune.evidence.reference import Reference, cut
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.evidence.cases import Price
 
 CLOSE = 1.33  # measured within a third of the alternative's prediction: it explains the gap

@@ -22,7 +22,7 @@ from autotune.domain.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.job import Job, Lengths
     from autotune.domain.observation import Observation
     from autotune.evidence.cases import Price

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.cost.bill import evaluations, knob_values, saves
 from autotune.cost.memory import component as memory
 from autotune.cost.time import checkpoint, collectives, compute, data, evaluation, startup
-from autotune.cost.time.work import evaluations, knob_values, saves
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
 from autotune.search.priced import MEMORY, Dimension, Part, Term, part_of
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from autotune.cost.bill import Bill
     from autotune.cost.columns import FloatArray
-    from autotune.cost.model import Bill
     from autotune.domain.device import Offer
     from autotune.search.study.axes import ParameterSpace
 

@@ -13,7 +13,7 @@ from autotune.search.selection import choosable, figures
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.search.selection import Objective
 
 

@@ -12,8 +12,8 @@ from autotune.domain.outcome import Infeasible
 from autotune.search.selection import TIE, best_index, figures, identity, violations
 
 if TYPE_CHECKING:
+    from autotune.cost.bill import Bill
     from autotune.cost.columns import BoolArray, FloatArray
-    from autotune.cost.model import Bill
     from autotune.domain.outcome import ShortOf
     from autotune.search.selection import Indices, Objective
 

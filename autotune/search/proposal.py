@@ -20,7 +20,7 @@ from autotune.search.selection import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
 
 MISSES = 100  # tried when nothing fits; each has another amount of memory
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from autotune.cost.assemble import duration_log_sd
+from autotune.cost.bill import duration_log_sd
 from autotune.domain.answer.limits import BUDGET, DEADLINE, SESSION, standard
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from autotune.cost.bill import Bill
     from autotune.cost.columns import BoolArray, FloatArray
-    from autotune.cost.model import Bill
     from autotune.domain.job import Limits
 
 Objective = Literal["cost", "time"]

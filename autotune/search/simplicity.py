@@ -13,8 +13,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from autotune.cost.bill import Bill
     from autotune.cost.columns import FloatArray
-    from autotune.cost.model import Bill
     from autotune.domain.config import KnobValue
 
 MEMORY_STEP = 0.01  # of usable memory; less than this between two candidates is no difference

@@ -26,7 +26,7 @@ from autotune.trainers.export import export
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.job import Job
 
 THREADS, LIGER = "env.OMP_NUM_THREADS", "args.use_liger_kernel"

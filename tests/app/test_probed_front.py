@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.app.probing.probe import Probed
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.job import Job
 
 OVERHEAD = 1.25  # of two devices: they take 1.25 / 2 of the time and cost 1.25 times as much

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.job import Job
 
 BUSY = "other programs used 1.7 of 2 cores"

@@ -28,7 +28,7 @@ from autotune.search.study.record import TrialLog
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.job import Job
 
 

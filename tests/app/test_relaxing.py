@@ -16,7 +16,8 @@ from autotune.app.tune.tune import Options, tune
 from autotune.app.whatif.changes import Change, more_devices
 from autotune.app.whatif.relaxations import _climbing, relaxations
 from autotune.app.whatif.shortfall import shortfall_of
-from autotune.cost.memory.component import INSTANTS, peak_of
+from autotune.cost.memory.component import peak_instant
+from autotune.cost.memory.peak import INSTANTS
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import Candidates
 from autotune.report.layout.text import estimate_text
@@ -346,7 +347,7 @@ def test_the_instant_that_is_named_is_the_one_that_the_bill_counts(folder: Path)
         job = load_job(path, set_values={"data.max_length": length})
         bill = CostModel(job).price(enumerate_candidates(job, load_space("extended")).candidates)
         for index in np.linspace(0, len(bill) - 1, 15).astype(int).tolist():
-            instant = peak_of(bill, index)[0]
+            instant = peak_instant(bill, index)[0]
             names.add(instant)
             assert instant in INSTANTS  # every instant has words
             logits = bill.estimate(index).memory_bytes.logits

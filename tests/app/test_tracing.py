@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -10,11 +11,14 @@ import pytest
 from autotune.app.job.load import load_job
 from autotune.app.tune.tracing import choose_traced, with_trace
 from autotune.cost.memory.device import blas_bytes
-from autotune.cost.model import Bill, CostModel
+from autotune.cost.model import CostModel
 from autotune.search import selection
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 from autotune.trace.client import Traced
+
+if TYPE_CHECKING:
+    from autotune.cost.bill import Bill
 
 JOBS = Path(__file__).parents[2] / "jobs"
 

@@ -14,12 +14,13 @@ from autotune.app.tune.traced_row import FORMULA_TOLERANCE
 from autotune.app.tune.tracing import Tracing
 from autotune.catalog.software import find_software
 from autotune.cost.memory.device import blas_bytes
-from autotune.cost.model import Bill, CostModel
+from autotune.cost.model import CostModel
 from autotune.domain.candidates import Candidates
 from autotune.trace.answers import Allocator, Traced, TraceFailed
 from autotune.trace.simulation import Moment, Simulated
 
 if TYPE_CHECKING:
+    from autotune.cost.bill import Bill
     from autotune.domain.job import Job
 
 JOB = Path(__file__).parents[2] / "jobs" / "h100_38h.yaml"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from autotune.claims.run import Checked
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
 

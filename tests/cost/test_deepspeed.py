@@ -15,7 +15,7 @@ from autotune.catalog.software import find_software
 from autotune.cost.columns import Columns
 from autotune.cost.memory.component import COMPONENT
 from autotune.cost.memory.component import READS as MEMORY_READS
-from autotune.cost.memory.instants import instants
+from autotune.cost.memory.peak import instants
 from autotune.cost.memory.states import sizes, static_bytes
 from autotune.cost.memory.step import Step
 from autotune.cost.parameters import parameter_count, resolve_targets

@@ -15,8 +15,8 @@ from autotune.domain.calibration import Calibration
 from autotune.domain.candidates import Candidates
 
 if TYPE_CHECKING:
+    from autotune.cost.bill import Bill
     from autotune.cost.columns import Component
-    from autotune.cost.model import Bill
     from autotune.domain.job import Job
 
 FASTER = Calibration({"compute": 0.5, "memory": 1.1}, {"compute": 0.1, "memory": 0.05})

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.catalog.devices import load_devices
+from autotune.cost.bill import break_even_steps
 from autotune.cost.columns import Component, tabulate
 from autotune.cost.constants import Constants, constants, fitted
 from autotune.cost.model import CostModel
 from autotune.cost.spread.uncertainty import COMPILED, log_gradient, parameter_variance
 from autotune.cost.spread.variance import narrowest_input, never_measured_note, variance_shares
 from autotune.cost.time import compute
-from autotune.cost.time.break_even import break_even_steps
 from autotune.cost.time.step_terms import StepTerms, step_terms
 from autotune.domain.calibration import Calibration
 from autotune.domain.candidates import Candidates

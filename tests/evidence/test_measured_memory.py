@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import builders as build
 import pytest
 
 from autotune.catalog.devices import find_device
 from autotune.catalog.models.models import find_model
-from autotune.cost.model import Bill, CostModel
+from autotune.cost.model import CostModel
 from autotune.domain.calibration import Calibration
 from autotune.domain.candidates import Candidates
 from autotune.domain.config import Config
@@ -20,6 +20,9 @@ from autotune.domain.observation import Observation
 from autotune.domain.outcome import MemoryParts
 from autotune.domain.software import Software
 from autotune.evidence.calibrate import calibration_from_evidence
+
+if TYPE_CHECKING:
+    from autotune.cost.bill import Bill
 
 SOFTWARE = Software("t", "2026-01", (2, 9), (5, 0), None, (0, 18), (1, 12), (2, 8), (0, 48))
 CONFIG = Config(4, 2, 1000, "bf16")

@@ -15,7 +15,7 @@ from autotune.space.file import load_space
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.job import Job
 
 

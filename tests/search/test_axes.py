@@ -12,7 +12,7 @@ from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 
 if TYPE_CHECKING:
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
 
 
 @pytest.mark.parametrize("most", [axes.MAX_TABLE, 1])

@@ -25,7 +25,7 @@ from autotune.space.file import load_space
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.job import Job
 
 COMPUTE = 1.4  # the machine is that much slower than predicted, and needs as much more memory

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from pathlib import Path
 
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.search.study.record import TrialRecord
 
 TRIALS = 60

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.cost.assemble import component_seconds, duration_log_sd
+from autotune.cost.bill import component_seconds, duration_log_sd
 from autotune.cost.model import CostModel
 from autotune.cost.time.checkpoint import interruptions_variance, lost_work_s
 from autotune.domain.answer.limits import held_with, misses, odds, probability_within, worst_excess
@@ -22,7 +22,7 @@ from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 
 if TYPE_CHECKING:
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.job import Job
 
 HOURS = st.floats(0.01, 1e4)

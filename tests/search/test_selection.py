@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.cost.assemble import duration_log_sd
+from autotune.cost.bill import duration_log_sd
 from autotune.cost.model import CostModel
 from autotune.domain.answer.limits import misses, odds, standard
 from autotune.domain.candidates import OFFER
@@ -30,7 +30,7 @@ from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 
 if TYPE_CHECKING:
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.answer.limits import LimitOdds
     from autotune.domain.job import Job
 

@@ -21,7 +21,7 @@ from autotune.search.study.study import _Search, explore
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.job import Job
 
 OPEN = Limits(0.08, 1800.0)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.app.campaign.file import Campaign, Run
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.answer.limits import LimitOdds
     from autotune.domain.answer.plan import Hours
     from autotune.domain.device import Offer

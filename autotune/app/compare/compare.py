@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from autotune.app.job.load import NamedJob
     from autotune.app.tune.tune import _Priced
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated

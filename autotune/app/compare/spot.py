@@ -22,8 +22,8 @@ from autotune.search.selection import best_index
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from autotune.cost.bill import Bill
     from autotune.cost.columns import FloatArray
-    from autotune.cost.model import Bill
     from autotune.domain.answer.comparison import Compared
     from autotune.domain.calibration import Calibration
     from autotune.domain.config import Config

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from autotune.app.probing.probe import Prober
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.probe.record import ProbeRecord
     from autotune.search.measured.repeats import Run
     from autotune.search.measured.study import MeasuredExploration

@@ -10,7 +10,7 @@ from autotune.search.measured.past import Past, PastKey, keep_prior, kept_prior,
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.job import Job
     from autotune.probe.device import LocalDevice
     from autotune.search.measured.study import MeasuredExploration

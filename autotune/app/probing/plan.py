@@ -15,7 +15,7 @@ from autotune.probe.two_depth import requests_at_depths
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
     from autotune.probe.record import ProbeRecord

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.answer.recommendation import NoiseSeen
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated

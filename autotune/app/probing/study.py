@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.app.probing.plan import ProbeOptions
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.job import Job
     from autotune.probe.device import LocalDevice
     from autotune.search.measured.study import MeasuredExploration

@@ -20,7 +20,7 @@ from autotune.domain.candidates import OFFER
 
 if TYPE_CHECKING:
     from autotune.app.probing.measured_bill import MeasuredRow
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.device import Device, Offer
 
 # sd of the log of an efficiency that was measured on one machine and is applied to another:

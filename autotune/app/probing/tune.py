@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from autotune.app.probing.measured_bill import MeasuredRow
     from autotune.app.probing.probe import Probed
     from autotune.app.tune.tune import Options
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.answer.recommendation import Recommendation, Sensitivity
     from autotune.domain.calibration import Calibration
     from autotune.domain.device import Offer

@@ -15,7 +15,7 @@ from autotune.domain.outcome import MemoryParts
 from autotune.pricing import Pricing
 
 if TYPE_CHECKING:
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated, Verdict
     from autotune.trace.answers import Allocator, Traced

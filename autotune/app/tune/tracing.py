@@ -23,7 +23,7 @@ from autotune.search import selection
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.answer.traced import MemoryTrace
     from autotune.domain.outcome import Estimated
     from autotune.search.selection import Objective, Selection

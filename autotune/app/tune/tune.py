@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.app.probing.plan import ProbeOptions
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.answer.recommendation import Asked, Sensitivity, WorthProbe
     from autotune.domain.calibration import Calibration
     from autotune.domain.config import KnobValue

@@ -22,7 +22,7 @@ from autotune.domain.units import GB
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.config import KnobValue
     from autotune.domain.device import Host
     from autotune.domain.job import Job

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.app.whatif.readings import AS_STATED, OTHER_CONFIG, padded_tokens, readings_of
-from autotune.cost.time.work import knob_values
+from autotune.cost.bill import knob_values
 from autotune.domain.answer.waterfall import Competing, DecidingCheck, MeasuredGap
 from autotune.domain.candidates import OFFER, Candidates
 from autotune.domain.errors import InputError
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.app.whatif.readings import Reading
+    from autotune.cost.bill import Bill
     from autotune.cost.columns import FloatArray
-    from autotune.cost.model import Bill
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
     from autotune.domain.space import SearchSpace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from autotune.cost.time.break_even import break_even_steps
+from autotune.cost.bill import break_even_steps
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.config import KNOBS
 from autotune.domain.units import format_bytes, format_count, format_seconds
@@ -14,7 +14,7 @@ from autotune.search.selection import TIE
 if TYPE_CHECKING:
     import numpy as np
 
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from autotune.app.whatif.changes import Change
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.answer.recommendation import Relaxation
     from autotune.domain.calibration import Calibration
     from autotune.domain.config import Config

@@ -29,7 +29,7 @@ from autotune.evidence.reference import Reference, reference_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.evidence.cases import Price
 
 AS_STATED = "as stated"

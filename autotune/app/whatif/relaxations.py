@@ -37,7 +37,7 @@ from autotune.space.file import load_space
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.calibration import Calibration
     from autotune.domain.config import Config, KnobValue
     from autotune.domain.job import Job

@@ -27,7 +27,7 @@ from autotune.space.enumerate import PLAIN
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.calibration import Calibration
     from autotune.domain.config import KnobValue
     from autotune.domain.job import Job, Method

@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from autotune.cost.memory.component import INSTANTS, peak_of
+from autotune.cost.memory.component import peak_instant
+from autotune.cost.memory.peak import INSTANTS
 from autotune.domain.answer.shortfall import LongestBatch, Shortfall
 from autotune.domain.units import format_count
 
 if TYPE_CHECKING:
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.domain.config import Config
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
@@ -23,8 +24,8 @@ def shortfall_of(bill: Bill, index: int, row: Estimated | None = None) -> Shortf
     disk, ram = float(bill.disk_short_bytes[index]), float(bill.ram_short_bytes[index])
     if row.feasible and max(disk, ram) <= 0:
         return None
-    instant, rows, tokens = peak_of(bill, index)
-    phase, words = INSTANTS.get(instant, ("backward", instant))
+    instant, rows, tokens = peak_instant(bill, index)
+    phase, words = INSTANTS[instant]
     resource, available, required = _short_of(row, disk, ram)
     return Shortfall(
         offer=row.offer,

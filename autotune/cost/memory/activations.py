@@ -17,18 +17,15 @@ the compute dtype, s bytes of the residual stream, a bytes of an adapter.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from autotune.cost import dora
-from autotune.cost.memory.modelling_code import family_memory
+from autotune.cost.memory.modelling_code import Mode, family_memory
 from autotune.cost.memory.states import layer_linears
 
 if TYPE_CHECKING:
     from autotune.domain.job import Method
     from autotune.domain.model import Linear, Model
-
-# math: what sdpa falls back to when no fused kernel takes grouped heads without a mask.
-Attention = Literal["eager", "sdpa", "flash_attention_2", "math"]
 
 PYTHON_GELU = "gelu_new"  # written as Python in transformers.activations
 
@@ -44,41 +41,6 @@ _KEPT_BY_ACTIVATION = {
     "quick_gelu": (2.0, 4.0, False),
 }
 _KEPT_BY_OTHERS = (1.0, 2.0, False)
-
-
-@dataclass(frozen=True, slots=True)
-class Mode:
-    """How a layer is run: all that decides which tensors stay.
-
-    compute: bytes of the compute dtype. stream: bytes of the residual stream. adapter: bytes of an
-    adapter element, 0 without adapters. masked: share of layers whose attention gets a mask, for
-    padding or for a window shorter than the rows. looped:
-    experts run one after the other, each on its own tokens. quantised: linears answer in the dtype
-    of their input (bitsandbytes), so what a norm hands over in fp32 stays fp32 through the MLP.
-    keeps_inputs: those linears hold on to what they read. fused_norms: one kernel for an RMSNorm,
-    which keeps its input as it is (Liger, Unsloth). fused_gate: one kernel for activation and
-    product of a gated MLP, which keeps their two inputs (Liger's SiLUMul, GELUMul). repeats_base:
-    DoRA multiplies the base a second time, for what dropout left of its input.
-    """
-
-    compute: float
-    stream: float
-    train_base: bool
-    adapter: float
-    autocast: bool
-    attention: Attention
-    masked: float
-    looped: bool = False
-    quantised: bool = False
-    keeps_inputs: bool = False
-    fused_norms: bool = False
-    fused_gate: bool = False
-    repeats_base: bool = False
-
-    @property
-    def biased(self) -> bool:
-        """Whether sdpa runs with an additive mask: keys and values expand to all heads."""
-        return self.attention == "sdpa" and self.masked > 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,14 @@
-"""Peak memory of one device: the largest of the instants of a training step.
+"""Peak memory of one device and whether it fits: the largest of the instants of a training step.
 
-Covers: the instants of the forward and backward head, the first and last layer of the backward, the
-end of the backward, the optimizer step, evaluation, generation and saving.
-Does not cover: pipeline and tensor parallelism, other processes on the device.
+In here: the component of the bill, its outputs under a measured peak (`learned_memory`), and the
+instant and batch at the peak of one candidate. What is alive at each instant: `peak`; what a layer
+keeps: `activations`; how sure the verdict is: `spread.memory`.
+
+A measured peak scales what torch allocates and what its allocator cannot give back; the driver's
+context stays. Every tensor is scaled alike, because one number does not say which of them errs.
+
+Does not cover: pipeline and tensor parallelism, other processes on the device; ops inside an
+instant, which a trace names.
 
 Legend: B rows, S longest length, T = B S tokens, L layers, h hidden, V vocabulary.
 """
@@ -20,7 +26,7 @@ from autotune.cost.columns import Component, Outputs, tabulate
 from autotune.cost.constants import KINDS, RESERVED_KINDS, memory_constants
 from autotune.cost.fused_kernels import under_each
 from autotune.cost.memory import device as device_memory
-from autotune.cost.memory.instants import PARTS, instants
+from autotune.cost.memory.peak import PARTS, instants
 from autotune.cost.memory.step import Step
 from autotune.cost.spread.memory import (
     borne,
@@ -32,10 +38,9 @@ from autotune.cost.spread.memory import (
 )
 
 if TYPE_CHECKING:
+    from autotune.cost.bill import Bill
     from autotune.cost.columns import Columns, FloatArray, Outputs
     from autotune.cost.constants import MemoryConstants
-    from autotune.cost.model import Bill
-    from autotune.domain.answer.shortfall import Phase
     from autotune.domain.job import Job
 
 READS = (
@@ -171,28 +176,10 @@ def learned_memory(outputs: Outputs, factor: float, log_sd: float | None) -> Out
     }
 
 
-# Every instant in words. Forward and backward pass the layers in opposite orders.
-INSTANTS: dict[str, tuple[Phase, str]] = {
-    "layer forward": ("forward", "the forward pass of a decoder layer"),
-    "head forward": ("forward", "the forward pass of the output head and the loss"),
-    "head backward": ("backward", "the backward pass of the loss and its logits"),
-    "head gradient": ("backward", "the gradient of the output head"),
-    "final norm": ("backward", "the backward pass of the final norm"),
-    "first layer": (
-        "backward", "the backward pass of the top layer, with what all layers kept still there",
-    ),
-    "last layer": (
-        "backward", "the backward pass of the bottom layer, with the gradients of all others there",
-    ),
-    "end of backward": ("backward", "the end of the backward pass"),
-    "optimizer": ("optimizer", "the optimizer step"),
-    "evaluation": ("evaluation", "an evaluation batch"),
-    "saving": ("save", "a checkpoint save"),
-}  # fmt: skip
 _ROWS, _EVALUATION_ROWS, _LENGTH = "micro rows", "evaluation rows", "length"
 
 
-def peak_of(bill: Bill, index: int) -> tuple[str, int, int]:
+def peak_instant(bill: Bill, index: int) -> tuple[str, int, int]:
     """(instant, rows of the batch on one device, tokens of each row) at the peak."""
     one = bill.candidates.take(np.asarray([index]))
     found = tabulate(Component("peak", READS, _totals), bill.job, one).outputs

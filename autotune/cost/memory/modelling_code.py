@@ -1,7 +1,15 @@
-"""What the classes of a family do with memory that their shapes do not tell.
+"""What the modelling code that runs does with memory and a model's shapes do not tell.
+
+In here: facts about the classes of a family, how a layer is run (`Mode`), and what litgpt's own
+model code does otherwise; other trainers with code of their own are predicted as the class of
+transformers, with a measured offset. What a layer keeps under them: `activations`, `transients`.
 
 Source: derived: modelling code of transformers 5.23, class by class; what a fact changes is checked
 with storage-counting traces of the same classes (tests/cost/test_memory_families.py).
+litgpt: Lightning-AI/litgpt at 8641822 (October 2023), lit_gpt/model.py, lora.py and utils.py, and
+at 6178c7cc for the norm in fp32; lightning 2.1 fabric/wrappers.py and plugins/precision/half.py,
+which answer in torch's default dtype. Traced on the meta device, those files come within 0.2 % of
+the published peaks of its LayerNorm models.
 """
 
 from __future__ import annotations
@@ -94,6 +102,45 @@ def windowed_share(model: Model) -> float:
         return max(0.0, 1.0 - float(config.get("max_window_layers", 28)) / model.num_layers)
     pattern = int(config.get("sliding_window_pattern") or _PATTERN.get(model.family, 0))
     return 1.0 - (model.num_layers // pattern) / model.num_layers if pattern else 1.0
+
+
+# math: what sdpa falls back to when no fused kernel takes grouped heads without a mask.
+Attention = Literal["eager", "sdpa", "flash_attention_2", "math"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How a layer is run: all that decides which tensors stay.
+
+    compute: bytes of the compute dtype. stream: bytes of the residual stream. adapter: bytes of an
+    adapter element, 0 without adapters. masked: share of layers whose attention gets a mask, for
+    padding or for a window shorter than the rows. looped:
+    experts run one after the other, each on its own tokens. quantised: linears answer in the dtype
+    of their input (bitsandbytes), so what a norm hands over in fp32 stays fp32 through the MLP.
+    keeps_inputs: those linears hold on to what they read. fused_norms: one kernel for an RMSNorm,
+    which keeps its input as it is (Liger, Unsloth). fused_gate: one kernel for activation and
+    product of a gated MLP, which keeps their two inputs (Liger's SiLUMul, GELUMul). repeats_base:
+    DoRA multiplies the base a second time, for what dropout left of its input.
+    """
+
+    compute: float
+    stream: float
+    train_base: bool
+    adapter: float
+    autocast: bool
+    attention: Attention
+    masked: float
+    looped: bool = False
+    quantised: bool = False
+    keeps_inputs: bool = False
+    fused_norms: bool = False
+    fused_gate: bool = False
+    repeats_base: bool = False
+
+    @property
+    def biased(self) -> bool:
+        """Whether sdpa runs with an additive mask: keys and values expand to all heads."""
+        return self.attention == "sdpa" and self.masked > 0.0
 
 
 LITGPT = "litgpt"

@@ -17,8 +17,6 @@ from autotune.cost import deepspeed, dora, offloading
 from autotune.cost.batches import evaluation_rows, longest_length
 from autotune.cost.memory import device as device_memory
 from autotune.cost.memory.activations import (
-    Attention,
-    Mode,
     layer_kept,
     norm_kept,
     norm_output,
@@ -26,7 +24,13 @@ from autotune.cost.memory.activations import (
     reads_stream,
     unneeded_kept,
 )
-from autotune.cost.memory.modelling_code import as_run, family_memory, padded_update
+from autotune.cost.memory.modelling_code import (
+    Attention,
+    Mode,
+    as_run,
+    family_memory,
+    padded_update,
+)
 from autotune.cost.memory.states import (
     Sizes,
     Static,

@@ -19,7 +19,7 @@ from autotune.cost.memory.activations import PYTHON_GELU, inner_bytes
 from autotune.cost.memory.modelling_code import family_memory
 
 if TYPE_CHECKING:
-    from autotune.cost.memory.activations import Mode
+    from autotune.cost.memory.modelling_code import Mode
     from autotune.domain.job import Method
     from autotune.domain.model import Model
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost.assemble import component_seconds
+from autotune.cost.bill import component_seconds
 from autotune.cost.columns import Component, tabulate
 from autotune.cost.constants import fitted
 from autotune.cost.spread.uncertainty import variances
@@ -19,8 +19,8 @@ from autotune.cost.time.step_terms import step_terms
 from autotune.domain.answer.recommendation import Decisive
 
 if TYPE_CHECKING:
+    from autotune.cost.bill import Bill
     from autotune.cost.columns import Columns, Outputs
-    from autotune.cost.model import Bill
     from autotune.domain.job import Job
 
 STATED = {  # causes that a line of the job file settles

@@ -13,8 +13,8 @@ import numpy as np
 
 from autotune.cost import deepspeed
 from autotune.cost.columns import Columns, Component, FloatArray, Outputs
+from autotune.cost.parameters import trainable_parameters
 from autotune.cost.spread.uncertainty import host_spread
-from autotune.cost.time.optimizer import trainable_parameters
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job

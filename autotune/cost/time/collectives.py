@@ -24,8 +24,8 @@ from autotune.cost.batches import padded_length
 from autotune.cost.columns import Columns, Component, FloatArray, Outputs
 from autotune.cost.constants import constants, offset_factor
 from autotune.cost.memory.states import sizes, weight_bytes
+from autotune.cost.parameters import trainable_parameters
 from autotune.cost.time import flops
-from autotune.cost.time.optimizer import trainable_parameters
 
 if TYPE_CHECKING:
     from autotune.cost.constants import Constants

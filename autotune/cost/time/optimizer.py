@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from autotune.cost import deepspeed
-from autotune.cost.parameters import adapter_parameters, parameter_count
+from autotune.cost.parameters import trainable_parameters
 from autotune.cost.time import flops
 from autotune.cost.time.launch import host_factor
 
@@ -42,13 +42,6 @@ OPTIMIZERS = {
 }
 CLIPPING = 3.0  # of those passes
 _SHARDED = ("fsdp", "zero2", "zero3")
-
-
-def trainable_parameters(job: Job) -> float:
-    """[elements] what the optimizer updates: all weights, or the adapters of all matrices."""
-    if job.method.is_lora:
-        return float(adapter_parameters(job.model, job.method))
-    return float(parameter_count(job.model))
 
 
 def trainable_tensors(job: Job) -> float:

@@ -13,9 +13,8 @@ import numpy as np
 from autotune.cost.batches import unchanging_lengths
 from autotune.cost.columns import Columns, Component, FloatArray, Outputs
 from autotune.cost.memory.states import sizes, weight_bytes
-from autotune.cost.parameters import parameter_count
+from autotune.cost.parameters import parameter_count, trainable_parameters
 from autotune.cost.spread.uncertainty import host_spread
-from autotune.cost.time.optimizer import trainable_parameters
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost import dora
-from autotune.cost.batches import expected_longest, padded_length, unchanging_lengths
+from autotune.cost.batches import unchanging_lengths, waited_length
 from autotune.cost.time import flops, kernels, launch
-from autotune.cost.time.attention import attention_terms
+from autotune.cost.time.attention import masked_share
 from autotune.cost.time.efficiency import (
     ADAPTER_EFFICIENCY,
     Efficiency,
@@ -21,6 +21,7 @@ from autotune.cost.time.efficiency import (
     effective_flop,
     peak_of,
 )
+from autotune.domain.config import FLASH
 
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray, Outputs
@@ -40,6 +41,15 @@ FP32_TRAFFIC, AUTOCAST_TRAFFIC = 1.6, 1.3
 # compiled: 6,667 -> 8,532 tokens/s with one scale a tensor. With one scale a row it gained nothing
 # (4,378 -> 3,709), as did no run that is not compiled.
 FP8_PRODUCTS = 1.5
+# sdpa's memory-efficient kernel against flash, for the same FLOP: assumption. Of whole steps it
+# makes 1.3 at 4k tokens and 1.6 at 8k, as published (huggingface/transformers issue 30461: 3,247
+# to 2,483 and 3,083 to 1,918 tokens/s).
+MASKED_ATTENTION = 0.75
+NO_FLASH = 0.6  # devices before Ampere run the memory-efficient kernel: assumption
+# Flash attention 3 against 2. ms-swift, Qwen2.5 7B in full, 16k tokens, four H20: 35.5 -> 32.4 s a
+# step, 9 % of it, of which attention is about a third.
+THIRD = 1.4
+FLASH_SINCE = 8.0  # compute capability with flash attention
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,7 +136,7 @@ class StepRows:
 
 def _rows(job: Job, columns: Columns) -> StepRows:
     micro = columns.number("micro_batch_size")
-    length = _waited_length(job, columns)
+    length = waited_length(job, columns)
     devices, index = distinct_devices(columns)
     bandwidth = np.asarray([d.memory_bandwidth_bytes_per_s for d in devices])[index]
     return StepRows(
@@ -139,27 +149,6 @@ def _rows(job: Job, columns: Columns) -> StepRows:
         device=index,
         devices=devices,
     )
-
-
-def _waited_length(job: Job, columns: Columns) -> FloatArray:
-    """[rows] padded length in tokens of the micro-batch that the others wait for.
-
-    FSDP and ZeRO meet in every layer, so the device with the longest rows sets the pace: the
-    longest of micro x devices rows. DDP meets once an optimizer step: halfway between.
-    Source: derived: order statistics.
-    """
-    own = padded_length(job, columns)
-    count = columns.number("offer.count")
-    waits = np.where(columns.equals("sharding", "fsdp", "zero2", "zero3"), 1.0, 0.0)
-    waits = np.where(columns.equals("sharding", "ddp"), 0.5, waits) * (count > 1)
-    waits = np.where(columns.equals("packing", "on"), 0.0, waits)
-    if job.padding == "max_length" or not waits.any():
-        return own
-    waits = np.where(columns.equals("length_grouping", "on"), 0.0, waits)
-    together, back = np.unique(columns.number("micro_batch_size") * count, return_inverse=True)
-    longest = np.asarray([expected_longest(job.lengths, float(b)) for b in together])[back]
-    waited: FloatArray = own + waits * np.maximum(longest - own, 0.0)
-    return waited
 
 
 def step_terms(
@@ -175,7 +164,7 @@ def step_terms(
     gemm_s, gemm_flop = _products(job, rows, efficiency)
     if narrow:
         gemm_s = gemm_s / np.where(columns.equals("precision", "fp8"), FP8_PRODUCTS, 1.0)
-    forward_s, backward_s, attention_flop = attention_terms(
+    forward_s, backward_s, attention_flop = _attention_terms(
         job, columns, rows, efficiency, third=narrow
     )
     fp32 = columns.equals("adapter_dtype", "fp32")
@@ -241,6 +230,39 @@ def _products(job: Job, rows: StepRows, efficiency: Efficiency) -> tuple[FloatAr
         + logits_again * 2.0 * flops.head_weights(job.model)
     )
     return effective / rows.peak, flop + norms
+
+
+def _attention_terms(
+    job: Job, columns: Columns, rows: StepRows, efficiency: Efficiency, *, third: bool = True
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """[s] forward and [s] backward at the forward's rate, [FLOP] of both.
+
+    Flash kernels skip the half of the scores that causality masks; with an explicit mask the
+    memory-efficient kernel computes all of it, and so does eager attention, whose scores also
+    travel (`step_terms`). third: False for what it takes if flash attention 3 gains nothing.
+    """
+    packed = columns.equals("packing", "on")
+    own = flops.mean_square_length(job.lengths) / max(job.lengths.mean, 1e-9)
+    separate = packed & columns.equals("attention", *FLASH)
+    length = np.where(separate, np.minimum(own, rows.length), rows.length)
+    sequences = rows.tokens / np.maximum(length, 1.0)
+    causal = flops.attention_flop(job.model, 1.0) * sequences * length**2 / 2.0
+    passes = 1.0 + rows.recomputed
+    masked = np.where(
+        columns.equals("attention", "sdpa"),
+        masked_share(job, columns, rows.length),
+        columns.equals("attention", "eager").astype(np.float64),
+    )
+    work = causal * (1.0 + masked * (2.0 / MASKED_ATTENTION - 1.0))
+    capability = np.asarray([d.compute_capability for d in rows.devices])[rows.device]
+    old = (capability > 0) & (capability < FLASH_SINCE)
+    share = efficiency.attention(
+        rows.device, length, sequences * job.model.num_attention_heads, job.model.head_dim
+    ) * np.where(old, NO_FLASH, 1.0)
+    if third:
+        share = share * np.where(columns.equals("attention", FLASH[1]), THIRD, 1.0)
+    once = work / (rows.peak * share)
+    return once * passes, once * flops.FLASH_BACKWARD, causal * (passes + flops.EAGER_BACKWARD)
 
 
 def _compiled(job: Job, graphs: BoolArray, left: float) -> FloatArray:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import FrozenTrial
 
+    from autotune.cost.bill import Bill
     from autotune.cost.columns import FloatArray
-    from autotune.cost.model import Bill
     from autotune.search.posterior.acquisition import Outlook
     from autotune.search.posterior.residuals import Observed
     from autotune.search.posterior.stopping import Purse

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.study import Study
 
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
     from autotune.search.billed import BilledCandidates
     from autotune.search.measured.finals import Finals
     from autotune.search.measured.front import FrontSampler

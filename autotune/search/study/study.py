@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import FrozenTrial, Trial
 
-    from autotune.cost.model import Bill
+    from autotune.cost.bill import Bill
 
 ASKS_PER_TRIAL = 10  # proposals at most, repeats and invalid ones included, for each trial
 SLOW_ASKS_PER_TRIAL = 3  # for gp, whose proposals take half a second

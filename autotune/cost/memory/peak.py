@@ -1,4 +1,4 @@
-"""The instants of a run at which memory can peak, each with what is alive then.
+"""What the peak of memory is composed of: the instants at which it can be, and what is alive then.
 
 Covers: head forward and backward, final norm, first and last layer of the backward, end of the
 backward, optimizer step, evaluation, generation, saving; with and without checkpointing.
@@ -21,12 +21,33 @@ from autotune.cost.memory.states import dequantised_bytes, merged_experts_bytes
 if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
     from autotune.cost.memory.step import Step
+    from autotune.domain.answer.shortfall import Phase
 
 # Source: transformers 5.0 training_args.py: `use_cache` is off; before, the model's config decided.
 EVALUATES_WITHOUT_CACHE_FROM = (5, 0)
 PARTS = (
     "weights", "adapters", "gradients", "optimizer", "activations", "logits", "workspace",
 )  # fmt: skip
+
+# Every instant in words. Forward and backward pass the layers in opposite orders.
+INSTANTS: dict[str, tuple[Phase, str]] = {
+    "layer forward": ("forward", "the forward pass of a decoder layer"),
+    "adapted forward": ("forward", "the forward pass of the top layer, at DoRA's norm of a weight"),
+    "head forward": ("forward", "the forward pass of the output head and the loss"),
+    "head backward": ("backward", "the backward pass of the loss and its logits"),
+    "head gradient": ("backward", "the gradient of the output head"),
+    "final norm": ("backward", "the backward pass of the final norm"),
+    "first layer": (
+        "backward", "the backward pass of the top layer, with what all layers kept still there",
+    ),
+    "last layer": (
+        "backward", "the backward pass of the bottom layer, with the gradients of all others there",
+    ),
+    "end of backward": ("backward", "the end of the backward pass"),
+    "optimizer": ("optimizer", "the optimizer step"),
+    "evaluation": ("evaluation", "an evaluation batch"),
+    "saving": ("save", "a checkpoint save"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

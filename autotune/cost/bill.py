@@ -1,0 +1,336 @@
+"""The bill: every candidate priced, and one of them as a full `Estimated`.
+
+In here: what the components' tables add up to (`StepWork`), the arrays of a bill, the parts and the
+interval of one candidate, what bounds it, its verdict, and when a longer start has paid for itself.
+Not in here: the components' formulas (`time`, `memory`) and how they are composed (`model`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.cost.columns import Table
+from autotune.cost.time import data
+from autotune.cost.time.checkpoint import interruptions_variance
+from autotune.domain.candidates import OFFER
+from autotune.domain.outcome import (
+    FEASIBLE_PROBABILITY,
+    Z90,
+    Estimated,
+    MemoryParts,
+    Spread,
+    TimeParts,
+    bound_of,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from autotune.cost.columns import FloatArray
+    from autotune.domain.candidates import Candidates
+    from autotune.domain.job import Job
+    from autotune.domain.outcome import Basis, Bound, Verdict
+
+    Indices = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """Every candidate priced. Arrays have shape [n]."""
+
+    job: Job
+    candidates: Candidates
+    tables: dict[str, Table]
+    basis: Basis
+    steps: FloatArray
+    step_s: FloatArray
+    interval_steps: FloatArray
+    save_total_limit: FloatArray
+    duration_s: FloatArray
+    cost_usd: FloatArray
+    memory_bytes: FloatArray
+    usable_bytes: FloatArray
+    fits_probability: FloatArray
+    disk_short_bytes: FloatArray  # > 0: checkpoints do not fit the disk by so much
+    ram_short_bytes: FloatArray  # > 0: what is offloaded does not fit the host's memory by so much
+
+    def __len__(self) -> int:
+        return len(self.duration_s)
+
+    @property
+    def memory_violation(self) -> FloatArray:
+        """[n] continuous violation of the memory constraint: at most 0 when feasible.
+
+        The larger of the relative excess of bytes and the missing probability of fitting.
+        """
+        excess = self.memory_bytes / self.usable_bytes - 1.0
+        return np.maximum(excess, FEASIBLE_PROBABILITY - self.fits_probability)
+
+    @property
+    def caution(self) -> FloatArray:
+        """[n] a step at the pessimistic end of what nobody measured, over the step.
+
+        Without the gain of a knob that was not measured, and at the slow end of a device that no
+        step was measured on; 1 where both were.
+        """
+        return self.tables["compute"].gather("unseen_device") * self.unmeasured_gain
+
+    @property
+    def unmeasured_gain(self) -> FloatArray:
+        """[n] a step without the gain of knobs that nobody measured, over the step; at least 1."""
+        return self.tables["compute"].gather("unmeasured_gain")
+
+    @property
+    def feasible(self) -> np.ndarray:
+        """[n] fits in memory, on the disk and, what is offloaded, in the host's memory."""
+        on_host = (self.disk_short_bytes <= 0) & (self.ram_short_bytes <= 0)
+        return (self.memory_violation <= 0) & on_host
+
+    def at(self, table: str, output: str, index: int) -> float:
+        """One output of one component for candidate `index`."""
+        own = self.tables[table]
+        return float(own.outputs[output][own.row_of[index]])
+
+    def take(self, at: NDArray[np.intp], job: Job, candidates: Candidates | None = None) -> Bill:
+        """The bill of the candidates at `at` for that job; candidates: the same in other codes."""
+        arrays: dict[str, Any] = {
+            item.name: getattr(self, item.name)[at]
+            for item in fields(self)
+            if isinstance(getattr(self, item.name), np.ndarray)
+        }
+        tables = {name: Table(own.outputs, own.row_of[at]) for name, own in self.tables.items()}
+        taken = candidates or self.candidates.take(at)
+        return replace(self, job=job, candidates=taken, tables=tables, **arrays)
+
+    def time_parts(self, index: int) -> TimeParts:
+        """[s] the parts of candidate `index`; they sum to its duration."""
+        return TimeParts(**{n: float(s[0]) for n, s in _parts(self, np.asarray([index])).items()})
+
+    def estimate(self, index: int) -> Estimated:
+        """Candidate `index` as a full Estimated, with its breakdowns and intervals."""
+        return _estimate(self, index)
+
+
+def _parts(bill: Bill, at: Indices) -> dict[str, FloatArray]:
+    """[s] the parts of the candidates at `at`, by the names of `TimeParts`."""
+    tables = {name: Table(t.outputs, t.row_of[at]) for name, t in bill.tables.items()}
+    work = StepWork.of(bill.job, tables, bill.candidates.take(at))
+    steps = bill.steps[at]
+    checkpoint, startup = tables["checkpoint"], tables["startup"]
+    parts = {
+        "load": startup.gather("load_s"),
+        "prepare": tables["data"].gather("prepare_s"),
+        "compile": startup.gather("compile_s"),
+        "train": steps * (work.step_s - work.wait_s),
+        "data_wait": steps * work.wait_s + tables["data"].gather("first_batch_s"),
+        "evaluation": evaluations(bill.job, steps) * tables["evaluation"].gather("once_s"),
+        "checkpoint": saves(steps, bill.interval_steps[at]) * checkpoint.gather("save_s"),
+        "final_save": checkpoint.gather("final_save_s") * (bill.job.steps > 0),
+    }
+    total: FloatArray = np.sum(list(parts.values()), axis=0)
+    return {**parts, "lost_work": np.maximum(bill.duration_s[at] - total, 0.0)}
+
+
+_SPREAD_OF = {
+    "train": "compute", "data_wait": "data", "prepare": "data", "checkpoint": "checkpoint",
+    "final_save": "checkpoint", "lost_work": "checkpoint", "evaluation": "evaluation",
+    "load": "startup", "compile": "startup",
+}  # fmt: skip
+
+
+def component_seconds(bill: Bill, at: Indices) -> dict[str, FloatArray]:
+    """[s] by which the bill moves with each component: communication apart from the step's rest.
+
+    Work that is lost and done again is as much longer as the run is: each part counts with its
+    share of it. How much is lost errs with the checkpoints besides.
+    """
+    found: dict[str, FloatArray] = {}
+    parts = _parts(bill, at)
+    lost, duration = parts["lost_work"], bill.duration_s[at]
+    again = duration / np.maximum(duration - lost, 1e-9)
+    for part, seconds in parts.items():
+        component = _SPREAD_OF[part]
+        counted = seconds if part == "lost_work" else seconds * again
+        found[component] = found.get(component, 0.0) + counted
+    candidates, links = bill.candidates, bill.tables["collectives"]
+    micro = knob_values(candidates, "micro_batch_size")[at]
+    count = np.asarray([offer.count for offer in candidates.levels[OFFER]], np.float64)
+    micro_steps = bill.job.global_batch_size / (micro * count[candidates.codes[OFFER][at]])
+    per_step, per_micro = links.gather("per_step_s")[at], links.gather("per_micro_s")[at]
+    of_links = again * bill.steps[at] * (micro_steps * per_micro + per_step)
+    found["collectives"] = np.minimum(of_links, found["compute"])
+    found["compute"] = found["compute"] - found["collectives"]
+    return found
+
+
+def duration_log_sd(bill: Bill, at: Indices) -> FloatArray:
+    """Log standard deviation of the durations at `at`: parts that share a component err together.
+
+    On a machine that may be taken back, the luck of how often is in it too.
+    Source: derived: first-order error propagation over independent components.
+    """
+    seconds = component_seconds(bill, at)
+    variance = sum((s * bill.tables[c].gather("log_sd")[at]) ** 2 for c, s in seconds.items())
+    duration = bill.duration_s[at]
+    startup = bill.tables["startup"]
+    luck = interruptions_variance(
+        running_s=duration,
+        interval_s=bill.interval_steps[at] * bill.step_s[at],
+        interruptions_per_s=bill.tables["price"].gather("interruptions_per_s")[at],
+        restart_s=(startup.gather("load_s") + startup.gather("compile_s"))[at],
+    )
+    found: FloatArray = np.sqrt(variance + luck) / np.maximum(duration, 1e-9)
+    return found
+
+
+def _step_bound(bill: Bill, i: int) -> Bound:
+    """The largest of a training step's own terms."""
+    terms: dict[Bound, float] = {
+        "compute": bill.at("compute", "compute_s", i),
+        "bandwidth": bill.at("compute", "bandwidth_s", i),
+        "launch": bill.at("compute", "launch_s", i),
+        "communication": bill.at("collectives", "per_micro_s", i),
+    }
+    return max(terms, key=lambda name: terms[name])
+
+
+def _estimate(bill: Bill, i: int) -> Estimated:
+    """Candidate `i` with its breakdowns and its 80 % intervals."""
+    offer = bill.candidates.offer(i)
+    parts = bill.time_parts(i)
+    steps = round(float(bill.steps[i]))
+    count = offer.count
+    micro = int(bill.candidates.value("micro_batch_size", i))
+    interval = max(int(bill.interval_steps[i]), 1)
+    config = bill.candidates.config(
+        i,
+        gradient_accumulation_steps=max(bill.job.global_batch_size // (micro * count), 1),
+        checkpoint_every_steps=interval,
+        save_total_limit=max(int(bill.save_total_limit[i]), 1),
+    )
+    step_s, step_bound = float(bill.step_s[i]), _step_bound(bill, i)
+    real_tokens = bill.at("compute", "real_tokens_per_step", i)
+    peak = offer.device.peak_flop_per_s(config.precision) * count
+    useful = bill.at("compute", "useful_flop_per_step", i)
+    grow = math.exp(Z90 * float(duration_log_sd(bill, np.asarray([i]))[0]))
+    duration = parts.total
+    usd_per_s = offer.usd_per_hour / 3600.0
+    memory_parts = MemoryParts(
+        **{name: bill.at("memory", name, i) for name in MemoryParts.__dataclass_fields__}
+    )
+    return Estimated(
+        offer=offer,
+        config=config,
+        basis=bill.basis,
+        steps=steps,
+        duration_s=Spread(duration / grow, duration, duration * grow),
+        cost_usd=Spread(
+            duration / grow * usd_per_s, duration * usd_per_s, duration * grow * usd_per_s
+        ),
+        step_time_s=step_s if steps else 0.0,
+        tokens_per_s=real_tokens / step_s if steps and step_s > 0 else 0.0,
+        mfu=useful / (step_s * peak) if steps and peak > 0 and step_s > 0 else 0.0,
+        bound_by=bound_of(parts, step_bound),
+        time_s=parts,
+        memory_bytes=memory_parts,
+        usable_bytes=float(bill.usable_bytes[i]),
+        fits_probability=float(bill.fits_probability[i]),
+        verdict=_verdict(bill, i),
+        checkpoints=math.ceil(steps / interval) if steps else 0,
+        checkpoint_bytes=bill.at("checkpoint", "bytes", i),
+        reserved_bytes=bill.at("memory", "reserved", i),
+        step_bound=step_bound,
+        disk_short_bytes=max(float(bill.disk_short_bytes[i]), 0.0),
+        caution=bill.at("compute", "unseen_device", i) * bill.at("compute", "unmeasured_gain", i),
+    )
+
+
+def _verdict(bill: Bill, i: int) -> Verdict:
+    if bill.at("memory", "certain_oom", i) > 0:
+        return "certain_oom"
+    return "fits" if bill.memory_violation[i] <= 0 else "at_risk"
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """Seconds of one optimizer step and of what happens once, for every candidate. Shapes [n]."""
+
+    steps: FloatArray
+    step_s: FloatArray  # wall seconds of an optimizer step, data wait included
+    wait_s: FloatArray  # of which waiting for data
+    once_s: FloatArray  # load, prepare, compile, first batches, final save
+
+    @classmethod
+    def of(cls, job: Job, tables: dict[str, Table], candidates: Candidates) -> StepWork:
+        """Compose the step of every candidate from the components' tables. Shapes [n]."""
+        micro = knob_values(candidates, "micro_batch_size")
+        count = np.asarray([o.count for o in candidates.levels["offer"]], np.float64)
+        accumulation = job.global_batch_size / (micro * count[candidates.codes["offer"]])
+        busy = tables["compute"].gather("micro_step_s") + tables["collectives"].gather(
+            "per_micro_s"
+        )
+        wait = data.wait_s(
+            busy_s=busy,
+            batch_s=tables["data"].gather("batch_s"),
+            workers=knob_values(candidates, "num_dataloader_workers"),
+        )
+        per_step = tables["compute"].gather("optimizer_s") + tables["collectives"].gather(
+            "per_step_s"
+        )
+        startup_table, data_table = tables["startup"], tables["data"]
+        once = (
+            startup_table.gather("load_s")
+            + startup_table.gather("compile_s")
+            + data_table.gather("prepare_s")
+            + data_table.gather("first_batch_s")
+            + tables["checkpoint"].gather("final_save_s") * (job.steps > 0)
+        )
+        return cls(
+            steps=tables["compute"].gather("steps"),
+            step_s=accumulation * (busy + wait) + per_step,
+            wait_s=accumulation * wait,
+            once_s=once,
+        )
+
+
+def knob_values(candidates: Candidates, name: str) -> FloatArray:
+    """[n] a numeric knob of every candidate."""
+    levels = np.asarray(candidates.levels[name], np.float64)
+    values: FloatArray = levels[candidates.codes[name]]
+    return values
+
+
+def saves(steps: FloatArray, interval: FloatArray) -> FloatArray:
+    """[n] checkpoints the Trainer writes: every `interval` steps and once more at the last step."""
+    return np.ceil(steps / np.maximum(interval, 1.0))
+
+
+def evaluations(job: Job, steps: FloatArray) -> FloatArray:
+    """[n] evaluations of the run: every so many steps, or once: no interval, or no training."""
+    if job.evaluation is None:
+        return np.zeros_like(steps)
+    if job.evaluation.every_steps <= 0 or job.steps == 0:
+        return np.ones_like(steps)
+    return np.floor(steps / job.evaluation.every_steps)
+
+
+def break_even_steps(bill: Bill, on: int, off: int) -> float:
+    """Optimizer steps after which candidate `on` has paid its longer start back against `off`.
+
+    Formula: (once_on - once_off) / (step_off - step_on), rounded up; infinite where a step gains
+    nothing, 0 where the start is no longer.
+    Source: derived.
+    """
+    once = [_once_s(bill, i) for i in (on, off)]
+    longer, gain = once[0] - once[1], float(bill.step_s[off] - bill.step_s[on])
+    if longer <= 0:
+        return 0.0
+    return math.ceil(longer / gain) if gain > 0 else math.inf
+
+
+def _once_s(bill: Bill, i: int) -> float:
+    return bill.at("startup", "compile_s", i) + bill.at("startup", "load_s", i)
