@@ -15,7 +15,7 @@ from autotune.catalog.models.models import find_model
 from autotune.catalog.software import find_software
 from autotune.cost.memory.component import COMPONENT
 from autotune.cost.memory.modelling_code import windowed_share
-from autotune.cost.memory.peak import instants
+from autotune.cost.memory.peak import INSTANTS, instants
 from autotune.cost.memory.step import Step
 from autotune.domain.job import Job, Lengths, Method
 
@@ -61,6 +61,15 @@ def test_a_reentrant_checkpoint_holds_the_recomputed_output() -> None:
     new, old = job_of(), job_of(transformers=(4, 48, 1))
     stream = 2.0 * SEVEN.hidden_size * 2 * 2048
     assert peaks(old)["first layer"] - peaks(new)["first layer"] == pytest.approx(stream)
+
+
+def test_every_instant_at_which_memory_can_peak_has_words_and_a_phase() -> None:
+    dora = replace(lora(SEVEN), variant="dora")
+    for method in (lora(SEVEN), dora, Method("full")):
+        found = instants(Step.of(job_of(method=method), columns()))
+        assert found.keys() <= INSTANTS.keys()
+    assert "adapted forward" in instants(Step.of(job_of(method=dora), columns()))
+    assert INSTANTS["adapted forward"][0] == "forward"
 
 
 def test_a_frozen_head_keeps_nothing_for_the_backward() -> None:
