@@ -12,7 +12,7 @@ import pytest
 from autotune.app.compare.compare import CompareOptions, compare, exit_status
 from autotune.app.job.load import NamedJob, load_job, load_jobs
 from autotune.app.job.overrides import Overrides
-from autotune.app.tune.price_notes import price_notes
+from autotune.app.tune.priced import price_notes
 from autotune.app.tune.tune import Options, tune
 from autotune.catalog.prices.prices import price_for
 from autotune.domain.answer.limits import held_with

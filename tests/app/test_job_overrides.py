@@ -11,7 +11,7 @@ import pytest
 from autotune.app.hardware.machines import priced_devices
 from autotune.app.job.load import jobs_of_line, load_job
 from autotune.app.job.overrides import Overrides
-from autotune.app.tune.price_notes import price_notes
+from autotune.app.tune.priced import price_notes
 from autotune.catalog.prices.prices import sold_counts
 from autotune.domain.errors import InputError
 

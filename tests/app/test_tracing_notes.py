@@ -10,8 +10,7 @@ import pytest
 
 from autotune.app.estimate import estimate
 from autotune.app.job.load import default_config, load_job
-from autotune.app.tune.traced_row import FORMULA_TOLERANCE
-from autotune.app.tune.tracing import Tracing
+from autotune.app.tune.tracing import FORMULA_TOLERANCE, Tracing
 from autotune.catalog.software import find_software
 from autotune.cost.memory.device import blas_bytes
 from autotune.cost.model import CostModel

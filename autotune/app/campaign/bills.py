@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.app.tune import tune as model_tune
+from autotune.app.tune.priced import Options as TuneOptions
+from autotune.app.tune.priced import price
 from autotune.app.tune.tracing import choose_traced
 from autotune.app.whatif.last_resort import opened_bills
 from autotune.domain.answer.limits import odds
@@ -64,10 +65,10 @@ def bills_of(
     """The bills. Each distinct job is priced once, over all offers together."""
     best: list[list[_Best]] = []
     warnings: dict[str, None] = {}
-    options = model_tune.Options(space=space, fidelity=fidelity)
+    options = TuneOptions(space=space, fidelity=fidelity)
     for number, job in enumerate(campaign.jobs):
         progress(f"pricing job {number + 1} of {len(campaign.jobs)}: {job.name}")
-        priced = model_tune._price(job, options, lambda _: None)  # noqa: SLF001 - tune's pricing
+        priced = price(job, options, lambda _: None)
         warnings |= dict.fromkeys(priced.warnings)
         row = []
         question = priced.job, priced.space

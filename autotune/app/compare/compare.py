@@ -17,7 +17,8 @@ import numpy as np
 from autotune.app.choices import check_choices
 from autotune.app.compare.scaling import scaling_of
 from autotune.app.compare.spot import spot_terms
-from autotune.app.tune import tune as model_tune
+from autotune.app.tune.priced import Options as TuneOptions
+from autotune.app.tune.priced import price
 from autotune.app.tune.tracing import choose_traced
 from autotune.app.whatif.last_resort import opened_bills
 from autotune.app.whatif.unknown_lengths import on_short_rows
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from autotune.app.job.load import NamedJob
-    from autotune.app.tune.tune import _Priced
+    from autotune.app.tune.priced import Priced
     from autotune.cost.bill import Bill
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
@@ -87,11 +88,11 @@ def compare(
 
 def _compare_one(
     variant: str, job: Job, options: CompareOptions, progress: Callable[[str], None]
-) -> tuple[Comparison, _Priced]:
+) -> tuple[Comparison, Priced]:
     """The offers, and one device of each kind beside them: does sharding win anything?"""
-    tune_options = model_tune.Options(space=options.space, fidelity=options.fidelity)
+    tune_options = TuneOptions(space=options.space, fidelity=options.fidelity)
     wide = replace(job, offers=(*job.offers, *_alone(job)))
-    priced = model_tune._price(wide, tune_options, progress)  # noqa: SLF001 - tune's own pricing
+    priced = price(wide, tune_options, progress)
     warnings = [*priced.warnings, *_unlike_hosts(job)]
     one_device: dict[Machine, OneDevice] = {}
     rows: list[Compared] = []
@@ -178,7 +179,7 @@ def _one_device(bill: Bill, chosen: Selection) -> OneDevice:
     return OneDevice(None, miss.required_bytes, miss.available_bytes)
 
 
-def _not_fitting(bill: Bill, priced: _Priced, number: int) -> NotFitting:
+def _not_fitting(bill: Bill, priced: Priced, number: int) -> NotFitting:
     offer = bill.job.offers[0]
     near = near_misses.nearest_misses(bill, 1)
     if near:
@@ -224,7 +225,7 @@ def _with_one_device(found: Compared, alone: dict[Machine, OneDevice]) -> Compar
 
 def _ranked(
     job: Job,
-    priced: _Priced,
+    priced: Priced,
     rows: list[Compared],
     bills: Mapping[Offer, Bill],
     objective: Objective,

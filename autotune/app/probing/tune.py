@@ -20,9 +20,10 @@ from autotune.app.probing.plan import ProbeOptions, plan_probe
 from autotune.app.probing.study import check_affordable, probe_candidates
 from autotune.app.probing.transfer import transferred
 from autotune.app.runs import folder as runs
-from autotune.app.tune import tune as model_tune
+from autotune.app.tune.answer import answer_of
 from autotune.app.tune.kept_answer import finish as finish_answer
 from autotune.app.tune.kept_answer import persist
+from autotune.app.tune.priced import asked_of, price, run_dir_of
 from autotune.app.tune.tracing import Tracing
 from autotune.app.whatif import explain
 from autotune.app.whatif.moved import moved_notes
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
     from autotune.app.probing.measured_bill import MeasuredRow
     from autotune.app.probing.probe import Probed
-    from autotune.app.tune.tune import Options
+    from autotune.app.tune.priced import Options, Priced
     from autotune.cost.bill import Bill
     from autotune.domain.answer.recommendation import Recommendation, Sensitivity
     from autotune.domain.calibration import Calibration
@@ -67,7 +68,7 @@ def tune_by_probes(
     """
     probing = options.probing or ProbeOptions()
     local, offer = local_for(job, probing.on)
-    priced = model_tune._price(job, options, progress)  # noqa: SLF001 - the same job, other scores
+    priced = price(job, options, progress)
     check_arguments(priced.space.extra)
     exact = offer in job.offers
     probed_job = job if exact else replace(job, offers=(offer,))
@@ -78,8 +79,8 @@ def tune_by_probes(
     check_affordable(probed_job, bill, probing, options.objective)
     if options.dry_run:
         return _planned(priced, options, probing, bill, offer)
-    asked = model_tune.asked_of(priced, options, "probe", probing.on or "")
-    run_dir = model_tune.run_dir_of(asked, options)
+    asked = asked_of(priced, options, "probe", probing.on or "")
+    run_dir = run_dir_of(asked, options)
     made = runs.open_run(asked, run_dir, resume=options.resume)
     with runs.working_in(run_dir, made=made):
         try:
@@ -110,9 +111,7 @@ def _resumed(options: Options, run_dir: Path) -> str:
     return again(options.asked, "tune", join(["--run", near(run_dir), "--resume"]))
 
 
-def _local_bill(
-    priced: model_tune._Priced, job: Job, offers: tuple[Offer, ...], *, exact: bool
-) -> Bill:
+def _local_bill(priced: Priced, job: Job, offers: tuple[Offer, ...], *, exact: bool) -> Bill:
     """Every candidate that can run on the local device, the user's own knobs at all levels."""
     if exact:
         candidates = priced.found.candidates
@@ -133,13 +132,11 @@ def without_limits(bill: Bill) -> Bill:
 
 
 def _planned(
-    priced: model_tune._Priced, options: Options, probing: ProbeOptions, bill: Bill, offer: Offer
+    priced: Priced, options: Options, probing: ProbeOptions, bill: Bill, offer: Offer
 ) -> Recommendation:
     """--dry-run: what would be probed, for how long and how much, beside the model's answer."""
     chosen = selection.best_index(priced.bill, options.objective, priced.job.limits)
-    answer = model_tune._answer(  # noqa: SLF001 - the model's answer, unmeasured
-        priced, options, _nothing(options), chosen, Tracing(priced.bill)
-    )
+    answer = answer_of(priced, options, _nothing(options), chosen, Tracing(priced.bill))
     seconds, usd, count = 0.0, 0.0, 0
     for index in proposal_order(bill, options.objective):
         row = bill.estimate(index)
@@ -163,20 +160,18 @@ def _nothing(options: Options):  # type: ignore[no-untyped-def]  # noqa: ANN202 
     return Exploration(None, (), (), 0, options.objective, options.sampler, "dry run")
 
 
-def _taught(priced: model_tune._Priced, calibration: Calibration) -> model_tune._Priced:
+def _taught(priced: Priced, calibration: Calibration) -> Priced:
     """The same candidates under what the probes showed, so that both can stand side by side."""
     bill = Pricing(priced.job, calibration).bill(priced.found.candidates)
     return replace(priced, bill=bill, calibration=calibration)
 
 
-def _measured_answer(priced: model_tune._Priced, options: Options, found: Probed) -> Recommendation:
+def _measured_answer(priced: Priced, options: Options, found: Probed) -> Recommendation:
     """The best that ran, within the limits; the model that the probes taught fills in the rest."""
     rows = list(found.rows)
     best = _within_limits(rows, priced.job.limits)
     chosen = selection.best_index(priced.bill, options.objective, priced.job.limits)
-    base = model_tune._answer(  # noqa: SLF001 - what surrounds the pick
-        priced, options, found.explored, chosen, Tracing(priced.bill)
-    )
+    base = answer_of(priced, options, found.explored, chosen, Tracing(priced.bill))
     if best is None:
         return replace(
             base,
@@ -228,7 +223,7 @@ def _today(modelled: Estimated | None, rows: list[MeasuredRow]) -> Estimated | N
 
 
 def _sensitivities(
-    priced: model_tune._Priced, modelled: Estimated, measured: Estimated
+    priced: Priced, modelled: Estimated, measured: Estimated
 ) -> tuple[Sensitivity, ...]:
     """What the user's own choices would be worth beside the measured pick."""
     from autotune.app.whatif.sensitivities import sensitivities
@@ -286,13 +281,11 @@ def _reasons(bill: Bill, best: MeasuredRow, others: list[MeasuredRow]) -> dict[s
 
 
 def _transferred_answer(
-    priced: model_tune._Priced, options: Options, found: Probed, note: str
+    priced: Priced, options: Options, found: Probed, note: str
 ) -> Recommendation:
     """The job's own offers under what probes on another device showed of each component."""
     chosen = selection.best_index(priced.bill, options.objective, priced.job.limits)
-    answer = model_tune._answer(  # noqa: SLF001 - the calibrated answer
-        priced, options, found.explored, chosen, Tracing(priced.bill)
-    )
+    answer = answer_of(priced, options, found.explored, chosen, Tracing(priced.bill))
     return replace(answer, warnings=(*answer.warnings, note))
 
 
@@ -314,7 +307,7 @@ def _runs(found: Probed) -> tuple[ProbedRun, ...]:
 
 
 def _finish(
-    answer: Recommendation, priced: model_tune._Priced, options: Options, found: Probed,
+    answer: Recommendation, priced: Priced, options: Options, found: Probed,
     run_dir: Path, begun: float,
 ) -> Recommendation:  # fmt: skip
     run = [record for record in found.records if not record.reused]

@@ -16,7 +16,7 @@ from autotune.claims import job_contradictions
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.app.tune.tune import Options, _Priced
+    from autotune.app.tune.priced import Options, Priced
     from autotune.domain.answer.recommendation import Recommendation
     from autotune.domain.answer.short_rows import ShortRows
     from autotune.domain.answer.waterfall import Journey
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def finish(
-    answer: Recommendation, priced: _Priced, options: Options, explored: Exploration,
+    answer: Recommendation, priced: Priced, options: Options, explored: Exploration,
     run_dir: Path | None, begun: float,
 ) -> Recommendation:  # fmt: skip
     """Export what to run, and add what only the end knows: notes, wall time, the folder."""
@@ -58,7 +58,7 @@ def finish(
     )
 
 
-def _on_short_rows(answer: Recommendation, priced: _Priced) -> ShortRows | None:
+def _on_short_rows(answer: Recommendation, priced: Priced) -> ShortRows | None:
     """The pick on short rows, where nobody stated how long they are."""
     if answer.best is None:
         return None
@@ -67,7 +67,7 @@ def _on_short_rows(answer: Recommendation, priced: _Priced) -> ShortRows | None:
     return on_short_rows(priced.job, priced.calibration, [answer.best])[0]
 
 
-def _journey(answer: Recommendation, priced: _Priced) -> Journey | None:
+def _journey(answer: Recommendation, priced: Priced) -> Journey | None:
     """From today's config to the pick, change by change."""
     if answer.today is None:
         return None

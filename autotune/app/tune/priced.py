@@ -1,0 +1,188 @@
+"""The question of `tune` as it is asked and priced: options, candidates, their bill, its notes.
+
+Not here: which candidate is best and what is told of it (`answer`), and the run itself (`tune`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.app.job.adapter_variant import variant_note
+from autotune.app.job.base_storage import unquantised_note
+from autotune.app.runs import folder as runs
+from autotune.app.runs.find import to_resume
+from autotune.app.whatif.last_resort import last_resort
+from autotune.catalog.prices.prices import refused_prices
+from autotune.domain.answer.recommendation import Decisive
+from autotune.domain.device import OLD_DAYS
+from autotune.domain.paths import whole
+from autotune.domain.units import format_count, format_usd
+from autotune.pricing import Pricing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.app.probing.plan import ProbeOptions
+    from autotune.cost.bill import Bill
+    from autotune.domain.answer.recommendation import Asked
+    from autotune.domain.calibration import Calibration
+    from autotune.domain.config import KnobValue
+    from autotune.domain.device import Offer
+    from autotune.domain.job import Job
+    from autotune.domain.space import SearchSpace
+    from autotune.search.selection import Objective
+    from autotune.space.enumerate import Enumeration
+
+NAMED = 3  # old prices that get a sentence of their own
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to tune: what is minimised, who proposes, where the run is kept."""
+
+    space: str | None = None
+    objective: Objective = "cost"
+    sampler: str = "calibrated"
+    trials: int = 100
+    seed: int = 0
+    run_dir: Path | None = None
+    resume: bool = False
+    storage: str | None = None
+    exports: tuple[str, ...] = ()
+    fidelity: str = "auto"
+    trust_remote_code: bool = False
+    score: str = "model"
+    dry_run: bool = False
+    probing: ProbeOptions | None = None  # with score probe: how much may be probed, and where
+    present: tuple[tuple[str, KnobValue], ...] = ()  # levels of own knobs, where not the first
+    asked: Asked | None = None  # the command line, to name what to type next
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """Everything the answer is made of, before it is made."""
+
+    job: Job
+    space: SearchSpace
+    found: Enumeration
+    bill: Bill
+    calibration: Calibration
+    warnings: tuple[str, ...]
+    asked: Job  # the job before anything was opened because nothing fitted
+
+
+def placed(options: Options) -> Options:
+    """The options with whole paths: what is recorded is read again from other folders."""
+    from autotune.search.study.storage import whole_url
+    from autotune.space.file import whole_name
+
+    return replace(
+        options,
+        run_dir=None if options.run_dir is None else whole(options.run_dir),
+        space=None if options.space is None else whole_name(options.space),
+        storage=None if options.storage is None else whole_url(options.storage),
+    )
+
+
+def price(job: Job, options: Options, progress: Callable[[str], None]) -> Priced:
+    """Every candidate of a job under what its evidence teaches.
+
+    Where nothing fits, a closed knob that only costs time is opened.
+    """
+    from autotune.space.enumerate import enumerate_candidates
+    from autotune.space.extra import with_present
+    from autotune.space.file import load_space
+
+    space = with_present(load_space(options.space), dict(options.present))
+    found = enumerate_candidates(job, space)
+    progress(f"pricing {format_count(len(found.candidates))} candidates")
+    pricing = Pricing.learned(job)
+    calibration = pricing.calibration
+    bill = pricing.bill(found.candidates)
+    asked = job
+    opened = None if bill.feasible.any() else last_resort((job, space), calibration)
+    if opened is not None:
+        job, _ = opened
+        found = enumerate_candidates(job, space)
+        bill = pricing.variant(job).bill(found.candidates)
+    notes = [
+        *found.warnings,
+        *pricing.warnings,
+        *price_notes(job),
+        *unquantised_note(job),
+        *variant_note(job),
+        *_notes(job, options, space, found),
+    ]
+    return Priced(job, space, found, bill, calibration, tuple(notes), asked)
+
+
+def _notes(job: Job, options: Options, space: SearchSpace, found: Enumeration) -> list[str]:
+    notes = []
+    if options.space is not None:
+        notes += [
+            f"{name} {', '.join(map(str, values))} is in the space, but needs --allow {name}"
+            for name, values in found.opt_in_ignored.items()
+        ]
+    if space.extra and options.score != "probe":
+        levels = ((name, str(values[0])) for name, values in space.extra.items())
+        present = ", ".join(f"{name} {level}" for name, level in levels)
+        notes.append(
+            "extra knobs are unknown to the cost model, which prices their levels alike: each "
+            f"stays as it is today ({present}); --score probe measures the others"
+        )
+    if not job.lengths.known:
+        notes.append(
+            "no row lengths are known: every row is counted at max_length, an upper bound for time"
+        )
+    return notes
+
+
+def asked_of(priced: Priced, options: Options, *how: str) -> runs.Identity:
+    """The job with the question that a run folder answers. how: it is scored, if not priced."""
+    own = options.space is not None and Path(options.space).is_absolute()
+    space = repr((priced.space.values, priced.space.extra)) if own else ""
+    return runs.Identity(priced.job, (options.space or "", options.objective, *how), space)
+
+
+def run_dir_of(asked: runs.Identity, options: Options) -> Path:
+    """The folder of this run: the stated one, that of the run to go on with, or a new one."""
+    if options.run_dir is not None:
+        return options.run_dir
+    return to_resume(asked) if options.resume else runs.new_run_dir(asked.job)
+
+
+def price_notes(job: Job) -> list[str]:
+    """Warnings for shares of machines and old prices, and one for each refused file of prices."""
+    oldest: dict[str, Offer] = {}
+    for offer in job.offers:
+        if (offer.price_age_days or 0) > OLD_DAYS:
+            oldest.setdefault(offer.device.name, offer)
+    notes = [*refused_prices()] if any(offer.price_as_of for offer in job.offers) else []
+    notes += [
+        Decisive(
+            f"nobody in the table of prices sells {offer.count}x {offer.device.name} in one "
+            f"machine: {format_usd(offer.usd_per_hour)}/h is its share of one with "
+            f"{offer.price_scaled_from} ({offer.price_source.partition(' (')[0]}); state your own "
+            "with --price"
+        )
+        for offer in job.offers
+        if offer.price_scaled_from
+    ]
+    if len(oldest) <= NAMED:
+        return notes + [
+            Decisive(
+                f"the price of {offer.label} is {offer.price_age_days} days old: the ranking may "
+                "have changed; state your own with --price, or `autotune prices refresh` "
+                f"({offer.price_source})"
+            )
+            for offer in oldest.values()
+        ]
+    by_age = sorted(oldest.values(), key=lambda o: (-(o.price_age_days or 0), o.device.name))
+    named = ", ".join(f"{offer.device.name} {offer.price_age_days} days" for offer in by_age)
+    many = (
+        f"{len(by_age)} prices are older than {OLD_DAYS} days: the ranking may have changed; state "
+        f"your own with --gpu NAME:N@PRICE, or `autotune prices refresh` ({named})"
+    )
+    return [*notes, Decisive(many)]
