@@ -1,0 +1,74 @@
+"""The house itself: no import circles, no crowded folders, every room says what it answers."""
+
+from __future__ import annotations
+
+import ast
+import re
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "autotune"
+CROWDED = 17  # files of one folder
+
+
+def modules() -> dict[str, Path]:
+    """Dotted name -> file."""
+    names = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return names
+
+
+def imports(path: Path, known: dict[str, Path], *, lazy: bool) -> set[str]:
+    """Modules of the house that a file imports when it is loaded, and inside functions if `lazy`.
+
+    What only type checkers read binds nobody at run time and is left out.
+    """
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+                continue
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and not lazy:
+                continue
+            if isinstance(child, ast.ImportFrom) and (child.module or "").startswith("autotune"):
+                for alias in child.names:
+                    full = f"{child.module}.{alias.name}"
+                    found.add(full if full in known else str(child.module))
+            elif isinstance(child, ast.Import):
+                found.update(alias.name for alias in child.names if alias.name in known)
+            visit(child)
+
+    visit(ast.parse(path.read_text()))
+    return found
+
+
+@pytest.mark.parametrize("lazy", [False, True], ids=["at load", "inside functions too"])
+def test_no_module_imports_itself_by_a_detour(lazy: bool) -> None:
+    known = modules()
+    graph = {name: imports(path, known, lazy=lazy) - {name} for name, path in known.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_no_folder_is_crowded() -> None:
+    counts: dict[Path, int] = {}
+    for path in modules().values():
+        if path.name not in {"__init__.py", "__main__.py"}:
+            counts[path.parent] = counts.get(path.parent, 0) + 1
+    crowded = {str(k.relative_to(ROOT)): n for k, n in counts.items() if n > CROWDED}
+    assert not crowded
+
+
+def test_every_file_says_what_is_in_it() -> None:
+    for path in modules().values():
+        text = ast.get_docstring(ast.parse(path.read_text()))
+        assert text, path
+        assert not re.fullmatch(r"\w+ room\.", text), f"{path}: says nothing"
