@@ -35,9 +35,8 @@ from autotune.app.job.load import jobs_of_line
 from autotune.app.job.overrides import Overrides
 from autotune.domain.config import Config
 from autotune.probe import device as devices
-from autotune.probe.near_limit import fit_share, until_sure
 from autotune.probe.outcomes import INTERRUPTED
-from autotune.probe.record import ProbeLog
+from autotune.probe.record import ProbeLog, fit_share, until_sure
 from autotune.probe.request import Effort, key_of, request_for
 from autotune.probe.runner import Place
 from autotune.probe.session import Session

@@ -33,9 +33,9 @@ from autotune.probe import device as devices
 from autotune.probe.record import PROBES_FILE, ProbeLog, config_of, read_records
 from autotune.probe.replay import RecordedRunner, replay_key
 from autotune.probe.request import request_for
-from autotune.search.measured.measurements import History
+from autotune.search.alternatives import proposal_order
 from autotune.search.posterior.acquisition import Outlook
-from autotune.search.proposal import proposal_order
+from autotune.search.posterior.measurements import History
 from autotune.search.study.record import TRIALS_FILE, TrialRecord
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space

@@ -30,8 +30,8 @@ from autotune.domain.candidates import Candidates
 from autotune.domain.outcome import Infeasible, Measured
 from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 from autotune.probe.replay import Replay, replay_of_cases, sweeps
-from autotune.search.measured.measurements import History
 from autotune.search.posterior.acquisition import Outlook
+from autotune.search.posterior.measurements import History
 from autotune.search.priced import MEMORY, Dimension, Part, part_of
 from bench.probed import replayed
 

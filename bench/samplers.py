@@ -14,7 +14,7 @@ from autotune.search.study.samplers import sampler_maker
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from autotune.search.simulated import Machine
+    from bench.simulated import Machine
 
 WARM = 8  # predicted-best configurations that a warm-started sampler is given first
 STOCK = {"random": "random", "tpe": "tpe", "tpe_warm": "tpe", "gp_warm": "gp", "nsga2": "nsga2"}

@@ -1,6 +1,6 @@
 """How many probes a sampler needs: `python -m bench.search [--quick] --format text|json`.
 
-Simulated machines (`autotune.search.simulated`), the same for every method. Per scenario and
+Simulated machines (`bench.simulated`), the same for every method. Per scenario and
 method, over the machines:
 
 probes_to_3pct, probes_to_1pct  median probes until the recommendation's true cost is within 3 %
@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.search.simulated import SCENARIOS, Grid, Machine
 from bench.samplers import study_curve
+from bench.simulated import SCENARIOS, Grid, Machine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,8 +19,8 @@ import json
 
 import numpy as np
 
-from autotune.search.simulated import SCENARIOS, Grid, Machine
 from bench.search import FIRST_SEED, MACHINES
+from bench.simulated import SCENARIOS, Grid, Machine
 
 WORTH_PRICING = 1.35  # of the memory there is
 

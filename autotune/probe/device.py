@@ -1,6 +1,10 @@
 """The devices of this machine, without torch: NVIDIA's through its management library, and the CPU.
 
 Every reading may be refused (consumer cards, containers); what is refused is left out.
+
+One probe at a time measures on a device, since two at once would each measure the other: a lock
+file for each device below $AUTOTUNE_HOME, which the kernel takes back when its holder ends, however
+that happens.
 """
 
 from __future__ import annotations
@@ -11,16 +15,21 @@ import json
 import os
 import platform
 import re
+import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.devices import cpu_device, identify, local_host
+from autotune.catalog.home import home_dir
+from autotune.probe.worker.phase import Doing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import BinaryIO
 
     from autotune.domain.device import Device, Offer
+
 
 THROTTLED = {  # bits of nvmlDeviceGetCurrentClocksEventReasons; Source: nvml.h
     0x04: "power cap", 0x08: "hardware slowdown", 0x20: "thermal (software)",
@@ -280,3 +289,53 @@ def fingerprint(local: LocalDevice) -> str:
         known = asdict(local.device)
         facts |= {name: known[name] for name in ("architecture", "fp32_flop_per_s", "sm_count")}
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+LOCKS_FOLDER = "devices"
+LOCK_POLL_S = 0.25
+WAITING = "waiting for another search that measures on this device"
+
+
+@contextlib.contextmanager
+def leased(
+    local: LocalDevice, hear: Callable[[Doing, float], None] | None = None
+) -> Iterator[None]:
+    """Hold the device; wait while another process of this user does. hear: is told of waiting.
+
+    A home that cannot be written, or a system without such locks, is no reason not to measure.
+    """
+    try:
+        stream = _lock_file(local)
+    except (OSError, ImportError):
+        yield
+        return
+    with stream:
+        begun = time.monotonic()
+        while not _takes(stream):
+            if hear is not None:
+                hear(Doing(WAITING), time.monotonic() - begun)
+            time.sleep(LOCK_POLL_S)
+        yield
+
+
+def _lock_file(local: LocalDevice) -> BinaryIO:
+    import fcntl  # noqa: F401 - Windows has none: the caller goes on without
+
+    folder = home_dir() / LOCKS_FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    name = local.uuid or f"{local.name}-{local.index}"
+    safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)
+    return (folder / f"{safe}.lock").open("ab")
+
+
+def _takes(stream: BinaryIO) -> bool:
+    """Whether the lock is ours now."""
+    import fcntl
+
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True

@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.config import UNSET
 from autotune.domain.paths import whole
 from autotune.probe import device as devices
-from autotune.probe.failure import explained, keep_log
-from autotune.probe.lease import leased
+from autotune.probe.device import leased
 from autotune.probe.outcomes import (
     OK,
     RETRIED,
     Ending,
+    explained,
     judged,
+    keep_log,
     read_result,
     root_cause,
     unexplained,

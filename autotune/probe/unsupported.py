@@ -1,15 +1,20 @@
-"""Knob values that break instead of being slow: found after two failures for the same reason.
+"""Settings that do not run here: no argument of the installed Trainer, out of reach, or broken.
 
-A sampler must not learn "slow" from "broken", nor spend a minute on the same breakage again.
+A value breaks when it failed twice for the same reason and never worked: a sampler must not learn
+"slow" from "broken", nor spend a minute on the same breakage again.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import defaultdict
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.domain.config import is_extra
+from autotune.domain.config import ARGUMENT, is_extra
+from autotune.domain.errors import unknown
 from autotune.probe.outcomes import BROKEN, OK
 
 if TYPE_CHECKING:
@@ -21,7 +26,7 @@ if TYPE_CHECKING:
 SUSPECTS = ("compile", "precision", "attention", "optimizer", "sharding", "adapter_dtype",
             "activation_checkpointing", "packing", "length_grouping", "kernels",
             "offload")  # fmt: skip
-ENOUGH = 2
+LEAST_FAILURES = 2
 
 
 def reason_of(record: ProbeRecord) -> str:
@@ -78,6 +83,44 @@ class Unsupported:
             if value in worked or not worked:
                 continue
             for (knob, broken, why), count in self._broken.items():
-                if knob == name and broken == value and count >= ENOUGH:
+                if knob == name and broken == value and count >= LEAST_FAILURES:
                     return f"unsupported: {name} {value} failed before ({why})"
         return None
+
+
+ARGUMENTS_FILE, ARGUMENTS_CLASS = "training_args.py", "TrainingArguments"
+
+
+def trainer_arguments() -> tuple[str, ...]:
+    """Fields of the installed TrainingArguments; none where transformers is not as expected.
+
+    From its source: importing it takes seconds.
+    """
+    found = find_spec("transformers")
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        path = Path(folder) / ARGUMENTS_FILE
+        if path.is_file():
+            return _fields(path.read_text(encoding="utf-8"))
+    return ()
+
+
+def _fields(source: str) -> tuple[str, ...]:
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef) and node.name == ARGUMENTS_CLASS:
+            return tuple(
+                item.target.id
+                for item in node.body
+                if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+            )
+    return ()
+
+
+def check_arguments(extra: Iterable[str]) -> None:
+    """Raise InputError for an extra knob that is an argument which no TrainingArguments has."""
+    asked = [name.removeprefix(ARGUMENT) for name in extra if name.startswith(ARGUMENT)]
+    known = trainer_arguments() if asked else ()
+    for name in asked:
+        if known and name not in known:
+            kind = "argument of TrainingArguments"
+            hint = "extra takes those of the installed transformers, by their exact names"
+            raise unknown(kind, name, known, hint)

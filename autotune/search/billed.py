@@ -28,10 +28,9 @@ from autotune.cost.memory import component as memory
 from autotune.cost.time import checkpoint, collectives, compute, data, evaluation, startup
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
+from autotune.search.alternatives import neighbours, proposal_order
 from autotune.search.priced import MEMORY, Dimension, Part, Term, part_of
-from autotune.search.proposal import proposal_order
-from autotune.search.selection import Objective, neighbours, score_name, violations
-from autotune.search.simplicity import simplicity
+from autotune.search.selection import Objective, score_name, simplicity, violations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

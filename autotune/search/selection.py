@@ -1,7 +1,9 @@
-"""Choosing among priced candidates: the optimum, ties, the front, alternatives, near misses.
+"""Which candidate is chosen: the optimum within the job's limits, ties, and what is plainer.
 
-Pure functions over a bill. No answer depends on the order of offers or of a knob's values: what is
-equal to the last bit is settled by what the candidates are, never by where they stand.
+A difference that no measurement shows buys simplicity first and headroom next: nobody should
+install, start or change something for nothing. No answer depends on the order of offers or of a
+knob's values: what is equal to the last bit is settled by what the candidates are, never by where
+they stand. Pure functions over a bill; what stands beside the pick is in `alternatives`.
 """
 
 from __future__ import annotations
@@ -15,15 +17,13 @@ from autotune.cost.bill import duration_log_sd
 from autotune.domain.answer.limits import BUDGET, DEADLINE, SESSION, standard
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
-from autotune.search.simplicity import ATTENTION_ORDER, column, simplicity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
+    from collections.abc import Iterable, Mapping
 
     from autotune.cost.bill import Bill
     from autotune.cost.columns import BoolArray, FloatArray
+    from autotune.domain.config import KnobValue
     from autotune.domain.job import Limits
 
 Objective = Literal["cost", "time"]
@@ -35,8 +35,24 @@ FEEDING = frozenset(
     {"num_dataloader_workers", "prefetch_factor", "pin_memory", "checkpoint_every_steps",
      "save_total_limit", "gradient_accumulation_steps"}
 )  # fmt: skip
-VISIBLE = (OFFER, "precision", "activation_checkpointing", "micro_batch_size")
-PER_OFFER = 2  # alternatives shown of one offer while other offers have some
+
+
+MEMORY_STEP = 0.01  # of usable memory; less than this between two candidates is no difference
+SHARDING_ORDER = ("none", "ddp", "fsdp", "zero2", "zero3")  # what needs less to run comes first
+ATTENTION_ORDER = ("sdpa", "flash_attention_2", "flash_attention_3", "eager")
+# Knobs whose values need a package beside the trainer and torch; sharding has an order of its own.
+PACKAGED: Mapping[str, frozenset[str]] = {
+    "attention": frozenset({"flash_attention_2", "flash_attention_3"}),
+    "kernels": frozenset({"liger", "chunked_loss"}),
+    "optimizer": frozenset({"adamw_bnb_8bit", "paged_adamw_8bit"}),
+}
+# What transformers' Trainer does where nothing is stated, of knobs that say how it runs.
+DEFAULTS: Mapping[str, KnobValue] = {
+    "prefetch_factor": 2, "pin_memory": True, "compile": "off", "compile_scope": "model",
+    "activation_checkpointing": "none", "attention": "sdpa", "optimizer": "adamw_torch_fused",
+    "adapter_dtype": "fp32", "packing": "off", "length_grouping": "off", "kernels": "none",
+    "offload": "none",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +68,6 @@ class Selection:
     optimum: int | None
     runner_up: int | None
     tie: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbour:
-    """A candidate that differs from another in one knob."""
-
-    knob: str
-    index: int
 
 
 def score_name(bill: Bill, objective: Objective) -> str:
@@ -118,14 +126,14 @@ def best_index(
     over = excess(bill, limits)
     within = pool & (over <= 0)
     if within.any():
-        optimum = _least(bill, within, objective)
+        optimum = least_of(bill, within, objective)
         index = _simplest(bill, within, objective, optimum)
         pool = within
     else:
         nearest = pool & (over <= over[pool].min())
-        index = optimum = _least(bill, nearest, objective)
+        index = optimum = least_of(bill, nearest, objective)
     runner_up = _runner_up(bill, pool, objective, index)
-    tie = runner_up is not None and _near(bill, objective, runner_up, optimum)
+    tie = runner_up is not None and is_near(bill, objective, runner_up, optimum)
     tie = tie and runner_up is not None and _expected_alike(bill, objective, runner_up, index)
     return Selection(index, optimum, runner_up, tie)
 
@@ -171,7 +179,7 @@ def identity(bill: Bill, at: Indices) -> list[FloatArray]:
     return keys + [column(bill, name, range(len(levels[name])), at) for name in own]
 
 
-def _least(bill: Bill, pool: BoolArray, objective: Objective) -> int:
+def least_of(bill: Bill, pool: BoolArray, objective: Objective) -> int:
     """The candidate of the pool with the least score, then the least of the other figure."""
     first, second = figures(bill, objective)
     at: Indices = np.flatnonzero(pool & (first <= first[pool].min()))
@@ -179,7 +187,8 @@ def _least(bill: Bill, pool: BoolArray, objective: Objective) -> int:
     return int(at[np.lexsort(identity(bill, at)[::-1])[0]])
 
 
-def _near(bill: Bill, objective: Objective, index: int, optimum: int) -> bool:
+def is_near(bill: Bill, objective: Objective, index: int, optimum: int) -> bool:
+    """Whether a candidate is within the tie of the optimum, in time where both are free."""
     first, second = figures(bill, objective)
     if first[optimum] > 0 or first[index] > 0:
         return bool(first[index] <= first[optimum] * (1 + TIE))
@@ -211,145 +220,66 @@ def _runner_up(bill: Bill, pool: BoolArray, objective: Objective, index: int) ->
         if axis not in FEEDING and len(candidates.levels[axis]) > 1:
             other |= codes != codes[index]
     other &= pool
-    return _least(bill, other, objective) if other.any() else None
+    return least_of(bill, other, objective) if other.any() else None
 
 
-def with_runner_up(
-    bill: Bill, chosen: Selection, others: list[int], objective: Objective
-) -> tuple[list[int], tuple[int, ...]]:
-    """The alternatives with the runner-up of a tie among them, and which of them are the tie."""
-    if not chosen.tie or chosen.runner_up is None or chosen.optimum is None:
-        return others, ()
-    first, second = figures(bill, objective)
-    if chosen.runner_up not in others:
-        kept = [*others[: max(len(others) - 1, 0)], chosen.runner_up]
-        others = sorted(kept, key=lambda i: (first[i], second[i]))
-    optimum = chosen.optimum
-    return others, tuple(
-        place for place, i in enumerate(others) if _near(bill, objective, i, optimum)
-    )
+def simplicity(bill: Bill, at: Indices) -> list[FloatArray]:
+    """Sort keys of candidates, the weightiest first: the simplest sorts lowest.
 
-
-def pareto_front(bill: Bill, among: Iterable[int] | None = None) -> list[int]:
-    """Feasible candidates that no other beats in both time and cost, soonest first; exact."""
-    return _front(bill, choosable(bill, among))
-
-
-def beyond_front(bill: Bill) -> list[int]:
-    """Infeasible candidates that nothing beats in both time and cost, soonest first.
-
-    What more memory (or disk) would buy: each would stand on the front, if it fitted.
+    The way to share the work, packages that today's run does not have, loader processes, settings
+    that are neither the trainer's default nor today's; then memory, the micro-batch, and the
+    attention kernel of today.
     """
-    every = np.isfinite(bill.duration_s) & np.isfinite(bill.cost_usd)
-    fitting = pareto_front(bill)
-    time, cost = bill.duration_s * bill.caution, bill.cost_usd * bill.caution
     return [
-        i
-        for i in _front(bill, every)
-        if not bill.feasible[i]
-        and not ((time[fitting] <= time[i]) & (cost[fitting] <= cost[i])).any()
+        column(bill, "sharding", _ranks(bill, "sharding", SHARDING_ORDER[1:]), at),
+        sum((_odd(bill, name, values, at) for name, values in PACKAGED.items()), np.zeros(len(at))),
+        column(
+            bill, "num_dataloader_workers", bill.candidates.levels["num_dataloader_workers"], at
+        ),
+        sum((_changed(bill, name, at) for name in DEFAULTS), np.zeros(len(at))),
+        np.floor(bill.memory_bytes[at] / bill.usable_bytes[at] / MEMORY_STEP),
+        column(bill, "micro_batch_size", bill.candidates.levels["micro_batch_size"], at),
+        column(bill, "attention", _attention_ranks(bill), at),
     ]
 
 
-def _front(bill: Bill, pool: BoolArray) -> list[int]:
-    if not pool.any():
-        return []
-    soonest, cheapest = _least(bill, pool, "time"), _least(bill, pool, "cost")
-    time, cost = bill.duration_s * bill.caution, bill.cost_usd * bill.caution
-    pool = pool & (cost <= cost[soonest])
-    pool &= time <= max(time[soonest], time[cheapest])
-    at: Indices = np.flatnonzero(pool)
-    at = at[np.lexsort([*identity(bill, at)[::-1], cost[at], time[at]])]
-    before = np.concatenate([[np.inf], np.minimum.accumulate(cost[at])[:-1]])
-    return [int(i) for i in at[cost[at] < before]]
-
-
-def alternatives(
-    bill: Bill, pick: int, objective: Objective = "cost", k: int = 5,
-    among: Iterable[int] | None = None,
-) -> list[int]:  # fmt: skip
-    """The best feasible candidates that differ visibly from the pick and from each other.
-
-    Visibly: another offer, precision, activation checkpointing or micro-batch size. At most two of
-    one offer while other offers have some left. Where the pick keeps the job's limits, so do they.
-    """
-    pool = choosable(bill, among)
-    over = excess(bill, bill.job.limits)
-    if over[pick] <= 0:
-        pool &= over <= 0
-    groups = _best_of_groups(bill, pool, VISIBLE, objective, but=pick)
-    chosen: list[int] = []
-    spare: list[int] = []
-    taken: dict[int, int] = {}
-    offers = bill.candidates.codes[OFFER]
-    for index in groups:
-        offer = int(offers[index])
-        taken[offer] = taken.get(offer, 0) + 1
-        (chosen if taken[offer] <= PER_OFFER else spare).append(index)
-    first, second = figures(bill, objective)
-    kept = (chosen[:k] + spare)[:k]
-    return sorted(kept, key=lambda i: (first[i], second[i]))
-
-
-def _best_of_groups(
-    bill: Bill, pool: BoolArray, axes: tuple[str, ...], objective: Objective, but: int
-) -> list[int]:
-    """The best of each distinct combination of axes but one's own, best first."""
-    at: Indices = np.flatnonzero(pool)
-    if len(at) == 0:
-        return []
-    key = _group_keys(bill, axes)
-    own, at = key[but], at[key[at] != key[but]]
-    first, second = figures(bill, objective)
-    least = np.full(int(key.max()) + 1, np.inf)
-    np.minimum.at(least, key[at], first[at])
-    at = at[first[at] <= least[key[at]]]  # only the best of each group remain, with their equals
-    order = np.lexsort([*identity(bill, at)[::-1], second[at], first[at]])
-    found: dict[int, int] = {int(own): but}
-    for index in at[order]:
-        found.setdefault(int(key[index]), int(index))
-    return list(found.values())[1:]
-
-
-def _group_keys(bill: Bill, axes: tuple[str, ...]) -> NDArray[np.int64]:
-    key = np.zeros(len(bill), np.int64)
-    for axis in axes:
-        key = key * len(bill.candidates.levels[axis]) + bill.candidates.codes[axis]
-    return key
-
-
-def neighbours(bill: Bill, pick: int) -> list[Neighbour]:
-    """Candidates, feasible or not, that differ from the pick in one knob on the same offer.
-
-    For a knob that is a count, the next smaller and the next larger value; accumulation follows
-    the micro-batch and is no difference of its own.
-    """
-    candidates = bill.candidates
-    axes = [
-        axis
-        for axis, values in candidates.levels.items()
-        if len(values) > 1 and axis not in {OFFER, "gradient_accumulation_steps"}
-    ]
-    offers = candidates.codes[OFFER]
-    at: Indices = np.flatnonzero(offers == offers[pick])
-    differs = {axis: candidates.codes[axis][at] != candidates.codes[axis][pick] for axis in axes}
-    total = np.zeros(len(at), np.int16)
-    for mask in differs.values():
-        total += mask
-    found: list[Neighbour] = []
-    for axis in axes:
-        near = at[(total == 1) & differs[axis]]
-        found.extend(Neighbour(axis, int(i)) for i in _adjacent(bill, axis, near, pick))
+def column(bill: Bill, axis: str, ranks: Iterable[float], at: Indices) -> FloatArray:
+    """[at] a number for each level of an axis, gathered for candidates."""
+    of_level = np.asarray(list(ranks), np.float64)
+    found: FloatArray = of_level[bill.candidates.codes[axis][at]]
     return found
 
 
-def _adjacent(bill: Bill, axis: str, near: Indices, pick: int) -> list[int]:
-    values = bill.candidates.levels[axis]
-    by_value = sorted(near, key=lambda i: str(values[bill.candidates.codes[axis][i]]))
-    if axis not in KNOBS or KNOBS[axis].kind != "count":
-        return [int(i) for i in by_value]
-    own = bill.candidates.value(axis, pick)
-    counts = {int(bill.candidates.value(axis, int(i))): int(i) for i in near}
-    below = [counts[max(c for c in counts if c < own)]] if min(counts, default=own) < own else []
-    above = [counts[min(c for c in counts if c > own)]] if max(counts, default=own) > own else []
-    return below + above
+def _ranks(bill: Bill, axis: str, order: tuple[str, ...]) -> list[int]:
+    levels = bill.candidates.levels[axis]
+    return [order.index(str(value)) if value in order else -1 for value in levels]
+
+
+def _todays(bill: Bill, name: str) -> KnobValue | None:
+    today = bill.job.today
+    found: KnobValue | None = getattr(today, name) if today is not None else None
+    return found
+
+
+def _odd(bill: Bill, name: str, values: frozenset[str], at: Indices) -> FloatArray:
+    """1 where a value needs a package that today's run does not use."""
+    if name not in bill.candidates.levels:
+        return np.zeros(len(at))
+    own = _todays(bill, name)
+    ranks = [value in values and value != own for value in bill.candidates.levels[name]]
+    return column(bill, name, ranks, at)
+
+
+def _changed(bill: Bill, name: str, at: Indices) -> FloatArray:
+    """1 where a value is neither the trainer's default nor today's."""
+    if name not in bill.candidates.levels:
+        return np.zeros(len(at))
+    usual = {DEFAULTS[name], _todays(bill, name)}
+    return column(bill, name, [v not in usual for v in bill.candidates.levels[name]], at)
+
+
+def _attention_ranks(bill: Bill) -> list[int]:
+    """The kernel that is used today first: nobody should change it for nothing."""
+    own = _todays(bill, "attention")
+    levels = bill.candidates.levels["attention"]
+    return [-1 if value == own else ATTENTION_ORDER.index(str(value)) for value in levels]

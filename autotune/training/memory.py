@@ -32,10 +32,7 @@ class Memory:
 
     def _peaks(self, index: int) -> list[tuple[str, int]]:
         stats = self.cuda.memory_stats(index)
-        return [
-            (kind, int(stats.get(f"{kind}_bytes.all.peak", 0)))
-            for kind in ("allocated", "reserved")
-        ]
+        return [(kind, int(stats.get(f"{kind}_bytes.all.peak", 0))) for kind in KINDS]
 
     def read(self) -> dict[str, int]:
         """[bytes] allocated and reserved at the peak so far; a kind that is not known is absent."""

@@ -1,4 +1,4 @@
-"""This process: how long it has run, how long its threads waited for a processor, how it ends."""
+"""This process: its age, the waiting of its threads, how it ends, and a line on its stderr."""
 
 from __future__ import annotations
 
@@ -54,3 +54,17 @@ def last_error() -> str:
     if error is None:
         return ""
     return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")[:300]
+
+
+def say(text: str) -> None:
+    """Write one line, past a progress bar where there is one. Never raises."""
+    line = f"autotune: {text}"
+    tqdm = sys.modules.get("tqdm")
+    try:
+        if tqdm is None:
+            sys.stderr.write(line + "\n")
+        else:
+            tqdm.tqdm.write(line, file=sys.stderr)
+        sys.stderr.flush()
+    except Exception:  # noqa: BLE001, S110 - a closed stream, or none at all
+        pass

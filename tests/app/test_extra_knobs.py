@@ -19,7 +19,7 @@ from autotune.app.tune.tune import Options, tune
 from autotune.domain.errors import InputError
 from autotune.probe.record import PROBES_FILE, read_records
 from autotune.probe.request import Effort, request_for
-from autotune.probe.trainer_arguments import check_arguments, trainer_arguments
+from autotune.probe.unsupported import check_arguments, trainer_arguments
 from autotune.report.payload import recommendation_payload
 from autotune.trainers.export import export
 
@@ -243,8 +243,7 @@ def test_real_workers_run_at_their_levels_and_the_answer_says_which(tmp_path: Pa
 @pytest.mark.slow
 def test_the_worker_refuses_an_argument_that_its_version_has_not(job: Job, bill: Bill) -> None:
     pytest.importorskip("transformers")
-    from autotune.probe.worker.arguments import training_arguments
-    from autotune.probe.worker.sharded import Unsupported
+    from autotune.probe.worker.arguments import Unsupported, training_arguments
 
     request = request_for(job, job.offers[0], bill.candidates.config(1))
     kept = training_arguments(request, output_dir="x", max_steps=1, on_cpu=True)

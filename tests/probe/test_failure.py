@@ -16,8 +16,7 @@ from autotune.app.runs.folder import Identity
 from autotune.app.tune.tune import Options, tune
 from autotune.domain.errors import InputError, NoLocalDevice
 from autotune.probe.device import cpu
-from autotune.probe.failure import MOST_LOG_BYTES, explained, hint_for
-from autotune.probe.outcomes import exception_of
+from autotune.probe.outcomes import MOST_LOG_BYTES, exception_of, explained, hint_for
 from autotune.probe.runner import Place, Runner
 
 if TYPE_CHECKING:

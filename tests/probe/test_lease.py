@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.catalog.home import home_dir
-from autotune.probe.device import cpu
-from autotune.probe.lease import WAITING, leased
+from autotune.probe.device import WAITING, cpu, leased
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +24,7 @@ pytest.importorskip("fcntl")
 HOLD = """
 import sys, time
 from autotune.probe.device import cpu
-from autotune.probe.lease import leased
+from autotune.probe.device import leased
 with leased(cpu()):
     print("held", flush=True)
     time.sleep(600)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.probe.near_limit import NARROW, fit_share, is_narrow, until_sure
+from autotune.probe.record import NARROW, fit_share, is_narrow, until_sure
 
 if TYPE_CHECKING:
     from collections.abc import Callable

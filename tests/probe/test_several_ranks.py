@@ -142,7 +142,7 @@ def test_accelerate_reads_the_environment_of_zero_as_it_is_meant(tmp_path: Path)
     (metadata / "METADATA").write_text(DEEPSPEED_METADATA)
     code = (
         "import os\n"
-        "from autotune.probe.worker.sharded import prepare\n"
+        "from autotune.probe.worker.arguments import prepare\n"
         "request = {'sharding': 'zero3', 'gradient_accumulation_steps': 4,"
         " 'method': {'base': '16bit'}, 'precision': 'bf16'}\n"
         "prepare(request, on_cpu=False)\n"

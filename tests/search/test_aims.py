@@ -16,8 +16,8 @@ import pytest
 
 from autotune.domain.errors import InputError
 from autotune.search.measured.front import CHEAPEST, KNEE, SOONEST, Blend, FrontSampler
-from autotune.search.measured.measurements import History
 from autotune.search.posterior.acquisition import Outlook
+from autotune.search.posterior.measurements import History
 from autotune.search.posterior.stopping import Purse, remaining, verdict
 from autotune.search.priced import MEMORY, Dimension, part_of
 

@@ -12,17 +12,17 @@ import optuna
 import pytest
 
 from autotune.domain.errors import InputError
-from autotune.search.measured.measurements import History, checked
 from autotune.search.measured.past import PastKey, recall, remember
 from autotune.search.posterior.acquisition import Outlook
-from autotune.search.posterior.dominance import dominated
+from autotune.search.posterior.censored import dominated
 from autotune.search.posterior.improvement import expected_improvement, normal_cdf
+from autotune.search.posterior.measurements import History, checked
 from autotune.search.posterior.residuals import Observed, Residual
 from autotune.search.posterior.stopping import Purse, remaining, verdict
 from autotune.search.priced import MEMORY, Dimension, part_of
-from autotune.search.simulated import SCENARIOS, Grid, Machine
 from autotune.search.study.calibrated import CalibratedSampler, OutsideSpaceWarning
 from autotune.search.study.samplers import sampler_maker
+from bench.simulated import SCENARIOS, Grid, Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

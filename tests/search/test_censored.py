@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from autotune.search.measured.measurements import History
 from autotune.search.measured.past import PastKey, recall, remember
 from autotune.search.posterior.censored import equivalent_observations, hazard, residuals_of
+from autotune.search.posterior.measurements import History
 from autotune.search.posterior.residuals import Observed, Residual
 from autotune.search.priced import Dimension, Part, part_of
-from autotune.search.simulated import Grid, Machine
+from bench.simulated import Grid, Machine
 
 if TYPE_CHECKING:
     from pathlib import Path

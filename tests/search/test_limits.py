@@ -17,7 +17,8 @@ from autotune.cost.time.checkpoint import interruptions_variance, lost_work_s
 from autotune.domain.answer.limits import held_with, misses, odds, probability_within, worst_excess
 from autotune.domain.job import Limits
 from autotune.domain.outcome import Spread
-from autotune.search.selection import alternatives, best_index, excess
+from autotune.search.alternatives import distinct_alternatives
+from autotune.search.selection import best_index, excess
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 
@@ -129,7 +130,7 @@ def test_alternatives_of_a_pick_within_its_limits_are_within_them(small_job: Job
     bill = CostModel(replace(small_job, limits=limits)).price(plain.candidates)
     pick = best_index(bill, "cost", limits).index
     assert pick is not None
-    for index in (pick, *alternatives(bill, pick)):
+    for index in (pick, *distinct_alternatives(bill, pick)):
         row = bill.estimate(index)
         assert all(each.kept for each in odds(limits, row.duration_s, row.cost_usd))
 

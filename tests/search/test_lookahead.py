@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autotune.search.posterior.improvement import expected_improvement
-from autotune.search.posterior.lookahead import Belief, Table, fit_after, reward
+from autotune.search.posterior.improvement import (
+    Belief,
+    Table,
+    expected_improvement,
+    fit_after,
+    reward,
+)
 
 WORLDS = 4000
 

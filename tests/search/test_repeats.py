@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.domain.observation import BETWEEN_RUNS_SD
-from autotune.search.measured.repeats import (
+from autotune.search.posterior.repeats import (
     DISTURBED_SD,
     DOUBTFUL,
     NARROW,
-    TIE,
     Ratio,
     Run,
     believed,
@@ -23,6 +22,7 @@ from autotune.search.measured.repeats import (
     standings,
     unnoticed,
 )
+from autotune.search.selection import TIE
 
 
 def run(value: float, *, disturbed: bool = False) -> Run:

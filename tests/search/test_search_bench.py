@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.domain.config import Config
-from autotune.search.simulated import Grid, Machine
 from bench import search, search_docs, search_machines
 from bench.replay import Point, calibrated_order, in_order
 from bench.samplers import ladder, study_curve
+from bench.simulated import Grid, Machine
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,17 +15,17 @@ from autotune.domain.answer.limits import misses, odds, standard
 from autotune.domain.candidates import OFFER
 from autotune.domain.job import Limits
 from autotune.search import selection
-from autotune.search.by_offer import best_of_each_offer
-from autotune.search.near_misses import as_infeasible, nearest_misses
-from autotune.search.selection import (
-    TIE,
-    alternatives,
-    best_index,
+from autotune.search.alternatives import (
+    VISIBLE,
+    as_infeasible,
+    best_of_each_offer,
     beyond_front,
+    distinct_alternatives,
+    nearest_misses,
     neighbours,
     pareto_front,
 )
-from autotune.search.simplicity import simplicity
+from autotune.search.selection import TIE, best_index, simplicity
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 
@@ -268,7 +268,7 @@ def test_nothing_feasible_gives_no_pick_but_near_misses(build: Any, tight_job: J
     first = as_infeasible(bill, misses[0])
     assert first.required_bytes > first.available_bytes
     assert first.short_of == "memory"
-    assert alternatives(bill, misses[0]) == []
+    assert distinct_alternatives(bill, misses[0]) == []
     assert pareto_front(bill) == []
 
 
@@ -330,10 +330,10 @@ def test_the_best_of_each_offer_is_its_least_that_fits_else_its_nearest(
 def test_alternatives_differ_visibly_from_the_pick_and_from_each_other(small_bill: Bill) -> None:
     pick = best_index(small_bill, "cost", OPEN).index
     assert pick is not None
-    chosen = alternatives(small_bill, pick, "cost", k=5)
+    chosen = distinct_alternatives(small_bill, pick, "cost", k=5)
     assert len(chosen) == 5
     looks = {
-        tuple(int(small_bill.candidates.codes[axis][i]) for axis in selection.VISIBLE)
+        tuple(int(small_bill.candidates.codes[axis][i]) for axis in VISIBLE)
         for i in [pick, *chosen]
     }
     assert len(looks) == 6

@@ -17,7 +17,7 @@ from autotune.app.verify.verify import VerifyOptions, verify
 from autotune.domain.errors import InputError
 from autotune.evidence.log.step_times import read_record
 from autotune.training import process, session
-from autotune.training.recorder import Recorder
+from autotune.training.callback import Recorder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,8 +17,8 @@ from autotune.domain.answer.limits import odds
 from autotune.domain.answer.plan import RunOnOffer
 from autotune.domain.outcome import Spread
 from autotune.domain.units import HOUR_S
-from autotune.search import near_misses, selection
-from autotune.search.by_offer import bill_of_offer
+from autotune.search import alternatives, selection
+from autotune.search.alternatives import bill_of_offer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,8 +101,8 @@ def _best(
             row = tracing.row(chosen.index)
             kept = odds(bill.job.limits, row.duration_s, row.cost_usd)
             return _Best(row, kept, _busy(bill, chosen.index, row), ""), notes
-    near = near_misses.nearest_misses(bill, 1)
-    reason = near_misses.short_of(bill, near[0]) if near else "no config is valid there"
+    near = alternatives.nearest_misses(bill, 1)
+    reason = alternatives.short_of(bill, near[0]) if near else "no config is valid there"
     return _Best(None, (), 1.0, reason), notes
 
 

@@ -34,8 +34,8 @@ from autotune.domain.answer.comparison import (
 )
 from autotune.domain.answer.limits import odds, worst_excess
 from autotune.domain.units import format_bytes
-from autotune.search import near_misses, selection
-from autotune.search.by_offer import bill_of_offer
+from autotune.search import alternatives, selection
+from autotune.search.alternatives import bill_of_offer
 from autotune.space.host_rules import BUFFERS_TOO_LARGE, least_buffers
 
 if TYPE_CHECKING:
@@ -172,18 +172,18 @@ def _one_device(bill: Bill, chosen: Selection) -> OneDevice:
     if chosen.index is not None:
         row = bill.estimate(chosen.index)
         return OneDevice(row, row.memory_bytes.total, row.usable_bytes)
-    near = near_misses.nearest_misses(bill, 1)
+    near = alternatives.nearest_misses(bill, 1)
     if not near:
         return OneDevice(None, 0.0, 0.0)
-    miss = near_misses.as_infeasible(bill, near[0])
+    miss = alternatives.as_infeasible(bill, near[0])
     return OneDevice(None, miss.required_bytes, miss.available_bytes)
 
 
 def _not_fitting(bill: Bill, priced: Priced, number: int) -> NotFitting:
     offer = bill.job.offers[0]
-    near = near_misses.nearest_misses(bill, 1)
+    near = alternatives.nearest_misses(bill, 1)
     if near:
-        miss = near_misses.as_infeasible(bill, near[0])
+        miss = alternatives.as_infeasible(bill, near[0])
         short = miss.short_of
         return NotFitting(offer, short, short, miss.required_bytes, miss.available_bytes)
     reasons = priced.found.by_offer[number]

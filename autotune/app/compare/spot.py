@@ -16,7 +16,7 @@ from autotune.catalog.prices.prices import price_for
 from autotune.domain.answer.comparison import SpotTerms
 from autotune.domain.candidates import CLOSED_FORM, OFFER, Candidates
 from autotune.pricing import Pricing
-from autotune.search.by_offer import bill_of_offer
+from autotune.search.alternatives import bill_of_offer
 from autotune.search.selection import best_index
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from autotune.app.probing.plan import depths_of
 from autotune.app.probing.repeats import run_of
 from autotune.domain.answer.recommendation import Decisive, NoiseSeen
 from autotune.probe.two_depth import agreement
-from autotune.search.measured.repeats import repeat_sd
+from autotune.search.posterior.repeats import repeat_sd
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from autotune.app.probing.probe import Prober
     from autotune.cost.bill import Bill
     from autotune.probe.record import ProbeRecord
-    from autotune.search.measured.repeats import Run
     from autotune.search.measured.study import MeasuredExploration
+    from autotune.search.posterior.repeats import Run
 
 
 def notes_of(prober: Prober, pick: int | None) -> list[str]:

@@ -38,11 +38,9 @@ from autotune.domain.candidates import OFFER
 from autotune.domain.errors import InputError, Interrupted
 from autotune.domain.units import format_seconds
 from autotune.probe import device as devices
-from autotune.probe.failure import LOGS_FOLDER
 from autotune.probe.memo import Memo
-from autotune.probe.near_limit import RUNS, until_sure
-from autotune.probe.outcomes import INFEASIBLE, INTERRUPTED
-from autotune.probe.record import PROBES_FILE
+from autotune.probe.outcomes import INFEASIBLE, INTERRUPTED, LOGS_FOLDER
+from autotune.probe.record import PROBES_FILE, RUNS, until_sure
 from autotune.probe.runner import Place, Runner
 from autotune.probe.two_depth import run_two
 from autotune.probe.unsupported import Unsupported

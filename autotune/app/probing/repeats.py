@@ -11,7 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from autotune.domain.outcome import Z90
-from autotune.search.measured.repeats import Z999, Run, believed
+from autotune.search.posterior.repeats import Z999, Run, believed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

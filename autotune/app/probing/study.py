@@ -11,10 +11,10 @@ from autotune.app.probing.plan import plan_probe
 from autotune.app.probing.probe import Probed, Prober
 from autotune.domain.errors import NoLocalDevice
 from autotune.domain.units import format_bytes
-from autotune.probe.failure import hint_for
+from autotune.probe.outcomes import hint_for
+from autotune.search.alternatives import proposal_order
 from autotune.search.measured.study import FRONT, explore_measured
 from autotune.search.posterior.stopping import Purse, check_budget, described
-from autotune.search.proposal import proposal_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -35,9 +35,9 @@ from autotune.domain.paths import near
 from autotune.domain.units import format_seconds, format_usd
 from autotune.pricing import Pricing
 from autotune.probe.record import config_of
-from autotune.probe.trainer_arguments import check_arguments
+from autotune.probe.unsupported import check_arguments
 from autotune.search import selection
-from autotune.search.proposal import proposal_order
+from autotune.search.alternatives import proposal_order
 from autotune.space.extra import at_every_level
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from autotune.app.whatif.shortfall import shortfall_of
 from autotune.cost.spread.variance import narrowest_input, never_measured_note
 from autotune.domain.answer.recommendation import Recommendation, Rejected, SearchRecord
 from autotune.pricing import Pricing
-from autotune.search import near_misses, selection
-from autotune.search.by_offer import best_of_each_offer
+from autotune.search import alternatives
+from autotune.search.alternatives import best_of_each_offer
 from autotune.search.study.samplers import CALIBRATED
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def answer_of(
     bill, pick = priced.bill, chosen.index
     among = _among(options, explored)
     machines = _machines(priced, tracing, options.objective, among)
-    front = selection.pareto_front(bill, among)[:FRONT_SHOWN]
+    front = alternatives.pareto_front(bill, among)[:FRONT_SHOWN]
     others, ties = _others(bill, chosen, options.objective, among)
     rejected = _rejected(priced, pick, options.objective)
     return Recommendation(
@@ -50,7 +50,7 @@ def answer_of(
         alternatives=tuple(tracing.row(i) for i in others),
         pareto=tuple(tracing.row(i) for i in front),
         machines=machines,
-        beyond=tuple(tracing.row(i) for i in selection.beyond_front(bill)[:BEYOND_SHOWN]),
+        beyond=tuple(tracing.row(i) for i in alternatives.beyond_front(bill)[:BEYOND_SHOWN]),
         tie=bool(ties),
         ties=ties,
         rejected=rejected,
@@ -94,8 +94,8 @@ def _others(
     """The alternatives, and which of them tie with the pick."""
     if chosen.index is None:
         return [], ()
-    found = selection.alternatives(bill, chosen.index, objective, among=among)
-    return selection.with_runner_up(bill, chosen, found, objective)
+    found = alternatives.distinct_alternatives(bill, chosen.index, objective, among=among)
+    return alternatives.with_runner_up(bill, chosen, found, objective)
 
 
 def _machines(
@@ -167,8 +167,8 @@ def _today(priced: Priced) -> Estimated | None:
 
 def _rejected(priced: Priced, pick: int | None, objective: Objective) -> Rejected:
     bill = priced.bill
-    near = near_misses.nearest_misses(bill, MISSES_SHOWN, pick=pick, objective=objective)
-    late = None if pick is None else near_misses.late_rival(bill, pick, objective)
+    near = alternatives.nearest_misses(bill, MISSES_SHOWN, pick=pick, objective=objective)
+    late = None if pick is None else alternatives.late_rival(bill, pick, objective)
     near = near if late is None else [*near[: MISSES_SHOWN - 1], late]
     infeasible = int((~bill.feasible).sum())
     by_reason = dict(priced.found.rejected)
@@ -181,7 +181,7 @@ def _rejected(priced: Priced, pick: int | None, objective: Objective) -> Rejecte
     return Rejected(
         count=sum(by_reason.values()),
         by_reason=by_reason,
-        nearest=tuple(near_misses.as_infeasible(bill, i) for i in near),
+        nearest=tuple(alternatives.as_infeasible(bill, i) for i in near),
         relaxations=relaxed,
         shortfall=shortfall_of(bill, near[0]) if lost and near else None,
     )

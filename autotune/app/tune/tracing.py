@@ -25,7 +25,7 @@ from autotune.domain.answer.traced import AllocatorRun, AtOp, MemoryTrace
 from autotune.domain.outcome import MemoryParts
 from autotune.domain.units import format_bytes
 from autotune.pricing import Pricing
-from autotune.search import selection
+from autotune.search import alternatives, selection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -190,7 +190,7 @@ def choose_traced(
             chosen = selection.best_index(bill, objective, bill.job.limits, among=pool)
             pick = chosen.index
         if fidelity == "trace" and pick is not None:
-            tracing.trace(tracer, selection.alternatives(bill, pick, objective))
+            tracing.trace(tracer, alternatives.distinct_alternatives(bill, pick, objective))
     return chosen, tracing
 
 

@@ -16,7 +16,7 @@ from autotune.domain.config import KNOBS
 from autotune.domain.units import format_seconds, format_usd
 from autotune.pricing import bills_of
 from autotune.report.phrases import marked_name
-from autotune.search.by_offer import bill_of_offer
+from autotune.search.alternatives import bill_of_offer
 from autotune.search.selection import choosable
 
 if TYPE_CHECKING:

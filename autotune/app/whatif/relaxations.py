@@ -29,7 +29,7 @@ from autotune.domain.answer.limits import odds
 from autotune.domain.answer.recommendation import Relaxation
 from autotune.domain.candidates import OFFER
 from autotune.pricing import bills_of
-from autotune.search.near_misses import nearest_misses, short_of
+from autotune.search.alternatives import nearest_misses, short_of
 from autotune.search.selection import best_index, choosable, excess, figures
 from autotune.space.enumerate import PLAIN
 from autotune.space.file import load_space

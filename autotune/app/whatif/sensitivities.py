@@ -20,7 +20,7 @@ from autotune.domain.answer.recommendation import Sensitivity
 from autotune.domain.config import KNOBS
 from autotune.domain.units import HOUR_S, format_bytes, format_count
 from autotune.pricing import bills_of
-from autotune.search.near_misses import nearest_misses
+from autotune.search.alternatives import nearest_misses
 from autotune.search.selection import best_index
 from autotune.space.enumerate import PLAIN
 

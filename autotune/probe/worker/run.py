@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .arguments import training_arguments
+from .arguments import Unsupported, check, prepare, training_arguments
 from .memory import Meter, limit, resident_bytes
 from .model import QUANTISED, build
 from .parts import checkpoint, evaluation, loader
 from .phase import PHASES, Phase
 from .ranks import StopSign, largest, local_bytes, several, slowest
 from .rows import Pad, Rows, Source
-from .sharded import Unsupported, check, prepare
 from .steady import Step, summary
 from .timing import Clock, ProbeTrainer, Stopwatch
 

@@ -15,23 +15,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.domain.outcome import Z90
-from autotune.search.measured.repeats import (
+from autotune.search.posterior.repeats import (
     NARROW,
     TELLING,
-    TIE,
     UNNOTICED,
     Run,
     compared,
     standings,
     unnoticed,
 )
+from autotune.search.selection import TIE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from autotune.cost.columns import FloatArray
-    from autotune.search.measured.repeats import Standing
     from autotune.search.posterior.acquisition import Outlook
+    from autotune.search.posterior.repeats import Standing
     from autotune.search.study.record import TrialRecord
 
 CLOSE = 0.03  # a rival this near to the pick is measured again as well

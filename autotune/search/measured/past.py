@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.domain.model import Model
-    from autotune.search.measured.measurements import History
+    from autotune.search.posterior.measurements import History
     from autotune.search.priced import Part, Priced
 
 FOLDER = "residuals"

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.search.measured.finals import finals_of, is_measured, overturned
-from autotune.search.measured.measurements import DROPPED, history_of
 from autotune.search.measured.measurer import Enough, Plain, Scored
-from autotune.search.measured.repeats import TIE
+from autotune.search.posterior.measurements import DROPPED, history_of
 from autotune.search.posterior.stopping import Remaining, judged, remaining
+from autotune.search.selection import TIE
 from autotune.search.study.record import TrialLog, TrialRecord
 from autotune.search.study.samplers import CALIBRATED, check_sampler
 from autotune.search.study.study import Exploration, _add, _Places, _Search, _tell, _with_state

@@ -18,10 +18,17 @@ import numpy as np
 
 from autotune.domain.answer.limits import CONFIDENCE
 from autotune.domain.outcome import Z90
-from autotune.search.posterior.censored import residuals_of
-from autotune.search.posterior.dominance import dominated
-from autotune.search.posterior.improvement import expected_improvement, normal_cdf
-from autotune.search.posterior.lookahead import FIRST, SECOND, WORLDS, Belief, Table, reward
+from autotune.search.posterior.censored import dominated, residuals_of
+from autotune.search.posterior.improvement import (
+    FIRST,
+    SECOND,
+    WORLDS,
+    Belief,
+    Table,
+    expected_improvement,
+    normal_cdf,
+    reward,
+)
 from autotune.search.priced import MEMORY, Limited
 from autotune.search.selection import TIE
 
@@ -31,7 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from autotune.cost.columns import BoolArray, FloatArray
-    from autotune.search.measured.measurements import History
+    from autotune.search.posterior.measurements import History
     from autotune.search.posterior.residuals import Observed
     from autotune.search.priced import Priced
 

@@ -1,5 +1,7 @@
-"""What a lower bound teaches a Gaussian process: an out-of-memory says "more than there is".
+"""What a run that did not fit teaches: an out-of-memory says "more than there is".
 
+Of the same signature whatever is larger cannot fit either (`dominated`), and of all others the
+residual of memory learns a lower bound.
 Expectation propagation replaces each bound by the normal observation that moves the posterior as
 the bound does. A bound that was expected teaches next to nothing, a surprising one a lot, and two
 surprises more than the sum of both.
@@ -16,12 +18,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.search.posterior.residuals import Evidence, Observed, Residual, codes_of, jointly
+from autotune.search.priced import MEMORY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from autotune.cost.columns import FloatArray
-    from autotune.search.priced import Part
+    from autotune.cost.columns import BoolArray, FloatArray
+    from autotune.search.posterior.measurements import History
+    from autotune.search.priced import Part, Priced
 
 SWEEPS = 8
 SETTLED = 1e-4  # change of a mean, in standard deviations, that ends the sweeps
@@ -111,3 +115,30 @@ def _worth(residual: Residual, bounds: Sequence[Observed]) -> list[Observed]:
         for o, value, sd in zip(bounds, values, sds, strict=True)
         if math.isfinite(sd)
     ]
+
+
+def dominated(priced: Priced, history: History) -> tuple[BoolArray, BoolArray]:
+    """[memory signatures] that cannot fit after an out-of-memory, and those known to fit.
+
+    The same signature but for the dimensions along which memory grows: at larger or equal levels
+    after an out-of-memory, at smaller or equal ones after a fit.
+    """
+    part = next((p for p in priced.parts if p.name == MEMORY), None)
+    if part is None:
+        return np.zeros(0, np.bool_), np.zeros(0, np.bool_)
+    growing = [k for k, d in enumerate(part.reads) if d.name in set(priced.grows)]
+    excluded = _beyond(part, growing, history.oom, larger=True)
+    known = _beyond(part, growing, history.fitting(priced), larger=False)
+    return excluded, known & ~excluded
+
+
+def _beyond(part: Part, growing: list[int], at: Iterable[int], *, larger: bool) -> BoolArray:
+    fixed = [k for k in range(len(part.reads)) if k not in growing]
+    found = np.zeros(len(part.predicted), np.bool_)
+    for row in {int(part.row_of[index]) for index in at}:
+        own = part.codes[row]
+        same = (part.codes[:, fixed] == own[fixed]).all(axis=1)
+        moved = part.codes[:, growing]
+        side = moved >= own[growing] if larger else moved <= own[growing]
+        found |= same & side.all(axis=1)
+    return found

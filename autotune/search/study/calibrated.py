@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from optuna.samplers import BaseSampler
 
 from autotune.domain.errors import InputError
-from autotune.search.measured.measurements import history_of
 from autotune.search.posterior.acquisition import SHORTLIST, Outlook, Proposal
+from autotune.search.posterior.measurements import history_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import FrozenTrial
 
-    from autotune.search.measured.measurements import History
+    from autotune.search.posterior.measurements import History
     from autotune.search.posterior.residuals import Observed
     from autotune.search.priced import Priced
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from optuna.samplers import BaseSampler
+    from optuna.study import Study
+    from optuna.trial import FrozenTrial
 
 CALIBRATED = "calibrated"
 NSGA2_POPULATION = 20  # a default search of 40 trials then has a second generation
@@ -43,15 +45,32 @@ def sampler_maker(name: str, seed: int) -> Callable[[int], BaseSampler]:
     def make(number: int) -> BaseSampler:
         from optuna.samplers import GPSampler, RandomSampler, TPESampler
 
-        from autotune.search.study.nsga2 import OrderedNSGAIISampler
-
         own = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
         if name == "tpe":
             return TPESampler(seed=own)
         if name == "gp":
             return GPSampler(seed=own)
         if name == "nsga2":
-            return OrderedNSGAIISampler(seed=own, population_size=NSGA2_POPULATION)
+            return _ordered_nsga2(own)
         return RandomSampler(seed=own)
 
     return make
+
+
+def _ordered_nsga2(seed: int) -> BaseSampler:
+    """NSGA-II whose proposals do not depend on whether the parents came from the study's cache.
+
+    Optuna returns parents in the order of their rank when it selects them and in the order of
+    their trials afterwards, so that a resumed search would draw other parents than one that was
+    never stopped.
+    """
+    from optuna.samplers import NSGAIISampler
+
+    class OrderedNSGAIISampler(NSGAIISampler):
+        """Parents in the order of their trials."""
+
+        def get_parent_population(self, study: Study, generation: int) -> list[FrozenTrial]:
+            parents = super().get_parent_population(study, generation)
+            return sorted(parents, key=lambda trial: trial.number)
+
+    return OrderedNSGAIISampler(seed=seed, population_size=NSGA2_POPULATION)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.observation import BETWEEN_RUNS_SD
 from autotune.domain.outcome import Z90
+from autotune.search.selection import TIE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +26,6 @@ UNNOTICED = 0.02  # share of measurements that are too long and betray it by not
 ALIKE = 0.5  # chance that two that are too long are so by the same: assumption
 DOUBTFUL = 0.10  # a chance of being too long from which a measurement does not stand alone
 Z999 = 3.2905  # half a 99.9 % interval
-TIE = 0.01  # a difference that is none
 NARROW = 0.05  # an interval of a ratio that says so much
 TELLING = 0.10  # a difference that must not stay hidden
 

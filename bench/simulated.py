@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.search.measured.measurements import History
 from autotune.search.posterior.acquisition import Outlook
+from autotune.search.posterior.measurements import History
 from autotune.search.priced import MEMORY, Dimension, Part, part_of
 
 if TYPE_CHECKING:
