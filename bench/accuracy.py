@@ -10,7 +10,7 @@ import json
 import time
 
 from autotune.app.validate import run_validation
-from autotune.report.lists.validation import validation_payload, validation_text
+from autotune.report.lists.validation import VALIDATE_REPORT, validation_payload
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
     if arguments.format == "json":
         print(json.dumps({**payload, "seconds": seconds}))
     else:
-        print(validation_text(payload, width=100))
+        print(VALIDATE_REPORT.text(payload, width=100))
         print(f"{seconds:.1f} s")
 
 

@@ -8,26 +8,20 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from autotune.cli.options import (
+    MINIMIZE,
     Changes,
+    Fidelity,
+    FidelityOfMemory,
     Goal,
     Limits,
     OneLine,
     Source,
     Space,
     overrides_of,
+    said,
     with_option_sets,
 )
-from autotune.cli.output import (
-    Fidelity,
-    Format,
-    FormatOption,
-    Progress,
-    QuietOption,
-    VerboseOption,
-    emit_as,
-    look,
-    warn,
-)
+from autotune.cli.output import Output, Progress, print_answer
 from autotune.cli.typed import asked
 
 if TYPE_CHECKING:
@@ -51,15 +45,10 @@ def compare(
     ] = False,
     space: Space = None,
     minimize: Annotated[
-        Goal, typer.Option("--minimize", help="What the best within the limits is the least of.")
+        Goal, said(MINIMIZE, "What the best within the limits is the least of.")
     ] = Goal.cost,
-    fidelity: Annotated[
-        Fidelity,
-        typer.Option("--fidelity", help="What memory rests on; auto and trace take longer."),
-    ] = Fidelity.formula,
-    format_: FormatOption = Format.text,
-    verbose: VerboseOption = False,
-    quiet: QuietOption = False,
+    fidelity: FidelityOfMemory = Fidelity.formula,
+    output: Output,
 ) -> None:
     """Compare machines: the best config of each, in hours and dollars.
 
@@ -69,45 +58,27 @@ def compare(
     from autotune.app.compare.compare import CompareOptions
 
     overrides = overrides_of(line, changes, limits, source.beside, spot=spot)
-    jobs = source.jobs(overrides, quiet=quiet)
+    jobs = source.jobs(overrides, quiet=output.quiet)
     what = CompareOptions(space, minimize.value, fidelity.value)
     question = asked(context, frozenset({"--spot"}))
-    print_comparison(jobs, what, format_, question, quiet=quiet, verbose=verbose)
+    print_comparison(jobs, what, question, output)
 
 
 def print_comparison(
-    jobs: Sequence[NamedJob],
-    options: CompareOptions,
-    chosen: Format,
-    question: Asked,
-    *,
-    quiet: bool,
-    verbose: bool,
+    jobs: Sequence[NamedJob], options: CompareOptions, question: Asked, output: Output
 ) -> NoReturn:
     """Compare, print, and leave with the exit code of the answer."""
     from autotune.app.compare.compare import compare as find
     from autotune.app.compare.compare import exit_status
-    from autotune.report.compare.payload import comparison_csv, comparison_payload
-    from autotune.report.compare.table import comparison_markdown, comparison_text
-    from autotune.report.payload import dumps
+    from autotune.report.compare.payload import comparison_payload
+    from autotune.report.compare.table import COMPARE_REPORT
     from autotune.report.screens.compare import comparison_screen
     from autotune.report.sections.how_to_run import one_step
 
-    with Progress(quiet=quiet) as progress:
+    with Progress(quiet=output.quiet) as progress:
         found = find(jobs, options, progress)
     payload = comparison_payload(found)
     one = f"--variant {quote(jobs[0].variant)}" if len(jobs) > 1 else ""
     payload["next"] = one_step(question, "tune", one, "the best of these, with what to run")
-    text = comparison_text if verbose else comparison_screen
-    if chosen in {Format.json, Format.csv}:
-        warn(payload["warnings"], quiet=quiet)
-    emit_as(
-        chosen,
-        {
-            Format.text: lambda: text(payload, **look()),
-            Format.json: lambda: dumps(payload),
-            Format.csv: lambda: comparison_csv(payload),
-            Format.md: lambda: comparison_markdown(payload),
-        },
-    )
+    print_answer(COMPARE_REPORT, payload, output, comparison_screen)
     raise typer.Exit(exit_status(found))

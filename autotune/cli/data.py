@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.output import Format, FormatOption, Progress, QuietOption, emit, emit_as, look
+from autotune.cli.options import DATA, FIDELITY, MODEL, OUT, said
+from autotune.cli.output import (
+    Format,
+    FormatOption,
+    Output,
+    Progress,
+    QuietOption,
+    emit,
+    print_report,
+)
 from autotune.domain.paths import near
 
 
@@ -21,10 +30,7 @@ def dataset(
         ),
     ],
     *,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", metavar="NAME", help="Count with the tokenizer of this model."),
-    ] = None,
+    model: Annotated[str | None, said(MODEL, "Count with the tokenizer of this model.")] = None,
     tokenizer: Annotated[
         str | None,
         typer.Option(
@@ -43,10 +49,7 @@ def dataset(
     max_length: Annotated[
         int | None, typer.Option("--max-length", min=1, help="Cut rows to this many tokens.")
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="Write the histogram for data.lengths."),
-    ] = None,
+    out: Annotated[Path | None, said(OUT, "Write the histogram for data.lengths.")] = None,
     format_: FormatOption = Format.text,
     quiet: QuietOption = False,
 ) -> None:
@@ -55,13 +58,7 @@ def dataset(
     Lengths, what padding costs, what packing would gain, and the lines for a job file.
     """
     from autotune.app.dataset import counting_told_to, dataset_histogram, write_histogram
-    from autotune.report.lists.dataset import (
-        dataset_csv,
-        dataset_markdown,
-        dataset_payload,
-        dataset_text,
-    )
-    from autotune.report.payload import dumps
+    from autotune.report.lists.dataset import DATASET_REPORT, dataset_payload
 
     with Progress(quiet=quiet) as progress, counting_told_to(progress):
         progress(f"counting the tokens of {file}")
@@ -71,15 +68,7 @@ def dataset(
         if not quiet:
             typer.echo(f"wrote {out}; in a job file: lengths: {{histogram: {out}}}", err=True)
     payload = dataset_payload(found)
-    emit_as(
-        format_,
-        {
-            Format.text: lambda: dataset_text(payload, **look()),
-            Format.json: lambda: dumps(payload),
-            Format.csv: lambda: dataset_csv(payload),
-            Format.md: lambda: dataset_markdown(payload),
-        },
-    )
+    print_report(DATASET_REPORT, payload, Output(format_))
 
 
 def init(
@@ -87,16 +76,9 @@ def init(
         Path, typer.Argument(metavar="FOLDER", help="Where to look.", show_default=False)
     ] = Path(),
     *,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="Write it there; else FOLDER/autotune.yaml."),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", metavar="NAME", help="Take this model.")
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", metavar="FILE", help="Take these rows.")
-    ] = None,
+    out: Annotated[Path | None, said(OUT, "Write it there; else FOLDER/autotune.yaml.")] = None,
+    model: Annotated[str | None, said(MODEL, "Take this model.")] = None,
+    data: Annotated[Path | None, said(DATA, "Take these rows.")] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Write a commented job file from what it can see.
@@ -119,15 +101,14 @@ def init(
 
 def validate(
     data: Annotated[
-        Path | None,
-        typer.Option("--data", metavar="CSV", help="Measured rows instead of the shipped ones."),
+        Path | None, said(DATA, "Measured rows instead of the shipped ones.", "CSV")
     ] = None,
     fidelity: Annotated[
         str,
-        typer.Option(
-            "--fidelity",
-            metavar="formula|trace",
-            help="Where peaks of memory come from: the formula, or a trace where there can be one.",
+        said(
+            FIDELITY,
+            "Where peaks of memory come from: the formula, or a trace where there can be one.",
+            "formula|trace",
         ),
     ] = "formula",
     format_: FormatOption = Format.text,
@@ -138,33 +119,16 @@ def validate(
     Predicted against published peak memory and step time, the misses included.
     """
     from autotune.app.validate import run_validation
-    from autotune.report.lists.validation import (
-        validation_csv,
-        validation_markdown,
-        validation_payload,
-        validation_text,
-    )
-    from autotune.report.payload import dumps
+    from autotune.report.lists.validation import VALIDATE_REPORT, validation_payload
 
     with Progress(quiet=quiet) as progress:
         progress("pricing the measured rows")
         payload = validation_payload(run_validation(data, fidelity))
-    emit_as(
-        format_,
-        {
-            Format.text: lambda: validation_text(payload, **look()),
-            Format.json: lambda: dumps(payload),
-            Format.csv: lambda: validation_csv(payload),
-            Format.md: lambda: validation_markdown(payload),
-        },
-    )
+    print_report(VALIDATE_REPORT, payload, Output(format_))
 
 
 def calibrate(
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="Write the calibration file that was fitted."),
-    ] = None,
+    out: Annotated[Path | None, said(OUT, "Write the calibration file that was fitted.")] = None,
     format_: FormatOption = Format.text,
     quiet: QuietOption = False,
 ) -> None:
@@ -174,23 +138,12 @@ def calibrate(
     """
     from autotune.app.calibrate import run_calibration
     from autotune.report.lists.calibration import (
-        calibration_csv,
-        calibration_markdown,
+        CALIBRATE_REPORT,
         calibration_payload,
-        calibration_text,
     )
-    from autotune.report.payload import dumps
 
     with Progress(quiet=quiet) as progress:
         progress("fitting the time model, and once more without each group")
         found = run_calibration(out)
     payload = calibration_payload(found.refit, found.written, found.seconds)
-    emit_as(
-        format_,
-        {
-            Format.text: lambda: calibration_text(payload, **look()),
-            Format.json: lambda: dumps(payload),
-            Format.csv: lambda: calibration_csv(payload),
-            Format.md: lambda: calibration_markdown(payload),
-        },
-    )
+    print_report(CALIBRATE_REPORT, payload, Output(format_))

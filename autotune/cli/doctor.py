@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from autotune.cli.options import OUT, said
 from autotune.cli.output import emit
 
 MARKS = {"fine": "ok     ", "note": "note   ", "missing": "missing"}
@@ -26,10 +27,7 @@ def doctor(
     folder: Annotated[
         Path, typer.Option("--folder", metavar="DIR", help="Where checkpoints would be written.")
     ] = Path(),
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="Write the blocks for a job file there."),
-    ] = None,
+    out: Annotated[Path | None, said(OUT, "Write the blocks for a job file there.")] = None,
     format_: Annotated[
         DoctorFormat, typer.Option("--format", help="How to print the result.")
     ] = DoctorFormat.text,

@@ -7,18 +7,18 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.options import Changes, OneLine, Source, overrides_of, with_option_sets
-from autotune.cli.output import (
+from autotune.cli.options import (
+    FIDELITY,
+    Changes,
     Fidelity,
-    Format,
-    FormatOption,
-    QuietOption,
+    OneLine,
+    Source,
     TrustOption,
-    VerboseOption,
-    emit_as,
-    look,
-    warn,
+    overrides_of,
+    said,
+    with_option_sets,
 )
+from autotune.cli.output import Output, print_answer
 from autotune.cli.typed import OF_ESTIMATE, asked
 from autotune.domain.errors import InputError
 
@@ -39,9 +39,7 @@ def estimate(
             show_default=False,
         ),
     ] = None,
-    fidelity: Annotated[
-        Fidelity, typer.Option("--fidelity", help="What the memory rests on.")
-    ] = Fidelity.auto,
+    fidelity: Annotated[Fidelity, said(FIDELITY, "What the memory rests on.")] = Fidelity.auto,
     full_trace: Annotated[
         bool,
         typer.Option(
@@ -51,9 +49,7 @@ def estimate(
         ),
     ] = False,
     trust_remote_code: TrustOption = False,
-    format_: FormatOption = Format.text,
-    verbose: VerboseOption = False,
-    quiet: QuietOption = False,
+    output: Output,
 ) -> None:
     """Price exactly one config, without a search.
 
@@ -65,18 +61,16 @@ def estimate(
     from autotune.app.estimate import estimate as price_config
     from autotune.app.estimate import exit_status
     from autotune.app.job.load import only_job
-    from autotune.report.layout.csv_rows import estimate_csv
-    from autotune.report.layout.markdown import estimate_markdown
-    from autotune.report.layout.text import estimate_text
-    from autotune.report.payload import dumps, estimate_payload
+    from autotune.report.payload import estimate_payload
     from autotune.report.screens.estimate import estimate_screen
+    from autotune.report.sections.answer import ESTIMATE_REPORT
     from autotune.report.sections.how_to_run import one_step
 
     if full_trace and fidelity is Fidelity.formula:
         msg = "--full-trace and --fidelity formula contradict each other"
         raise InputError(msg, "leave one of them out")
     overrides = overrides_of(line, changes, beside=source.beside)
-    loaded = only_job(source.jobs(overrides, quiet=quiet), source.name)
+    loaded = only_job(source.jobs(overrides, quiet=output.quiet), source.name)
     found = price_config(
         loaded,
         fidelity=fidelity.value,
@@ -101,16 +95,5 @@ def estimate(
         asked=asked(context),
         next=one_step(search, "tune", "", what),
     )
-    text = estimate_text if verbose else estimate_screen
-    if format_ in {Format.json, Format.csv}:
-        warn(payload.warnings, quiet=quiet)
-    emit_as(
-        format_,
-        {
-            Format.text: lambda: text(payload, **look()),
-            Format.json: lambda: dumps(payload),
-            Format.csv: lambda: estimate_csv(payload),
-            Format.md: lambda: estimate_markdown(payload),
-        },
-    )
+    print_answer(ESTIMATE_REPORT, payload, output, estimate_screen)
     raise typer.Exit(exit_status(found))

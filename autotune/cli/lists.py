@@ -10,10 +10,10 @@ import typer
 from autotune.cli.output import (
     Format,
     FormatOption,
+    Output,
     Progress,
     QuietOption,
-    emit_as,
-    look,
+    print_report,
     warn,
 )
 
@@ -111,22 +111,9 @@ def _refresh(providers: list[str], chosen: Format, *, quiet: bool) -> None:
 
 def print_listing(listing: Listing, chosen: Format) -> None:
     """A listing in the format asked for."""
-    from autotune.report.lists.catalogs import (
-        listing_csv,
-        listing_json,
-        listing_markdown,
-        listing_text,
-    )
+    from autotune.report.lists.catalogs import LISTING_REPORT, listing_json
 
-    emit_as(
-        chosen,
-        {
-            Format.text: lambda: listing_text(listing, **look()),
-            Format.json: lambda: listing_json(listing),
-            Format.csv: lambda: listing_csv(listing),
-            Format.md: lambda: listing_markdown(listing),
-        },
-    )
+    print_report(LISTING_REPORT, listing, Output(chosen), json=listing_json)
 
 
 def _matching(items: Iterable[Item], part: str, text_of: Callable[[Item], str]) -> list[Item]:

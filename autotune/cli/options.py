@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -24,15 +25,51 @@ if TYPE_CHECKING:
     from autotune.app.job.load import NamedJob
     from autotune.app.job.overrides import Overrides
 
-Gpu = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--gpu",
-        metavar="NAME|8xNAME|INSTANCE[@PRICE],...",
-        help="Run on these machines: h100, 8xH100, h100:8, a name as nvidia-smi prints it, an "
-        "instance of a cloud (p4d.24xlarge); or: all. Instead of the job's own.",
-    ),
-]
+
+class Goal(StrEnum):
+    """What is minimised."""
+
+    cost = "cost"
+    time = "time"
+
+
+class Fidelity(StrEnum):
+    """What the cost model's memory rests on."""
+
+    auto = "auto"
+    formula = "formula"
+    trace = "trace"
+
+
+def said(option: Any, text: str, metavar: str = "") -> Any:  # noqa: ANN401 - typer's own type
+    """The same option with the help of a command in which it is of something else."""
+    own = copy(option)
+    own.help, own.metavar = text, metavar or own.metavar
+    return own
+
+
+# Options that several commands have: each is declared here, and `said` in a command's own words.
+GPU = typer.Option(
+    "--gpu",
+    metavar="NAME|8xNAME|INSTANCE[@PRICE],...",
+    help="Run on these machines: h100, 8xH100, h100:8, a name as nvidia-smi prints it, an "
+    "instance of a cloud (p4d.24xlarge); or: all. Instead of the job's own.",
+)
+MODEL = typer.Option("--model", metavar="NAME", help="Model: a hub name, or a folder with one.")
+DATA = typer.Option(
+    "--data",
+    metavar="FILE",
+    help="The training data (JSON lines, CSV, text, Parquet, or a folder of them): its "
+    "rows and lengths are counted; with --rows, only its lengths.",
+)
+BUDGET = typer.Option("--budget", metavar="60USD", help="The run must cost at most.")
+SPACE = typer.Option("--space", metavar="FILE", help="Search space: a file, default or extended.")
+MINIMIZE = typer.Option("--minimize", help="What the answer is the least of.")
+FIDELITY = typer.Option("--fidelity", help="What the cost model rests on.")
+RUN = typer.Option("--run", metavar="DIR", help="Folder of this run.")
+OUT = typer.Option("--out", metavar="FILE", help="Write it there.")
+
+Gpu = Annotated[list[str] | None, GPU]
 Price = Annotated[
     str | None,
     typer.Option(
@@ -49,27 +86,26 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KNOB=VALUE", help="Pin a knob or change a job key; repeatable."),
 ]
-Space = Annotated[
-    str | None,
-    typer.Option("--space", metavar="FILE", help="Search space: a file, default or extended."),
+Space = Annotated[str | None, SPACE]
+Minimize = Annotated[Goal, MINIMIZE]
+FidelityOfModel = Annotated[Fidelity, FIDELITY]
+FidelityOfMemory = Annotated[
+    Fidelity, said(FIDELITY, "What memory rests on; auto and trace take longer.")
 ]
-
-
-class Goal(StrEnum):
-    """What is minimised."""
-
-    cost = "cost"
-    time = "time"
+TrustOption = Annotated[
+    bool,
+    typer.Option(
+        "--trust-remote-code",
+        help="Let the trace run code that comes with the model instead of with transformers.",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
 class OneLine:
     """A job stated in options; beside a trainer's own file, what that file does not say."""
 
-    model: Annotated[
-        str | None,
-        typer.Option("--model", metavar="NAME", help="Model: a hub name, or a folder with one."),
-    ] = None
+    model: Annotated[str | None, MODEL] = None
     method: Annotated[
         str | None,
         typer.Option("--method", metavar="lora|qlora|full", help="How to train it; else lora."),
@@ -78,15 +114,7 @@ class OneLine:
         str | None,
         typer.Option("--rows", metavar="N", help="Rows of training data: 20000, 50k, 1.5M."),
     ] = None
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data",
-            metavar="FILE",
-            help="The training data (JSON lines, CSV, text, Parquet, or a folder of them): its "
-            "rows and lengths are counted; with --rows, only its lengths.",
-        ),
-    ] = None
+    data: Annotated[str | None, DATA] = None
     max_length: Annotated[
         str | None, typer.Option("--max-length", metavar="N", help="Tokens a row at most.")
     ] = None
@@ -150,9 +178,7 @@ class Limits:
     deadline: Annotated[
         str | None, typer.Option("--deadline", metavar="24h", help="The run must end within.")
     ] = None
-    budget: Annotated[
-        str | None, typer.Option("--budget", metavar="60USD", help="The run must cost at most.")
-    ] = None
+    budget: Annotated[str | None, BUDGET] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""Streams: results on stdout, progress and warnings on stderr, colour only for people."""
+"""Streams, and how an answer is printed: results on stdout, all else on stderr.
+
+Colour is for people alone. What an answer says is made in `report/`.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,24 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Self, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Self, TextIO, TypeVar, cast
 
 import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.report.layout.report import Report
+
+Payload = TypeVar("Payload")
 
 SILENT_S = 1.0
 STATUS_S = 30.0  # between two lines of what goes on, where they stay
 LINE_WIDTH = 80  # where no terminal says its width
 _CLEAR_LINE = "\r\x1b[K"
-
-
-class Fidelity(StrEnum):
-    """What the cost model's memory rests on."""
-
-    auto = "auto"
-    formula = "formula"
-    trace = "trace"
 
 
 class Format(StrEnum):
@@ -37,13 +40,6 @@ class Format(StrEnum):
 
 
 FormatOption = Annotated[Format, typer.Option("--format", help="How to print the result.")]
-TrustOption = Annotated[
-    bool,
-    typer.Option(
-        "--trust-remote-code",
-        help="Let the trace run code that comes with the model instead of with transformers.",
-    ),
-]
 VerboseOption = Annotated[
     bool,
     typer.Option("--verbose", "-v", help="Everything, instead of the first screen. Text only."),
@@ -51,6 +47,20 @@ VerboseOption = Annotated[
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="Neither progress nor warnings on stderr.")
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """How an answer is printed: a set of options, as those of `options.py`."""
+
+    format_: FormatOption = Format.text
+    verbose: VerboseOption = False
+    quiet: QuietOption = False
+
+    @property
+    def is_data(self) -> bool:
+        """Whether a program reads it."""
+        return self.format_ in {Format.json, Format.csv}
 
 
 def prepare_streams() -> None:
@@ -73,9 +83,33 @@ def emit(text: str) -> None:
         give_up_on_stdout()
 
 
-def emit_as(chosen: Format, renderers: Mapping[Format, Callable[[], str]]) -> None:
-    """Print the one format that was asked for."""
-    emit(renderers[chosen]())
+def print_report(
+    report: Report[Payload],
+    payload: Payload,
+    output: Output,
+    screen: Callable[..., str] | None = None,
+    *,
+    json: Callable[[Payload], str] | None = None,
+) -> None:
+    """Print an answer in the format asked for. screen: its text, unless everything is asked for."""
+    from autotune.report.payload import dumps
+
+    if output.format_ is Format.text:
+        text = report.text if output.verbose or screen is None else screen
+        emit(text(payload, **_look()))
+    elif output.format_ is Format.json:
+        emit((json or dumps)(payload))
+    else:
+        emit((report.csv if output.format_ is Format.csv else report.markdown)(payload))
+
+
+def print_answer(
+    report: Report[Payload], payload: Payload, output: Output, screen: Callable[..., str]
+) -> None:
+    """The same of an answer that has warnings: for a program they are also on stderr."""
+    if output.is_data:
+        warn(cast("Mapping[str, Any]", payload)["warnings"], quiet=output.quiet)
+    print_report(report, payload, output, screen)
 
 
 def give_up_on_stdout() -> None:
@@ -90,7 +124,7 @@ def warn(warnings: Iterable[str], *, quiet: bool) -> None:
         print(f"warning: {warning}", file=sys.stderr)
 
 
-def look() -> dict[str, Any]:
+def _look() -> dict[str, Any]:
     """Width and colour of stdout, as keyword arguments of the text renderers."""
     return {"width": shutil.get_terminal_size((LINE_WIDTH, 24)).columns, "colour": _wants_colour()}
 

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.options import Goal, Gpu, Price, Space, gpu_names
-from autotune.cli.output import (
+from autotune.cli.options import (
+    BUDGET,
+    MINIMIZE,
     Fidelity,
-    Format,
-    FormatOption,
-    Progress,
-    QuietOption,
-    VerboseOption,
-    emit_as,
-    look,
-    warn,
+    FidelityOfMemory,
+    Goal,
+    Gpu,
+    Price,
+    Space,
+    gpu_names,
+    said,
+    with_option_sets,
 )
+from autotune.cli.output import Output, Progress, print_answer
 from autotune.cli.typed import asked
 
 if TYPE_CHECKING:
@@ -36,7 +38,9 @@ class HoursFrom(StrEnum):
     stated = "stated"
 
 
-def plan(  # noqa: PLR0917 - typer passes by name
+@with_option_sets
+def plan(
+    *,
     context: typer.Context,
     campaign: Annotated[
         Path, typer.Argument(metavar="CAMPAIGN", help="A campaign file.", show_default=False)
@@ -46,10 +50,7 @@ def plan(  # noqa: PLR0917 - typer passes by name
         typer.Option("--parallel", metavar="N", help="Machines that run at the same time."),
     ] = None,
     budget: Annotated[
-        str | None,
-        typer.Option(
-            "--budget", metavar="100USD|80h", help="Keep the most valuable runs within it."
-        ),
+        str | None, said(BUDGET, "Keep the most valuable runs within it.", "100USD|80h")
     ] = None,
     hours: Annotated[
         HoursFrom | None,
@@ -68,13 +69,10 @@ def plan(  # noqa: PLR0917 - typer passes by name
     gpu: Gpu = None,
     price: Price = None,
     minimize: Annotated[
-        Goal, typer.Option("--minimize", help="What each run and the machine are the least of.")
+        Goal, said(MINIMIZE, "What each run and the machine are the least of.")
     ] = Goal.cost,
     space: Space = None,
-    fidelity: Annotated[
-        Fidelity,
-        typer.Option("--fidelity", help="What memory rests on; auto and trace take longer."),
-    ] = Fidelity.formula,
+    fidelity: FidelityOfMemory = Fidelity.formula,
     chart: Annotated[
         Path | None,
         typer.Option(
@@ -83,9 +81,7 @@ def plan(  # noqa: PLR0917 - typer passes by name
             help="Draw the schedule: below the answer, or to this file.",
         ),
     ] = None,
-    format_: FormatOption = Format.text,
-    verbose: VerboseOption = False,
-    quiet: QuietOption = False,
+    output: Output,
 ) -> None:
     """Plan a campaign: many runs, what they cost, when each runs.
 
@@ -94,10 +90,9 @@ def plan(  # noqa: PLR0917 - typer passes by name
     from autotune.app.campaign.file import load_campaign
     from autotune.app.campaign.plan import PlanOptions, exit_status, write_chart
     from autotune.app.campaign.plan import plan as find
-    from autotune.report.campaign.payload import plan_csv, plan_payload
+    from autotune.report.campaign.payload import plan_payload
     from autotune.report.campaign.schedule import plan_svg
-    from autotune.report.campaign.text import plan_markdown, plan_text
-    from autotune.report.payload import dumps
+    from autotune.report.campaign.text import PLAN_REPORT
     from autotune.report.screens.plan import plan_screen
 
     options = PlanOptions(
@@ -111,7 +106,7 @@ def plan(  # noqa: PLR0917 - typer passes by name
         fidelity=fidelity.value,
         space=space,
     )
-    with Progress(quiet=quiet) as progress:
+    with Progress(quiet=output.quiet) as progress:
         progress("reading the campaign")
         found = find(load_campaign(campaign, gpus=gpu_names(gpu), price=price), options, progress)
     payload = plan_payload(found)
@@ -119,18 +114,7 @@ def plan(  # noqa: PLR0917 - typer passes by name
     if chart is not None and chart != HERE:
         write_chart(chart, plan_svg(payload))
     screen = partial(plan_screen, chart=chart == HERE)
-    text = plan_text if verbose else screen
-    if format_ in {Format.json, Format.csv}:
-        warn(payload["warnings"], quiet=quiet)
-    emit_as(
-        format_,
-        {
-            Format.text: lambda: text(payload, **look()),
-            Format.json: lambda: dumps(payload),
-            Format.csv: lambda: plan_csv(payload),
-            Format.md: lambda: plan_markdown(payload),
-        },
-    )
+    print_answer(PLAN_REPORT, payload, output, screen)
     raise typer.Exit(exit_status(found))
 
 

@@ -11,25 +11,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autotune.cli.options import (
+    MINIMIZE,
+    RUN,
+    SPACE,
     Beside,
     Changes,
+    Fidelity,
+    FidelityOfModel,
     Goal,
     Limits,
     OneLine,
     overrides_of,
+    said,
     with_option_sets,
 )
-from autotune.cli.output import (
-    Fidelity,
-    Format,
-    FormatOption,
-    Progress,
-    QuietOption,
-    VerboseOption,
-    emit_as,
-    look,
-    warn,
-)
+from autotune.cli.output import Output, Progress, print_answer
 from autotune.cli.records import meant
 from autotune.cli.typed import asked
 from autotune.domain.paths import near
@@ -71,29 +67,17 @@ def recompute(
             help="Beside the job also this variant: rank=8, or kind=qlora; repeatable.",
         ),
     ] = None,
-    space: Annotated[
-        str | None,
-        typer.Option("--space", metavar="FILE", help="Search space; the run's if left out."),
-    ] = None,
-    minimize: Annotated[
-        Goal | None, typer.Option("--minimize", help="As the run did, unless stated.")
-    ] = None,
-    fidelity: Annotated[
-        Fidelity, typer.Option("--fidelity", help="What the cost model rests on.")
-    ] = Fidelity.auto,
-    keep: Annotated[
-        Path | None,
-        typer.Option("--run", metavar="DIR", help="Keep the new answer as a run in this folder."),
-    ] = None,
+    space: Annotated[str | None, said(SPACE, "Search space; the run's if left out.")] = None,
+    minimize: Annotated[Goal | None, said(MINIMIZE, "As the run did, unless stated.")] = None,
+    fidelity: FidelityOfModel = Fidelity.auto,
+    keep: Annotated[Path | None, said(RUN, "Keep the new answer as a run in this folder.")] = None,
     fail_on_change: Annotated[
         bool,
         typer.Option(
             "--fail-on-change", help="Exit with 6 if another machine or config is recommended."
         ),
     ] = False,
-    format_: FormatOption = Format.text,
-    verbose: VerboseOption = False,
-    quiet: QuietOption = False,
+    output: Output,
 ) -> None:
     """Answer an earlier run's question again, and show what changes and why.
 
@@ -101,14 +85,11 @@ def recompute(
     """
     from autotune.app.recompute.recompute import RecomputeOptions, exit_status, software_of, vary_of
     from autotune.app.recompute.recompute import recompute as again
-    from autotune.report.payload import dumps
     from autotune.report.screens.recompute import recompute_screen
     from autotune.report.sections.how_to_run import one_step
     from autotune.report.sections.recompute import (
-        recompute_csv,
-        recompute_markdown,
+        RECOMPUTE_REPORT,
         recompute_payload,
-        recompute_text,
     )
 
     options = RecomputeOptions(
@@ -120,26 +101,15 @@ def recompute(
         fidelity=fidelity.value,
         run_dir=keep,
     )
-    with Progress(quiet=quiet) as progress:
+    with Progress(quiet=output.quiet) as progress:
         in_line = run is None and "model" in options.overrides.stated
-        found = again(None if in_line else meant(run, quiet=quiet), options, progress)
+        found = again(None if in_line else meant(run, quiet=output.quiet), options, progress)
     payload = recompute_payload(found)
     if keep is None:
         what = "keep this answer as a run, with what to run"
         to_keep = f"--run {quote(str(_free(found.source)))}"
         payload["next"] = one_step(_question(context, found.source), "recompute", to_keep, what)
-    text = recompute_text if verbose else recompute_screen
-    if format_ in {Format.json, Format.csv}:
-        warn(payload["warnings"], quiet=quiet)
-    emit_as(
-        format_,
-        {
-            Format.text: lambda: text(payload, **look()),
-            Format.json: lambda: dumps(payload),
-            Format.csv: lambda: recompute_csv(payload),
-            Format.md: lambda: recompute_markdown(payload),
-        },
-    )
+    print_answer(RECOMPUTE_REPORT, payload, output, recompute_screen)
     raise typer.Exit(exit_status(found, fail_on_change=fail_on_change))
 
 

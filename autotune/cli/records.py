@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from autotune.cli.lists import print_listing
-from autotune.cli.output import Format, FormatOption, QuietOption, VerboseOption, emit, warn
+from autotune.cli.output import Format, FormatOption, Output, QuietOption, VerboseOption, emit, warn
 from autotune.cli.tune import EXPORT_HELP, print_recommendation
 from autotune.domain.paths import near, whole
 
@@ -75,7 +75,7 @@ def report(
         emit(recommendation_html(payload))
         return
     payload = replace(payload, next=next_steps(payload))
-    print_recommendation(payload, Format(format_.value), quiet=quiet, verbose=verbose)
+    print_recommendation(payload, Output(Format(format_.value), verbose, quiet))
 
 
 def export(

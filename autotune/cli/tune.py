@@ -11,29 +11,22 @@ import typer
 
 from autotune.cli.compare import print_comparison
 from autotune.cli.options import (
+    RUN,
     Changes,
+    Fidelity,
+    FidelityOfModel,
     Goal,
     Limits,
+    Minimize,
     OneLine,
     Source,
     Space,
+    TrustOption,
     overrides_of,
     split_names,
     with_option_sets,
 )
-from autotune.cli.output import (
-    Fidelity,
-    Format,
-    FormatOption,
-    Progress,
-    QuietOption,
-    TrustOption,
-    VerboseOption,
-    emit,
-    emit_as,
-    look,
-    warn,
-)
+from autotune.cli.output import Format, Output, Progress, emit, print_answer
 from autotune.cli.typed import asked
 from autotune.domain.errors import InputError
 
@@ -83,15 +76,11 @@ def tune(
         ),
     ] = False,
     space: Space = None,
-    minimize: Annotated[
-        Goal, typer.Option("--minimize", help="What the answer is the least of.")
-    ] = Goal.cost,
+    minimize: Minimize = Goal.cost,
     score: Annotated[
         Score, typer.Option("--score", help="Score by the cost model, or by probes on a device.")
     ] = Score.model,
-    fidelity: Annotated[
-        Fidelity, typer.Option("--fidelity", help="What the cost model rests on.")
-    ] = Fidelity.auto,
+    fidelity: FidelityOfModel = Fidelity.auto,
     trust_remote_code: TrustOption = False,
     sampler: Annotated[
         Sampler, typer.Option("--sampler", help="Who proposes the trials of the study.")
@@ -114,9 +103,7 @@ def tune(
     storage: Annotated[
         str | None, typer.Option("--storage", metavar="URL", help="Optuna storage of the study.")
     ] = None,
-    run: Annotated[
-        Path | None, typer.Option("--run", metavar="DIR", help="Folder of this run.")
-    ] = None,
+    run: Annotated[Path | None, RUN] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --run, or the last one.")
     ] = False,
@@ -131,9 +118,7 @@ def tune(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Answer without writing a run folder.")
     ] = False,
-    format_: FormatOption = Format.text,
-    verbose: VerboseOption = False,
-    quiet: QuietOption = False,
+    output: Output,
 ) -> None:
     """Find the best config and machine for a job.
 
@@ -141,9 +126,9 @@ def tune(
     autotune tune --model Qwen/Qwen2.5-7B --rows 20k --gpu h100,2xl40s,p4d.24xlarge
     """
     overrides = overrides_of(line, changes, limits, source.beside)
-    with Progress(quiet=quiet) as progress:
+    with Progress(quiet=output.quiet) as progress:
         progress("reading the job")
-        several = source.jobs(overrides, quiet=quiet)
+        several = source.jobs(overrides, quiet=output.quiet)
         if in_place:
             from autotune.app.runs.user_file import check_in_place
 
@@ -173,22 +158,21 @@ def tune(
         recommendation = find(several[0].job, options, told) if len(several) == 1 else None
     if recommendation is None:
         question = asked(context)
-        _table_of_variants(several, options, format_, question, quiet=quiet, verbose=verbose)
+        _table_of_variants(several, options, question, output)
     payload = recommendation_payload(recommendation)
-    print_recommendation(payload, format_, quiet=quiet, verbose=verbose)
-    _own_file(recommendation, options, format_, in_place=in_place, verbose=verbose)
+    print_recommendation(payload, output)
+    _own_file(recommendation, options, output, in_place=in_place)
     raise typer.Exit(exit_code(payload))
 
 
 def _own_file(
-    recommendation: Recommendation, options: Options, chosen: Format, *,
-    in_place: bool, verbose: bool,
-) -> None:  # fmt: skip
+    recommendation: Recommendation, options: Options, output: Output, *, in_place: bool
+) -> None:
     """Show what changes in the trainer's own file; with --in-place, change it."""
     from autotune.app.runs.user_file import own_changes, put_in_place
 
-    told = own_changes(recommendation, options.exports)
-    if told and (chosen is Format.md or (chosen is Format.text and verbose)):
+    chosen, told = output.format_, own_changes(recommendation, options.exports)
+    if told and (chosen is Format.md or (chosen is Format.text and output.verbose)):
         fenced = chosen is Format.md and told.startswith("---")
         emit(f"\n```diff\n{told}```" if fenced else f"\n{told}")
     if in_place:
@@ -196,13 +180,7 @@ def _own_file(
 
 
 def _table_of_variants(
-    several: Sequence[NamedJob],
-    options: Options,
-    chosen: Format,
-    question: Asked,
-    *,
-    quiet: bool,
-    verbose: bool,
+    several: Sequence[NamedJob], options: Options, question: Asked, output: Output
 ) -> NoReturn:
     """Variants are the user's to choose among: one table, and no run folder. Leaves the program."""
     from autotune.app.compare.compare import CompareOptions
@@ -212,7 +190,7 @@ def _table_of_variants(
         msg = f"the job file holds {len(several)} variants; a run, a probe or an export is of one"
         raise InputError(msg, f"add --variant with one of: {names}")
     what = CompareOptions(options.space, options.objective, "formula")
-    print_comparison(several, what, chosen, question, quiet=quiet, verbose=verbose)
+    print_comparison(several, what, question, output)
 
 
 def _probing(
@@ -237,31 +215,16 @@ def _probing(
     return ProbeOptions(probes=probes, budget_s=seconds, on=on, status=status)
 
 
-def print_recommendation(
-    payload: RecommendationPayload, chosen: Format, *, quiet: bool, verbose: bool = False
-) -> None:
-    """The answer in the format asked for; warnings also on stderr where nobody reads the result."""
-    from autotune.report.layout.csv_rows import recommendation_csv
-    from autotune.report.layout.markdown import recommendation_markdown
-    from autotune.report.layout.text import recommendation_text
-    from autotune.report.payload import dumps
+def print_recommendation(payload: RecommendationPayload, output: Output) -> None:
+    """The answer in the format asked for; for people the run folder is as it is typed here."""
     from autotune.report.screens.tune import recommendation_screen
+    from autotune.report.sections.answer import TUNE_REPORT
     from autotune.report.sections.how_to_run import as_typed_here
 
-    text = recommendation_text if verbose else recommendation_screen
-    if chosen in {Format.json, Format.csv}:
-        warn(payload.warnings, quiet=quiet)
     here = as_typed_here(payload)
-    whole = replace(here, run_dir=payload.run_dir)
-    emit_as(
-        chosen,
-        {
-            Format.text: lambda: text(here, **look()),
-            Format.json: lambda: dumps(whole),
-            Format.csv: lambda: recommendation_csv(whole),
-            Format.md: lambda: recommendation_markdown(here),
-        },
-    )
+    if output.is_data:
+        here = replace(here, run_dir=payload.run_dir)
+    print_answer(TUNE_REPORT, here, output, recommendation_screen)
 
 
 def exit_code(payload: RecommendationPayload) -> int:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.options import Changes, OneLine, Set, overrides_of, with_option_sets
-from autotune.cli.output import (
-    Format,
-    FormatOption,
-    QuietOption,
-    VerboseOption,
-    emit_as,
-    look,
-    warn,
+from autotune.cli.options import (
+    GPU,
+    Changes,
+    OneLine,
+    Set,
+    overrides_of,
+    said,
+    with_option_sets,
 )
+from autotune.cli.output import Output, print_answer
 from autotune.cli.records import meant
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ def verify(
     set_: Set = None,
     gpu: Annotated[
         str | None,
-        typer.Option(
-            "--gpu",
-            metavar="NAME|8xNAME",
-            help="The machine it ran on, if not the planned one; of a job in one line, its own.",
+        said(
+            GPU,
+            "The machine it ran on, if not the planned one; of a job in one line, its own.",
+            "NAME|8xNAME",
         ),
     ] = None,
     elapsed: Annotated[
@@ -69,9 +69,7 @@ def verify(
             "--next-runs", metavar="N", min=1, max=MOST_RUNS, help="Further runs of this job."
         ),
     ] = 1,
-    format_: FormatOption = Format.text,
-    verbose: VerboseOption = False,
-    quiet: QuietOption = False,
+    output: Output,
 ) -> None:
     """Compare a run with its prediction, finished or half-way, and learn from it.
 
@@ -82,19 +80,16 @@ def verify(
     from autotune.app.runs.folder import is_run
     from autotune.app.verify.verify import VerifyOptions
     from autotune.app.verify.verify import verify as compare
-    from autotune.report.payload import dumps
     from autotune.report.screens.verify import verification_screen
     from autotune.report.sections.how_to_run import after_verifying
     from autotune.report.sections.verification import (
-        verification_csv,
-        verification_markdown,
+        VERIFY_REPORT,
         verification_payload,
-        verification_text,
     )
 
-    log = second or first or meant(None, quiet=quiet)
+    log = second or first or meant(None, quiet=output.quiet)
     if first is not None and second is None and line.model is None and not is_run(log):
-        meant(None, quiet=quiet)  # a log alone is of the last run: say of which, if in doubt
+        meant(None, quiet=output.quiet)  # a log alone is of the last run: say of which, if in doubt
     run = first if second is not None else None
     machine = [gpu] if gpu and line.model is not None else None  # else it is another than planned
     job = overrides_of(line, Changes(gpu=machine, set_=set_))
@@ -103,18 +98,7 @@ def verify(
     payload["next"] = after_verifying(
         found.run_dir, _asked(found.run_dir), taught=bool(found.learned)
     )
-    text = verification_text if verbose else verification_screen
-    if format_ in {Format.json, Format.csv}:
-        warn(payload["warnings"], quiet=quiet)
-    emit_as(
-        format_,
-        {
-            Format.text: lambda: text(payload, **look()),
-            Format.json: lambda: dumps(payload),
-            Format.csv: lambda: verification_csv(payload),
-            Format.md: lambda: verification_markdown(payload),
-        },
-    )
+    print_answer(VERIFY_REPORT, payload, output, verification_screen)
 
 
 def _asked(run_dir: str | None) -> Asked | None:

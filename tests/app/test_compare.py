@@ -17,7 +17,7 @@ from autotune.app.tune.tune import Options, tune
 from autotune.catalog.prices.prices import price_for
 from autotune.domain.answer.limits import held_with
 from autotune.report.compare.payload import comparison_payload
-from autotune.report.compare.table import comparison_text
+from autotune.report.compare.table import COMPARE_REPORT
 from autotune.report.payload import dumps
 from autotune.search.selection import TIE
 
@@ -125,13 +125,13 @@ def test_one_machine_on_other_terms_is_no_doubt_about_the_order() -> None:
 def test_what_the_rows_rest_on_is_said_and_which_tune_would_trace(job: Job) -> None:
     payload = comparison_payload(compare([NamedJob("", job)]))
     assert payload["search"]["fidelity"] == "formula"
-    text = " ".join(comparison_text(payload).split())
+    text = " ".join(COMPARE_REPORT.text(payload).split())
     assert "`autotune tune --fidelity formula` would pick" in text
     assert "Calibrated: modelled, then scaled by what was measured before." in text
     payload["rows"] = [replace(row, fits_probability=0.99) for row in payload["rows"]]
-    assert "--fidelity auto" not in comparison_text(payload)
+    assert "--fidelity auto" not in COMPARE_REPORT.text(payload)
     payload["rows"][0] = replace(payload["rows"][0], fits_probability=0.94)
-    text = " ".join(comparison_text(payload).split())
+    text = " ".join(COMPARE_REPORT.text(payload).split())
     device = payload["rows"][0]["device"]
     assert f"1 of the rows fit with a probability under 0.95 ({device})" in text
     assert "--fidelity auto traces those" in text

@@ -16,7 +16,7 @@ from autotune.app.campaign.subset import Item, best_subset, parse_budget, what_t
 from autotune.domain.answer.limits import held_with
 from autotune.domain.errors import InputError
 from autotune.report.campaign.payload import plan_payload
-from autotune.report.campaign.text import plan_text
+from autotune.report.campaign.text import PLAN_REPORT
 from autotune.report.sections.limits import chances
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def test_the_age_of_a_price_that_was_looked_up_is_told(tmp_path: Path) -> None:
     stated, looked_up = payload["offers"]
     assert stated["price_age_days"] is None
     assert looked_up["price_age_days"] > 0
-    words = " ".join(plan_text(payload).split())
+    words = " ".join(PLAN_REPORT.text(payload).split())
     assert f"l4 {looked_up['price_age_days']} days ago" in words
 
 
@@ -256,14 +256,16 @@ def test_a_budget_says_how_likely_the_runs_it_keeps_stay_within_it(
     assert told == pytest.approx(sure, abs=0.01)
     payload = plan_payload(found)
     assert payload["subset"]["probability"] == told
-    assert f"the budget is kept with {chances(told)}." in " ".join(plan_text(payload).split())
+    assert f"the budget is kept with {chances(told)}." in " ".join(
+        PLAN_REPORT.text(payload).split()
+    )
 
 
 def test_stated_hours_have_no_range_to_be_sure_of(tmp_path: Path) -> None:
     found = planned(tmp_path, HOURS_ONLY, budget="5h")
     assert found.subset is not None
     assert found.budget_probability is None
-    assert "the budget is kept with" not in plan_text(plan_payload(found))
+    assert "the budget is kept with" not in PLAN_REPORT.text(plan_payload(found))
 
 
 ITEMS = st.lists(

@@ -18,9 +18,9 @@ from autotune.catalog.home import home_dir
 from autotune.probe import device as devices
 from autotune.probe.record import PROBES_FILE, ProbeRecord, read_records
 from autotune.probe.worker.phase import Doing
-from autotune.report.layout.text import recommendation_text
 from autotune.report.payload import recommendation_payload
 from autotune.report.screens.tune import recommendation_screen
+from autotune.report.sections.answer import TUNE_REPORT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,7 +150,7 @@ def test_a_machine_that_is_never_calm_gets_a_guess_that_says_so(job: Job, tmp_pa
     assert payload["best"]["measured"]["disturbed"] == [BUSY]  # type: ignore[index]
     assert any("too busy to tell" in text for text in payload["warnings"])
     assert "cannot be told which is best" in answer.search.stopped_because
-    for show in (recommendation_screen, recommendation_text):
+    for show in (recommendation_screen, TUNE_REPORT.text):
         text = " ".join(show(payload, width=100).split())
         assert "too busy to tell which configuration is best" in text
         assert "while other programs used it" in text

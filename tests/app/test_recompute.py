@@ -23,7 +23,7 @@ from autotune.app.runs import folder as runs
 from autotune.app.tune.tune import Options, tune
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
-from autotune.report.sections.recompute import recompute_markdown, recompute_payload, recompute_text
+from autotune.report.sections.recompute import RECOMPUTE_REPORT, recompute_payload
 
 if TYPE_CHECKING:
     from autotune.domain.answer.recompute import Recomputed
@@ -229,12 +229,12 @@ def test_variants_of_case_e_come_with_a_memory_table(run: Path) -> None:
     found = recompute(run, RecomputeOptions(overrides=TO_A100, vary=vary, fidelity="formula"))
     assert [part.variant for part in found.parts] == ["as it is", "rank 8", "rank 32", "QLoRA"]
     payload = recompute_payload(found)
-    text = recompute_text(payload)
+    text = RECOMPUTE_REPORT.text(payload)
     assert max(map(len, text.splitlines())) <= 80
     table = text.split("After, on 1x a100")[1]
     assert "logits and loss" in table
     assert "QLoRA" in table
-    assert "| after |" in recompute_markdown(payload)
+    assert "| after |" in RECOMPUTE_REPORT.markdown(payload)
 
 
 def test_a_job_file_is_recomputed_from_its_first_machine() -> None:
@@ -270,7 +270,7 @@ def test_nothing_fits_before_or_after_is_an_answer(run: Path) -> None:
     assert part.changed
     assert part.waterfall is None
     assert exit_status(found, fail_on_change=False) == 3
-    assert "nothing fits" in recompute_text(recompute_payload(found))
+    assert "nothing fits" in RECOMPUTE_REPORT.text(recompute_payload(found))
 
 
 @pytest.mark.parametrize(

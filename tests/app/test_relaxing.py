@@ -20,8 +20,8 @@ from autotune.cost.memory.component import peak_instant
 from autotune.cost.memory.peak import INSTANTS
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import Candidates
-from autotune.report.layout.text import estimate_text
 from autotune.report.payload import estimate_payload, recommendation_payload
+from autotune.report.sections.answer import ESTIMATE_REPORT
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 
@@ -183,7 +183,7 @@ def test_the_report_names_bytes_holder_instant_row_and_changes(too_big: Estimate
         too_big.row, too_big.job, too_big.warnings,
         shortfall=too_big.shortfall, relaxations=too_big.relaxations,
     )  # fmt: skip
-    shown = " ".join(estimate_text(payload, width=100, colour=False).split())
+    shown = " ".join(ESTIMATE_REPORT.text(payload, width=100, colour=False).split())
     for words in (
         "GiB too much", "what holds it: activations", "when: in the backward pass",
         "16 rows x 900 tokens = 14,400", "The same training: settings before machines",

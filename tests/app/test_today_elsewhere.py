@@ -18,8 +18,8 @@ from autotune.app.verify.verify import verify
 from autotune.domain.errors import InputError
 from autotune.domain.job import Batch
 from autotune.evidence.reference import reference_of
-from autotune.report.layout.text import recommendation_text
 from autotune.report.payload import recommendation_payload
+from autotune.report.sections.answer import TUNE_REPORT
 
 if TYPE_CHECKING:
     from autotune.domain.answer.recommendation import Recommendation
@@ -126,7 +126,7 @@ def test_another_global_batch_is_a_step_that_is_yours(batch: int, there: bool) -
 
 def test_the_report_says_that_the_batch_was_changed_and_whose_decision_it_is() -> None:
     answer = answered(load_job(H100, set_values={"train.global_batch_size": "16"}))
-    text = " ".join(recommendation_text(recommendation_payload(answer), width=100).split())
+    text = " ".join(TUNE_REPORT.text(recommendation_payload(answer), width=100).split())
     assert "the change of the global batch from 8 included" in text
     assert "train.global_batch_size: your decision" in text
 

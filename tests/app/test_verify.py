@@ -21,7 +21,7 @@ from autotune.domain.errors import InputError
 from autotune.evidence.calibrate import calibration_from_evidence
 from autotune.evidence.runs_seen import store_of, with_verified
 from autotune.report.payload import dumps
-from autotune.report.sections.verification import verification_payload, verification_text
+from autotune.report.sections.verification import VERIFY_REPORT, verification_payload
 
 if TYPE_CHECKING:
     from autotune.domain.answer.verification import Verification
@@ -284,7 +284,7 @@ def test_no_log_ends_in_a_traceback(  # noqa: PLR0917 - one argument a key of th
     except InputError:
         return
     assert dumps(verification_payload(found))
-    assert verification_text(verification_payload(found))
+    assert VERIFY_REPORT.text(verification_payload(found))
 
 
 def test_a_damaged_store_is_left_out_and_named(tuned: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from autotune.app.tune.tune import Options, tune
 from autotune.app.verify.verify import verify
 from autotune.domain.errors import InputError
 from autotune.evidence.runs_seen import store_of
-from autotune.report.sections.verification import verification_payload, verification_text
+from autotune.report.sections.verification import VERIFY_REPORT, verification_payload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +96,7 @@ def test_a_smoke_run_is_accepted_and_marked_as_one(made: Path, tmp_path: Path, s
     assert next(line for line in found.lines if line.what == "total").actual is None
     assert found.remaining.steps == 0
     assert found.next_runs.duration_s.p50 > STEPS * 0.05
-    text = " ".join(verification_text(payload).split())
+    text = " ".join(VERIFY_REPORT.text(payload).split())
     assert f"of {steps} steps (the job has 50)" in text
     assert "It tells what a step takes" in text
 
@@ -197,7 +197,7 @@ def busy(waited_s: float) -> dict[str, Any]:
 def test_a_busy_machine_teaches_nothing_and_says_so(made: Path, tmp_path: Path) -> None:
     log = record(tmp_path / "o.jsonl", [2.0] * STEPS, busy(30.0))
     found = verify(made / "run", log)
-    text = " ".join(verification_text(verification_payload(found)).split())
+    text = " ".join(VERIFY_REPORT.text(verification_payload(found)).split())
     assert "its threads waited 75 % of their time for a busy processor" in text
     assert {item.after for item in found.learned} <= {1.0}
     assert found.step_s.p10 <= 0.51  # what it would have taken alone
@@ -306,7 +306,7 @@ def test_an_unfinished_log_is_compared_and_says_how_it_ended(
     assert says in found.kind.ended
     assert not found.finished
     assert found.remaining.steps == 30
-    text = " ".join(verification_text(verification_payload(found)).split())
+    text = " ".join(VERIFY_REPORT.text(verification_payload(found)).split())
     assert "step 20 of 50" in text
     assert says in text
     ended = ({"event": "end", "step": STEPS, "duration_s": 9.0},)

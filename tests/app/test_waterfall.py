@@ -31,8 +31,8 @@ from autotune.cost.model import CostModel
 from autotune.domain.calibration import Calibration
 from autotune.domain.config import Config
 from autotune.evidence.reference import reference_of
-from autotune.report.layout.text import recommendation_text
 from autotune.report.payload import recommendation_payload
+from autotune.report.sections.answer import TUNE_REPORT
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 
@@ -225,7 +225,7 @@ def test_changes_of_the_job_are_players_like_any_other(job: Job) -> None:
 
 
 def test_printed_numbers_add_up(answer: Recommendation) -> None:
-    text = recommendation_text(recommendation_payload(answer))
+    text = TUNE_REPORT.text(recommendation_payload(answer))
     block = text.split("From today to the pick")[1].split("each change is worth")[0]
     times = [float(x) for x in re.findall(r"([+-]?\d+\.\d+) h ", block)]
     money = [float(x.replace("$", "")) for x in re.findall(r"[+-]?\$\d+\.\d+", block)]
@@ -346,7 +346,7 @@ def test_a_fourfold_residual_is_no_efficiency(tmp_path: Path) -> None:
     verdicts = {each.name: each.verdict for each in gap.readings}
     assert verdicts["as stated"] == "insufficient"
     assert "as stated" not in gap.open
-    text = " ".join(recommendation_text(recommendation_payload(found)).split())
+    text = " ".join(TUNE_REPORT.text(recommendation_payload(found)).split())
     assert "the difference is not explained" in text
     assert "more than kernels differ by" in text
 

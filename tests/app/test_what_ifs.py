@@ -11,11 +11,11 @@ import pytest
 from autotune.app.job.load import load_job
 from autotune.app.tune.tune import Options, tune
 from autotune.domain.config import KNOBS
-from autotune.report.layout.text import recommendation_text
 from autotune.report.payload import dumps, recommendation_payload
 from autotune.report.recorded import recorded_payload
 from autotune.report.screens.fitting import MOST_LINES
 from autotune.report.screens.tune import recommendation_screen
+from autotune.report.sections.answer import TUNE_REPORT
 from autotune.report.sections.what_ifs import opening_words
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def test_packing_and_grouping_of_short_rows_are_large_and_say_what_they_change(
     screen = recommendation_screen(payload)
     assert "--allow packing" in screen
     assert len(screen.splitlines()) <= MOST_LINES
-    verbose = " ".join(recommendation_text(payload, width=100, colour=False).split())
+    verbose = " ".join(TUNE_REPORT.text(payload, width=100, colour=False).split())
     for each in answer.sensitivities:
         assert each.opens in verbose
     assert "optimizer steps of more rows each, not 1,250" in verbose
@@ -156,5 +156,5 @@ def test_an_answer_of_an_earlier_version_is_still_shown(tmp_path: Path) -> None:
                                        "saved_usd", "memory_bytes", "note", "basis")}
         for each in payload["sensitivities"] if each["class"] == "quality"
     ]  # fmt: skip
-    shown = recommendation_text(recorded_payload(payload, "here"), width=100, colour=False)
+    shown = TUNE_REPORT.text(recorded_payload(payload, "here"), width=100, colour=False)
     assert "--set method.rank=8" in shown

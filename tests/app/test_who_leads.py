@@ -14,14 +14,13 @@ from autotune.app.job.load import NamedJob, load_job
 from autotune.app.tune.tune import Options, tune
 from autotune.cli.application import run
 from autotune.report.compare.payload import comparison_payload
-from autotune.report.compare.table import comparison_text
+from autotune.report.compare.table import COMPARE_REPORT
 from autotune.report.layout.csv_rows import recommendation_csv
-from autotune.report.layout.markdown import recommendation_markdown
-from autotune.report.layout.text import recommendation_text
 from autotune.report.page.page import recommendation_html
 from autotune.report.payload import recommendation_payload
 from autotune.report.screens.compare import comparison_screen
 from autotune.report.screens.tune import recommendation_screen
+from autotune.report.sections.answer import TUNE_REPORT
 
 if TYPE_CHECKING:
     from autotune.domain.answer.comparison import Comparison
@@ -89,7 +88,7 @@ def test_compare_and_tune_lead_with_the_same_machine_and_name_the_unmeasured_one
     first = answer.worth_a_probe[0]
     assert (first.knob, first.change) == ("machine", "h100-sxm")
     assert first.p10 < 0 < first.expected_saving_usd < first.p90
-    text = comparison_text(payload_of(unmeasured))
+    text = COMPARE_REPORT.text(payload_of(unmeasured))
     assert "cheapest: a100-sxm4-80gb" in text
     assert "as far as anything was measured" in text
     assert "nobody measured a training step on it: h100-sxm" in text
@@ -107,7 +106,7 @@ def test_an_answer_says_which_machine_may_be_better_though_nobody_measured_it(
     payload = recommendation_payload(answer)
     screen = " ".join(recommendation_screen(payload).split())
     assert "May be cheaper, though nobody measured a training step on it: h100-sxm" in screen
-    assert "--gpu h100-sxm" in recommendation_text(payload)
+    assert "--gpu h100-sxm" in TUNE_REPORT.text(payload)
 
 
 def test_old_asked_scaled_and_free_prices_are_marked_in_every_table(job: Job) -> None:
@@ -123,17 +122,17 @@ def test_old_asked_scaled_and_free_prices_are_marked_in_every_table(job: Job) ->
     assert marks["rtx-6000-ada", True] == ("old", "asked")
     assert marks["a100-sxm4-80gb", True] == marks["l40s", True] == ()
     assert marks["a100-sxm4-80gb", False] == ("free",)
-    for text in (comparison_text(payload), comparison_screen(payload)):
+    for text in (COMPARE_REPORT.text(payload), comparison_screen(payload)):
         assert "old, asked" in text
         assert "scaled: in proportion to" in " ".join(text.split())
     answer = tune(
         replace(several, offers=offers), Options(dry_run=True, fidelity="formula", trials=1)
     )
     told = recommendation_payload(answer)
-    whole = recommendation_text(told)
+    whole = TUNE_REPORT.text(told)
     alternatives = whole.partition("Alternatives")[2].partition("\n\n")[0]
     assert "old, asked" in alternatives
-    assert "old, asked" in recommendation_markdown(told)
+    assert "old, asked" in TUNE_REPORT.markdown(told)
     assert "old, asked" in recommendation_html(told)
     assert "price_marks" in recommendation_csv(told)
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.domain.answer.contract import plain
-from autotune.report.layout.markdown import estimate_markdown, recommendation_markdown
 from autotune.report.layout.text import sections_text
 from autotune.report.page.page import recommendation_html
 from autotune.report.payload import recommendation_payload
 from autotune.report.screens.estimate import estimate_screen
 from autotune.report.screens.tune import recommendation_screen
-from autotune.report.sections.answer import estimate_sections, recommendation_sections
+from autotune.report.sections.answer import (
+    ESTIMATE_REPORT,
+    TUNE_REPORT,
+    estimate_sections,
+    recommendation_sections,
+)
 from bench.consistency import contradictions
 from bench.consistency_said import said
 
@@ -26,7 +30,7 @@ def problems(rec: Recommendation) -> list[str]:
     reports = {
         "screen": recommendation_screen(payload),
         "text": sections_text(recommendation_sections(payload)),
-        "Markdown": recommendation_markdown(payload),
+        "Markdown": TUNE_REPORT.markdown(payload),
         "page": recommendation_html(payload),
     }
     told = plain(payload)
@@ -38,7 +42,7 @@ def problems_of_estimate(payload: EstimatePayload) -> list[str]:
     """The same of an answer of `estimate`."""
     reports = {
         "screen": estimate_screen(payload), "text": sections_text(estimate_sections(payload)),
-        "Markdown": estimate_markdown(payload),
+        "Markdown": ESTIMATE_REPORT.markdown(payload),
     }  # fmt: skip
     told = plain(payload)
     found = contradictions(told)

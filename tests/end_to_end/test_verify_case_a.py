@@ -12,7 +12,7 @@ import pytest
 from commandline import Done, typed
 
 from autotune.report.screens.verify import verification_screen
-from autotune.report.sections.verification import verification_text
+from autotune.report.sections.verification import VERIFY_REPORT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,7 +85,7 @@ def test_the_last_run_is_taken_and_every_format_says_the_same(begun: Path) -> No
     arguments = ("verify", str(begun / "out" / "checkpoint-600"))
     found = answer(begun, *arguments)
     text = run(begun, *arguments, "--verbose").stdout
-    assert text == verification_text(found)
+    assert text == VERIFY_REPORT.text(found)
     assert run(begun, *arguments).stdout == verification_screen(found)
     assert "step 600 of 2,375" in text
     assert max(map(len, text.splitlines())) <= 80

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.app.validate import run_validation
 from autotune.evidence.record.table import SHIPPED_ROWS
-from autotune.report.lists.validation import validation_payload, validation_text
+from autotune.report.lists.validation import VALIDATE_REPORT, validation_payload
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +60,7 @@ def test_a_row_that_cannot_be_is_left_out_by_name(
     found = validated(tmp_path, **cells)
     assert (found.rows, found.used) == (2, 1)
     assert found.skipped_rows == {reason: ("odd",)}
-    assert "odd" in validation_text(validation_payload(found), width=120)
+    assert "odd" in VALIDATE_REPORT.text(validation_payload(found), width=120)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from autotune.cost.constants import Claims, memory_constants
 from autotune.evidence.cases import both_outcomes
 from autotune.evidence.fit.memory_left_out import FitClaim, FitClaims
 from autotune.evidence.validation.verdicts import EDGES, bin_of, share_interval
-from autotune.report.lists.validation import validation_payload, validation_text
+from autotune.report.lists.validation import VALIDATE_REPORT, validation_payload
 
 if TYPE_CHECKING:
     from autotune.evidence.validation.validate import Validation
@@ -101,7 +101,7 @@ def test_text_and_json_have_the_table_with_its_counts(validation: Validation) ->
     assert {"low", "high", "n", "predicted", "observed", "p10", "p90", "finished_only"} == set(
         bins[0]
     )
-    text = " ".join(validation_text(payload, width=110).split())
+    text = " ".join(VALIDATE_REPORT.text(payload, width=110).split())
     for each in bins:
         if each["n"]:
             assert f"{each['low']:g} to {each['high']:g}" in text
@@ -115,4 +115,4 @@ def test_without_runs_there_is_no_table(validation: Validation) -> None:
         replace(each, n=0, predicted=None, observed=None, p10=None, p90=None)
         for each in validation.reliability
     ))  # fmt: skip
-    assert "Chance of fitting" not in validation_text(validation_payload(empty), width=110)
+    assert "Chance of fitting" not in VALIDATE_REPORT.text(validation_payload(empty), width=110)

@@ -11,7 +11,7 @@ from autotune.app.compare.compare import compare
 from autotune.app.job.load import load_jobs
 from autotune.app.job.overrides import Overrides
 from autotune.report.compare.payload import comparison_csv, comparison_payload
-from autotune.report.compare.table import comparison_markdown, comparison_text
+from autotune.report.compare.table import COMPARE_REPORT
 from autotune.report.payload import dumps
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ def payload(folder: Path, changes: Overrides | None = None, **keys: Any) -> dict
 
 def test_one_row_a_machine_in_every_format(tmp_path: Path) -> None:
     found = payload(tmp_path)
-    text = comparison_text(found)
+    text = COMPARE_REPORT.text(found)
     for row in found["rows"]:
         assert row["device"] in text
-        assert row["device"] in comparison_markdown(found)
+        assert row["device"] in COMPARE_REPORT.markdown(found)
     assert len(comparison_csv(found).splitlines()) == 1 + len(found["rows"])
     told = json.loads(dumps(found))["rows"]
     assert [row["device"] for row in told] == [row["device"] for row in found["rows"]]
@@ -58,12 +58,14 @@ def test_one_machine_alone_has_no_price_at_which_it_loses(tmp_path: Path) -> Non
     (row,) = payload(tmp_path, hardware=["rtx-4090"])["rows"]
     assert row["flip_usd_per_hour"] is None
     assert row["price_age_days"] >= 0
-    assert f"{row['price_age_days']} d" in comparison_text(payload(tmp_path, hardware="rtx-4090"))
+    assert f"{row['price_age_days']} d" in COMPARE_REPORT.text(
+        payload(tmp_path, hardware="rtx-4090")
+    )
 
 
 def test_many_machines_fold_to_one_row_a_device_and_the_winners(tmp_path: Path) -> None:
     found = payload(tmp_path, Overrides(gpus=("all",), deadline="1h"))
-    text = comparison_text(found)
+    text = COMPARE_REPORT.text(found)
     assert "rows of other counts are left out" in " ".join(text.split())
     table = text[text.index("Machines") : text.index("wins below")]
     assert all(row["device"] in table for row in found["rows"])
@@ -82,7 +84,7 @@ def test_nothing_that_fits_is_said_plainly(tmp_path: Path) -> None:
     assert short["required_bytes"] > short["available_bytes"]
     assert (invalid["device"], invalid["required_bytes"]) == ("t4", None)
     assert invalid["reason"] == "full fine-tuning in fp16 needs base 32bit"
-    assert "fits on none" in comparison_text(found)
+    assert "fits on none" in COMPARE_REPORT.text(found)
 
 
 def test_an_evaluation_only_run_is_compared_too(tmp_path: Path) -> None:

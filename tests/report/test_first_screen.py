@@ -12,12 +12,11 @@ import pytest
 from autotune.domain.answer.recommendation import Asked, Decisive
 from autotune.domain.answer.short_rows import ShortRows
 from autotune.domain.outcome import Spread
-from autotune.report.layout.markdown import recommendation_markdown
-from autotune.report.layout.text import recommendation_text
 from autotune.report.page.page import recommendation_html
 from autotune.report.payload import recommendation_payload
 from autotune.report.screens.fitting import MOST_LINES, shortened
 from autotune.report.screens.tune import recommendation_screen
+from autotune.report.sections.answer import TUNE_REPORT
 from autotune.report.sections.how_to_run import again, as_typed_here, next_steps
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ def test_rows_of_unknown_length_give_a_range_and_no_saving(samples: Samples) -> 
     shown = _flat(_screen(rec))
     assert f"It takes {ends}." in shown
     assert "Beside today: micro-batch 8" in shown
-    whole = _flat(recommendation_markdown(payload).replace("\\", "").replace("**", ""))
+    whole = _flat(TUNE_REPORT.markdown(payload).replace("\\", "").replace("**", ""))
     page = _flat(recommendation_html(payload))
     for report in (shown, whole, page):
         assert ends in report
@@ -256,11 +255,11 @@ def test_relaxations_are_commands_of_what_was_asked(samples: Samples) -> None:
     command = "autotune tune 'my job.yaml' --set activation_checkpointing=full"
     payload = recommendation_payload(rec)
     assert command in _screen(rec)
-    assert command in recommendation_text(payload)
+    assert command in TUNE_REPORT.text(payload)
 
 
 def test_everything_explains_the_words_it_uses_once(samples: Samples) -> None:
-    shown = recommendation_text(recommendation_payload(samples.full))
+    shown = TUNE_REPORT.text(recommendation_payload(samples.full))
     head, _, words = shown.partition("\nWords\n")
     terms = re.findall(r"^  - ([^:]+):", words, re.MULTILINE)
     assert len(terms) == len(set(terms)) > 10

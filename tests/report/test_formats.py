@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from autotune.domain.outcome import Spread
 from autotune.report.layout.csv_rows import estimate_csv, recommendation_csv, rows_csv
-from autotune.report.layout.markdown import estimate_markdown, recommendation_markdown
-from autotune.report.layout.text import estimate_text, recommendation_text, to_ascii
+from autotune.report.layout.text import to_ascii
 from autotune.report.payload import estimate_payload, recommendation_payload
 from autotune.report.phrases import step_arithmetic, token_arithmetic
+from autotune.report.sections.answer import ESTIMATE_REPORT, TUNE_REPORT
 
 if TYPE_CHECKING:
     from samples import Samples
@@ -26,7 +26,7 @@ ESCAPE = "\x1b"
 
 
 def _text(rec: Recommendation, width: int = 80, *, colour: bool = False) -> str:
-    return recommendation_text(recommendation_payload(rec), width=width, colour=colour)
+    return TUNE_REPORT.text(recommendation_payload(rec), width=width, colour=colour)
 
 
 def _flat(text: str) -> str:
@@ -84,7 +84,7 @@ def test_markup_in_names_is_plain_text(samples: Samples) -> None:
     job = replace(samples.full.job, name="[red]a*b|c[/red]")
     rec = replace(samples.full, job=job)
     assert "[red]a*b|c[/red]" in _text(rec)
-    assert r"\[red]a\*b\|c\[/red]" in recommendation_markdown(recommendation_payload(rec))
+    assert r"\[red]a\*b\|c\[/red]" in TUNE_REPORT.markdown(recommendation_payload(rec))
 
 
 def test_today_is_shown_beside_the_pick_with_the_saving(samples: Samples) -> None:
@@ -175,9 +175,9 @@ def test_a_missed_limit_says_by_how_much(samples: Samples) -> None:
 def test_the_command_that_starts_the_training_can_be_pasted(samples: Samples) -> None:
     files = ("hf/run.sh", "hf/train.py", "own/axolotl.yml")
     rec = replace(samples.full, run_dir="runs/my run; rm -rf x", files=files)
-    shown = recommendation_markdown(recommendation_payload(rec))
+    shown = TUNE_REPORT.markdown(recommendation_payload(rec))
     assert "\nbash 'runs/my run; rm -rf x/hf/run.sh'  # train with the pick\n" in shown
-    assert "\nbash " not in recommendation_markdown(recommendation_payload(samples.full))
+    assert "\nbash " not in TUNE_REPORT.markdown(recommendation_payload(samples.full))
 
 
 def test_certainty_is_never_rounded_up(samples: Samples) -> None:
@@ -191,7 +191,7 @@ def test_certainty_is_never_rounded_up(samples: Samples) -> None:
 def test_an_estimate_that_does_not_fit_says_so(samples: Samples) -> None:
     assert samples.full.best is not None
     row = replace(samples.full.best, usable_bytes=1e9, fits_probability=0.0, verdict="certain_oom")
-    shown = _flat(estimate_text(estimate_payload(row, samples.full.job)))
+    shown = _flat(ESTIMATE_REPORT.text(estimate_payload(row, samples.full.job)))
     assert "Does not fit: it runs out of memory" in shown
     assert "too much" in shown
 
@@ -206,7 +206,7 @@ def test_ascii_text_needs_no_other_encoding(samples: Samples) -> None:
 def test_markdown_tables_have_as_many_cells_as_titles(samples: Samples) -> None:
     payload = recommendation_payload(samples.full)
     table: list[int] = []
-    for line in [*recommendation_markdown(payload).splitlines(), ""]:
+    for line in [*TUNE_REPORT.markdown(payload).splitlines(), ""]:
         if line.startswith("|"):
             table.append(len(re.findall(r"(?<!\\)\|", line)))
         elif table:
@@ -216,13 +216,13 @@ def test_markdown_tables_have_as_many_cells_as_titles(samples: Samples) -> None:
 
 def test_markdown_says_what_text_says(samples: Samples) -> None:
     payload = recommendation_payload(samples.full)
-    markdown = _flat(recommendation_markdown(payload))
+    markdown = _flat(TUNE_REPORT.markdown(payload))
     assert "12.1 h (9.7 h to 15.1 h)" in markdown
     assert "| part | amount | share |" in markdown
     assert "| training steps | 10.00 h | 83% |" in markdown
     assert samples.full.best is not None
     estimated = estimate_payload(samples.full.best, samples.full.job)
-    assert "| training steps | 10.00 h | 83% |" in estimate_markdown(estimated)
+    assert "| training steps | 10.00 h | 83% |" in ESTIMATE_REPORT.markdown(estimated)
 
 
 def test_csv_has_one_line_a_candidate_in_base_units(samples: Samples) -> None:

@@ -18,23 +18,17 @@ from autotune.evidence.validation.validate import (
 )
 from autotune.evidence.validation.verdicts import WrongVerdict
 from autotune.report.lists.catalogs import (
+    LISTING_REPORT,
     Column,
     Listing,
     devices_listing,
     listing_csv,
     listing_json,
-    listing_markdown,
-    listing_text,
     models_listing,
     runs_listing,
 )
-from autotune.report.lists.dataset import dataset_csv, dataset_payload, dataset_text
-from autotune.report.lists.validation import (
-    validation_csv,
-    validation_markdown,
-    validation_payload,
-    validation_text,
-)
+from autotune.report.lists.dataset import DATASET_REPORT, dataset_csv, dataset_payload
+from autotune.report.lists.validation import VALIDATE_REPORT, validation_csv, validation_payload
 from autotune.report.payload import dumps
 
 if TYPE_CHECKING:
@@ -107,7 +101,7 @@ class FakeRun:
 def test_devices_show_a_dash_where_a_dtype_is_not_native(samples: Samples) -> None:
     device = replace(samples.full.job.offers[0].device, bf16_flop_per_s=0.0)
     listing = devices_listing([device])
-    assert listing_text(listing).splitlines()[1].split()[-4:] == ["989", "-", "80%", "700"]
+    assert LISTING_REPORT.text(listing).splitlines()[1].split()[-4:] == ["989", "-", "80%", "700"]
     assert json.loads(listing_json(listing))["devices"][0]["bf16_flop_per_s"] == 0.0
 
 
@@ -123,26 +117,26 @@ def test_json_and_csv_keep_base_units_and_every_column(samples: Samples) -> None
 
 def test_models_show_billions_of_parameters(samples: Samples) -> None:
     model = samples.full.job.model
-    text = listing_text(models_listing([model], {model.name: 8_030_261_248}))
+    text = LISTING_REPORT.text(models_listing([model], {model.name: 8_030_261_248}))
     assert "8.03 B" in text
 
 
 def test_an_empty_listing_says_what_to_do_and_is_still_json() -> None:
     listing = runs_listing([])
-    assert "autotune tune JOB" in listing_text(listing)
+    assert "autotune tune JOB" in LISTING_REPORT.text(listing)
     assert json.loads(listing_json(listing)) == {"schema_version": 1, "runs": []}
     assert listing_csv(listing) == "run_dir,job,created,finished,state,answer\n"
 
 
 def test_runs_are_listed_with_their_answers() -> None:
-    assert "runs/one  1x h100-sxm, 12.1 h, $30.27" in listing_text(runs_listing([FakeRun()]))
+    assert "runs/one  1x h100-sxm, 12.1 h, $30.27" in LISTING_REPORT.text(runs_listing([FakeRun()]))
 
 
 def test_columns_that_are_empty_in_every_row_are_left_out_of_text() -> None:
     columns = (Column("a", "first"), Column("b", "second"))
     rows = ({"a": "1", "b": None}, {"a": "2", "b": None})
-    assert "second" not in listing_text(Listing("things", columns, rows))
-    assert "second" not in listing_markdown(Listing("things", columns, rows))
+    assert "second" not in LISTING_REPORT.text(Listing("things", columns, rows))
+    assert "second" not in LISTING_REPORT.markdown(Listing("things", columns, rows))
 
 
 def test_the_validation_payload_has_the_promised_keys() -> None:
@@ -160,14 +154,14 @@ def test_the_validation_payload_has_the_promised_keys() -> None:
 
 def test_the_validation_table_shows_errors_misses_and_skips() -> None:
     payload = validation_payload(VALIDATION)
-    text = " ".join(validation_text(payload).split())
+    text = " ".join(VALIDATE_REPORT.text(payload).split())
     assert "seconds a step 40 6.1% 8.2% 17.0% -1.3%" in text
     assert "of 8 runs that ran out of memory, 1 (12.5%) were said to fit" in text
     assert "row-17: said to fit, P(fits) 0.93: longer rows." in text
     assert "row-18, row-19: said to be at risk, P(fits) 0.81 to 0.85: a full card." in text
     assert "allocated, own model 20 3 85.0%" in text
     assert "40 an encoder row-1, row-2, .." in text
-    assert "83.0%" in validation_markdown(payload)
+    assert "83.0%" in VALIDATE_REPORT.markdown(payload)
     (group,) = csv.DictReader(io.StringIO(validation_csv(payload)))
     assert (group["gpu"], group["memory.n"], group["time.mape"]) == ("A100", "40", "")
 
@@ -184,7 +178,7 @@ def test_every_row_of_a_data_set_is_in_one_bucket() -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_data_set_report_shows_truncation_and_padding(width: int) -> None:
-    text = " ".join(dataset_text(dataset_payload(FakeDataset()), width=width).split())
+    text = " ".join(DATASET_REPORT.text(dataset_payload(FakeDataset()), width=width).split())
     assert "10 rows, 610 tokens an epoch" in text
     assert "2 rows are longer than 100 and lose 180 tokens; the longest has 240." in text
     assert "30% of a batch is padding" in text
@@ -196,7 +190,7 @@ def test_a_data_set_report_says_that_it_is_an_estimate_of_a_sample_and_why() -> 
         FakeDataset(), basis="estimated", reason="nobody named a tokenizer", rows_counted=5,
         tokens_p10=500.0, tokens_p90=745.0,
     )  # fmt: skip
-    text = " ".join(dataset_text(dataset_payload(guessed)).split())
+    text = " ".join(DATASET_REPORT.text(dataset_payload(guessed)).split())
     assert "About 10 rows, 610 tokens an epoch (estimated from bytes: 500 to 745)" in text
     assert "No tokenizer counted them: nobody named a tokenizer." in text
     assert "5 of the rows were read" in text

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, Table
-from autotune.report.layout.markdown import recommendation_markdown, sections_markdown
+from autotune.report.layout.markdown import sections_markdown
 from autotune.report.payload import recommendation_payload
+from autotune.report.sections.answer import TUNE_REPORT
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
@@ -89,7 +90,7 @@ def test_a_command_ends_its_fence_only_where_it_ends() -> None:
 def test_the_whole_report_holds_no_html_and_all_its_tables(samples: Samples) -> None:
     name = "a|b <img src=x> @you\n# c"
     answer = replace(samples.full, job=replace(samples.full.job, name=name), warnings=(name,))
-    tokens = GITHUB.parse(recommendation_markdown(recommendation_payload(answer)))
+    tokens = GITHUB.parse(TUNE_REPORT.markdown(recommendation_payload(answer)))
     types = [token.type for token in tokens]
     lines = [token.content for token in tokens if token.type == "inline"]
     assert not any("html" in kind for kind in types)

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.domain.answer.recommendation import ProbedRun
-from autotune.report.layout.text import recommendation_text
 from autotune.report.payload import dumps, recommendation_payload
+from autotune.report.sections.answer import TUNE_REPORT
 
 if TYPE_CHECKING:
     from samples import Samples
@@ -28,7 +28,7 @@ def test_every_probe_has_a_line_with_what_was_predicted_and_measured(samples: Sa
     payload = recommendation_payload(replace(samples.full, probed=runs))
     assert [run["status"] for run in payload["probed"]] == ["ok", "ok", "oom_device"]
     assert dumps(payload)
-    text = recommendation_text(payload, width=110)
+    text = TUNE_REPORT.text(payload, width=110)
     section = text[text.index("\nProbes\n") :].splitlines()[:7]
     assert "the pick" in section[3]
     assert "2.00" in section[3]
@@ -39,4 +39,4 @@ def test_every_probe_has_a_line_with_what_was_predicted_and_measured(samples: Sa
 def test_an_answer_without_probes_has_no_such_section(samples: Samples) -> None:
     payload = recommendation_payload(samples.full)
     assert payload["probed"] == ()
-    assert "\nProbes\n" not in recommendation_text(payload)
+    assert "\nProbes\n" not in TUNE_REPORT.text(payload)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.typed.machine import machine_label
 from autotune.domain.units import HOUR_S, format_count, format_seconds, format_usd
+from autotune.report.campaign.payload import plan_csv
 from autotune.report.campaign.schedule import (
     hours,
     many,
@@ -15,8 +16,7 @@ from autotune.report.campaign.schedule import (
 )
 from autotune.report.compare.variants import spread, spread_s
 from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table
-from autotune.report.layout.markdown import sections_markdown
-from autotune.report.layout.text import sections_text
+from autotune.report.layout.report import Report
 from autotune.report.phrases import config_phrase, marked_name, marks_note, price_marks
 from autotune.report.sections.limits import chances
 
@@ -27,16 +27,6 @@ Payload = dict[str, Any]
 MOST_LINES, MOST_OFFERS = 40, 12
 _EXACT = 5e-4  # a gap that is shown as 0.0 %
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-
-
-def plan_text(payload: Payload, *, width: int = 80, colour: bool = False) -> str:
-    """The plan for a terminal of `width` columns."""
-    return sections_text(plan_sections(payload), width=width, colour=colour)
-
-
-def plan_markdown(payload: Payload) -> str:
-    """The plan as Markdown."""
-    return sections_markdown(plan_sections(payload))
 
 
 def plan_sections(payload: Payload) -> list[Section]:
@@ -374,3 +364,6 @@ def _assumed(payload: Payload) -> Section:
     """Of the first run; the others differ in their sizes only."""
     items = [f"{item['key']}: {item['value']} ({item['why']})" for item in payload["assumed"]]
     return _bullets("Assumed for every run (the first one's figures)", items)
+
+
+PLAN_REPORT = Report(plan_sections, plan_csv)

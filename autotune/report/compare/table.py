@@ -13,6 +13,7 @@ from autotune.report.compare.notes import (
     spot_section,
     variant_and_machine,
 )
+from autotune.report.compare.payload import comparison_csv
 from autotune.report.compare.variants import (
     memory_section,
     scaling_section,
@@ -22,8 +23,7 @@ from autotune.report.compare.variants import (
     variants_section,
 )
 from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table
-from autotune.report.layout.markdown import sections_markdown
-from autotune.report.layout.text import sections_text
+from autotune.report.layout.report import Report
 from autotune.report.phrases import (
     BASIS,
     config_phrase,
@@ -48,16 +48,6 @@ Payload = dict[str, Any]
 MOST_ROWS = 24  # more than a screen: then one row a device and those that win something
 MOST_CONFIGS, MOST_INFEASIBLE, MOST_NAMED = 8, 10, 4
 DOUBTFUL = 0.95  # as `autotune.app.tune.tracing` has it: under it, auto traces
-
-
-def comparison_text(payload: Payload, *, width: int = 80, colour: bool = False) -> str:
-    """The comparison for a terminal."""
-    return sections_text(with_words(comparison_sections(payload)), width=width, colour=colour)
-
-
-def comparison_markdown(payload: Payload) -> str:
-    """The comparison as Markdown."""
-    return sections_markdown(with_words(comparison_sections(payload)))
 
 
 def comparison_sections(payload: Payload) -> list[Section]:
@@ -346,3 +336,6 @@ def _search_section(payload: Payload) -> Section:
             f"{DOUBTFUL} ({names}): --fidelity auto traces those, as `autotune tune` does."
         )
     return Section("How it was found", (Paragraph(" ".join(lines), "quiet"),))
+
+
+COMPARE_REPORT = Report(comparison_sections, comparison_csv, with_words)

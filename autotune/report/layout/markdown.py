@@ -6,29 +6,16 @@ import re
 from typing import TYPE_CHECKING
 
 from autotune.report.layout.blocks import Bars, Bullets, Commands, Paragraph, Table
-from autotune.report.sections.answer import estimate_sections, recommendation_sections
-from autotune.report.sections.glossary import with_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.report.layout.blocks import Block, Section
-    from autotune.report.schema import EstimatePayload, RecommendationPayload
 
 # What Markdown, or GitHub, takes for markup. An underscore within a word is no emphasis; a name
 # after @ would notify whoever has it, unless it is code; what is in backticks is code already.
 _MARKUP = re.compile(r"`[^`|]+`|(?<!\w)@\w[\w/-]*|[\\|*`<#~&\[]|(?<!\w)_|_(?!\w)")
 _LINE_MARK = re.compile(r"(\d{0,9})(>|[-+=.)](?=\s|$|[-=]))")  # a list, a quotation, a rule
-
-
-def recommendation_markdown(payload: RecommendationPayload) -> str:
-    """The answer of `tune`."""
-    return sections_markdown(with_words(recommendation_sections(payload)))
-
-
-def estimate_markdown(payload: EstimatePayload) -> str:
-    """The answer of `estimate`."""
-    return sections_markdown(with_words(estimate_sections(payload)))
 
 
 def sections_markdown(sections: Sequence[Section]) -> str:

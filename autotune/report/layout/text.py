@@ -7,8 +7,6 @@ from io import StringIO
 from typing import TYPE_CHECKING
 
 from autotune.report.layout.blocks import Bars, Bullets, Commands, Paragraph, Table
-from autotune.report.sections.answer import estimate_sections, recommendation_sections
-from autotune.report.sections.glossary import with_words
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from autotune.report.layout.blocks import Bar, Block, Section
-    from autotune.report.schema import EstimatePayload, RecommendationPayload
 
 NARROWEST, WIDEST = 40, 120
 FEWEST_CELLS = 10  # [columns] that the bars have at least
@@ -32,18 +29,6 @@ _TONES = {
 _PART_COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green")
 _BAR_COLOURS = {"count": "cyan", "total": "bold", "free": "dim", "over": "bold red"}
 _ASCII = str.maketrans({"█": "#", "▏": "|", "░": ".", "─": "-"})
-
-
-def recommendation_text(
-    payload: RecommendationPayload, *, width: int = 80, colour: bool = False
-) -> str:
-    """The answer of `tune` for a terminal of `width` columns."""
-    return sections_text(with_words(recommendation_sections(payload)), width=width, colour=colour)
-
-
-def estimate_text(payload: EstimatePayload, *, width: int = 80, colour: bool = False) -> str:
-    """The answer of `estimate` for a terminal of `width` columns."""
-    return sections_text(with_words(estimate_sections(payload)), width=width, colour=colour)
 
 
 def sections_text(

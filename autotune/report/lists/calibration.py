@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.units import format_count
 from autotune.report.layout.blocks import Paragraph, Section, Table
 from autotune.report.layout.csv_rows import rows_csv
-from autotune.report.layout.markdown import sections_markdown
-from autotune.report.layout.text import sections_text
+from autotune.report.layout.report import Report
 from autotune.report.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -74,16 +73,6 @@ def _memory(memory: Mapping[str, Any]) -> list[tuple[str, float, float | None]]:
     return found + [(f"offset {n}", own["log_factor"], own["log_sd"]) for n, own in offsets]
 
 
-def calibration_text(payload: Mapping[str, Any], *, width: int = 80, colour: bool = False) -> str:
-    """The fit for a terminal."""
-    return sections_text(calibration_sections(payload), width=width, colour=colour)
-
-
-def calibration_markdown(payload: Mapping[str, Any]) -> str:
-    """The fit as Markdown."""
-    return sections_markdown(calibration_sections(payload))
-
-
 def calibration_sections(payload: Mapping[str, Any]) -> list[Section]:
     """What was fitted on what, and the errors of groups that the fit has not seen."""
     total, sources = sum(payload["rows"].values()), len(payload["rows"])
@@ -139,3 +128,6 @@ def _memory_rows(memory: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
         (name, f"{value:.3g}", "" if log_sd is None else f"{log_sd:.3f}")
         for name, value, log_sd in _memory(memory)
     )
+
+
+CALIBRATE_REPORT = Report(calibration_sections, calibration_csv)

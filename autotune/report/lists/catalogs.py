@@ -9,8 +9,7 @@ from autotune.domain.paths import near
 from autotune.domain.units import format_bytes, format_count
 from autotune.report.layout.blocks import Block, Paragraph, Section, Table
 from autotune.report.layout.csv_rows import rows_csv
-from autotune.report.layout.markdown import sections_markdown
-from autotune.report.layout.text import sections_text
+from autotune.report.layout.report import Report
 from autotune.report.payload import dumps
 from autotune.report.schema import SCHEMA_VERSION
 
@@ -76,16 +75,6 @@ def listing_sections(listing: Listing) -> list[Section]:
     if listing.note:
         blocks += (Paragraph(listing.note, "quiet"),)
     return [Section("", blocks)]
-
-
-def listing_text(listing: Listing, *, width: int = 80, colour: bool = False) -> str:
-    """The listing for a terminal."""
-    return sections_text(listing_sections(listing), width=width, colour=colour)
-
-
-def listing_markdown(listing: Listing) -> str:
-    """The listing as a Markdown table."""
-    return sections_markdown(listing_sections(listing))
 
 
 def _shown(column: Column, row: Mapping[str, Any]) -> str:
@@ -326,3 +315,6 @@ def prices_listing(prices: Iterable[Price]) -> Listing:
 
 def _money(value: float) -> str:
     return f"{value:,.2f}" if value else ""
+
+
+LISTING_REPORT = Report(listing_sections, listing_csv)

@@ -16,8 +16,7 @@ from autotune.report.layout.blocks import (
     Table,
 )
 from autotune.report.layout.csv_rows import rows_csv
-from autotune.report.layout.markdown import sections_markdown
-from autotune.report.layout.text import sections_text
+from autotune.report.layout.report import Report
 from autotune.report.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -74,16 +73,6 @@ def dataset_payload(report: DatasetLike) -> dict[str, Any]:
 def dataset_csv(payload: Mapping[str, Any]) -> str:
     """One line a bucket of the histogram."""
     return rows_csv(payload["histogram"], ["from_tokens", "to_tokens", "rows"])
-
-
-def dataset_text(payload: Mapping[str, Any], *, width: int = 80, colour: bool = False) -> str:
-    """The report for a terminal."""
-    return sections_text(dataset_sections(payload), width=width, colour=colour)
-
-
-def dataset_markdown(payload: Mapping[str, Any]) -> str:
-    """The report as Markdown."""
-    return sections_markdown(dataset_sections(payload))
 
 
 def dataset_sections(payload: Mapping[str, Any]) -> list[Section]:
@@ -200,3 +189,6 @@ def _bars(histogram: list[dict[str, int]]) -> Bars:
             for bucket in histogram
         )
     )
+
+
+DATASET_REPORT = Report(dataset_sections, dataset_csv)

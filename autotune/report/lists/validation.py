@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.units import format_count
 from autotune.report.layout.blocks import Block, Bullets, Paragraph, Section, Table
 from autotune.report.layout.csv_rows import flattened, rows_csv
-from autotune.report.layout.markdown import sections_markdown
-from autotune.report.layout.text import sections_text
+from autotune.report.layout.report import Report
 from autotune.report.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -44,16 +43,6 @@ def validation_payload(validation: Validation) -> dict[str, Any]:
 def validation_csv(payload: Mapping[str, Any]) -> str:
     """One line a group of source, model, GPU and task."""
     return rows_csv([flattened(group) for group in payload["groups"]])
-
-
-def validation_text(payload: Mapping[str, Any], *, width: int = 80, colour: bool = False) -> str:
-    """The table for a terminal."""
-    return sections_text(validation_sections(payload), width=width, colour=colour)
-
-
-def validation_markdown(payload: Mapping[str, Any]) -> str:
-    """The table as Markdown."""
-    return sections_markdown(validation_sections(payload))
 
 
 def validation_sections(payload: Mapping[str, Any]) -> list[Section]:
@@ -318,3 +307,6 @@ def _bounds(claims: Mapping[str, Mapping[str, Any]]) -> tuple[Block, ...]:
     if not words:
         return ()
     return (Paragraph(f"No answer claims more than {', or '.join(words)}."),)
+
+
+VALIDATE_REPORT = Report(validation_sections, validation_csv)

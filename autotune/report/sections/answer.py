@@ -8,6 +8,8 @@ from autotune.domain.job import Assumption
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 from autotune.report.layout.bars import memory_bars, time_bars
 from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table
+from autotune.report.layout.csv_rows import estimate_csv, recommendation_csv
+from autotune.report.layout.report import Report
 from autotune.report.phrases import (
     bound_words,
     config_phrase,
@@ -26,6 +28,7 @@ from autotune.report.phrases import (
     usd_span,
 )
 from autotune.report.sections.claim import claim_section, contradictions_section
+from autotune.report.sections.glossary import with_words
 from autotune.report.sections.how_to_run import run_section
 from autotune.report.sections.limits import chances, limit_phrases
 from autotune.report.sections.memory import nothing_fits, shortfall_sections, traced_blocks
@@ -354,3 +357,7 @@ def _search_section(payload: RecommendationPayload) -> Section:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+TUNE_REPORT = Report(recommendation_sections, recommendation_csv, with_words)
+ESTIMATE_REPORT = Report(estimate_sections, estimate_csv, with_words)

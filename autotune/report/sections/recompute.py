@@ -9,8 +9,7 @@ from autotune.domain.units import format_bytes, format_count, format_seconds, fo
 from autotune.report.layout.bars import MEMORY_LABELS, TIME_LABELS
 from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table
 from autotune.report.layout.csv_rows import flattened, rows_csv
-from autotune.report.layout.markdown import sections_markdown
-from autotune.report.layout.text import sections_text
+from autotune.report.layout.report import Report
 from autotune.report.payload import (
     decisive,
     job_payload,
@@ -108,16 +107,6 @@ def _part(part: Recomputed) -> Payload:
         "misses": after.misses,
         "run_dir": after.run_dir,
     }
-
-
-def recompute_text(payload: Payload, *, width: int = 80, colour: bool = False) -> str:
-    """For a terminal of `width` columns."""
-    return sections_text(with_words(_sections(payload)), width=width, colour=colour)
-
-
-def recompute_markdown(payload: Payload) -> str:
-    """The same as Markdown."""
-    return sections_markdown(with_words(_sections(payload)))
 
 
 def recompute_csv(payload: Payload) -> str:
@@ -354,3 +343,6 @@ def _kept(part: Payload) -> Section:
     if not words:
         return Section("What stays", ())
     return Section("What stays", (Paragraph(", ".join(words[:MOST_KEPT]) + "."),))
+
+
+RECOMPUTE_REPORT = Report(_sections, recompute_csv, with_words)

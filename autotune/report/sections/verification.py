@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table
 from autotune.report.layout.csv_rows import rows_csv
-from autotune.report.layout.markdown import sections_markdown
-from autotune.report.layout.text import sections_text
+from autotune.report.layout.report import Report
 from autotune.report.payload import decisive, job_payload
 from autotune.report.phrases import seconds_span, usd_span
 from autotune.report.schema import SCHEMA_VERSION
@@ -97,16 +96,6 @@ def verification_payload(found: Verification) -> dict[str, Any]:
 def verification_csv(payload: Mapping[str, Any]) -> str:
     """One line a quantity."""
     return rows_csv(payload["lines"])
-
-
-def verification_text(payload: Mapping[str, Any], *, width: int = 80, colour: bool = False) -> str:
-    """The comparison for a terminal."""
-    return sections_text(verification_sections(payload), width=width, colour=colour)
-
-
-def verification_markdown(payload: Mapping[str, Any]) -> str:
-    """The comparison as Markdown."""
-    return sections_markdown(verification_sections(payload))
 
 
 def verification_sections(payload: Mapping[str, Any]) -> list[Section]:
@@ -271,3 +260,6 @@ def _spread(item: Mapping[str, Any]) -> str:
 def _warnings(payload: Mapping[str, Any]) -> tuple[Block, ...]:
     texts = tuple(payload["warnings"])
     return (Bullets(texts, "warn"),) if texts else ()
+
+
+VERIFY_REPORT = Report(verification_sections, verification_csv)
