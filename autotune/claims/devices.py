@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from autotune.catalog.devices import find_device
 from autotune.claims.run import ALIKE, figures_text
 from autotune.cost.memory.states import quantised
-from autotune.domain.units import format_bytes, format_count
+from autotune.domain.units import TERA, format_bytes, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.statement import Span
 
-TERA = 1e12
 MATTERS = 0.05  # share of the total below which a part is not missed
 UNLIKE = 1.5  # times more or less than the model before a part is named
 FP32_BYTES = 4

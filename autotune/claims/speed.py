@@ -19,7 +19,7 @@ from autotune.claims.run import (
     seconds_text,
 )
 from autotune.domain.statement import Span
-from autotune.domain.units import HOUR_S, format_count, format_seconds
+from autotune.domain.units import HOUR_S, TERA, format_count, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from autotune.claims.run import Checked
     from autotune.domain.statement import SpeedName, StatedDuration, Statement
 
-TERA = 1e12
 RATES = ("step_time_s", "tokens_per_s", "rows_per_s", "steps_per_hour")
 
 

@@ -42,7 +42,7 @@ from autotune.domain.typed.stated import (
     entries,
 )
 from autotune.domain.typed.values import Knobs, Text, parse_step_time, wrong
-from autotune.domain.units import parse_bytes, parse_figure, parse_seconds, parse_span
+from autotune.domain.units import TERA, parse_bytes, parse_figure, parse_seconds, parse_span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from autotune.claims.run import Checked
 
     Check = Callable[[Checked], Iterator[str]]
-
-TERA = 1e12
 
 
 @dataclass(frozen=True, slots=True)

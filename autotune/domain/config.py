@@ -19,6 +19,8 @@ KnobClass = Literal["neutral", "numeric", "quality"]
 KnobValue = int | bool | str
 ENVIRONMENT, ARGUMENT = "env.", "args."  # how the names of a user's own knobs begin
 FLASH = ("flash_attention_2", "flash_attention_3")  # what keeps packed rows apart
+EIGHT_BIT = frozenset({"adamw_bnb_8bit", "paged_adamw_8bit"})  # optimizers of bitsandbytes
+ZERO_STAGE = {"zero2": 2, "zero3": 3}  # shardings of DeepSpeed
 UNSET = "unset"  # a level of such a knob: no such variable, no such argument
 
 

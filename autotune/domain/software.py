@@ -8,6 +8,12 @@ from typing import Literal
 from autotune.domain.identity import LATER
 
 LossKind = Literal["upcast", "upcast_copy", "native", "inplace", "chunked", "fused", "liger"]
+# The loss of transformers: until 4.45 the model upcasts its logits in place; 4.46 to 4.49 shift the
+# upcast logits and so copy them; from 4.50 the labels are shifted instead.
+# Source: modeling_llama.py and loss/loss_utils.py of those releases.
+LOSS_COPIES_FROM, LOSS_COPIES_UNTIL = (4, 46), (4, 50)
+# Source: transformers 5.0 training_args.py: `use_cache` is off; before, the model's config decided.
+EVALUATES_WITHOUT_CACHE_FROM = (5, 0)
 KbitUpcast = Literal["none", "norms", "all"]  # all: peft prepare_model_for_kbit_training
 
 

@@ -152,7 +152,7 @@ def weighted_quantile(values: FloatArray, weights: FloatArray, share: float) -> 
 
 WANTED = 0.80
 HALVINGS = 40  # of the bracket
-LARGEST = 2.0  # [log] no spread is above
+SMALLEST, LARGEST = 0.005, 2.0  # [log] no spread is below, none above
 
 
 def covering_spread(

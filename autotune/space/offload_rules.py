@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.domain.config import EIGHT_BIT, ZERO_STAGE
+
 if TYPE_CHECKING:
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
@@ -17,12 +19,11 @@ STATES = frozenset({"optimizer", "all"})
 # How the weights are divided under each value. DeepSpeed's ZeRO-2 runs on one device as well.
 SHARDINGS = {
     "none": frozenset({"none", "ddp", "fsdp", "zero2", "zero3"}),
-    "optimizer": frozenset({"zero2", "zero3"}),
+    "optimizer": frozenset(ZERO_STAGE),
     "all": frozenset({"fsdp"}),
     "activations": frozenset({"none", "ddp"}),
 }
 ON_ONE_DEVICE = {"none": "none", "activations": "none", "optimizer": "zero2"}
-EIGHT_BIT = frozenset({"adamw_bnb_8bit", "paged_adamw_8bit"})
 LAUNCHED = frozenset({"", "hf", "trl", "axolotl", "llamafactory"})  # by accelerate or DeepSpeed
 CHECKPOINTS_AWAY = frozenset({"", "hf", "trl", "axolotl"})
 # transformers: activation_checkpointing_kwargs takes `offload`; trl: activation_offloading.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.domain.config import FLASH, KNOBS
+from autotune.domain.config import EIGHT_BIT, FLASH, KNOBS, ZERO_STAGE
 from autotune.space.fp8_rules import fp8_compiled, fp8_replicated, fp8_trains
 from autotune.space.host_rules import (
     BUFFERS_TOO_LARGE,
@@ -53,8 +53,6 @@ NO_FLASH = frozenset({"gpt_oss", "bloom", "mpt", "codegen", "xglm"})
 # Source: accelerate 1.6.0 release notes, `utils/other.py` compile_regions.
 REGIONAL_SINCE = (1, 6)
 CUDA_GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
-EIGHT_BIT = frozenset({"adamw_bnb_8bit", "paged_adamw_8bit"})
-ZERO = frozenset({"zero2", "zero3"})
 HALF = frozenset({"fp16", "bf16", "fp8"})  # of activations and of what the trainer casts to
 UNUSED_PREFETCH = 2  # stands for "nothing is prefetched" when there are no workers
 
@@ -162,7 +160,7 @@ def _states_as_today(job: Job, offer: Offer, sharding: str) -> bool:
     today, method = job.today, job.method
     if today is None or method.is_lora or method.base != "16bit" or offer.count == 1:
         return True
-    return today.sharding not in ZERO or sharding in ZERO or "sharding" in job.lock
+    return today.sharding not in ZERO_STAGE or sharding in ZERO_STAGE or "sharding" in job.lock
 
 
 def _pinned_needs_cuda(_job: Job, offer: Offer, pinned: bool) -> bool:  # noqa: FBT001 - a knob

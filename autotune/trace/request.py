@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.catalog.models.models import local_folder
 from autotune.domain.config import FLASH
+from autotune.domain.software import EVALUATES_WITHOUT_CACHE_FROM
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 LOW = ("bf16", "fp16")
 LOSSES = ("upcast", "upcast_copy", "chunked")  # those that the trace can run
-# Source: transformers 5.0 training_args.py: `use_cache` is off; before, the model's config decided.
-EVALUATES_WITHOUT_CACHE_FROM = (5, 0)
 STACKED_EXPERTS_FROM = (5, 0)  # transformers whose experts are one parameter of a layer
 TRUST = "--trust-remote-code"
 

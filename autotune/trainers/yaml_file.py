@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from autotune.domain.config import KNOBS
+from autotune.domain.config import KNOBS, ZERO_STAGE
 from autotune.domain.errors import InputError
 from autotune.trainers.base import Target
 from autotune.trainers.hf.arguments import counts_by_epochs
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from autotune.trainers.base import Plan, Trainer
 
 SOME = "path/or/hub-name"
-ZERO = frozenset({"zero2", "zero3"})
 
 
 def with_knobs(
@@ -72,7 +71,7 @@ def length_of_run(plan: Plan, epochs: str) -> dict[str, Any]:
 
 def deepspeed_file(plan: Plan, values: dict[str, Any]) -> dict[str, str]:
     """DeepSpeed's config beside the YAML, which names it; nothing where DeepSpeed does not run."""
-    if plan.config.sharding not in ZERO:
+    if plan.config.sharding not in ZERO_STAGE:
         return {}
     name = f"deepspeed_{plan.config.sharding}.json"
     values["deepspeed"] = name

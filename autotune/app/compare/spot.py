@@ -15,6 +15,7 @@ import numpy as np
 from autotune.catalog.prices.prices import price_for
 from autotune.domain.answer.comparison import SpotTerms
 from autotune.domain.candidates import CLOSED_FORM, OFFER, Candidates
+from autotune.domain.units import HOURS_PER_DAY
 from autotune.pricing import Pricing
 from autotune.search.alternatives import bill_of_offer
 from autotune.search.selection import best_index
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 LEAST_PER_HOUR, MOST_PER_HOUR = 1e-5, 60.0  # once in eleven years, once a minute
 KEPT = 9  # rates over the whole range at which the best config is kept
 POINTS, ROUNDS = 65, 3
-HOURS_PER_DAY = 24.0
 
 
 def spot_terms(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Values = dict[str, Any]
 ALL = "all"
 _CAMPAIGN = {"phases", "runs"}
-_COUNTS = (1, 2, 4, 8)  # devices in one host that clouds sell
+COUNTS = (1, 2, 4, 8)  # devices in one host that clouds sell
 
 
 def replace_hardware(values: Values, gpus: Sequence[str], batch: int) -> None:
@@ -147,7 +147,7 @@ def _machines(text: str, stated: list[Values], batch: int) -> list[Values]:
 def _named(name: str, count: int | None, stated: list[Values], batch: int) -> Iterator[Values]:
     if name.casefold() == ALL:
         for device in priced_devices():
-            for each in (count,) if count else _COUNTS:
+            for each in (count,) if count else COUNTS:
                 if count or each == 1 or batch % each == 0:
                     yield from _stated_or_sold(device, each, stated)
         return

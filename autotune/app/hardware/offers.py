@@ -15,6 +15,7 @@ from autotune.domain.job import Assumption
 from autotune.domain.typed.values import MAX_USD, parse_offer_price, parse_usd_per_kwh
 from autotune.domain.units import (
     HOUR_S,
+    HOURS_PER_DAY,
     YEAR_S,
     format_bytes,
     format_usd,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 # Not measured. AWS's Spot Instance Advisor sorts types into bands from under 5 % to over 20 % a
 # month; GPU types are the ones in demand, so this errs on the careful side.
 SPOT_INTERRUPTIONS_PER_DAY = 0.10
-HOURS_PER_DAY = 24.0
 # Assumptions where a purchase is stated without them: four years, half of them in use.
 OWNED_LIFETIME_S, OWNED_UTILISATION = 4 * YEAR_S, 0.5
 SLOWEST_BYTES_PER_S = 1.0

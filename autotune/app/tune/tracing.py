@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from autotune.catalog.models.families import FAMILIES
 from autotune.cost.constants import memory_constants
+from autotune.cost.memory.component import LEAST_LOG_SD
 from autotune.cost.memory.device import blas_bytes
 from autotune.cost.spread.memory import HOPELESS, surest
 from autotune.domain.answer.traced import AllocatorRun, AtOp, MemoryTrace
@@ -45,7 +46,6 @@ MOST_PICKS = 6  # picks that tracing may turn down before the formula's word is 
 TRACED_LOG_SD = 0.01
 OTHER_VERSIONS = 1.5  # a trace of other versions than the job's widens the spread by this factor
 FORMULA_TOLERANCE = 0.03  # what the formula is tested to agree with the trace within
-LEAST_LOG_SD = 1e-6
 _PARTS = [
     item.name for item in fields(MemoryParts) if item.name not in {"context", "fragmentation"}
 ]

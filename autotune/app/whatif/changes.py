@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from autotune.app.hardware.machines import COUNTS
 from autotune.catalog.devices import default_host, find_device
 from autotune.catalog.prices.prices import age_days, price_for, sold_counts
 from autotune.catalog.prices.table import INDICATIVE
@@ -32,7 +33,6 @@ Kind = Literal["setting", "lock", "machine", "quality"]
 Rungs = tuple["Change", ...]
 
 SPLIT = ("micro_batch_size", "gradient_accumulation_steps")
-COUNTS = (1, 2, 4, 8)  # devices in one host that clouds sell
 SHORTEST = 64  # tokens; rows shorter than this train nothing useful
 LOWEST_RANK = 4
 MOST_RUNGS = 3

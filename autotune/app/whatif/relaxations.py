@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.app.hardware.machines import COUNTS
 from autotune.app.whatif.changes import (
-    COUNTS,
     HOST_PARTS,
     SPLIT,
     Change,

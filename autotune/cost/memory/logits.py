@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost.memory.modelling_code import CHUNK_TOKENS, LOGIT_BYTES, family_memory, is_litgpt
+from autotune.domain.software import LOSS_COPIES_FROM, LOSS_COPIES_UNTIL
 
 if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
@@ -25,17 +26,13 @@ TILE_TOKENS = 4096.0  # trl 1.16 kernels/chunked_logprob.py: tokens of a project
 TILE_VOCABULARY = 8192.0  # prior: vocabulary width of a tile
 
 
-# Releases of transformers whose loss shifts (and so copies) the upcast logits.
-COPIES_FROM, COPIES_UNTIL = (4, 46), (4, 50)
-
-
 def _forward_each(job: Job, compute: FloatArray) -> FloatArray | None:
     """[bytes per logit] at the end of the loss's forward; None for a loss that tiles."""
     loss = job.software.loss
     upcast = np.where(compute < 4.0, compute + 8.0, 8.0) + _softcap(job, compute)
     if loss == "upcast":
         # before 4.46 the model replaces its logits by their fp32 copy and shifts that
-        shifted = job.software.transformers < COPIES_FROM
+        shifted = job.software.transformers < LOSS_COPIES_FROM
         return upcast + (4.0 - np.where(compute < 4.0, compute, 0.0) if shifted else 0.0)
     if loss == "upcast_copy":
         return upcast + 4.0
@@ -53,10 +50,10 @@ def _inplace(job: Job, compute: FloatArray) -> FloatArray:
     Source: fms-acceleration's and unsloth's cross-entropy kernel; rows of fms-acceleration on one
     A100 under transformers 4.45 and 4.48.
     """
-    old = job.software.transformers < COPIES_UNTIL
+    old = job.software.transformers < LOSS_COPIES_UNTIL
     if old and family_memory(job.model.family).native_loss:
         return 2.0 * compute + (8.0 if job.software.autocast else compute)
-    copies = old and job.software.transformers >= COPIES_FROM
+    copies = old and job.software.transformers >= LOSS_COPIES_FROM
     return 8.0 + (compute if copies else 0.0) + _softcap(job, compute)
 
 

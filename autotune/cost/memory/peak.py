@@ -17,6 +17,7 @@ import numpy as np
 
 from autotune.cost.memory import logits as head_memory
 from autotune.cost.memory.states import dequantised_bytes, merged_experts_bytes
+from autotune.domain.software import EVALUATES_WITHOUT_CACHE_FROM
 
 if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from autotune.domain.answer.shortfall import Phase
 
 # Source: transformers 5.0 training_args.py: `use_cache` is off; before, the model's config decided.
-EVALUATES_WITHOUT_CACHE_FROM = (5, 0)
 PARTS = (
     "weights", "adapters", "gradients", "optimizer", "activations", "logits", "workspace",
 )  # fmt: skip

@@ -43,6 +43,7 @@ from autotune.cost.memory import component as memory
 from autotune.cost.memory import device as device_memory
 from autotune.domain.candidates import Candidates
 from autotune.evidence.cases import (
+    SMALLEST,
     both_outcomes,
     covering_spread,
     equal_weights,
@@ -141,7 +142,6 @@ WITHIN_SD = 0.10  # of live bytes, runs of one family and trainer around their o
 READING_SD = 0.01  # of an allocated reading beyond that
 GLOBAL_WORTH = 1.0  # [groups] how much the spread of all kinds weighs in that of one
 EXPERTS_WIDER = 2.0  # prior of mixtures: routing decides how many tokens an expert holds
-SMALLEST = 0.005  # [log] no spread is below
 FULL_CARD = 0.97  # of the capacity: what a fuller card caches is cut off by the card
 _FIRST = 3  # parameters before the offsets: both slacks and their spread
 

@@ -24,6 +24,7 @@ from autotune.domain.outcome import FEASIBLE_PROBABILITY
 from autotune.evidence.accuracy import OUTPUTS
 from autotune.evidence.cases import (
     READ_AS,
+    SMALLEST,
     both_outcomes,
     covering_spread,
     equal_weights,
@@ -31,7 +32,6 @@ from autotune.evidence.cases import (
     memory_cases,
 )
 from autotune.evidence.fit.memory import (
-    SMALLEST,
     WITHIN_SD,
     MemoryFit,
     by_job,

@@ -20,7 +20,7 @@ from autotune.cost.constants import Constants, Spreads
 from autotune.domain.errors import InputError
 from autotune.domain.outcome import Z90
 from autotune.evidence.accuracy import Accuracy, Residual, accuracy_of
-from autotune.evidence.cases import timed_cases
+from autotune.evidence.cases import SMALLEST, WANTED, timed_cases
 from autotune.evidence.fit.least_squares import minimise
 from autotune.evidence.fit.memory_left_out import MemoryRefit, refit_memory
 from autotune.evidence.fit.time import Fit, LeftOut, fit, leave_groups_out, measured_steps
@@ -121,8 +121,6 @@ PRIOR = Spreads(
 )
 PRIOR_SD = 0.5
 LOG_CHI2_MEAN, LOG_CHI2_SD = -1.27, 2.22
-SMALLEST = 0.005  # [log] residuals below are as good as this one
-WANTED = 0.80
 STEPS = 50  # halvings of the bracket around the common factor
 LARGEST_FACTOR = 8.0
 

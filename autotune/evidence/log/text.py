@@ -7,13 +7,12 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
-from autotune.domain.typed.values import shown
+from autotune.domain.typed.values import MAX_STEPS, shown
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_LOG_BYTES = 256 * 2**20  # a million lines of a trainer's history
-MAX_STEPS = 10**12
 LONGEST_S = 100 * 365.25 * 86400
 
 

@@ -12,12 +12,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from autotune.catalog.local import default_host
+from autotune.cost.memory.modelling_code import LITGPT
 from autotune.domain.config import Config
 from autotune.domain.device import Device, Offer
 from autotune.domain.errors import InputError
 from autotune.domain.job import Job, Limits
 from autotune.evidence.cases import Refused
-from autotune.evidence.record.machine import LITGPT, device_named, sharding_of, software_of
+from autotune.evidence.record.machine import device_named, sharding_of, software_of
 from autotune.evidence.record.training import (
     lengths_of,
     method_of,

@@ -10,8 +10,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from autotune.catalog.devices import find_device
+from autotune.cost.memory.modelling_code import LITGPT
 from autotune.domain.errors import InputError
-from autotune.domain.software import Software
+from autotune.domain.software import LOSS_COPIES_FROM, LOSS_COPIES_UNTIL, Software
 from autotune.domain.units import GIB
 from autotune.evidence.cases import Refused
 
@@ -144,11 +145,6 @@ BASELINE_PEFT = "framework_config=baseline-peft"
 # Sources whose tables were measured through transformers' Trainer; others run their own loops.
 HF_TRAINER = (FMS, "fms-hf-tuning", "ms-swift", "LLaMA-Factory", "huggingface/trl", "axolotl")
 
-# The loss of transformers: until 4.45 the model upcasts its logits in place; 4.46 to 4.49 shift the
-# upcast logits and so copy them; from 4.50 the labels are shifted instead.
-# Source: modeling_llama.py and loss/loss_utils.py of those releases.
-COPIES_FROM, COPIES_UNTIL = (4, 46), (4, 50)
-
 # What a source's own training code does instead: litgpt's chunked_cross_entropy (128 rows at once);
 # MPT's default loss_fn fused_crossentropy, which overwrites the logits with their gradient.
 OWN_MODEL = ("litgpt", "llm-foundry", "torchtitan")  # model code that is not transformers'
@@ -191,13 +187,10 @@ def kernels_of(row: Row, transformers: Version) -> Kernels:
         return "liger", "fused"
     if "unsloth" in kernels:
         return "unsloth", "chunked"
-    if transformers < COPIES_UNTIL and any(n in row.word("model_id") for n in NATIVE_LOSS):
+    if transformers < LOSS_COPIES_UNTIL and any(n in row.word("model_id") for n in NATIVE_LOSS):
         return "eager", "native"
-    copies = COPIES_FROM <= transformers < COPIES_UNTIL
+    copies = LOSS_COPIES_FROM <= transformers < LOSS_COPIES_UNTIL
     return "eager", "upcast_copy" if copies else "upcast"
-
-
-LITGPT = "litgpt"  # finetune/lora.py: bf16-true, all parameters in 16 bit, adapters too
 
 
 def autocast_of(row: Row) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.config import ZERO_STAGE
 from autotune.domain.errors import InputError
 from autotune.trainers.axolotl.keys import OLD_ATTENTION
 from autotune.trainers.base import Export
@@ -19,7 +20,6 @@ from autotune.trainers.launch.run_script import trainer_sh
 from autotune.trainers.versions import show
 from autotune.trainers.yaml_file import (
     SOME,
-    ZERO,
     as_yaml,
     deepspeed_file,
     length_of_run,
@@ -46,7 +46,7 @@ def write_file(plan: Plan, trainer: Trainer, version: Version) -> Export:
     """The YAML in the words of `version` and run.sh, and what the YAML cannot say."""
     refuse_wide_base(plan, trainer.name, trains_wide=plan.config.sharding == "fsdp")
     _refuse_sharded_states(plan)
-    beside = {"sharding"} if plan.config.sharding in {"none", "ddp"} | ZERO else set[str]()
+    beside = {"sharding"} if plan.config.sharding in {"none", "ddp", *ZERO_STAGE} else set[str]()
     values, notes = with_knobs(_contract(plan), plan, trainer, beside=beside)
     if is_pure_16bit(plan):  # mixed precision would make fp32 of what is trained
         values |= {"bf16": False, "bfloat16": True}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.domain.config import ZERO_STAGE
 from autotune.trainers.base import GONE
 from autotune.trainers.hf.read import FSDP_OFFLOADS
 from autotune.trainers.hf.spell import spell_argument
@@ -154,7 +155,7 @@ def _micro(value: KnobValue, target: Target) -> Changes:
 
 def _sharding(value: KnobValue, target: Target) -> Changes | str:
     """Another kind of sharding needs settings of its own, which the user's files hold."""
-    changes = target.gone("deepspeed") if value not in {"zero2", "zero3"} else {}
+    changes = target.gone("deepspeed") if value not in ZERO_STAGE else {}
     if value != "fsdp":
         return {**changes, **target.gone("fsdp", "fsdp_config", "fsdp_version")}
     if target.config.optimizer == "adamw_bnb_8bit":
@@ -167,7 +168,7 @@ def _sharding(value: KnobValue, target: Target) -> Changes | str:
 
 
 def _zero(value: KnobValue, target: Target) -> Changes | str:
-    if value in {"zero2", "zero3"}:
+    if value in ZERO_STAGE:
         return f"set deepspeed: to your {value} json, such as deepspeed_configs/{value}.json"
     return _sharding(value, target)
 

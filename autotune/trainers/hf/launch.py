@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from autotune.cost.deepspeed import BUCKET_ELEMENTS
-from autotune.domain.config import UNSET
+from autotune.domain.config import UNSET, ZERO_STAGE
 from autotune.trainers.hf.precision import mixed_precision
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ _DISTRIBUTED = {
     "zero2": "DEEPSPEED",
     "zero3": "DEEPSPEED",
 }
-_ZERO_STAGE = {"zero2": 2, "zero3": 3}
 # With overlap_comm stage 2 has two buffers: DeepSpeed's default, which has one, split in two.
 BUCKETS = {2: 2, 3: 1}
 
@@ -47,7 +46,7 @@ def accelerate_yaml(plan: Plan) -> str:
         settings["fp8_config"] = {"fp8_backend": "AO"}
     if plan.config.sharding == "fsdp":
         settings["fsdp_config"] = _fsdp(plan)
-    if plan.config.sharding in _ZERO_STAGE:
+    if plan.config.sharding in ZERO_STAGE:
         settings["deepspeed_config"] = _deepspeed(plan)
     return "".join(_yaml_lines(settings))
 
@@ -76,21 +75,21 @@ def _fsdp(plan: Plan) -> dict[str, object]:
 
 
 def _deepspeed(plan: Plan) -> dict[str, object]:
-    stage = _ZERO_STAGE[plan.config.sharding]
+    stage = ZERO_STAGE[plan.config.sharding]
     return {
         "zero_stage": stage,
         "gradient_accumulation_steps": plan.config.gradient_accumulation_steps,
         "gradient_clipping": 1.0,  # TrainingArguments.max_grad_norm's default: both must agree
         "offload_optimizer_device": "cpu" if plan.config.offload == "optimizer" else "none",
         "offload_param_device": "none",
-        "zero3_init_flag": stage == _ZERO_STAGE["zero3"] and not plan.quantized,
-        "zero3_save_16bit_model": stage == _ZERO_STAGE["zero3"],
+        "zero3_init_flag": stage == ZERO_STAGE["zero3"] and not plan.quantized,
+        "zero3_save_16bit_model": stage == ZERO_STAGE["zero3"],
     }
 
 
 def deepspeed_json(plan: Plan) -> str:
     """DeepSpeed's own config, which transformers completes where it says auto."""
-    stage = _ZERO_STAGE[plan.config.sharding]
+    stage = ZERO_STAGE[plan.config.sharding]
     automatic = (
         "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
         "gradient_clipping",
@@ -101,7 +100,7 @@ def deepspeed_json(plan: Plan) -> str:
         "contiguous_gradients": True,
         "reduce_bucket_size": BUCKET_ELEMENTS // BUCKETS[stage],
     }
-    if stage == _ZERO_STAGE["zero3"]:
+    if stage == ZERO_STAGE["zero3"]:
         zero["stage3_gather_16bit_weights_on_model_save"] = True
     if plan.config.offload == "optimizer":
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from autotune.domain.answer.recommendation import Decisive
+from autotune.domain.config import ZERO_STAGE
 from autotune.trainers.hf.arguments import counts_by_epochs
 from autotune.trainers.hf.precision import is_pure_16bit
 from autotune.trainers.versions import (
@@ -49,7 +50,7 @@ def trainer_notes(plan: Plan, trainer: str, *, evaluates: bool, pads: bool) -> l
     if job.evaluation is not None and not evaluates:
         when = f"every {job.evaluation.every_steps} steps" if job.evaluation.every_steps else "once"
         notes.append(f"evaluation ({when}, {job.evaluation.rows} rows) is not in the file: add it")
-    if plan.offer.count > 1 and plan.config.sharding in {"zero2", "zero3"}:
+    if plan.offer.count > 1 and plan.config.sharding in ZERO_STAGE:
         notes.append("DeepSpeed must be installed; it keeps fp32 masters of 16-bit trained weights")
     if job.software.kernels == "unsloth" and trainer != "unsloth":
         notes.append("Unsloth's kernels are not in this format: expect a slower run, more memory")
@@ -113,7 +114,7 @@ def _sharding_notes(plan: Plan) -> list[str]:
         )
     if sharding == "fsdp" and plan.job.method.base == "int8":
         notes.append(Decisive("FSDP with an int8 base is known to fail (peft issue 2833)"))
-    if sharding in {"zero2", "zero3"}:
+    if sharding in ZERO_STAGE:
         notes.append("DeepSpeed must be installed; it keeps fp32 masters of 16-bit trained weights")
     if sharding == "zero3" and plan.quantized:
         notes.append(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.domain.config import ZERO_STAGE
 from autotune.trainers.hf.read import CHECKPOINTING, MICRO
 from autotune.trainers.versions import ACTIVATION_CHECKPOINTING, SAMPLING_STRATEGY, show
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from autotune.domain.config import KnobValue
     from autotune.trainers.base import Changes, Target
 
-STAGE_OF = {"zero2": 2, "zero3": 3}
 LAUNCHER = "the launcher decides it: accelerate.yaml, written beside the file, says how"
 
 
@@ -39,8 +39,8 @@ def _inside_deepspeed(knob: str, value: KnobValue, target: Target) -> Changes:
     if knob in counts and isinstance(config.get(counts[knob]), int):
         return {f"deepspeed.{counts[knob]}": value}
     zero = config.get("zero_optimization")
-    if knob == "sharding" and value in STAGE_OF and isinstance(zero, dict) and "stage" in zero:
-        return {"deepspeed.zero_optimization.stage": STAGE_OF[str(value)]}
+    if knob == "sharding" and value in ZERO_STAGE and isinstance(zero, dict) and "stage" in zero:
+        return {"deepspeed.zero_optimization.stage": ZERO_STAGE[str(value)]}
     return {}
 
 
@@ -127,9 +127,9 @@ def _attention(value: KnobValue, target: Target) -> Changes | str:
 
 def _sharding(value: KnobValue, target: Target) -> Changes | str:
     changes: Changes = {}
-    if value in STAGE_OF and target.has("deepspeed"):
+    if value in ZERO_STAGE and target.has("deepspeed"):
         return changes  # that file says it, and is given back as well
-    if value not in STAGE_OF:
+    if value not in ZERO_STAGE:
         changes |= target.gone("deepspeed")
     if value != "fsdp":
         changes |= target.gone("fsdp", "fsdp_config")

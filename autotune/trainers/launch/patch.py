@@ -13,6 +13,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.config import ZERO_STAGE
 from autotune.domain.errors import InputError
 from autotune.trainers.launch.config import STAGES, is_deepspeed
 from autotune.trainers.patch import Patched
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from autotune.trainers.base import Changes
 
 _OTHERWISE = 'write "auto" there, as transformers fills it in'
-_STAGE_OF = {"none": 0, "ddp": 0, "zero2": 2, "zero3": 3}
+_STAGE_OF = {"none": 0, "ddp": 0, **ZERO_STAGE}
 _KIND_OF = {
     "none": "NO", "ddp": "MULTI_GPU", "fsdp": "FSDP", "zero2": "DEEPSPEED", "zero3": "DEEPSPEED",
 }  # fmt: skip

@@ -11,6 +11,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
+from autotune.domain.config import ZERO_STAGE
 from autotune.domain.job import BYTES
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def interpreter(plan: Plan, packages: Iterable[str]) -> list[str]:
 def _needed_on_a_gpu(plan: Plan) -> list[str]:
     names = [
         *(["bitsandbytes"] if plan.quantized or "8bit" in plan.config.optimizer else []),
-        *(["deepspeed"] if plan.config.sharding in {"zero2", "zero3"} else []),
+        *(["deepspeed"] if plan.config.sharding in ZERO_STAGE else []),
         *(["liger_kernel"] if plan.config.kernels == "liger" else []),
         *(["torchao"] if plan.config.precision == "fp8" else []),
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.cost.time.data import MOST_PROCESSES
+from autotune.domain.config import ZERO_STAGE
 from autotune.domain.errors import InputError
 from autotune.trainers.base import Export
 from autotune.trainers.hf.adapter import variant_keys
@@ -17,7 +18,6 @@ from autotune.trainers.launch.run_script import trainer_sh
 from autotune.trainers.versions import JIT_CHECKPOINT
 from autotune.trainers.yaml_file import (
     SOME,
-    ZERO,
     as_yaml,
     deepspeed_file,
     length_of_run,
@@ -74,7 +74,7 @@ def _say_dtypes(plan: Plan, values: dict[str, Any]) -> None:
     narrow = config.adapter_dtype == "bf16" if method.is_lora else method.base == "16bit"
     if config.precision != "bf16" or not narrow:
         return
-    if config.sharding in ZERO:  # its engine casts the model to bf16 and trains fp32 masters
+    if config.sharding in ZERO_STAGE:  # its engine casts the model to bf16 and trains fp32 masters
         return
     values.pop("bf16", None)
     values["pure_bf16"] = True
