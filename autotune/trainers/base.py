@@ -143,7 +143,7 @@ class Trainer(ABC):
     name: ClassVar[str]  # what a user types: hf, trl, axolotl, ...
     title: ClassVar[str]  # what a person calls its file
     own_keys: ClassVar[frozenset[str]] = frozenset()  # that no other trainer's file has
-    exports: ClassVar[bool] = True  # False: its file is read and patched, not written from nothing
+    file: ClassVar[str]  # that an export states its settings in; empty: it has no export
     known: ClassVar[tuple[Version, Version]]  # the oldest and the newest whose words were read
     resumes_with: ClassVar[str] = ""  # what makes a second start go on; empty: it does unasked
     logs_state: ClassVar[bool] = True  # a trainer_state.json in `output_dir`

@@ -26,7 +26,7 @@ TRAINERS: dict[str, Trainer] = {
         HuggingFace(), Trl(), Axolotl(), LlamaFactory(), Torchtune(), LitGpt(), Unsloth(),
     )
 }  # fmt: skip
-FORMATS = {name: trainer for name, trainer in TRAINERS.items() if trainer.exports}
+FORMATS = {name: trainer for name, trainer in TRAINERS.items() if trainer.file}
 
 # Arguments of the Trainer alone decide nothing: three formats take them over.
 _TRAINER = {

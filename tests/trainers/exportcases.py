@@ -11,16 +11,13 @@ from ruamel.yaml import YAML
 from autotune.domain.device import Device, Offer
 from autotune.domain.job import Evaluation, Job, Lengths, Method
 from autotune.domain.model import Linear, Model
+from autotune.trainers.registry import TRAINERS
 from autotune.trainers.syntax.python_source import parse_script
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.trainers.base import Export
 
-FILE_OF = {  # where each format holds its settings
-    "hf": "training_args.json", "trl": "sft_config.json", "axolotl": "axolotl.yml",
-    "llamafactory": "llamafactory.yaml", "litgpt": "litgpt.yaml", "unsloth": "unsloth_train.py",
-}  # fmt: skip
 HOST = build.host(ram_bytes=128e9, shm_bytes=16e9, disk_bytes=100e9)
 SOFTWARE = build.software(flash_attn=None, bitsandbytes=None)
 MODEL = Model(
@@ -81,9 +78,8 @@ def with_base(method: Method, base: str) -> Method:
 
 def values_of(target: str, made: Export) -> dict[str, Any]:
     """The settings of an export, as its trainer's file holds them."""
-    name = target.partition("@")[0]
-    text = made.files[FILE_OF[name]]
-    if name == "unsloth":
-        return parse_script(text, FILE_OF[name]).values
-    found: dict[str, Any] = YAML(typ="safe", pure=True).load(text)
+    name = TRAINERS[target.partition("@")[0]].file
+    if name.endswith(".py"):
+        return parse_script(made.files[name], name).values
+    found: dict[str, Any] = YAML(typ="safe", pure=True).load(made.files[name])
     return found

@@ -72,10 +72,14 @@ def _without(values: dict[str, Any], path: tuple[Any, ...]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key != head}
 
 
-@st.composite
-def mappings(draw: st.DrawFn, name: str) -> dict[str, Any]:
+def mappings(name: str) -> st.SearchStrategy[dict[str, Any]]:
     """The file's mapping with some values changed, lost, renamed or added."""
-    values = values_of(name)
+    return damaged_mappings(values_of(name))
+
+
+@st.composite
+def damaged_mappings(draw: st.DrawFn, values: dict[str, Any]) -> dict[str, Any]:
+    """A mapping with some values changed, lost, renamed or added."""
     for _ in range(draw(st.integers(1, 3))):
         path = draw(st.sampled_from(_paths(values)))
         how = draw(st.sampled_from(["value", "value", "value", "gone", "renamed", "new"]))

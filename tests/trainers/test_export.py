@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from autotune.domain.errors import InputError
 from autotune.trainers.export import Export, check_target, export
-from autotune.trainers.registry import FORMATS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,11 +48,6 @@ def test_the_files_are_written_under_their_names(target: str) -> None:
     ready = export(target, job(pretokenized=True), offer(), config())
     assert set(ready.files) == expected
     assert all(text.endswith("\n") for text in exported.files.values())
-
-
-def test_every_registered_format_answers_to_its_own_name() -> None:
-    names = ("hf", "trl", "axolotl", "llamafactory", "litgpt", "unsloth")
-    assert {name: trainer.name for name, trainer in FORMATS.items()} == {n: n for n in names}
 
 
 @pytest.mark.parametrize(("typo", "close"), [("trll", "trl"), ("hff@5.10.0", "hf")])

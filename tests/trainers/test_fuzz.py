@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from fuzzing import SUFFIX, damaged, mappings
+from fuzzing import SUFFIX, damaged
 from hypothesis import HealthCheck, given, settings
 from ownfiles import BESIDE, FILES, syntax_of
 
@@ -17,7 +17,6 @@ from autotune.app.job.load import load_jobs
 from autotune.app.job.overrides import Overrides
 from autotune.app.runs.user_file import same_export
 from autotune.domain.errors import InputError
-from autotune.trainers.registry import detect
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,29 +30,6 @@ FUZZ = settings(
     max_examples=CASES, deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )  # fmt: skip
-
-
-MAPPINGS = [name for name in FILES if FILES[name][1] in {"json", "yaml"}]
-
-
-@pytest.mark.parametrize("name", MAPPINGS)
-def test_damaged_values_are_read_or_refused_by_name(name: str) -> None:
-    @settings(FUZZ, max_examples=max(CASES, 200))
-    @given(values=mappings(name))
-    def check(values: dict[str, Any]) -> None:
-        assert all("file.yaml" in message for message in refused_by_reader(values))
-
-    check()
-
-
-def refused_by_reader(values: dict[str, Any]) -> list[str]:
-    try:
-        dialect = detect(values, "file.yaml")
-        if dialect is not None:
-            dialect.read(values, "file.yaml")
-    except InputError as error:
-        return [error.message]
-    return []
 
 
 def answered(path: Path, beside: tuple[str, ...] = ()) -> list[str]:

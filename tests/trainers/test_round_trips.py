@@ -1,110 +1,26 @@
-"""Every format into every other one: the batch, length, adapter and epochs that were read come out.
-
-Read from a trainer's own file, written for another trainer, read again by that one's reader.
-"""
+"""Configs of accelerate and DeepSpeed beside a trainer's file, and shipped files: in, out, in."""
 
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ownfiles import BESIDE, FILES, FOLDER, beside, read, values_of
+from ownfiles import BESIDE, FILES, beside, read, values_of
 from ruamel.yaml import YAML
 
 from autotune.app.job.load import load_jobs
 from autotune.app.job.overrides import Overrides
 from autotune.app.runs.user_file import same_export
 from autotune.domain.errors import InputError
-from autotune.trainers.export import export
 from autotune.trainers.launch.config import add_beside
 from autotune.trainers.launch.patch import patch_launcher
-from autotune.trainers.registry import FORMATS, TRAINERS
-from autotune.trainers.syntax.python_source import parse_script
+from autotune.trainers.registry import TRAINERS
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config
-    from autotune.domain.job import Job
     from autotune.trainers.parsed import Parsed
-
-MAIN = {
-    "hf": "training_args.json", "trl": "sft_config.json", "axolotl": "axolotl.yml",
-    "llamafactory": "llamafactory.yaml", "litgpt": "litgpt.yaml", "unsloth": "unsloth_train.py",
-}  # fmt: skip
-MODEL = {"training_args.json": "Qwen/Qwen2.5-7B", "torchtune.yaml": "meta-llama/Llama-3.1-8B"}
-LEAST_PAIRS = 59  # of 10 files x 6 formats; Unsloth runs on one device, and launch.sh on two
-
-
-@lru_cache
-def job_of(name: str, folder: Path) -> Job:
-    """The job that a file states, on as many devices as it says."""
-    suffix = {"python": ".py", "shell": ".sh", "json": ".json"}.get(FILES[name][1], ".yaml")
-    path = folder / f"{name.partition('.')[0]}{suffix}"
-    path.write_text((FOLDER / name).read_text(encoding="utf-8"), encoding="utf-8")
-    stated: dict[str, object] = {"data.rows": 1000}
-    if name in MODEL:
-        stated["model"] = MODEL[name]
-    if name == "training_args.json":
-        stated["method.kind"] = "lora"
-    return load_jobs(path, Overrides(gpus=("h100-sxm",), stated=stated))[0].job
-
-
-def read_back(target: str, files: dict[str, str]) -> Parsed:
-    """What the written file says to the reader of its own format."""
-    name = MAIN[target]
-    if name.endswith(".py"):
-        script = parse_script(files[name], name)
-        return TRAINERS[script.trainer].read(script.values, name)
-    made = TRAINERS[target].read(YAML(typ="safe", pure=True).load(files[name]), name)
-    if "accelerate.yaml" in files:
-        add_beside(made, YAML(typ="safe", pure=True).load(files["accelerate.yaml"]), "accelerate")
-    return made
-
-
-def same_contract(job: Job, config: Config, target: str, made: Parsed) -> None:
-    """Bit-identical: these are the job, whatever file says it."""
-    count = job.offers[0].count
-    assert made.batch_on(count) == job.global_batch_size
-    train = made.values["train"]
-    assert train.get("epochs") == job.epochs or train.get("steps") == job.steps, train
-    length = made.values.get("data", {}).get("max_length")
-    if target != "hf":  # Trainer leaves length, model and adapter to the script
-        assert length == job.max_length
-    method = made.values.get("method", {})
-    if target not in {"hf", "trl"}:
-        assert (method["kind"], method.get("rank", 0)) == (job.method.kind, job.method.rank)
-        if job.method.is_lora:
-            assert (method["alpha"], method.get("dropout", 0.0)) == (
-                job.method.alpha, job.method.dropout,
-            )  # fmt: skip
-    meaning = made.meaning
-    assert meaning["micro_batch_size"] == config.micro_batch_size
-    assert meaning["gradient_accumulation_steps"] == config.gradient_accumulation_steps
-
-
-def written(job: Job, target: str, config: Config) -> dict[str, str] | None:
-    """The files of an export; None where the format has no words for the job, which it says."""
-    try:
-        return export(target, job, job.offers[0], config).files
-    except InputError:
-        return None
-
-
-def test_every_file_goes_out_in_every_format_and_comes_back_as_the_same_job(tmp_path: Path) -> None:
-    pairs = []
-    for name in FILES:
-        job = job_of(name, tmp_path)
-        assert job.today is not None
-        for target in FORMATS:
-            files = written(job, target, job.today)
-            if files is not None:
-                same_contract(job, job.today, target, read_back(target, files))
-                pairs.append((name, target))
-    assert len(pairs) >= LEAST_PAIRS, sorted(pairs)
-    assert {target for _, target in pairs} == set(FORMATS) == set(MAIN)
-
 
 ARGUMENTS = {
     "output_dir": "out", "per_device_train_batch_size": 4, "gradient_accumulation_steps": 4,

@@ -39,7 +39,6 @@ RUNS: dict[Version, Version] = {
     (0, 20): (5, 17, 0), (0, 21): (5, 20, 1),
 }  # fmt: skip
 ONE_ATTENTION: Version = (0, 17)  # attn_implementation rules; before, one switch a kernel
-FILE = "axolotl.yml"
 
 
 def write_file(plan: Plan, trainer: Trainer, version: Version) -> Export:
@@ -59,8 +58,8 @@ def write_file(plan: Plan, trainer: Trainer, version: Version) -> Export:
     if plan.may_be_interrupted:
         values["auto_resume_from_checkpoints"] = True
     files |= {
-        FILE: as_yaml(values),
-        "run.sh": trainer_sh(plan, trainer.commands(plan, FILE), [FILE]),
+        trainer.file: as_yaml(values),
+        "run.sh": trainer_sh(plan, trainer.commands(plan, trainer.file), [trainer.file]),
     }
     notes += trainer_notes(plan, trainer.name, evaluates=False, pads=True)
     return Export(files, tuple(notes))

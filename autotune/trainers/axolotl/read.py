@@ -21,6 +21,7 @@ from autotune.trainers.hf.read import (
     read_grouping,
     read_length_of_run,
     read_loading,
+    read_offload,
     read_optimizer,
     read_precision,
     read_saving,
@@ -174,6 +175,7 @@ def _read_checkpointing(keys: Keys, made: Parsed) -> None:
         made.keep("activation_checkpointing", CHECKPOINTING, stated, why)
         if stated == "offload":
             made.knobs["offload"] = "activations"
+        read_offload(keys, made)
         return
     read_checkpointing(keys, made)
 

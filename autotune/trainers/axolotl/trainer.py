@@ -29,6 +29,7 @@ class Axolotl(Trainer):
 
     name = "axolotl"
     title = "axolotl's YAML"
+    file = "axolotl.yml"
     own_keys = frozenset({
         "base_model", "micro_batch_size", "sequence_len", "adapter", "sample_packing", "datasets",
         "num_epochs", "val_set_size", "lora_target_linear", "pad_to_sequence_len",

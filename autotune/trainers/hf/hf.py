@@ -40,6 +40,7 @@ class HuggingFace(Trainer):
 
     name = "hf"
     title = "TrainingArguments"
+    file = "training_args.json"
     known = KNOWN["transformers"]
     resumes_with = "resume_from_checkpoint"
     launched = True
@@ -71,7 +72,7 @@ class HuggingFace(Trainer):
         """The files, and what Trainer cannot say."""
         arguments = training_arguments(plan, LEARNING_RATE)
         files = {
-            "training_args.json": json.dumps(arguments, indent=2) + "\n",
+            self.file: json.dumps(arguments, indent=2) + "\n",
             "train.py": train_py(plan, "hf.py.txt"),
             "accelerate.yaml": accelerate_yaml(plan),
         }

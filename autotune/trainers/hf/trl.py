@@ -44,6 +44,7 @@ class Trl(Trainer):
 
     name = "trl"
     title = "SFTConfig"
+    file = "sft_config.json"
     known = KNOWN["trl"]
     resumes_with = "resume_from_checkpoint"
     launched = True
@@ -90,7 +91,7 @@ class Trl(Trainer):
         """The files, and what SFTTrainer cannot say."""
         arguments = {**training_arguments(plan, LEARNING_RATE), **_sft(plan)}
         files = {
-            "sft_config.json": json.dumps(arguments, indent=2) + "\n",
+            self.file: json.dumps(arguments, indent=2) + "\n",
             "train.py": train_py(plan, "trl.py.txt"),
             "accelerate.yaml": accelerate_yaml(plan),
         }

@@ -24,9 +24,6 @@ _MIXED = {"bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32-true", "tf32": "
 _QUANTIZE = {"nf4": "bnb.nf4-dq", "int8": "bnb.int8-training"}
 
 
-FILE = "litgpt.yaml"
-
-
 def write_file(plan: Plan, trainer: Trainer) -> Export:
     """The YAML and run.sh, and what the YAML cannot say."""
     if plan.quantized and plan.offer.count > 1:
@@ -41,8 +38,8 @@ def write_file(plan: Plan, trainer: Trainer) -> Export:
     beside = {"sharding"} if plan.config.sharding == "none" else set[str]()
     values, notes = with_knobs(_contract(plan), plan, trainer, done, beside)
     files = {
-        FILE: as_yaml(values),
-        "run.sh": trainer_sh(plan, trainer.commands(plan, FILE), [FILE]),
+        trainer.file: as_yaml(values),
+        "run.sh": trainer_sh(plan, trainer.commands(plan, trainer.file), [trainer.file]),
     }
     return Export(files, (*notes, *_notes(plan)))
 

@@ -26,6 +26,7 @@ class LitGpt(Trainer):
 
     name = "litgpt"
     title = "litgpt's YAML"
+    file = "litgpt.yaml"
     known = ((0, 5), (0, 5, 13))
     resumes_with = "resume: auto"
     logs_state = False

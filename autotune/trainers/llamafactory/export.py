@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # The newest transformers that a release allows.
 RUNS: dict[Version, Version] = {(0, 9, 4): (4, 57, 1), (0, 9, 5): (5, 6, 0)}
-FILE, _LAUNCHER_FILE = "llamafactory.yaml", "accelerate.yaml"
+_LAUNCHER_FILE = "accelerate.yaml"
 
 
 def write_file(plan: Plan, trainer: Trainer) -> Export:
@@ -52,8 +52,8 @@ def write_file(plan: Plan, trainer: Trainer) -> Export:
     if plan.offer.spot and plan.transformers >= JIT_CHECKPOINT:
         values["enable_jit_checkpoint"] = True
     files |= {
-        FILE: as_yaml(values),
-        "run.sh": trainer_sh(plan, trainer.commands(plan, FILE, launcher), [FILE]),
+        trainer.file: as_yaml(values),
+        "run.sh": trainer_sh(plan, trainer.commands(plan, trainer.file, launcher), [trainer.file]),
     }
     notes.append("template: default must be the one of your model")
     notes += trainer_notes(plan, trainer.name, evaluates=False, pads=False)

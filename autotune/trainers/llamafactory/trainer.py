@@ -27,6 +27,7 @@ class LlamaFactory(Trainer):
 
     name = "llamafactory"
     title = "LLaMA-Factory's YAML"
+    file = "llamafactory.yaml"
     own_keys = frozenset({
         "finetuning_type", "cutoff_len", "stage", "template", "lora_rank", "lora_target",
         "quantization_bit", "dataset_dir", "flash_attn", "overwrite_cache", "pure_bf16",

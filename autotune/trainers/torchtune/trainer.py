@@ -24,7 +24,7 @@ class Torchtune(Trainer):
 
     name = "torchtune"
     title = "torchtune's YAML"
-    exports = False
+    file = ""
     known = ((0, 6, 1), (0, 6, 1))
     resumes_with = "resume_from_checkpoint: True"
     logs_state = False

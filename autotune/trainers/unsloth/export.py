@@ -47,9 +47,6 @@ trainer.save_model({output})
 '''
 
 
-FILE = "unsloth_train.py"
-
-
 def write_file(plan: Plan, trainer: Trainer) -> Export:
     """The script and run.sh, and what Unsloth does otherwise."""
     if plan.offer.count > 1 or plan.on_cpu:
@@ -75,7 +72,10 @@ def write_file(plan: Plan, trainer: Trainer) -> Export:
         arguments=_call(arguments, "    "), output=json.dumps(f"{plan.out_dir}/final"),
         resume=_resume(plan) if plan.may_be_interrupted else "",
     )  # fmt: skip
-    files = {FILE: script, "run.sh": trainer_sh(plan, trainer.commands(plan, FILE), [FILE])}
+    files = {
+        trainer.file: script,
+        "run.sh": trainer_sh(plan, trainer.commands(plan, trainer.file), [trainer.file]),
+    }
     return Export(files, tuple(_notes(plan)))
 
 

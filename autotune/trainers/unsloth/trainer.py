@@ -27,6 +27,7 @@ class Unsloth(Trainer):
 
     name = "unsloth"
     title = "Unsloth's calls"
+    file = "unsloth_train.py"
     known = ((2026, 10), (2026, 10))
     resumes_with = "trainer.train(resume_from_checkpoint=True)"
     runs_on = ("transformers", "trl")
@@ -38,6 +39,8 @@ class Unsloth(Trainer):
 
     def spell(self, knob: str, value: KnobValue, target: Target, /) -> Changes | str:
         """The arguments that say it; kernels are Unsloth's own."""
+        if knob in {"kernels", "offload"} and value != "none":
+            return "it has its own way"
         return spell_argument(knob, value, target)
 
     def commands(self, plan: Plan, file: str, launcher: str = "") -> list[str]:  # noqa: ARG002 - it runs on one device
