@@ -1,4 +1,4 @@
-"""The run that a row of a public table measured: its job, machine and configuration.
+"""The run that a row of a public table measured: its job, machine and configuration, or why none.
 
 Also the split of its batch and its attention kernel. What it trained is in `training`, what it ran
 on in `machine`, what was measured of it in `table`.
@@ -19,6 +19,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.job import Job, Limits
 from autotune.evidence.cases import Refused
 from autotune.evidence.record.machine import device_named, sharding_of, software_of
+from autotune.evidence.record.row import FULL, LORA
 from autotune.evidence.record.training import (
     lengths_of,
     method_of,
@@ -47,6 +48,19 @@ BATCH_CONTRADICTS = "batch sizes contradict each other"
 _REPACKED = re.compile(
     r"[-_](gptq|awq|int4|int8|bnb-4bit|4bit|8bit|unsloth-bnb-4bit|gguf|hf-4bit)\b", re.IGNORECASE
 )
+# Words of the notes that take a row out of a comparison of memory and speed, and why.
+FLAGS = (
+    ("DOUBTFUL", "the source or the collector doubts the figures"),
+    ("FAILED RUN", "the run failed for an unknown cause"),
+    ("FORWARD PASS ONLY", "forward pass only"),
+    ("CAPACITY BOUNDARY", "the largest context that fits, not a reading"),
+    ("CHECKPOINT SAVE TIME", "a checkpoint save, not training"),
+    ("PADDING-FREE RATIO", "a ratio of two runs, not a reading"),
+)
+ENCODERS = ("bert", "roberta", "electra", "deberta", "distilbert", "albert", "vit-", "whisper")
+SEQ2SEQ = ("t5", "mt0", "t0_", "bart", "pegasus", "nllb", "opus-mt", "m2m100")
+RAN = ("tokens_per_s_per_gpu", "samples_per_s", "step_time_s")
+MEASURED = ("tokens_per_s_per_gpu", "samples_per_s", "step_time_s", "peak_mem_gb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +77,9 @@ class Described:
 
 def describe(row: Row, find_model: Callable[[str], Model]) -> Described:
     """The run that the row measured. Raises Refused where the cost model does not cover it."""
+    reason = _refusal(row)
+    if reason:
+        raise Refused(reason)
     model = model_named(row.text("model_id"), find_model)
     device = device_named(row.text("gpu"))
     if model is None or device is None:
@@ -211,3 +228,56 @@ def _attention(row: Row, model: Model) -> tuple[str, tuple[str, ...]]:
     if word.startswith("sdpa"):
         return "sdpa", ()
     return "sdpa", ("sdpa attention",)
+
+
+def _refusal(row: Row) -> str:
+    """The reason to skip a row that its own cells give; empty when there is none."""
+    for word, reason in FLAGS:
+        if word in row.notes:
+            return reason
+    bad = row.bad_cells()
+    if bad:
+        return bad[0]
+    if row.is_oom and any(row.number(column) is not None for column in RAN):
+        return "says that it ran out of memory and how fast it ran"
+    return _other_model_or_method(row) or _other_stack(row) or _not_stated(row)
+
+
+def _other_model_or_method(row: Row) -> str:
+    name = row.word("model_id").rsplit("/", 1)[-1]
+    if name.startswith(SEQ2SEQ) or any(word in name for word in ENCODERS):
+        return "an encoder or a sequence-to-sequence model"
+    if row.word("task") not in FULL | LORA:
+        return f"method {row.text('task') or 'not stated'}"
+    variants = ("dora", "lora-fa", "lorafa", "galore", "loftq", "lisa")
+    if any(word in row.word("optimizer") or word in row.notes.casefold() for word in variants):
+        return "a LoRA or optimizer variant that is not modelled"
+    return ""
+
+
+def _other_stack(row: Row) -> str:
+    kernels = row.word("other_kernels")
+    if "transformer-engine" in kernels or "megatron" in kernels:
+        return "Megatron with transformer-engine kernels"
+    if "moe-" in kernels:
+        return "expert kernels other than the model's own"
+    if "offload" in row.notes.casefold() and "offload False" not in row.notes:
+        return "weights or states offloaded to the host"
+    if row.word("grad_ckpt") == "selective":
+        return "selective activation checkpointing"
+    return ""
+
+
+def _not_stated(row: Row) -> str:
+    if not row.text("model_id"):
+        return "model not stated"
+    gpu = row.word("gpu")
+    if not gpu or gpu.startswith("any"):
+        return "GPU not stated"
+    if row.count("n_gpus") is None:
+        return "number of GPUs not stated"
+    if row.word("grad_ckpt") in {"", "unknown"}:
+        return "activation checkpointing not stated"
+    if not row.is_oom and all(row.number(column) is None for column in MEASURED):
+        return "nothing measured that can be compared"
+    return ""

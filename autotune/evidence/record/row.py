@@ -1,21 +1,17 @@
-"""A row of a public table: its cells, read with tolerance, and why a row cannot be compared.
+"""A row of a public table: its cells, read with tolerance, and what a cell may hold.
 
-What its run was is for `described`; what was measured for `table`.
+What its run was is for `described`; what was measured, and the file, for `table`.
 """
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.domain.errors import InputError
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Mapping
 
 COLUMNS = (
     "id", "source_repo", "source_path", "source_commit_or_date", "model_id", "n_params", "task",
@@ -24,7 +20,6 @@ COLUMNS = (
     "compile", "other_kernels", "tokens_per_s_per_gpu", "samples_per_s", "step_time_s", "mfu",
     "peak_mem_gb", "peak_mem_kind", "total_time_h", "oom", "notes",
 )  # fmt: skip
-MAX_ROWS = 200_000
 _DATE = re.compile(r"\b(20\d\d)(?:-(\d\d)(?:-(\d\d))?)?\b")
 _BLANK = {"", "-", "na", "n/a", "nan", "none", "null", "?"}
 
@@ -91,6 +86,11 @@ class Row:
         return found
 
     @property
+    def is_oom(self) -> bool:
+        """Whether the source says, or its log shows, that the run ran out of memory."""
+        return self.word("oom") in FAILED
+
+    @property
     def date(self) -> tuple[int, int]:
         """(year, month) of the software: a snapshot named in the notes, else the source's date."""
         snapshot = re.search(r"snapshot (20\d\d)-(\d\d)", self.notes)
@@ -116,119 +116,3 @@ FAILED = frozenset({"1", "1.0", "true", "yes", "inferred"})
 FINISHED = frozenset({"", "0", "0.0", "false", "no", "-", "na", "n/a", "nan", "none", "null", "?"})
 SURPLUS = ""  # the column of cells that the header does not name
 UNDATED = (2024, 6)  # the middle of the shipped rows
-
-
-def read_table(path: Path) -> list[Row]:
-    """Every row of a CSV with the columns of the shipped table.
-
-    Raises InputError when the file cannot be read as such a table; single odd cells are left to
-    the caller, who skips the row by name.
-    """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            return list(_rows(csv.DictReader(stream), path))
-    except OSError as error:
-        msg = f"{path} cannot be read: {error.strerror or error}"
-        raise InputError(msg) from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        msg = f"{path} is not a CSV in UTF-8: {error}"
-        raise InputError(msg) from None
-
-
-def _rows(reader: csv.DictReader[str], path: Path) -> Iterator[Row]:
-    header = [name.strip() for name in reader.fieldnames or []]
-    reader.fieldnames = header
-    for column in ("id", "model_id", "gpu", "task"):
-        if column not in header:
-            hint = f"a table of measurements has the columns {', '.join(COLUMNS)}"
-            if not header:
-                msg = f"{path} is empty"
-                raise InputError(msg, hint)
-            msg = f'{path} has no column "{column}"; it has {", ".join(header[:12])}'
-            raise InputError(msg, hint)
-    seen: set[str] = set()
-    for number, cells in enumerate(reader, start=1):
-        if number > MAX_ROWS:
-            msg = f"{path} has more than {MAX_ROWS:,} rows"
-            raise InputError(msg)
-        named = {key: value for key, value in cells.items() if isinstance(value, str) and key}
-        if any(value.strip() for value in named.values()):
-            own = named.get("id", "").strip() or f"row {number}"
-            named["id"] = f"{own} (row {number})" if own in seen else own
-            seen.add(named["id"])
-            if any(isinstance(value, list) for value in cells.values()):
-                named[SURPLUS] = "1"
-            yield Row(named)
-
-
-# Words of the notes that take a row out of a comparison of memory and speed, and why.
-FLAGS = (
-    ("DOUBTFUL", "the source or the collector doubts the figures"),
-    ("FAILED RUN", "the run failed for an unknown cause"),
-    ("FORWARD PASS ONLY", "forward pass only"),
-    ("CAPACITY BOUNDARY", "the largest context that fits, not a reading"),
-    ("CHECKPOINT SAVE TIME", "a checkpoint save, not training"),
-    ("PADDING-FREE RATIO", "a ratio of two runs, not a reading"),
-)
-ENCODERS = ("bert", "roberta", "electra", "deberta", "distilbert", "albert", "vit-", "whisper")
-SEQ2SEQ = ("t5", "mt0", "t0_", "bart", "pegasus", "nllb", "opus-mt", "m2m100")
-RAN = ("tokens_per_s_per_gpu", "samples_per_s", "step_time_s")
-MEASURED = ("tokens_per_s_per_gpu", "samples_per_s", "step_time_s", "peak_mem_gb")
-
-
-def is_oom(row: Row) -> bool:
-    """Whether the source says, or its log shows, that the run ran out of memory."""
-    return row.word("oom") in FAILED
-
-
-def refusal_of(row: Row) -> str:
-    """The reason to skip a row that its own cells give; empty when there is none."""
-    for word, reason in FLAGS:
-        if word in row.notes:
-            return reason
-    bad = row.bad_cells()
-    if bad:
-        return bad[0]
-    if is_oom(row) and any(row.number(column) is not None for column in RAN):
-        return "says that it ran out of memory and how fast it ran"
-    return _other_model_or_method(row) or _other_stack(row) or _not_stated(row)
-
-
-def _other_model_or_method(row: Row) -> str:
-    name = row.word("model_id").rsplit("/", 1)[-1]
-    if name.startswith(SEQ2SEQ) or any(word in name for word in ENCODERS):
-        return "an encoder or a sequence-to-sequence model"
-    if row.word("task") not in FULL | LORA:
-        return f"method {row.text('task') or 'not stated'}"
-    variants = ("dora", "lora-fa", "lorafa", "galore", "loftq", "lisa")
-    if any(word in row.word("optimizer") or word in row.notes.casefold() for word in variants):
-        return "a LoRA or optimizer variant that is not modelled"
-    return ""
-
-
-def _other_stack(row: Row) -> str:
-    kernels = row.word("other_kernels")
-    if "transformer-engine" in kernels or "megatron" in kernels:
-        return "Megatron with transformer-engine kernels"
-    if "moe-" in kernels:
-        return "expert kernels other than the model's own"
-    if "offload" in row.notes.casefold() and "offload False" not in row.notes:
-        return "weights or states offloaded to the host"
-    if row.word("grad_ckpt") == "selective":
-        return "selective activation checkpointing"
-    return ""
-
-
-def _not_stated(row: Row) -> str:
-    if not row.text("model_id"):
-        return "model not stated"
-    gpu = row.word("gpu")
-    if not gpu or gpu.startswith("any"):
-        return "GPU not stated"
-    if row.count("n_gpus") is None:
-        return "number of GPUs not stated"
-    if row.word("grad_ckpt") in {"", "unknown"}:
-        return "activation checkpointing not stated"
-    if not is_oom(row) and all(row.number(column) is None for column in MEASURED):
-        return "nothing measured that can be compared"
-    return ""

@@ -12,17 +12,19 @@ no memory free, as the run did not.
 
 from __future__ import annotations
 
+import csv
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.models import find_model
+from autotune.domain.errors import InputError
 from autotune.domain.observation import Observation
 from autotune.domain.units import GB, MIB
 from autotune.evidence.cases import MeasuredCase, Refused, Skipped
 from autotune.evidence.record.described import Described, describe
-from autotune.evidence.record.row import is_oom, read_table, refusal_of
+from autotune.evidence.record.row import COLUMNS, SURPLUS, Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,9 +32,9 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.model import Model
     from autotune.domain.observation import MemoryKind
-    from autotune.evidence.record.row import Row
 
 SHIPPED_ROWS = Path(__file__).parents[1] / "data" / "measured.csv"
+MAX_ROWS = 200_000
 DRIVER_READING = r"nvidia-smi used \(mean over GPUs\) (\d+) MiB"
 _KINDS: dict[str, MemoryKind] = {
     "allocated": "allocated", "reserved": "reserved", "nvidia-smi": "nvidia-smi",
@@ -77,9 +79,6 @@ def read_cases(path: Path, find_model: Callable[[str], Model] = find_model) -> T
 
 def case_of(row: Row, find_model: Callable[[str], Model]) -> MeasuredCase | Skipped:
     """One row as a case, or skipped."""
-    reason = refusal_of(row)
-    if reason:
-        return Skipped(row.id, reason)
     try:
         return _measured(row, describe(row, find_model))
     except Refused as refused:
@@ -123,7 +122,7 @@ def _observations(row: Row, described: Described, partial: list[str]) -> Iterato
         "knobs": {name: getattr(described.config, name) for name in knobs},
         "facts": {k: v for k, v in row.cells.items() if v and k not in {"id", "notes"}},
     }
-    if is_oom(row):
+    if row.is_oom:
         if not described.longest_known:
             raise Refused(LONGEST_NOT_STATED)
         yield Observation(f"{row.id}/oom", "oom", 1.0, **shared)
@@ -222,3 +221,46 @@ def _peaks(
         yield "nvidia-smi", driver
     else:
         partial.append("memory: the driver's reading contradicts the peak")
+
+
+def read_table(path: Path) -> list[Row]:
+    """Every row of a CSV with the columns of the shipped table.
+
+    Raises InputError when the file cannot be read as such a table; single odd cells are left to
+    the caller, who skips the row by name.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            return list(_rows(csv.DictReader(stream), path))
+    except OSError as error:
+        msg = f"{path} cannot be read: {error.strerror or error}"
+        raise InputError(msg) from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        msg = f"{path} is not a CSV in UTF-8: {error}"
+        raise InputError(msg) from None
+
+
+def _rows(reader: csv.DictReader[str], path: Path) -> Iterator[Row]:
+    header = [name.strip() for name in reader.fieldnames or []]
+    reader.fieldnames = header
+    for column in ("id", "model_id", "gpu", "task"):
+        if column not in header:
+            hint = f"a table of measurements has the columns {', '.join(COLUMNS)}"
+            if not header:
+                msg = f"{path} is empty"
+                raise InputError(msg, hint)
+            msg = f'{path} has no column "{column}"; it has {", ".join(header[:12])}'
+            raise InputError(msg, hint)
+    seen: set[str] = set()
+    for number, cells in enumerate(reader, start=1):
+        if number > MAX_ROWS:
+            msg = f"{path} has more than {MAX_ROWS:,} rows"
+            raise InputError(msg)
+        named = {key: value for key, value in cells.items() if isinstance(value, str) and key}
+        if any(value.strip() for value in named.values()):
+            own = named.get("id", "").strip() or f"row {number}"
+            named["id"] = f"{own} (row {number})" if own in seen else own
+            seen.add(named["id"])
+            if any(isinstance(value, list) for value in cells.values()):
+                named[SURPLUS] = "1"
+            yield Row(named)
