@@ -36,7 +36,7 @@ from autotune.app.job.overrides import Overrides
 from autotune.domain.config import Config
 from autotune.probe import device as devices
 from autotune.probe.outcomes import INTERRUPTED
-from autotune.probe.record import ProbeLog, fit_share, until_sure
+from autotune.probe.record import ProbeLog, until_sure
 from autotune.probe.request import Effort, key_of, request_for
 from autotune.probe.runner import Place
 from autotune.probe.session import Session
@@ -78,6 +78,12 @@ class Item:
     def group(self) -> str:
         """The item's priority class: the first word of its name."""
         return self.name.partition("/")[0]
+
+
+def fit_share(records: list[ProbeRecord]) -> float | None:
+    """The share of runs that fitted, of those that say anything about it."""
+    told = [record.fits for record in records if record.fits is not None]
+    return sum(told) / len(told) if told else None
 
 
 def jobs(gpu: str, *, dry: bool) -> dict[str, Job]:

@@ -34,7 +34,7 @@ from autotune.probe.record import PROBES_FILE, ProbeLog, config_of, read_records
 from autotune.probe.replay import RecordedRunner, replay_key
 from autotune.probe.request import request_for
 from autotune.search.alternatives import proposal_order
-from autotune.search.posterior.acquisition import Outlook
+from autotune.search.posterior.acquisition import Posterior
 from autotune.search.posterior.measurements import History
 from autotune.search.study.record import TRIALS_FILE, TrialRecord
 from autotune.space.enumerate import enumerate_candidates
@@ -159,20 +159,20 @@ def search(
 
 def curve_of(found: Probed, folder: Path, truth: Truth) -> list[float]:
     """Regret of the posterior pick after every configuration that a search measured."""
-    outlook = found.explored.outlook
-    if outlook is None:
+    posterior = found.explored.posterior
+    if posterior is None:
         return []
     history, curve = History(), []
     for line in (folder / TRIALS_FILE).read_text(encoding="utf-8").splitlines():
         trial = TrialRecord.of(json.loads(line))
-        index = outlook.priced.find(trial.params)
+        index = posterior.priced.find(trial.params)
         if trial.kind != "trial" or index is None:
             continue
         if trial.oom:
-            history.learn_oom(outlook.priced, index)
+            history.learn_oom(posterior.priced, index)
         else:
-            history.learn(outlook.priced, index, trial.measured, trial.noise)
-        pick = Outlook(outlook.priced, history).pick()
+            history.learn(posterior.priced, index, trial.measured, trial.noise)
+        pick = Posterior(posterior.priced, history).pick()
         curve.append(float("inf") if pick is None else truth.regret(pick))
     return curve
 

@@ -73,7 +73,7 @@ def _calibrated(machine: Machine, probes: int) -> tuple[list[float], int]:
         if index is None:
             break
         ooms += tell(study, trial, machine, index) is None
-        curve.append(machine.regret(sampler.outlook(study).pick()))
+        curve.append(machine.regret(sampler.posterior(study).pick()))
     return curve, ooms
 
 

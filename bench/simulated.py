@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.search.posterior.acquisition import Outlook
+from autotune.search.posterior.acquisition import Posterior
 from autotune.search.posterior.measurements import History
 from autotune.search.priced import MEMORY, Dimension, Part, part_of
 
@@ -318,8 +318,8 @@ class Machine:
 
     def order(self) -> Iterator[int]:
         """Expected cost over the probability of fitting, as far as the model knows itself."""
-        outlook = Outlook(self, History())
-        worth = outlook.log_cost - np.log(np.maximum(outlook.chance, 1e-6))
+        posterior = Posterior(self, History())
+        worth = posterior.log_cost - np.log(np.maximum(posterior.chance, 1e-6))
         for index in np.argsort(worth, kind="stable"):
             yield int(index)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cost.model import COMPONENTS
 from autotune.domain.config import LATER, is_extra
-from autotune.probe.record import ProbeLog, SharedProbeLog, read_records
+from autotune.probe.record import ProbeLog, SharedProbeLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -123,8 +123,3 @@ class Memo:
         calm = [value for undisturbed, value in alike if undisturbed]
         values = calm or [value for _, value in alike]
         return median(values) if values else None
-
-
-def records_of(paths: Iterable[Path]) -> list[ProbeRecord]:
-    """The records of several files, oldest file first."""
-    return [record for path in paths for record in read_records(path)]

@@ -1,8 +1,7 @@
 """A finished probe: one JSON line, on the disk before anybody hears of it.
 
 A record becomes Observations, which is what the bill, the sampler and replay read of it. A fit or a
-miss so close to the limit that another run may end otherwise is a coin thrown once: it is repeated,
-and the share of the runs that fitted is what is known about it.
+miss so close to the limit that another run may end otherwise is a coin thrown once: it is repeated.
 """
 
 from __future__ import annotations
@@ -247,7 +246,7 @@ def _lock(stream: BinaryIO) -> None:
 # Assumption: the order of allocations and the workspaces that kernels choose move a peak by up to a
 # few per cent from run to run.
 NARROW = 0.03
-RUNS = 3
+NARROW_RUNS = 3
 _ASKED = re.compile(r"Tried to allocate ([\d.]+) (MiB|GiB)")
 _FREE = re.compile(r"of which ([\d.]+) (MiB|GiB) is free")
 _UNIT = {"MiB": 2**20, "GiB": 2**30}
@@ -276,7 +275,7 @@ def is_narrow(record: ProbeRecord) -> bool:
 
 
 def until_sure(
-    first: ProbeRecord, again: Callable[[], ProbeRecord], runs: int = RUNS
+    first: ProbeRecord, again: Callable[[], ProbeRecord], runs: int = NARROW_RUNS
 ) -> Iterator[ProbeRecord]:
     """The further runs of a narrow configuration, each handed out before the next one starts.
 
@@ -289,9 +288,3 @@ def until_sure(
         yield record
         if record.fits is None:
             return
-
-
-def fit_share(records: list[ProbeRecord]) -> float | None:
-    """The share of runs that fitted, of those that say anything about it."""
-    told = [record.fits for record in records if record.fits is not None]
-    return sum(told) / len(told) if told else None

@@ -22,7 +22,7 @@ from autotune.domain.errors import InputError, Interrupted
 from autotune.probe import device as devices
 from autotune.probe.record import PROBES_FILE, ProbeRecord, read_records
 from autotune.probe.request import two_depths
-from autotune.search.measured.past import PRIOR_FILE
+from autotune.search.measured.prior import PRIOR_FILE
 from autotune.search.study.record import TrialLog
 
 if TYPE_CHECKING:

@@ -134,7 +134,7 @@ def _old_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     own = stopping.over_budget
     monkeypatch.setattr(
         stopping, "over_budget",
-        lambda purse: own(replace(purse, budget=(purse.budget or 0.0) - purse.aside)),
+        lambda budget: own(replace(budget, limit=(budget.limit or 0.0) - budget.aside)),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.probe.record import read_records
-from autotune.search.measured import past
+from autotune.search.measured import prior as past
 from bench.pins.cases import PINS, cases, pins
 from bench.pins.golden import GOLDEN, differences, play
 

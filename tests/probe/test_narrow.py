@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.probe.record import NARROW, fit_share, is_narrow, until_sure
+from autotune.probe.record import NARROW, is_narrow, until_sure
+from bench.gpu_suite import fit_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,9 +16,9 @@ import pytest
 
 from autotune.domain.errors import InputError
 from autotune.search.measured.front import CHEAPEST, KNEE, SOONEST, Blend, FrontSampler
-from autotune.search.posterior.acquisition import Outlook
+from autotune.search.posterior.acquisition import Posterior
 from autotune.search.posterior.measurements import History
-from autotune.search.posterior.stopping import Purse, remaining, verdict
+from autotune.search.posterior.stopping import ProbeBudget, remaining, verdict
 from autotune.search.priced import MEMORY, Dimension, part_of
 
 if TYPE_CHECKING:
@@ -128,10 +128,10 @@ def true_values(toy: Toy) -> tuple[FloatArray, FloatArray]:
     return hours, hours * toy.price
 
 
-def searched(toy: Toy, probes: int) -> Outlook:
+def searched(toy: Toy, probes: int) -> Posterior:
     history = History()
     for _ in range(probes):
-        proposal = Outlook(toy, history).propose()
+        proposal = Posterior(toy, history).propose()
         if proposal is None:
             break
         measured = truth(toy, proposal.index)
@@ -139,7 +139,7 @@ def searched(toy: Toy, probes: int) -> Outlook:
             history.learn_oom(toy, proposal.index)
         else:
             history.learn(toy, proposal.index, measured)
-    return Outlook(toy, history)
+    return Posterior(toy, history)
 
 
 def test_the_cheapest_candidate_that_keeps_the_deadline_is_found() -> None:
@@ -166,27 +166,27 @@ def test_a_budget_is_kept_when_time_is_minimised() -> None:
 def test_a_limit_that_nothing_keeps_is_come_near_to() -> None:
     toy = Toy(limits={"deadline": 5.0})
     hours, _ = true_values(toy)
-    outlook = searched(toy, 8)
-    assert outlook.missed
-    pick = outlook.pick()
+    posterior = searched(toy, 8)
+    assert posterior.missed
+    pick = posterior.pick()
     assert pick is not None
     assert hours[pick] <= 1.03 * hours.min()
-    left = remaining(outlook)
-    assert left.saving == pytest.approx(left.fraction * outlook.value(pick))
+    left = remaining(posterior)
+    assert left.saving == pytest.approx(left.fraction * posterior.value(pick))
 
 
 def test_probes_that_are_sure_to_miss_a_limit_are_not_made() -> None:
     toy = Toy(limits={"deadline": 30.0})
-    outlook = searched(toy, 8)
+    posterior = searched(toy, 8)
     part = toy.parts[0]
     predicted = part.predicted[part.row_of]
-    assert max(predicted[i] for i in outlook.history.tried) < 30.0 * 2.0
-    assert outlook.keeps_probability[np.argmax(predicted)] < 0.02
-    assert not outlook.allowed[np.argmax(predicted)]
+    assert max(predicted[i] for i in posterior.history.tried) < 30.0 * 2.0
+    assert posterior.keeps_probability[np.argmax(predicted)] < 0.02
+    assert not posterior.allowed[np.argmax(predicted)]
 
 
 def test_without_limits_every_candidate_keeps_them() -> None:
-    assert (Outlook(Toy(), History()).keeps_probability == 1.0).all()
+    assert (Posterior(Toy(), History()).keeps_probability == 1.0).all()
 
 
 def test_several_devices_in_one_study_teach_each_other() -> None:
@@ -198,9 +198,9 @@ def test_several_devices_in_one_study_teach_each_other() -> None:
         measured = truth(toy, index)
         assert measured is not None
         history.learn(toy, index, measured)
-    outlook = Outlook(toy, history)
+    posterior = Posterior(toy, history)
     quick = [int(np.ravel_multi_index((2, 3, kernel), toy.shape)) for kernel in range(4)]
-    factors = np.exp(outlook.residuals["compute"].mean)[toy.parts[0].row_of[quick]]
+    factors = np.exp(posterior.residuals["compute"].mean)[toy.parts[0].row_of[quick]]
     assert int(np.argmin(factors)) == 2
     assert factors[2] < 0.95 * factors[0]
 
@@ -240,7 +240,7 @@ def test_the_front_is_probed_at_its_corners_and_its_knee() -> None:
     assert {picks[CHEAPEST], picks[SOONEST]} <= set(front)
     assert all(a < b for a, b in itertools.pairwise(hours[front]))
     assert all(a > b for a, b in itertools.pairwise(dollars[front]))
-    tried = sampler.outlooks(study)[KNEE].history
+    tried = sampler.posteriors(study)[KNEE].history
     assert tried.probes == 15, "no configuration twice, whatever the aim"
 
 
@@ -269,7 +269,7 @@ def test_objectives_of_different_candidates_do_not_blend() -> None:
 
 def test_a_search_with_a_deadline_ends_by_itself() -> None:
     toy = Toy(limits={"deadline": 40.0})
-    outlook = searched(toy, 40)
-    stop = verdict(outlook, outlook.propose(), Purse(next_cost=0.0))
+    posterior = searched(toy, 40)
+    stop = verdict(posterior, posterior.propose(), ProbeBudget(next_cost=0.0))
     assert stop is not None
     assert stop.rule in {"regret", "exhausted"}

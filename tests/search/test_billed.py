@@ -13,9 +13,9 @@ from autotune.domain.candidates import OFFER, Candidates
 from autotune.domain.errors import InputError
 from autotune.domain.job import Evaluation
 from autotune.search.billed import BilledCandidates
-from autotune.search.measured.measurer import Enough, Scored
+from autotune.search.measured.measurer import Scored, StopSearch
 from autotune.search.measured.study import explore_measured
-from autotune.search.posterior.acquisition import Outlook
+from autotune.search.posterior.acquisition import Posterior
 from autotune.search.posterior.deciding import deciding_probe
 from autotune.search.posterior.measurements import History
 from autotune.search.study.axes import ParameterSpace
@@ -82,9 +82,9 @@ def test_limits_of_the_job_are_excesses_of_its_figures(tight_job: Job) -> None:
     assert set(found) == {"deadline", "budget"}
     assert (found["deadline"] <= 0).tolist() == (bill.duration_s <= deadline_s).tolist()
     assert np.exp(found["budget"]) == pytest.approx(bill.cost_usd / budget_usd, rel=1e-9)
-    outlook = Outlook(priced, History())
-    assert not outlook.missed
-    keeps = outlook.keeps_probability
+    posterior = Posterior(priced, History())
+    assert not posterior.missed
+    keeps = posterior.keeps_probability
     order = np.argsort(bill.duration_s)
     assert keeps[order[0]] > 0.5 > keeps[order[-1]]
     late = np.maximum(bill.duration_s / deadline_s, bill.cost_usd / budget_usd)
@@ -155,7 +155,7 @@ def test_the_search_learns_that_a_machine_is_slower_everywhere(tight_bill: Bill)
     def measure(index: int) -> Scored:
         if len(history.measured) == 4:
             msg = "four are enough"
-            raise Enough(msg)
+            raise StopSearch(msg)
         scored = truth(priced, index)
         if scored.oom:
             history.learn_oom(priced, index)
@@ -165,10 +165,10 @@ def test_the_search_learns_that_a_machine_is_slower_everywhere(tight_bill: Bill)
 
     found = explore_measured(tight_bill, measure, sampler="calibrated", trials=20)
     assert found.stopped_because == "four are enough"
-    outlook = Outlook(priced, history)
-    factors = np.exp(outlook.residuals["compute"].mean)
+    posterior = Posterior(priced, history)
+    factors = np.exp(posterior.residuals["compute"].mean)
     assert np.median(factors) == pytest.approx(COMPUTE, rel=0.08)
-    pick = outlook.pick()
+    pick = posterior.pick()
     assert pick in history.measured
     assert priced.bill.memory_bytes[pick] * MEMORY <= priced.limit[pick]
 

@@ -12,13 +12,13 @@ import optuna
 import pytest
 
 from autotune.domain.errors import InputError
-from autotune.search.measured.past import PastKey, recall, remember
-from autotune.search.posterior.acquisition import Outlook
+from autotune.search.measured.prior import PriorKey, load_residuals, save_residuals
+from autotune.search.posterior.acquisition import Posterior
 from autotune.search.posterior.censored import dominated
 from autotune.search.posterior.improvement import expected_improvement, normal_cdf
 from autotune.search.posterior.measurements import History, checked
 from autotune.search.posterior.residuals import Observed, Residual
-from autotune.search.posterior.stopping import Purse, remaining, verdict
+from autotune.search.posterior.stopping import ProbeBudget, remaining, verdict
 from autotune.search.priced import MEMORY, Dimension, part_of
 from autotune.search.study.calibrated import CalibratedSampler, OutsideSpaceWarning
 from autotune.search.study.samplers import sampler_maker
@@ -83,7 +83,7 @@ def regrets(machine: Machine) -> list[float]:
     found = []
     for _ in range(PROBES):
         probe(study, machine)
-        found.append(machine.regret(sampler.outlook(study).pick()))
+        found.append(machine.regret(sampler.posterior(study).pick()))
     return found
 
 
@@ -202,7 +202,7 @@ def test_trials_of_other_samplers_teach_the_residuals(machines: list[Machine]) -
     index, _ = probe(study, machine)
     assert sampler.last is not None
     assert sampler.last.index == index
-    assert len(sampler.outlook(study).history.tried) == 7
+    assert len(sampler.posterior(study).history.tried) == 7
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, "quick", True])
@@ -266,13 +266,13 @@ def test_a_twin_of_a_measured_candidate_is_never_probed_and_may_be_the_pick(grid
     order = machine.order()
     index = next(i for i in order if machine.probe(i) is not None)
     history.learn(machine, index, machine.probe(index) or {})
-    outlook = Outlook(machine, history)
-    twins = outlook.twins(index)
+    posterior = Posterior(machine, history)
+    twins = posterior.twins(index)
     assert len(twins) == 5, "configurations that differ in the checkpoint interval alone"
-    assert not outlook.allowed[twins].any()
-    pick = outlook.pick()
+    assert not posterior.allowed[twins].any()
+    pick = posterior.pick()
     assert pick in twins
-    assert outlook.log_cost[pick] == outlook.log_cost[twins].min()
+    assert posterior.log_cost[pick] == posterior.log_cost[twins].min()
 
 
 def test_twins_of_the_incumbent_have_almost_no_uncertainty_against_it(grid: Grid) -> None:
@@ -280,11 +280,11 @@ def test_twins_of_the_incumbent_have_almost_no_uncertainty_against_it(grid: Grid
     history = History()
     index = next(i for i in machine.order() if machine.probe(i) is not None)
     history.learn(machine, index, machine.probe(index) or {})
-    outlook = Outlook(machine, history)
-    assert outlook.incumbent == index
-    _, twin_sd = outlook.difference(outlook.twins(index), index)
+    posterior = Posterior(machine, history)
+    assert posterior.incumbent == index
+    _, twin_sd = posterior.difference(posterior.twins(index), index)
     near = np.asarray(machine.neighbours(index))
-    _, other_sd = outlook.difference(near[outlook.allowed[near]], index)
+    _, other_sd = posterior.difference(near[posterior.allowed[near]], index)
     assert twin_sd.max() < 0.02
     assert np.median(other_sd) > 5 * twin_sd.max()
 
@@ -349,16 +349,16 @@ def test_stopping_names_its_reason_and_what_stays_uncertain(machines: list[Machi
     study = optuna.create_study(sampler=sampler)
     while not probe(study, machine)[1]:
         pass
-    outlook = sampler.outlook(study)
-    proposal = outlook.propose()
-    left = remaining(outlook)
-    value = outlook.value(outlook.incumbent or 0)
+    posterior = sampler.posterior(study)
+    proposal = posterior.propose()
+    left = remaining(posterior)
+    value = posterior.value(posterior.incumbent or 0)
     assert left.saving == pytest.approx(left.fraction * value)
-    assert verdict(outlook, proposal, Purse(next_cost=left.saving / 2)) is None
-    dear = verdict(outlook, proposal, Purse(next_cost=left.saving * 2))
+    assert verdict(posterior, proposal, ProbeBudget(next_cost=left.saving / 2)) is None
+    dear = verdict(posterior, proposal, ProbeBudget(next_cost=left.saving * 2))
     assert dear is not None
     assert dear.rule == "saving"
-    spent = verdict(outlook, proposal, Purse(next_cost=0.02, spent=0.99, budget=1.0))
+    spent = verdict(posterior, proposal, ProbeBudget(next_cost=0.02, spent=0.99, limit=1.0))
     assert spent is not None
     assert spent.rule == "budget"
     assert 0 < spent.remaining.bound < 1
@@ -366,7 +366,7 @@ def test_stopping_names_its_reason_and_what_stays_uncertain(machines: list[Machi
         assert "optimal" not in stop.reason
         assert "$" in stop.reason
     with pytest.raises(InputError, match="smaller than one probe"):
-        verdict(outlook, proposal, Purse(next_cost=0.02, budget=0.01))
+        verdict(posterior, proposal, ProbeBudget(next_cost=0.02, limit=0.01))
 
 
 def test_the_remaining_uncertainty_shrinks_until_the_search_ends_by_itself(
@@ -378,10 +378,10 @@ def test_the_remaining_uncertainty_shrinks_until_the_search_ends_by_itself(
     ended, first = None, None
     for _ in range(60):
         probe(study, machine)
-        outlook = sampler.outlook(study)
-        if outlook.incumbent is not None and first is None:
-            first = remaining(outlook).fraction
-        ended = verdict(outlook, outlook.propose(), Purse(next_cost=0.0))
+        posterior = sampler.posterior(study)
+        if posterior.incumbent is not None and first is None:
+            first = remaining(posterior).fraction
+        ended = verdict(posterior, posterior.propose(), ProbeBudget(next_cost=0.0))
         if ended is not None:
             break
     assert ended is not None
@@ -392,7 +392,7 @@ def test_the_remaining_uncertainty_shrinks_until_the_search_ends_by_itself(
 
 @pytest.mark.slow
 def test_what_one_run_learned_saves_probes_in_the_next(grid: Grid, tmp_path: Path) -> None:
-    key = PastKey("24gb", "llama", "shape", "software")
+    key = PriorKey("24gb", "llama", "shape", "software")
     saved = 0.0
     for seed in (1, 5, 6):
         machine = Machine(grid, seed, 0.1)
@@ -402,21 +402,21 @@ def test_what_one_run_learned_saves_probes_in_the_next(grid: Grid, tmp_path: Pat
         for _ in range(PROBES):
             probe(study, machine)
         home = tmp_path / str(seed)
-        remember(machine, sampler.outlook(study).history, key, home)
-        past = recall(machine, key, home)
-        assert past.count > 0
-        assert not past.warnings
+        save_residuals(machine, sampler.posterior(study).history, key, home)
+        prior = load_residuals(machine, key, home)
+        assert prior.count > 0
+        assert not prior.warnings
         history = History()
         warm: list[float] = []
         for _ in range(4):
-            proposal = Outlook(machine, history, past.observed).propose()
+            proposal = Posterior(machine, history, prior.observed).propose()
             assert proposal is not None
             measured = machine.probe(proposal.index)
             if measured is None:
                 history.learn_oom(machine, proposal.index)
             else:
                 history.learn(machine, proposal.index, measured)
-            warm.append(machine.regret(Outlook(machine, history, past.observed).pick()))
+            warm.append(machine.regret(Posterior(machine, history, prior.observed).pick()))
         saved += min(to_within(cold, 0.1), PROBES) - min(to_within(warm, 0.1), PROBES)
     assert saved > 0
 
@@ -426,15 +426,15 @@ def test_a_prior_of_another_shape_or_a_damaged_one_is_named(grid: Grid, tmp_path
     history = History()
     index = next(i for i in machine.order() if machine.probe(i) is not None)
     history.learn(machine, index, machine.probe(index) or {})
-    key = PastKey("24gb", "llama", "1b", "software")
-    path = remember(machine, history, key, tmp_path)
-    other = recall(machine, PastKey("24gb", "llama", "8b", "software"), tmp_path)
+    key = PriorKey("24gb", "llama", "1b", "software")
+    path = save_residuals(machine, history, key, tmp_path)
+    other = load_residuals(machine, PriorKey("24gb", "llama", "8b", "software"), tmp_path)
     assert other.count > 0
     assert "weak prior" in other.warnings[0]
-    own = recall(machine, key, tmp_path)
+    own = load_residuals(machine, key, tmp_path)
     assert other.observed["compute"][0].noise > own.observed["compute"][0].noise
-    assert recall(machine, PastKey("80gb", "llama", "1b", "software"), tmp_path).count == 0
+    assert load_residuals(machine, PriorKey("80gb", "llama", "1b", "software"), tmp_path).count == 0
     data = json.loads(path.read_text())
     data["observed"][0]["log_ratio"] = math.nan
     path.write_text(json.dumps(data))
-    assert "damaged" in recall(machine, key, tmp_path).warnings[0]
+    assert "damaged" in load_residuals(machine, key, tmp_path).warnings[0]

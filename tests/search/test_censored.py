@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from autotune.search.measured.past import PastKey, recall, remember
+from autotune.search.measured.prior import PriorKey, load_residuals, save_residuals
 from autotune.search.posterior.censored import equivalent_observations, hazard, residuals_of
 from autotune.search.posterior.measurements import History
 from autotune.search.posterior.residuals import Observed, Residual
@@ -141,9 +141,9 @@ def test_an_out_of_memory_is_a_bound_at_what_there_is_and_stays_one_in_the_past(
     limit, predicted = machine.limit[index], machine.predicted_memory[index]
     assert seen.least
     assert seen.log_ratio == pytest.approx(math.log(limit / predicted))
-    key = PastKey("24gb", "llama", "shape", "software")
-    remember(machine, history, key, tmp_path)
-    (again,) = recall(machine, key, tmp_path).observed["memory"]
+    key = PriorKey("24gb", "llama", "shape", "software")
+    save_residuals(machine, history, key, tmp_path)
+    (again,) = load_residuals(machine, key, tmp_path).observed["memory"]
     assert again.least
     assert again.log_ratio == pytest.approx(seen.log_ratio, abs=1e-6)
     assert again.noise > seen.noise

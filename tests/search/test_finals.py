@@ -50,9 +50,9 @@ class Contest:
     def finals(self) -> Finals:
         everyone = list(range(len(self.measure)))
         plain = SimpleNamespace(plainness=lambda at: [(float(i),) for i in at])
-        outlook: Any = SimpleNamespace(fitting=everyone, missed=False, incumbent=0, priced=plain)
+        posterior: Any = SimpleNamespace(fitting=everyone, missed=False, incumbent=0, priced=plain)
         first = [found.value or 0.0 for found in self.records[: len(everyone)]]
-        return finals_of(outlook, self.records, candidate, int(np.argmin(first)), self.modelled)
+        return finals_of(posterior, self.records, candidate, int(np.argmin(first)), self.modelled)
 
     def play(self) -> list[int]:
         """Everyone who is measured again, until nobody is any more."""

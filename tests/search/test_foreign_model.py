@@ -173,12 +173,12 @@ def test_a_cost_model_of_something_else_is_corrected_within_ten_trials_of_an_ord
     sampler = CalibratedSampler(model, space())
     study = optuna.create_study(sampler=sampler)
     study.optimize(lambda trial: objective(model, truth, trial), n_trials=PROBES)
-    outlook = sampler.outlook(study)
-    pick = outlook.pick()
+    posterior = sampler.posterior(study)
+    pick = posterior.pick()
     assert pick is not None
     assert truth.regret(pick) <= 0.02
-    assert len(outlook.history.tried) == PROBES, "none twice"
-    trained = np.exp(outlook.residuals["compress"].mean)
+    assert len(posterior.history.tried) == PROBES, "none twice"
+    trained = np.exp(posterior.residuals["compress"].mean)
     part = model.parts[0]
     many, one = (
         trained[[r for r in range(len(part.predicted)) if part.codes[r, 2] == level]].mean()
@@ -197,7 +197,7 @@ def test_another_sampler_with_as_many_trials_does_worse_and_its_trials_are_used(
     sampler = CalibratedSampler(model, space())
     study.sampler = sampler
     study.optimize(lambda trial: objective(model, truth, trial), n_trials=4)
-    pick = sampler.outlook(study).pick()
+    pick = sampler.posterior(study).pick()
     assert pick is not None
     assert truth.seconds(pick) < by_chance
     assert truth.regret(pick) <= 0.02

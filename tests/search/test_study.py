@@ -17,7 +17,7 @@ from autotune.search.study import samplers
 from autotune.search.study.calibrated import CalibratedSampler
 from autotune.search.study.record import TrialRecord
 from autotune.search.study.storage import JOURNAL_FILE, quiet
-from autotune.search.study.study import _Search, explore
+from autotune.search.study.study import Search, explore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -269,7 +269,7 @@ def test_modelled_trials_reach_the_disk_together(
 
 def test_what_is_proposed_together_is_what_would_be_asked_for_one_by_one(small_bill: Bill) -> None:
     together = explore(small_bill, trials=25)
-    search = _Search(small_bill, "cost", "calibrated", 0)
+    search = Search(small_bill, "cost", "calibrated", 0)
     distributions = search._distributions()
     with quiet():
         study = optuna.create_study(sampler=search._sampler_maker(distributions)(0))
@@ -282,7 +282,7 @@ def test_what_is_proposed_together_is_what_would_be_asked_for_one_by_one(small_b
 
 
 def test_a_measured_trial_ends_what_is_proposed_together(small_bill: Bill) -> None:
-    search = _Search(small_bill, "cost", "calibrated", 0)
+    search = Search(small_bill, "cost", "calibrated", 0)
     distributions = search._distributions()
     sampler = search._sampler_maker(distributions)(0)
     assert isinstance(sampler, CalibratedSampler)

@@ -40,12 +40,12 @@ from autotune.domain.units import format_seconds
 from autotune.probe import device as devices
 from autotune.probe.memo import Memo
 from autotune.probe.outcomes import INFEASIBLE, INTERRUPTED, LOGS_FOLDER
-from autotune.probe.record import PROBES_FILE, RUNS, until_sure
+from autotune.probe.record import NARROW_RUNS, PROBES_FILE, until_sure
 from autotune.probe.runner import Place, Runner
 from autotune.probe.two_depth import run_two
 from autotune.probe.unsupported import Unsupported
-from autotune.search.measured.measurer import Enough, Scored
-from autotune.search.posterior.stopping import Purse
+from autotune.search.measured.measurer import Scored, StopSearch
+from autotune.search.posterior.stopping import ProbeBudget
 from autotune.search.selection import score_name
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Prober:
         return len({r.key for r in self.own if r.role == "search" and r.status != INTERRUPTED})
 
     def measure(self, index: int) -> Scored:
-        """Run a candidate, or answer from what was run before. Raises Enough and Interrupted."""
+        """Run a candidate, or answer from earlier runs. Raises StopSearch and Interrupted."""
         predicted = self.bill.estimate(index)
         reason = self.unsupported.reason(predicted.config)
         if reason:
@@ -132,9 +132,9 @@ class Prober:
         known = self.known(plan.key)
         record = known[0] if known else self.memo.find(plan.key)
         if record is None:
-            enough = self.enough()
+            enough = self.stop_reason()
             if enough:
-                raise Enough(enough)
+                raise StopSearch(enough)
             record = self._run(plan, predicted, "search")
         elif not known:
             self.memo.add(record)
@@ -148,7 +148,7 @@ class Prober:
         record = self._believable(plan, self._sure(plan, record, again), again)
         return self._scored(index, predicted, record)
 
-    def enough(self) -> str:
+    def stop_reason(self) -> str:
         """Why no further configuration may be probed; empty while one may."""
         if self.searched >= self.options.most:
             return f"{self.options.most} configurations were probed, which was the most allowed"
@@ -176,7 +176,7 @@ class Prober:
             why = "" if runs[-1].fits is None else doubted(ran, others)
             if not why or (ran[-1].disturbed and in_vain(self.own)) or not self._affords(plan):
                 return merged(ran)
-            with contextlib.suppress(Enough):
+            with contextlib.suppress(StopSearch):
                 again("repeat", why)
                 continue
             return merged(ran)
@@ -199,8 +199,8 @@ class Prober:
         if plan.two_depths:  # no run came near the limit
             return first
         runs = [r for r in self.known(plan.key) if r.role != "confirm"]
-        most = RUNS + 1 - len(runs)
-        with contextlib.suppress(Enough):  # what is known by then will do
+        most = NARROW_RUNS + 1 - len(runs)
+        with contextlib.suppress(StopSearch):  # what is known by then will do
             for record in until_sure(first, lambda: again("repeat"), most):
                 runs.append(record)  # noqa: PERF402 - what ran before an exception counts
         return next((record for record in runs if record.fits), first)
@@ -219,7 +219,7 @@ class Prober:
         self._tell(index, record, predicted)
         return self._scored(index, predicted, record)
 
-    def purse(self, index: int) -> Purse:
+    def budget(self, index: int) -> ProbeBudget:
         """What probing a candidate costs, and what is left; the pick's second run is put aside."""
         predicted = self.bill.estimate(index)
         plan = self._plan(predicted)
@@ -229,7 +229,7 @@ class Prober:
         next_s = 0.0 if free else plan.expected_s * self.pace
         per_hour = predicted.offer.usd_per_hour
         scale = per_hour / 3600.0 if self.score == "cost_usd" else 1.0
-        return Purse(
+        return ProbeBudget(
             next_s * scale, self.spent_s * scale, self.options.seconds * scale,
             "usd" if self.score == "cost_usd" else "s", free=per_hour == 0,
             aside=self._aside_s * scale, asked_s=self.options.seconds,
@@ -275,10 +275,10 @@ class Prober:
     def _run(self, plan: Plan, predicted: Estimated, role: str, why: str = "") -> ProbeRecord:
         if self.broken_in_a_row >= MOST_BROKEN:
             msg = f"the last {MOST_BROKEN} probes broke"
-            raise Enough(msg)
+            raise StopSearch(msg)
         if self.spent_s + (plan.expected_s * self.pace if self.own else 0.0) > self.options.seconds:
             msg = f"the probe budget of {format_seconds(self.options.seconds)} was spent"
-            raise Enough(msg)
+            raise StopSearch(msg)
         figures = figures_of(predicted, plan.requests[-1], plan.expected_s)
         calm = calm_s(self.own, self.options.seconds, self.options.effort.calm_s)
         self.progress.begins(

@@ -6,15 +6,15 @@ import time
 from typing import TYPE_CHECKING
 
 from autotune.app.probing.notes import noise_of_search, notes_of, notes_of_noise, unproven_levels
-from autotune.app.probing.past import learn_from, past_key, prior_for, saving_note
 from autotune.app.probing.plan import plan_probe
+from autotune.app.probing.prior import learn_from, prior_for, prior_key, saving_note
 from autotune.app.probing.probe import Probed, Prober
 from autotune.domain.errors import NoLocalDevice
 from autotune.domain.units import format_bytes
 from autotune.probe.outcomes import hint_for
 from autotune.search.alternatives import proposal_order
 from autotune.search.measured.study import FRONT, explore_measured
-from autotune.search.posterior.stopping import Purse, check_budget, described
+from autotune.search.posterior.stopping import ProbeBudget, check_budget, described
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ def check_affordable(job: Job, bill: Bill, options: ProbeOptions, objective: Obj
     first = next(proposal_order(bill, objective), None)
     if first is not None:
         plan = plan_probe(job, bill.estimate(first), options.effort)
-        check_budget(Purse(plan.expected_s, 0.0, options.seconds, "s"))
+        check_budget(ProbeBudget(plan.expected_s, 0.0, options.seconds, "s"))
 
 
 def probe_candidates(  # noqa: PLR0913 - what a probed search is, each named
@@ -46,12 +46,12 @@ def probe_candidates(  # noqa: PLR0913 - what a probed search is, each named
     run_dir.mkdir(parents=True, exist_ok=True)
     prober = Prober(job, bill, local, options, objective, run_dir, announce)
     _tell_held(prober, local)
-    key = past_key(job, local, prober.fingerprint, prober.memo.versions)
-    past = prior_for(bill, objective, key, run_dir, reuse=options.reuse, resume=resume)
+    key = prior_key(job, local, prober.fingerprint, prober.memo.versions)
+    prior = prior_for(bill, objective, key, run_dir, reuse=options.reuse, resume=resume)
     explored = explore_measured(
         bill, prober, objective=objective, sampler=sampler, trials=len(bill), seed=seed,
         run_dir=run_dir, storage=storage, study_name=run_dir.name, job_key=job_key, resume=resume,
-        prior=past.observed,
+        prior=prior.observed,
     )  # fmt: skip
     _check_ran(prober)
     probes = prober.searched
@@ -60,7 +60,7 @@ def probe_candidates(  # noqa: PLR0913 - what a probed search is, each named
     noise = noise_of_search(prober, explored)
     notes = (
         *notes_of_noise(noise, prober.own),
-        *past.warnings, *saving_note(past, probes, ended=ended), *notes_of(prober, explored.pick),
+        *prior.warnings, *saving_note(prior, probes, ended=ended), *notes_of(prober, explored.pick),
         *_front_note(explored), *unproven_levels(bill, prober.rows, explored.pick), *late,
     )  # fmt: skip
     return Probed(
@@ -85,7 +85,7 @@ def _why(prober: Prober, explored: MeasuredExploration) -> str:
     if explored.left is None or explored.pick is None:
         return why
     said = "expected to save $" in why
-    return f"{why}; {described(explored.left, prober.purse(explored.pick), saving=not said)}"
+    return f"{why}; {described(explored.left, prober.budget(explored.pick), saving=not said)}"
 
 
 def _check_ran(prober: Prober) -> None:

@@ -21,7 +21,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.typed.machine import machine_label
 from autotune.domain.paths import near
 from autotune.domain.units import format_seconds, format_usd
-from autotune.search.study.record import TRIALS_FILE, is_held
+from autotune.search.study.record import TRIALS_FILE, is_locked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +78,7 @@ def _state(path: Path) -> tuple[State, str]:
     if (path / ANSWER_FILE).exists():
         words = _answer(load_recommendation_payload(path))
         return ("answered", words) if words else ("damaged", f"{ANSWER_FILE} is no answer")
-    if is_held(path):
+    if is_locked(path):
         return "running", f"running, {_tried(path)} so far"
     if (path / FAILURE_FILE).exists():
         told = str(read_json(path / FAILURE_FILE).get("message", "")).strip().splitlines()

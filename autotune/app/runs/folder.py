@@ -197,11 +197,11 @@ def working_in(run_dir: Path, *, made: bool) -> Iterator[None]:
 
 
 def _discard_untried(run_dir: Path) -> None:
-    from autotune.search.study.record import TRIALS_FILE, is_held
+    from autotune.search.study.record import TRIALS_FILE, is_locked
 
     trials = run_dir / TRIALS_FILE
     tried = trials.exists() and trials.stat().st_size > 0
-    if not tried and not is_held(run_dir):
+    if not tried and not is_locked(run_dir):
         shutil.rmtree(run_dir, ignore_errors=True)
 
 

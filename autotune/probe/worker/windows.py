@@ -21,7 +21,7 @@ from .disturbance import (
     unexplained,
     wait_for_calm,
 )
-from .steady import WINDOW, is_steady, ratios_of, typical_s
+from .steady import WINDOW, first_steady, ratios_of, typical_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,12 +95,13 @@ class Windows:
 
     def opens(self) -> bool:
         """Whether the last steps were steady: then a window begins at the first of them."""
-        for start in range(self._checked, len(self.steps) - WINDOW + 1):
-            self._checked = start + 1
-            if is_steady(self.steps[start : start + WINDOW]):
-                self._open = Window(start)
-                return True
-        return False
+        found = first_steady(self.steps[self._checked :])
+        if found is None:
+            self._checked = max(self._checked, len(self.steps) - WINDOW + 1)
+            return False
+        self._open = Window(self._checked + found)
+        self._checked += found + 1
+        return True
 
     def opened(self, marks: int, at_s: float) -> None:
         """The window's clocks start. marks: steps that have ended, some of them unresolved.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from autotune.cost.columns import FloatArray
-    from autotune.search.posterior.acquisition import Outlook
+    from autotune.search.posterior.acquisition import Posterior
     from autotune.search.posterior.repeats import Standing
     from autotune.search.study.record import TrialRecord
 
@@ -51,7 +51,7 @@ class Finals:
     last ones all were disturbed.
     """
 
-    outlook: Outlook
+    posterior: Posterior
     standing: dict[int, Standing]
     runs: dict[int, list[Run]]
     again: tuple[int, ...]
@@ -174,16 +174,16 @@ class Finals:
 
 
 def finals_of(
-    outlook: Outlook, records: Sequence[TrialRecord], candidate: Callable[[TrialRecord], int],
-    posterior: int | None, modelled: FloatArray,
+    posterior: Posterior, records: Sequence[TrialRecord], candidate: Callable[[TrialRecord], int],
+    posterior_pick: int | None, modelled: FloatArray,
 ) -> Finals:  # fmt: skip
     """The finals as the records have them.
 
-    posterior: the pick by what all measurements say together. modelled: [n] what the cost model
-    says of what is minimised.
+    posterior_pick: the pick by what all measurements say together. modelled: [n] what the cost
+    model says of what is minimised.
     """
     every = runs_of(records, candidate)
-    runs = {i: every[i] for i in outlook.fitting if i in every}
+    runs = {i: every[i] for i in posterior.fitting if i in every}
     measured = [r for r in records if is_measured(r)]
     share = unnoticed(
         every.values(), sum(r.looks for r in measured), sum(r.unexplained for r in measured)
@@ -192,29 +192,32 @@ def finals_of(
     repeats = [r for r in records if r.kind == "repeat" and is_measured(r)]
     last = repeats[-IN_VAIN:]
     return Finals(
-        outlook, found, runs, tuple(candidate(r) for r in repeats),
-        chosen(outlook, found, posterior), share, modelled,
+        posterior, found, runs, tuple(candidate(r) for r in repeats),
+        chosen(posterior, found, posterior_pick), share, modelled,
         in_vain=len(last) == IN_VAIN and all(r.disturbed for r in last),
     )  # fmt: skip
 
 
-def chosen(outlook: Outlook, found: dict[int, Standing], posterior: int | None) -> int | None:
+def chosen(
+    posterior: Posterior, found: dict[int, Standing], posterior_pick: int | None
+) -> int | None:
     """The pick by all measurements together, unless another was measured to be better.
 
     Of those that differ by nothing that counts, the plainest. Where the job's limits are not likely
     to be kept, what comes nearest to them is not to be overruled by what is cheapest.
     """
-    if posterior is None or posterior not in found or outlook.missed or outlook.incumbent is None:
-        return posterior
+    unknown = posterior_pick is None or posterior_pick not in found
+    if unknown or posterior.missed or posterior.incumbent is None:
+        return posterior_pick
     standing = [i for i in found if found[i].stands] or [
         i for i in found if not found[i].disturbed
     ]  # fmt: skip
     among = standing or list(found)
     least = min(among, key=lambda i: (found[i].mean, i))
-    if posterior in among and found[posterior].mean <= found[least].mean + TIE:
-        return posterior
+    if posterior_pick in among and found[posterior_pick].mean <= found[least].mean + TIE:
+        return posterior_pick
     near = [i for i in among if found[i].mean <= found[least].mean + TIE / 3.0]
-    keys = outlook.priced.plainness(near)
+    keys = posterior.priced.plainness(near)
     return near[min(range(len(near)), key=lambda k: (keys[k], found[near[k]].mean))]
 
 

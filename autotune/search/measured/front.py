@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from autotune.cost.bill import Bill
     from autotune.cost.columns import FloatArray
-    from autotune.search.posterior.acquisition import Outlook
+    from autotune.search.posterior.acquisition import Posterior
     from autotune.search.posterior.residuals import Observed
-    from autotune.search.posterior.stopping import Purse
+    from autotune.search.posterior.stopping import ProbeBudget
     from autotune.search.priced import Part, Priced
     from autotune.search.selection import Objective
     from autotune.search.study.axes import ParameterSpace
@@ -176,38 +176,42 @@ class FrontSampler(BaseSampler):
             self._turns[trial.number] = list(self._aims.values())[turn]
         return self._turns[trial.number]
 
-    def wanting(self, study: Study, purse_of: Callable[[int], Purse]) -> CalibratedSampler | None:
+    def wanting(
+        self, study: Study, budget_of: Callable[[int], ProbeBudget]
+    ) -> CalibratedSampler | None:
         """The aim whose next probe promises most; None when none is worth its price.
 
         Worth it: an expected gain of 1 % of that aim, and of as much of the bill of the aim's own
-        candidate as the probe costs. purse_of: what probing a candidate costs.
+        candidate as the probe costs. budget_of: what probing a candidate costs.
         """
         worth: dict[float, float] = {}
-        for weight, outlook in self.outlooks(study).items():
-            proposal = self._aims[weight].proposal(outlook)
-            if proposal is None or outlook.incumbent is None or proposal.best_gain < LEAST_GAIN:
+        for weight, posterior in self.posteriors(study).items():
+            proposal = self._aims[weight].proposal(posterior)
+            if proposal is None or posterior.incumbent is None or proposal.best_gain < LEAST_GAIN:
                 continue
-            purse = purse_of(proposal.index)
-            unit = self._two[0] if purse.unit == "usd" else self._two[1]
-            bill = float(outlook.posterior(unit, np.asarray([outlook.incumbent]))[0])
-            if not purse.exceeded and (purse.free or proposal.best_gain * bill >= purse.next_cost):
+            budget = budget_of(proposal.index)
+            unit = self._two[0] if budget.unit == "usd" else self._two[1]
+            bill = float(posterior.expected(unit, np.asarray([posterior.incumbent]))[0])
+            if not budget.exceeded and (
+                budget.free or proposal.best_gain * bill >= budget.next_cost
+            ):
                 worth[weight] = proposal.best_gain
         best = max(worth, key=lambda weight: worth[weight], default=None)
         return None if best is None else self._aims[best]
 
-    def outlooks(self, study: Study) -> dict[float, Outlook]:
+    def posteriors(self, study: Study) -> dict[float, Posterior]:
         """What the measurements say of each aim, by its weight of time."""
-        return {weight: aim.outlook(study) for weight, aim in self._aims.items()}
+        return {weight: aim.posterior(study) for weight, aim in self._aims.items()}
 
     def picks(self, study: Study) -> dict[float, int | None]:
         """The recommendation of each aim, by its weight of time."""
-        return {weight: outlook.pick() for weight, outlook in self.outlooks(study).items()}
+        return {weight: posterior.pick() for weight, posterior in self.posteriors(study).items()}
 
     def front(self, study: Study) -> list[int]:
         """Measured, fitting candidates that no other beats in both, the soonest first."""
-        outlook = next(iter(self._aims.values())).outlook(study)
-        at = np.asarray(outlook.fitting, np.intp)
-        cost, time = (outlook.posterior(blend, at) for blend in self._two)
+        posterior = next(iter(self._aims.values())).posterior(study)
+        at = np.asarray(posterior.fitting, np.intp)
+        cost, time = (posterior.expected(blend, at) for blend in self._two)
         found: list[int] = []
         least = np.inf
         for k in np.lexsort([at, cost, time]):

@@ -1,4 +1,4 @@
-"""Who measures candidates, what a measurement gives, and how to say that there were enough."""
+"""Who measures candidates, what a measurement gives, and how to say that no more are wanted."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.search.posterior.stopping import Purse
+    from autotune.search.posterior.stopping import ProbeBudget
 
 
-class Enough(Exception):  # noqa: N818 - not an error: no further measurement is wanted
+class StopSearch(Exception):  # noqa: N818 - not an error: no further measurement is wanted
     """Raised by the one who measures; the message says why the search stops."""
 
 
@@ -39,7 +39,7 @@ class Scored:
 
 
 class Measurer(Protocol):
-    """Who measures, and what it costs. Both calls that measure may raise `Enough`."""
+    """Who measures, and what it costs. Both calls that measure may raise `StopSearch`."""
 
     def measure(self, index: int) -> Scored:
         """Run a candidate."""
@@ -47,10 +47,10 @@ class Measurer(Protocol):
     def again(self, index: int, done: int) -> Scored:
         """Run one that was measured, in a fresh process; `done` times that was done before."""
 
-    def enough(self) -> str:
+    def stop_reason(self) -> str:
         """Why no further candidate may be measured; empty while one may."""
 
-    def purse(self, index: int) -> Purse:
+    def budget(self, index: int) -> ProbeBudget:
         """What measuring that candidate next costs, and what may be spent."""
 
 

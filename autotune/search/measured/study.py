@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.search.measured.finals import finals_of, is_measured, overturned
-from autotune.search.measured.measurer import Enough, Plain, Scored
+from autotune.search.measured.measurer import Plain, Scored, StopSearch
 from autotune.search.posterior.measurements import DROPPED, history_of
 from autotune.search.posterior.stopping import Remaining, judged, remaining
 from autotune.search.selection import TIE
 from autotune.search.study.record import TrialLog, TrialRecord
 from autotune.search.study.samplers import CALIBRATED, check_sampler
-from autotune.search.study.study import Exploration, _add, _Places, _Search, _tell, _with_state
+from autotune.search.study.storage import StudyStore, finished_trial, tell, with_sampler_state
+from autotune.search.study.study import Exploration, Search
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from autotune.search.measured.finals import Finals
     from autotune.search.measured.front import FrontSampler
     from autotune.search.measured.measurer import Measurer
-    from autotune.search.posterior.acquisition import Outlook
+    from autotune.search.posterior.acquisition import Posterior
     from autotune.search.posterior.residuals import Observed
     from autotune.search.posterior.stopping import Stop
     from autotune.search.selection import Objective
@@ -63,13 +64,13 @@ class MeasuredExploration(Exploration):
     ties: tuple[int, ...] = ()
     confirmed: frozenset[int] = frozenset()
     left: Remaining | None = None
-    outlook: Outlook | None = None
+    posterior: Posterior | None = None
     ended: bool = False
     undecided: str = ""
     unnoticed: float = 0.0
 
 
-class _MeasuredSearch(_Search):
+class MeasuredSearch(Search):
     """Trials are worth what is measured."""
 
     def __init__(
@@ -107,59 +108,59 @@ class _MeasuredSearch(_Search):
                 _drop(study, trial.number)
         return super()._restore(study, log, distributions)
 
-    def outlook(self, study: Study) -> Outlook:
+    def posterior(self, study: Study) -> Posterior:
         """What all measurements say, whoever proposed them."""
         if self.sampler == CALIBRATED:
-            return self.own.outlook(study)
-        from autotune.search.posterior.acquisition import Outlook
+            return self.own.posterior(study)
+        from autotune.search.posterior.acquisition import Posterior
 
         names = {axis.name for axis in self.space.axes}
         history = history_of(study.get_trials(deepcopy=False), self.priced, names)
-        return Outlook(self.priced, history, self.prior)
+        return Posterior(self.priced, history, self.prior)
 
     def go(
-        self, places: _Places, measurer: Measurer | Plain, trials: int, *, resume: bool
+        self, store: StudyStore, measurer: Measurer | Plain, trials: int, *, resume: bool
     ) -> MeasuredExploration:
         """Ask, measure and tell until it is enough; then measure the pick again."""
-        study = places.study(resume=resume)
-        records = self._restore(study, places.log, self._distributions())
+        study = store.study(resume=resume)
+        records = self._restore(study, store.log, self._distributions())
         resumed = len(records)
-        why, ended = self._measure_all(study, places, measurer, trials, records)
-        outlook = self.outlook(study)
-        finals = self._finals(outlook, records)
+        why, ended = self._measure_all(study, store, measurer, trials, records)
+        posterior = self.posterior(study)
+        finals = self._finals(posterior, records)
         found = {self._candidate(r): r for r in records if r.kind == "trial"}
         base = self._result(found, records, resumed, why)
-        left = remaining(outlook) if outlook.history.probes else None
+        left = remaining(posterior) if posterior.history.probes else None
         return MeasuredExploration(
             **{name: getattr(base, name) for name in Exploration.__slots__},
             pick=finals.pick, ties=finals.ties, confirmed=frozenset(finals.again), left=left,
-            outlook=outlook, ended=ended, unnoticed=finals.share,
+            posterior=posterior, ended=ended, unnoticed=finals.share,
             undecided=finals.undecided(left.bound if left else 0.0),
         )  # fmt: skip
 
     def _measure_all(
-        self, study: Study, places: _Places, measurer: Measurer | Plain, trials: int,
+        self, study: Study, store: StudyStore, measurer: Measurer | Plain, trials: int,
         records: list[TrialRecord],
     ) -> tuple[str, bool]:  # fmt: skip
         """Search, and measure the best again; search on where that changed what was believed."""
         if isinstance(measurer, Plain):
-            return self._search(study, places, measurer, trials, records)
+            return self._search(study, store, measurer, trials, records)
         while True:
             known = len(records)
             if known and records[-1].kind == "repeat" and is_measured(records[-1]):
                 why, ended = self._ended_before(study, measurer)
             else:
-                why, ended = self._search(study, places, measurer, trials, records)
+                why, ended = self._search(study, store, measurer, trials, records)
                 if ended:
-                    self._probe_front(study, places, measurer, records)
-            late = self._measure_again(study, places, measurer, records)
+                    self._probe_front(study, store, measurer, records)
+            late = self._measure_again(study, store, measurer, records)
             why = "; ".join(filter(None, (why, late)))
             if late or not ended or len(records) == known:
                 return why, ended
             if not overturned(records, self._candidate):
                 return why, ended
             searched = len(records)
-            why, ended = self._search(study, places, measurer, trials, records)
+            why, ended = self._search(study, store, measurer, trials, records)
             if len(records) == searched:
                 return why, ended
 
@@ -168,14 +169,14 @@ class _MeasuredSearch(_Search):
         stop = self._stop(study, measurer)
         if stop is not None:
             return stop.reason, stop.rule != "budget"
-        enough = measurer.enough()
-        return (enough, False) if enough else (SEARCH_ENDED, True)
+        why = measurer.stop_reason()
+        return (why, False) if why else (SEARCH_ENDED, True)
 
-    def _finals(self, outlook: Outlook, records: Sequence[TrialRecord]) -> Finals:
-        return finals_of(outlook, records, self._candidate, self._ran(outlook), self.values)
+    def _finals(self, posterior: Posterior, records: Sequence[TrialRecord]) -> Finals:
+        return finals_of(posterior, records, self._candidate, self._ran(posterior), self.values)
 
     def _search(
-        self, study: Study, places: _Places, measurer: Measurer | Plain, trials: int,
+        self, study: Study, store: StudyStore, measurer: Measurer | Plain, trials: int,
         records: list[TrialRecord],
     ) -> tuple[str, bool]:  # fmt: skip
         """Trials until something ends the search; what it was, and whether nothing was wanting."""
@@ -194,9 +195,9 @@ class _MeasuredSearch(_Search):
                 return SEARCHED, True
             study.sampler = next_sampler(len(records))
             try:
-                record = self._one(study, places, measurer, records, tried)
-            except Enough as enough:
-                return str(enough), False
+                record = self._one(study, store, measurer, records, tried)
+            except StopSearch as stop:
+                return str(stop), False
             if record.kind == "trial":
                 tried[self._candidate(record)] = record
             if record.kind == "failed":
@@ -204,10 +205,10 @@ class _MeasuredSearch(_Search):
         return f"{trials} configurations were measured, which was the most allowed", False
 
     def _one(
-        self, study: Study, places: _Places, measurer: Measurer | Plain,
+        self, study: Study, store: StudyStore, measurer: Measurer | Plain,
         records: list[TrialRecord], tried: dict[int, TrialRecord], name: str = "",
     ) -> TrialRecord:  # fmt: skip
-        """Ask the study's sampler, measure, record, tell. Raises Enough, and drops the trial."""
+        """Ask the sampler, measure, record, tell. Raises StopSearch, and drops the trial."""
         trial = study.ask(self._distributions())
         record = self._judge(dict(trial.params), len(records), tried)
         if record.kind == "trial":
@@ -216,28 +217,28 @@ class _MeasuredSearch(_Search):
             except BaseException:
                 _drop(study, trial.number)
                 raise
-        record = _with_state(record, study, trial)
+        record = with_sampler_state(record, study, trial)
         record = replace(record, sampler=name or record.sampler)
-        if places.log:
-            places.log.append(record)
+        if store.log:
+            store.log.append(record)
         records.append(record)
-        _tell(study, trial, record)
+        tell(study, trial, record)
         return record
 
     def _probe_front(
-        self, study: Study, places: _Places, measurer: Measurer, records: list[TrialRecord]
+        self, study: Study, store: StudyStore, measurer: Measurer, records: list[TrialRecord]
     ) -> None:
         """The other corner of the front and its knee, as far as probes of them are worth it."""
         tried = {self._candidate(record): record for record in records if record.kind == "trial"}
         made = sum(record.sampler == FRONT for record in records)
         while self.front is not None and made < MOST_FRONT:
-            aim = self.front.wanting(study, measurer.purse)
+            aim = self.front.wanting(study, measurer.budget)
             if aim is None:
                 return
             study.sampler = aim
             try:
-                record = self._one(study, places, measurer, records, tried, FRONT)
-            except Enough:
+                record = self._one(study, store, measurer, records, tried, FRONT)
+            except StopSearch:
                 return
             if record.kind == "trial":
                 tried[self._candidate(record)] = record
@@ -252,60 +253,60 @@ class _MeasuredSearch(_Search):
         """Why the calibrated search ends before its next proposal; None to go on."""
         if self.sampler != CALIBRATED or isinstance(measurer, Plain):
             return None
-        outlook = self.own.outlook(study)
-        if not outlook.history.probes:
+        posterior = self.own.posterior(study)
+        if not posterior.history.probes:
             return None
-        proposal = self.own.proposal(outlook)
-        at = proposal.index if proposal is not None else outlook.incumbent
-        return judged(outlook, proposal, measurer.purse(0 if at is None else at))
+        proposal = self.own.proposal(posterior)
+        at = proposal.index if proposal is not None else posterior.incumbent
+        return judged(posterior, proposal, measurer.budget(0 if at is None else at))
 
-    def _ran(self, outlook: Outlook) -> int | None:
+    def _ran(self, posterior: Posterior) -> int | None:
         """The posterior pick as a candidate that was measured itself, not as a twin of one."""
-        pick = outlook.pick()
+        pick = posterior.pick()
         if pick is None:
             return None
-        if pick not in outlook.history.measured:
-            twins = {int(i) for i in outlook.twins(pick)} & set(outlook.fitting)
-            pick = min(twins, key=lambda i: (outlook.log_cost[i], i), default=outlook.incumbent)
-        return None if pick is None else self._sober(outlook, pick)
+        if pick not in posterior.history.measured:
+            twins = {int(i) for i in posterior.twins(pick)} & set(posterior.fitting)
+            pick = min(twins, key=lambda i: (posterior.log_cost[i], i), default=posterior.incumbent)
+        return None if pick is None else self._sober(posterior, pick)
 
-    def _sober(self, outlook: Outlook, pick: int) -> int:
+    def _sober(self, posterior: Posterior, pick: int) -> int:
         """The pick with own knobs as today, each where that was measured too and is as good."""
         candidates = self.bill.candidates
         for name in candidates.extra:
             present = candidates.levels[name][0]
             plain = self.space.find({**self.space.params(pick), name: present})
-            if plain is None or plain == pick or plain not in outlook.fitting:
+            if plain is None or plain == pick or plain not in posterior.fitting:
                 continue
-            mean, _ = outlook.difference(np.asarray([plain], np.intp), pick)
+            mean, _ = posterior.difference(np.asarray([plain], np.intp), pick)
             if mean[0] <= TIE:
                 pick = plain
         return pick
 
     def _measure_again(
-        self, study: Study, places: _Places, measurer: Measurer, records: list[TrialRecord]
+        self, study: Study, store: StudyStore, measurer: Measurer, records: list[TrialRecord]
     ) -> str:
         """Measure the pick and its rivals in turns; why that ended before the pick had its turn."""
         distributions = self._distributions()
         while True:
-            finals = self._finals(self.outlook(study), records)
+            finals = self._finals(self.posterior(study), records)
             index = finals.next()
             if index is None:
                 return ""
             try:
                 scored = measurer.again(index, finals.again.count(index))
-            except Enough as enough:
+            except StopSearch as stop:
                 done = finals.pick in finals.again
-                return "" if done else f"{enough}, before the pick could be run again"
+                return "" if done else f"{stop}, before the pick could be run again"
             first = next(r for r in records if _is(r, self.space.params(index)))
             record = replace(
                 _with_score(first, scored), number=len(records), kind="repeat",
                 withdrawn=scored.value is None, sampler_state={},
             )  # fmt: skip
-            if places.log:
-                places.log.append(record)
+            if store.log:
+                store.log.append(record)
             records.append(record)
-            _add(study, record, distributions)
+            study.add_trial(finished_trial(record, distributions))
 
 
 def _is(record: TrialRecord, params: Mapping[str, object]) -> bool:
@@ -353,13 +354,13 @@ def explore_measured(  # noqa: PLR0913 - what a search is, each named
     is by the cost model's values, `pick` by what was measured. Raises InputError as `explore` does.
     """
     check_sampler(sampler)
-    search = _MeasuredSearch(bill, objective, sampler, seed, prior)
+    search = MeasuredSearch(bill, objective, sampler, seed, prior)
     who = Plain(measurer) if callable(measurer) else measurer
     if run_dir is None:
-        places = _Places(None, storage, study_name, job_key)
-        return search.go(places, who, trials, resume=resume)
+        store = StudyStore(None, storage, study_name, job_key)
+        return search.go(store, who, trials, resume=resume)
     space = search.priced.identity
     header = {"job_key": job_key, "score": search.score, "measured": "yes", "space": space}
     with TrialLog(run_dir, header, resume=resume) as log:
-        places = _Places(log, storage, study_name, job_key)
-        return search.go(places, who, trials, resume=resume)
+        store = StudyStore(log, storage, study_name, job_key)
+        return search.go(store, who, trials, resume=resume)

@@ -69,7 +69,7 @@ class Proposal:
     why: str
 
 
-class Outlook:
+class Posterior:
     """Everything the measurements say about all candidates at one moment."""
 
     def __init__(
@@ -120,9 +120,9 @@ class Outlook:
 
     def value(self, index: int) -> float:
         """[USD or s] the posterior mean of the objective of a candidate."""
-        return float(self.posterior(self.priced, np.asarray([index]))[0])
+        return float(self.expected(self.priced, np.asarray([index]))[0])
 
-    def posterior(self, priced: Priced, at: Indices) -> FloatArray:
+    def expected(self, priced: Priced, at: Indices) -> FloatArray:
         """[USD or s] an objective over the same parts, at the posterior means."""
         return priced.totals({name: self._factor(name, at, 0.0) for name in self.parts}, at)
 
@@ -379,11 +379,6 @@ class Outlook:
         ]
         return int(twins[np.argmin(self.log_cost[twins])])
 
-    def ties(self) -> list[int]:
-        """Measured candidates that cannot be told from the pick: within 1 %, best first."""
-        pick = self.pick()
-        return [i for i in self._close(TIE) if i != pick] if pick is not None else []
-
     def _alike(self) -> list[int]:
         """The incumbent, and measured candidates that tie with it at the pessimistic end."""
         if self.incumbent is None:
@@ -392,11 +387,3 @@ class Outlook:
         alike = mean + sd <= math.log1p(TIE)
         pairs = zip(self.fitting, alike, strict=True)
         return [index for index, same in pairs if same or index == self.incumbent]
-
-    def _close(self, fraction: float) -> list[int]:
-        if self.incumbent is None:
-            return []
-        most = self.log_cost[self.incumbent] + math.log1p(fraction)
-        return sorted(
-            (i for i in self.fitting if self.log_cost[i] <= most), key=lambda i: self.log_cost[i]
-        )

@@ -20,7 +20,7 @@ from autotune.search.posterior.acquisition import INFLATED, LEAST_FIT
 from autotune.search.posterior.improvement import expected_improvement
 
 if TYPE_CHECKING:
-    from autotune.search.posterior.acquisition import Outlook, Proposal
+    from autotune.search.posterior.acquisition import Posterior, Proposal
 
 Rule = Literal["budget", "regret", "saving", "exhausted"]
 Unit = Literal["usd", "s"]
@@ -53,17 +53,17 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Purse:
-    """What probing may cost. next_cost and spent in `unit`; budget None: no limit.
+class ProbeBudget:
+    """What probing may cost. next_cost and spent in `unit`; limit None: there is none.
 
-    aside: of the budget, kept for running the pick once more. asked_s: the budget as it was asked
+    aside: of the limit, kept for running the pick once more. asked_s: the limit as it was asked
     for, where `unit` is dollars.
     free: the device costs nothing, so that a probe is never dearer than what it saves.
     """
 
     next_cost: float
     spent: float = 0.0
-    budget: float | None = None
+    limit: float | None = None
     unit: Unit = "usd"
     free: bool = False
     aside: float = 0.0
@@ -73,14 +73,14 @@ class Purse:
     def exceeded(self) -> bool:
         """Whether the next probe would leave too little of the budget."""
         needed = self.spent + self.next_cost + self.aside
-        return self.budget is not None and needed > self.budget
+        return self.limit is not None and needed > self.limit
 
-    def shown(self, value: float) -> str:
+    def amount_text(self, value: float) -> str:
         """An amount for people."""
         return format_usd(value) if self.unit == "usd" else format_seconds(value)
 
 
-def described(left: Remaining, purse: Purse, *, saving: bool = True) -> str:
+def described(left: Remaining, budget: ProbeBudget, *, saving: bool = True) -> str:
     """What stays uncertain, for people. saving: whether what a probe may save is yet to be said."""
     if not math.isfinite(left.saving):
         return "nothing that fits has been measured"
@@ -88,103 +88,104 @@ def described(left: Remaining, purse: Purse, *, saving: bool = True) -> str:
     text = f"with nine chances in ten no single configuration is more than {bound} better"
     if not saving:
         return text
-    return f"another probe is expected to save {purse.shown(left.saving)}; {text}"
+    return f"another probe is expected to save {budget.amount_text(left.saving)}; {text}"
 
 
-def over_budget(purse: Purse) -> str:
-    """Why the next probe is not made: the budget as it was asked for, and what it goes into."""
-    kept = f", {purse.shown(purse.aside)} kept to run the pick once more" if purse.aside else ""
-    budget = purse.shown(purse.budget or 0.0)
-    if purse.unit == "usd" and purse.asked_s is not None:
-        budget = f"{format_seconds(purse.asked_s)} ({budget})"
+def over_budget(budget: ProbeBudget) -> str:
+    """Why the next probe is not made: the limit as it was asked for, and what it goes into."""
+    amount = budget.amount_text
+    kept = f", {amount(budget.aside)} kept to run the pick once more" if budget.aside else ""
+    limit = amount(budget.limit or 0.0)
+    if budget.unit == "usd" and budget.asked_s is not None:
+        limit = f"{format_seconds(budget.asked_s)} ({limit})"
     return (
-        f"the probe budget of {budget} would be exceeded: "
-        f"{purse.shown(purse.spent)} spent, {purse.shown(purse.next_cost)} for the next probe{kept}"
+        f"the probe budget of {limit} would be exceeded: "
+        f"{amount(budget.spent)} spent, {amount(budget.next_cost)} for the next probe{kept}"
     )
 
 
-def check_budget(purse: Purse) -> None:
+def check_budget(budget: ProbeBudget) -> None:
     """Raise InputError when not even the first probe can be paid, or a figure is no amount."""
-    for name, value in (("next_cost", purse.next_cost), ("spent", purse.spent)):
+    for name, value in (("next_cost", budget.next_cost), ("spent", budget.spent)):
         if not math.isfinite(value) or value < 0:
             msg = f"{name} of a probe is {value!r}; it must be a finite number from 0 on"
             raise InputError(msg)
-    if purse.budget is not None and purse.spent == 0 and purse.budget < purse.next_cost:
+    if budget.limit is not None and budget.spent == 0 and budget.limit < budget.next_cost:
         msg = (
-            f"the probe budget of {purse.shown(purse.budget)} is smaller than one probe "
-            f"({purse.shown(purse.next_cost)})"
+            f"the probe budget of {budget.amount_text(budget.limit)} is smaller than one probe "
+            f"({budget.amount_text(budget.next_cost)})"
         )
         raise InputError(msg, "raise the budget, or score by the cost model (--score model)")
 
 
-def remaining(outlook: Outlook) -> Remaining:
+def remaining(posterior: Posterior) -> Remaining:
     """What is still uncertain about the pick. Without a pick: everything."""
-    if outlook.incumbent is None:
+    if posterior.incumbent is None:
         return Remaining(math.inf, math.inf, 1.0)
-    at = outlook.shortlist
+    at = posterior.shortlist
     if not len(at):
         return Remaining(0.0, 0.0, 0.0)
-    mean, sd = outlook.difference(at, outlook.incumbent)
-    fits = outlook.chance[at]
+    mean, sd = posterior.difference(at, posterior.incumbent)
+    fits = posterior.chance[at]
     fraction = float(np.max(expected_improvement(mean, sd) * fits))
     likely = fits >= LIKELY
     best = np.max((Z90 * sd - mean)[likely], initial=0.0)
-    value = outlook.value(outlook.incumbent)
+    value = posterior.value(posterior.incumbent)
     return Remaining(fraction * value, fraction, float(1.0 - math.exp(-max(best, 0.0))))
 
 
-def confirmed(outlook: Outlook, least: float = REGRET) -> bool:
+def confirmed(posterior: Posterior, least: float = REGRET) -> bool:
     """Whether the pick's one-knob neighbours were looked at.
 
     None is left that would promise the stated fraction even with three times the uncertainty, or
     at least two were probed.
     """
-    if outlook.incumbent is None:
+    if posterior.incumbent is None:
         return False
-    near = outlook.priced.neighbours(outlook.incumbent)
-    if sum(index in outlook.history.tried for index in near) >= 2:  # noqa: PLR2004 - a round
+    near = posterior.priced.neighbours(posterior.incumbent)
+    if sum(index in posterior.history.tried for index in near) >= 2:  # noqa: PLR2004 - a round
         return True
-    left = [i for i in near if outlook.allowed[i] and outlook.chance[i] > LEAST_FIT]
+    left = [i for i in near if posterior.allowed[i] and posterior.chance[i] > LEAST_FIT]
     if not left:
         return True
     at = np.asarray(left, np.intp)
-    mean, sd = outlook.difference(at, outlook.incumbent)
-    gains = expected_improvement(mean, INFLATED * sd) * outlook.chance[at]
+    mean, sd = posterior.difference(at, posterior.incumbent)
+    gains = expected_improvement(mean, INFLATED * sd) * posterior.chance[at]
     return bool(np.max(gains) < least)
 
 
 def verdict(
-    outlook: Outlook, proposal: Proposal | None, purse: Purse, *, least: float = REGRET
+    posterior: Posterior, proposal: Proposal | None, budget: ProbeBudget, *, least: float = REGRET
 ) -> Stop | None:
     """Why to stop before the proposed probe, or None to go on.
 
     Raises InputError for a budget smaller than one probe.
     """
-    check_budget(purse)
-    return judged(outlook, proposal, purse, least=least)
+    check_budget(budget)
+    return judged(posterior, proposal, budget, least=least)
 
 
 def judged(
-    outlook: Outlook, proposal: Proposal | None, purse: Purse, *, least: float = REGRET
+    posterior: Posterior, proposal: Proposal | None, budget: ProbeBudget, *, least: float = REGRET
 ) -> Stop | None:
     """`verdict` for a search under way: a budget that is used up ends it and is no error."""
-    left = remaining(outlook)
+    left = remaining(posterior)
     if proposal is None:
         return Stop("exhausted", "no candidate is left that could fit", left)
-    if purse.exceeded:
-        return Stop("budget", over_budget(purse), left)
-    if outlook.incumbent is None:
+    if budget.exceeded:
+        return Stop("budget", over_budget(budget), left)
+    if posterior.incumbent is None:
         return None
-    if left.fraction < least and confirmed(outlook, least):
+    if left.fraction < least and confirmed(posterior, least):
         reason = (
             f"no probe is expected to save more than {least:.1%} of the run, and the neighbours "
             "of the pick were looked at"
         )
         return Stop("regret", reason, left)
-    if left.saving < purse.next_cost and not purse.free:
+    if left.saving < budget.next_cost and not budget.free:
         reason = (
-            f"another probe costs {purse.shown(purse.next_cost)} and is expected to save "
-            f"{purse.shown(left.saving)}"
+            f"another probe costs {budget.amount_text(budget.next_cost)} and is expected to save "
+            f"{budget.amount_text(left.saving)}"
         )
         return Stop("saving", reason, left)
     return None

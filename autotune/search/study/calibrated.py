@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from optuna.samplers import BaseSampler
 
 from autotune.domain.errors import InputError
-from autotune.search.posterior.acquisition import SHORTLIST, Outlook, Proposal
+from autotune.search.posterior.acquisition import SHORTLIST, Posterior, Proposal
 from autotune.search.posterior.measurements import history_of
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ class CalibratedSampler(BaseSampler):
         self._waiting: list[int] = []  # taken off the order, and not tried since
         self._ahead: dict[int, dict[str, Any]] = {}  # trials that were promised a candidate
         self._agreed = False
-        self._known: Outlook | None = None
-        self._proposed: tuple[Outlook, Proposal | None] | None = None
+        self._known: Posterior | None = None
+        self._proposed: tuple[Posterior, Proposal | None] | None = None
         self.last: Proposal | None = None
 
     def infer_relative_search_space(
@@ -102,20 +102,20 @@ class CalibratedSampler(BaseSampler):
             return []
         return list(islice((i for i in self._order if i not in history.tried), most))
 
-    def outlook(self, study: Study, trials: Sequence[FrozenTrial] | None = None) -> Outlook:
+    def posterior(self, study: Study, trials: Sequence[FrozenTrial] | None = None) -> Posterior:
         """What the study's measurements say: the pick, ties, what another probe may save."""
-        return self._outlook(self.history(study, trials))
+        return self._posterior(self.history(study, trials))
 
-    def _outlook(self, history: History) -> Outlook:
+    def _posterior(self, history: History) -> Posterior:
         """Worked out once for a state of the study."""
         if self._known is None or self._known.history != history:
-            self._known = Outlook(self._priced, history, self._prior, shortlist=self._shortlist)
+            self._known = Posterior(self._priced, history, self._prior, shortlist=self._shortlist)
         return self._known
 
-    def proposal(self, outlook: Outlook) -> Proposal | None:
+    def proposal(self, posterior: Posterior) -> Proposal | None:
         """The next probe in that state, worked out once: whether to stop is judged by it too."""
-        if self._proposed is None or self._proposed[0] is not outlook:
-            self._proposed = (outlook, outlook.propose())
+        if self._proposed is None or self._proposed[0] is not posterior:
+            self._proposed = (posterior, posterior.propose())
         return self._proposed[1]
 
     def history(self, study: Study, trials: Sequence[FrozenTrial] | None = None) -> History:
@@ -156,7 +156,7 @@ class CalibratedSampler(BaseSampler):
         history = self.history(study, trials)
         self.last = None
         if history.probes or any(self._prior.values()):
-            self.last = self.proposal(self._outlook(history))
+            self.last = self.proposal(self._posterior(history))
             if self.last is not None:
                 return self.last.index
         return self._in_order(history.tried)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 TRIALS_FILE = "trials.jsonl"
 SEARCH_FILE = "search.json"
 MAX_RECORD_BYTES = 1 << 30
-LOOKS, LOOK_S = 5, 0.05
+LOCK_TRIES, LOCK_WAIT_S = 5, 0.05
 
 Kind = Literal["trial", "repeat", "invalid", "failed"]
 
@@ -107,7 +107,7 @@ class TrialLog:
             msg = f"{near(run_dir)} cannot hold a run: {error.strerror or error}"
             raise InputError(msg, "choose another folder with --run") from None
         try:
-            self._hold(run_dir)
+            self._lock(run_dir)
             _agree(run_dir, header)
             self.records = self._read()
             self._continue(run_dir, resume=resume)
@@ -133,21 +133,21 @@ class TrialLog:
         os.fsync(self._file.fileno())
         self.records.extend(records)
 
-    def _hold(self, run_dir: Path) -> None:
+    def _lock(self, run_dir: Path) -> None:
         """One process a folder. The lock goes with the process, however it ends.
 
-        Whoever only looks (`is_held`) has it for a moment, so one refusal is none.
+        Whoever only looks (`is_locked`) has it for a moment, so one refusal is none.
         """
         try:
             import fcntl
         except ImportError:  # pragma: no cover - no such lock on Windows
             return
-        for left in reversed(range(LOOKS)):
+        for left in reversed(range(LOCK_TRIES)):
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 if left:
-                    time.sleep(LOOK_S)
+                    time.sleep(LOCK_WAIT_S)
                     continue
                 msg = f"{near(run_dir)} is in use by another process"
                 raise InputError(msg, "wait for it to end, or choose another --run") from None
@@ -179,7 +179,7 @@ class TrialLog:
         return records
 
 
-def is_held(run_dir: Path) -> bool:
+def is_locked(run_dir: Path) -> bool:
     """Whether a process searches in the folder now. False where nobody can tell."""
     try:
         import fcntl
@@ -193,7 +193,7 @@ def is_held(run_dir: Path) -> bool:
     return False
 
 
-def _what(found: object, header: dict[str, str]) -> str:
+def _other_search(found: object, header: dict[str, str]) -> str:
     """What a folder's search is instead."""
     if not isinstance(found, dict) or found.get("job_key") != header["job_key"]:
         return "the search of another job"
@@ -213,7 +213,7 @@ def _agree(run_dir: Path, header: dict[str, str]) -> None:
             found = None
         if found == header:
             return
-        what = _what(found, header)
+        what = _other_search(found, header)
         msg = f"{near(run_dir)} holds {what}"
         raise InputError(msg, "choose another folder with --run")
     if (run_dir / TRIALS_FILE).stat().st_size > 0:

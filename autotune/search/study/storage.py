@@ -1,10 +1,15 @@
-"""Where the Optuna study lives: memory, a journal in the run folder, or a storage of the user's."""
+"""Where the Optuna study lives, and how a record becomes one of its trials.
+
+It lives in memory, in a journal in the run folder, or in a storage of the user's. The record that
+outlives it is `record`; what is proposed and tried is `study`.
+"""
 
 from __future__ import annotations
 
 import json
 import warnings
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
@@ -14,10 +19,35 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from optuna.distributions import BaseDistribution
     from optuna.storages import BaseStorage
     from optuna.study import Study
+    from optuna.trial import FrozenTrial, Trial
+
+    from autotune.search.study.record import TrialLog, TrialRecord
 
 JOURNAL_FILE = "study.log"
+OTHER_SPACE = "resume with the space that the run was recorded with, or start a new run"
+
+
+@dataclass(frozen=True, slots=True)
+class StudyStore:
+    """Where a search is kept: its record, if it has a run folder, and its study."""
+
+    log: TrialLog | None
+    storage: str | None
+    study_name: str
+    job_key: str
+
+    def study(self, *, resume: bool) -> Study:
+        """The study, opened or created. Raises InputError as `open_study`."""
+        return open_study(
+            run_dir=self.log.path.parent if self.log else None,
+            storage=self.storage,
+            name=self.study_name,
+            job_key=self.job_key,
+            resume=resume,
+        )
 
 
 def open_study(
@@ -136,3 +166,60 @@ def _agree(study: Study, job_key: str, storage: str | None) -> None:
         raise InputError(msg, "name another run, or leave --resume out")
     if found is None:
         study.set_user_attr("job_key", job_key)
+
+
+def with_sampler_state(record: TrialRecord, study: Study, trial: Trial) -> TrialRecord:
+    """The record with the counters that some samplers keep on a trial (nsga2's generation)."""
+    attrs = study.get_trials(deepcopy=False)[trial.number].system_attrs
+    state = {key: value for key, value in attrs.items() if isinstance(value, int)}
+    return replace(record, sampler_state=state)
+
+
+def _attrs(record: TrialRecord) -> dict[str, Any]:
+    """What Optuna's own tools show; some of them do not know constraints yet."""
+    learned: dict[str, Any] = {"measured": record.measured} if record.measured else {}
+    if record.noise:
+        learned["noise"] = record.noise
+    if record.oom:
+        learned["oom"] = True
+    if record.disturbed:
+        learned["disturbed"] = True
+    if record.withdrawn:
+        learned["withdrawn"] = True
+    seen = {"fits": record.fits, "reason": record.reason}
+    seen |= {"offer": record.offer, "config": record.config}
+    return {**seen, "record": asdict(record), **learned}
+
+
+def tell(study: Study, trial: Trial, record: TrialRecord) -> None:
+    """Finish a trial of the study with what the record says."""
+    from optuna.trial import TrialState
+
+    for name, violation in record.constraints.items():
+        trial.set_constraint(name, violation)
+    for name, value in _attrs(record).items():
+        trial.set_user_attr(name, value)
+    if record.value is None:
+        study.tell(trial, state=TrialState.FAIL)
+    else:
+        study.tell(trial, record.value)
+
+
+def finished_trial(record: TrialRecord, distributions: dict[str, BaseDistribution]) -> FrozenTrial:
+    """A recorded trial in Optuna's terms. Raises InputError for one of another search space."""
+    from optuna.trial import TrialState, create_trial
+
+    known = set(record.params) == set(distributions)
+    try:
+        return create_trial(
+            state=TrialState.COMPLETE if record.value is not None else TrialState.FAIL,
+            value=record.value,
+            params=record.params,
+            distributions=distributions if known else {},
+            user_attrs=_attrs(record),
+            system_attrs=dict(record.sampler_state),
+            constraints=record.constraints,
+        )
+    except ValueError:
+        msg = f"trial {record.number} of the record is not of this search space"
+        raise InputError(msg, OTHER_SPACE) from None

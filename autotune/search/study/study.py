@@ -10,7 +10,7 @@ repeat with what is known; neither counts as a trial.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +20,13 @@ from autotune.search.selection import Objective, score_name, scores, violations
 from autotune.search.study.axes import ParameterSpace
 from autotune.search.study.record import TrialLog, TrialRecord
 from autotune.search.study.samplers import CALIBRATED, check_sampler, sampler_maker
+from autotune.search.study.storage import (
+    OTHER_SPACE,
+    StudyStore,
+    finished_trial,
+    tell,
+    with_sampler_state,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,14 +35,12 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
     from optuna.study import Study
-    from optuna.trial import FrozenTrial, Trial
 
     from autotune.cost.bill import Bill
 
 ASKS_PER_TRIAL = 10  # proposals at most, repeats and invalid ones included, for each trial
 SLOW_ASKS_PER_TRIAL = 3  # for gp, whose proposals take half a second
 SPARE_ASKS = 100
-OTHER_SPACE = "resume with the space that the run was recorded with, or start a new run"
 TOGETHER = 500  # modelled trials written at once: what a kill may cost of a search of many
 FARTHEST = 1e6  # violations beyond this are cut: no sampler needs to tell them apart
 
@@ -84,37 +89,16 @@ def explore(  # noqa: PLR0913 - what a search is, each named
     cannot be opened.
     """
     check_sampler(sampler)
-    search = _Search(bill, objective, sampler, seed)
+    search = Search(bill, objective, sampler, seed)
     if run_dir is None:
-        return search.run(_Places(None, storage, study_name, job_key), trials, resume, on_trial)
+        return search.run(StudyStore(None, storage, study_name, job_key), trials, resume, on_trial)
     header = {"job_key": job_key, "score": search.score}
     with TrialLog(run_dir, header, resume=resume) as log:
-        places = _Places(log, storage, study_name, job_key)
-        return search.run(places, trials, resume, on_trial)
+        store = StudyStore(log, storage, study_name, job_key)
+        return search.run(store, trials, resume, on_trial)
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Where a search is kept."""
-
-    log: TrialLog | None
-    storage: str | None
-    study_name: str
-    job_key: str
-
-    def study(self, *, resume: bool) -> Study:
-        from autotune.search.study.storage import open_study
-
-        return open_study(
-            run_dir=self.log.path.parent if self.log else None,
-            storage=self.storage,
-            name=self.study_name,
-            job_key=self.job_key,
-            resume=resume,
-        )
-
-
-class _Search:
+class Search:
     """The candidates as parameters, and what a proposal is worth."""
 
     def __init__(self, bill: Bill, objective: Objective, sampler: str, seed: int) -> None:
@@ -131,15 +115,15 @@ class _Search:
 
     def run(
         self,
-        places: _Places,
+        store: StudyStore,
         trials: int,
         resume: bool,  # noqa: FBT001 - internal
         on_trial: Callable[[TrialRecord], None] | None,
     ) -> Exploration:
         """Ask and tell until enough candidates were tried, or nothing new comes."""
-        study = places.study(resume=resume)
+        study = store.study(resume=resume)
         distributions = self._distributions()
-        records = self._restore(study, places.log, distributions)
+        records = self._restore(study, store.log, distributions)
         resumed = len(records)
         tried = {self._candidate(record): record for record in records if record.kind == "trial"}
         failed = sum(record.kind == "failed" for record in records)
@@ -155,9 +139,9 @@ class _Search:
                 break
             study.sampler = next_sampler(len(records))
             room = min(trials - len(tried), most_asks - len(records), TOGETHER)
-            made = self._together(study, places.log, distributions, records, room)
+            made = self._together(study, store.log, distributions, records, room)
             if not made:
-                made = [self._asked(study, places.log, distributions, records, tried)]
+                made = [self._asked(study, store.log, distributions, records, tried)]
             for record in made:
                 if record.kind == "trial":
                     tried[self._candidate(record)] = record
@@ -186,7 +170,7 @@ class _Search:
         if log and made:
             log.append(*made)
         records += made
-        study.add_trials(_finished(record, distributions) for record in made)
+        study.add_trials(finished_trial(record, distributions) for record in made)
         return made
 
     def _asked(
@@ -196,11 +180,11 @@ class _Search:
         """The sampler's next proposal, looked up, written and told."""
         trial = study.ask(distributions)
         record = self._judge(dict(trial.params), len(records), tried)
-        record = _with_state(record, study, trial)
+        record = with_sampler_state(record, study, trial)
         if log:
             log.append(record)
         records.append(record)
-        _tell(study, trial, record)
+        tell(study, trial, record)
         return record
 
     def _result(
@@ -305,72 +289,12 @@ class _Search:
         if log is None:
             return [known[number] for number in sorted(known)]
         study.add_trials(
-            _finished(record, distributions) for record in log.records if record.number not in known
+            finished_trial(record, distributions)
+            for record in log.records
+            if record.number not in known
         )
         last = max((record.number for record in log.records), default=-1)
         unwritten = [known[number] for number in sorted(known) if number > last]
         if unwritten:
             log.append(*unwritten)
         return list(log.records)
-
-
-def _with_state(record: TrialRecord, study: Study, trial: Trial) -> TrialRecord:
-    """The record with the counters that some samplers keep on a trial (nsga2's generation)."""
-    attrs = study.get_trials(deepcopy=False)[trial.number].system_attrs
-    state = {key: value for key, value in attrs.items() if isinstance(value, int)}
-    return replace(record, sampler_state=state)
-
-
-def _attrs(record: TrialRecord) -> dict[str, Any]:
-    """What Optuna's own tools show; some of them do not know constraints yet."""
-    learned: dict[str, Any] = {"measured": record.measured} if record.measured else {}
-    if record.noise:
-        learned["noise"] = record.noise
-    if record.oom:
-        learned["oom"] = True
-    if record.disturbed:
-        learned["disturbed"] = True
-    if record.withdrawn:
-        learned["withdrawn"] = True
-    seen = {"fits": record.fits, "reason": record.reason}
-    seen |= {"offer": record.offer, "config": record.config}
-    return {**seen, "record": asdict(record), **learned}
-
-
-def _tell(study: Study, trial: Trial, record: TrialRecord) -> None:
-    """Finish a trial of the study with what the record says."""
-    from optuna.trial import TrialState
-
-    for name, violation in record.constraints.items():
-        trial.set_constraint(name, violation)
-    for name, value in _attrs(record).items():
-        trial.set_user_attr(name, value)
-    if record.value is None:
-        study.tell(trial, state=TrialState.FAIL)
-    else:
-        study.tell(trial, record.value)
-
-
-def _add(study: Study, record: TrialRecord, distributions: dict[str, BaseDistribution]) -> None:
-    """Put a recorded trial into a study that has not heard of it."""
-    study.add_trial(_finished(record, distributions))
-
-
-def _finished(record: TrialRecord, distributions: dict[str, BaseDistribution]) -> FrozenTrial:
-    """A recorded trial in Optuna's terms. Raises InputError for one of another search space."""
-    from optuna.trial import TrialState, create_trial
-
-    known = set(record.params) == set(distributions)
-    try:
-        return create_trial(
-            state=TrialState.COMPLETE if record.value is not None else TrialState.FAIL,
-            value=record.value,
-            params=record.params,
-            distributions=distributions if known else {},
-            user_attrs=_attrs(record),
-            system_attrs=dict(record.sampler_state),
-            constraints=record.constraints,
-        )
-    except ValueError:
-        msg = f"trial {record.number} of the record is not of this search space"
-        raise InputError(msg, OTHER_SPACE) from None

@@ -37,7 +37,7 @@ MOST_RUNS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class PastKey:
+class PriorKey:
     """What residuals carry over: device, model family and shape, software."""
 
     device: str
@@ -46,7 +46,7 @@ class PastKey:
     software: str
 
     @classmethod
-    def of(cls, device: str, model: Model, work: str, versions: Mapping[str, str]) -> PastKey:
+    def of(cls, device: str, model: Model, work: str, versions: Mapping[str, str]) -> PriorKey:
         """The key of a job on a device. work: what else changes the arithmetic, as text."""
         shape = _digest(repr((model.fingerprint, work)))
         return cls(device, model.family, shape, _digest(repr(sorted(versions.items()))))
@@ -60,7 +60,7 @@ class PastKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class Prior:
     """Observations by part in the codes of a model, and what the user should know of them.
 
     runs: probes that each earlier run of the same key needed, the oldest first.
@@ -80,8 +80,8 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def remember(
-    priced: Priced, history: History, key: PastKey, home: Path | None = None, probes: int = 0
+def save_residuals(
+    priced: Priced, history: History, key: PriorKey, home: Path | None = None, probes: int = 0
 ) -> Path:
     """Add a study's observations to what is known; returns the file. Older ones give way.
 
@@ -105,8 +105,8 @@ def remember(
     runs = [*before.runs, probes][-MOST_RUNS:] if probes else list(before.runs)
     about = {"device": key.device, "family": key.family, "shape": key.shape,
              "software": key.software}  # fmt: skip
-    kept_runs = {"key": about, "observed": kept, "runs": runs}
-    write_whole(path, json.dumps(kept_runs, allow_nan=False))
+    content = {"key": about, "observed": kept, "runs": runs}
+    write_whole(path, json.dumps(content, allow_nan=False))
     return path
 
 
@@ -128,16 +128,16 @@ def _entries(priced: Priced, observed: Mapping[str, Sequence[Observed]]) -> list
     ]
 
 
-def keep_prior(priced: Priced, past: Past, run_dir: Path) -> None:
+def save_prior(priced: Priced, prior: Prior, run_dir: Path) -> None:
     """Write what a run starts with into its folder."""
     content = {
-        "identity": priced.identity, "observed": _entries(priced, past.observed),
-        "warnings": list(past.warnings), "runs": list(past.runs),
+        "identity": priced.identity, "observed": _entries(priced, prior.observed),
+        "warnings": list(prior.warnings), "runs": list(prior.runs),
     }  # fmt: skip
     write_whole(run_dir / PRIOR_FILE, json.dumps(content, allow_nan=False))
 
 
-def kept_prior(priced: Priced, run_dir: Path) -> Past:
+def load_prior(priced: Priced, run_dir: Path) -> Prior:
     """What a run started with. Nothing, for a run that kept nothing.
 
     Raises InputError when the file is damaged or is of another job or space: going on without it
@@ -145,17 +145,17 @@ def kept_prior(priced: Priced, run_dir: Path) -> Past:
     """
     path = run_dir / PRIOR_FILE
     if not path.exists():
-        return Past({})
+        return Prior({})
     found, damaged = _read(path)
     if damaged or found.about.get("identity") != priced.identity:
         what = "is damaged" if damaged else "is the prior of another job or space"
         msg = f"{path} {what}: the search cannot go on as it began"
         raise InputError(msg, "start a new run with another --run")
     warnings = tuple(str(text) for text in found.about.get("warnings", ()))
-    return Past(_coded(priced, found.observed, 0.0), warnings, found.runs)
+    return Prior(_coded(priced, found.observed, 0.0), warnings, found.runs)
 
 
-def recall(priced: Priced, key: PastKey, home: Path | None = None) -> Past:
+def load_residuals(priced: Priced, key: PriorKey, home: Path | None = None) -> Prior:
     """What earlier runs observed, where this model has the same levels.
 
     A damaged file, a prior from another model shape, and one of which nothing applies are named in
@@ -168,7 +168,7 @@ def recall(priced: Priced, key: PastKey, home: Path | None = None) -> Past:
         notes.append(f"{folder / key.file} is damaged and was left out")
     found = _coded(priced, own.observed, BETWEEN_RUNS_SD)
     if any(found.values()):
-        return Past(found, tuple(notes), own.runs)
+        return Prior(found, tuple(notes), own.runs)
     if own.observed:
         notes.append("measurements of earlier runs here have no setting in common with this space")
     near, count = _of_family(folder, key)
@@ -178,7 +178,7 @@ def recall(priced: Priced, key: PastKey, home: Path | None = None) -> Past:
         notes.append(f"residuals of {shapes} are taken as a weak prior (sd {OTHER_SHAPE_NOISE:g})")
     elif near:
         notes.append(f"residuals of {shapes} have no setting in common with this job: left out")
-    return Past(found, tuple(notes))
+    return Prior(found, tuple(notes))
 
 
 def _weak(found: dict[str, list[Observed]]) -> dict[str, list[Observed]]:
@@ -196,7 +196,7 @@ def _weak(found: dict[str, list[Observed]]) -> dict[str, list[Observed]]:
     }
 
 
-def _of_family(folder: Path, key: PastKey) -> tuple[list[dict[str, Any]], int]:
+def _of_family(folder: Path, key: PriorKey) -> tuple[list[dict[str, Any]], int]:
     entries: list[dict[str, Any]] = []
     count = 0
     for path in sorted(folder.glob("*.json")):
