@@ -19,7 +19,7 @@ from autotune.cost.columns import reusing_tables
 from autotune.cost.spread.variance import never_measured_note
 from autotune.domain.candidates import CLOSED_FORM
 from autotune.domain.config import KNOBS
-from autotune.domain.errors import InputError
+from autotune.domain.errors import NOTHING_FEASIBLE, InputError
 from autotune.pricing import Pricing
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def estimate(
 
 def exit_status(found: Estimate) -> int:
     """As `tune`: 0 an answer, 3 where the device does not hold it, or the disk its checkpoints."""
-    return 3 if found.shortfall is not None else 0
+    return NOTHING_FEASIBLE if found.shortfall is not None else 0
 
 
 def stated_config(job: Job) -> Config:

@@ -28,7 +28,7 @@ from autotune.cli.options import (
 )
 from autotune.cli.output import Format, Output, Progress, emit, print_answer
 from autotune.cli.typed import asked
-from autotune.domain.errors import InputError
+from autotune.domain.errors import LIMIT_MISSED, NOTHING_FEASIBLE, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from autotune.domain.answer.recommendation import Asked, Recommendation
     from autotune.report.schema import RecommendationPayload
 
-NOTHING_FEASIBLE, LIMIT_MISSED = 3, 4
 TRIALS = 100
 EXPORT_HELP = "hf, trl, axolotl, llamafactory, litgpt, unsloth, or same (your own file)."
 

@@ -1,4 +1,4 @@
-"""Errors a caller can act on.
+"""Errors a caller can act on, and the exit codes of answers that are none.
 
 AutotuneError
 ├── InputError          the user's file, flag or value is wrong           (exit 2)
@@ -6,7 +6,9 @@ AutotuneError
 └── Interrupted         stopped by the user; everything finished is kept  (exit 130)
 
 Every message says what is wrong, the value received and what must hold; `hint` says what to do.
-Infeasible and failed candidates are values (`autotune.domain.outcome`), never exceptions.
+Infeasible and failed candidates are values (`autotune.domain.outcome`), never exceptions: an answer
+without anything feasible has exit code 3, one that misses a limit 4, one that changed 6 where that
+was asked for.
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+NOTHING_FEASIBLE, LIMIT_MISSED, ANSWER_CHANGED = 3, 4, 6  # exit codes; 0: an answer
 
 
 class AutotuneError(Exception):

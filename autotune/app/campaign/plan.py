@@ -31,7 +31,7 @@ from autotune.cost.columns import reusing_tables
 from autotune.domain.answer.limits import worst_excess
 from autotune.domain.answer.plan import OfferTotal, PhaseTotal, Plan, PlannedRun
 from autotune.domain.answer.recommendation import Decisive
-from autotune.domain.errors import InputError
+from autotune.domain.errors import LIMIT_MISSED, NOTHING_FEASIBLE, InputError
 from autotune.domain.outcome import Spread
 from autotune.domain.typed.values import MAX_DEVICES
 from autotune.domain.units import HOUR_S, format_usd
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 USUAL = (1, 2, 4, 8)  # machines that the schedule is also worked out for
 MAY_BE_BETTER = 2  # machines that are named
 KWH_J = 3.6e6
-NOTHING_FEASIBLE, LIMIT_MISSED = 3, 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from autotune.domain.answer.comparison import (
     Split,
 )
 from autotune.domain.answer.limits import odds, worst_excess
+from autotune.domain.errors import LIMIT_MISSED, NOTHING_FEASIBLE
 from autotune.domain.units import format_bytes
 from autotune.search import alternatives, selection
 from autotune.search.alternatives import bill_of_offer
@@ -306,8 +307,8 @@ def _same_devices(one: Estimated, other: Estimated) -> bool:
 def exit_status(found: Comparisons) -> int:
     """As `tune`: 0 an answer, 3 nothing feasible, 4 a limit is missed on every machine."""
     if not any(part.rows for part in found.parts):
-        return 3
+        return NOTHING_FEASIBLE
     by_variant: dict[str, bool] = defaultdict(bool)
     for part in found.parts:
         by_variant[part.variant] |= part.within is not None
-    return 0 if all(by_variant.values()) else 4
+    return 0 if all(by_variant.values()) else LIMIT_MISSED

@@ -28,7 +28,7 @@ from autotune.app.whatif.waterfall import Edit, State, config_edits, pricer, wat
 from autotune.cost.columns import reusing_tables
 from autotune.domain.answer.recompute import Recomputation, Recomputed
 from autotune.domain.device import OLD_DAYS
-from autotune.domain.errors import InputError
+from autotune.domain.errors import ANSWER_CHANGED, LIMIT_MISSED, NOTHING_FEASIBLE, InputError
 from autotune.pricing import Pricing
 from autotune.report.payload import row_payload
 from autotune.report.recorded import recorded_payload
@@ -368,7 +368,7 @@ def _field_text(job: Job, name: str) -> str:
 def exit_status(found: Recomputation, *, fail_on_change: bool) -> int:
     """6 where a change was to be told by the exit code; else as `tune`: 0, 3 or 4."""
     if fail_on_change and found.changed:
-        return 6
+        return ANSWER_CHANGED
     if any(part.after.best is None for part in found.parts):
-        return 3
-    return 4 if any(part.after.misses for part in found.parts) else 0
+        return NOTHING_FEASIBLE
+    return LIMIT_MISSED if any(part.after.misses for part in found.parts) else 0
