@@ -29,11 +29,13 @@ if TYPE_CHECKING:
     from autotune.cost.bill import Bill
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
+    from autotune.domain.edit import Edit
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
     from autotune.domain.space import SearchSpace
 
     Question = tuple[Job, SearchSpace]
+    QuestionEdit = Edit[Question]
 
 
 PLAIN = Calibration()  # nothing was measured
@@ -74,6 +76,13 @@ class Pricing:
     def price(self, job: Job, candidates: Candidates) -> Bill:
         """The bill of a changed job's candidates: what `evidence` and `claims` ask with."""
         return self.variant(job).bill(candidates)
+
+
+def bills_under(
+    question: Question, edits: Sequence[QuestionEdit], calibration: Calibration | None
+) -> list[Bill | None]:
+    """The bill of a question under each change of it; None where nothing of it is valid then."""
+    return bills_of([edit.apply(question) for edit in edits], calibration)
 
 
 def bills_of(questions: Sequence[Question], calibration: Calibration | None) -> list[Bill | None]:

@@ -1,4 +1,4 @@
-"""Candidates as integer-coded columns: a million of them in a few megabytes.
+"""A candidate, and candidates as integer-coded columns: a million of them in a few megabytes.
 
 Every axis is one column: `offer` and each knob of the search space. `levels[axis]` are its distinct
 values, `codes[axis][i]` the level of candidate i. Axes that are not searched have one level. What
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from autotune.domain.device import Offer
+    from autotune.domain.job import Job
 
 OFFER = "offer"
 CLOSED_FORM = 0  # level of checkpoint_every_steps and save_total_limit: the bill finds the best
@@ -105,3 +106,17 @@ class Candidates:
             levels[axis] = tuple(distinct)
             codes[axis] = column
         return cls(levels, codes)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to run a job: what is trained, on which offer, with which configuration."""
+
+    job: Job
+    offer: Offer
+    config: Config
+
+    @property
+    def candidates(self) -> Candidates:
+        """Columns of this one, as a price is asked for."""
+        return Candidates.of([(self.offer, self.config)])

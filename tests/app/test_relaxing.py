@@ -13,13 +13,14 @@ from autotune.app.compare.compare import compare
 from autotune.app.estimate import estimate
 from autotune.app.job.load import NamedJob, load_job
 from autotune.app.tune.tune import Options, tune
-from autotune.app.whatif.changes import Change, more_devices
+from autotune.app.whatif.changes import more_devices
 from autotune.app.whatif.relaxations import _climbing, relaxations
 from autotune.app.whatif.shortfall import shortfall_of
 from autotune.cost.memory.component import peak_instant
 from autotune.cost.memory.peak import INSTANTS
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import Candidates
+from autotune.domain.edit import Edit
 from autotune.report.payload import estimate_payload, recommendation_payload
 from autotune.report.sections.answer import ESTIMATE_REPORT
 from autotune.space.enumerate import enumerate_candidates
@@ -293,7 +294,7 @@ def test_a_cheaper_machine_that_is_late_is_short_of_the_limit(tmp_path: Path) ->
 
 def test_a_ladder_without_rungs_is_no_obstacle(tmp_path: Path) -> None:
     """Eight devices are as many as a host holds, so there is no rung of more of them."""
-    one = Change("quality", lambda question: question, (), "shorter")
+    one = Edit(lambda question: question, "shorter", changes="quality")
     assert _climbing((), (one,)) == (one,)
     assert _climbing((one,), ()) == (one,)
     path = tmp_path / "own.yaml"

@@ -19,7 +19,7 @@ from autotune.app.tune.tune import Options, tune
 from autotune.app.whatif.readings import readings_of
 from autotune.app.whatif.waterfall import (
     EXACT,
-    Edit,
+    RunEdit,
     State,
     config_edits,
     pricer,
@@ -30,6 +30,7 @@ from autotune.app.whatif.waterfall import (
 from autotune.cost.model import CostModel
 from autotune.domain.calibration import Calibration
 from autotune.domain.config import Config
+from autotune.domain.edit import Edit
 from autotune.evidence.reference import reference_of
 from autotune.report.payload import recommendation_payload
 from autotune.report.sections.answer import TUNE_REPORT
@@ -157,7 +158,7 @@ def test_devices_and_the_global_batch_are_changes_of_their_own_and_the_split_fol
     twice = replace(job, global_batch_size=16, steps=job.steps // 2)
     split = {"micro_batch_size": 8, "gradient_accumulation_steps": 1, "sharding": "ddp"}
     end = State(twice, job.offers[1], config.with_knobs(**split))
-    batch = Edit("batch", "8", "16", lambda state: replace(state, job=twice))
+    batch = Edit(lambda state: replace(state, job=twice), "batch", before="8", value="16")
     fall = waterfall_between(start, [batch, *config_edits(start, end)], PLAIN)
     worth = {step.change: step.duration_s for step in fall.steps}
     assert set(worth) == {"batch", "machine and sharding"}
@@ -185,7 +186,7 @@ def test_of_many_changes_the_smallest_are_one_step(job: Job) -> None:
     assert len(fall.steps) <= EXACT
     assert math.fsum(s.duration_s for s in fall.steps) == pytest.approx(fall.end_s - fall.start_s)
     named = [name for step in fall.steps for name in step.change.split(" and ")]
-    assert sorted(named) == sorted(edit.name for edit in edits)
+    assert sorted(named) == sorted(edit.label for edit in edits)
 
 
 def test_a_mixture_that_does_not_fit_in_memory_still_has_a_time(job: Job) -> None:
@@ -216,8 +217,9 @@ def test_changes_of_the_job_are_players_like_any_other(job: Job) -> None:
         return replace(here, job=replace(here.job, padding="max_length"))
 
     end = replace(start, config=start.config.with_knobs(activation_checkpointing="full"))
-    edits: Sequence[Edit] = (
-        *config_edits(start, end), Edit("data.padding", "longest", "max_length", padded)
+    edits: Sequence[RunEdit] = (
+        *config_edits(start, end),
+        Edit(padded, "data.padding", before="longest", value="max_length"),
     )  # fmt: skip
     fall = waterfall_between(start, edits, PLAIN)
     assert fall.end_s == pytest.approx(PLAIN([padded(end)])[0][0])

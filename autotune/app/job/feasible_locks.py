@@ -158,8 +158,8 @@ def _what_would_open(question: Question, name: str) -> str:
     single = [*map(package_change, missing_packages(job)), *map(unlocked, job.lock)]
     pairs = (one.then(two) for one, two in combinations(single, 2))
     for change in (*single, *pairs):
-        if not rules_against(change.edit(question), name):
-            typed = f": add {change.apply}" if change.apply else ""
+        if not rules_against(change.apply(question), name):
+            typed = f": add {change.typed}" if change.typed else ""
             return f"{name} opens {change.label}{typed}"
     able = [change.key for change in lever_changes(question) if not change.note]
     return f"leave {name} out of allow; here --allow opens {', '.join(able) or 'nothing'}"

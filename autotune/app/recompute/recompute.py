@@ -24,10 +24,11 @@ from autotune.app.runs import folder as runs
 from autotune.app.runs.find import last_answered
 from autotune.app.tune.tune import Options, tune
 from autotune.app.whatif.journey import ending_at, starting_at
-from autotune.app.whatif.waterfall import Edit, State, config_edits, pricer, waterfall_between
+from autotune.app.whatif.waterfall import RunEdit, State, config_edits, pricer, waterfall_between
 from autotune.cost.columns import reusing_tables
 from autotune.domain.answer.recompute import Recomputation, Recomputed
 from autotune.domain.device import OLD_DAYS
+from autotune.domain.edit import Edit
 from autotune.domain.errors import ANSWER_CHANGED, LIMIT_MISSED, NOTHING_FEASIBLE, InputError
 from autotune.pricing import Pricing
 from autotune.report.payload import row_payload
@@ -39,21 +40,22 @@ if TYPE_CHECKING:
     from autotune.app.job.load import NamedJob
     from autotune.domain.answer.recommendation import Recommendation
     from autotune.domain.answer.waterfall import Waterfall
+    from autotune.domain.config import KnobClass
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
 
 DRIFT = "the same question asked again"
-# Fields of the job by what a change of them is called; the last two are coupled through the steps.
-JOB_PARTS = {
-    "model": (("model",), True),
-    "method": (("method", "zero"), True),
+# Fields of the job by what a change of them is called, and what it does to the training.
+JOB_PARTS: dict[str, tuple[tuple[str, ...], KnobClass]] = {
+    "model": (("model",), "quality"),
+    "method": (("method", "zero"), "quality"),
     "data": (
-        ("max_length", "lengths", "padding", "pretokenized", "storage", "row_bytes"), True,
+        ("max_length", "lengths", "padding", "pretokenized", "storage", "row_bytes"), "quality",
     ),
-    "train": (("rows", "epochs", "steps", "global_batch_size"), True),
-    "evaluation": (("evaluation",), False),
-    "software": (("software",), False),
-    "limits": (("limits",), False),
+    "train": (("rows", "epochs", "steps", "global_batch_size"), "quality"),
+    "evaluation": (("evaluation",), "neutral"),
+    "software": (("software",), "neutral"),
+    "limits": (("limits",), "neutral"),
 }  # fmt: skip
 
 
@@ -324,20 +326,20 @@ def _old_offer(old: Job, before: Mapping[str, Any] | None) -> Offer | None:
     return replace(same[0], usd_per_hour=before["usd_per_hour"]) if same else None
 
 
-def _job_edits(old: Job, new: Job) -> Iterator[Edit]:
+def _job_edits(old: Job, new: Job) -> Iterator[RunEdit]:
     """The changed parts of the contract, each one change."""
-    for name, (fields, yours) in JOB_PARTS.items():
+    for name, (fields, changes) in JOB_PARTS.items():
         changed = [part for part in fields if getattr(old, part) != getattr(new, part)]
         if not changed:
             continue
         shown = [part for part in changed if part not in FOLLOWING] or changed
         one = len(shown) == 1 and shown[0] in NUMBERS
         yield Edit(
-            f"{name}.{shown[0]}" if one else name,
-            _part_text(old, shown),
-            _part_text(new, shown),
             _moved(new, tuple(changed)),
-            yours=yours,
+            f"{name}.{shown[0]}" if one else name,
+            before=_part_text(old, shown),
+            value=_part_text(new, shown),
+            changes=changes,
         )
 
 

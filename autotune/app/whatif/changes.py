@@ -1,14 +1,14 @@
-"""What could be changed so that a job fits: machines and the contract itself; a change as such.
+"""What could be changed so that a job fits: machines and the contract itself, as edits of it.
 
-A change is an edit of (job, space); two of them one after the other are a pair. Rungs are changes
-of which the first that fits is the one to name: the mildest comes first.
+Rungs are edits of which the first that fits is the one to name: the mildest comes first. Not here:
+settings (`levers`), and which of all these are told (`relaxations`).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,58 +18,24 @@ from autotune.catalog.prices.prices import age_days, price_for, sold_counts
 from autotune.catalog.prices.table import INDICATIVE
 from autotune.domain.candidates import OFFER
 from autotune.domain.device import Offer
+from autotune.domain.edit import Edit
 from autotune.domain.units import GB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from autotune.cost.bill import Bill
-    from autotune.domain.config import KnobValue
     from autotune.domain.device import Host
     from autotune.domain.job import Job
-    from autotune.pricing import Question
+    from autotune.pricing import Question, QuestionEdit
 
-Kind = Literal["setting", "lock", "machine", "quality"]
-Rungs = tuple["Change", ...]
+Rungs = tuple["QuestionEdit", ...]
 
 SPLIT = ("micro_batch_size", "gradient_accumulation_steps")
 SHORTEST = 64  # tokens; rows shorter than this train nothing useful
 LOWEST_RANK = 4
 MOST_RUNGS = 3
 MOST_DEVICES = 3  # of which more pieces are tried
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One edit. frees: knobs whose found value is what changes. label: what else changes.
-
-    key, value: of a single change, as `--set` takes it; a lever's value is what the search finds.
-    note: what to know of it. closed: values of a lever that the search leaves alone until opened.
-    """
-
-    kind: Kind
-    edit: Callable[[Question], Question]
-    frees: tuple[str, ...] = ()
-    label: str = ""
-    apply: str = ""
-    key: str = ""
-    value: str = ""
-    note: str = ""
-    closed: tuple[KnobValue, ...] = ()
-
-    def then(self, other: Change) -> Change:
-        """Both, one after the other."""
-        return Change(
-            "quality" if "quality" in {self.kind, other.kind} else self.kind,
-            lambda question: other.edit(self.edit(question)),
-            (*self.frees, *(name for name in other.frees if name not in self.frees)),
-            " and ".join(part for part in (self.label, other.label) if part),
-            " ".join(part for part in (self.apply, other.apply) if part),
-            self.key,
-            self.value,
-            "; ".join(part for part in (self.note, other.note) if part),
-            self.closed,
-        )
 
 
 def more_devices(question: Question) -> list[Rungs]:
@@ -81,9 +47,9 @@ def more_devices(question: Question) -> list[Rungs]:
     most = {offer.device.name: offer for offer in sorted(offers, key=lambda own: own.count)}
     ladders = (
         tuple(
-            Change(
-                "machine", _offered((more,)), ("sharding",), f"on {more.label}",
-                f"--gpu {more.device.name}:{count}",
+            Edit(
+                _offered((more,)), f"on {more.label}", typed=f"--gpu {more.device.name}:{count}",
+                of="machine", columns=("sharding",),
             )
             for count in COUNTS
             if count > offer.count and (more := _more_of(offer, count)) is not None
@@ -127,7 +93,7 @@ HOST_PARTS = {"disk": "disk_bytes", "ram": "ram_bytes"}  # of a host, that may b
 _SHM = "shm_bytes"
 
 
-def larger_host(bill: Bill, short: str) -> Change:
+def larger_host(bill: Bill, short: str) -> QuestionEdit:
     """The job's own machines with the least disk or memory of the host under which one fits."""
     part = HOST_PARTS[short]
     have = np.asarray([getattr(offer.host, part) for offer in bill.candidates.levels[OFFER]])
@@ -144,7 +110,7 @@ def larger_host(bill: Bill, short: str) -> Change:
 
     what, typed = "a disk" if short == "disk" else "RAM", f"{size / GB:.0f}GB"
     label = f"{what} of {size / GB:,.0f} GB in the host"
-    return Change("machine", edited, (), label, f"--set host.{short}={typed}", key=short)
+    return Edit(edited, label, short, typed=f"--set host.{short}={typed}", of="machine")
 
 
 def _stated_host(host: Host, part: str, size: float) -> Host:
@@ -162,13 +128,13 @@ def _rounded_up(size: float) -> float:
     return math.ceil(size / step) * step
 
 
-def other_machines(count: int) -> Change | None:
+def other_machines(count: int) -> QuestionEdit | None:
     """Every priced machine with so many devices, instead of the job's own."""
     from autotune.app.hardware.machines import priced_devices
 
     offers = tuple(o for o in (_priced(name, count) for name in priced_devices()) if o is not None)
     frees = ("sharding",) if count > 1 else ()
-    return Change("machine", _offered(offers), frees) if offers else None
+    return Edit(_offered(offers), of="machine", columns=frees) if offers else None
 
 
 def _priced(name: str, count: int) -> Offer | None:
@@ -247,20 +213,20 @@ def _halved(start: int, least: int) -> list[int]:
     return values
 
 
-def _method(label: str, apply: str, **fields: Any) -> Change:  # noqa: ANN401 - fields of Method
+def _method(label: str, typed: str, **fields: Any) -> QuestionEdit:  # noqa: ANN401 - fields of Method
     def edited(question: Question) -> Question:
         job, space = question
         return replace(job, method=replace(job.method, **fields)), space
 
-    return Change("quality", edited, (), label, apply)
+    return Edit(edited, label, typed=typed, changes="quality")
 
 
-def _length_change(now: int, length: int) -> Change:
+def _length_change(now: int, length: int) -> QuestionEdit:
     def edited(question: Question) -> Question:
         return shorter(question[0], length), question[1]
 
     label = f"max_length {length:,}, not {now:,}"
-    return Change("quality", edited, (), label, f"--set data.max_length={length}")
+    return Edit(edited, label, typed=f"--set data.max_length={length}", changes="quality")
 
 
 def shorter(job: Job, max_length: int) -> Job:

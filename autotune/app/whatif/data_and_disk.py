@@ -10,11 +10,12 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autotune.app.whatif.waterfall import Edit, State, waterfall_between
+from autotune.app.whatif.waterfall import RunEdit, State, waterfall_between
 from autotune.catalog.local import LOCAL_READ_BYTES_PER_S
 from autotune.catalog.text_tokens import BYTES_PER_TOKEN, TOKENISED_BYTES
 from autotune.cost.time.data import TOKENISED_PER_CORE_S
 from autotune.domain.answer.waterfall import SideOption
+from autotune.domain.edit import Edit
 from autotune.domain.errors import InputError
 from autotune.domain.units import MB, format_bytes, format_count, format_seconds
 from autotune.pricing import Pricing
@@ -44,12 +45,12 @@ def side_options(
     found: list[SideOption] = []
     if edits:
         fall = waterfall_between(pick, edits, price)
-        texts = {edit.name: edit.note for edit in edits}
+        own = {edit.label: edit for edit in edits}
         found = [
             SideOption(
                 step.change, step.from_, step.to, step.duration_s, step.cost_usd,
-                _worth(step.duration_s, fall.start_s) + texts.get(step.change, step.note),
-                _APPLY.get(step.change, ""),
+                _worth(step.duration_s, fall.start_s) + step.note,
+                own[step.change].typed if step.change in own else "",
             )
             for step in fall.steps
         ]  # fmt: skip
@@ -57,38 +58,42 @@ def side_options(
     return (*found, *((other,) if other else ()))
 
 
-_APPLY = {
-    "data.storage": "copy the data set to the machine's own disk before the run",
-    "data.pretokenized": "tokenise once on a machine without a GPU; data.pretokenized: true",
-    "data.padding": "a collator that pads to the longest row: --set data.padding=longest",
-    "checkpoint disk": "output_dir on the machine's own disk, copied away between saves",
-}
-
-
 def _worth(change_s: float, whole_s: float) -> str:
     return "worth about nothing: " if abs(change_s) < NOTHING * whole_s else ""
 
 
-def _edits(pick: State) -> Iterator[Edit]:
+def _edits(pick: State) -> Iterator[RunEdit]:
     """In this order: what is copied depends on whether rows are tokenised."""
     job, host = pick.job, pick.offer.host
     if not job.pretokenized:
-        yield Edit("data.pretokenized", "false", "true", _tokenised, ("offer.host",),
-                   note=_tokenising_text(job))  # fmt: skip
+        yield Edit(
+            _tokenised, "data.pretokenized", before="false", value="true",
+            typed="tokenise once on a machine without a GPU; data.pretokenized: true",
+            columns=("offer.host",), note=_tokenising_text(job),
+        )  # fmt: skip
     if job.storage == "network":
-        yield Edit("data.storage", "network", "local", _staged, ("offer.host",),
-                   note=_staging_text(pick))  # fmt: skip
+        yield Edit(
+            _staged, "data.storage", before="network", value="local",
+            typed="copy the data set to the machine's own disk before the run",
+            columns=("offer.host",), note=_staging_text(pick),
+        )  # fmt: skip
     if job.padding == "max_length":
-        yield Edit("data.padding", "max_length", "longest", _padded_less, ("micro_batch_size",),
-                   note="the device computes padding like any other token")  # fmt: skip
+        yield Edit(
+            _padded_less, "data.padding", before="max_length", value="longest",
+            typed="a collator that pads to the longest row: --set data.padding=longest",
+            columns=("micro_batch_size",), note="the device computes padding like any other token",
+        )  # fmt: skip
     if host.checkpoint_write_bytes_per_s < NVME_WRITE_BYTES_PER_S:
         before, after = (
             f"{rate / MB:.0f} MB/s"
             for rate in (host.checkpoint_write_bytes_per_s, NVME_WRITE_BYTES_PER_S)
         )
-        yield Edit("checkpoint disk", before, after, _faster_disk, ("offer.host",),
-                   note="an assumed local NVMe disk; what lies only there is lost with the "
-                   "machine")  # fmt: skip
+        yield Edit(
+            _faster_disk, "checkpoint disk", before=before, value=after,
+            typed="output_dir on the machine's own disk, copied away between saves",
+            columns=("offer.host",),
+            note="an assumed local NVMe disk; what lies only there is lost with the machine",
+        )  # fmt: skip
 
 
 def _tokenised(state: State) -> State:

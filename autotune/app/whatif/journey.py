@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from autotune.app.whatif.data_and_disk import side_options
 from autotune.app.whatif.diagnosis import measured_gaps
-from autotune.app.whatif.waterfall import Edit, State, config_edits, pricer, waterfall_between
+from autotune.app.whatif.waterfall import RunEdit, State, config_edits, pricer, waterfall_between
 from autotune.domain.answer.waterfall import Journey, Waterfall, WaterfallStep
+from autotune.domain.edit import Edit
 
 if TYPE_CHECKING:
     from autotune.domain.calibration import Calibration
@@ -53,7 +54,7 @@ def _readable(job: Job, best: Estimated) -> bool:
     return job.today_batch is None and best.basis != "measured"
 
 
-def batch_edit(job: Job) -> tuple[Edit, ...]:
+def batch_edit(job: Job) -> tuple[RunEdit, ...]:
     """The change from the global batch that today's config makes to the job's; nothing if none."""
     own = job.today_batch
     if own is None:
@@ -64,7 +65,11 @@ def batch_edit(job: Job) -> tuple[Edit, ...]:
         return replace(state, job=moved)
 
     before, after = str(own.global_batch_size), str(job.global_batch_size)
-    return (Edit("train.global_batch_size", before, after, changed, BATCH_COLUMNS, yours=True),)
+    edit = Edit(
+        changed, "train.global_batch_size", before=before, value=after, changes="quality",
+        columns=BATCH_COLUMNS,
+    )  # fmt: skip
+    return (edit,)
 
 
 def ending_at(fall: Waterfall, row: Estimated, why: str) -> Waterfall:

@@ -14,7 +14,7 @@ from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
 from autotune.domain.units import format_seconds, format_usd
-from autotune.pricing import bills_of
+from autotune.pricing import bills_under
 from autotune.report.phrases import marked_name
 from autotune.search.alternatives import bill_of_offer
 from autotune.search.selection import choosable
@@ -22,13 +22,12 @@ from autotune.search.selection import choosable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from autotune.app.whatif.changes import Change
     from autotune.cost.bill import Bill
     from autotune.domain.answer.recommendation import Relaxation
     from autotune.domain.calibration import Calibration
     from autotune.domain.config import Config
     from autotune.domain.outcome import Estimated
-    from autotune.pricing import Question
+    from autotune.pricing import Question, QuestionEdit
 
 
 def last_resort(question: Question, calibration: Calibration) -> Question | None:
@@ -37,7 +36,7 @@ def last_resort(question: Question, calibration: Calibration) -> Question | None
     able = [change for change, bill in zip(changes, bills, strict=True) if _fits(bill)]
     if not able or not all(_neutral(change) for change in able):
         return None
-    return able[0].edit(question)
+    return able[0].apply(question)
 
 
 def opened_bills(
@@ -95,14 +94,14 @@ def opened_note(best: Estimated, others: Sequence[Relaxation]) -> str:
 
 def _levers(
     question: Question, calibration: Calibration
-) -> tuple[list[Change], list[Bill | None]]:  # fmt: skip
+) -> tuple[list[QuestionEdit], list[Bill | None]]:  # fmt: skip
     changes = lever_changes(question)
-    return changes, bills_of([change.edit(question) for change in changes], calibration)
+    return changes, bills_under(question, changes, calibration)
 
 
 def _fits(bill: Bill | None) -> bool:
     return bill is not None and bool(choosable(bill).any())
 
 
-def _neutral(change: Change) -> bool:
-    return KNOBS[change.key].knob_class == "neutral"
+def _neutral(change: QuestionEdit) -> bool:
+    return change.changes == "neutral"

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from autotune.app.whatif.changes import SPLIT, Change
+from autotune.app.whatif.changes import SPLIT
 from autotune.catalog.software import INSTALLABLE
+from autotune.domain.config import KNOBS
+from autotune.domain.edit import Edit, most_of
 from autotune.space.enumerate import PLAIN, knob_levels, why_closed, without
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.app.whatif.changes import Kind
     from autotune.domain.config import KnobValue
     from autotune.domain.job import Job
     from autotune.domain.space import SearchSpace
-    from autotune.pricing import Question
+    from autotune.pricing import Question, QuestionEdit
 
 # Knobs of the search that move memory, the usual first resort first.
 MEMORY_KNOBS = (
@@ -28,7 +29,7 @@ MEMORY_KNOBS = (
 )  # fmt: skip
 
 
-def setting_changes(question: Question, wide: SearchSpace, pinned: set[str]) -> list[Change]:
+def setting_changes(question: Question, wide: SearchSpace, pinned: set[str]) -> list[QuestionEdit]:
     """Knobs that are locked, closed, or left out of the space, each opened alone.
 
     pinned: knobs that the user locked, whatever else the question holds fixed.
@@ -42,12 +43,13 @@ def setting_changes(question: Question, wide: SearchSpace, pinned: set[str]) -> 
             continue
         together = SPLIT if name in SPLIT else (name,)
         if _is_shut(job, space, wide, name, together):
-            kind: Kind = "lock" if pinned & set(together) else "setting"
-            found.append(Change(kind, _opener(together, wide), together))
+            of: Literal["lock", "setting"] = "lock" if pinned & set(together) else "setting"
+            changes = most_of(*(KNOBS[part].knob_class for part in together))
+            found.append(Edit(_opener(together, wide), changes=changes, of=of, columns=together))
     return found
 
 
-def lever_changes(question: Question) -> list[Change]:
+def lever_changes(question: Question) -> list[QuestionEdit]:
     """Every knob that stays closed until the user opens it, opened alone.
 
     With a package that is missing, where a value needs one: it is then installed as well.
@@ -67,8 +69,11 @@ def lever_changes(question: Question) -> list[Change]:
     return found
 
 
-def _lever(name: str, closed: tuple[KnobValue, ...]) -> Change:
-    return Change("setting", _opened(name), (name,), "", f"--allow {name}", name, closed=closed)
+def _lever(name: str, closed: tuple[KnobValue, ...]) -> QuestionEdit:
+    return Edit(
+        _opened(name), key=name, typed=f"--allow {name}", changes=KNOBS[name].knob_class,
+        columns=(name,), closed=closed,
+    )  # fmt: skip
 
 
 def missing_packages(job: Job) -> list[str]:
@@ -76,25 +81,27 @@ def missing_packages(job: Job) -> list[str]:
     return [name for name in INSTALLABLE if getattr(job.software, name) is None]
 
 
-def package_change(package: str) -> Change:
+def package_change(package: str) -> QuestionEdit:
     """The same job with one more package installed."""
     version = ".".join(map(str, INSTALLABLE[package]))
     word = package.replace("_", "-")
     option = f"--set software.{package}={version}"
-    return Change(
-        "setting", _installed(package), (), f"with {word} installed", option,
+    return Edit(
+        _installed(package),
+        f"with {word} installed",
+        typed=option,
         note=f"needs {word}, which is not installed",
-    )  # fmt: skip
+    )
 
 
-def unlocked(name: str) -> Change:
+def unlocked(name: str) -> QuestionEdit:
     """The same job without one lock."""
 
     def edited(question: Question) -> Question:
         job, space = question
         return replace(job, lock=without(job.lock, name)), space
 
-    return Change("lock", edited, (name,), f"without the lock of {name}")
+    return Edit(edited, f"without the lock of {name}", of="lock", columns=(name,))
 
 
 def _installed(package: str) -> Callable[[Question], Question]:
@@ -172,7 +179,7 @@ def _opener(names: tuple[str, ...], wide: SearchSpace) -> Callable[[Question], Q
     return opened
 
 
-def all_settings(changes: list[Change]) -> Change:
+def all_settings(changes: list[QuestionEdit]) -> QuestionEdit:
     """Every setting opened and every lock dropped."""
     together = changes[0]
     for change in changes[1:]:

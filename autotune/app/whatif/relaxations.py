@@ -17,7 +17,6 @@ from autotune.app.hardware.machines import COUNTS
 from autotune.app.whatif.changes import (
     HOST_PARTS,
     SPLIT,
-    Change,
     Rungs,
     contract_changes,
     larger_host,
@@ -28,7 +27,7 @@ from autotune.app.whatif.levers import all_settings, setting_changes
 from autotune.domain.answer.limits import odds
 from autotune.domain.answer.recommendation import Relaxation
 from autotune.domain.candidates import OFFER
-from autotune.pricing import bills_of
+from autotune.pricing import bills_of, bills_under
 from autotune.search.alternatives import nearest_misses, short_of
 from autotune.search.selection import best_index, choosable, excess, figures
 from autotune.space.enumerate import PLAIN
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated, ShortOf
     from autotune.domain.space import SearchSpace
-    from autotune.pricing import Question
+    from autotune.pricing import Question, QuestionEdit
     from autotune.search.selection import Objective
 
 SHOWN = {"setting": 6, "machine": 4, "quality": 5}  # of each sort, in this order
@@ -126,7 +125,7 @@ class _Asked:
 
     def of_the_disk(self) -> tuple[Relaxation, ...]:
         """Fewer checkpoints, or a larger disk: what trains is not what is in the way."""
-        saves = [change for change in self.settings if set(change.frees) & set(CLOSED_FORMS)]
+        saves = [change for change in self.settings if set(change.columns) & set(CLOSED_FORMS)]
         return (*self._first_of((change,) for change in saves), *self._larger_host())
 
     def _larger_host(self) -> list[Relaxation]:
@@ -200,7 +199,7 @@ class _Asked:
             found |= {n: told for (n, _), told in zip(trying, tried, strict=True) if told}
         return [found[number] for number in sorted(found)]
 
-    def _tried(self, changes: Sequence[Change]) -> list[Relaxation | None]:
+    def _tried(self, changes: Sequence[QuestionEdit]) -> list[Relaxation | None]:
         """Each change with the best that fits under it; None where nothing does."""
         told: list[Relaxation | None] = []
         for change, bill in zip(changes, self._priced(changes), strict=True):
@@ -222,7 +221,7 @@ class _Asked:
         own = {(offer.device.name, offer.count) for offer in job.offers}
         counts = (count for count in COUNTS if job.global_batch_size % count == 0)
         changes = [change for count in counts if (change := other_machines(count)) is not None]
-        rows: list[tuple[Change, Estimated]] = []
+        rows: list[tuple[QuestionEdit, Estimated]] = []
         for change, bill in zip(changes, self._priced(changes), strict=True):
             found = _cheapest(bill, self.objective) if bill is not None else []
             rows += [(change, row) for row in found if _machine(row) not in own]
@@ -231,26 +230,26 @@ class _Asked:
         chosen = sorted(first.values(), key=rows.index)[:MACHINES]
         return [self._told(change, row) for change, row in chosen]
 
-    def _priced(self, changes: Sequence[Change]) -> list[Bill | None]:
+    def _priced(self, changes: Sequence[QuestionEdit]) -> list[Bill | None]:
         """The bill of each changed question; None where nothing of it is valid."""
-        return bills_of([change.edit(self.question) for change in changes], self.calibration)
+        return bills_under(self.question, changes, self.calibration)
 
-    def _short(self, change: Change) -> ShortOf:
+    def _short(self, change: QuestionEdit) -> ShortOf:
         """What is short without a change, as far as this change is concerned."""
         if change.key in HOST_PARTS:
             return "ram" if change.key == "ram" else "disk"
         return self.short_of or "memory"
 
-    def _told(self, change: Change, best: Estimated, over_host: float = 0.0) -> Relaxation:
+    def _told(self, change: QuestionEdit, best: Estimated, over_host: float = 0.0) -> Relaxation:
         """over_host: [bytes] by which it misses what its host lacks; below 0, what is left."""
-        knobs = [name for name in change.frees if self._differs(name, best)]
-        elsewhere = change.kind == "machine" and not change.label
+        knobs = [name for name in change.columns if self._differs(name, best)]
+        elsewhere = change.sort == "machine" and not change.label
         label = [f"on {best.offer.label}"] if elsewhere else []
         settings = [self._knob_words(name, best) for name in knobs if name != SPLIT[1]]
         own = [change.label] if change.label else []
-        label += [*settings, *own] if change.kind == "setting" else [*own, *settings]
+        label += [*settings, *own] if change.sort == "setting" else [*own, *settings]
         flags = [f"--gpu {best.offer.device.name}:{best.offer.count}"] if elsewhere else []
-        flags += _options(change.apply)
+        flags += _options(change.typed)
         for name in knobs:
             if name in PLAIN and name not in self.before:
                 flags += [] if f"--allow {name}" in flags else [f"--allow {name}"]
@@ -265,11 +264,11 @@ class _Asked:
             change=", ".join(label),
             required_bytes=needed,
             available_bytes=available,
-            quality=change.kind == "quality",
+            quality=change.sort == "quality",
             short_of=short,
             duration_s=best.duration_s.p50,
             cost_usd=best.cost_usd.p50,
-            kind=change.kind,
+            kind=change.sort,
             apply=" ".join(flags),
             fits_probability=best.fits_probability,
             offer=best.offer,

@@ -10,14 +10,14 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autotune.app.whatif.changes import Change
+from autotune.domain.edit import Edit
 from autotune.space.enumerate import without
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from autotune.domain.job import Job
-    from autotune.pricing import Question
+    from autotune.pricing import Question, QuestionEdit
 
 SAVES, EVALUATIONS = "checkpoint_every_steps", "evaluation.every_steps"
 BEST = "load_best_model_at_end"  # saves must then meet the evaluations
@@ -25,24 +25,24 @@ IN_FILE = "change it in your own file as well"
 WORTH = 0.01  # of the pick's time: less is no reason to change a schedule
 
 
-def schedule_changes(job: Job, steps: int) -> Iterator[Change]:
+def schedule_changes(job: Job, steps: int) -> Iterator[QuestionEdit]:
     """Saves at the interval that costs least, and evaluations once an epoch, or once.
 
     steps: optimizer steps of the run, fewer than the job's where rows are packed.
     """
     if steps and saves_are_kept(job):
-        yield Change(
-            "setting", _saved_freely, (SAVES,), "", "", SAVES, "",
-            "other checkpoints to choose among: as your file has it, they are by the epoch",
+        yield Edit(
+            _saved_freely, key=SAVES, columns=(SAVES,),
+            note="other checkpoints to choose among: as your file has it, they are by the epoch",
         )  # fmt: skip
     plan = job.evaluation
     fewer = _rarer(job, steps)
     if fewer and plan is not None:
         note = f"{steps // fewer} evaluations, not {steps // plan.every_steps}"
         note += f"; {IN_FILE}" if job.origin is not None else ""
-        yield Change(
-            "setting", _evaluated(fewer), (), "", f"--set {EVALUATIONS}={fewer}", EVALUATIONS,
-            str(fewer), note,
+        yield Edit(
+            _evaluated(fewer), key=EVALUATIONS, value=str(fewer),
+            typed=f"--set {EVALUATIONS}={fewer}", note=note,
         )  # fmt: skip
 
 

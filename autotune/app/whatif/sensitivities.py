@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.app.whatif.changes import SHORTEST, Change, shorter
+from autotune.app.whatif.changes import SHORTEST, shorter
 from autotune.app.whatif.levers import lever_changes
 from autotune.app.whatif.moved import moved_by
 from autotune.app.whatif.schedules import EVALUATIONS, SAVES, WORTH, schedule_changes
 from autotune.domain.answer.recommendation import Sensitivity
 from autotune.domain.config import KNOBS
+from autotune.domain.edit import Edit
 from autotune.domain.units import HOUR_S, format_bytes, format_count
-from autotune.pricing import bills_of
+from autotune.pricing import bills_under
 from autotune.search.alternatives import nearest_misses
 from autotune.search.selection import best_index
 from autotune.space.enumerate import PLAIN
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job, Method
     from autotune.domain.outcome import Estimated
     from autotune.domain.space import SearchSpace
-    from autotune.pricing import Question
+    from autotune.pricing import Question, QuestionEdit
 
 SAME = 0.02  # relative; a duration closer than this is "no time"
 MEASURED_SHARE = 0.5  # of a saving that must be left at the pessimistic end
@@ -59,7 +60,7 @@ def sensitivities(
         gains = (_may_gain(change, here[0]) for change in changes)
         changes = [*(change for change in gains if change), *_kept_from_today(here[0], pick)]
         changes += [*schedule_changes(here[0], pick.steps), *_choices(here[0])]
-    bills = bills_of([change.edit(here) for change in changes], calibration)
+    bills = bills_under(here, changes, calibration)
     beside = _Beside(pick, modelled)
     found: list[Sensitivity] = []
     for change, bill in zip(changes, bills, strict=True):
@@ -72,7 +73,7 @@ def sensitivities(
     return tuple(found)
 
 
-def _may_gain(change: Change, job: Job) -> Change | None:
+def _may_gain(change: QuestionEdit, job: Job) -> QuestionEdit | None:
     """A closed knob that can save time. One that is neutral only makes room, and is slower.
 
     Where today's run has it so, leaving it may be what is faster.
@@ -83,12 +84,13 @@ def _may_gain(change: Change, job: Job) -> Change | None:
     return replace(change, closed=(PLAIN[change.key],)) if kept else None
 
 
-def _kept_from_today(job: Job, pick: Estimated) -> Iterator[Change]:
+def _kept_from_today(job: Job, pick: Estimated) -> Iterator[QuestionEdit]:
     """What today's run states of a numeric knob and the pick moves, kept as it is."""
     for name, value in moved_by(job, pick.config).items():
-        yield Change(
-            "setting", _with_lock({**job.lock, name: value}), (name,), "", f"--set {name}={value}",
-            name, str(value), "as today's run has it",
+        yield Edit(
+            _with_lock({**job.lock, name: value}), key=name, value=str(value),
+            typed=f"--set {name}={value}", changes=KNOBS[name].knob_class, columns=(name,),
+            note="as today's run has it",
         )  # fmt: skip
 
 
@@ -96,17 +98,17 @@ def _with_lock(lock: dict[str, KnobValue]) -> Callable[[Question], Question]:
     return lambda question: (replace(question[0], lock=lock), question[1])
 
 
-def _schedule(change: Change, bill: Bill, beside: _Beside) -> Iterator[Sensitivity]:
+def _schedule(change: QuestionEdit, bill: Bill, beside: _Beside) -> Iterator[Sensitivity]:
     """A schedule of the user's that costs something."""
     index = _best(bill)
     if index is None or beside.pick is None:
         return
     every = str(bill.estimate(index).config.checkpoint_every_steps)
     if change.key == SAVES:
-        change = replace(change, value=every, apply=f"--set {SAVES}={every}")
+        change = replace(change, value=every, typed=f"--set {SAVES}={every}")
     told = _told(change, change.value, bill, index, beside)
     if (told.saved_s or 0.0) >= WORTH * beside.pick.duration_s.p50:
-        yield replace(told, knob_class="neutral")
+        yield told
 
 
 class _Beside:
@@ -139,7 +141,7 @@ def _best(bill: Bill, among: np.ndarray | None = None) -> int | None:
     return best_index(bill, "time", bill.job.limits, among=among).index
 
 
-def _lever(change: Change, bill: Bill, beside: _Beside) -> Iterator[Sensitivity]:
+def _lever(change: QuestionEdit, bill: Bill, beside: _Beside) -> Iterator[Sensitivity]:
     """Each value that opening the knob adds, where it is valid."""
     levels, codes = bill.candidates.levels[change.key], bill.candidates.codes[change.key]
     free = _best(bill)
@@ -152,8 +154,8 @@ def _lever(change: Change, bill: Bill, beside: _Beside) -> Iterator[Sensitivity]
         index = _best(bill, among)
         told_apart = free is not None and _known(bill.job, change.key)
         alone = index == free if told_apart else len(change.closed) == 1
-        pinned = change.apply.replace(f"--allow {change.key}", f"--set {change.key}={value}")
-        told = change if alone else replace(change, apply=pinned)
+        pinned = change.typed.replace(f"--allow {change.key}", f"--set {change.key}={value}")
+        told = change if alone else replace(change, typed=pinned)
         if index is None:
             own = bill.take(among, bill.job)
             yield _told(told, value, own, None, beside)
@@ -162,9 +164,8 @@ def _lever(change: Change, bill: Bill, beside: _Beside) -> Iterator[Sensitivity]
 
 
 def _told(
-    change: Change, value: KnobValue, bill: Bill, index: int | None, beside: _Beside
+    change: QuestionEdit, value: KnobValue, bill: Bill, index: int | None, beside: _Beside
 ) -> Sensitivity:
-    knob = KNOBS.get(change.key)
     fits = index is not None
     if index is None:
         near = nearest_misses(bill, 1)
@@ -187,8 +188,8 @@ def _told(
     return Sensitivity(
         key=change.key,
         value=str(value),
-        knob_class=knob.knob_class if knob else "quality",
-        opens=change.apply,
+        knob_class=change.changes,
+        opens=change.typed,
         duration_s=duration_s if told else None,
         cost_usd=cost_usd if told else None,
         saved_s=saved_s if told else None,
@@ -226,7 +227,7 @@ def _of_memory(pick: Estimated, saved_s: float, needed: float) -> str:
     return ""
 
 
-def _choices(job: Job) -> Iterator[Change]:
+def _choices(job: Job) -> Iterator[QuestionEdit]:
     """What changes the training itself: length, base, rank, epochs."""
     half = job.max_length // 2
     if half >= SHORTEST:
@@ -248,14 +249,14 @@ def _choices(job: Job) -> Iterator[Change]:
         yield _choice("train.epochs", str(epochs), replace(job, epochs=float(epochs), steps=steps))
 
 
-def _of_method(job: Job, key: str, value: str, method: Method, note: str = "") -> Change:
+def _of_method(job: Job, key: str, value: str, method: Method, note: str = "") -> QuestionEdit:
     return _choice(key, value, replace(job, method=method), note)
 
 
-def _choice(key: str, value: str, job: Job, note: str = "") -> Change:
-    return Change(
-        "quality", lambda question: (job, question[1]), (), "", f"--set {key}={value}", key, value,
-        note,
+def _choice(key: str, value: str, job: Job, note: str = "") -> QuestionEdit:
+    return Edit(
+        lambda question: (job, question[1]), key=key, value=value, typed=f"--set {key}={value}",
+        changes="quality", note=note,
     )  # fmt: skip
 
 

@@ -22,13 +22,15 @@ import numpy as np
 
 from autotune.cost.model import COMPONENTS
 from autotune.domain.answer.waterfall import Waterfall, WaterfallStep
+from autotune.domain.candidates import Candidate
 from autotune.domain.config import KNOBS, Config
+from autotune.domain.edit import Edit
 from autotune.domain.units import format_usd
 from autotune.pricing import Pricing
 from autotune.space.rules import violations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from autotune.cost.columns import FloatArray
     from autotune.domain.calibration import Calibration
@@ -42,18 +44,18 @@ SAME = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class State(Candidate):
     """One way to run a job: everything that the bill depends on.
 
     extra_s: seconds that no component counts (copying the data set). other_disk: what was measured
     of saves does not speak of its disk.
     """
 
-    job: Job
-    offer: Offer
-    config: Config
     extra_s: float = 0.0
     other_disk: bool = False
+
+
+RunEdit = Edit[State]
 
 
 class PriceStates(Protocol):
@@ -61,31 +63,6 @@ class PriceStates(Protocol):
 
     def __call__(self, states: Sequence[State]) -> tuple[FloatArray, FloatArray]:
         """[n] seconds and [n] dollars."""
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """One change: an edit of a state, what it is called, and which columns it moves."""
-
-    name: str
-    before: str
-    after: str
-    apply: Callable[[State], State]
-    columns: tuple[str, ...] = ()
-    yours: bool = False
-    note: str = ""
-
-    def with_other(self, other: Edit) -> Edit:
-        """Both as one step."""
-        return Edit(
-            f"{self.name} and {other.name}",
-            f"{self.before}, {other.before}",
-            f"{self.after}, {other.after}",
-            lambda state: other.apply(self.apply(state)),
-            (*self.columns, *other.columns),
-            self.yours or other.yours,
-            "; ".join(note for note in (self.note, other.note) if note),
-        )
 
 
 def pricer(calibration: Calibration) -> PriceStates:
@@ -113,7 +90,7 @@ def pricer(calibration: Calibration) -> PriceStates:
 
 def waterfall_between(
     start: State,
-    edits: Sequence[Edit],
+    edits: Sequence[RunEdit],
     price: PriceStates,
 ) -> Waterfall:
     """The edits of a state as steps that add up, the largest saving first."""
@@ -123,13 +100,13 @@ def waterfall_between(
     worth_s, worth_usd = shapley(seconds), shapley(dollars)
     steps = [
         WaterfallStep(
-            change=player.name,
+            change=player.label,
             from_=player.before,
-            to=player.after,
+            to=player.value,
             duration_s=float(worth_s[i]),
             cost_usd=float(worth_usd[i]),
             touches=touched(player.columns),
-            yours=player.yours,
+            yours=player.changes_training,
             note=player.note,
         )
         for i, player in enumerate(players)
@@ -173,7 +150,7 @@ def touched(columns: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _mixtures(start: State, players: Sequence[Edit]) -> list[State]:
+def _mixtures(start: State, players: Sequence[RunEdit]) -> list[State]:
     """[2^k] states; bit i of the position says whether player i has moved.
 
     Mixtures that share a job share the object, so that it is priced in one call.
@@ -211,11 +188,11 @@ def _split_again(state: State) -> State:
     )
 
 
-def _moves_job(start: State, player: Edit) -> bool:
+def _moves_job(start: State, player: RunEdit) -> bool:
     return player.apply(start).job is not start.job
 
 
-def _valid(start: State, players: list[Edit]) -> list[Edit]:
+def _valid(start: State, players: list[RunEdit]) -> list[RunEdit]:
     """Players of which every mixture could run; those that need one another become one.
 
     Where a mixture cannot run, one of its players is joined with one outside it that mends it.
@@ -225,13 +202,13 @@ def _valid(start: State, players: list[Edit]) -> list[Edit]:
         if pair is None:
             return players
         first, second = sorted(pair)
-        joined = players[first].with_other(players[second])
+        joined = players[first].then(players[second])
         players = [p for i, p in enumerate(players) if i not in pair]
         players.insert(first, joined)
     return players
 
 
-def _clash(start: State, players: Sequence[Edit]) -> set[int] | None:
+def _clash(start: State, players: Sequence[RunEdit]) -> set[int] | None:
     """Two players of the smallest mixture that cannot run; None where all can.
 
     What cannot run before or after every change is not a clash of the changes.
@@ -254,7 +231,7 @@ def _clash(start: State, players: Sequence[Edit]) -> set[int] | None:
     return None
 
 
-def _broken(start: State, players: Sequence[Edit], mask: int) -> set[str]:
+def _broken(start: State, players: Sequence[RunEdit], mask: int) -> set[str]:
     """Reasons why a mixture cannot run."""
     state = start
     for i, player in enumerate(players):
@@ -268,10 +245,10 @@ def _broken(start: State, players: Sequence[Edit], mask: int) -> set[str]:
 
 
 def _few(
-    players: list[Edit],
+    players: list[RunEdit],
     start: State,
     price: PriceStates,
-) -> list[Edit]:
+) -> list[RunEdit]:
     """At most `EXACT` players: of more, those that alone move the bill least become one."""
     if len(players) <= EXACT:
         return players
@@ -281,16 +258,16 @@ def _few(
     together = sorted(int(i) for i in order[: len(players) - EXACT + 1])
     joined = players[together[0]]
     for i in together[1:]:
-        joined = joined.with_other(players[i])
+        joined = joined.then(players[i])
     return [p for i, p in enumerate(players) if i not in together] + [joined]
 
 
-def config_edits(start: State, end: State) -> list[Edit]:
+def config_edits(start: State, end: State) -> list[RunEdit]:
     """The machine and every knob in which two states differ; the split is one change.
 
     Of the split only the micro-batch changes of itself: the accumulation follows from the batch.
     """
-    found: list[Edit] = []
+    found: list[RunEdit] = []
     if start.offer != end.offer:
         found.append(_machine_edit(start, end))
     if _differs(start, end, SPLIT[0]) or (not end.job.steps and _differs(start, end, SPLIT[1])):
@@ -307,7 +284,7 @@ def _differs(start: State, end: State, name: str) -> bool:
     return bool(getattr(start.config, name) != getattr(end.config, name))
 
 
-def _machine_edit(start: State, end: State) -> Edit:
+def _machine_edit(start: State, end: State) -> RunEdit:
     offer = end.offer
     columns = tuple(f"offer.{name}" for name in ("device", "count", "host", "price", "spot"))
     same = start.offer.label == offer.label
@@ -317,7 +294,7 @@ def _machine_edit(start: State, end: State) -> Edit:
 
     before, after = (_machine_text(state.offer, priced=same) for state in (start, end))
     name = _terms(start.offer, offer) if same else "machine"
-    return Edit(name, before, after, moved, columns)
+    return Edit(moved, name, before=before, value=after, columns=columns)
 
 
 def _machine_text(offer: Offer, *, priced: bool) -> str:
@@ -331,7 +308,7 @@ def _terms(before: Offer, after: Offer) -> str:
     return "host" if before.usd_per_hour == after.usd_per_hour else "price and host"
 
 
-def _knobs_edit(start: State, end: State, names: tuple[str, ...]) -> Edit:
+def _knobs_edit(start: State, end: State, names: tuple[str, ...]) -> RunEdit:
     knobs = {name: getattr(end.config, name) for name in names}
 
     def changed(state: State) -> State:
@@ -339,11 +316,11 @@ def _knobs_edit(start: State, end: State, names: tuple[str, ...]) -> Edit:
 
     together = names == SPLIT
     return Edit(
-        "split" if together else names[0],
-        _values_text(start.config, names),
-        _values_text(end.config, names),
         changed,
-        names,
+        "split" if together else names[0],
+        before=_values_text(start.config, names),
+        value=_values_text(end.config, names),
+        columns=names,
     )
 
 
