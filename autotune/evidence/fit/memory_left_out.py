@@ -78,10 +78,10 @@ def refit_memory(cases: Sequence[MeasuredCase]) -> MemoryRefit:
     first: Predicted = {}
     for group, own in members.items():
         first.update(_price(own, fits[group].constants))
-    shown = _Shown.of(rows.cases, first)
+    spreads = _LeftOutSpreads.of(rows.cases, first)
     left_out: Predicted = {}
     for group, own in members.items():
-        sized = with_spreads(fits[group], shown.own_model(group), shown.reserved(group))
+        sized = with_spreads(fits[group], spreads.own_model(group), spreads.reserved(group))
         left_out.update(_price(own, sized.constants))
     said = fit_claims(rows.cases, left_out)
     for group, own in members.items():
@@ -90,7 +90,7 @@ def refit_memory(cases: Sequence[MeasuredCase]) -> MemoryRefit:
     for case in rows.cases:
         if case.oom or case.peak or case.job.software.own_model:
             sources[case.group[0]] = sources.get(case.group[0], 0) + 1
-    whole = with_spreads(fit_memory(rows), shown.own_model(None), shown.reserved(None))
+    whole = with_spreads(fit_memory(rows), spreads.own_model(None), spreads.reserved(None))
     whole = replace(whole, constants=replace(whole.constants, claims=said.without(None)))
     return MemoryRefit(whole, left_out, dict(sorted(sources.items())))
 
@@ -138,13 +138,13 @@ class _Reading:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Shown:
+class _LeftOutSpreads:
     """What left-out predictions show of spreads, with or without a group's own readings."""
 
     readings: tuple[_Reading, ...]
 
     @classmethod
-    def of(cls, cases: Iterable[MeasuredCase], predicted: Predicted) -> _Shown:
+    def of(cls, cases: Iterable[MeasuredCase], predicted: Predicted) -> _LeftOutSpreads:
         return cls(tuple(r for case in cases for r in _readings(case, predicted[case.id])))
 
     def own_model(self, without: LeftOutGroup | None) -> float:
