@@ -17,9 +17,9 @@ from autotune.evidence.validation.validate import (
     Validation,
 )
 from autotune.evidence.validation.verdicts import WrongVerdict
+from autotune.report.layout.blocks import Column, Table, columns
 from autotune.report.lists.catalogs import (
     LISTING_REPORT,
-    Column,
     Listing,
     devices_listing,
     listing_csv,
@@ -194,3 +194,27 @@ def test_a_data_set_report_says_that_it_is_an_estimate_of_a_sample_and_why() -> 
     assert "About 10 rows, 610 tokens an epoch (estimated from bytes: 500 to 745)" in text
     assert "No tokenizer counted them: nobody named a tokenizer." in text
     assert "5 of the rows were read" in text
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown", "is_number"),
+    [
+        ("memory_bytes", 2**30, "1.0 GiB", True),
+        ("duration_s", 7200.0, "2.0 h", True),
+        ("cost_usd", 3.0, "$3.00", True),
+        ("bandwidth_bytes_per_s", 5, "5", False),
+        ("name", "h100", "h100", False),
+        ("cost_usd", None, "", True),
+    ],
+)
+def test_a_column_is_shown_by_the_unit_of_its_key(
+    key: str, value: object, shown: str, is_number: bool
+) -> None:
+    column = Column(key, "title")
+    assert column.cell({key: value}) == shown
+    assert column.is_number == is_number
+
+
+def test_a_column_that_is_marked_stands_on_the_right() -> None:
+    table = Table(columns("machine", ">cost"), (("h100", "$1.00"),))
+    assert (table.titles, table.right) == (("machine", "cost"), {1})

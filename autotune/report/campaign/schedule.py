@@ -6,7 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import HOUR_S, format_seconds, format_usd
-from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table
+from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, columns
 from autotune.report.page.axis import Axis, time_unit
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def schedule_section(payload: Payload) -> Section:
     if schedule["machines"] > MOST_MACHINES:
         legend += f" {schedule['machines'] - MOST_MACHINES} more in --format json or --chart."
     blocks: list[Block] = [
-        Table((unit_of(payload), "runs"), rows, frozenset({1})),
+        Table(columns(unit_of(payload), ">runs"), rows),
         Paragraph(legend),
     ]
     blocks += _said_of_schedule(payload, schedule)
@@ -111,7 +111,7 @@ def scaling_section(payload: Payload) -> Section:
         rows.append(tuple(cells))
     titles = [f"{unit_of(payload)}s", "ends after", "at best", "with barriers"]
     titles += ["stated hours", "with barriers"] if beside else []
-    table = Table(tuple(titles), tuple(rows), frozenset(range(len(titles))))
+    table = Table(columns(*(f">{title}" for title in titles)), tuple(rows))
     return Section(f"More {unit_of(payload)}s, same bill", (table,))
 
 

@@ -15,7 +15,7 @@ from autotune.report.campaign.schedule import (
     unit_of,
 )
 from autotune.report.compare.variants import spread, spread_s
-from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table
+from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, columns
 from autotune.report.layout.report import Report
 from autotune.report.phrases import config_phrase, marked_name, marks_note, price_marks
 from autotune.report.sections.limits import chances
@@ -144,12 +144,11 @@ def machines_section(payload: Payload) -> Section:
     if len(shown) < len(payload["offers"]):
         left = len(payload["offers"]) - len(shown)
         notes.append(f"the {len(shown)} cheapest; {left} more in --format csv or json")
-    titles = ["machine", "USD/h", "hours", "80 % range", "cost", "energy"]
+    titles = ["USD/h", "hours", "80 % range", "cost", "energy"]
     titles += ["at stated hours"] if stated else []
     table = Table(
-        tuple(titles),
+        columns("machine", *(f">{title}" for title in titles)),
         tuple(rows),
-        frozenset(range(1, len(titles))),
         strong_rows=frozenset({shown.index(payload["machine"])}),
     )
     blocks: list[Block] = [table]
@@ -244,7 +243,7 @@ def phases_section(payload: Payload) -> Section:
                 *([f"{own / HOUR_S:,.1f}" if own is not None else ""] if stated else []),
             )
         )
-    titles = ("phase", "runs", "steps", "hours", "cost", *(("stated h",) if stated else ()))
+    titles = ("runs", "steps", "hours", "cost", *(("stated h",) if stated else ()))
     total = payload["total"]
     last = (
         "total",
@@ -256,8 +255,8 @@ def phases_section(payload: Payload) -> Section:
     own = total["stated_s"]
     rows.append((*last, *([f"{own / HOUR_S:,.1f}" if own is not None else ""] if stated else [])))
     strong.add(len(rows) - 1)
-    right = frozenset(range(1, len(titles)))
-    return Section("Phases", (Table(titles, tuple(rows), right, strong_rows=frozenset(strong)),))
+    titles = columns("phase", *(f">{title}" for title in titles))
+    return Section("Phases", (Table(titles, tuple(rows), frozenset(strong)),))
 
 
 def _runs(payload: Payload) -> Section:
@@ -276,8 +275,8 @@ def _runs(payload: Payload) -> Section:
         words = config_phrase(best["config"]) if best else ""
         letter = configs.setdefault(words, _LETTERS[len(configs) % len(_LETTERS)]) if words else ""
         rows.append(_run_line(group, letter, mixed=_beside(payload)))
-    titles = ("runs", "steps", "each", "cost each", "config", "")
-    blocks: list[Block] = [Table(titles, tuple(rows[:MOST_LINES]), frozenset({1, 2, 3}))]
+    titles = columns("runs", ">steps", ">each", ">cost each", "config", "")
+    blocks: list[Block] = [Table(titles, tuple(rows[:MOST_LINES]))]
     if len(rows) > MOST_LINES:
         text = f"{len(rows) - MOST_LINES} more kinds of runs in --format csv or json."
         blocks.append(Paragraph(text, "quiet"))
@@ -353,11 +352,9 @@ def cuts_section(payload: Payload) -> Section:
         )
         for cut in payload["cuts"]
     )
-    titles = ("run", "runs", "device time", "cost", "priority lost")
+    titles = columns("run", ">runs", ">device time", ">cost", ">priority lost")
     note = "The least priority lost for each hour saved comes first."
-    return Section(
-        "What to cut first", (Table(titles, rows, frozenset(range(1, 5))), Paragraph(note, "quiet"))
-    )
+    return Section("What to cut first", (Table(titles, rows), Paragraph(note, "quiet")))
 
 
 def _assumed(payload: Payload) -> Section:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.typed.machine import machine_label
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
-from autotune.report.layout.blocks import Bullets, Section, Table
+from autotune.report.layout.blocks import Bullets, Section, Table, columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,7 +50,10 @@ def sharding_section(rows: Sequence[Payload]) -> Section:
         notes.append(_needed(row))
     if not lines:
         return Section("Several devices: is sharding needed?", ())
-    table = Table(("machine", "sharding", "duration", "cost"), tuple(lines), frozenset({2, 3}))
+    table = Table(
+        columns("machine", "sharding", ">duration", ">cost"),
+        tuple(lines),
+    )
     return Section("Several devices: is sharding needed?", (table, Bullets(tuple(notes))))
 
 

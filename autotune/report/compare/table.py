@@ -22,7 +22,7 @@ from autotune.report.compare.variants import (
     variants_lead,
     variants_section,
 )
-from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table
+from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, columns
 from autotune.report.layout.report import Report
 from autotune.report.phrases import (
     BASIS,
@@ -179,16 +179,14 @@ def _table(rows: Sequence[Payload], part: Payload) -> list[Block]:
     shown = folded_rows(rows, part)
     strong = frozenset(i for i, row in enumerate(shown) if row is part["leads"])
     bill = Table(
-        ("machine", "USD/h", "duration", "80 % range", "cost", "80 % range"),
+        columns("machine", ">USD/h", ">duration", ">80 % range", ">cost", ">80 % range"),
         tuple(_bill_line(row) for row in shown),
-        frozenset(range(1, 6)),
-        strong,
+        strong_rows=strong,
     )
     turning = Table(
-        ("machine", "fits", "bound by", "seen", "wins below", ""),
+        columns("machine", ">fits", "bound by", ">seen", ">wins below", ""),
         tuple(_turning_line(row, part) for row in shown),
-        frozenset({1, 3, 4}),
-        strong,
+        strong_rows=strong,
     )
     note = (
         "seen: the age of a price that was looked up. wins below: the price in USD/h under which "
@@ -289,7 +287,7 @@ def _configs_section(rows: Sequence[Payload]) -> Section:
     if not lines:
         return Section("What each would run", ())
     title = "What each would run" if len(rows) <= MOST_CONFIGS else "What the first would run"
-    return Section(title, (Table(("machine", "config", ""), lines),))
+    return Section(title, (Table(columns("machine", "config", ""), lines),))
 
 
 _WORKERS = "num_dataloader_workers"
@@ -307,7 +305,12 @@ def _infeasible_section(items: Sequence[Payload]) -> Section:
         )
         for item in items[:MOST_INFEASIBLE]
     )
-    blocks: list[Block] = [Table(("machine", "needs", "usable", "of"), lines, frozenset({1, 2}))]
+    blocks: list[Block] = [
+        Table(
+            columns("machine", ">needs", ">usable", "of"),
+            lines,
+        )
+    ]
     if len(items) > len(lines):
         blocks.append(Paragraph(f"and {len(items) - len(lines)} more (--format json).", "quiet"))
     return Section("Does not fit", tuple(blocks))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 from autotune.report.compare.notes import machine_name
-from autotune.report.layout.blocks import Paragraph, Section, Table
+from autotune.report.layout.blocks import Paragraph, Section, Table, columns
 from autotune.report.phrases import marked_name
 
 if TYPE_CHECKING:
@@ -36,7 +36,11 @@ def variants_lead(payload: Payload) -> Section:
         for item in named
     )
     return Section(
-        "", (Paragraph(lead, "strong"), Table(("", "", "", ""), lines, frozenset({1, 2})))
+        "",
+        (
+            Paragraph(lead, "strong"),
+            Table(columns("", ">", ">", ""), lines),
+        ),
     )
 
 
@@ -55,8 +59,10 @@ def variants_section(payload: Payload) -> Section:
         lines += [_line(row) for row in sorted(rows, key=lambda row: order[row["variant"]])]
     if not lines:
         return Section("Machines and variants", (Paragraph("Nothing fits anywhere.", "bad"),))
-    titles = ("variant", "duration", "80 % range", "cost", "80 % range", "memory", "bound by")
-    table = Table(titles, tuple(lines), frozenset(range(1, 6)), group_rows=frozenset(groups))
+    titles = columns(
+        "variant", ">duration", ">80 % range", ">cost", ">80 % range", ">memory", "bound by"
+    )
+    table = Table(titles, tuple(lines), group_rows=frozenset(groups))
     left = len(by_machine) - MOST_MACHINES
     note = "Columns: duration and its 80 % range, cost and its 80 % range, peak memory, what bounds"
     note += f"; {left} more machines in --format csv or json." if left > 0 else "."
@@ -111,11 +117,9 @@ def _memory_table(named: Sequence[str], rows: dict[str, Payload]) -> Table:
         shown = [parts[name] for name in _SHOWN_PARTS]
         cells = [*shown, parts["total"] - sum(shown), parts["total"], parts["usable"]]
         lines.append((variant, *(f"{value / GIB:.2f}" for value in cells)))
-    titles = (
-        "variant", "weights", "adapt.", "grad.", "optim.", "activ.", "logits", "other", "total",
-        "usable",
-    )  # fmt: skip
-    return Table(titles, tuple(lines), frozenset(range(1, 10)))
+    names = ("weights", "adapt.", "grad.", "optim.", "activ.", "logits", "other", "total", "usable")
+    titles = columns("variant", *(f">{name}" for name in names))
+    return Table(titles, tuple(lines))
 
 
 def scaling_section(lines: Sequence[Payload]) -> Section:
@@ -133,11 +137,13 @@ def scaling_section(lines: Sequence[Payload]) -> Section:
         )
         for line in lines
     )
-    titles = ("machine", "fixed", "per 1,000 rows", "fixed", "per 1,000 rows", "off by at most")
+    titles = columns(
+        "machine", ">fixed", ">per 1,000 rows", ">fixed", ">per 1,000 rows", ">off by at most"
+    )
     sizes = ", ".join(format_count(size) for size in lines[0]["rows"])
     note = (
         f"A straight line through {sizes} rows: duration = fixed part + rows x slope. The fixed "
         "part is loading, compiling, evaluating at the end and the last save."
     )
-    table = Table(titles, rows, frozenset(range(1, 6)))
+    table = Table(titles, rows)
     return Section("With the number of rows", (table, Paragraph(note, "quiet")))

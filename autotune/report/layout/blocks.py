@@ -6,7 +6,12 @@ Text and Markdown are two renderings of the same sections, so they always say th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from autotune.domain.units import format_bytes, format_seconds, format_usd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 Tone = Literal["plain", "strong", "good", "warn", "bad", "quiet"]
 
@@ -34,15 +39,65 @@ class Commands:
     items: tuple[tuple[str, str], ...]
 
 
+# How a person reads a value, by the unit that ends its key.
+_BY_UNIT: dict[str, Callable[[float], str]] = {
+    "_bytes": format_bytes, "_usd": format_usd, "_s": format_seconds,
+}  # fmt: skip
+
+
+def by_unit(key: str) -> Callable[[Any], str] | None:
+    """The format of the unit that a key ends with; None where it ends with none, or a rate."""
+    units = (show for unit, show in _BY_UNIT.items() if key.endswith(unit))
+    return None if key.endswith("_per_s") else next(units, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table: its key in JSON and CSV, its title, how a person reads a value.
+
+    Without `show` the unit says how that the key ends with, and puts it on the right. A column
+    whose cells come as text needs no key; one without a title is left to JSON and CSV.
+    """
+
+    key: str = ""
+    title: str = ""
+    show: Callable[[Any], str] | None = None
+    right: bool = False
+
+    def cell(self, record: Mapping[str, Any]) -> str:
+        """What a person reads of a record; empty where it has no value."""
+        value = record[self.key]
+        return "" if value is None else (self.show or by_unit(self.key) or str)(value)
+
+    @property
+    def is_number(self) -> bool:
+        """Whether its cells stand on the right."""
+        return self.right or (self.show is None and by_unit(self.key) is not None)
+
+
+def columns(*titles: str) -> tuple[Column, ...]:
+    """Columns whose cells come as text; as in a format, `>` before a title puts it on the right."""
+    return tuple(Column(title=title.removeprefix(">"), right=title[:1] == ">") for title in titles)
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of text under titles. `right` names the columns that hold numbers."""
+    """Rows of text under columns."""
 
-    titles: tuple[str, ...]
+    columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
-    right: frozenset[int] = frozenset()
     strong_rows: frozenset[int] = frozenset()
     group_rows: frozenset[int] = frozenset()  # rows that only head the rows below them
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """The title of each column."""
+        return tuple(column.title for column in self.columns)
+
+    @property
+    def right(self) -> frozenset[int]:
+        """The columns that hold numbers."""
+        return frozenset(i for i, column in enumerate(self.columns) if column.is_number)
 
 
 @dataclass(frozen=True, slots=True)

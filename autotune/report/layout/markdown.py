@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from autotune.report.layout.blocks import Bars, Bullets, Commands, Paragraph, Table
+from autotune.report.layout.blocks import Bars, Bullets, Commands, Paragraph, Table, columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,8 +69,8 @@ def _bars_table(bars: Bars) -> Table:
         for bar in bars.bars
     )
     strong = frozenset(i for i, bar in enumerate(bars.bars) if bar.kind not in {"part", "count"})
-    titles = ("part", *bars.columns, *shares)
-    return Table(titles, rows, frozenset(range(1, len(titles))), strong)
+    titles = columns("part", *(f">{title}" for title in (*bars.columns, *shares)))
+    return Table(titles, rows, strong)
 
 
 def _line(text: str) -> str:

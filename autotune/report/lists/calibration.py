@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import format_count
-from autotune.report.layout.blocks import Paragraph, Section, Table
+from autotune.report.layout.blocks import Paragraph, Section, Table, columns
 from autotune.report.layout.csv_rows import rows_csv
 from autotune.report.layout.report import Report
 from autotune.report.schema import SCHEMA_VERSION
@@ -101,25 +101,31 @@ def calibration_sections(payload: Mapping[str, Any]) -> list[Section]:
         )
         for name, own in {**payload["left_out"], **payload["left_out_devices"]}.items()
     ]
-    titles = ("", "rows", "median error", "90 % below", "in interval")
+    titles = columns("", ">rows", ">median error", ">90 % below", ">in interval")
     sources_rows = tuple((name, format_count(n)) for name, n in payload["rows"].items())
     return [
         Section("", (Paragraph(lead, "strong"), Paragraph(file))),
-        Section("Fitted on", (Table(("source", "steps"), sources_rows, frozenset({1})),)),
-        Section("Constants", (Table(("name", "value"), tuple(constants), frozenset({1})),)),
+        Section("Fitted on", (Table(columns("source", ">steps"), sources_rows),)),
+        Section("Constants", (Table(columns("name", ">value"), tuple(constants)),)),
         Section(
             "Offsets of whole steps, against the Trainer on an A100 80 GB",
-            (Table(("", "time", "log sd"), tuple(offsets), frozenset({1, 2})),),
+            (
+                Table(
+                    columns("", ">time", ">log sd"),
+                    tuple(offsets),
+                ),
+            ),
         ),
         Section(
             "Memory: slack of what comes and goes, own model code, spreads, what is cached",
             (
                 Table(
-                    ("name", "value", "log sd"), _memory_rows(payload["memory"]), frozenset({1, 2})
+                    columns("name", ">value", ">log sd"),
+                    _memory_rows(payload["memory"]),
                 ),
             ),
         ),
-        Section("Groups left out whole", (Table(titles, tuple(left_out), frozenset(range(1, 5))),)),
+        Section("Groups left out whole", (Table(titles, tuple(left_out)),)),
     ]
 
 

@@ -6,33 +6,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.domain.paths import near
-from autotune.domain.units import format_bytes, format_count
-from autotune.report.layout.blocks import Block, Paragraph, Section, Table
+from autotune.domain.units import format_count
+from autotune.report.layout.blocks import Block, Column, Paragraph, Section, Table
 from autotune.report.layout.csv_rows import rows_csv
 from autotune.report.layout.report import Report
 from autotune.report.payload import dumps
 from autotune.report.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from autotune.catalog.prices.prices import Price
     from autotune.domain.device import Device
     from autotune.domain.model import Model
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column: its key in JSON and CSV, its title, and how a value is shown to people.
-
-    Without a title it is left to JSON and CSV.
-    """
-
-    key: str
-    title: str = ""
-    show: Callable[[Any], str] = str
-    right: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +55,12 @@ def listing_sections(listing: Listing) -> list[Section]:
     if not listing.rows:
         return [Section("", (Paragraph(listing.empty),))]
     titled = [column for column in listing.columns if column.title]
-    shown = [c for c in titled if any(_shown(c, row) for row in listing.rows)]
-    rows = tuple(tuple(_shown(column, row) for column in shown) for row in listing.rows)
-    right = frozenset(i for i, column in enumerate(shown) if column.right)
-    blocks: tuple[Block, ...] = (Table(tuple(column.title for column in shown), rows, right),)
+    shown = tuple(c for c in titled if any(c.cell(row) for row in listing.rows))
+    rows = tuple(tuple(column.cell(row) for column in shown) for row in listing.rows)
+    blocks: tuple[Block, ...] = (Table(shown, rows),)
     if listing.note:
         blocks += (Paragraph(listing.note, "quiet"),)
     return [Section("", blocks)]
-
-
-def _shown(column: Column, row: Mapping[str, Any]) -> str:
-    value = row[column.key]
-    return "" if value is None else column.show(value)
 
 
 MILLION, BILLION = 1e6, 1e9
@@ -127,7 +108,7 @@ def devices_listing(devices: Iterable[Device]) -> Listing:
         Column("vendor"),
         Column("architecture", "architecture"),
         Column("compute_capability", "cc", _capability, right=True),
-        Column("memory_driver_bytes", "memory", format_bytes, right=True),
+        Column("memory_driver_bytes", "memory"),
         Column("memory_torch_bytes"),
         Column("memory_bandwidth_bytes_per_s", "TB/s", lambda v: f"{v / 1e12:.2f}", right=True),
         Column("fp32_flop_per_s"),

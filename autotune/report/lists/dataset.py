@@ -14,6 +14,7 @@ from autotune.report.layout.blocks import (
     Paragraph,
     Section,
     Table,
+    columns,
 )
 from autotune.report.layout.csv_rows import rows_csv
 from autotune.report.layout.report import Report
@@ -91,7 +92,7 @@ def dataset_sections(payload: Mapping[str, Any]) -> list[Section]:
     cells = [
         (f"{100 * q['probability']:.0f}%", format_count(q["tokens"])) for q in payload["quantiles"]
     ]
-    quantiles = Table(("rows up to", "tokens"), tuple(cells), frozenset({0, 1}))
+    quantiles = Table(columns(">rows up to", ">tokens"), tuple(cells))
     batch = payload["batch_size"]
     longest = _percent(payload["padding_waste"])
     fixed = _percent(payload["padding_waste_max_length"])

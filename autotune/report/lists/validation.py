@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import format_count
-from autotune.report.layout.blocks import Block, Bullets, Paragraph, Section, Table
+from autotune.report.layout.blocks import Block, Bullets, Paragraph, Section, Table, columns
 from autotune.report.layout.csv_rows import flattened, rows_csv
 from autotune.report.layout.report import Report
 from autotune.report.schema import SCHEMA_VERSION
@@ -81,8 +81,8 @@ def validation_sections(payload: Mapping[str, Any]) -> list[Section]:
 
 def _errors_table(payload: Mapping[str, Any]) -> Table:
     rows = [(title, *_error_cells(payload[key])) for key, title in _FIGURES]
-    titles = ("", "rows", "median error", "mean", "90 % below", "bias")
-    return Table(titles, tuple(rows), frozenset(range(1, 6)))
+    titles = columns("", ">rows", ">median error", ">mean", ">90 % below", ">bias")
+    return Table(titles, tuple(rows))
 
 
 def _error_cells(errors: Mapping[str, Any]) -> tuple[str, ...]:
@@ -158,8 +158,8 @@ def _memory_coverage(kinds: Mapping[str, Mapping[str, Any]]) -> tuple[Block, ...
          _share(own["share"]))
         for name, own in kinds.items()
     )  # fmt: skip
-    titles = ("memory, by what was read and kind of run", "rows", "groups", "in interval")
-    return (Table(titles, rows, frozenset({1, 2, 3})),)
+    titles = columns("memory, by what was read and kind of run", ">rows", ">groups", ">in interval")
+    return (Table(titles, rows),)
 
 
 def _fidelity(payload: Mapping[str, Any]) -> Section:
@@ -193,8 +193,8 @@ def _scopes_section(payload: Mapping[str, Any]) -> Section:
         )
         for name, own in scopes.items()
     )
-    titles = ("", "rows", "groups", "median error", "90 % below", "in interval")
-    blocks: tuple[Block, ...] = (Table(titles, rows, frozenset(range(1, 6))),)
+    titles = columns("", ">rows", ">groups", ">median error", ">90 % below", ">in interval")
+    blocks: tuple[Block, ...] = (Table(titles, rows),)
     over = payload["time_median_over_devices"]
     if over is not None:
         blocks += (Paragraph(f"Median over devices with 8 rows or more: {_share(over)}."),)
@@ -230,8 +230,8 @@ def _groups_section(groups: list[Mapping[str, Any]]) -> Section:
         )
         for group in groups
     )
-    titles = ("source", "model", "GPU", "task", "mem n", "error", "time n", "error")
-    return Section("By source", (Table(titles, rows, frozenset(range(4, 8))),))
+    titles = columns("source", "model", "GPU", "task", ">mem n", ">error", ">time n", ">error")
+    return Section("By source", (Table(titles, rows),))
 
 
 def _short(name: str) -> str:
@@ -253,9 +253,9 @@ def _counts_section(
         return Section(title, ())
     if names is None:
         rows = tuple((format_count(count), why) for why, count in counts.items())
-        return Section(title, (Table(("rows", "why"), rows, frozenset({0})),))
+        return Section(title, (Table(columns(">rows", "why"), rows),))
     named = tuple((format_count(n), why, _first(names.get(why, ()))) for why, n in counts.items())
-    return Section(title, (Table(("rows", "why", "which"), named, frozenset({0})),))
+    return Section(title, (Table(columns(">rows", "why", "which"), named),))
 
 
 def _first(names: Sequence[str]) -> str:
@@ -288,8 +288,10 @@ def reliability_section(
     )
     if not rows:
         return Section(TITLE, ())
-    titles = ("said", "runs", "said, mean", "fitted", "80 % interval", "no failures told")
-    blocks: tuple[Block, ...] = (Table(titles, rows, frozenset(range(1, 6))),)
+    titles = columns(
+        "said", ">runs", ">said, mean", ">fitted", ">80 % interval", ">no failures told"
+    )
+    blocks: tuple[Block, ...] = (Table(titles, rows),)
     note = (
         "No failures told: of the runs, those of sources that report only runs that finished, "
         "which cannot show a failure."

@@ -92,7 +92,7 @@ def trimmed(section: Section, most: int) -> Section:
     for block in section.blocks:
         if isinstance(block, Table) and len(block.rows) > most + 1:
             rest = len(block.rows) - most
-            kept = Table(block.titles, block.rows[:most], block.right, block.strong_rows)
+            kept = Table(block.columns, block.rows[:most], block.strong_rows)
             blocks += [kept, Paragraph(f"and {rest} more", "quiet")]
         elif isinstance(block, Bullets) and len(block.items) > most + 1:
             rest = len(block.items) - most

@@ -15,7 +15,7 @@ from autotune.report.compare.table import (
     row_marks,
 )
 from autotune.report.compare.variants import spread, spread_s, variants_lead, variants_section
-from autotune.report.layout.blocks import Paragraph, Section, Table
+from autotune.report.layout.blocks import Paragraph, Section, Table, columns
 from autotune.report.phrases import chance, marks_note
 from autotune.report.screens.closing import (
     closing_section,
@@ -111,10 +111,8 @@ def _machines(payload: Payload, most: int) -> Section:
     named = [row for row in rows[most:] if row is winner or row is payload["fastest"]]
     shown = [*rows[: most - len(named)], *named]
     strong = frozenset(i for i, row in enumerate(shown) if row is winner)
-    titles = ("machine", "$/h", "time", "range", "cost", "range", "")
-    table = Table(
-        titles, tuple(_line(row, payload) for row in shown), frozenset(range(1, 6)), strong
-    )
+    titles = columns("machine", ">$/h", ">time", ">range", ">cost", ">range", "")
+    table = Table(titles, tuple(_line(row, payload) for row in shown), strong_rows=strong)
     blocks: list[Block] = [table]
     if len(payload["rows"]) > len(shown):
         text = f"and {len(payload['rows']) - len(shown)} more: --format csv or json"

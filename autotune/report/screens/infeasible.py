@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.domain.units import format_seconds, format_usd
-from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, Table
+from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, Table, columns
 from autotune.report.phrases import marked_name
 from autotune.report.screens.closing import decisive_blocks, grounds_section, run_closing_section
 from autotune.report.screens.fitting import fewer, shortened, shows
@@ -100,7 +100,7 @@ def _relaxed(
         )
         for change in changes
     )
-    blocks: list[Block] = [Table(("",) * 4, rows, frozenset({1, 2, 3}))]
+    blocks: list[Block] = [Table(columns("", ">", ">", ">"), rows)]
     apply = changes[0].apply
     if apply:
         blocks.append(Commands(((again(asked, command, apply), ""),)))

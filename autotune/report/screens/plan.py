@@ -67,4 +67,4 @@ def _whole_phases(payload: Payload) -> Section:
     if not isinstance(table, Table):
         return section
     rows = tuple(row for i, row in enumerate(table.rows) if i in table.strong_rows)
-    return Section(section.title, (Table(table.titles, rows, table.right),))
+    return Section(section.title, (Table(table.columns, rows),))

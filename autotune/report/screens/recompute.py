@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import format_seconds, format_usd
 from autotune.report.layout.bars import TIME_LABELS
-from autotune.report.layout.blocks import Bullets, Section, Table
+from autotune.report.layout.blocks import Bullets, Section, Table, columns
 from autotune.report.phrases import change_phrase
 from autotune.report.screens.closing import (
     closing_section,
@@ -73,8 +73,8 @@ def _bill(part: Payload, most: int) -> Section:
         _row("cost", before["cost_usd"]["p50"], after["cost_usd"]["p50"], format_usd),
         *(_row(f"  {TIME_LABELS[name]}", *moved[name], format_seconds) for name in told[:most]),
     ]
-    titles = ("", "before", "after", "change")
-    return Section("What it takes", (Table(titles, tuple(rows), frozenset({1, 2, 3})),))
+    titles = columns("", ">before", ">after", ">change")
+    return Section("What it takes", (Table(titles, tuple(rows)),))
 
 
 def _row(

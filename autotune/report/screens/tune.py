@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.domain.units import format_bytes, format_seconds, format_usd
-from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, Table
+from autotune.report.layout.blocks import (
+    Bullets,
+    Commands,
+    Paragraph,
+    Section,
+    Table,
+    columns,
+)
 from autotune.report.phrases import (
     bound_words,
     fit_phrase,
@@ -132,7 +139,7 @@ def _beside_today(payload: RecommendationPayload, best: Row, tight: int) -> Sect
     rows = _changes(payload.waterfall or (), today)
     shown = rows[: fewer(CHANGES, tight, 4, 6)]
     rest = len(payload.waterfall or ()) - len(shown)
-    blocks: list[Block] = [Table(("", "", ""), tuple(shown), frozenset({1, 2}))] if shown else []
+    blocks: list[Block] = [Table(columns("", ">", ">"), tuple(shown))] if shown else []
     if rest and shows(tight, until=3):
         others = f"{rest} more change{'s' if rest > 1 else ''} of less effect"
         blocks.append(Paragraph(f"and {others}" if shown else others))
@@ -198,8 +205,8 @@ def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Sect
         )
         for row in others
     )
-    figures = len(rows[0]) - marked
-    table = Table(("",) * len(rows[0]), rows, frozenset(range(1, figures)))
+    figures = [">"] * (len(rows[0]) - marked - 1)
+    table = Table(columns("", *figures, *([""] if marked else [])), rows)
     return Section("Next best", (table, *more))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from autotune.domain.job import Assumption
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 from autotune.report.layout.bars import memory_bars, time_bars
-from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table
+from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, columns
 from autotune.report.layout.csv_rows import estimate_csv, recommendation_csv
 from autotune.report.layout.report import Report
 from autotune.report.phrases import (
@@ -291,7 +291,7 @@ def _rejected_section(rejected: RejectedPayload, best: Row | None) -> Section:
     if rejected.by_reason:
         counts = sorted(rejected.by_reason.items(), key=lambda item: (-item[1], item[0]))
         rows = tuple((format_count(count), why) for why, count in counts)
-        blocks.append(Table(("candidates", "why not"), rows, frozenset({0})))
+        blocks.append(Table(columns(">candidates", "why not"), rows))
     nearest = rejected.nearest[:NEAREST]
     if nearest:
         blocks.append(Paragraph("Nearest misses:"))
@@ -311,8 +311,8 @@ def _nearest_table(nearest: Sequence[NearestPayload], best: Row | None) -> Table
         )
         for miss in nearest
     )
-    titles = ("device", "config", "needs", "usable", "over by")
-    return Table(titles, rows, frozenset({2, 3, 4}))
+    titles = columns("device", "config", ">needs", ">usable", ">over by")
+    return Table(titles, rows)
 
 
 def _unlike(miss: NearestPayload, best: Row | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import format_count, format_seconds
-from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, Tone
+from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, Tone, columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ def claim_section(claim: Mapping[str, Any] | None) -> Section:
     blocks = (
         Paragraph(f'"{claim["stated"]}" {words}.', tone),
         Paragraph(f"{claim['reason'][:1].upper()}{claim['reason'][1:]}."),
-        Table(("", "tokens/s", "TFLOP/s"), rows, frozenset({1, 2})),
+        Table(columns("", ">tokens/s", ">TFLOP/s"), rows),
         Paragraph(span),
     )
     return Section("The claim", blocks)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 from autotune.report.layout.bars import MEMORY_LABELS, memory_bars
-from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, Table
+from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, Table, columns
 from autotune.report.phrases import chance, config_phrase, marked_name
 from autotune.report.schema import (
     LongestBatchPayload,
@@ -213,8 +213,8 @@ def _table(changes: Sequence[RelaxationPayload]) -> Table:
         )
         for change in changes
     )
-    titles = ("change", "duration", "cost", "memory")
-    return Table(titles, rows, frozenset({1, 2, 3}))
+    titles = columns("change", ">duration", ">cost", ">memory")
+    return Table(titles, rows)
 
 
 def of_usable(change: RelaxationPayload) -> str:

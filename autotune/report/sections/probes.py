@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.domain.units import format_bytes, format_seconds
-from autotune.report.layout.blocks import Paragraph, Section, Table
+from autotune.report.layout.blocks import Paragraph, Section, Table, columns
 from autotune.report.phrases import differences
 from autotune.report.schema import ProbedPayload
 
@@ -46,10 +46,10 @@ def probes_section(payload: RecommendationPayload) -> Section:
     best = payload.best
     pick = best.config if best else runs[0].config
     rows = tuple(_row(run, pick) for run in runs)
-    titles = ("config", "predicted", "measured", "ratio", "memory", "outcome")
+    titles = columns("config", ">predicted", ">measured", ">ratio", ">memory", "outcome")
     note = Paragraph("Seconds of an optimizer step; configs are told by what the pick does not.",
                      "quiet")  # fmt: skip
-    return Section("Probes", (Table(titles, rows, frozenset({1, 2, 3, 4})), note))
+    return Section("Probes", (Table(titles, rows), note))
 
 
 def _row(run: ProbedPayload, pick: dict[str, int | bool | str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.paths import near
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 from autotune.report.layout.bars import MEMORY_LABELS, TIME_LABELS
-from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table
+from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, columns
 from autotune.report.layout.csv_rows import flattened, rows_csv
 from autotune.report.layout.report import Report
 from autotune.report.payload import (
@@ -212,8 +212,8 @@ def variants_table(parts: Sequence[Payload]) -> Section:
                     format_bytes(row["memory_bytes"]["total"]),
                 )
             )
-    titles = ("variant", "", "machine", "config", "duration", "cost", "memory")
-    table = Table(titles, tuple(rows), frozenset({4, 5, 6}))
+    titles = columns("variant", "", "machine", "config", ">duration", ">cost", ">memory")
+    table = Table(titles, tuple(rows))
     return Section("Each variant, before and after", (table,))
 
 
@@ -236,7 +236,15 @@ def _changes(title: str, part: Payload, kinds: Sequence[str]) -> Section:
     )
     if not rows:
         return Section(title, ())
-    return Section(title, (Table(("", "before", "after", "why"), rows),))
+    return Section(
+        title,
+        (
+            Table(
+                columns("", "before", "after", "why"),
+                rows,
+            ),
+        ),
+    )
 
 
 def _value(each: Mapping[str, Any], key: str) -> str:
@@ -267,8 +275,8 @@ def _bill(part: Payload) -> Section:
     for name, show in (("duration_s", format_seconds), ("cost_usd", format_usd)):
         old, new = before[name]["p50"], after[name]["p50"]
         rows.append((name.rpartition("_")[0], show(old), show(new), _moved(old, new, show), ""))
-    titles = ("", "before", "after", "change", "because of")
-    table = Table(titles, tuple(rows), frozenset({1, 2, 3}))
+    titles = columns("", ">before", ">after", ">change", "because of")
+    table = Table(titles, tuple(rows))
     return Section("The bill", (table,))
 
 
@@ -294,22 +302,21 @@ def _memory(parts: Sequence[Payload]) -> Section:
         return Section(title, (_memory_table(columns),) if columns else ())
     blocks: list[Block] = []
     for role in ("before", "after"):
-        columns = [(part["variant"] or "", part[role]) for part in parts if part[role]]
-        if columns:
-            machines = ", ".join(dict.fromkeys(offer_name(row) for _, row in columns))
-            blocks += [Paragraph(f"{role.capitalize()}, on {machines}:"), _memory_table(columns)]
+        picks = [(part["variant"] or "", part[role]) for part in parts if part[role]]
+        if picks:
+            machines = ", ".join(dict.fromkeys(offer_name(row) for _, row in picks))
+            blocks += [Paragraph(f"{role.capitalize()}, on {machines}:"), _memory_table(picks)]
     return Section(title, tuple(blocks))
 
 
-def _memory_table(columns: Sequence[tuple[str, Row]]) -> Table:
-    memories = [row.memory_bytes for _, row in columns]
+def _memory_table(picks: Sequence[tuple[str, Row]]) -> Table:
+    memories = [row.memory_bytes for _, row in picks]
     rows = tuple(
         (MEMORY_LABELS.get(name, name), *(_gib(memory.get(name, 0.0)) for memory in memories))
         for name in (*MEMORY_LABELS, "total", "usable")
         if any(memory.get(name) for memory in memories)
     )
-    titles = ("", *(name for name, _ in columns))
-    return Table(titles, rows, frozenset(range(1, len(titles))))
+    return Table(columns("", *(f">{name}" for name, _ in picks)), rows)
 
 
 def _gib(value: float) -> str:

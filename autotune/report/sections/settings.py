@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.config import KNOBS
 from autotune.domain.units import format_bytes, format_seconds, format_usd
-from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table
+from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, columns
 from autotune.report.phrases import (
     VERDICT,
     change_phrase,
@@ -60,9 +60,8 @@ def settings_section(row: Row, reasons: dict[str, str]) -> Section:
         rows += [(n, knob_text(row.config[n]), reasons.get(n, "")) for n in names]
     width = 3 if reasons else 2
     table = Table(
-        ("setting", "value", "why")[:width],
+        columns("setting", ">value", "why")[:width],
         tuple(cells[:width] for cells in rows),
-        frozenset({1}),
         group_rows=frozenset(groups),
     )
     notes = [
@@ -112,8 +111,8 @@ def today_section(payload: RecommendationPayload) -> Section:
         ]
     before, after = today.memory_bytes["total"], pick.memory_bytes["total"]
     rows.append(_quantity("peak memory", before, after, "bytes"))
-    titles = ("", "today", "pick", "change")
-    blocks: list[Block] = [Table(titles, tuple(rows), frozenset({1, 2, 3}))]
+    titles = columns("", ">today", ">pick", ">change")
+    blocks: list[Block] = [Table(titles, tuple(rows))]
     if lengths_open(payload.job):
         blocks.append(Paragraph(NO_SAVING))
     if today.verdict != "fits":
@@ -142,8 +141,8 @@ def alternatives_section(payload: RecommendationPayload) -> Section:
     several = len({offer_name(row) for row in [pick, *others]}) > 1
     rows = [_alternative("the pick", pick, pick, several=several)]
     rows += [_alternative(_label(row, pick), row, pick, several=several) for row in others]
-    titles = ("config", "duration", "cost", "", "memory", "fits", "price")
-    table = Table(titles, tuple(rows), frozenset(range(1, 6)), strong_rows=frozenset({0}))
+    titles = columns("config", ">duration", ">cost", ">", ">memory", ">fits", "price")
+    table = Table(titles, tuple(rows), strong_rows=frozenset({0}))
     return Section("Alternatives", (table, *_explained([pick, *others])))
 
 
@@ -200,8 +199,8 @@ def front_section(payload: RecommendationPayload) -> Section:
         )
         for row in shown
     )
-    titles = ("machine", "config", "duration", "cost", "an hour saved costs", "price")
-    table = Table(titles, rows, frozenset({2, 3, 4}))
+    titles = columns("machine", "config", ">duration", ">cost", ">an hour saved costs", "price")
+    table = Table(titles, rows)
     return Section("Time against money", (table, *_explained(shown)))
 
 
@@ -229,7 +228,7 @@ def worth_a_probe_section(payload: RecommendationPayload) -> Section:
     rows = tuple((_typed(each), worth_phrase(each)) for each in found)
     notes = Bullets(tuple(f"{each.change}: {each.why}" for each in found))
     title = "May be better, nobody measured it (none of it is in the pick; a probe decides)"
-    return Section(title, (Table(("change", "may save"), rows), notes))
+    return Section(title, (Table(columns("change", "may save"), rows), notes))
 
 
 def _typed(each: WorthProbe) -> str:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
-from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table
+from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, columns
 from autotune.report.layout.csv_rows import rows_csv
 from autotune.report.layout.report import Report
 from autotune.report.payload import decisive, job_payload
@@ -121,7 +121,7 @@ def lines_section(payload: Mapping[str, Any], *, notes: bool = True) -> Section:
     table = _lines(payload)
     if not notes:
         rows = tuple(row[:-1] for row in table.rows if row[2] != NOT_LOGGED)
-        table = Table(table.titles[:-1], rows, table.right)
+        table = Table(table.columns[:-1], rows)
     return Section("Predicted and actual", (table,))
 
 
@@ -175,7 +175,10 @@ def _lines(payload: Mapping[str, Any]) -> Table:
         )
         for line in payload["lines"]
     )
-    return Table(("", "predicted", "actual", "ratio", ""), rows, frozenset({1, 2, 3}))
+    return Table(
+        columns("", ">predicted", ">actual", ">ratio", ""),
+        rows,
+    )
 
 
 def _times(ratio: float) -> str:
@@ -242,8 +245,8 @@ def _learned(payload: Mapping[str, Any]) -> list[Block]:
     )
     blocks: list[Block] = []
     if rows:
-        titles = ("factor on", "before", "now", "spread")
-        blocks.append(Table(titles, rows, frozenset({1, 2, 3})))
+        titles = columns("factor on", ">before", ">now", ">spread")
+        blocks.append(Table(titles, rows))
     return [*blocks, *_written(payload)]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.units import HOUR_S, MINUTE_S, format_seconds, format_usd
 from autotune.report.layout.bars import rounded_parts
-from autotune.report.layout.blocks import Bar, Bars, Bullets, Paragraph, Section, Table
+from autotune.report.layout.blocks import Bar, Bars, Bullets, Paragraph, Section, Table, columns
 from autotune.report.sections.unknown_lengths import lengths_open
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def options_section(options: Sequence[SideOption]) -> Section:
         for each in options
     )
     notes = tuple(f"{each.change}: {each.why}" for each in options if each.why)
-    table = Table(("change", "duration", "cost"), rows, frozenset({1, 2}))
+    table = Table(columns("change", ">duration", ">cost"), rows)
     return Section(title, (table, Bullets(notes)))
 
 
@@ -188,8 +188,8 @@ def _readings(gap: MeasuredGap) -> Section:
         )
         for each in gap.readings
     )
-    titles = ("reading", "predicted", "speed", "peak", "", "the pick then")
-    blocks: list[Block] = [Table(titles, rows, frozenset({1, 2, 3, 5}))]
+    titles = columns("reading", ">predicted", ">speed", ">peak", "", ">the pick then")
+    blocks: list[Block] = [Table(titles, rows)]
     blocks.append(
         Paragraph(
             "Speed: how much faster than modelled the kernels must be for the measured time. "

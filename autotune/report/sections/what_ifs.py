@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.config import KNOBS
 from autotune.domain.units import format_bytes, format_seconds, format_usd
-from autotune.report.layout.blocks import Bullets, Section, Table
+from autotune.report.layout.blocks import Bullets, Section, Table, columns
 from autotune.report.phrases import DERIVED_KNOBS, TRAINER_NAMES, differences
 from autotune.report.sections.unknown_lengths import AT_MAXIMUM, lengths_open
 
@@ -93,13 +93,13 @@ def _worth_section(
         )
         for each in found
     )
-    titles = ("option", "duration", "", "cost", "", "memory")
+    titles = columns("option", ">duration", ">", ">cost", ">", ">memory")
     notes = tuple(f"{each.opens}: {'; '.join(_told(each, pick))}" for each in found)
     notes = tuple(note for note in notes if not note.endswith(": "))
     if pick and pick.basis == "measured":
         notes += ("the pick was measured and these were not: modelled, in its proportion",)
     notes += () if saves else (AT_MAXIMUM,)
-    table = Table(titles, rows, frozenset(range(1, 6)))
+    table = Table(titles, rows)
     return Section(title, (table, Bullets(notes)) if notes else (table,))
 
 
