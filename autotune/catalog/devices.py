@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.local import cpu_device, default_host, local_host
-from autotune.catalog.tables import DATA, names, number, read_rows
-from autotune.domain.device import Device
+from autotune.catalog.tables import DATA, CatalogDataError, names, number, read_rows
+from autotune.domain.device import BF16_CAPABILITY, Device
 from autotune.domain.errors import unknown
 from autotune.domain.units import GIB, MIB
 
@@ -34,7 +34,6 @@ HOW_TO_ADD = (
     '(CONTRIBUTING.md, "add a GPU")'
 )
 SAME_MEMORY = 0.07  # boards of one name whose totals differ by less are the same (ECC, drivers)
-NATIVE_BF16_CAPABILITY = 8.0
 
 # [bytes/s] to the host, one direction, 16 lanes. Raw rates are 15.75, 31.5 and 63 GB/s (PCI-SIG);
 # large pinned copies reach about 83 % of them. Derived; generation 6 doubles 5.
@@ -80,6 +79,10 @@ def _device(row: Mapping[str, str], measured: Mapping[tuple[str, str], float]) -
         precision: number(row, f"{precision}_tflop_per_s", 0.0) * 1e12
         for precision in ("fp32", "tf32", "fp16", "bf16", "fp8")
     }
+    capability = number(row, "compute_capability")
+    if row["vendor"] == "nvidia" and (rates["bf16"] > 0) != (capability >= BF16_CAPABILITY):
+        msg = f"bf16 rate of {row['name']} and compute capability {capability} do not go together"
+        raise CatalogDataError(msg)
     fraction = _measured_fraction(row["name"], rates, measured)
     bandwidth = number(row, "memory_bandwidth_gb_per_s") * 1e9
     generation = int(number(row, "pcie_generation", 0.0))
@@ -93,7 +96,7 @@ def _device(row: Mapping[str, str], measured: Mapping[tuple[str, str], float]) -
         vendor=row["vendor"],
         aliases=names(row, "driver_names", "short_names"),
         architecture=row["architecture"],
-        compute_capability=number(row, "compute_capability"),
+        compute_capability=capability,
         form_factor=row["form_factor"],
         memory_driver_bytes=driver_bytes,
         memory_torch_bytes=torch_bytes,

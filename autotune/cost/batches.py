@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.domain.config import SHARDED
 from autotune.domain.job import EVALUATION_ROWS
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def waited_length(job: Job, columns: Columns) -> FloatArray:
     """
     own = padded_length(job, columns)
     count = columns.number("offer.count")
-    waits = np.where(columns.equals("sharding", "fsdp", "zero2", "zero3"), 1.0, 0.0)
+    waits = np.where(columns.equals("sharding", *SHARDED), 1.0, 0.0)
     waits = np.where(columns.equals("sharding", "ddp"), 0.5, waits) * (count > 1)
     waits = np.where(columns.equals("packing", "on"), 0.0, waits)
     if job.padding == "max_length" or not waits.any():

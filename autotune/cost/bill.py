@@ -18,6 +18,7 @@ from autotune.cost.time import data
 from autotune.cost.time.checkpoint import interruptions_variance
 from autotune.domain.candidates import OFFER
 from autotune.domain.outcome import (
+    COMPONENT_OF,
     FEASIBLE_PROBABILITY,
     Z90,
     Estimated,
@@ -135,13 +136,6 @@ def _parts(bill: Bill, at: Indices) -> dict[str, FloatArray]:
     return {**parts, "lost_work": np.maximum(bill.duration_s[at] - total, 0.0)}
 
 
-_SPREAD_OF = {
-    "train": "compute", "data_wait": "data", "prepare": "data", "checkpoint": "checkpoint",
-    "final_save": "checkpoint", "lost_work": "checkpoint", "evaluation": "evaluation",
-    "load": "startup", "compile": "startup",
-}  # fmt: skip
-
-
 def component_seconds(bill: Bill, at: Indices) -> dict[str, FloatArray]:
     """[s] by which the bill moves with each component: communication apart from the step's rest.
 
@@ -153,7 +147,7 @@ def component_seconds(bill: Bill, at: Indices) -> dict[str, FloatArray]:
     lost, duration = parts["lost_work"], bill.duration_s[at]
     again = duration / np.maximum(duration - lost, 1e-9)
     for part, seconds in parts.items():
-        component = _SPREAD_OF[part]
+        component = COMPONENT_OF[part]
         counted = seconds if part == "lost_work" else seconds * again
         found[component] = found.get(component, 0.0) + counted
     candidates, links = bill.candidates, bill.tables["collectives"]
@@ -218,7 +212,7 @@ def _estimate(bill: Bill, i: int) -> Estimated:
     useful = bill.at("compute", "useful_flop_per_step", i)
     grow = math.exp(Z90 * float(duration_log_sd(bill, np.asarray([i]))[0]))
     duration = parts.total
-    usd_per_s = offer.usd_per_hour / 3600.0
+    usd_per_s = offer.usd_per_s
     memory_parts = MemoryParts(
         **{name: bill.at("memory", name, i) for name in MemoryParts.__dataclass_fields__}
     )

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.domain.config import EIGHT_BIT, ZERO_STAGE
 from autotune.domain.job import ZeroSettings
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ SUB_GROUP_ELEMENTS = 1_000_000_000  # stage 3 steps through so many of a device'
 
 def runs(columns: Columns) -> BoolArray:
     """[rows] which run under DeepSpeed."""
-    return columns.equals("sharding", "zero2", "zero3")
+    return columns.equals("sharding", *ZERO_STAGE)
 
 
 def casts(columns: Columns) -> BoolArray:
@@ -80,7 +81,7 @@ def state_bytes(job: Job, columns: Columns, moments_8bit: float) -> FloatArray:
 
 def saved_state_bytes(job: Job, columns: Columns, moments_8bit: float) -> FloatArray:
     """[rows] bytes of a trained element in the optimizer's part of a checkpoint."""
-    narrow = columns.equals("optimizer", "adamw_bnb_8bit", "paged_adamw_8bit")
+    narrow = columns.equals("optimizer", *EIGHT_BIT)
     moments = np.where(narrow, moments_8bit, _moment_bytes(job, columns))
     return master_bytes(job, columns) + moments
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from autotune.cost.memory.states import QUANTISED, layer_linears
+from autotune.cost.memory.states import PACKED_BYTES, layer_linears
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,7 @@ REPEATED_KERNELS = (3.0, 3.0)  # more where the base's product is repeated
 OUTPUT_BYTES = {True: (36.0, 74.0), False: (12.0, 26.0)}
 
 # [bytes] a weight to unpack what bitsandbytes stores: 4-bit codes to 16 bit, 8-bit ones to fp32.
-_UNPACKED = {"nf4": 0.5 + 1 / 16 + 2.0, "int8": 1.0 + 4.0}
+_UNPACKED = {"nf4": PACKED_BYTES["nf4"] + 2.0, "int8": PACKED_BYTES["int8"] + 4.0}
 
 
 class Extra(NamedTuple):
@@ -120,7 +120,7 @@ def first_weights(job: Job, mode: Mode) -> float:
 
 def _copied(job: Job, mode: Mode) -> float:
     stored, answers = _stored(job), _answers(mode)
-    unpacked = job.method.base in QUANTISED
+    unpacked = job.method.is_quantised
     return answers if unpacked or stored != mode.adapter or stored != answers else 0.0
 
 
@@ -158,7 +158,7 @@ def forwards(job: Job, mode: Mode) -> tuple[Forward, ...]:
 
 def _copy_of_weight(job: Job, mode: Mode) -> float:
     """[bytes] an element of the weight as the norm reads it, where it is not the parameter."""
-    same = job.method.base not in QUANTISED and _stored(job) == mode.adapter
+    same = not job.method.is_quantised and _stored(job) == mode.adapter
     return 0.0 if same else mode.adapter
 
 

@@ -26,6 +26,7 @@ from autotune.cost.memory.component import learned_memory
 from autotune.cost.time import checkpoint, collectives, compute, data, evaluation, startup
 from autotune.domain.calibration import Calibration
 from autotune.domain.candidates import OFFER
+from autotune.domain.units import HOUR_S
 
 if TYPE_CHECKING:
     from autotune.domain.candidates import Candidates
@@ -36,7 +37,7 @@ def price_offer(job: Job, columns: Columns) -> Outputs:  # noqa: ARG001 - one si
     """[USD/h] of the whole offer and [1/s] interruptions (0 on demand)."""
     return {
         "usd_per_hour": columns.number("offer.price"),
-        "interruptions_per_s": columns.number("offer.spot") / 3600.0,
+        "interruptions_per_s": columns.number("offer.spot") / HOUR_S,
         "log_sd": np.zeros(columns.rows),
     }
 
@@ -126,7 +127,7 @@ class CostModel:
             interval_steps=interval,
             save_total_limit=limit,
             duration_s=duration,
-            cost_usd=duration / 3600.0 * tables["price"].gather("usd_per_hour"),
+            cost_usd=duration / HOUR_S * tables["price"].gather("usd_per_hour"),
             memory_bytes=tables["memory"].gather("total"),
             usable_bytes=tables["memory"].gather("usable"),
             fits_probability=tables["memory"].gather("fits_probability"),

@@ -21,6 +21,7 @@ ENVIRONMENT, ARGUMENT = "env.", "args."  # how the names of a user's own knobs b
 FLASH = ("flash_attention_2", "flash_attention_3")  # what keeps packed rows apart
 EIGHT_BIT = frozenset({"adamw_bnb_8bit", "paged_adamw_8bit"})  # optimizers of bitsandbytes
 ZERO_STAGE = {"zero2": 2, "zero3": 3}  # shardings of DeepSpeed
+SHARDED = frozenset({*ZERO_STAGE, "fsdp"})  # and all that divide more than the batch
 UNSET = "unset"  # a level of such a knob: no such variable, no such argument
 
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autotune.domain.typed.machine import machine_label
+from autotune.domain.units import HOUR_S
 
 OLD_DAYS = 90  # of a price: those of marketplaces have halved within two quarters
 
 
+# Compute capability from which a device has: bf16 needs Ampere or later; flash attention 2 likewise
+# (flash-attention README: Ampere, Ada, Hopper).
+BF16_CAPABILITY = FLASH_CAPABILITY = 8.0
 FP8_CAPABILITY = 8.9  # torchao float8: Ada, Hopper and later
 
 
@@ -105,6 +109,11 @@ class Offer:
     instance: str = ""  # "aws p4d.24xlarge", where it was named so
     price_scaled_from: int = 0  # devices of the machine whose share the price is; 0: its own price
     price_asked: bool = False  # what somebody asked on a marketplace, not a published price
+
+    @property
+    def usd_per_s(self) -> float:
+        """[USD/s] of the whole offer."""
+        return self.usd_per_hour / HOUR_S
 
     @property
     def price_marks(self) -> tuple[str, ...]:

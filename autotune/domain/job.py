@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from autotune.domain.answer.contract import Answer
-from autotune.domain.answer.limits import BUDGET, CONFIDENCE, DEADLINE, SESSION
 from autotune.domain.identity import LATER
 from autotune.domain.paths import stated_in
 
@@ -20,9 +19,13 @@ if TYPE_CHECKING:
     from autotune.domain.statement import Statement
 
 NOT_KEPT = "is not kept"  # how the value of an assumption ends that gives up what today's run has
+CONFIDENCE = 0.8  # eight chances in ten, unless the user asks for another
+LEAST_CONFIDENCE, MOST_CONFIDENCE = 0.5, 1.0  # both excluded: a coin's toss, and certainty
+DEADLINE, SESSION, BUDGET = "deadline", "max_session", "budget"
 EVALUATION_ROWS = 8  # per_device_eval_batch_size of transformers' Trainer
 BYTES = "bytes"  # the tokenizer that needs no files: one token per UTF-8 byte
 Base = Literal["16bit", "32bit", "int8", "nf4"]
+QUANTISED = frozenset({"nf4", "int8"})  # bases whose weights are stored in 4 or 8 bits
 Variant = Literal["none", "dora", "rslora"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 
@@ -47,6 +50,11 @@ class Method:
     def is_dora(self) -> bool:
         """Whether every adapted matrix trains a magnitude of its outputs as well."""
         return self.is_lora and self.variant == "dora"
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether the base is to be stored in 4 or 8 bits."""
+        return self.base in QUANTISED
 
     @property
     def is_lora(self) -> bool:

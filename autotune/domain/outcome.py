@@ -59,6 +59,14 @@ class TimeParts:
         return sum(self.as_dict().values())
 
 
+# The component of the cost model that decides each part of the bill.
+COMPONENT_OF = {
+    "load": "startup", "prepare": "data", "compile": "startup", "train": "compute",
+    "data_wait": "data", "evaluation": "evaluation", "checkpoint": "checkpoint",
+    "final_save": "checkpoint", "lost_work": "checkpoint",
+}  # fmt: skip
+
+
 def bound_of(parts: TimeParts, in_training: Bound) -> Bound:
     """What bounds a run: the largest share of its bill; of training, what bounds a step.
 

@@ -21,6 +21,7 @@ HOURS_PER_DAY = 24.0
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
 YEAR_S = 365.25 * DAY_S
+HOURS_PER_DAY = 24.0
 
 _BYTES = {
     "b": 1, "kb": KB, "mb": MB, "gb": GB, "tb": TB,

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.config import UNSET
 from autotune.domain.paths import whole
+from autotune.domain.units import GIB
 from autotune.probe import device as devices
 from autotune.probe.device import leased
 from autotune.probe.outcomes import (
@@ -55,7 +56,7 @@ BASELINE_SLACK_BYTES = 256 * 2**20
 STDERR_TAIL = 20_000
 MOST_PRINTED_BYTES = 64 * 2**20  # what a worker may print: a loop that prints would fill the disk
 LEAST_FREE_BYTES = 64 * 2**20  # on the disk of the probes: what is left for records
-IDLE_BYTES = 1024**3  # of a GPU: a driver and a desktop hold less
+IDLE_BYTES = GIB  # of a GPU: a driver and a desktop hold less
 DEFAULT_TIMEOUT_S = 300.0
 
 
@@ -129,7 +130,7 @@ class Runner:
             readings["held_by_others_bytes"] = held
             if status == "oom_device" and held - (self.baseline or 0.0) > BASELINE_SLACK_BYTES:
                 status = "invalid_result"
-                message = f"out of memory while others held {held / 2**30:.1f} GiB: {message}"
+                message = f"out of memory while others held {held / GIB:.1f} GiB: {message}"
         record = self.record(request, config, status, message, found)
         return replace(
             record, wall_s=time.monotonic() - begun, readings=readings, predicted=predicted,

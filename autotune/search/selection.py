@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from autotune.cost.bill import duration_log_sd
-from autotune.domain.answer.limits import BUDGET, DEADLINE, SESSION, standard
+from autotune.domain.answer.limits import standard
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
+from autotune.domain.job import BUDGET, DEADLINE, SESSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

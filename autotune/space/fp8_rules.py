@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
 
-TRAINERS = frozenset({"", "hf", "trl", "axolotl"})
+FP8_TRAINERS = frozenset({"", "hf", "trl", "axolotl"})
 
 
 def fp8_trains(job: Job, offer: Offer, precision: str) -> bool:
     """Adapters over frozen weights in fp8 are another matter, which nobody measured."""
     if precision != "fp8":
         return True
-    trainer, method = (job.origin.trainer if job.origin else ""), job.method
+    trainer, method = trainer_of(job), job.method
     full = method.kind == "full" and method.base == "16bit"
-    return full and job.software.torchao is not None and trainer in TRAINERS and _nvidia(offer)
+    return full and job.software.torchao is not None and trainer in FP8_TRAINERS and _nvidia(offer)
 
 
 def _nvidia(offer: Offer) -> bool:

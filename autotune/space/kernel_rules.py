@@ -30,9 +30,14 @@ LIGER_TRAINERS = frozenset({"", "hf", "trl", "axolotl", "llamafactory"})
 CHUNKED_TRAINERS = frozenset({"", "axolotl"})
 
 
+def trainer_of(job: Job) -> str:
+    """The trainer whose own file the job was read from; empty where there is none."""
+    return job.origin.trainer if job.origin else ""
+
+
 def trainer_has_kernels(job: Job, _offer: Offer, kernels: str) -> bool:
     """Whether the trainer and the installed software have them, and not by default already."""
-    trainer = job.origin.trainer if job.origin else ""
+    trainer = trainer_of(job)
     software = job.software
     if kernels == "none":
         return True

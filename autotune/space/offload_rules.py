@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
 
-STATES = frozenset({"optimizer", "all"})
+OFFLOADED_STATES = frozenset({"optimizer", "all"})
 # How the weights are divided under each value. DeepSpeed's ZeRO-2 runs on one device as well.
 SHARDINGS = {
     "none": frozenset({"none", "ddp", "fsdp", "zero2", "zero3"}),
@@ -27,25 +27,29 @@ ON_ONE_DEVICE = {"none": "none", "activations": "none", "optimizer": "zero2"}
 LAUNCHED = frozenset({"", "hf", "trl", "axolotl", "llamafactory"})  # by accelerate or DeepSpeed
 CHECKPOINTS_AWAY = frozenset({"", "hf", "trl", "axolotl"})
 # transformers: activation_checkpointing_kwargs takes `offload`; trl: activation_offloading.
-TRANSFORMERS_FROM, TRL_FROM = (5, 23), (0, 19, 1)
+CHECKPOINTS_AWAY_FROM, TRL_CHECKPOINTS_AWAY_FROM = (5, 23), (0, 19, 1)
 
 
-def is_open(job: Job) -> bool:
+def offload_is_open(job: Job) -> bool:
     """Whether the job lets something else than none be tried."""
     return "offload" in job.allow or job.lock.get("offload", "none") != "none"
 
 
 def trainer_offloads(job: Job, _offer: Offer, offload: str) -> bool:
     """Whether the trainer and its versions have it."""
-    trainer, software = (job.origin.trainer if job.origin else ""), job.software
+    trainer, software = trainer_of(job), job.software
     if offload == "none":
         return True
     if software.own_model or software.kernels == "unsloth":
         return False
-    if offload in STATES:
+    if offload in OFFLOADED_STATES:
         return trainer in LAUNCHED
-    newer = software.transformers >= TRANSFORMERS_FROM
-    trl = trainer in {"", "trl"} and software.trl is not None and software.trl >= TRL_FROM
+    newer = software.transformers >= CHECKPOINTS_AWAY_FROM
+    trl = (
+        trainer in {"", "trl"}
+        and software.trl is not None
+        and software.trl >= TRL_CHECKPOINTS_AWAY_FROM
+    )
     return trainer in CHECKPOINTS_AWAY and (newer or trl or trainer == "axolotl")
 
 
@@ -68,7 +72,7 @@ def checkpoints_to_offload(_job: Job, _offer: Offer, offload: str, checkpointing
 
 def steps_on_processor(_job: Job, _offer: Offer, offload: str, optimizer: str) -> bool:
     """The processor steps in 32 bit: bitsandbytes' states live on a GPU."""
-    return offload not in STATES or optimizer not in EIGHT_BIT
+    return offload not in OFFLOADED_STATES or optimizer not in EIGHT_BIT
 
 
 def offloads_eagerly(_job: Job, _offer: Offer, offload: str, compiled: str) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.domain.config import EIGHT_BIT, FLASH, KNOBS, ZERO_STAGE
+from autotune.domain.device import FLASH_CAPABILITY
 from autotune.space.fp8_rules import fp8_compiled, fp8_replicated, fp8_trains
 from autotune.space.host_rules import (
     BUFFERS_TOO_LARGE,
@@ -26,7 +27,7 @@ from autotune.space.kernel_rules import (
 )
 from autotune.space.offload_rules import (
     checkpoints_to_offload,
-    is_open,
+    offload_is_open,
     offloads_eagerly,
     offloads_from_gpu,
     sharded_for_offload,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from autotune.domain.device import Device, Offer
     from autotune.domain.job import Job
 
-FLASH_CAPABILITY = 8.0  # flash-attention 2 README: Ampere, Ada or Hopper and later
 HOPPER = 9  # flash-attention 3 README: H100 and H800, and what else has capability 9
 FLASH_HEAD_DIM = 256  # flash-attention 2 README: head dimensions up to 256
 INT8_CAPABILITY = 7.5  # bitsandbytes installation guide: LLM.int8() needs Turing or later
@@ -94,6 +94,7 @@ def _accumulation_as_locked(job: Job, offer: Offer, micro: int) -> bool:
 
 
 def _native_dtype(_job: Job, offer: Offer, precision: str) -> bool:
+    """Say, bf16 needs Ampere: the catalogue has a rate only for what a device multiplies itself."""
     return native(offer.device, precision)
 
 
@@ -139,7 +140,7 @@ def _flash_runs(job: Job, offer: Offer, attention: str) -> bool:
 
 def _sharding_by_count(job: Job, offer: Offer, sharding: str) -> bool:
     """DeepSpeed on one device is of use where it offloads, which `sharded_for_offload` judges."""
-    if offer.count == 1 and is_open(job):
+    if offer.count == 1 and offload_is_open(job):
         return sharding in {"none", "zero2"}
     return (sharding == "none") == (offer.count == 1)
 

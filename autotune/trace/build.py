@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from autotune.domain.job import QUANTISED
 from autotune.trace.quantized import quantize_linears, unpack_for_dora
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def build(request: StepRequest) -> torch.nn.Module:
         torch.set_default_dtype(before)
     model.train()
     checkpointing = request.activation_checkpointing == "full"
-    if request.base in {"nf4", "int8"}:
+    if request.base in QUANTISED:
         quantize_linears(model, request.base, DTYPES[request.precision])
         _upcast(model, request.kbit_upcast)
     if checkpointing:
@@ -103,7 +104,7 @@ def _upcast(model: torch.nn.Module, which: str) -> None:
 def _with_adapters(model: Any, request: StepRequest) -> Any:
     from peft import LoraConfig, get_peft_model
 
-    if request.dora and request.base in {"nf4", "int8"}:
+    if request.dora and request.base in QUANTISED:
         unpack_for_dora()
     with torch.device("meta"):
         model = get_peft_model(

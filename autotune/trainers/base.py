@@ -117,7 +117,7 @@ class Plan:
     @property
     def quantized(self) -> bool:
         """Whether the base is stored by bitsandbytes."""
-        return self.job.method.base in {"int8", "nf4"}
+        return self.job.method.is_quantised
 
     @property
     def may_be_interrupted(self) -> bool:

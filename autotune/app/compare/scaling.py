@@ -64,7 +64,7 @@ def _line(points: Sequence[Point], label: str) -> Scaling:
     seconds = np.asarray([row.row.duration_s.p50 for _, row in ordered], np.float64)
     slope, fixed = (float(x) for x in np.polyfit(sizes, seconds, 1, w=1.0 / seconds))
     offer = ordered[0][1].row.offer
-    usd_per_s = offer.usd_per_hour / 3600.0
+    usd_per_s = offer.usd_per_s
     return Scaling(
         offer=offer,
         sizes=tuple(int(size) for size in sizes),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.cost.dora import repeats_base
-from autotune.cost.memory.states import QUANTISED, experts_fused
+from autotune.cost.memory.states import experts_fused
 from autotune.cost.time.flops import products
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.errors import InputError
@@ -79,4 +79,4 @@ def variant_note(job: Job) -> tuple[str, ...]:
 def _needed(job: Job) -> tuple[int, int]:
     if not job.method.is_dora:
         return RSLORA_FROM
-    return QUANTISED_DORA_FROM if job.method.base in QUANTISED else DORA_FROM
+    return QUANTISED_DORA_FROM if job.method.is_quantised else DORA_FROM

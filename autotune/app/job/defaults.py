@@ -16,9 +16,9 @@ from autotune.app.dataset.published_rows import published_lengths, published_row
 from autotune.app.job.base_storage import base_of
 from autotune.catalog.text_tokens import BYTES_PER_TOKEN
 from autotune.cost.parameters import parameter_count, resolve_targets
-from autotune.domain.answer.limits import CONFIDENCE
 from autotune.domain.errors import InputError
 from autotune.domain.job import (
+    CONFIDENCE,
     EVALUATION_ROWS,
     Assumption,
     Evaluation,

@@ -19,12 +19,13 @@ from autotune.app.whatif.levers import (
     unlocked,
 )
 from autotune.domain.config import KNOBS
+from autotune.domain.device import FLASH_CAPABILITY
 from autotune.domain.errors import InputError
 from autotune.domain.job import NOT_KEPT, Assumption
 from autotune.space.enumerate import enumerate_candidates, why_closed, without
 from autotune.space.file import load_space
 from autotune.space.host_rules import host_doubts, host_options
-from autotune.space.rules import FLASH_CAPABILITY, RULES, violations
+from autotune.space.rules import RULES, violations
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config

@@ -106,7 +106,7 @@ def measured_row(job: Job, predicted: Estimated, record: ProbeRecord, memo: Memo
 
 def _totals(row: Estimated, parts: TimeParts, grow: float) -> dict[str, Any]:
     """Duration, cost and what bounds the run, as its parts have it. grow: p90 over p50."""
-    duration, usd = parts.total, row.offer.usd_per_hour / 3600.0
+    duration, usd = parts.total, row.offer.usd_per_s
     return {
         "time_s": parts,
         "duration_s": Spread(duration / grow, duration, duration * grow),

@@ -99,6 +99,6 @@ def probe_line(
         parts.append(f"disturbed: {record.disturbed[0]}")
     if best is not None:
         parts.append(f"best {format_seconds(best.duration_s.p50)}, {format_usd(best.cost_usd.p50)}")
-    rate = predicted.offer.usd_per_hour / 3600.0
+    rate = predicted.offer.usd_per_s
     parts.append(f"left {format_seconds(left_s)}, {format_usd(left_s * rate)}")
     return " | ".join(parts)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.app.whatif.waterfall import touched
 from autotune.domain.answer.recompute import Difference, Kept
 from autotune.domain.config import KNOBS, Config
+from autotune.domain.outcome import COMPONENT_OF
 from autotune.domain.typed.machine import machine_label
 from autotune.report.payload import job_payload
 from autotune.space.rules import violations
@@ -20,12 +21,6 @@ if TYPE_CHECKING:
 DERIVED = {"gradient_accumulation_steps", "checkpoint_every_steps", "save_total_limit"}
 NEAR = 0.005  # relative: a part of the bill closer than this is as it was
 LEAST_S, LEAST_BYTES, LEAST_USD = 0.5, 2.0**20, 0.005
-# Parts of the bill by the component that decides them, and parts of the memory.
-COMPONENT_OF = {
-    "load": "startup", "prepare": "data", "compile": "startup", "train": "compute",
-    "data_wait": "data", "evaluation": "evaluation", "checkpoint": "checkpoint",
-    "final_save": "checkpoint", "lost_work": "checkpoint",
-}  # fmt: skip
 
 
 def recommends_another(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> bool:

@@ -24,7 +24,7 @@ from autotune.domain.answer.verification import Learned, NextRuns, Remaining, Ru
 from autotune.domain.errors import InputError
 from autotune.domain.observation import MARKED, VERIFIED
 from autotune.domain.outcome import Z90, Spread
-from autotune.domain.units import format_seconds, parse_seconds
+from autotune.domain.units import YEAR_S, format_seconds, parse_seconds
 from autotune.evidence.log.read import read_log, training_of
 from autotune.evidence.log.run_log import observations_of_log, speed_of, with_elapsed
 from autotune.evidence.runs_seen import remember, with_verified
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 VERIFIED_FILE = "verified.json"
 CONTRADICTS = 1.2  # two statements of one time that differ by more
-LONGEST_ELAPSED_S = 10 * 365.25 * 86400
+LONGEST_ELAPSED_S = 10 * YEAR_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +302,7 @@ def _next_runs(
     total = found.projected_s
     steps_s = found.steps * found.speed.step_s
     spread = math.hypot(found.speed.log_sd * steps_s, MODELLED_SD * (total - steps_s)) / total
-    usd = offer.usd_per_hour / 3600.0
+    usd = offer.usd_per_s
     duration = _around(total, spread)
     cost = Spread(*(value * usd for value in (duration.p10, duration.p50, duration.p90)))
     return NextRuns(count, offer, duration, cost, "measured")

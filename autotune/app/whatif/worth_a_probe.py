@@ -103,7 +103,7 @@ def worth_a_probe(job: Job, calibration: Calibration, pick: Estimated) -> tuple[
         if gain <= 1.0 or not bill.feasible[index]:
             continue
         row = bill.estimate(index)
-        rate = pick.offer.usd_per_hour / 3600.0
+        rate = pick.offer.usd_per_s
         train = row.steps * row.step_time_s
         expected = pick.duration_s.p50 - row.duration_s.p50
         knob = next(iter(changes))

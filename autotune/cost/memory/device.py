@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost.batches import unchanging_lengths
+from autotune.domain.units import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from autotune.domain.device import Device
     from autotune.domain.job import Job
 
-MIB = 2.0**20
 # Communicators and their buffers, outside torch's allocator, on each of several GPUs.
 # Source: the same runs: what the driver reads beyond the above on two and four GPUs.
 NCCL_BYTES = 1.3e9

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 NF4_DOUBLE_QUANT = (
     1 / 2 + 1 / 64 + 1 / 4096
 )  # codes, 8-bit absmax per 64, fp32 scale per 256 of them
+# [bytes] a weight that a kernel reads to unpack it: codes, and a scale in fp32 for every 64.
+PACKED_BYTES = {"nf4": 1 / 2 + 1 / 16, "int8": 1.0}
 STATE_BYTES_8BIT = 1 + 4 / 256  # one 8-bit moment and its share of an fp32 scale per block of 256
 
 
@@ -41,7 +43,6 @@ ROUTED = frozenset({"expert", "router"})
 # Source: transformers 4.48 modeling_mixtral.py loops over experts of nn.Linear; 5.23 has one 3-D
 # parameter and one grouped product for all, which integrations/bitsandbytes.py does not replace.
 EXPERTS_FUSED_FROM = (5, 0)
-QUANTISED = frozenset({"nf4", "int8"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ def quantised(job: Job) -> bool:
     """Whether the base's matrices really are quantised."""
     own = family_memory(job.model.family).own_linear  # the same file of 5.23 skips subclasses
     ignored = own and job.software.transformers >= EXPERTS_FUSED_FROM
-    return job.method.base in QUANTISED and not ignored
+    return job.method.is_quantised and not ignored
 
 
 def experts_fused(job: Job) -> bool:

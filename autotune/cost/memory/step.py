@@ -46,6 +46,7 @@ from autotune.cost.memory.states import (
 from autotune.cost.memory.transients import layer_transients, norm_transient, scores_forward
 from autotune.cost.time.attention import masked_share
 from autotune.domain.config import FLASH
+from autotune.domain.device import FLASH_CAPABILITY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -281,7 +282,7 @@ def _falls_to_math(
         return np.zeros(columns.rows, np.bool_)
     if family_memory(job.model.family).broadcasts_heads and job.model.num_kv_heads == 1:
         return columns.equals("attention", "sdpa")
-    flash = (compute < 4.0) & (device_memory.compute_capability(columns) >= 8.0)
+    flash = (compute < 4.0) & (device_memory.compute_capability(columns) >= FLASH_CAPABILITY)
     return columns.equals("attention", "sdpa") & (masked < 1.0) & ~flash
 
 

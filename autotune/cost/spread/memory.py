@@ -23,7 +23,6 @@ import numpy as np
 
 from autotune.cost.batches import unchanging_lengths
 from autotune.cost.constants import CROWDED, ROOMY
-from autotune.cost.memory.states import QUANTISED
 from autotune.domain.outcome import SAME
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def by_kind(job: Job, columns: Columns, sizes: Mapping[str, float]) -> FloatArra
         return np.full(columns.rows, sizes[whole])
     several = columns.number("offer.count") > 1
     sharded = several & ~columns.equals("sharding", "none")
-    rest = "quantised" if job.method.base in QUANTISED else "plain"
+    rest = "quantised" if job.method.is_quantised else "plain"
     return np.where(sharded, sizes["sharded"], sizes[rest])
 
 

@@ -54,7 +54,7 @@ PADDED_AFTER_ALL = 0.15  # probability that rows are padded to max_length though
 def residual_features(job: Job, columns: Columns, issuing: FloatArray) -> dict[str, FloatArray]:
     """[rows] what each fitted spread is multiplied by. issuing: share of issuing kernels."""
     ones = np.ones(columns.rows)
-    quantised = job.method.is_lora and job.method.base in ("int8", "nf4")
+    quantised = job.method.is_lora and job.method.is_quantised
     return {
         "residual": ones,
         "issuing": issuing,

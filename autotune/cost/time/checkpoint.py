@@ -13,8 +13,10 @@ import numpy as np
 
 from autotune.cost import deepspeed
 from autotune.cost.columns import Columns, Component, FloatArray, Outputs
+from autotune.cost.memory.states import STATE_BYTES_8BIT
 from autotune.cost.parameters import trainable_parameters
 from autotune.cost.spread.uncertainty import host_spread
+from autotune.domain.config import EIGHT_BIT, SHARDED
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
@@ -26,7 +28,7 @@ READS = (
 SMALL_FILES_BYTES = 20e6  # tokenizer, trainer state, scheduler, random states: 5 to 20 MB
 SAVE_OVERHEAD_S = 1.0  # walking the modules, opening files, deleting the oldest: assumption
 SERIALISE_BYTES_PER_S = 1.5e9  # torch.save and safetensors on one core: assumption
-STATE_BYTES_8BIT = 2 * (1 + 4 / 256)  # two 8-bit moments, one fp32 scale per block of 256
+STATES_8BIT = 2 * STATE_BYTES_8BIT  # both moments
 DEFAULT_LIMIT = 2.0  # keep the last and the one before: a save that was cut short loses nothing
 # Disks behind one name differ by factors, more so where nobody stated the speed: assumptions until
 # one save is measured.
@@ -45,9 +47,9 @@ def price_checkpoint(job: Job, columns: Columns) -> Outputs:
     """
     size = deepspeed.trained_bytes(job, columns)
     count = trainable_parameters(job)
-    eight = columns.equals("optimizer", "adamw_bnb_8bit", "paged_adamw_8bit")
-    state = np.where(eight, STATE_BYTES_8BIT, 2.0 * size)
-    masters = deepspeed.saved_state_bytes(job, columns, STATE_BYTES_8BIT)
+    eight = columns.equals("optimizer", *EIGHT_BIT)
+    state = np.where(eight, STATES_8BIT, 2.0 * size)
+    masters = deepspeed.saved_state_bytes(job, columns, STATES_8BIT)
     state = np.where(deepspeed.runs(columns), masters, state)
     weights = size * count
     again = deepspeed.runs(columns) & columns.equals("sharding", "zero2")
@@ -82,7 +84,7 @@ def _write_seconds(columns: Columns, size: FloatArray, shared: FloatArray) -> Fl
     """
     own = size - shared + shared / np.maximum(columns.number("offer.count"), 1.0)
     several = columns.number("offer.count") > 1
-    sharded = several & columns.equals("sharding", "fsdp", "zero2", "zero3")
+    sharded = several & columns.equals("sharding", *SHARDED)
     gather = np.where(sharded, (size - shared) / columns.device("link_bytes_per_s"), 0.0)
     copy = own / columns.device("pcie_bytes_per_s")
     write = size / columns.host("checkpoint_write_bytes_per_s")

@@ -26,6 +26,7 @@ from autotune.cost.constants import constants, offset_factor
 from autotune.cost.memory.states import sizes, weight_bytes
 from autotune.cost.parameters import trainable_parameters
 from autotune.cost.time import flops
+from autotune.domain.config import ZERO_STAGE
 
 if TYPE_CHECKING:
     from autotune.cost.constants import Constants
@@ -91,7 +92,7 @@ def communication(job: Job, columns: Columns) -> Communication:
     scatter = _collective(job, columns, "reduce_scatter", gradients * narrowed)
     reduce = _collective(job, columns, "all_reduce", gradients)
     full = columns.equals("sharding", "fsdp", "zero3")
-    every = columns.equals("sharding", "zero2", "zero3")
+    every = columns.equals("sharding", *ZERO_STAGE)
     micro = np.where(full, 2.0 * gather, 0.0) + np.where(every, scatter, 0.0)
     step = np.where(columns.equals("sharding", "ddp"), reduce, 0.0)
     step = step + np.where(columns.equals("sharding", "fsdp"), scatter, 0.0)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.cost import dora
+from autotune.cost.memory.states import PACKED_BYTES
 from autotune.cost.time.flops import head_weights, products
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def elementwise_bytes(model: Model, method: Method, *, fp32_norms: bool = False)
     rope = Passes(20, 24) if model.position == "rope" else Passes(0, 0)
     residual = 12 * h
     upcast = 0.0
-    if fp32_norms and method.base in ("nf4", "int8"):
+    if fp32_norms and method.is_quantised:
         upcast = 30.0 * h  # five projections, each reads 4 bytes and writes 2
     layers = model.num_layers
     return Passes(
@@ -168,7 +169,7 @@ def adapter_bytes(job: Job, *, fp32: bool) -> Passes:
 
 def dequantised_bytes(job: Job) -> float:
     """[bytes] one pass of turning all frozen projections into 16 bit: read codes, write values."""
-    stored = {"nf4": 0.5 + 1 / 16, "int8": 1.0}.get(job.method.base)
+    stored = PACKED_BYTES.get(job.method.base)
     if stored is None or not job.method.is_lora:
         return 0.0
     return sum(p.weights * p.matrices for p in products(job.model, job.method)) * (stored + 2.0)

@@ -70,7 +70,7 @@ def remaining_share(job: Job, columns: Columns, *, compiled: bool = True) -> Flo
     graphs = ~columns.equals("compile", "off")
     changing = graphs & ~unchanging_lengths(job, columns)
     left = np.where(changing, np.maximum(left, kernels.DYNAMIC_GRAPH_LAUNCHES), left)
-    if job.method.is_lora and job.method.base in ("int8", "nf4"):
+    if job.method.is_lora and job.method.is_quantised:
         left = np.where(graphs, 1.0 - kernels.BROKEN_GRAPH * (1.0 - left), left)
     return np.minimum(kernels.kernel_set(job.software, job.model).launches, left)
 

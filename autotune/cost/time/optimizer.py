@@ -15,6 +15,7 @@ from autotune.cost import deepspeed
 from autotune.cost.parameters import trainable_parameters
 from autotune.cost.time import flops
 from autotune.cost.time.launch import host_factor
+from autotune.domain.config import SHARDED
 
 if TYPE_CHECKING:
     from autotune.cost.columns import Columns, FloatArray
@@ -41,7 +42,6 @@ OPTIMIZERS = {
     "paged_adamw_8bit": OptimizerWork(3 + 3, 4.2, 40e-6),
 }
 CLIPPING = 3.0  # of those passes
-_SHARDED = ("fsdp", "zero2", "zero3")
 
 
 def trainable_tensors(job: Job) -> float:
@@ -85,7 +85,7 @@ def optimizer_terms(job: Job, columns: Columns) -> OptimizerTerms:
         passes * size,
     )
     moved = np.where(columns.equals("offload", "optimizer", "all"), 0.0, moved + state)
-    shards = np.where(columns.equals("sharding", *_SHARDED), columns.number("offer.count"), 1.0)
+    shards = np.where(columns.equals("sharding", *SHARDED), columns.number("offer.count"), 1.0)
     traffic = trainable_parameters(job) * moved / shards
     return OptimizerTerms(
         traffic_s=traffic / columns.device("memory_bandwidth_bytes_per_s"),

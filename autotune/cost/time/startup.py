@@ -67,9 +67,9 @@ def _load_seconds(job: Job, columns: Columns) -> FloatArray:
         file_bytes / columns.host("storage_read_bytes_per_s"),
     )
     stored = weight_bytes(job, sizes(job.model))
-    moved = file_bytes if job.method.base in ("nf4", "int8") else stored
+    moved = file_bytes if job.method.is_quantised else stored
     copy = moved / columns.device("pcie_bytes_per_s")
-    quantise = count / QUANTISED_PER_S if job.method.base in ("nf4", "int8") else 0.0
+    quantise = count / QUANTISED_PER_S if job.method.is_quantised else 0.0
     adapters = trainable_parameters(job) / INITIALISED_PER_S if job.method.is_lora else 0.0
     return IMPORT_S + TRAINER_S + read + copy + quantise + adapters
 

@@ -22,6 +22,7 @@ from autotune.cost.time.efficiency import (
     peak_of,
 )
 from autotune.domain.config import FLASH
+from autotune.domain.device import FLASH_CAPABILITY
 
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray, Outputs
@@ -49,7 +50,6 @@ NO_FLASH = 0.6  # devices before Ampere run the memory-efficient kernel: assumpt
 # Flash attention 3 against 2. ms-swift, Qwen2.5 7B in full, 16k tokens, four H20: 35.5 -> 32.4 s a
 # step, 9 % of it, of which attention is about a third.
 THIRD = 1.4
-FLASH_SINCE = 8.0  # compute capability with flash attention
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -255,7 +255,7 @@ def _attention_terms(
     )
     work = causal * (1.0 + masked * (2.0 / MASKED_ATTENTION - 1.0))
     capability = np.asarray([d.compute_capability for d in rows.devices])[rows.device]
-    old = (capability > 0) & (capability < FLASH_SINCE)
+    old = (capability > 0) & (capability < FLASH_CAPABILITY)
     share = efficiency.attention(
         rows.device, length, sequences * job.model.num_attention_heads, job.model.head_dim
     ) * np.where(old, NO_FLASH, 1.0)
@@ -267,7 +267,7 @@ def _attention_terms(
 
 def _compiled(job: Job, graphs: BoolArray, left: float) -> FloatArray:
     """[rows] share of the eager traffic that torch.compile leaves. graphs: where it compiles."""
-    if job.method.is_lora and job.method.base in ("int8", "nf4"):
+    if job.method.is_lora and job.method.is_quantised:
         left = 1.0 - kernels.BROKEN_GRAPH * (1.0 - left)
     return np.where(graphs, left, 1.0)
 

@@ -12,14 +12,12 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from autotune.domain.answer.contract import Answer
+from autotune.domain.job import BUDGET, DEADLINE, SESSION
 
 if TYPE_CHECKING:
     from autotune.domain.job import Limits
     from autotune.domain.outcome import Spread
 
-CONFIDENCE = 0.8  # eight chances in ten, unless the user asks for another
-LEAST_CONFIDENCE, MOST_CONFIDENCE = 0.5, 1.0  # both excluded: a coin's toss, and certainty
-DEADLINE, SESSION, BUDGET = "deadline", "max_session", "budget"
 _NORMAL = NormalDist()
 _Z90 = _NORMAL.inv_cdf(0.9)  # as `standard` has it, so that both cancel at a confidence of 0.9
 

@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from autotune.domain.job import Variant
+from autotune.domain.job import QUANTISED, Variant
 from autotune.domain.typed.deepspeed import DeepSpeedSection
 from autotune.domain.typed.values import (
     MAPPING,
@@ -76,7 +76,7 @@ class MethodSection(Section):
             if stated:
                 msg = f"{', '.join(stated)} belong to lora, but kind is full"
                 raise wrong(msg)
-            if self.base in {"int8", "nf4"}:
+            if self.base in QUANTISED:
                 msg = f"base {self.base} cannot be trained in full; take 16bit or 32bit, or lora"
                 raise wrong(msg)
         if self.kind == "qlora" and self.base not in {None, "nf4"}:

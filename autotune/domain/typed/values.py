@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator
 from pydantic_core import PydanticCustomError
 
-from autotune.domain.answer.limits import CONFIDENCE, LEAST_CONFIDENCE, MOST_CONFIDENCE
 from autotune.domain.config import knob
 from autotune.domain.errors import InputError
+from autotune.domain.job import CONFIDENCE, LEAST_CONFIDENCE, MOST_CONFIDENCE
 from autotune.domain.typed.machine import machine_entry
 from autotune.domain.units import (
+    YEAR_S,
     parse_bytes,
     parse_bytes_per_s,
     parse_seconds,
@@ -37,7 +38,7 @@ MAX_BATCH = 10**7
 MAX_DEVICES = 4096
 MAX_RANK = 65_536
 MAX_CHARACTERS = 1000  # of one value; the longest real ones are paths
-HUNDRED_YEARS_S = 100 * 365.25 * 86400
+HUNDRED_YEARS_S = 100 * YEAR_S
 MAX_USD = 1e12
 MAX_BYTES = 1e18
 _SCALED = re.compile(r"\s*([0-9][0-9_,.]*)\s*([kKmMbB])\s*")

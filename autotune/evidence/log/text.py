@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import MAX_STEPS, shown
+from autotune.domain.units import YEAR_S
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_LOG_BYTES = 256 * 2**20  # a million lines of a trainer's history
-LONGEST_S = 100 * 365.25 * 86400
+LONGEST_S = 100 * YEAR_S
 
 
 def log_text(path: Path) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost.parameters import lora_parameters
-from autotune.domain.job import Lengths, Method
+from autotune.domain.job import QUANTISED, Lengths, Method
 from autotune.evidence.cases import Refused
 from autotune.evidence.record.row import FULL
 
@@ -200,7 +200,7 @@ def method_of(row: Row, model: Model) -> tuple[Method, tuple[str, ...]]:
     """The method and what was assumed. Raises Refused for one that is not modelled."""
     base = base_of(row)
     if row.word("task") in FULL:
-        if base in {"nf4", "int8"}:
+        if base in QUANTISED:
             raise Refused(QUANTISED_FULL)
         return Method("full", base), ()
     rank = rank_of(row)

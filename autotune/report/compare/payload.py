@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.config import SHARDED
 from autotune.report.layout.csv_rows import flattened, rows_csv
 from autotune.report.payload import decisive, job_payload, row_payload
 from autotune.report.schema import SCHEMA_VERSION, Row
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from autotune.domain.answer.short_rows import ShortRows
 
 Payload = dict[str, Any]
-SHARDED = frozenset({"fsdp", "zero2", "zero3"})
 
 
 def comparison_payload(found: Comparisons) -> Payload:

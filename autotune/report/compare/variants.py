@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
+from autotune.domain.units import GIB, format_bytes, format_count, format_seconds, format_usd
 from autotune.report.compare.notes import machine_name
 from autotune.report.layout.blocks import Paragraph, Section, Table, columns
 from autotune.report.phrases import marked_name
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 Payload = dict[str, Any]
 MOST_VARIANTS, MOST_MACHINES = 12, 6
-GIB = 2**30
 _SHOWN_PARTS = ("weights", "adapters", "gradients", "optimizer", "activations", "logits")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.domain.answer.limits import BUDGET, DEADLINE, SESSION
+from autotune.domain.job import BUDGET, DEADLINE, SESSION
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.page.bills import PICK, TODAY
 from autotune.report.page.blocks import Range, drawn_cell, head_html, ranges_drawn

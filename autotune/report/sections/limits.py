@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from autotune.domain.answer.limits import BUDGET, DEADLINE, SESSION, odds
-from autotune.domain.job import Limits
+from autotune.domain.answer.limits import odds
+from autotune.domain.job import BUDGET, DEADLINE, SESSION, Limits
 from autotune.domain.units import format_seconds, format_usd
 
 if TYPE_CHECKING:

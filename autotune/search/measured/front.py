@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from optuna.samplers import BaseSampler
 
-from autotune.domain.answer.limits import CONFIDENCE
 from autotune.domain.candidates import OFFER
 from autotune.domain.errors import InputError
+from autotune.domain.job import CONFIDENCE
 from autotune.search.priced import Limited
 from autotune.search.study.calibrated import CalibratedSampler
 

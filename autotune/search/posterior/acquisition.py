@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.domain.answer.limits import CONFIDENCE
+from autotune.domain.job import CONFIDENCE
 from autotune.domain.outcome import Z90
 from autotune.search.posterior.censored import dominated, residuals_of
 from autotune.search.posterior.improvement import (
