@@ -23,15 +23,14 @@ if TYPE_CHECKING:
     from autotune.domain.answer.recommendation import Recommendation
     from autotune.domain.answer.recompute import Recomputation
     from autotune.domain.answer.verification import Verification
-    from autotune.domain.calibration import Calibration
+    from autotune.domain.candidates import SearchSpace
     from autotune.domain.config import Config
     from autotune.domain.device import Device, Host, Offer
     from autotune.domain.errors import AutotuneError, InputError
     from autotune.domain.job import Job
     from autotune.domain.model import Model
-    from autotune.domain.observation import Observation
+    from autotune.domain.observation import Calibration, Observation
     from autotune.domain.outcome import Estimated, Failed, Infeasible, Measured
-    from autotune.domain.space import SearchSpace
     from autotune.training.callback import TrainerCallback
 
 __all__ = [
@@ -80,7 +79,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
     if name == "__version__":
         from importlib.metadata import version
 
-        from autotune.catalog.extras import DISTRIBUTION
+        from autotune.catalog.software import DISTRIBUTION
 
         return version(DISTRIBUTION)
     if name in _HOMES:

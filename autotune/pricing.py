@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost.model import CostModel
-from autotune.domain.calibration import Calibration
 from autotune.domain.candidates import Candidates
 from autotune.domain.errors import InputError
+from autotune.domain.observation import Calibration
 from autotune.space.enumerate import enumerate_candidates
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from typing import Self
 
     from autotune.cost.bill import Bill
+    from autotune.domain.candidates import SearchSpace
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
     from autotune.domain.edit import Edit
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
-    from autotune.domain.space import SearchSpace
 
     Question = tuple[Job, SearchSpace]
     QuestionEdit = Edit[Question]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from autotune.catalog.devices import cpu_device, local_host
-from autotune.catalog.extras import install_command
+from autotune.catalog.software import install_command
 from autotune.domain.errors import InputError
 from autotune.domain.units import GB, GIB, MB, format_bytes
 from autotune.probe import device as devices

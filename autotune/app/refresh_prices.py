@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.devices import load_devices
-from autotune.catalog.extras import install_command
 from autotune.catalog.files import write_whole
 from autotune.catalog.hub import OFFLINE
 from autotune.catalog.prices.cache import cache_dir, read_cache_file
 from autotune.catalog.prices.table import Price, table_text
+from autotune.catalog.software import install_command
 from autotune.catalog.tables import CatalogDataError
 from autotune.domain.errors import InputError, unknown
 

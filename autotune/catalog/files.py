@@ -1,7 +1,9 @@
 """Files that a command writes: whole or not at all, on the disk, with the modes a user expects.
 
 Every file that another command or a person reads goes through here. Records that grow line by line
-(`trials.jsonl`, probes) append and are synced by their own modules.
+(`trials.jsonl`, probes) append and are synced by their own modules. What belongs to the user and
+to no run (refreshed prices, cached traces, learned residuals) lies below `home_dir`. How the
+shipped files are read: `tables`.
 """
 
 from __future__ import annotations
@@ -9,10 +11,9 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from autotune.domain.paths import whole
 
 
 def write_whole(path: Path, content: str | bytes, mode: int | None = None) -> None:
@@ -98,3 +99,9 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def home_dir() -> Path:
+    """$AUTOTUNE_HOME, else ~/.cache/autotune, from the root. Not created here."""
+    stated = os.environ.get("AUTOTUNE_HOME")
+    return whole(stated) if stated else Path.home() / ".cache" / "autotune"

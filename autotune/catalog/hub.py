@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from autotune.catalog.files import write_whole
-from autotune.catalog.home import home_dir
+from autotune.catalog.files import home_dir, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Software profiles: which versions run together, and what loss they compute.
+"""Software: which versions run together, what loss they compute, how a missing extra is installed.
 
 Source of the loss rules: modelling and trainer code of the versions named; byte counts are those of
 published peak memory (fms-acceleration A100 tables: transformers 4.45 peaks at 12 bytes a logit,
@@ -8,10 +8,12 @@ published peak memory (fms-acceleration A100 tables: transformers 4.45 peaks at 
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, requires
 from typing import Any, get_args
 
 from autotune.catalog.tables import DATA, CatalogDataError
@@ -158,3 +160,36 @@ def _version(key: str, text: str) -> tuple[int, ...]:
         raise InputError(msg, _HINT)
     parts = tuple(int(part) for part in plain.split("."))
     return parts + (0,) * (3 - len(parts))
+
+
+DISTRIBUTION = "autotune-finetune"  # `autotune` on the package index is somebody else's
+_EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
+
+
+def install_command(extra: str) -> str:
+    """The command that installs what an extra of ours holds: pip and the packages' own names.
+
+    The packages are named because that works from a checkout, from a wheel and in any environment,
+    whether or not this distribution is on an index. Raises KeyError for an extra that is not ours.
+    """
+    packages = _packages(extra)
+    if packages is None:  # run from a source tree that nobody installed
+        return f"pip install -e '.[{extra}]' in the checkout"
+    if not packages:
+        raise KeyError(extra)
+    return f"pip install {' '.join(shlex.quote(package) for package in packages)}"
+
+
+def _packages(extra: str) -> list[str] | None:
+    """Requirements of an extra, as stated; None where the distribution is not installed."""
+    try:
+        stated = requires(DISTRIBUTION) or []
+    except PackageNotFoundError:
+        return None
+    found = []
+    for requirement in stated:
+        package, _, marker = requirement.partition(";")
+        named = _EXTRA.search(marker)
+        if named and named.group(1) == extra:
+            found.append(package.strip())
+    return found

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from autotune.domain.answer.waterfall import Journey
-    from autotune.domain.calibration import Calibration
     from autotune.domain.job import Job
+    from autotune.domain.observation import Calibration
 
 
 def job_contradictions(

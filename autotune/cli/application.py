@@ -63,7 +63,7 @@ def _show_version(asked: bool) -> None:
     if asked:
         from importlib.metadata import PackageNotFoundError, version
 
-        from autotune.catalog.extras import DISTRIBUTION
+        from autotune.catalog.software import DISTRIBUTION
 
         try:
             typer.echo(f"autotune {version(DISTRIBUTION)}")

@@ -24,8 +24,8 @@ from autotune.cost.columns import Columns, Component, FloatArray, Outputs, Table
 from autotune.cost.memory import component as memory
 from autotune.cost.memory.component import learned_memory
 from autotune.cost.time import checkpoint, collectives, compute, data, evaluation, startup
-from autotune.domain.calibration import Calibration
 from autotune.domain.candidates import OFFER
+from autotune.domain.observation import Calibration
 from autotune.domain.units import HOUR_S
 
 if TYPE_CHECKING:

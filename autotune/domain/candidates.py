@@ -1,13 +1,14 @@
-"""A candidate, and candidates as integer-coded columns: a million of them in a few megabytes.
+"""A candidate, what may be tried, and candidates as integer-coded columns: a million in megabytes.
 
 Every axis is one column: `offer` and each knob of the search space. `levels[axis]` are its distinct
 values, `codes[axis][i]` the level of candidate i. Axes that are not searched have one level. What
-is no knob is one of the user's own: `extra`.
+is no knob is one of the user's own: `extra`. A `SearchSpace` lists the values of every knob, as its
+file does.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from autotune.domain.config import KnobValue
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
 
@@ -120,3 +122,18 @@ class Candidate:
     def candidates(self) -> Candidates:
         """Columns of this one, as a price is asked for."""
         return Candidates.of([(self.offer, self.config)])
+
+
+AUTO: tuple[KnobValue, ...] = ()  # worked out: every split, a closed form, what the device wants
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSpace:
+    """Values of every knob. `AUTO` (no values) means that they follow from job and offer.
+
+    extra: levels of the user's own knobs, the present one first. The cost model prices them alike.
+    """
+
+    name: str
+    values: dict[str, tuple[KnobValue, ...]]
+    extra: dict[str, tuple[KnobValue, ...]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""One measured fact about one candidate, whoever measured it.
+"""One measured fact about one candidate, whoever measured it, and what such facts taught the model.
 
 A row of a public table, a probe, an `evidence:` entry of a job file, a log and a verified run all
 become Observations, each where it is read: `evidence/record/table`, `probe/record`,
@@ -55,3 +55,21 @@ def value_of(
     """What the first Observation of a quantity says; of memory, of that kind. None: none does."""
     found = (o.value for o in seen if o.quantity == quantity and kind in {None, o.kind})
     return next(found, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Multiplies predicted seconds (or bytes) of a component; replaces its relative spread.
+
+    Keys are component names of the cost model: compute, collectives, data, checkpoint, evaluation,
+    startup, memory. Absent: factor 1 and the model's own spread.
+    """
+
+    factors: dict[str, float] = field(default_factory=dict)
+    log_sds: dict[str, float] = field(default_factory=dict)
+    provenance: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is scaled; evidence that explains nothing only widens intervals."""
+        return not self.factors

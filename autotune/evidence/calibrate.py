@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from autotune.cost.model import CostModel
 from autotune.cost.spread.uncertainty import NEVER_MEASURED
 from autotune.domain.answer.recommendation import Decisive
-from autotune.domain.calibration import Calibration
-from autotune.domain.observation import LOG_SD
+from autotune.domain.observation import LOG_SD, Calibration
 from autotune.domain.outcome import Z90
 from autotune.domain.units import MB, format_bytes, format_seconds
 from autotune.evidence.cases import READ_AS

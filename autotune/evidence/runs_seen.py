@@ -15,8 +15,7 @@ import math
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from autotune.catalog.files import write_whole
-from autotune.catalog.home import home_dir
+from autotune.catalog.files import home_dir, write_whole
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 from autotune.domain.identity import identity

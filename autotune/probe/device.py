@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.devices import cpu_device, identify, local_host
-from autotune.catalog.home import home_dir
+from autotune.catalog.files import home_dir
 from autotune.probe.worker.phase import Doing
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from autotune.domain.candidates import SearchSpace
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
-    from autotune.domain.space import SearchSpace
 
 ACCUMULATION = "gradient_accumulation_steps"
 AXES = tuple(name for name in KNOBS if name != ACCUMULATION)

@@ -26,7 +26,7 @@ from autotune.domain.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autotune.domain.space import SearchSpace
+    from autotune.domain.candidates import SearchSpace
 
 MOST_COMBINATIONS = 64  # of the levels: no handful of probes could tell more apart
 MOST_CHARACTERS = 500

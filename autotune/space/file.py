@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.candidates import AUTO, SearchSpace
 from autotune.domain.config import KNOBS, KnobValue, knob
 from autotune.domain.errors import InputError, unknown
 from autotune.domain.paths import near, whole
-from autotune.domain.space import AUTO, SearchSpace
 from autotune.space.extra import extra_of
 
 if TYPE_CHECKING:

@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.config import EIGHT_BIT, FLASH, KNOBS, ZERO_STAGE
 from autotune.domain.device import FLASH_CAPABILITY
-from autotune.space.fp8_rules import fp8_compiled, fp8_replicated, fp8_trains
 from autotune.space.host_rules import (
     BUFFERS_TOO_LARGE,
     TOO_FEW_CORES,
     batches_in_memory,
     workers_within_cores,
 )
-from autotune.space.kernel_rules import (
-    family_has_kernels,
-    kernels_run_eagerly,
-    trainer_has_kernels,
-    triton_runs,
-)
-from autotune.space.offload_rules import (
+from autotune.space.lever_rules import (
     checkpoints_to_offload,
+    family_has_kernels,
+    fp8_compiled,
+    fp8_replicated,
+    fp8_trains,
+    kernels_run_eagerly,
     offload_is_open,
     offloads_eagerly,
     offloads_from_gpu,
     sharded_for_offload,
     steps_on_processor,
+    trainer_has_kernels,
     trainer_offloads,
+    triton_runs,
 )
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ import tempfile
 import time
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from autotune.catalog.files import write_whole
-from autotune.catalog.home import home_dir
+from autotune.catalog.files import home_dir, write_whole
 from autotune.trace.answers import Traced, TraceFailed, read_recorded, read_traced, recorded
 
 if TYPE_CHECKING:

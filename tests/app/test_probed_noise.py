@@ -14,7 +14,7 @@ from autotune.app.job.load import load_job
 from autotune.app.probing.progress import ProbeProgress
 from autotune.app.probing.study import probe_candidates
 from autotune.app.tune.tune import Options, tune
-from autotune.catalog.home import home_dir
+from autotune.catalog.files import home_dir
 from autotune.probe import device as devices
 from autotune.probe.record import PROBES_FILE, ProbeRecord, read_records
 from autotune.probe.worker.phase import Doing

@@ -15,7 +15,7 @@ from autotune.app.job.load import load_job
 from autotune.app.tune.tune import Options, tune
 from autotune.app.whatif.unknown_lengths import on_short_rows
 from autotune.cost.model import CostModel
-from autotune.domain.calibration import Calibration
+from autotune.domain.observation import Calibration
 from autotune.domain.outcome import Spread
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space

@@ -28,9 +28,9 @@ from autotune.app.whatif.waterfall import (
     waterfall_between,
 )
 from autotune.cost.model import CostModel
-from autotune.domain.calibration import Calibration
 from autotune.domain.config import Config
 from autotune.domain.edit import Edit
+from autotune.domain.observation import Calibration
 from autotune.evidence.reference import reference_of
 from autotune.report.payload import recommendation_payload
 from autotune.report.sections.answer import TUNE_REPORT

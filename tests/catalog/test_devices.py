@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from autotune.catalog.devices import (
@@ -10,9 +12,12 @@ from autotune.catalog.devices import (
     load_devices,
     local_host,
 )
-from autotune.catalog.tables import DATA, number, read_rows
+from autotune.catalog.tables import DATA, CatalogDataError, number, read_rows
 from autotune.domain.errors import InputError
 from autotune.domain.units import GIB, MIB
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ROWS = {row["name"]: row for row in read_rows(DATA / "devices.csv")}
 DEVICES = load_devices()
@@ -210,3 +215,14 @@ def test_quota_and_memory_limit_of_a_container_are_respected(
     unlimited = {"/sys/fs/cgroup/cpu.max": "max 100000", "/sys/fs/cgroup/memory.max": "max"}
     monkeypatch.setattr(local, "_read", lambda path: unlimited.get(path, ""))
     assert local._ram_bytes() > 0
+
+
+def test_a_row_that_claims_bf16_before_ampere_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(path: Path) -> list[dict[str, str]]:
+        found = read_rows(path)
+        return [{**row, "bf16_tflop_per_s": "65"} if row["name"] == "t4" else row for row in found]
+
+    assert DEVICES["t4"].bf16_flop_per_s == 0 < DEVICES["a10"].bf16_flop_per_s
+    monkeypatch.setattr("autotune.catalog.devices.read_rows", rows)
+    with pytest.raises(CatalogDataError, match=r"bf16 rate of t4 .* 7\.5"):
+        load_devices.__wrapped__()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.catalog import extras
-from autotune.catalog.extras import DISTRIBUTION, install_command
+from autotune.catalog import software as extras
+from autotune.catalog.software import DISTRIBUTION, install_command
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

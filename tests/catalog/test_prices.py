@@ -16,7 +16,7 @@ from autotune.catalog.prices.prices import (
     price_for,
     sold_counts,
 )
-from autotune.catalog.prices.sold_sizes import ANY_DEVICE, sizes_of
+from autotune.catalog.prices.table import ANY_DEVICE, sizes_of
 from autotune.catalog.tables import DATA, read_rows
 from autotune.domain.errors import InputError
 

@@ -11,7 +11,7 @@ import pytest
 
 from autotune.app.job.load import load_job
 from autotune.app.runs.folder import runs_root
-from autotune.catalog.home import home_dir
+from autotune.catalog.files import home_dir
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near, whole
 from autotune.evidence.runs_seen import store_of

@@ -10,9 +10,9 @@ import pytest
 from autotune.app.whatif.worth_a_probe import worth_a_probe
 from autotune.cost.model import CostModel
 from autotune.cost.time import compute, startup
-from autotune.domain.calibration import Calibration
 from autotune.domain.candidates import Candidates
 from autotune.domain.job import Lengths
+from autotune.domain.observation import Calibration
 from autotune.search.selection import best_index
 
 MODEL = "Llama-3.1-8B"

@@ -11,8 +11,8 @@ import pytest
 from autotune.cost import model as cost_model
 from autotune.cost.columns import JOBS, reusing_tables
 from autotune.cost.model import CostModel
-from autotune.domain.calibration import Calibration
 from autotune.domain.candidates import Candidates
+from autotune.domain.observation import Calibration
 
 if TYPE_CHECKING:
     from autotune.cost.bill import Bill

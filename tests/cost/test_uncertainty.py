@@ -17,9 +17,9 @@ from autotune.cost.spread.uncertainty import COMPILED, log_gradient, parameter_v
 from autotune.cost.spread.variance import narrowest_input, never_measured_note, variance_shares
 from autotune.cost.time import compute
 from autotune.cost.time.step_terms import StepTerms, step_terms
-from autotune.domain.calibration import Calibration
 from autotune.domain.candidates import Candidates
 from autotune.domain.job import Assumption, Lengths
+from autotune.domain.observation import Calibration
 
 LLAMA = "meta-llama/Llama-2-7b-hf"
 UNEVEN = Lengths((20.0, 120.0, 220.0, 500.0, 1024.0), 280.0, 1024, known=True)

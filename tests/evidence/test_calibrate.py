@@ -20,7 +20,7 @@ from autotune.evidence.calibrate import calibration_from_evidence
 from autotune.evidence.reference import cut, reference_of
 
 if TYPE_CHECKING:
-    from autotune.domain.calibration import Calibration
+    from autotune.domain.observation import Calibration
     from autotune.evidence.explanations import Explanation
 
 SOFTWARE = Software("t", "2026-01", (2, 9), (5, 0), None, (0, 18), (1, 12), (2, 8), (0, 48))

@@ -12,11 +12,10 @@ import pytest
 from autotune.catalog.devices import find_device
 from autotune.catalog.models.models import find_model
 from autotune.cost.model import CostModel
-from autotune.domain.calibration import Calibration
 from autotune.domain.candidates import Candidates
 from autotune.domain.config import Config
 from autotune.domain.job import Job, Limits, Method
-from autotune.domain.observation import Observation
+from autotune.domain.observation import Calibration, Observation
 from autotune.domain.outcome import MemoryParts
 from autotune.domain.software import Software
 from autotune.evidence.calibrate import calibration_from_evidence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.catalog.home import home_dir
+from autotune.catalog.files import home_dir
 from autotune.probe.device import WAITING, cpu, leased
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from autotune.app.job.load import load_job
 from autotune.app.probing.plan import ProbeOptions
 from autotune.app.tune.tune import Options, tune
-from autotune.catalog.home import home_dir
+from autotune.catalog.files import home_dir
 from autotune.domain.errors import InputError, NoLocalDevice
 from autotune.probe.record import PROBES_FILE, read_records
 

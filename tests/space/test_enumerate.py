@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.domain.candidates import CLOSED_FORM, OFFER
+from autotune.domain.candidates import CLOSED_FORM, OFFER, SearchSpace
 from autotune.domain.config import KNOBS, Config
 from autotune.domain.errors import InputError
 from autotune.domain.job import Method
-from autotune.domain.space import SearchSpace
 from autotune.space.enumerate import AXES, enumerate_candidates, knob_levels
 from autotune.space.file import load_space
 from autotune.space.rules import violations

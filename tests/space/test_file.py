@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import autotune.space.file as space_file
+from autotune.domain.candidates import AUTO
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
-from autotune.domain.space import AUTO
 from autotune.space.file import MAX_FILE_BYTES, load_space, shipped_spaces
 
 if TYPE_CHECKING:

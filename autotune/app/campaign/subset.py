@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.catalog.extras import install_command
+from autotune.catalog.software import install_command
 from autotune.domain.answer.plan import Cut, Subset
 from autotune.domain.errors import InputError
 from autotune.domain.units import format_seconds, format_usd, parse_seconds, parse_usd

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from autotune.cost.bill import Bill
     from autotune.cost.columns import FloatArray
     from autotune.domain.answer.comparison import Compared
-    from autotune.domain.calibration import Calibration
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
+    from autotune.domain.observation import Calibration
     from autotune.domain.outcome import Estimated
     from autotune.search.selection import Objective
 

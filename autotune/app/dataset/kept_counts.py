@@ -13,8 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from autotune.app.dataset.lengths import Histogram
-from autotune.catalog.files import write_whole
-from autotune.catalog.home import home_dir
+from autotune.catalog.files import home_dir, write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.dataset.chat_template import ChatTemplate, template_of
 from autotune.catalog import hub
-from autotune.catalog.extras import install_command
 from autotune.catalog.models.models import local_folder
+from autotune.catalog.software import install_command
 from autotune.catalog.text_tokens import vocabulary_of
 from autotune.domain.errors import InputError
 from autotune.domain.job import BYTES

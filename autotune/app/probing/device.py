@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.catalog.devices import default_host, find_device
-from autotune.catalog.extras import install_command
+from autotune.catalog.software import install_command
 from autotune.domain.device import Offer
 from autotune.domain.errors import NoLocalDevice
 from autotune.probe import device as devices

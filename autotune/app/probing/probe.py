@@ -33,7 +33,7 @@ from autotune.app.probing.plan import (
 )
 from autotune.app.probing.progress import ProbeProgress, probe_line
 from autotune.app.probing.repeats import HOPELESS, calm_s, doubted, in_vain, looks_of
-from autotune.catalog.home import home_dir
+from autotune.catalog.files import home_dir
 from autotune.domain.candidates import OFFER
 from autotune.domain.errors import InputError, Interrupted
 from autotune.domain.units import format_seconds

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.domain.calibration import Calibration
 from autotune.domain.candidates import OFFER
+from autotune.domain.observation import Calibration
 
 if TYPE_CHECKING:
     from autotune.app.probing.measured_bill import MeasuredRow

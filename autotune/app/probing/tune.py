@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from autotune.app.tune.priced import Options, Priced
     from autotune.cost.bill import Bill
     from autotune.domain.answer.recommendation import Recommendation, Sensitivity
-    from autotune.domain.calibration import Calibration
     from autotune.domain.device import Offer
     from autotune.domain.job import Job, Limits
+    from autotune.domain.observation import Calibration
     from autotune.domain.outcome import Estimated
 
 ALTERNATIVES = 5

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from autotune.app.probing.plan import ProbeOptions
     from autotune.cost.bill import Bill
     from autotune.domain.answer.recommendation import Asked
-    from autotune.domain.calibration import Calibration
+    from autotune.domain.candidates import SearchSpace
     from autotune.domain.config import KnobValue
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
-    from autotune.domain.space import SearchSpace
+    from autotune.domain.observation import Calibration
     from autotune.search.selection import Objective
     from autotune.space.enumerate import Enumeration
 

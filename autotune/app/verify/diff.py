@@ -13,11 +13,10 @@ from autotune.evidence.reference import reference_of
 from autotune.pricing import Pricing
 
 if TYPE_CHECKING:
-    from autotune.domain.calibration import Calibration
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
-    from autotune.domain.observation import Observation
+    from autotune.domain.observation import Calibration, Observation
     from autotune.domain.outcome import Estimated
     from autotune.evidence.log.run_log import RunLog, Speed
 

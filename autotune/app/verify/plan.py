@@ -28,8 +28,8 @@ from autotune.pricing import Pricing
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.domain.calibration import Calibration
     from autotune.domain.job import Job
+    from autotune.domain.observation import Calibration
     from autotune.domain.outcome import Estimated
     from autotune.evidence.log.run_log import RunLog
 

@@ -33,10 +33,9 @@ from autotune.pricing import Pricing
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.domain.calibration import Calibration
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
-    from autotune.domain.observation import Observation
+    from autotune.domain.observation import Calibration, Observation
     from autotune.evidence.log.run_log import RunLog
 
 VERIFIED_FILE = "verified.json"

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from autotune.app.whatif.waterfall import PriceStates
-    from autotune.domain.calibration import Calibration
+    from autotune.domain.candidates import SearchSpace
     from autotune.domain.job import Job
-    from autotune.domain.space import SearchSpace
+    from autotune.domain.observation import Calibration
 
 NVME_WRITE_BYTES_PER_S = LOCAL_READ_BYTES_PER_S  # assumption: a local disk writes as it reads
 NOTHING = 0.005  # share of the run below which a change is worth about nothing

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from autotune.app.whatif.readings import Reading
     from autotune.cost.bill import Bill
     from autotune.cost.columns import FloatArray
+    from autotune.domain.candidates import SearchSpace
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
-    from autotune.domain.space import SearchSpace
     from autotune.evidence.reference import Reference
     from autotune.search.priced import Part
 

@@ -12,10 +12,10 @@ from autotune.domain.answer.waterfall import Journey, Waterfall, WaterfallStep
 from autotune.domain.edit import Edit
 
 if TYPE_CHECKING:
-    from autotune.domain.calibration import Calibration
+    from autotune.domain.candidates import SearchSpace
     from autotune.domain.job import Job
+    from autotune.domain.observation import Calibration
     from autotune.domain.outcome import Estimated
-    from autotune.domain.space import SearchSpace
 
 SAME_S, SAME_USD = 1e-3, 1e-5
 BATCH_COLUMNS = ("micro_batch_size", "gradient_accumulation_steps")  # what a batch moves

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from autotune.cost.bill import Bill
     from autotune.domain.answer.recommendation import Relaxation
-    from autotune.domain.calibration import Calibration
     from autotune.domain.config import Config
+    from autotune.domain.observation import Calibration
     from autotune.domain.outcome import Estimated
     from autotune.pricing import Question, QuestionEdit
 

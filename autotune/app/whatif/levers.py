@@ -18,9 +18,9 @@ from autotune.space.enumerate import PLAIN, knob_levels, why_closed, without
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autotune.domain.candidates import SearchSpace
     from autotune.domain.config import KnobValue
     from autotune.domain.job import Job
-    from autotune.domain.space import SearchSpace
     from autotune.pricing import Question, QuestionEdit
 
 # Knobs of the search that move memory, the usual first resort first.

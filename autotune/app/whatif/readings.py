@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from autotune.claims.feasibility import ceiling_flop_per_s, observed_share
 from autotune.cost.batches import expected_longest
-from autotune.domain.calibration import Calibration
 from autotune.domain.config import KNOBS
+from autotune.domain.observation import Calibration
 from autotune.domain.outcome import Z90
 from autotune.domain.units import format_count
 from autotune.evidence.calibrate import LARGEST_FACTOR, step_factor

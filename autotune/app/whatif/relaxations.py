@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from autotune.cost.bill import Bill
-    from autotune.domain.calibration import Calibration
+    from autotune.domain.candidates import SearchSpace
     from autotune.domain.config import Config, KnobValue
     from autotune.domain.job import Job
+    from autotune.domain.observation import Calibration
     from autotune.domain.outcome import Estimated, ShortOf
-    from autotune.domain.space import SearchSpace
     from autotune.pricing import Question, QuestionEdit
     from autotune.search.selection import Objective
 

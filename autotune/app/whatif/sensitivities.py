@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from autotune.cost.bill import Bill
-    from autotune.domain.calibration import Calibration
+    from autotune.domain.candidates import SearchSpace
     from autotune.domain.config import KnobValue
     from autotune.domain.job import Job, Method
+    from autotune.domain.observation import Calibration
     from autotune.domain.outcome import Estimated
-    from autotune.domain.space import SearchSpace
     from autotune.pricing import Question, QuestionEdit
 
 SAME = 0.02  # relative; a duration closer than this is "no time"

@@ -17,8 +17,8 @@ from autotune.pricing import Pricing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.domain.calibration import Calibration
     from autotune.domain.job import Job
+    from autotune.domain.observation import Calibration
     from autotune.domain.outcome import Estimated
 
 TIMES = {"duration_s", "step_time_s", "tokens_per_s"}

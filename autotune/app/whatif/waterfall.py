@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.cost.columns import FloatArray
-    from autotune.domain.calibration import Calibration
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
+    from autotune.domain.observation import Calibration
 
 EXACT = 8  # changes taken one by one: 2^8 mixtures; the smallest others are one step together
 SPLIT = ("micro_batch_size", "gradient_accumulation_steps")

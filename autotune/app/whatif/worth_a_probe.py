@@ -16,9 +16,9 @@ from autotune.space.rules import violations
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from autotune.domain.calibration import Calibration
     from autotune.domain.config import Config
     from autotune.domain.job import Job, Limits
+    from autotune.domain.observation import Calibration
     from autotune.domain.outcome import Estimated
     from autotune.search.selection import Objective
 

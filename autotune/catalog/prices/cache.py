@@ -17,7 +17,7 @@ from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from autotune.catalog.home import home_dir
+from autotune.catalog.files import home_dir
 from autotune.catalog.prices.table import Price, read_table
 from autotune.catalog.tables import CatalogDataError
 

@@ -12,15 +12,16 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from autotune.catalog.prices.cache import cached_prices
-from autotune.catalog.prices.sold_sizes import documented_sizes, sizes_of
 from autotune.catalog.prices.table import (
     COLUMNS,
     INDICATIVE,
     KINDS,
     LISTED,
     Price,
+    documented_sizes,
     flag_outliers,
     read_table,
+    sizes_of,
 )
 from autotune.catalog.tables import DATA, CatalogDataError
 from autotune.domain.errors import InputError

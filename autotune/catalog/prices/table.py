@@ -1,8 +1,11 @@
-"""Rows of price tables: what one says, read from CSV and validated.
+"""Rows of price tables: what one says, read from CSV and validated, and the machines it pays.
 
 Kinds of rows, the dependable first: `list` and `page` (what a provider publishes), `marketplace`
 (single asks, community hosts, minimum or median offers), `average` (over a provider's offers);
 `superseded`, `gpu-without-host` and `broken` rows are kept as records and never chosen.
+
+A row names a machine with its count. Where a provider publishes a price per GPU, the machines
+behind it stand in `data/sold_sizes.csv`: four machines of one device are no machine of four.
 """
 
 from __future__ import annotations
@@ -11,11 +14,12 @@ import csv
 import re
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import lru_cache
 from io import StringIO
 from typing import TYPE_CHECKING
 
 from autotune.catalog.devices import load_devices
-from autotune.catalog.tables import CatalogDataError, number, read_rows
+from autotune.catalog.tables import DATA, CatalogDataError, names, number, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -151,3 +155,39 @@ def table_text(prices: Iterable[Price]) -> str:
             price.source, price.notes,
         ))  # fmt: skip
     return stream.getvalue()
+
+
+ANY_DEVICE = "any"
+
+
+def sizes_of(price: Price) -> frozenset[int]:
+    """Counts of devices in one machine that a row's price can be paid for.
+
+    A row of several devices is one machine, a user's own row is what it says.
+    """
+    if price.count > 1 or price.own:
+        return frozenset({price.count})
+    sold = _per_gpu()
+    found = sold.get((price.provider, price.device_name)) or sold.get((price.provider, ANY_DEVICE))
+    return found or frozenset({price.count})
+
+
+@lru_cache(maxsize=1)
+def documented_sizes() -> dict[str, frozenset[int]]:
+    """Device -> counts that the providers' documented instances have, with or without a price."""
+    found: dict[str, set[int]] = {}
+    for row in read_rows(DATA / "instances.csv"):
+        found.setdefault(row["device"], set()).add(int(number(row, "count")))
+    return {device: frozenset(counts) for device, counts in found.items()}
+
+
+@lru_cache(maxsize=1)
+def _per_gpu() -> dict[tuple[str, str], frozenset[int]]:
+    found = {}
+    for row in read_rows(DATA / "sold_sizes.csv"):
+        counts = names(row, "counts")
+        if not counts or not all(each.isdigit() and int(each) for each in counts):
+            msg = f"sold_sizes.csv: {row['provider']} {row['device']} names no counts"
+            raise CatalogDataError(msg)
+        found[row["provider"], row["device"]] = frozenset(map(int, counts))
+    return found

@@ -14,8 +14,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from autotune.catalog.files import write_whole
-from autotune.catalog.home import home_dir
+from autotune.catalog.files import home_dir, write_whole
 from autotune.domain.config import is_extra
 from autotune.domain.errors import InputError
 from autotune.domain.observation import BETWEEN_RUNS_SD

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.catalog.extras import install_command
+from autotune.catalog.software import install_command
 from autotune.domain.errors import InputError, unknown
 
 if TYPE_CHECKING:

@@ -1,0 +1,171 @@
+"""What levers beyond a plain run need: fused kernels, fp8, offload.
+
+In here: the trainers, versions, families, devices and other knobs that their values go with. Each
+function is a rule of `rules.RULES`, which names it with its reason; what plain settings need stands
+there, what they need of the host in `host_rules`.
+
+Source of `kernels`: liger-kernel 0.8.5 transformers/monkey_patch.py, MODEL_TYPE_TO_APPLY_LIGER_FN,
+read 2026-11-22; trl 1.16 trainer/sft_trainer.py; transformers 5.23 training_args.py; axolotl 0.21
+integrations/liger and integrations/cut_cross_entropy; llamafactory 0.9.5 model_args.py.
+Source of fp8: accelerate 1.15 accelerator.py _prepare_ao, utils/ao.py; torchao 0.18
+float8/README.md (use with torch.compile); axolotl 0.21, whose key fp8 sets the same. LLaMA-Factory
+0.9.5 has that key too, but trains fp32 weights beside it.
+Source of `offload`: accelerate 1.15 utils/dataclasses.py (DeepSpeedPlugin,
+FullyShardedDataParallelPlugin); transformers 5.23 training_args.py (fsdp_config,
+activation_checkpointing_kwargs); trl sft_config.py; axolotl 0.21 utils/schemas.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.catalog.software import TRL_CHUNKS_FROM
+from autotune.domain.config import EIGHT_BIT, ZERO_STAGE
+
+if TYPE_CHECKING:
+    from autotune.domain.device import Offer
+    from autotune.domain.job import Job
+
+# Model types of decoders of text that Liger 0.8.5 patches; any other it leaves as it is.
+LIGER_FAMILIES = frozenset(
+    {"deepseek_v2", "deepseek_v3", "deepseek_v4", "exaone4", "falcon_h1", "gemma", "gemma2",
+     "gemma3_text", "gemma4_text", "glm4", "gpt_oss", "granite", "hunyuan_v1_dense",
+     "hunyuan_v1_moe", "llama", "llama4_text", "ministral", "mistral", "mixtral", "muse_glimmer",
+     "nemotron", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "qwen3_5_moe_text", "qwen3_5_text",
+     "qwen3_moe", "qwen3_next", "smollm3"}
+)  # fmt: skip
+TRITON_CAPABILITY = 7.0  # Triton's README: NVIDIA GPUs from Volta on
+# Trainers with a switch for Liger, and with a tiled loss that is not their default; "" is a job
+# that was not read from a trainer's own file: it is exported to hf or trl.
+LIGER_TRAINERS = frozenset({"", "hf", "trl", "axolotl", "llamafactory"})
+CHUNKED_TRAINERS = frozenset({"", "axolotl"})
+
+
+def trainer_of(job: Job) -> str:
+    """The trainer whose own file the job was read from; empty where there is none."""
+    return job.origin.trainer if job.origin else ""
+
+
+def trainer_has_kernels(job: Job, _offer: Offer, kernels: str) -> bool:
+    """Whether the trainer and the installed software have them, and not by default already."""
+    trainer = trainer_of(job)
+    software = job.software
+    if kernels == "none":
+        return True
+    if software.own_model or software.kernels != "eager":
+        return False
+    if kernels == "liger":
+        return software.liger_kernel is not None and trainer in LIGER_TRAINERS
+    tiles = trainer == "axolotl" or (software.trl is not None and software.trl >= TRL_CHUNKS_FROM)
+    return trainer in CHUNKED_TRAINERS and tiles and software.loss not in {"chunked", "fused"}
+
+
+def family_has_kernels(job: Job, _offer: Offer, kernels: str) -> bool:
+    """Whether Liger patches the model's class. A loss of its own needs no family."""
+    return kernels != "liger" or job.model.family in LIGER_FAMILIES
+
+
+def triton_runs(_job: Job, offer: Offer, kernels: str) -> bool:
+    """Whether Triton compiles for the device."""
+    device = offer.device
+    capable = device.vendor == "amd" or device.compute_capability >= TRITON_CAPABILITY
+    return kernels == "none" or (not device.is_cpu and capable)
+
+
+def kernels_run_eagerly(_job: Job, _offer: Offer, kernels: str, compiled: str) -> bool:
+    """Compiling fuses the same operations: the two do not add up, and graphs break.
+
+    Source: linkedin/Liger-Kernel issue 642 (with torch.compile 40 hours slower).
+    """
+    return kernels == "none" or compiled == "off"
+
+
+FP8_TRAINERS = frozenset({"", "hf", "trl", "axolotl"})
+
+
+def fp8_trains(job: Job, offer: Offer, precision: str) -> bool:
+    """Adapters over frozen weights in fp8 are another matter, which nobody measured."""
+    if precision != "fp8":
+        return True
+    trainer, method = trainer_of(job), job.method
+    full = method.kind == "full" and method.base == "16bit"
+    return full and job.software.torchao is not None and trainer in FP8_TRAINERS and _nvidia(offer)
+
+
+def _nvidia(offer: Offer) -> bool:
+    return offer.device.vendor == "nvidia"
+
+
+def fp8_compiled(_job: Job, _offer: Offer, precision: str, compiled: str) -> bool:
+    """Eager, its casts cost more than its products gain."""
+    return precision != "fp8" or compiled == "default"
+
+
+def fp8_replicated(_job: Job, _offer: Offer, precision: str, sharding: str) -> bool:
+    """Mixed precision of accelerate's FSDP2 turns trained 16-bit weights into fp32."""
+    return precision != "fp8" or sharding in {"none", "ddp"}
+
+
+OFFLOADED_STATES = frozenset({"optimizer", "all"})
+# How the weights are divided under each value. DeepSpeed's ZeRO-2 runs on one device as well.
+SHARDINGS = {
+    "none": frozenset({"none", "ddp", "fsdp", "zero2", "zero3"}),
+    "optimizer": frozenset(ZERO_STAGE),
+    "all": frozenset({"fsdp"}),
+    "activations": frozenset({"none", "ddp"}),
+}
+ON_ONE_DEVICE = {"none": "none", "activations": "none", "optimizer": "zero2"}
+LAUNCHED = frozenset({"", "hf", "trl", "axolotl", "llamafactory"})  # by accelerate or DeepSpeed
+CHECKPOINTS_AWAY = frozenset({"", "hf", "trl", "axolotl"})
+# transformers: activation_checkpointing_kwargs takes `offload`; trl: activation_offloading.
+CHECKPOINTS_AWAY_FROM, TRL_CHECKPOINTS_AWAY_FROM = (5, 23), (0, 19, 1)
+
+
+def offload_is_open(job: Job) -> bool:
+    """Whether the job lets something else than none be tried."""
+    return "offload" in job.allow or job.lock.get("offload", "none") != "none"
+
+
+def trainer_offloads(job: Job, _offer: Offer, offload: str) -> bool:
+    """Whether the trainer and its versions have it."""
+    trainer, software = trainer_of(job), job.software
+    if offload == "none":
+        return True
+    if software.own_model or software.kernels == "unsloth":
+        return False
+    if offload in OFFLOADED_STATES:
+        return trainer in LAUNCHED
+    newer = software.transformers >= CHECKPOINTS_AWAY_FROM
+    trl = (
+        trainer in {"", "trl"}
+        and software.trl is not None
+        and software.trl >= TRL_CHECKPOINTS_AWAY_FROM
+    )
+    return trainer in CHECKPOINTS_AWAY and (newer or trl or trainer == "axolotl")
+
+
+def offloads_from_gpu(_job: Job, offer: Offer, offload: str) -> bool:
+    """A processor's memory is the host's already."""
+    return offload == "none" or not offer.device.is_cpu
+
+
+def sharded_for_offload(_job: Job, offer: Offer, offload: str, sharding: str) -> bool:
+    """DeepSpeed offloads states, FSDP its shards; on one device ZeRO-2 runs without others."""
+    if offer.count == 1:
+        return ON_ONE_DEVICE.get(offload) == sharding
+    return sharding in SHARDINGS[offload]
+
+
+def checkpoints_to_offload(_job: Job, _offer: Offer, offload: str, checkpointing: str) -> bool:
+    """What is offloaded is what checkpointed layers keep."""
+    return offload != "activations" or checkpointing == "full"
+
+
+def steps_on_processor(_job: Job, _offer: Offer, offload: str, optimizer: str) -> bool:
+    """The processor steps in 32 bit: bitsandbytes' states live on a GPU."""
+    return offload not in OFFLOADED_STATES or optimizer not in EIGHT_BIT
+
+
+def offloads_eagerly(_job: Job, _offer: Offer, offload: str, compiled: str) -> bool:
+    """Hooks that move tensors to the host break compiled graphs."""
+    return offload == "none" or compiled == "off"
