@@ -22,7 +22,15 @@ from autotune.domain.software import LossKind, Software
 
 DEFAULT = "default"
 REQUIRED = ("torch", "transformers", "peft", "accelerate")
-OPTIONAL = ("trl", "flash_attn", "bitsandbytes", "liger_kernel", "torchao", "flash_attn_3")
+OPTIONAL = (
+    "trl",
+    "flash_attn",
+    "bitsandbytes",
+    "liger_kernel",
+    "torchao",
+    "flash_attn_3",
+    "hub_kernels",
+)
 # Optional packages that open levers, and the version that is assumed of one to be installed.
 # Source: newest releases on PyPI, 2026-11-22; flash-attention 3: setup.py of its folder `hopper`.
 INSTALLABLE = {
@@ -85,9 +93,10 @@ def find_software(spec: object) -> Software:
     """A profile by name, or a profile with some versions changed. None: the default profile.
 
     A mapping may hold `profile` (the one to start from), versions by package (`none`: not
-    installed), `kernels` (eager, liger, unsloth), `trainer` (transformers, trl: decides the loss),
-    `loss`, which overrides what follows from the versions, and `autocast` (false for a trainer that
-    computes in 16 bits without it). Raises InputError.
+    installed), `kernels` (eager, liger, unsloth; a version: of the package of that name, which
+    loads the hub's kernels and is called `hub_kernels` here), `trainer` (transformers, trl: decides
+    the loss), `loss`, which overrides what follows from the versions, and `autocast` (false for a
+    trainer that computes in 16 bits without it). Raises InputError.
     """
     if spec is None:
         return load_software()[DEFAULT]
@@ -115,6 +124,8 @@ def _named(text: str) -> Software:
 def _changed(spec: Mapping[str, Any]) -> Software:
     known = (*REQUIRED, *OPTIONAL, "profile", "kernels", "trainer", "loss", "autocast")
     stated = {str(key).replace("-", "_"): value for key, value in spec.items()}
+    if _VERSION.fullmatch(str(stated.get("kernels", ""))):
+        stated["hub_kernels"] = stated.pop("kernels")
     for key in stated:
         if key not in known:
             raise unknown(kind="software key", value=key, known=known, hint=_HINT)
@@ -141,6 +152,8 @@ def _changed(spec: Mapping[str, Any]) -> Software:
 def _choice(key: str, value: object, choices: tuple[str, ...]) -> str:
     if value not in choices:
         hint = f"{key} takes one of: {', '.join(choices)}"
+        if key == "kernels":
+            hint += "; or a version of the package of that name"
         raise unknown(kind=f"software {key}", value=str(value), known=choices, hint=hint)
     return str(value)
 

@@ -19,10 +19,26 @@ KnobClass = Literal["neutral", "numeric", "quality"]
 KnobValue = int | bool | str
 ENVIRONMENT, ARGUMENT = "env.", "args."  # how the names of a user's own knobs begin
 FLASH = ("flash_attention_2", "flash_attention_3")  # what keeps packed rows apart
+# Flash attention as the hub's kernels, by the names that transformers loads them by.
+# Source: transformers 5.23 modeling_flash_attention_utils.py FLASH_ATTN_KERNEL_FALLBACK and
+# FLASH_ATTN_KERNEL_DEVICES (those for CUDA); version 4 has no knob, and others are not flash.
+HUB_ATTENTION = {
+    "kernels-community/flash-attn2": "flash_attention_2",
+    "kernels-community/flash-attn3": "flash_attention_3",
+    "kernels-community/vllm-flash-attn3": "flash_attention_3",
+}
 EIGHT_BIT = frozenset({"adamw_bnb_8bit", "paged_adamw_8bit"})  # optimizers of bitsandbytes
 ZERO_STAGE = {"zero2": 2, "zero3": 3}  # shardings of DeepSpeed
 SHARDED = frozenset({*ZERO_STAGE, "fsdp"})  # and all that divide more than the batch
 UNSET = "unset"  # a level of such a knob: no such variable, no such argument
+
+
+def hub_attention(text: str) -> str | None:
+    """The attention that one of the hub's kernels is, `repository[@revision][:function]`, if any.
+
+    Source: transformers 5.23 integrations/hub_kernels.py is_kernel, load_and_register_attn_kernel.
+    """
+    return HUB_ATTENTION.get(text.partition(":")[0].partition("@")[0].strip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +63,8 @@ class Knob:
         if self.kind == "switch":
             return self._parse_switch(value, place)
         text = _as_word(value)
+        if self.name == "attention":
+            text = hub_attention(text) or text
         if text not in self.choices:
             kind = f"{self.name} value"
             raise unknown(kind, text, self.choices, self._hint(), where)

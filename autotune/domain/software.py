@@ -14,6 +14,11 @@ LossKind = Literal["upcast", "upcast_copy", "native", "inplace", "chunked", "fus
 LOSS_COPIES_FROM, LOSS_COPIES_UNTIL = (4, 46), (4, 50)
 # Source: transformers 5.0 training_args.py: `use_cache` is off; before, the model's config decided.
 EVALUATES_WITHOUT_CACHE_FROM = (5, 0)
+# Attention from the hub: transformers 5 loads it with the package `kernels`, 5.23 with these.
+# Source: transformers 5.23 utils/import_utils.py KERNELS_MIN_VERSION, KERNELS_MAX_VERSION; which
+# versions earlier releases take was not read.
+HUB_KERNELS_FROM, HUB_KERNELS_BOUND_FROM = (5, 0), (5, 23)
+HUB_KERNELS = ((0, 18, 2), (0, 19, 0))
 KbitUpcast = Literal["none", "norms", "all"]  # all: peft prepare_model_for_kbit_training
 
 
@@ -41,6 +46,7 @@ class Software:
     liger_kernel: tuple[int, ...] | None = field(default=None, metadata=LATER)
     torchao: tuple[int, ...] | None = field(default=None, metadata=LATER)
     flash_attn_3: tuple[int, ...] | None = field(default=None, metadata=LATER)
+    hub_kernels: tuple[int, ...] | None = field(default=None, metadata=LATER)  # package `kernels`
     kernels: Literal["eager", "liger", "unsloth"] = "eager"
     loss: LossKind = "upcast"
     autocast: bool = True  # False: a trainer that runs 16-bit compute without autocast
@@ -71,5 +77,23 @@ class Software:
 
     @property
     def has_flash_attention(self) -> bool:
-        """Whether flash-attention 2 can be imported."""
-        return self.flash_attn is not None
+        """Whether flash-attention 2 is installed, or comes from the hub."""
+        return self.flash_attn is not None or self._loads_hub_kernels
+
+    @property
+    def has_flash_attention_3(self) -> bool:
+        """Whether flash-attention 3 is installed, or comes from the hub."""
+        return self.flash_attn_3 is not None or self._loads_hub_kernels
+
+    @property
+    def _loads_hub_kernels(self) -> bool:
+        """Whether transformers takes the hub's kernels, also for a package that is not installed.
+
+        Source: transformers 5.23 modeling_utils.py, FLASH_ATTN_KERNEL_FALLBACK where
+        flash_attention_2 or 3 is asked for and missing.
+        """
+        if self.hub_kernels is None or self.transformers < HUB_KERNELS_FROM:
+            return False
+        oldest, newest = HUB_KERNELS
+        bound = self.transformers >= HUB_KERNELS_BOUND_FROM
+        return not bound or oldest <= self.hub_kernels < newest

@@ -43,7 +43,9 @@ def store_of(job: Job) -> Path:
 def _first_store_of(job: Job) -> Path:
     """The file of the first version, which told jobs apart by every field of its model."""
     model = replace(job.model, name="", hf_config="", shape_of="", plain_name="")
-    software = replace(job.software, liger_kernel=None, torchao=None, flash_attn_3=None)
+    software = replace(
+        job.software, liger_kernel=None, torchao=None, flash_attn_3=None, hub_kernels=None
+    )
     work = (job.method, job.max_length, job.padding, job.lengths.quantiles, job.pretokenized)
     return _named(job, (model, work, job.storage, software))
 

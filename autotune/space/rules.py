@@ -131,7 +131,8 @@ def _flash_runs(job: Job, offer: Offer, attention: str) -> bool:
     device, third = offer.device, attention == "flash_attention_3"
     if attention not in FLASH:
         return True
-    installed = job.software.flash_attn_3 is not None if third else job.software.has_flash_attention
+    software = job.software
+    installed = software.has_flash_attention_3 if third else software.has_flash_attention
     capability = device.compute_capability
     capable = int(capability) == HOPPER if third else capability >= FLASH_CAPABILITY
     narrow = job.model.head_dim <= FLASH_HEAD_DIM

@@ -46,6 +46,7 @@ class Parsed:
     peft_targets: bool = False  # the adapter's modules are left to PEFT, which goes by the model
     kept: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)  # keys that decide something here
+    hub_kernels: bool = False  # its attention is a kernel of the hub's, not a package's
     mixed: bool = False  # the file asks for mixed precision
     misspelt: dict[str, str] = field(default_factory=dict)  # unknown key -> the one it may mean
     notes: list[Assumption] = field(default_factory=list)

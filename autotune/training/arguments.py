@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from autotune.evidence.log.trainer_state import SIZES
-from autotune.trainers.hf.read import ATTENTION, COMPILE_MODES, OPTIMIZERS
+from autotune.trainers.hf.read import COMPILE_MODES, OPTIMIZERS, attention_of
 
 _HALF = {"bfloat16": "bf16", "float16": "fp16"}
 
@@ -85,7 +85,7 @@ def _knobs(args: Any, model: Any, kind: str) -> dict[str, Any]:
         "compile": _compile(args),
         "precision": _precision(args, model),
         "activation_checkpointing": _checkpointing(args, model),
-        "attention": ATTENTION.get(str(getattr(config, "_attn_implementation", ""))),
+        "attention": attention_of(str(getattr(config, "_attn_implementation", ""))),
         "optimizer": OPTIMIZERS.get(_word(args, "optim")),
         "sharding": _sharding(args),
         "length_grouping": _grouping(args),

@@ -46,6 +46,7 @@ COMMAND = "the command"
 _LONGEST_PATH = 1000
 _NAMED = 6  # data sets of a file, in one note
 FLASH_ATTENTION_3 = "3.0.0"
+HUB_KERNELS = "0.18.2"  # the oldest that transformers 5.23 takes
 FLASH_ATTENTION = "2.8.0"  # where the file asks for it: any release of 2.x counts the same
 
 
@@ -174,9 +175,11 @@ def _hint_software(made: Parsed, values: dict[str, Any]) -> None:
     """Versions and kernels that the trainer's package or the file's own keys imply."""
     trainer, runs_on = TRAINERS[made.trainer], schema_of(made.trainer).runs_on
     hints = {**{key: runs_on[key] for key in trainer.runs_on}, **trainer.software}
-    if made.knobs.get("attention") == "flash_attention_3":
+    if made.hub_kernels:
+        hints["hub_kernels"] = HUB_KERNELS
+    elif made.knobs.get("attention") == "flash_attention_3":
         hints["flash_attn_3"] = FLASH_ATTENTION_3
-    if made.knobs.get("attention") == "flash_attention_2":
+    elif made.knobs.get("attention") == "flash_attention_2":
         hints["flash_attn"] = FLASH_ATTENTION
     if hints:
         values["software"] = hints

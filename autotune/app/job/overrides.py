@@ -44,7 +44,7 @@ SETTABLE = {
     "limits": (
         "deadline", "budget", "confidence", "max_lost_work", "max_session", "vram_headroom",
     ),
-    "software": (*REQUIRED, *OPTIONAL),
+    "software": (*REQUIRED, *OPTIONAL, "kernels"),
     "host": tuple(HostSection.model_fields),  # of every machine of the job
 }  # fmt: skip
 _HOST = "host"

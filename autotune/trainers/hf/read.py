@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.config import hub_attention
 from autotune.trainers.hf.adapter import read_adapter
 from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.unknown_keys import leave_rest
@@ -155,13 +156,20 @@ def read_precision(keys: Keys, made: Parsed) -> None:
         made.defaults.pop("precision", None)
 
 
+def attention_of(stated: str) -> str | None:
+    """The knob's value of a kernel by its name, as a package or as one of the hub's."""
+    return ATTENTION.get(stated) or hub_attention(stated)
+
+
 def read_attention(keys: Keys, made: Parsed, *names: str) -> None:
     """The attention kernel."""
     stated = keys.word(*names)
     if stated is None or stated == "auto":
         return
-    if stated in ATTENTION:
-        made.knobs["attention"] = ATTENTION[stated]
+    kernel = attention_of(stated)
+    if kernel is not None:
+        made.knobs["attention"] = kernel
+        made.hub_kernels = stated not in ATTENTION
     else:
         made.keep("attention", names[0], stated, "no such kernel here; counted as the default")
 
