@@ -119,8 +119,8 @@ def proposal_s(job: Job, runs: int) -> float:
     """[s] of the calibrated sampler's next proposal: 100,000 candidates, 50 measured trials."""
     import optuna
 
+    from autotune.search.axes import ParameterSpace
     from autotune.search.billed import BilledCandidates
-    from autotune.search.study.axes import ParameterSpace
     from autotune.search.study.calibrated import CalibratedSampler
 
     wide, every = million_candidates(job)

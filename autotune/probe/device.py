@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.devices import cpu_device, identify, local_host
 from autotune.catalog.files import home_dir
-from autotune.probe.worker.phase import Doing
+from autotune.probe.worker.phase import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -298,9 +298,9 @@ WAITING = "waiting for another search that measures on this device"
 
 @contextlib.contextmanager
 def leased(
-    local: LocalDevice, hear: Callable[[Doing, float], None] | None = None
+    local: LocalDevice, on_phase: Callable[[Phase, float], None] | None = None
 ) -> Iterator[None]:
-    """Hold the device; wait while another process of this user does. hear: is told of waiting.
+    """Hold the device; wait while another process of this user does. on_phase: is told of waiting.
 
     A home that cannot be written, or a system without such locks, is no reason not to measure.
     """
@@ -312,8 +312,8 @@ def leased(
     with stream:
         begun = time.monotonic()
         while not _takes(stream):
-            if hear is not None:
-                hear(Doing(WAITING), time.monotonic() - begun)
+            if on_phase is not None:
+                on_phase(Phase(WAITING), time.monotonic() - begun)
             time.sleep(LOCK_POLL_S)
         yield
 

@@ -107,6 +107,11 @@ class ProbeRecord:
         return float(step["data_s"]) / int(step["accumulation"]) * accumulation
 
     @property
+    def step_log_sd(self) -> float:
+        """Sd of the log of its step, by how far the steps of this one run differ."""
+        return float(self.result["step"].get("relative_error", 0.0))
+
+    @property
     def needed_bytes(self) -> float:
         """[bytes] the device had in use at the most; 0 when nothing is known."""
         memory = self.result.get("memory") or {}

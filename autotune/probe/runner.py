@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from autotune.probe.device import LocalDevice
-    from autotune.probe.worker.phase import Doing
+    from autotune.probe.worker.phase import Phase
 
 GUARD = Path(__file__).with_name("guard.py")
 WORKER = ("-m", "autotune.probe.worker")
@@ -78,13 +78,13 @@ class Runner:
     def __init__(self, place: Place) -> None:
         """Remember what the device holds now: that is what it must come back to.
 
-        `hear` may be set: it is told a running worker's phase and how long it has run [s].
+        `on_phase` may be set: it is told a running worker's phase and how long it has run [s].
         """
         place = replace(place, folder=whole(place.folder))  # a worker runs in a folder of its own
         self.place = place
         place.folder.mkdir(parents=True, exist_ok=True)
         self.baseline = self._used()
-        self.hear: Callable[[Doing, float], None] | None = None
+        self.on_phase: Callable[[Phase, float], None] | None = None
 
     def run(
         self, request: dict[str, Any], config: dict[str, Any], *,
@@ -92,7 +92,7 @@ class Runner:
         timeout_s: float | None = None,
     ) -> ProbeRecord:  # fmt: skip
         """One probe, with one more attempt where another could end differently."""
-        with leased(self.place.local, self.hear):
+        with leased(self.place.local, self.on_phase):
             begun = time.monotonic()
             record = self._once(request, config, predicted or {}, timeout_s)
             if record.status in RETRIED:
@@ -149,7 +149,8 @@ class Runner:
         if failure is not None:
             found = {**found, **failure, "key": found["key"]}
         status, message = judged(found, predicted.get("step_s"))
-        if status == "cuda_error" and _failed_to_allocate(found) and ending.device_was_full:
+        refused = "ALLOC_FAILED" in str(found.get("message", ""))
+        if status == "cuda_error" and refused and ending.device_was_full:
             status = "oom_device"
         other = _other_device(found, request, self.place.local)
         return ("invalid_result", other, {}) if other else (status, message, found)
@@ -171,7 +172,7 @@ class Runner:
     ) -> tuple[Ending, dict[str, Any]]:
         mark, count = secrets.token_hex(8), int(request.get("count", 1))
         kills = _oom_kills()
-        watch = Watch(self.place.local, self.hear)
+        watch = Watch(self.place.local, self.on_phase)
         watch.before()
         with (folder / "stderr").open("wb") as errors:
             process = subprocess.Popen(  # noqa: S603 - our own interpreter and worker
@@ -242,7 +243,9 @@ def worker_environment(
         found.pop(name, None)
         if value != UNSET:
             found[name] = str(value)
-    found["PYTHONPATH"] = os.pathsep.join((str(Path(__file__).resolve().parents[2]), *_own_path()))
+    found["PYTHONPATH"] = os.pathsep.join(
+        (str(Path(__file__).resolve().parents[2]), *_absolute_pythonpath())
+    )
     if place.local.is_cpu:
         found["CUDA_VISIBLE_DEVICES"] = ""
     else:
@@ -252,7 +255,7 @@ def worker_environment(
     return found
 
 
-def _own_path() -> list[str]:
+def _absolute_pythonpath() -> list[str]:
     """The user's PYTHONPATH as it is meant here: a worker runs in another folder."""
     stated = os.environ.get("PYTHONPATH", "")
     return [str(whole(entry)) for entry in stated.split(os.pathsep)] if stated else []
@@ -269,7 +272,7 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float, watch: Watch, fold
     """Wait for the end or the deadline; why it may not go on, else an empty text."""
     deadline = time.monotonic() + timeout_s
     while process.poll() is None and time.monotonic() < deadline:
-        watch.look(folder)
+        watch.sample(folder)
         why = excess(folder)
         if why:
             return why
@@ -325,10 +328,6 @@ def _other_device(
     if told.get("kind") == "cuda" and told.get("name") == local.name:
         return ""
     return f"measured on {told.get('name')!r} instead of {local.name!r}"
-
-
-def _failed_to_allocate(result: dict[str, Any]) -> bool:
-    return "ALLOC_FAILED" in str(result.get("message", ""))
 
 
 def _rank_failures(folder: Path) -> tuple[dict[str, Any], ...]:

@@ -141,7 +141,7 @@ class Session:
                     return None
                 if excess(self._folder):
                     return None
-                watch.look()
+                watch.sample()
                 time.sleep(POLL_S)
             found = read_result(result, request["key"])
         except OSError:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.probe import device as devices
 from autotune.probe.worker import disturbance
 from autotune.probe.worker.disturbance import BUSY_DEVICE, Host, between
-from autotune.probe.worker.phase import Doing, doing
+from autotune.probe.worker.phase import Phase, read_phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 READING_S = 0.5
 BEFORE_S = 0.25  # looked at the host before a worker starts
 BUSY_WAIT_S = 10.0  # for others to leave a GPU alone, before each probe
-STARTING = Doing("starting")
+STARTING = Phase("starting")
 
 
 class Watch:
     """Readings from before a worker starts until it has ended."""
 
     def __init__(
-        self, local: LocalDevice, hear: Callable[[Doing, float], None] | None = None
+        self, local: LocalDevice, on_phase: Callable[[Phase, float], None] | None = None
     ) -> None:
-        """hear: is told the phase and the seconds since the worker's start."""
-        self.local, self.hear = local, hear
+        """on_phase: is told the phase and the seconds since the worker's start."""
+        self.local, self.on_phase = local, on_phase
         self.samples: list[dict[str, float]] = []
         self.host: dict[str, float] = {}
         self._next = self._said = 0.0
@@ -62,21 +62,21 @@ class Watch:
             self.host["busy_before"] = found["busy"]
             if found["busy"] <= BUSY_DEVICE or time.monotonic() > deadline:
                 return
-            self.tell(Doing("waiting for other programs on the device"))
+            self.report(Phase("waiting for other programs on the device"))
             time.sleep(READING_S)
 
-    def tell(self, now: Doing) -> None:
+    def report(self, now: Phase) -> None:
         """Pass on what goes on."""
-        if self.hear is not None:
-            self.hear(now, time.monotonic() - self._begun)
+        if self.on_phase is not None:
+            self.on_phase(now, time.monotonic() - self._begun)
 
-    def look(self, folder: Path | None = None) -> None:
+    def sample(self, folder: Path | None = None) -> None:
         """Read the device and the worker's phase, unless that was done a moment ago."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + READING_S
         if folder is not None:
-            self.tell(doing(folder) or STARTING)
+            self.report(read_phase(folder) or STARTING)
         found = None if self.local.is_cpu else devices.reading(self.local.index)
         if found:
             self.samples.append(found)

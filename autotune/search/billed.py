@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from autotune.cost.bill import Bill
     from autotune.cost.columns import FloatArray
     from autotune.domain.device import Offer
-    from autotune.search.study.axes import ParameterSpace
+    from autotune.search.axes import ParameterSpace
 
     Indices = NDArray[np.intp]
 

@@ -17,7 +17,7 @@ from autotune.app.tune.tune import Options, tune
 from autotune.catalog.files import home_dir
 from autotune.probe import device as devices
 from autotune.probe.record import PROBES_FILE, ProbeRecord, read_records
-from autotune.probe.worker.phase import Doing
+from autotune.probe.worker.phase import Phase
 from autotune.report.payload import recommendation_payload
 from autotune.report.screens.tune import recommendation_screen
 from autotune.report.sections.answer import TUNE_REPORT
@@ -261,10 +261,10 @@ def test_while_a_probe_runs_its_phase_and_how_long_yet_are_said() -> None:
     told: list[str] = []
     progress = ProbeProgress(8, told.append)
     progress.begins(3, 1, "", 13.5, 240.0)
-    progress.hear(Doing("loading the model"), 4.0)
-    progress.hear(Doing("measuring", 12, 26), 12.0)
+    progress.on_phase(Phase("loading the model"), 4.0)
+    progress.on_phase(Phase("measuring", 12, 26), 12.0)
     progress.begins(3, 2, BUSY, 13.5, 200.0)
-    progress.hear(Doing("saving"), 20.0)
+    progress.on_phase(Phase("saving"), 20.0)
     assert told == [
         "probe 3 of 8: loading the model | 4 s, 10 s more | 3.9 min left at most",
         "probe 3 of 8: measuring, step 12 of 26 | 12 s, 2 s more | 3.8 min left at most",

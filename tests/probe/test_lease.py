@@ -18,7 +18,7 @@ from autotune.probe.device import WAITING, cpu, leased
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.probe.worker.phase import Doing
+    from autotune.probe.worker.phase import Phase
 
 pytest.importorskip("fcntl")
 HOLD = """
@@ -39,8 +39,8 @@ def test_a_second_search_waits_and_says_so_until_the_first_is_gone() -> None:
         heard: list[str] = []
         entered = threading.Event()
 
-        def hear(doing: Doing, _: float) -> None:
-            heard.append(doing.phase)
+        def hear(phase: Phase, _: float) -> None:
+            heard.append(phase.name)
             if len(heard) == 2:
                 os.kill(holder.pid, signal.SIGKILL)  # a lease ends with its holder
 
@@ -61,8 +61,8 @@ def test_a_second_search_waits_and_says_so_until_the_first_is_gone() -> None:
 
 
 def test_another_device_is_another_lease() -> None:
-    def hear(doing: Doing, _: float) -> None:
-        pytest.fail(doing.phase)
+    def hear(phase: Phase, _: float) -> None:
+        pytest.fail(phase.name)
 
     with leased(cpu(), hear), leased(replace(cpu(), uuid="GPU-other"), hear):
         pass

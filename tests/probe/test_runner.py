@@ -15,7 +15,7 @@ import pytest
 from autotune.probe.device import cpu
 from autotune.probe.outcomes import Ending, unexplained
 from autotune.probe.runner import GUARD, Place, Runner
-from autotune.probe.worker.phase import Doing
+from autotune.probe.worker.phase import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -223,11 +223,11 @@ def test_a_worker_s_phase_is_heard_while_it_runs(
 ) -> None:
     place = Place(cpu(), tmp_path / "probing", 600.0, (str(FAKE), "phases"), sys.executable)
     runner = Runner(place)
-    heard: list[Doing] = []
-    runner.hear = lambda doing, _seconds: heard.append(doing)
+    heard: list[Phase] = []
+    runner.on_phase = lambda phase, _seconds: heard.append(phase)
     record = runner.run(request_body, config.as_dict())
     assert record.status == "ok", record.message
-    assert Doing("measuring", 3, 26) in heard
+    assert Phase("measuring", 3, 26) in heard
 
 
 def test_readings_of_a_recorded_window_mark_the_record(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.domain.candidates import OFFER
-from autotune.search.study import axes
-from autotune.search.study.axes import ParameterSpace
+from autotune.search import axes
+from autotune.search.axes import ParameterSpace
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 

@@ -12,13 +12,13 @@ from autotune.cost.model import CostModel
 from autotune.domain.candidates import OFFER, Candidates
 from autotune.domain.errors import InputError
 from autotune.domain.job import Evaluation
+from autotune.search.axes import ParameterSpace
 from autotune.search.billed import BilledCandidates
 from autotune.search.measured.measurer import Scored, StopSearch
 from autotune.search.measured.study import explore_measured
 from autotune.search.posterior.acquisition import Posterior
 from autotune.search.posterior.deciding import deciding_probe
 from autotune.search.posterior.measurements import History
-from autotune.search.study.axes import ParameterSpace
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 

@@ -68,7 +68,7 @@ def parts_of(record: ProbeRecord, row: Estimated) -> dict[str, float]:
 
 def noise_of(record: ProbeRecord) -> dict[str, float]:
     """Sd of the log of what this probe could measure less well than is usual."""
-    own = float(record.result["step"].get("relative_error", 0.0))
+    own = record.step_log_sd
     extra = DEPTH_SD if depths_of(record) else {}
     found = {"compute": math.hypot(own, extra.get("compute", 0.0)), **extra}
     return {name: sd for name, sd in found.items() if math.isfinite(sd) and sd > 0}

@@ -205,7 +205,7 @@ def _measured(predicted: Estimated, record: ProbeRecord, seen: Sequence[Observat
 
 def _step_sd(record: ProbeRecord) -> float:
     """Relative: of the median of the steps, and between probes."""
-    return math.hypot(float(record.result["step"].get("relative_error", 0.0)), BETWEEN_RUNS_SD)
+    return math.hypot(record.step_log_sd, BETWEEN_RUNS_SD)
 
 
 def _interval(job: Job, predicted: Estimated, step_s: float, save_s: float) -> int:

@@ -35,8 +35,8 @@ def prior_for(
     bill: Bill, objective: Objective, key: PriorKey, run_dir: Path, *, reuse: bool, resume: bool
 ) -> Prior:
     """The prior of a run: what it began with when it is resumed, else what is known now."""
+    from autotune.search.axes import ParameterSpace
     from autotune.search.billed import BilledCandidates
-    from autotune.search.study.axes import ParameterSpace
 
     priced = BilledCandidates(bill, ParameterSpace(bill.candidates), objective)
     if resume:

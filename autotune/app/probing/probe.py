@@ -102,7 +102,7 @@ class Prober:
         self.broken_in_a_row = 0
         self.progress = ProbeProgress(options.most, options.status)
         if isinstance(self.runner, Runner):
-            self.runner.hear = self.progress.hear
+            self.runner.on_phase = self.progress.on_phase
         self.offers = len(np.unique(bill.candidates.codes[OFFER]))
         for index in {i for record in self.memo.records for i in candidates_of(bill, record)}:
             self._refresh(index)

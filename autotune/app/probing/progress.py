@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.domain.outcome import Estimated
     from autotune.probe.record import ProbeRecord
-    from autotune.probe.worker.phase import Doing
+    from autotune.probe.worker.phase import Phase
 
 
 class ProbeProgress:
@@ -34,15 +34,15 @@ class ProbeProgress:
         self._what, self._why = self.name(number, run), why
         self._expected_s, self._left_s = expected_s, left_s
 
-    def hear(self, doing: Doing, since_s: float) -> None:
+    def on_phase(self, phase: Phase, since_s: float) -> None:
         """The worker does something."""
         if self._status is None:
             return
-        text = f"{self._what}: {doing.phase}"
-        if doing.of:
-            text += f", step {doing.done} of {doing.of}"
-        elif doing.done:
-            text += f", step {doing.done}"
+        text = f"{self._what}: {phase.name}"
+        if phase.of:
+            text += f", step {phase.done} of {phase.of}"
+        elif phase.done:
+            text += f", step {phase.done}"
         more = self._expected_s - since_s
         yet = f"{more:.0f} s more" if more >= 1.0 else "longer than expected"
         left = format_seconds(max(self._left_s - since_s, 0.0))

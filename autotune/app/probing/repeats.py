@@ -37,7 +37,7 @@ def run_of(record: ProbeRecord) -> Run:
     return Run(
         math.log(step_s),
         bool(record.disturbed),
-        float(record.result["step"].get("relative_error", 0.0)),
+        record.step_log_sd,
     )
 
 

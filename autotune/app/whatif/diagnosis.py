@@ -24,9 +24,9 @@ from autotune.evidence.calibrate import TIMES
 from autotune.evidence.explanations import predicted_seconds
 from autotune.evidence.reference import reference_of
 from autotune.pricing import Pricing
+from autotune.search.axes import ParameterSpace
 from autotune.search.billed import BilledCandidates
 from autotune.search.posterior.deciding import deciding_probe
-from autotune.search.study.axes import ParameterSpace
 from autotune.space.rules import violations
 
 if TYPE_CHECKING:

@@ -53,11 +53,11 @@ def training_arguments(
         arguments |= {"torch_compile": True, "torch_compile_mode": request["compile"]}
     if request.get("kernels") == "liger":
         arguments["use_liger_kernel"] = True
-    arguments |= _own(request)
+    arguments |= _user_arguments(request)
     return {name: value for name, value in arguments.items() if value != UNSET}
 
 
-def _own(request: dict[str, Any]) -> dict[str, Any]:
+def _user_arguments(request: dict[str, Any]) -> dict[str, Any]:
     """The user's own arguments. Raises Unsupported for those that this version has not."""
     from transformers import TrainingArguments
 

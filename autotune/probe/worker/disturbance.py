@@ -70,7 +70,7 @@ class Host:
         """Now."""
         busy, stolen = self._busy()
         return Counters(
-            at_s=time.monotonic(), own_s=self._own(), busy_s=busy, stolen_s=stolen,
+            at_s=time.monotonic(), own_s=self._probe_s(), busy_s=busy, stolen_s=stolen,
             waits_s=self._waits(), throttles=self._throttles(),
         )  # fmt: skip
 
@@ -90,7 +90,7 @@ class Host:
             return None, None
         return busy / self._tick, stolen / self._tick
 
-    def _own(self) -> float:
+    def _probe_s(self) -> float:
         """[s] of this process, its children and whatever else belongs to the same probe."""
         wanted = _mark()
         own, session = time.process_time(), _session()

@@ -23,15 +23,15 @@ PHASES = {  # stages of a probe, as a person calls them
 
 
 @dataclass(frozen=True)
-class Doing:
-    """A phase; done of `of` steps where it has steps, else 0 of 0."""
+class Phase:
+    """What goes on; done of `of` steps where it has steps, else 0 of 0."""
 
-    phase: str
+    name: str
     done: int = 0
     of: int = 0
 
 
-class Phase:
+class PhaseFile:
     """Tells the folder of a probe what goes on; of several processes the first one does."""
 
     def __init__(self, folder: str | None) -> None:
@@ -51,10 +51,10 @@ class Phase:
             fresh.replace(self._path)
 
 
-def doing(folder: Path) -> Doing | None:
+def read_phase(folder: Path) -> Phase | None:
     """What was told last; None when nothing readable was."""
     try:
-        phase, done, of = json.loads((folder / PHASE_FILE).read_text(encoding="utf-8"))
-        return Doing(str(phase), int(done), int(of))
+        name, done, of = json.loads((folder / PHASE_FILE).read_text(encoding="utf-8"))
+        return Phase(str(name), int(done), int(of))
     except (OSError, ValueError, TypeError):
         return None

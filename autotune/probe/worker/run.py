@@ -12,7 +12,7 @@ from .arguments import Unsupported, check, prepare, training_arguments
 from .memory import Meter, limit, resident_bytes
 from .model import QUANTISED, build
 from .parts import checkpoint, evaluation, loader
-from .phase import PHASES, Phase
+from .phase import PHASES, PhaseFile
 from .ranks import StopSign, largest, local_bytes, several, slowest
 from .rows import Pad, Rows, Source
 from .steady import Step, summary
@@ -39,7 +39,7 @@ class Run:
         self._entered = begun_s
         self.result: dict[str, Any] = {"warnings": [], "seconds": {}}
         self.device = torch.device("cpu")
-        self.phase = Phase(request.get("work_dir"))
+        self.phase = PhaseFile(request.get("work_dir"))
         self.phase.enter("loading the libraries")
 
     def measure(self) -> dict[str, Any]:

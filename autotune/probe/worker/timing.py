@@ -62,16 +62,21 @@ class Stopwatch(TrainerCallback):
 
     def __init__(
         self, plan: dict[str, Any], clock: Clock, meter: Meter, sign: StopSign | None = None,
-        tell: Callable[[str, int, int], None] = lambda *_: None,
+        on_phase: Callable[[str, int, int], None] = lambda *_: None,
     ) -> None:  # fmt: skip
         """plan: of `Windows`. sign: how several ranks agree on the last step.
 
-        tell: hears the name of what goes on, and how much of how much of it is done.
+        on_phase: hears the name of what goes on, and how much of how much of it is done.
         """
-        self.plan, self.clock, self.meter, self.tell = plan, clock, meter, tell
+        self.plan, self.clock, self.meter, self.on_phase = plan, clock, meter, on_phase
         self.sign = sign or StopSign(None)
         self.steps: list[Step] = []
-        self.windows = Windows(plan, self.steps, on_cpu=not clock.cuda, waiting=self._waits)
+        self.windows = Windows(
+            plan,
+            self.steps,
+            on_cpu=not clock.cuda,
+            waiting=lambda: self.on_phase("waiting for other programs", 0, 0),
+        )
         self.retries_before = 0
         self.begun_s = 0.0
         self.first_step_s = 0.0
@@ -121,7 +126,7 @@ class Stopwatch(TrainerCallback):
         lag = 1 if self.clock.cuda else 0
         while len(self.steps) < len(self._marks) - lag:
             self.steps.append(self._resolved(self._marks[len(self.steps)]))
-        if self.sign.reached(len(self._marks), wanted=self._enough()):
+        if self.sign.reached(len(self._marks), wanted=self._should_stop()):
             control.should_training_stop = True
 
     @property
@@ -140,10 +145,10 @@ class Stopwatch(TrainerCallback):
             cpu_s=marks["cpu"],
         )
 
-    def _enough(self) -> bool:
+    def _should_stop(self) -> bool:
         """Whether a window was calm, or no other one is wanted."""
         windows = self.windows
-        self._say()
+        self._report_phase()
         if not windows.is_open:
             if not windows.opens():
                 return windows.given_up()
@@ -158,17 +163,14 @@ class Stopwatch(TrainerCallback):
         self._mark_again()
         return satisfied
 
-    def _say(self) -> None:
+    def _report_phase(self) -> None:
         done = len(self.steps)
         if done <= int(self.plan["longest"]):
-            self.tell("longest batches", done, int(self.plan["longest"]))
+            self.on_phase("longest batches", done, int(self.plan["longest"]))
         elif self.windows.is_open:
-            self.tell("measuring", done - self.windows.first, self.windows.wanted)
+            self.on_phase("measuring", done - self.windows.first, self.windows.wanted)
         else:
-            self.tell("warming up", done, 0)
-
-    def _waits(self) -> None:
-        self.tell("waiting for other programs", 0, 0)
+            self.on_phase("warming up", done, 0)
 
     def _mark_again(self) -> None:
         """The next step begins now: what was read or slept belongs to none."""

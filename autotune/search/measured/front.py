@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
     from autotune.cost.bill import Bill
     from autotune.cost.columns import FloatArray
+    from autotune.search.axes import ParameterSpace
     from autotune.search.posterior.acquisition import Posterior
     from autotune.search.posterior.residuals import Observed
     from autotune.search.posterior.stopping import ProbeBudget
     from autotune.search.priced import Part, Priced
     from autotune.search.selection import Objective
-    from autotune.search.study.axes import ParameterSpace
 
     Indices = NDArray[np.intp]
 

@@ -55,7 +55,7 @@ class Measurer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class FunctionMeasurer:
     """A plain function as one who measures, for free and once."""
 
     call: Callable[[int], Scored]

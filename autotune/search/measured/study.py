@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.search.measured.finals import finals_of, is_measured, overturned
-from autotune.search.measured.measurer import Plain, Scored, StopSearch
+from autotune.search.measured.measurer import FunctionMeasurer, Scored, StopSearch
 from autotune.search.posterior.measurements import DROPPED, history_of
 from autotune.search.posterior.stopping import Remaining, judged, remaining
 from autotune.search.selection import TIE
@@ -83,7 +83,7 @@ class MeasuredSearch(Search):
 
         self.prior = dict(prior or {})
         self.priced: BilledCandidates = BilledCandidates(bill, self.space, objective)
-        self.own = CalibratedSampler(self.priced, self._distributions(), prior=self.prior)
+        self.calibrated = CalibratedSampler(self.priced, self._distributions(), prior=self.prior)
         self.front: FrontSampler | None = None
         if self.sampler == CALIBRATED:
             from autotune.search.measured.front import front_behind
@@ -96,7 +96,7 @@ class MeasuredSearch(Search):
         self, distributions: dict[str, BaseDistribution]
     ) -> Callable[[int], BaseSampler]:
         if self.sampler == CALIBRATED:
-            return lambda _number: self.own
+            return lambda _number: self.calibrated
         return super()._sampler_maker(distributions)
 
     def _restore(
@@ -111,21 +111,21 @@ class MeasuredSearch(Search):
     def posterior(self, study: Study) -> Posterior:
         """What all measurements say, whoever proposed them."""
         if self.sampler == CALIBRATED:
-            return self.own.posterior(study)
+            return self.calibrated.posterior(study)
         from autotune.search.posterior.acquisition import Posterior
 
         names = {axis.name for axis in self.space.axes}
         history = history_of(study.get_trials(deepcopy=False), self.priced, names)
         return Posterior(self.priced, history, self.prior)
 
-    def go(
-        self, store: StudyStore, measurer: Measurer | Plain, trials: int, *, resume: bool
+    def measure_all(
+        self, store: StudyStore, measurer: Measurer | FunctionMeasurer, trials: int, *, resume: bool
     ) -> MeasuredExploration:
         """Ask, measure and tell until it is enough; then measure the pick again."""
         study = store.study(resume=resume)
         records = self._restore(study, store.log, self._distributions())
         resumed = len(records)
-        why, ended = self._measure_all(study, store, measurer, trials, records)
+        why, ended = self._search_and_repeat(study, store, measurer, trials, records)
         posterior = self.posterior(study)
         finals = self._finals(posterior, records)
         found = {self._candidate(r): r for r in records if r.kind == "trial"}
@@ -138,12 +138,12 @@ class MeasuredSearch(Search):
             undecided=finals.undecided(left.bound if left else 0.0),
         )  # fmt: skip
 
-    def _measure_all(
-        self, study: Study, store: StudyStore, measurer: Measurer | Plain, trials: int,
+    def _search_and_repeat(
+        self, study: Study, store: StudyStore, measurer: Measurer | FunctionMeasurer, trials: int,
         records: list[TrialRecord],
     ) -> tuple[str, bool]:  # fmt: skip
         """Search, and measure the best again; search on where that changed what was believed."""
-        if isinstance(measurer, Plain):
+        if isinstance(measurer, FunctionMeasurer):
             return self._search(study, store, measurer, trials, records)
         while True:
             known = len(records)
@@ -176,7 +176,7 @@ class MeasuredSearch(Search):
         return finals_of(posterior, records, self._candidate, self._ran(posterior), self.values)
 
     def _search(
-        self, study: Study, store: StudyStore, measurer: Measurer | Plain, trials: int,
+        self, study: Study, store: StudyStore, measurer: Measurer | FunctionMeasurer, trials: int,
         records: list[TrialRecord],
     ) -> tuple[str, bool]:  # fmt: skip
         """Trials until something ends the search; what it was, and whether nothing was wanting."""
@@ -205,7 +205,7 @@ class MeasuredSearch(Search):
         return f"{trials} configurations were measured, which was the most allowed", False
 
     def _one(
-        self, study: Study, store: StudyStore, measurer: Measurer | Plain,
+        self, study: Study, store: StudyStore, measurer: Measurer | FunctionMeasurer,
         records: list[TrialRecord], tried: dict[int, TrialRecord], name: str = "",
     ) -> TrialRecord:  # fmt: skip
         """Ask the sampler, measure, record, tell. Raises StopSearch, and drops the trial."""
@@ -249,14 +249,14 @@ class MeasuredSearch(Search):
             return "every candidate was tried"
         return "the sampler repeats itself" if asked >= self._most_asks(trials) else ""
 
-    def _stop(self, study: Study, measurer: Measurer | Plain) -> Stop | None:
+    def _stop(self, study: Study, measurer: Measurer | FunctionMeasurer) -> Stop | None:
         """Why the calibrated search ends before its next proposal; None to go on."""
-        if self.sampler != CALIBRATED or isinstance(measurer, Plain):
+        if self.sampler != CALIBRATED or isinstance(measurer, FunctionMeasurer):
             return None
-        posterior = self.own.posterior(study)
+        posterior = self.calibrated.posterior(study)
         if not posterior.history.probes:
             return None
-        proposal = self.own.proposal(posterior)
+        proposal = self.calibrated.proposal(posterior)
         at = proposal.index if proposal is not None else posterior.incumbent
         return judged(posterior, proposal, measurer.budget(0 if at is None else at))
 
@@ -298,7 +298,8 @@ class MeasuredSearch(Search):
             except StopSearch as stop:
                 done = finals.pick in finals.again
                 return "" if done else f"{stop}, before the pick could be run again"
-            first = next(r for r in records if _is(r, self.space.params(index)))
+            params = self.space.params(index)
+            first = next(r for r in records if r.kind == "trial" and r.params == params)
             record = replace(
                 _with_score(first, scored), number=len(records), kind="repeat",
                 withdrawn=scored.value is None, sampler_state={},
@@ -307,10 +308,6 @@ class MeasuredSearch(Search):
                 store.log.append(record)
             records.append(record)
             study.add_trial(finished_trial(record, distributions))
-
-
-def _is(record: TrialRecord, params: Mapping[str, object]) -> bool:
-    return record.kind == "trial" and record.params == params
 
 
 def _with_score(record: TrialRecord, scored: Scored) -> TrialRecord:
@@ -355,12 +352,12 @@ def explore_measured(  # noqa: PLR0913 - what a search is, each named
     """
     check_sampler(sampler)
     search = MeasuredSearch(bill, objective, sampler, seed, prior)
-    who = Plain(measurer) if callable(measurer) else measurer
+    who = FunctionMeasurer(measurer) if callable(measurer) else measurer
     if run_dir is None:
         store = StudyStore(None, storage, study_name, job_key)
-        return search.go(store, who, trials, resume=resume)
+        return search.measure_all(store, who, trials, resume=resume)
     space = search.priced.identity
     header = {"job_key": job_key, "score": search.score, "measured": "yes", "space": space}
     with TrialLog(run_dir, header, resume=resume) as log:
         store = StudyStore(log, storage, study_name, job_key)
-        return search.go(store, who, trials, resume=resume)
+        return search.measure_all(store, who, trials, resume=resume)

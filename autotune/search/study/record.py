@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from autotune.search.study.axes import ParamValue
+    from autotune.search.axes import ParamValue
 
 TRIALS_FILE = "trials.jsonl"
 SEARCH_FILE = "search.json"

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.domain.errors import InputError
+from autotune.search.axes import ParameterSpace
 from autotune.search.selection import Objective, score_name, scores, violations
-from autotune.search.study.axes import ParameterSpace
 from autotune.search.study.record import TrialLog, TrialRecord
 from autotune.search.study.samplers import CALIBRATED, check_sampler, sampler_maker
 from autotune.search.study.storage import (
