@@ -64,18 +64,32 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AutotuneError": "errors", "Calibration": "calibration", "Comparisons": "comparison",
-    "Config": "config",
-    "Device": "device", "Estimated": "outcome", "Failed": "outcome", "Host": "device",
-    "Infeasible": "outcome", "InputError": "errors", "Job": "job", "Measured": "outcome",
-    "Model": "model", "Observation": "observation", "Offer": "device", "Plan": "plan",
-    "Recommendation": "recommendation", "Recomputation": "recompute", "SearchSpace": "space",
-    "Verification": "verification",
-}  # fmt: skip
+    "AutotuneError": "autotune.domain.errors",
+    "Calibration": "autotune.domain.observation",
+    "Comparisons": "autotune.domain.answer.comparison",
+    "Config": "autotune.domain.config",
+    "Device": "autotune.domain.device",
+    "Estimated": "autotune.domain.outcome",
+    "Failed": "autotune.domain.outcome",
+    "Host": "autotune.domain.device",
+    "Infeasible": "autotune.domain.outcome",
+    "InputError": "autotune.domain.errors",
+    "Job": "autotune.domain.job",
+    "Measured": "autotune.domain.outcome",
+    "Model": "autotune.domain.model",
+    "Observation": "autotune.domain.observation",
+    "Offer": "autotune.domain.device",
+    "Plan": "autotune.domain.answer.plan",
+    "Recommendation": "autotune.domain.answer.recommendation",
+    "Recomputation": "autotune.domain.answer.recompute",
+    "SearchSpace": "autotune.domain.candidates",
+    "TrainerCallback": "autotune.training.callback",
+    "Verification": "autotune.domain.answer.verification",
+}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
-    """A noun, or the version, loaded on first use."""
+    """A noun, the callback, or the version, loaded on first use."""
     if name == "__version__":
         from importlib.metadata import version
 
@@ -83,9 +97,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
 
         return version(DISTRIBUTION)
     if name in _HOMES:
-        return getattr(import_module(f"autotune.domain.{_HOMES[name]}"), name)
-    if name == "TrainerCallback":
-        return import_module("autotune.training.callback").TrainerCallback
+        return getattr(import_module(_HOMES[name]), name)
     msg = f"module 'autotune' has no attribute {name!r}"
     raise AttributeError(msg)
 
