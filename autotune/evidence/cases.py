@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost.bill import Bill
-from autotune.domain.candidates import Candidates
+from autotune.domain.candidates import Candidate, Candidates
 from autotune.domain.job import Job
 from autotune.domain.observation import value_of
 from autotune.domain.outcome import Z90
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from autotune.cost.columns import FloatArray
-    from autotune.domain.config import Config
-    from autotune.domain.device import Offer
     from autotune.domain.observation import MemoryKind, Observation
 
 Group = tuple[str, str, str, str]  # source repository, model, GPU, task: as the table spells them
@@ -43,7 +41,7 @@ READ_AS: dict[MemoryKind, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredCase:
+class MeasuredCase(Candidate):
     """A measured run with what reproduces it in the cost model, and its Observations.
 
     Cases that share a job hold the same Job object, so that they can be priced together.
@@ -53,9 +51,6 @@ class MeasuredCase:
 
     id: str
     group: Group
-    job: Job
-    offer: Offer
-    config: Config
     observations: tuple[Observation, ...]
     replicate_key: str
     longest_known: bool = True  # the longest row is stated, so the peak of memory can be predicted

@@ -14,7 +14,7 @@ import numpy as np
 
 from autotune.catalog.devices import find_device
 from autotune.catalog.local import default_host
-from autotune.domain.candidates import Candidates
+from autotune.domain.candidates import Candidate
 from autotune.domain.config import KNOBS, Config
 from autotune.domain.device import Offer
 from autotune.domain.errors import InputError
@@ -34,17 +34,14 @@ DEFAULT_SAVE_STEPS = 500  # transformers' Trainer: save_steps
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Run(Candidate):
     """A run in the cost model's terms. elsewhere: on hardware that its job does not offer."""
 
-    job: Job
-    offer: Offer
-    config: Config
     elsewhere: bool
 
     def bill(self, price: Price) -> Bill:
         """The cost model's bill of exactly this run."""
-        return price(self.job, Candidates.of([(self.offer, self.config)]))
+        return price(self.job, self.candidates)
 
 
 @dataclass(frozen=True, slots=True)

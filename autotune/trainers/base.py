@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from autotune.catalog.models.models import local_folder
+from autotune.domain.candidates import Candidate
 from autotune.domain.errors import InputError
 from autotune.trainers.versions import check_known
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.domain.config import Config, KnobValue
-    from autotune.domain.device import Offer
     from autotune.domain.job import Job
     from autotune.trainers.parsed import Parsed
     from autotune.trainers.versions import Version
@@ -70,12 +70,9 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Candidate):
     """One candidate of a job, and the versions of the software that will run it."""
 
-    job: Job
-    offer: Offer
-    config: Config
     torch: Version
     transformers: Version
     trl: Version | None

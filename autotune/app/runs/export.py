@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from autotune.domain.candidates import Candidate
+
 import json
 import sys
 from dataclasses import dataclass
@@ -104,12 +106,9 @@ def other_formats(job: Job, best: Estimated, targets: Sequence[str]) -> tuple[st
 
 
 @dataclass(frozen=True, slots=True)
-class _Pick:
+class _Pick(Candidate):
     """What is written: a candidate, and what the bill knows of it."""
 
-    job: Job
-    offer: Offer
-    config: Config
     checkpoint_bytes: float  # [bytes] of one checkpoint
     risk: str
 

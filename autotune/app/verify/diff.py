@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autotune.domain.answer.verification import Explained, Line
+from autotune.domain.candidates import Candidate
 from autotune.domain.units import format_seconds
 from autotune.evidence.explanations import CLOSE, explanations_of
 from autotune.evidence.log.run_log import best_memory, spoiled_by
@@ -13,9 +14,6 @@ from autotune.evidence.reference import reference_of
 from autotune.pricing import Pricing
 
 if TYPE_CHECKING:
-    from autotune.domain.config import Config
-    from autotune.domain.device import Offer
-    from autotune.domain.job import Job
     from autotune.domain.observation import Calibration, Observation
     from autotune.domain.outcome import Estimated
     from autotune.evidence.log.run_log import RunLog, Speed
@@ -25,12 +23,9 @@ SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Candidate):
     """A log with the prediction of exactly what it ran, on the machine it ran on."""
 
-    job: Job
-    offer: Offer
-    config: Config
     row: Estimated
     log: RunLog
     speed: Speed

@@ -16,6 +16,7 @@ from autotune.app.verify.log_match import Plan, Smoke, check_same_job, plan_of
 from autotune.catalog.devices import find_device
 from autotune.catalog.local import default_host
 from autotune.catalog.prices.prices import price_for
+from autotune.domain.candidates import Candidate
 from autotune.domain.config import Config
 from autotune.domain.device import Offer
 from autotune.domain.errors import InputError
@@ -37,13 +38,10 @@ UNKNOWN_PRICE = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(Candidate):
     """What was predicted: the job, the configuration that the log is of, its machine."""
 
-    job: Job
     run_dir: Path | None
-    config: Config
-    offer: Offer
     recorded: Estimated | None  # the row of the run's answer, where it is exactly this config
     notes: tuple[str, ...]
     smoke: Smoke | None = None  # the log's run stops after another number of steps
@@ -114,7 +112,7 @@ def planned_of(job: Job, run_dir: Path | None, plans: list[Plan], log: RunLog) -
     recorded = None
     if same and run_dir is not None:
         recorded = _as_recorded(Pricing(job).one(offer, config), plan.row)
-    return Planned(job, run_dir, config, offer, recorded, tuple(notes), smoke)
+    return Planned(job, offer, config, run_dir, recorded, tuple(notes), smoke)
 
 
 def _at_its_batch(job: Job, plans: list[Plan], log: RunLog) -> tuple[Job, list[Plan]]:

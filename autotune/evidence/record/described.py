@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from autotune.catalog.local import default_host
 from autotune.cost.memory.modelling_code import LITGPT
+from autotune.domain.candidates import Candidate
 from autotune.domain.config import Config
 from autotune.domain.device import Device, Offer
 from autotune.domain.errors import InputError
@@ -64,12 +65,9 @@ MEASURED = ("tokens_per_s_per_gpu", "samples_per_s", "step_time_s", "peak_mem_gb
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class Described(Candidate):
     """The run in the cost model's terms, and what is known of its lengths."""
 
-    job: Job
-    offer: Offer
-    config: Config
     mean_known: bool  # the time of a step can be compared
     longest_known: bool  # the peak of memory can be compared
     assumed: tuple[str, ...]
