@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from autotune.domain.answer.waterfall import Journey
+    from autotune.domain.answer.waterfall import WhatIf
     from autotune.domain.job import Job
     from autotune.domain.observation import Calibration
 
 
 def job_contradictions(
-    job: Job, calibration: Calibration, journey: Journey | None = None
+    job: Job, calibration: Calibration, journey: WhatIf | None = None
 ) -> tuple[str, ...]:
     """Every contradiction, in the order of the file; none where nothing is stated or was measured.
 

@@ -42,7 +42,7 @@ from autotune.evidence.reference import reference_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from autotune.domain.answer.waterfall import Journey
+    from autotune.domain.answer.waterfall import WhatIf
     from autotune.domain.job import Job
     from autotune.domain.observation import Observation
     from autotune.domain.statement import SpeedName
@@ -280,7 +280,7 @@ def _saves(runs: PricedRuns, measured_s: float | None) -> Iterator[str]:
     )
 
 
-def credited(job: Job, journey: Journey) -> Iterator[str]:
+def credited(job: Job, journey: WhatIf) -> Iterator[str]:
     """Savings that a plan credits a change with, where the bill knows the change by that name."""
     worth = {each.change: each.duration_s for each in journey.options}
     if journey.waterfall is not None:

@@ -16,13 +16,13 @@ from autotune.report.schema import (
     SCHEMA_VERSION,
     EstimatePayload,
     JobPayload,
-    JourneyPayload,
     LimitsPayload,
     NearestPayload,
     RecommendationPayload,
     RejectedPayload,
     Row,
     SensitivityPayload,
+    WhatIfPayload,
 )
 from autotune.report.sections.how_to_run import next_steps
 from autotune.report.sections.memory import relaxation_payload, shortfall_payload, traced_payload
@@ -82,7 +82,7 @@ def recommendation_payload(rec: Recommendation) -> RecommendationPayload:
         machines=_rows(rec.machines),
         beyond=_rows(rec.beyond),
         waterfall=(fall.steps if fall else ()) if journey else None,
-        journey=JourneyPayload(options=journey.options, measured=journey.gaps) if journey else None,
+        journey=WhatIfPayload(options=journey.options, measured=journey.gaps) if journey else None,
         asked=rec.asked,
         writes_to=rec.writes_to,
     )

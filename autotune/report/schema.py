@@ -218,7 +218,7 @@ class ProbedPayload(Answer):
 
 # `from` is a word of the language, so these two shapes are written as calls.
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JourneyPayload(Answer):
+class WhatIfPayload(Answer):
     """What stands beside the waterfall."""
 
     options: tuple[SideOption, ...]
@@ -263,7 +263,7 @@ class RecommendationPayload(Answer):
     beyond: tuple[Row, ...] = field(default=(), metadata=ABSENT)
     # today + steps = best
     waterfall: tuple[WaterfallStep, ...] | None = field(default=None, metadata=ABSENT)
-    journey: JourneyPayload | None = field(default=None, metadata=ABSENT)
+    journey: WhatIfPayload | None = field(default=None, metadata=ABSENT)
     asked: Asked | None = field(default=None, metadata=ABSENT)
     # the folder that the user's own file names for its output
     writes_to: str | None = field(default=None, metadata=ABSENT)

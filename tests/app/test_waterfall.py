@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from autotune.app.job.load import load_job
 from autotune.app.tune.tune import Options, tune
-from autotune.app.whatif.readings import readings_of
+from autotune.app.whatif.hypotheses import hypotheses_of
 from autotune.app.whatif.waterfall import (
     EXACT,
     RunEdit,
@@ -305,7 +305,7 @@ def test_every_open_reading_gives_the_measured_time_and_its_own_pick() -> None:
     job = load_job(H100)
     reference = reference_of(job, job.evidence[0])
     assert reference is not None
-    for reading in readings_of(reference, lambda own, pairs: CostModel(own).price(pairs)):
+    for reading in hypotheses_of(reference, lambda own, pairs: CostModel(own).price(pairs)):
         if not reading.open:
             continue
         bill = CostModel(reading.reference.job, reading.calibration).price(
@@ -353,7 +353,7 @@ def test_a_fourfold_residual_is_no_efficiency(tmp_path: Path) -> None:
     assert "more than kernels differ by" in text
 
 
-def test_an_evaluation_alone_has_no_readings_of_training(tmp_path: Path) -> None:
+def test_an_evaluation_alone_has_no_hypotheses_of_training(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(
         "model: Qwen/Qwen2-0.5B\nmethod: {kind: lora, rank: 4, alpha: 8}\n"

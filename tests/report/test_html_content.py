@@ -13,7 +13,7 @@ from autotune.domain.outcome import TimeParts
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Table
 from autotune.report.page.page import recommendation_html
-from autotune.report.schema import JourneyPayload
+from autotune.report.schema import WhatIfPayload
 from autotune.report.sections.answer import recommendation_sections
 from autotune.report.sections.glossary import WORDS
 from tests.report.page_tree import (
@@ -123,7 +123,7 @@ def words_of(block: Block) -> Iterator[str]:
 
 
 def test_a_section_that_has_no_place_of_its_own_is_folded_under_how_sure(samples: Samples) -> None:
-    journey = JourneyPayload(options=(), measured=())
+    journey = WhatIfPayload(options=(), measured=())
     told = ("28,000 steps do not fit",)
     payload = replace(payload_of(samples.full), journey=journey, contradictions=told)
     root = tree_of(recommendation_html(payload))
@@ -293,7 +293,7 @@ def test_a_waterfall_is_drawn_from_today_to_the_pick_and_names_what_changed_noth
     steps = (("compile", 1.25), ("workers", -0.25), ("save_total_limit", 0.0))
     payload = replace(
         payload,
-        journey=JourneyPayload(options=(), measured=()),
+        journey=WhatIfPayload(options=(), measured=()),
         waterfall=tuple(
             WaterfallStep(name, "a", "b", share * gap, share * paid) for name, share in steps
         ),

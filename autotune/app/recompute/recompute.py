@@ -23,7 +23,7 @@ from autotune.app.recompute.recorded_row import check_row, config_of_row
 from autotune.app.runs import folder as runs
 from autotune.app.runs.find import last_answered
 from autotune.app.tune.tune import Options, tune
-from autotune.app.whatif.journey import ending_at, starting_at
+from autotune.app.whatif.from_today import ending_at, starting_at
 from autotune.app.whatif.waterfall import RunEdit, State, config_edits, pricer, waterfall_between
 from autotune.cost.columns import reusing_tables
 from autotune.domain.answer.recompute import Recomputation, Recomputed

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from autotune.app.tune.priced import Options, Priced
     from autotune.domain.answer.recommendation import Recommendation
     from autotune.domain.answer.short_rows import ShortRows
-    from autotune.domain.answer.waterfall import Journey
+    from autotune.domain.answer.waterfall import WhatIf
     from autotune.search.study.study import Exploration
 
 
@@ -67,13 +67,13 @@ def _on_short_rows(answer: Recommendation, priced: Priced) -> ShortRows | None:
     return on_short_rows(priced.job, priced.calibration, [answer.best])[0]
 
 
-def _journey(answer: Recommendation, priced: Priced) -> Journey | None:
+def _journey(answer: Recommendation, priced: Priced) -> WhatIf | None:
     """From today's config to the pick, change by change."""
     if answer.today is None:
         return None
-    from autotune.app.whatif.journey import journey_of
+    from autotune.app.whatif.from_today import what_if_of
 
-    return journey_of(priced.job, priced.space, priced.calibration, answer.today, answer.best)
+    return what_if_of(priced.job, priced.space, priced.calibration, answer.today, answer.best)
 
 
 def persist(answer: Recommendation, run_dir: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.app.whatif.readings import AS_STATED, OTHER_CONFIG, padded_tokens, readings_of
+from autotune.app.whatif.hypotheses import AS_STATED, OTHER_CONFIG, hypotheses_of, padded_tokens
 from autotune.cost.bill import knob_values
 from autotune.domain.answer.waterfall import Competing, DecidingCheck, MeasuredGap
 from autotune.domain.candidates import OFFER, Candidates
@@ -32,7 +32,7 @@ from autotune.space.rules import violations
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autotune.app.whatif.readings import Reading
+    from autotune.app.whatif.hypotheses import Hypothesis
     from autotune.cost.bill import Bill
     from autotune.cost.columns import FloatArray
     from autotune.domain.candidates import SearchSpace
@@ -72,7 +72,7 @@ def measured_gaps(job: Job, space: SearchSpace, pick: Estimated) -> tuple[Measur
 
 
 def _gap(reference: Reference, job: Job, space: SearchSpace, pick: Estimated) -> MeasuredGap | None:
-    readings = readings_of(reference, _price)
+    readings = hypotheses_of(reference, _price)
     if not readings:
         return None
     told = tuple(_competing(reading, reference, pick) for reading in readings)
@@ -85,14 +85,14 @@ def _price(job: Job, candidates: Candidates) -> Bill:
     return Pricing(job).bill(candidates)
 
 
-def _key(reading: Reading) -> str:
+def _key(reading: Hypothesis) -> str:
     """A name of its own: several micro-batches may be read into one measurement."""
     if reading.name != "micro_batch":
         return reading.name
     return f"micro_batch {reading.reference.config.micro_batch_size}"
 
 
-def _competing(reading: Reading, stated: Reference, pick: Estimated) -> Competing:
+def _competing(reading: Hypothesis, stated: Reference, pick: Estimated) -> Competing:
     """What a reading implies: of today's run once its cause is gone, and of the pick."""
     pricing = Pricing(stated.job, reading.calibration)
     fixed = None
@@ -122,7 +122,7 @@ def _competing(reading: Reading, stated: Reference, pick: Estimated) -> Competin
 
 
 def _checks(
-    standing: dict[str, Reading], reference: Reference, job: Job, space: SearchSpace
+    standing: dict[str, Hypothesis], reference: Reference, job: Job, space: SearchSpace
 ) -> tuple[DecidingCheck, ...]:
     """Looks that tell something apart, the sharpest first, and the probe that would decide.
 
@@ -177,7 +177,7 @@ def _differ(left: tuple[object, ...], right: tuple[object, ...]) -> bool:
     return False
 
 
-def _shape(reading: Reading) -> _Told:
+def _shape(reading: Hypothesis) -> _Told:
     rows = reading.reference.config.micro_batch_size
     tokens = padded_tokens(reading.reference)
     steady = reading.reference.job.padding == "max_length"
@@ -185,13 +185,13 @@ def _shape(reading: Reading) -> _Told:
     return _Told(text, (rows, tokens))
 
 
-def _save(reading: Reading) -> _Told:
+def _save(reading: Hypothesis) -> _Told:
     """How long the run took to write one checkpoint."""
     seconds = float(reading.reference.bill(_price).tables["checkpoint"].gather("save_s")[0])
     return _Told(f"{format_seconds(seconds)} a save", (seconds,))
 
 
-def _arguments(reading: Reading, standing: dict[str, Reading]) -> _Told:
+def _arguments(reading: Hypothesis, standing: dict[str, Hypothesis]) -> _Told:
     """The arguments in which any two readings differ."""
     configs = [other.reference.config.as_dict() for other in standing.values()]
     names = [name for name in ARGUMENTS if len({config[name] for config in configs}) > 1]
@@ -201,7 +201,7 @@ def _arguments(reading: Reading, standing: dict[str, Reading]) -> _Told:
 
 
 def _probe(
-    standing: dict[str, Reading], reference: Reference, job: Job, space: SearchSpace
+    standing: dict[str, Hypothesis], reference: Reference, job: Job, space: SearchSpace
 ) -> DecidingCheck | None:
     """The cheapest configuration whose step or save would be measured differently.
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from autotune.domain.answer.limits import LimitOdds, Miss
     from autotune.domain.answer.short_rows import ShortRows
     from autotune.domain.answer.shortfall import Shortfall
-    from autotune.domain.answer.waterfall import Journey
+    from autotune.domain.answer.waterfall import WhatIf
     from autotune.domain.config import Config, KnobClass
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
@@ -203,7 +203,7 @@ class Recommendation:
     machines: tuple[Estimated, ...] = ()  # the best of each offer, or its nearest miss
     beyond: tuple[Estimated, ...] = ()  # would beat the front, but do not fit
     contradictions: tuple[str, ...] = ()  # what the job file says that does not hold
-    journey: Journey | None = None  # from today to the pick, where both are there
+    journey: WhatIf | None = None  # from today to the pick, where both are there
     ties: tuple[int, ...] = ()  # places among the alternatives that cannot be told apart from best
     asked: Asked | None = None  # None: not from a command line
     short_rows: ShortRows | None = None  # of best, where nobody stated how long the rows are

@@ -122,7 +122,7 @@ class MeasuredGap(Answer):
 
 
 @dataclass(frozen=True, slots=True)
-class Journey:
+class WhatIf:
     """Today to the pick: the waterfall, options beyond it, and readings of what was measured."""
 
     waterfall: Waterfall | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from autotune.app.whatif.data_and_disk import side_options
 from autotune.app.whatif.diagnosis import measured_gaps
 from autotune.app.whatif.waterfall import RunEdit, State, config_edits, pricer, waterfall_between
-from autotune.domain.answer.waterfall import Journey, Waterfall, WaterfallStep
+from autotune.domain.answer.waterfall import Waterfall, WaterfallStep, WhatIf
 from autotune.domain.edit import Edit
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ SAME_S, SAME_USD = 1e-3, 1e-5
 BATCH_COLUMNS = ("micro_batch_size", "gradient_accumulation_steps")  # what a batch moves
 
 
-def journey_of(
+def what_if_of(
     job: Job,
     space: SearchSpace,
     calibration: Calibration,
     today: Estimated | None,
     best: Estimated | None,
-) -> Journey | None:
+) -> WhatIf | None:
     """From today's config to the pick; None where one of them is missing."""
     if today is None or best is None:
         return None
@@ -39,7 +39,7 @@ def journey_of(
             fall, today.duration_s.p50, today.cost_usd.p50, "modelled instead of measured",
             ("measured", "the cost model"),
         )  # fmt: skip
-    return Journey(
+    return WhatIf(
         waterfall=ending_at(fall, best, "measured instead of modelled"),
         options=side_options(end, price, space, calibration),
         gaps=measured_gaps(job, space, best) if _readable(job, best) else (),

@@ -38,7 +38,7 @@ SOLVED = ("lengths", "checkpoint_disk")  # beliefs made to give the measured tim
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Hypothesis:
     """One reading of an observation. factor: on training time, to give what was measured.
 
     share: of the device's dense peak that it needs, padding counted.
@@ -64,7 +64,7 @@ class Reading:
         return Calibration({"compute": self.factor, "collectives": self.factor})
 
 
-def readings_of(reference: Reference, price: Price) -> tuple[Reading, ...]:
+def hypotheses_of(reference: Reference, price: Price) -> tuple[Hypothesis, ...]:
     """The stated run, the other configs it may have been, and every belief that may be wrong.
 
     The standing ones first, the nearest to the model among them first. Empty where the quantity is
@@ -127,7 +127,7 @@ def _other_configs(reference: Reference) -> Iterator[tuple[str, Reference]]:
 
 def _reading(
     name: str, text: str, reference: Reference, price: Price, expected: float | None
-) -> Reading:
+) -> Hypothesis:
     """expected: the stated prediction, where a reading that does not move it explains nothing."""
     bill = reference.bill(price)
     measured = measured_seconds(reference, bill) or 1.0
@@ -139,7 +139,7 @@ def _reading(
     else:
         log_sd = bill.at("compute", "log_sd", 0)
         verdict = _verdict(factor, log_sd, share, most, ceiling)
-    return Reading(name, text, reference, predicted, measured, factor, share, verdict)
+    return Hypothesis(name, text, reference, predicted, measured, factor, share, verdict)
 
 
 def _verdict(factor: float, log_sd: float, share: float, most: float, ceiling: float) -> str:
