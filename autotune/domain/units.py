@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
 TERA = 1e12  # of FLOP/s and operations
-HOURS_PER_DAY = 24.0
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
 YEAR_S = 365.25 * DAY_S
