@@ -320,7 +320,7 @@ def test_what_is_cut_first_loses_least_and_takes_its_followers_along() -> None:
         Item("follower", 1, 9.0, 1.0, 3_600.0, (0,)),
     ]
     cuts = what_to_cut(items)
-    assert [cut.name for cut in cuts] == ["dear", "cheap", "follower"]
+    assert [cut.run for cut in cuts] == ["dear", "cheap", "follower"]
     assert cuts[0].also == ("follower",)
     assert (cuts[0].saves_usd, cuts[0].runs, cuts[0].priority) == (11.0, 2, 10.0)
 

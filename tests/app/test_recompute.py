@@ -76,9 +76,9 @@ def test_another_card_changes_what_it_must_and_says_why(run: Path) -> None:
     part = again(run, overrides=TO_A100)
     changes = {change.what: change for change in part.changes}
     assert part.changed
-    assert changes["machine"].before == "1x t4"
-    assert changes["precision"].before == "fp16"
-    assert changes["precision"].after == "bf16"
+    assert changes["machine"].from_ == "1x t4"
+    assert changes["precision"].from_ == "fp16"
+    assert changes["precision"].to == "bf16"
     assert "not valid there" in changes["precision"].why
     assert "device" in changes["time_s.train"].why
     kept = {item.what: item.value for item in part.unchanged}
@@ -136,7 +136,7 @@ def test_a_limit_that_another_price_meets_is_told_and_is_no_other_recommendation
     assert exit_status(found, fail_on_change=True) == 4
     (part,) = found.parts
     change = next(c for c in part.changes if c.what == "limits missed")
-    assert (change.before, change.after) == ("budget, deadline", "deadline")
+    assert (change.from_, change.to) == ("budget, deadline", "deadline")
     assert part.waterfall is not None
     assert [step.change for step in part.waterfall.steps] == ["price"]
     assert (part.waterfall.steps[0].from_, part.waterfall.steps[0].to) == ("$2.50/h", "$1.00/h")
@@ -179,7 +179,7 @@ def test_what_a_job_states_is_not_stated_beside_it(run: Path) -> None:
 def test_other_versions_are_a_change_of_their_own(run: Path) -> None:
     part = again(run, software={"transformers": "4.48.0"})
     change = next(c for c in part.changes if c.kind == "software")
-    assert "transformers 4.48.0" in str(change.after)
+    assert "transformers 4.48.0" in str(change.to)
     assert any(c.kind == "memory" for c in part.changes)
 
 

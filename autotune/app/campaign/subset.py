@@ -217,13 +217,15 @@ def what_to_cut(items: Sequence[Item]) -> tuple[Cut, ...]:
         gone = [item, *(items[i] for i in also)]
         found.append(
             Cut(
-                name=item.name,
+                run=item.name,
                 runs=sum(each.count for each in gone),
                 also=tuple(items[i].name for i in also),
                 priority=sum(each.count * each.priority for each in gone),
-                saves_s=sum(each.count * each.device_s for each in gone),
+                saves_device_s=sum(each.count * each.device_s for each in gone),
                 saves_usd=sum(each.count * each.cost_usd for each in gone),
             )
         )
-    found.sort(key=lambda cut: (cut.priority / max(cut.saves_s, 1e-9), -cut.saves_s, cut.name))
+    found.sort(
+        key=lambda cut: (cut.priority / max(cut.saves_device_s, 1e-9), -cut.saves_device_s, cut.run)
+    )
     return tuple(found[:CUTS_SHOWN])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.whatif.waterfall import touched
-from autotune.domain.answer.recompute import Difference, Kept
+from autotune.domain.answer.recompute import Difference, Unchanged
 from autotune.domain.config import KNOBS, Config
 from autotune.domain.outcome import COMPONENT_OF
 from autotune.domain.typed.machine import machine_label
@@ -48,9 +48,9 @@ def differences_of(
     before: Mapping[str, Any] | None,
     after: Mapping[str, Any] | None,
     answer: Recommendation,
-) -> tuple[tuple[Difference, ...], tuple[Kept, ...]]:
+) -> tuple[tuple[Difference, ...], tuple[Unchanged, ...]]:
     """All that changed, the asked for first, and all that did not."""
-    found: list[Difference | Kept] = list(_job(old, new))
+    found: list[Difference | Unchanged] = list(_job(old, new))
     if before is not None and after is not None:
         found += _machine(before, after, one=len(new.offers) == 1)
         found += _knobs(new, before, after, answer)
@@ -64,10 +64,10 @@ def differences_of(
                 "see what would make it fit" if after is None else "",
             )
             if (before is None) != (after is None)
-            else Kept("answer", "verdict", "nothing fits")
+            else Unchanged("answer", "verdict", "nothing fits")
         )  # fmt: skip
     changes = tuple(item for item in found if isinstance(item, Difference))
-    return changes, tuple(item for item in found if isinstance(item, Kept))
+    return changes, tuple(item for item in found if isinstance(item, Unchanged))
 
 
 def limits_changed(before: Sequence[str], after: Sequence[str]) -> tuple[Difference, ...]:
@@ -86,21 +86,21 @@ def old_contract(job: Job) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _job(old: Job, new: Job) -> Iterator[Difference | Kept]:
+def _job(old: Job, new: Job) -> Iterator[Difference | Unchanged]:
     one, two = job_payload(old), job_payload(new)
     names = ("model", "method", "rows", "max_length", "padding", "epochs", "steps",
              "global_batch_size")  # fmt: skip
     for name in names:
         before, after = (_plain(payload[name]) for payload in (one, two))
         if before == after:
-            yield Kept(name, "job", after)
+            yield Unchanged(name, "job", after)
             continue
         whose = "follows from the rows, epochs and global batch" if name == "steps" else "asked"
         if name == "global_batch_size":
             whose = "asked: your decision, because it changes what is learned"
         yield Difference(name, "job", before, after, whose)
     if old.software == new.software:
-        yield Kept("software", "software", new.software.name)
+        yield Unchanged("software", "software", new.software.name)
     else:
         yield Difference(
             "software", "software", _versions(old), _versions(new), "asked, or the profile moved"
@@ -124,7 +124,7 @@ def _versions(job: Job) -> str:
 
 def _machine(
     before: Mapping[str, Any], after: Mapping[str, Any], *, one: bool
-) -> Iterator[Difference | Kept]:
+) -> Iterator[Difference | Unchanged]:
     there, here = (
         machine_label(
             row["device"],
@@ -136,13 +136,13 @@ def _machine(
         for row in (before, after)
     )
     if there == here:
-        yield Kept("machine", "machine", here)
+        yield Unchanged("machine", "machine", here)
     else:
         why = "the only offer there is" if one else "the best of the offers that there are"
         yield Difference("machine", "machine", there, here, why)
     old, new = float(before["usd_per_hour"]), float(after["usd_per_hour"])
     if old == new:
-        yield Kept("usd_per_hour", "price", new)
+        yield Unchanged("usd_per_hour", "price", new)
     else:
         dates = f"{before['price_as_of'] or 'no date'} -> {after['price_as_of'] or 'no date'}"
         why = f"{before['price_source']} -> {after['price_source']} ({dates})"
@@ -151,13 +151,13 @@ def _machine(
 
 def _knobs(
     new: Job, before: Mapping[str, Any], after: Mapping[str, Any], answer: Recommendation
-) -> Iterator[Difference | Kept]:
+) -> Iterator[Difference | Unchanged]:
     best = answer.best
     assert best is not None  # noqa: S101 - there is a row of it
     for name in KNOBS:
         old, value = before["config"].get(name), after["config"][name]
         if old == value:
-            yield Kept(name, "knob", _text(value))
+            yield Unchanged(name, "knob", _text(value))
             continue
         why = answer.reasons.get(name, "")
         if old is not None and name not in DERIVED:
@@ -188,7 +188,7 @@ def _moved_columns(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[
 
 def _parts(
     before: Mapping[str, Any], after: Mapping[str, Any], moved: list[str], *, of_job: bool
-) -> Iterator[Difference | Kept]:
+) -> Iterator[Difference | Unchanged]:
     for name, value in after["time_s"].items():
         old = float(before["time_s"].get(name, 0.0))
         readers = [column for column in moved if COMPONENT_OF[name] in touched([column])]
@@ -203,16 +203,16 @@ def _parts(
         yield _amount(f"memory_bytes.{name}", "memory", old, float(value), LEAST_BYTES, why)
     for name in ("verdict", "bound_by", "basis"):
         if before[name] == after[name]:
-            yield Kept(name, "verdict", after[name])
+            yield Unchanged(name, "verdict", after[name])
         else:
             yield Difference(name, "verdict", before[name], after[name], "")
 
 
 def _amount(
     what: str, kind: Any, old: float, new: float, least: float, why: str  # noqa: ANN401
-) -> Difference | Kept:  # fmt: skip
+) -> Difference | Unchanged:  # fmt: skip
     if abs(new - old) <= max(least, NEAR * abs(old)):
-        return Kept(what, kind, new)
+        return Unchanged(what, kind, new)
     return Difference(what, kind, old, new, why)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autotune.domain.answer.contract import Answer
 from autotune.domain.answer.limits import misses
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class OneDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class SpotTerms:
+class SpotTerms(Answer):
     """A spot offer against the same machine on demand.
 
     break_even_per_day: interruptions at which both cost the same; None: cheaper at any rate.

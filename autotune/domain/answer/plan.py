@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from autotune.domain.answer.contract import Answer
 from autotune.domain.answer.limits import misses, probability_within
 from autotune.domain.outcome import Spread
 
@@ -102,24 +103,24 @@ class PhaseTotal:
 
 
 @dataclass(frozen=True, slots=True)
-class Makespan:
+class Makespan(Answer):
     """How long the campaign takes on so many machines."""
 
     machines: int
     makespan_s: float
     lower_bound_s: float
-    barrier_s: float
+    barrier_makespan_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Answer):
     """A kind of run to leave out, with those that wait for it."""
 
-    name: str
+    run: str
     runs: int
     also: tuple[str, ...]
     priority: float
-    saves_s: float
+    saves_device_s: float
     saves_usd: float
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from autotune.domain.answer.contract import Answer
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -15,18 +17,18 @@ ChangeKind = Literal["job", "machine", "price", "software", "knob", "bill", "mem
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """One thing that is not as it was. before, after: text, or a number in base units."""
+class Difference(Answer):
+    """One thing that is not as it was. from_, to: text, or a number in base units."""
 
     what: str
     kind: ChangeKind
-    before: str | float | None
-    after: str | float | None
+    from_: str | float | None
+    to: str | float | None
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Unchanged(Answer):
     """One thing that is as it was."""
 
     what: str
@@ -35,7 +37,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class CarriedObservation:
+class CarriedObservation(Answer):
     """A measurement and what it still says. status: valid, carried over, left out."""
 
     id: str
@@ -57,7 +59,7 @@ class Recomputed:
     before: Mapping[str, Any] | None
     after: Recommendation
     changes: tuple[Difference, ...]
-    unchanged: tuple[Kept, ...]
+    unchanged: tuple[Unchanged, ...]
     changed: bool
     waterfall: Waterfall | None
     observations: tuple[CarriedObservation, ...]

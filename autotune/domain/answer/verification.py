@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
+
+from autotune.domain.answer.contract import Answer
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config
@@ -15,25 +17,26 @@ Unit = Literal["s", "tokens/s", "bytes"]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Line(Answer):
     """One quantity, predicted and as it was. actual None: the log does not say it; note: why."""
 
     what: str
     predicted: float
     actual: float | None
+    ratio: float | None = field(init=False)  # actual over predicted; None where either is missing
     unit: Unit
     note: str = ""
 
-    @property
-    def ratio(self) -> float | None:
-        """Actual over predicted; None where either is missing."""
-        if self.actual is None or self.predicted <= 0:
-            return None
-        return self.actual / self.predicted
+    def __post_init__(self) -> None:
+        """The ratio follows."""
+        ratio = None
+        if self.actual is not None and self.predicted > 0:
+            ratio = self.actual / self.predicted
+        object.__setattr__(self, "ratio", ratio)
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class Explained(Answer):
     """What would have to be true for the measured time, and what the cost model then predicts."""
 
     name: str
@@ -44,7 +47,7 @@ class Explained:
 
 
 @dataclass(frozen=True, slots=True)
-class Remaining:
+class Remaining(Answer):
     """What is left of the run at the speed it has shown. cost_usd None: no price is known."""
 
     steps: int
@@ -64,7 +67,7 @@ class NextRuns:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class Learned(Answer):
     """A component's factor before and after this run. factor 1: the plain model."""
 
     component: str

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from autotune.domain.answer.plan import (
-        Makespan,
         OfferTotal,
         PhaseTotal,
         Plan,
@@ -38,21 +37,11 @@ def plan_payload(found: Plan) -> Payload:
         "offers": [_offer(total) for total in found.offers],
         "mixed_cost_usd": found.mixed_usd,
         "schedule": None if found.schedule is None else _schedule(found.schedule, found),
-        "scaling": [_makespan(each) for each in found.scaling],
-        "stated_scaling": [_makespan(each) for each in found.stated_scaling],
+        "scaling": found.scaling,
+        "stated_scaling": found.stated_scaling,
         "sharing": _sharing(found),
         "subset": None if found.subset is None else _subset(found.subset, found.budget_probability),
-        "cuts": [
-            {
-                "run": cut.name,
-                "runs": cut.runs,
-                "also": list(cut.also),
-                "priority": cut.priority,
-                "saves_device_s": cut.saves_s,
-                "saves_usd": cut.saves_usd,
-            }
-            for cut in found.cuts
-        ],
+        "cuts": found.cuts,
         "contradictions": list(found.contradictions),
         "assumed": found.assumed,
         "warnings": list(found.warnings),
@@ -207,15 +196,6 @@ def _schedule(schedule: Schedule, found: Plan) -> Payload:
             }
             for placed in sorted(schedule.placements, key=lambda p: (p.machine, p.start_s, p.task))
         ],
-    }
-
-
-def _makespan(each: Makespan) -> Payload:
-    return {
-        "machines": each.machines,
-        "makespan_s": each.makespan_s,
-        "lower_bound_s": each.lower_bound_s,
-        "barrier_makespan_s": each.barrier_s,
     }
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         NotFitting,
         OneDevice,
         Scaling,
+        SpotTerms,
     )
     from autotune.domain.answer.limits import LimitOdds, Miss
     from autotune.domain.answer.short_rows import ShortRows
@@ -120,7 +121,7 @@ class ComparedRow(Row):
     one_device: dict[str, Any] | None
     sharding_needed: bool | None  # neither one device nor replicas hold the model
     shardings: tuple[dict[str, Any], ...]
-    spot_terms: dict[str, Any] | None
+    spot_terms: SpotTerms | None
 
 
 def _row(found: Compared, variant: str) -> ComparedRow:
@@ -152,13 +153,7 @@ def _row(found: Compared, variant: str) -> ComparedRow:
             }
             for split in found.splits
         ),
-        spot_terms=None
-        if found.spot is None
-        else {
-            "interruptions_per_day": found.spot.interruptions_per_day,
-            "on_demand_usd": found.spot.on_demand_usd,
-            "break_even_per_day": found.spot.break_even_per_day,
-        },
+        spot_terms=found.spot,
     )
 
 

@@ -76,30 +76,10 @@ def _part(part: Recomputed) -> Payload:
         "before": part.before,
         "after": row_payload(after.best) if after.best else None,
         "changed": part.changed,
-        "changes": [
-            {
-                "what": each.what,
-                "kind": each.kind,
-                "from": each.before,
-                "to": each.after,
-                "why": each.why,
-            }
-            for each in part.changes
-        ],
-        "unchanged": [
-            {"what": each.what, "kind": each.kind, "value": each.value} for each in part.unchanged
-        ],
+        "changes": part.changes,
+        "unchanged": part.unchanged,
         "waterfall": part.waterfall.steps if part.waterfall else (),
-        "observations": [
-            {
-                "id": each.id,
-                "quantity": each.quantity,
-                "value": each.value,
-                "status": each.status,
-                "why": each.why,
-            }
-            for each in part.observations
-        ],
+        "observations": part.observations,
         "lengths_known": bool(after.job.lengths.known),
         "short_rows": after.short_rows,
         "limits": after.limits,

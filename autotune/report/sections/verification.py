@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
@@ -55,7 +54,7 @@ def verification_payload(found: Verification) -> dict[str, Any]:
             "ended": found.kind.ended,
             "waiting": found.kind.waiting,
             "spoiled": found.kind.spoiled,
-            "step_time_s": asdict(found.step_s),
+            "step_time_s": found.step_s,
             "device": found.offer.device.name,
             "device_count": found.offer.count,
             "planned_device": found.planned.device.name,
@@ -63,19 +62,9 @@ def verification_payload(found: Verification) -> dict[str, Any]:
             "as_planned": found.offer == found.planned,
             "config": found.config.as_dict(),
         },
-        "lines": [
-            {
-                "what": line.what,
-                "predicted": float(line.predicted),
-                "actual": None if line.actual is None else float(line.actual),
-                "ratio": None if line.ratio is None else float(line.ratio),
-                "unit": line.unit,
-                "note": line.note,
-            }
-            for line in found.lines
-        ],
-        "explanations": [asdict(item) for item in found.explanations],
-        "remaining": asdict(found.remaining),
+        "lines": found.lines,
+        "explanations": found.explanations,
+        "remaining": found.remaining,
         "next_runs": {
             "count": following.count,
             "device": following.offer.device.name,
@@ -86,7 +75,7 @@ def verification_payload(found: Verification) -> dict[str, Any]:
             "total_duration_s": following.count * following.duration_s.p50,
             "total_cost_usd": following.count * following.cost_usd.p50,
         },
-        "calibration": [asdict(item) for item in found.learned],
+        "calibration": found.learned,
         "written": list(found.written),
         "warnings": list(found.warnings),
         "decisive": decisive(found.warnings),
