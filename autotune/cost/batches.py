@@ -60,14 +60,9 @@ def padded_length(job: Job, columns: Columns) -> FloatArray:
     return np.where(packed, float(job.max_length), length)
 
 
-def one_length(job: Job) -> bool:
-    """Whether every batch is padded to the same length: full padding, or equal rows."""
-    return job.padding == "max_length" or job.lengths.maximum == job.lengths.quantiles[0]
-
-
 def unchanging_lengths(job: Job, columns: Columns) -> BoolArray:
     """[rows] whether every batch has the same shape: one length, or packing."""
-    return one_length(job) | columns.equals("packing", "on")
+    return job.one_length | columns.equals("packing", "on")
 
 
 def waited_length(job: Job, columns: Columns) -> FloatArray:

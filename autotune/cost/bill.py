@@ -319,12 +319,8 @@ def break_even_steps(bill: Bill, on: int, off: int) -> float:
     nothing, 0 where the start is no longer.
     Source: derived.
     """
-    once = [_once_s(bill, i) for i in (on, off)]
+    once = [bill.at("startup", "compile_s", i) + bill.at("startup", "load_s", i) for i in (on, off)]
     longer, gain = once[0] - once[1], float(bill.step_s[off] - bill.step_s[on])
     if longer <= 0:
         return 0.0
     return math.ceil(longer / gain) if gain > 0 else math.inf
-
-
-def _once_s(bill: Bill, i: int) -> float:
-    return bill.at("startup", "compile_s", i) + bill.at("startup", "load_s", i)

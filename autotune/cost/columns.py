@@ -35,7 +35,6 @@ FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
 Outputs = dict[str, FloatArray]
 
-OFFER_FIELDS = ("device", "count", "host", "price", "spot")
 MAX_TABLE_ROWS = 1 << 20
 
 
@@ -121,13 +120,13 @@ class Columns:
         """The device of each row."""
         return self._column("offer.device").values()
 
-    def hosts(self) -> Sequence[Host]:
-        """The host of each row."""
-        return self._column("offer.host").values()
-
     def host(self, field: str) -> FloatArray:
         """[rows] a numeric field of the offer's host."""
-        return self._column("offer.host").numbers(lambda host: float(getattr(host, field)))
+        return self.of_host(lambda host: float(getattr(host, field)))
+
+    def of_host(self, number: Callable[[Host], float]) -> FloatArray:
+        """[rows] a number of each row's host, computed once for each host."""
+        return self._column("offer.host").numbers(number)
 
     def peak_flop_per_s(self) -> FloatArray:
         """[rows, FLOP/s] dense peak of the device in the row's precision."""

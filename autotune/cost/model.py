@@ -56,13 +56,9 @@ COMPONENTS: tuple[Component, ...] = (
 )
 
 
-UNKNOWN_RAM = 1e18  # [bytes]; nothing offloads as much
-
-
 def _stated_ram(candidates: Candidates) -> FloatArray:
-    """[n, bytes] of host memory that somebody stated; what was only assumed forbids nothing."""
-    hosts = [offer.host for offer in candidates.levels[OFFER]]
-    sizes = [UNKNOWN_RAM if "ram_bytes" in host.assumed else host.ram_bytes for host in hosts]
+    """[n, bytes] of host memory that somebody stated."""
+    sizes = [offer.host.stated_bytes("ram_bytes") for offer in candidates.levels[OFFER]]
     found: FloatArray = np.asarray(sizes, np.float64)[candidates.codes[OFFER]]
     return found
 
@@ -83,7 +79,7 @@ class CostModel:
         save_s = tables["checkpoint"].gather("save_s")
         rate = tables["price"].gather("interruptions_per_s")
         locked = knob_values(candidates, "checkpoint_every_steps")
-        interval = checkpoint.interval_steps(
+        interval = checkpoint.young_daly_interval_steps(
             step_s=work.step_s,
             save_s=save_s,
             steps=work.steps,

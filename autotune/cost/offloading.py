@@ -112,6 +112,6 @@ def transfer_seconds(job: Job, columns: Columns) -> tuple[FloatArray, FloatArray
 
 def update_seconds(job: Job, columns: Columns) -> FloatArray:
     """[s] of the processor's optimizer step over everything that is trained, by all ranks."""
-    cores = np.asarray([host.cores for host in columns.hosts()], np.float64)
+    cores = columns.host("cores")
     rate = UPDATED_PER_CORE_S * np.clip(cores, 1.0, MOST_CORES)
     return np.where(states_away(columns), trainable_parameters(job) / rate, 0.0)

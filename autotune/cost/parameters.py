@@ -87,20 +87,14 @@ def parameter_count(model: Model) -> int:
     )
 
 
-def adaptable_linears(model: Model) -> tuple[Linear, ...]:
-    """The matrices of one layer that PEFT's "all-linear" adapts; never the output head.
-
-    Source: peft 0.21 `_maybe_include_all_linear_layers` (nn.Linear and Conv1D modules, the output
-    embedding left out) and `transformers_weight_conversion` (fused experts of some families).
-    """
-    return tuple(linear for linear in model.linears if linear.adaptable)
-
-
 def resolve_targets(model: Model, targets: str | Sequence[str]) -> tuple[str, ...]:
     """Module names that carry adapters, in the layer's order.
 
-    targets: "all-linear", "attention", or names of modules. Raises InputError for a name that the
-    model does not have or that PEFT cannot wrap.
+    targets: "all-linear" (never the output head), "attention", or names of modules. Raises
+    InputError for a name that the model does not have or that PEFT cannot wrap.
+
+    Source: peft 0.21 `_maybe_include_all_linear_layers` (nn.Linear and Conv1D modules, the output
+    embedding left out) and `transformers_weight_conversion` (fused experts of some families).
     """
     linears = (*model.linears, *model.dense_linears)
     can = tuple(dict.fromkeys(linear.name for linear in linears if linear.adaptable))

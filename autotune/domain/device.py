@@ -13,6 +13,7 @@ OLD_DAYS = 90  # of a price: those of marketplaces have halved within two quarte
 # Compute capability from which a device has: bf16 needs Ampere or later; flash attention 2 likewise
 # (flash-attention README: Ampere, Ada, Hopper).
 BF16_CAPABILITY = FLASH_CAPABILITY = 8.0
+UNBOUNDED_BYTES = 1e18  # more than any run holds or writes
 FP8_CAPABILITY = 8.9  # torchao float8: Ada, Hopper and later
 
 
@@ -82,6 +83,10 @@ class Host:
     download_bytes_per_s: float
     wsl: bool = False
     assumed: tuple[str, ...] = ()
+
+    def stated_bytes(self, field: str) -> float:
+        """[bytes] of memory or disk that somebody stated; what was only assumed forbids nothing."""
+        return UNBOUNDED_BYTES if field in self.assumed else float(getattr(self, field))
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,6 +213,11 @@ class Job:
     zero: ZeroSettings = ZeroSettings()  # read by runs under DeepSpeed alone
 
     @property
+    def one_length(self) -> bool:
+        """Whether every unpacked batch has the same length: full padding, or equal rows."""
+        return self.padding == "max_length" or self.lengths.maximum == self.lengths.quantiles[0]
+
+    @property
     def today_here(self) -> Config | None:
         """Today's config where it is one of this job: on an offered machine, at its batch."""
         elsewhere = self.today_offer is not None and self.today_offer not in self.offers

@@ -20,6 +20,7 @@ Basis = Literal["modelled", "traced", "calibrated", "measured"]
 Bound = Literal[
     "compute", "bandwidth", "launch", "data", "communication", "checkpoint", "evaluation", "startup"
 ]
+# Out-of-memory classes: fits; may run out of memory; runs out of memory whatever the spread.
 Verdict = Literal["fits", "at_risk", "certain_oom"]
 # What a machine has too little of; limit: the deadline, the longest session or the budget.
 ShortOf = Literal["memory", "disk", "ram", "shm", "limit"]
@@ -218,6 +219,3 @@ class Failed:
     stage: str
     kind: str
     message: str
-
-
-Outcome = Estimated | Measured | Infeasible | Failed

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from autotune.catalog.text_tokens import BYTES_PER_TOKEN
-from autotune.cost.time.data import TOKENISED_PER_CORE_S
+from autotune.cost.time.data import TOKENISED_PER_CORE_S, row_bytes
 from autotune.domain.units import MB, format_seconds
 from autotune.evidence.reference import Reference, cut
 
@@ -158,7 +157,7 @@ def _data_needs(reference: Reference, measured: float) -> str:
     if reference.observation.quantity != "duration_s" or measured <= 0 or not job.steps:
         return ""
     rows = job.steps * job.global_batch_size
-    rate = rows * (job.row_bytes or job.lengths.mean * BYTES_PER_TOKEN) / measured
+    rate = rows * row_bytes(job) / measured
     cores_s = rows * job.lengths.mean / TOKENISED_PER_CORE_S
     return (
         f" (all rows are {rate / MB:.2g} MB/s over the run, and {format_seconds(cores_s)} of one "

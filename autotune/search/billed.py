@@ -236,7 +236,7 @@ class BilledCandidates:
         wait = data.wait_s(busy_s=busy, batch_s=g["batch"] * factors["data"], workers=g["workers"])
         step = g["accumulation"] * (busy + wait) + g["late"] * factors["compute"]
         save, compiling = g["save"] * factors["save"], g["compile"] * factors["compile"]
-        interval = checkpoint.interval_steps(
+        interval = checkpoint.young_daly_interval_steps(
             step_s=step, save_s=save, steps=g["steps"], interruptions_per_s=g["rate"],
             max_lost_work_s=self.bill.job.limits.max_lost_work_s,
         )  # fmt: skip

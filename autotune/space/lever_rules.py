@@ -89,11 +89,12 @@ def fp8_trains(job: Job, offer: Offer, precision: str) -> bool:
         return True
     trainer, method = trainer_of(job), job.method
     full = method.kind == "full" and method.base == "16bit"
-    return full and job.software.torchao is not None and trainer in FP8_TRAINERS and _nvidia(offer)
-
-
-def _nvidia(offer: Offer) -> bool:
-    return offer.device.vendor == "nvidia"
+    return (
+        full
+        and job.software.torchao is not None
+        and trainer in FP8_TRAINERS
+        and offer.device.vendor == "nvidia"
+    )
 
 
 def fp8_compiled(_job: Job, _offer: Offer, precision: str, compiled: str) -> bool:

@@ -78,10 +78,8 @@ def native(device: Device, precision: str) -> bool:
 
 
 def fixed_shapes(job: Job) -> bool:
-    """Whether every unpacked batch has the same length."""
-    if job.padding == "max_length":
-        return True
-    return job.lengths.known and min(job.lengths.quantiles) >= job.lengths.maximum
+    """Whether every unpacked batch is known to have the same length."""
+    return job.one_length and (job.padding == "max_length" or job.lengths.known)
 
 
 def _splits_batch(job: Job, offer: Offer, micro: int) -> bool:

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from autotune.catalog.models.models import find_model
 from autotune.cost.parameters import parameter_count
 from autotune.cost.time import checkpoint
-from autotune.cost.time.checkpoint import interval_steps, kept_on_disk, lost_work_s
+from autotune.cost.time.checkpoint import kept_on_disk, lost_work_s, young_daly_interval_steps
 
 LLAMA8, COMPONENT = "meta-llama/Llama-3.1-8B", checkpoint.COMPONENT
 HOUR = 3600.0
 
 
 def interval(step: float, save: float, steps: float, per_hour: float, most: float) -> float:
-    found = interval_steps(
+    found = young_daly_interval_steps(
         step_s=np.array([step]), save_s=np.array([save]), steps=np.array([steps]),
         interruptions_per_s=np.array([per_hour / HOUR]), max_lost_work_s=most,
     )  # fmt: skip

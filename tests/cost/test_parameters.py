@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from autotune.catalog.models.models import find_model, load_models
 from autotune.cost.parameters import (
-    adaptable_linears,
     embedding_parameters,
     head_parameters,
     layer_linear_parameters,
@@ -74,7 +73,7 @@ def test_targets_are_the_module_names_of_the_real_class(
 ) -> None:
     model = find_model(name)
     assert resolve_targets(model, "attention") == attention
-    assert len(adaptable_linears(model)) == count
+    assert len([each for each in model.linears if each.adaptable]) == count
     assert set(attention) < set(resolve_targets(model, "all-linear")) or count == len(attention)
 
 

@@ -211,7 +211,7 @@ def _step_sd(record: ProbeRecord) -> float:
 def _interval(job: Job, predicted: Estimated, step_s: float, save_s: float) -> int:
     offer = predicted.offer
     rate = offer.interruptions_per_hour / 3600.0 if offer.spot else 0.0
-    found = checkpoint.interval_steps(
+    found = checkpoint.young_daly_interval_steps(
         step_s=np.asarray([step_s]), save_s=np.asarray([save_s]),
         steps=np.asarray([float(predicted.steps)]), interruptions_per_s=np.asarray([rate]),
         max_lost_work_s=job.limits.max_lost_work_s,

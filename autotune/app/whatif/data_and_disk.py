@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from autotune.app.whatif.waterfall import RunEdit, State, waterfall_between
 from autotune.catalog.local import LOCAL_READ_BYTES_PER_S
-from autotune.catalog.text_tokens import BYTES_PER_TOKEN, TOKENISED_BYTES
-from autotune.cost.time.data import TOKENISED_PER_CORE_S
+from autotune.catalog.text_tokens import TOKENISED_BYTES
+from autotune.cost.time.data import TOKENISED_PER_CORE_S, row_bytes
 from autotune.domain.answer.waterfall import SideOption
 from autotune.domain.edit import Edit
 from autotune.domain.errors import InputError
@@ -132,7 +132,7 @@ def stored_bytes(job: Job) -> float:
     """
     if job.pretokenized:
         return job.rows * job.lengths.mean * TOKENISED_BYTES
-    return job.rows * (job.row_bytes or job.lengths.mean * BYTES_PER_TOKEN)
+    return job.rows * row_bytes(job)
 
 
 def _tokenising_text(job: Job) -> str:

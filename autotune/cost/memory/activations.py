@@ -1,4 +1,4 @@
-"""Bytes per token that one decoder layer keeps from its forward pass for its backward pass.
+"""Activation memory: what one decoder layer keeps of its forward pass for its backward, a token.
 
 Covers: any decoder of `Model`: RMSNorm and LayerNorm, gated and plain MLP, fused projections, GQA,
 q/k norms, experts; full fine-tuning and LoRA; autocast or not; eager, sdpa and flash attention.
@@ -70,11 +70,11 @@ class _Group:
     tokens: float = 1.0  # copies of a token that pass (experts)
 
 
-def layer_kept(model: Model, method: Method, mode: Mode) -> Kept:
-    """Mean over the layers of what one layer keeps."""
+def layer_activations(model: Model, method: Method, mode: Mode) -> Kept:
+    """Activation memory of one layer, a mean over the layers."""
     if mode.biased and mode.masked < 1.0:
         with_mask, without = (
-            layer_kept(model, method, replace(mode, masked=share)) for share in (1.0, 0.0)
+            layer_activations(model, method, replace(mode, masked=share)) for share in (1.0, 0.0)
         )
         return with_mask.mixed(without, mode.masked)
     token = key = mlp = 0.0

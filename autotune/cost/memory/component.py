@@ -84,7 +84,7 @@ def price_memory(job: Job, columns: Columns, model: MemoryConstants | None = Non
     log_sd = np.hypot(uncertainty(job, columns, live, model), offloading.memory_sd(columns))
     slack_log_sd = model.slack.sd * moving / total
     spread = np.maximum(np.hypot(log_sd, slack_log_sd), LEAST_LOG_SD)
-    usable = capacity - job.limits.vram_headroom * device_memory.driver_total(columns)
+    usable = device_memory.usable(job, columns)
     crowded = is_crowded(reserved + context, usable)
     fits = borne(normal_cdf(np.log(capacity / total) / spread), crowded, model.claims)
     return {

@@ -65,14 +65,10 @@ def capacity(columns: Columns) -> FloatArray:
     return columns.device("memory_torch_bytes")
 
 
-def compute_capability(columns: Columns) -> FloatArray:
-    """[rows] 0 where the notion does not exist."""
-    return columns.device("compute_capability")
-
-
-def driver_total(columns: Columns) -> FloatArray:
-    """[bytes] total as the driver reports it."""
-    return columns.device("memory_driver_bytes")
+def usable(job: Job, columns: Columns) -> FloatArray:
+    """[bytes] of the capacity without the headroom, which is a share of the driver's total."""
+    headroom = job.limits.vram_headroom * columns.device("memory_driver_bytes")
+    return capacity(columns) - headroom
 
 
 def fragmentation(columns: Columns, moving: FloatArray, slack: Slack) -> FloatArray:
@@ -91,12 +87,10 @@ def cached(
     """
     if job.software.empties_cache:
         return np.minimum(fragmentation(columns, moving, model.slack), room)
-    share = columns.of_device(_caches) * cached_share(job, columns, model.cached)
+    share = columns.of_device(lambda d: float(not d.is_cpu)) * cached_share(
+        job, columns, model.cached
+    )
     return np.minimum(share * moving, np.maximum(room, 0.0))
-
-
-def _caches(device: Device) -> float:
-    return 0.0 if device.is_cpu else 1.0
 
 
 def cached_share(job: Job, columns: Columns, sizes: Mapping[str, float]) -> FloatArray:

@@ -1,4 +1,4 @@
-"""What the peak of memory is composed of: the instants at which it can be, and what is alive then.
+"""Peak composition: the instants at which memory can peak, and what is alive then, by part.
 
 Covers: head forward and backward, final norm, first and last layer of the backward, end of the
 backward, optimizer step, evaluation, generation, saving; with and without checkpointing.

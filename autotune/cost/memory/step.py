@@ -15,9 +15,8 @@ import numpy as np
 
 from autotune.cost import deepspeed, dora, offloading
 from autotune.cost.batches import evaluation_rows, longest_length
-from autotune.cost.memory import device as device_memory
 from autotune.cost.memory.activations import (
-    layer_kept,
+    layer_activations,
     norm_kept,
     norm_output,
     read_bytes,
@@ -282,7 +281,7 @@ def _falls_to_math(
         return np.zeros(columns.rows, np.bool_)
     if family_memory(job.model.family).broadcasts_heads and job.model.num_kv_heads == 1:
         return columns.equals("attention", "sdpa")
-    flash = (compute < 4.0) & (device_memory.compute_capability(columns) >= FLASH_CAPABILITY)
+    flash = (compute < 4.0) & (columns.device("compute_capability") >= FLASH_CAPABILITY)
     return columns.equals("attention", "sdpa") & (masked < 1.0) & ~flash
 
 
@@ -304,7 +303,7 @@ def _layer(
     job: Job, modes: _Modes, tokens: FloatArray, length: FloatArray, repeats: BoolArray
 ) -> LayerBytes:
     model, method = as_run(job)
-    kept = {mode: layer_kept(model, method, mode) for mode in modes.modes}
+    kept = {mode: layer_activations(model, method, mode) for mode in modes.modes}
     extra = {mode: layer_transients(model, method, mode) for mode in modes.modes}
     whole = modes.each(lambda m: kept[m].per_token) + length * modes.each(lambda m: kept[m].per_key)
     whole = tokens * (whole + padded_update(job) * modes.each(lambda m: m.compute))

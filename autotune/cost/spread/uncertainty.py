@@ -184,8 +184,7 @@ def _job_unknowns(job: Job, columns: Columns) -> dict[str, FloatArray]:
 
 def host_spread(columns: Columns, field: str, *, stated: float, assumed: float) -> FloatArray:
     """[rows] the one spread where somebody stated a field of the host, else the other."""
-    unknown = [field in host.assumed for host in columns.hosts()]
-    return np.where(np.asarray(unknown, np.bool_), assumed, stated)
+    return columns.of_host(lambda host: assumed if field in host.assumed else stated)
 
 
 TINY = 1e-30  # [s]

@@ -1,4 +1,4 @@
-"""Seconds and bytes of checkpoints, how often to save, and the work that interruptions cost.
+"""Seconds and bytes of checkpoints, how often to save (Young/Daly), and what interruptions cost.
 
 Covers: the Trainer's checkpoints (trained weights, optimizer states, random and scheduler state),
 adapters alone for LoRA; several devices writing through one host.
@@ -33,7 +33,6 @@ DEFAULT_LIMIT = 2.0  # keep the last and the one before: a save that was cut sho
 # Disks behind one name differ by factors, more so where nobody stated the speed: assumptions until
 # one save is measured.
 LOG_SD, ASSUMED_LOG_SD = 0.35, 0.60
-UNKNOWN_DISK_BYTES = 1e18  # no run writes as much
 NEVER_PER_S = 1e-12  # rarer than once in thirty thousand years
 HIGHEST_LOSS = 0.95  # share of the time lost at which a run practically never ends
 
@@ -60,20 +59,11 @@ def price_checkpoint(job: Job, columns: Columns) -> Outputs:
         "save_s": _write_seconds(columns, total, shared),
         "final_save_s": _write_seconds(columns, weights + SMALL_FILES_BYTES, 0.0 * shared),
         "bytes": total,
-        "disk_bytes": _disk_bytes(columns),
+        "disk_bytes": columns.of_host(lambda host: host.stated_bytes("disk_bytes")),
         "log_sd": host_spread(
             columns, "checkpoint_write_bytes_per_s", stated=LOG_SD, assumed=ASSUMED_LOG_SD
         ),
     }
-
-
-def _disk_bytes(columns: Columns) -> FloatArray:
-    """[bytes] that a disk is known to hold; what was only assumed of one forbids nothing."""
-    assumed = [
-        UNKNOWN_DISK_BYTES if "disk_bytes" in host.assumed else host.disk_bytes
-        for host in columns.hosts()
-    ]
-    return np.asarray(assumed, np.float64)
 
 
 def _write_seconds(columns: Columns, size: FloatArray, shared: FloatArray) -> FloatArray:
@@ -94,7 +84,7 @@ def _write_seconds(columns: Columns, size: FloatArray, shared: FloatArray) -> Fl
 COMPONENT = Component("checkpoint", READS, price_checkpoint)
 
 
-def interval_steps(
+def young_daly_interval_steps(
     *,
     step_s: FloatArray,
     save_s: FloatArray,

@@ -59,7 +59,8 @@ def price_data(job: Job, columns: Columns) -> Outputs:
     }
 
 
-def _row_bytes(job: Job) -> float:
+def row_bytes(job: Job) -> float:
+    """[bytes] of a row in the data file; where nobody counted, of English text of its length."""
     return job.row_bytes or job.lengths.mean * BYTES_PER_TOKEN
 
 
@@ -88,7 +89,7 @@ def _prepare_seconds(job: Job, columns: Columns) -> FloatArray:
         return np.zeros(columns.rows)
     processes = np.clip(columns.host("cores"), 1.0, MOST_PROCESSES)
     tokenise = job.rows * job.lengths.mean / (TOKENISED_PER_CORE_S * processes)
-    read = job.rows * _row_bytes(job) / columns.host("storage_read_bytes_per_s")
+    read = job.rows * row_bytes(job) / columns.host("storage_read_bytes_per_s")
     return PREPARE_OVERHEAD_S + tokenise + read
 
 

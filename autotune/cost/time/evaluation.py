@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost import dora
-from autotune.cost.batches import evaluation_rows, expected_longest, one_length
+from autotune.cost.batches import evaluation_rows, expected_longest
 from autotune.cost.columns import Columns, Component, FloatArray, Outputs
 from autotune.cost.constants import constants
 from autotune.cost.fused_kernels import under_each
@@ -88,7 +88,7 @@ def _forward_seconds(
     traffic = traffic + _dequantised(job, c.dequantise_share) / bandwidth
     issued_s = _issued(job, columns) + c.micro_step_overhead_s
     own = launch.on_processor(columns)
-    unchanging = np.full(columns.rows, one_length(job))
+    unchanging = np.full(columns.rows, job.one_length)
     new_s = launch.new_sizes_s(job, columns, unchanging, backward=False)
     p = np.where(own, 1.0, c.overlap_power) if own.any() else c.overlap_power
     found: FloatArray = ((products + traffic) ** p + (issued_s + new_s) ** p) ** (1.0 / p)
