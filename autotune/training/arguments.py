@@ -11,7 +11,8 @@ import sys
 from typing import Any
 
 from autotune.evidence.log.trainer_state import SIZES
-from autotune.trainers.hf.read import COMPILE_MODES, OPTIMIZERS, attention_of
+from autotune.trainers.hf.keys import COMPILE_MODES, OPTIMIZERS
+from autotune.trainers.hf.read import attention_of
 
 _HALF = {"bfloat16": "bf16", "float16": "fp16"}
 
@@ -86,7 +87,7 @@ def _knobs(args: Any, model: Any, kind: str) -> dict[str, Any]:
         "precision": _precision(args, model),
         "activation_checkpointing": _checkpointing(args, model),
         "attention": attention_of(str(getattr(config, "_attn_implementation", ""))),
-        "optimizer": OPTIMIZERS.get(_word(args, "optim")),
+        "optimizer": dict(OPTIMIZERS).get(_word(args, "optim")),
         "sharding": _sharding(args),
         "length_grouping": _grouping(args),
         "kernels": "liger" if getattr(args, "use_liger_kernel", False) else None,

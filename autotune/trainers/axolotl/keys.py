@@ -11,19 +11,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.domain.config import ZERO_STAGE
+from autotune.trainers import words
 from autotune.trainers.base import GONE
+from autotune.trainers.hf.keys import OPTIMIZERS, spell_argument
 from autotune.trainers.hf.read import FSDP_OFFLOADS
-from autotune.trainers.hf.spell import spell_argument
+from autotune.trainers.words import ON_OFF, Word
 
 if TYPE_CHECKING:
     from autotune.domain.config import KnobValue
     from autotune.trainers.base import Changes, Target
     from autotune.trainers.parsed import Keys, Parsed
+    from autotune.trainers.words import Words
 
 OLD_ATTENTION = {  # before 0.17 one switch a kernel
     "flash_attention": "flash_attention_2", "sdp_attention": "sdpa", "eager_attention": "eager",
 }  # fmt: skip
 CHECKPOINTING = "gradient_checkpointing"
+WORDS: Words = {
+    "packing": (Word("sample_packing", ON_OFF, unsaid="off"),),
+    "optimizer": (Word("optimizer", OPTIMIZERS),),
+    "length_grouping": (Word("group_by_length", ON_OFF),),
+}
 LIGER = "axolotl.integrations.liger.LigerPlugin"
 CUT = "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"
 _FUSED_LOSS = "liger_fused_linear_cross_entropy"
@@ -80,6 +88,8 @@ def spell_kernels(value: KnobValue, target: Target) -> Changes:
 
 def spell(knob: str, value: KnobValue, target: Target) -> Changes | str:
     """The keys that say a knob's value; most are TrainingArguments'."""
+    if knob in WORDS:
+        return words.spell(knob, value, WORDS, target) or {}
     own = _SPELLINGS.get(knob)
     return own(value, target) if own else spell_argument(knob, value, target)
 
@@ -113,11 +123,6 @@ def _checkpointing(value: KnobValue, target: Target) -> Changes:
     return changes
 
 
-def _packing(value: KnobValue, target: Target) -> Changes:
-    stated = value == "on" or target.has("sample_packing")
-    return {"sample_packing": value == "on"} if stated else {}
-
-
 def _precision(value: KnobValue, target: Target) -> Changes | str:
     """fp8 stands beside bf16, which everything but its products runs in."""
     if value == "fp8":
@@ -136,10 +141,6 @@ def _offload(value: KnobValue, target: Target) -> Changes | str:
     if value == "optimizer":
         return "its deepspeed: json says so: zero_optimization.offload_optimizer.device: cpu"
     return changes
-
-
-def _grouping(value: KnobValue, _: Target) -> Changes:
-    return {"group_by_length": value == "on"}
 
 
 def _accumulation(value: KnobValue, target: Target) -> Changes:
@@ -179,9 +180,6 @@ _SPELLINGS = {
     "checkpoint_every_steps": _saving,
     "attention": _attention,
     "activation_checkpointing": _checkpointing,
-    "packing": _packing,
-    "length_grouping": _grouping,
-    "optimizer": lambda value, _: {"optimizer": value},
     "sharding": _zero,
     "kernels": spell_kernels,
     "precision": _precision,

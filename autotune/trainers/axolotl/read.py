@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
-from autotune.trainers.axolotl.keys import CHECKPOINTING, OLD_ATTENTION, read_plugins
+from autotune.trainers.axolotl.keys import CHECKPOINTING, OLD_ATTENTION, WORDS, read_plugins
 from autotune.trainers.hf.adapter import read_base, read_variant
 from autotune.trainers.hf.read import (
     HF_DEFAULTS,
@@ -18,13 +18,13 @@ from autotune.trainers.hf.read import (
     read_checkpointing,
     read_compile,
     read_evaluation,
-    read_grouping,
     read_length_of_run,
     read_loading,
     read_offload,
     read_optimizer,
     read_precision,
     read_saving,
+    read_words,
 )
 from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.unknown_keys import leave_rest
@@ -53,8 +53,8 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     read_loading(keys, made)
     _read_saving(keys, made)
     read_compile(keys, made)
-    read_optimizer(keys, made, "optimizer")
-    read_grouping(keys, made)
+    read_optimizer(keys, made, WORDS)
+    read_words(keys, made, "length_grouping")
     _read_checkpointing(keys, made)
     _read_evaluation(keys, made)
     _read_sharding(keys, made)
@@ -115,9 +115,8 @@ def _read_data(keys: Keys, made: Parsed) -> None:
     length = keys.whole("sequence_len", low=1)
     if length is None:
         made.note("data.max_length", _LENGTH, "sequence_len is not in the file; axolotl's default")
-    packing, padded = keys.switch("sample_packing"), keys.switch("pad_to_sequence_len")
-    if packing is not None:
-        made.knobs["packing"] = "on" if packing else "off"
+    padded = keys.switch("pad_to_sequence_len")
+    read_words(keys, made, "packing", own=WORDS)
     padding = None if padded is None else ("max_length" if padded else "longest")
     made.part("data", max_length=length or _LENGTH, padding=padding)
 

@@ -11,14 +11,15 @@ import math
 from typing import TYPE_CHECKING
 
 from autotune.domain.config import UNSET
+from autotune.trainers.hf.keys import WORDS
 from autotune.trainers.hf.launch import fsdp_settings
 from autotune.trainers.hf.precision import precision_arguments
 from autotune.trainers.versions import (
     ACTIVATION_CHECKPOINTING,
     FSDP_BOOL,
     JIT_CHECKPOINT,
-    SAMPLING_STRATEGY,
 )
+from autotune.trainers.words import newest, say
 
 if TYPE_CHECKING:
     from autotune.trainers.base import Plan
@@ -33,7 +34,7 @@ def training_arguments(plan: Plan, learning_rate: float) -> dict[str, object]:
         **_batch(plan),
         **_length_of_run(plan),
         "learning_rate": learning_rate,
-        "optim": plan.config.optimizer,
+        **_said(plan, "optimizer"),
         **precision_arguments(plan),
         **_memory_for_time(plan),
         **_compile(plan),
@@ -61,10 +62,17 @@ def counts_by_epochs(plan: Plan) -> bool:
     return plan.job.steps == math.ceil(plan.job.epochs * steps_per_epoch)
 
 
+def _said(plan: Plan, *knobs: str) -> dict[str, object]:
+    """Knobs as the plan has them, by the word of its version."""
+    found: dict[str, object] = {}
+    for knob in knobs:
+        found |= say(knob, getattr(plan.config, knob), WORDS, plan.transformers)
+    return found
+
+
 def _batch(plan: Plan) -> dict[str, object]:
     return {
-        "per_device_train_batch_size": plan.config.micro_batch_size,
-        "gradient_accumulation_steps": plan.config.gradient_accumulation_steps,
+        **_said(plan, "micro_batch_size", "gradient_accumulation_steps"),
         "average_tokens_across_devices": True,
     }
 
@@ -80,7 +88,7 @@ def _memory_for_time(plan: Plan) -> dict[str, object]:
     """Activation checkpointing; under FSDP its own setting does it, without an extra all-gather."""
     config, is_lora = plan.config, plan.job.method.is_lora
     new = plan.transformers >= ACTIVATION_CHECKPOINTING
-    name = "activation_checkpointing" if new else "gradient_checkpointing"
+    name = newest(WORDS["activation_checkpointing"], plan.transformers).key
     wanted = config.activation_checkpointing == "full" and config.sharding != "fsdp"
     arguments: dict[str, object] = {name: wanted}
     if wanted:
@@ -90,7 +98,7 @@ def _memory_for_time(plan: Plan) -> dict[str, object]:
             how["offload"] = True
         arguments[f"{name}_kwargs"] = how
     if "liger" in {plan.config.kernels, plan.job.software.kernels}:
-        arguments["use_liger_kernel"] = True
+        arguments |= say("kernels", "liger", WORDS, plan.transformers)
     return arguments
 
 
@@ -104,25 +112,21 @@ def _compile(plan: Plan) -> dict[str, object]:
 def _loading(plan: Plan) -> dict[str, object]:
     config = plan.config
     arguments: dict[str, object] = {
-        "dataloader_num_workers": config.num_dataloader_workers,
+        **_said(plan, "num_dataloader_workers"),
         "dataloader_pin_memory": config.pin_memory and not plan.on_cpu,
     }
     if config.num_dataloader_workers > 0:
-        arguments["dataloader_prefetch_factor"] = config.prefetch_factor
+        arguments |= _said(plan, "prefetch_factor")
         arguments["dataloader_persistent_workers"] = True
     if config.length_grouping == "on":
-        if plan.transformers >= SAMPLING_STRATEGY:
-            arguments["train_sampling_strategy"] = "group_by_length"
-        else:
-            arguments["group_by_length"] = True
+        arguments |= _said(plan, "length_grouping")
     return arguments
 
 
 def _saving(plan: Plan) -> dict[str, object]:
     arguments: dict[str, object] = {
         "save_strategy": "steps",
-        "save_steps": plan.config.checkpoint_every_steps,
-        "save_total_limit": plan.config.save_total_limit,
+        **_said(plan, "checkpoint_every_steps", "save_total_limit"),
     }
     if plan.offer.spot and plan.transformers >= JIT_CHECKPOINT:
         arguments["enable_jit_checkpoint"] = True

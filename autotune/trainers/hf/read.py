@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.config import hub_attention
+from autotune.trainers import words
 from autotune.trainers.hf.adapter import read_adapter
+from autotune.trainers.hf.keys import ATTENTION, CHECKPOINTING, COMPILE_MODES, WORDS
 from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.unknown_keys import leave_rest
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.domain.config import KnobValue
+    from autotune.trainers.words import Words
 
 # What TrainingArguments does where nothing is stated. Absent: depends on the model or the device,
 # or keeps every checkpoint.
@@ -34,22 +37,8 @@ TRL_DEFAULTS: dict[str, KnobValue] = {
 EPOCHS = 3.0  # num_train_epochs of TrainingArguments
 TRL_MAX_LENGTH = 1024  # max_length of SFTConfig
 
-MICRO = ("per_device_train_batch_size", "per_gpu_train_batch_size")
-ACCUMULATION = ("gradient_accumulation_steps",)
 MAX_LENGTH = ("max_length", "max_seq_length", "model_max_length")
-CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")
-OPTIMIZERS = {
-    "adamw_torch_fused": "adamw_torch_fused", "adamw_torch": "adamw_torch",
-    "adamw_bnb_8bit": "adamw_bnb_8bit", "adamw_8bit": "adamw_bnb_8bit",
-    "paged_adamw_8bit": "paged_adamw_8bit", "adamw_hf": "adamw_torch",
-    "adamw_apex_fused": "adamw_torch_fused",
-}  # fmt: skip
-ATTENTION = {
-    "eager": "eager", "sdpa": "sdpa", "flash_attention_2": "flash_attention_2",
-    "fa2": "flash_attention_2", "flash_attention_3": "flash_attention_3",
-}  # fmt: skip
 FSDP_OFFLOADS = ("cpu_offload", "offload_params", "fsdp_offload_params")
-COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 
 
 def read_arguments(values: Mapping[str, Any], name: str, trainer: str) -> Parsed:
@@ -77,35 +66,40 @@ def read_arguments(values: Mapping[str, Any], name: str, trainer: str) -> Parsed
     keys.get("fsdp_config")
     keys.get("deepspeed")
     read_shared(keys, made)
-    packing = keys.switch("packing")
-    if packing is not None:
-        made.knobs["packing"] = "on" if packing else "off"
+    read_words(keys, made, "packing")
     leave_rest(keys, made)
     return made
 
 
 def read_shared(keys: Keys, made: Parsed) -> None:
     """What every trainer on top of TrainingArguments spells as it does."""
-    liger = keys.switch("use_liger_kernel", "enable_liger_kernel")
-    if liger is not None:
-        made.knobs["kernels"] = "liger" if liger else "none"
+    read_words(keys, made, "kernels")
     read_loading(keys, made)
     read_saving(keys, made)
     read_compile(keys, made)
-    read_optimizer(keys, made, "optim")
-    read_grouping(keys, made)
+    read_optimizer(keys, made)
+    read_words(keys, made, "length_grouping")
     read_checkpointing(keys, made)
     read_evaluation(keys, made)
 
 
+def read_words(keys: Keys, made: Parsed, *knobs: str, own: Words = WORDS) -> None:
+    """What the file says of those knobs, in TrainingArguments' words or in others."""
+    for knob in knobs:
+        value = words.read(knob, keys, own)
+        if value is not None:
+            made.knobs[knob] = value
+
+
 def read_batch(keys: Keys, made: Parsed) -> None:
     """Micro-batch and accumulation; the trainer's default where one is not stated."""
-    for knob, names in (("micro_batch_size", MICRO), ("gradient_accumulation_steps", ACCUMULATION)):
+    for knob in ("micro_batch_size", "gradient_accumulation_steps"):
+        names = [word.key for word in WORDS[knob]]
         stated = keys.get(*names)
         if stated == "auto":
             made.note(names[0], "auto", "the trainer's default is counted")
             continue
-        value = keys.whole(*names, low=1)
+        value = words.read(knob, keys, WORDS)
         if value is None:
             why = f"{names[0]} is not in the file; the trainer's default"
             made.note(knob, made.defaults[knob], why)
@@ -158,7 +152,7 @@ def read_precision(keys: Keys, made: Parsed) -> None:
 
 def attention_of(stated: str) -> str | None:
     """The knob's value of a kernel by its name, as a package or as one of the hub's."""
-    return ATTENTION.get(stated) or hub_attention(stated)
+    return dict(ATTENTION).get(stated) or hub_attention(stated)
 
 
 def read_attention(keys: Keys, made: Parsed, *names: str) -> None:
@@ -169,23 +163,14 @@ def read_attention(keys: Keys, made: Parsed, *names: str) -> None:
     kernel = attention_of(stated)
     if kernel is not None:
         made.knobs["attention"] = kernel
-        made.hub_kernels = stated not in ATTENTION
+        made.hub_kernels = hub_attention(stated) is not None
     else:
         made.keep("attention", names[0], stated, "no such kernel here; counted as the default")
 
 
 def read_loading(keys: Keys, made: Parsed) -> None:
     """Data loader: workers, prefetch, pinned memory."""
-    for knob, name, low in (
-        ("num_dataloader_workers", "dataloader_num_workers", 0),
-        ("prefetch_factor", "dataloader_prefetch_factor", 1),
-    ):
-        value = keys.whole(name, low=low)
-        if value is not None:
-            made.knobs[knob] = value
-    pin = keys.switch("dataloader_pin_memory")
-    if pin is not None:
-        made.knobs["pin_memory"] = pin
+    read_words(keys, made, "num_dataloader_workers", "prefetch_factor", "pin_memory")
     keys.get("dataloader_persistent_workers")
 
 
@@ -224,34 +209,20 @@ def read_compile(keys: Keys, made: Parsed) -> None:
         made.knobs["compile"] = "off"
 
 
-def read_optimizer(keys: Keys, made: Parsed, name: str) -> None:
+def read_optimizer(keys: Keys, made: Parsed, own: Words = WORDS) -> None:
     """The optimizer; one that has no knob stays, and is counted as the default."""
+    name = own["optimizer"][0].key
     stated = keys.word(name)
-    if stated is None:
-        return
-    if stated in OPTIMIZERS:
-        made.knobs["optimizer"] = OPTIMIZERS[stated]
-    else:
+    read_words(keys, made, "optimizer", own=own)
+    if stated is not None and "optimizer" not in made.knobs:
         made.keep("optimizer", name, stated, "priced as adamw_torch_fused, which it is not")
-
-
-def read_grouping(keys: Keys, made: Parsed) -> None:
-    """Rows of similar length in one batch, in the old and the new spelling."""
-    strategy = keys.word("train_sampling_strategy")
-    grouped = keys.switch("group_by_length")
-    if strategy is not None:
-        grouped = strategy == "group_by_length"
-    if grouped is not None:
-        made.knobs["length_grouping"] = "on" if grouped else "off"
 
 
 def read_checkpointing(keys: Keys, made: Parsed) -> None:
     """Activation checkpointing, under both of its names."""
-    wanted = keys.switch(*CHECKPOINTING)
     for name in CHECKPOINTING:
         keys.get(f"{name}_kwargs")
-    if wanted is not None:
-        made.knobs["activation_checkpointing"] = "full" if wanted else "none"
+    read_words(keys, made, "activation_checkpointing")
     read_offload(keys, made)
 
 

@@ -18,8 +18,9 @@ from autotune.trainers.hf.read import (
     read_model,
     read_precision,
     read_shared,
+    read_words,
 )
-from autotune.trainers.llamafactory.keys import ATTENTION, CHECKPOINTING_OFF
+from autotune.trainers.llamafactory.keys import WORDS
 from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.unknown_keys import leave_rest
 
@@ -43,10 +44,8 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     read_precision(keys, made)
     _read_attention(keys, made)
     read_shared(keys, made)
-    off = keys.switch(CHECKPOINTING_OFF)
+    read_words(keys, made, "activation_checkpointing", own=WORDS)
     keys.get("use_reentrant_gc")
-    if off is not None:
-        made.knobs["activation_checkpointing"] = "none" if off else "full"
     if keys.values.get("val_size"):
         keys.get("val_size")
         made.values.setdefault("evaluation", {})
@@ -100,7 +99,8 @@ def _read_attention(keys: Keys, made: Parsed) -> None:
     word = "disabled" if stated is False else stated
     if word in (None, "auto"):
         return
-    if isinstance(word, str) and word in ATTENTION:
-        made.knobs["attention"] = ATTENTION[word]
+    kernels = dict(WORDS["attention"][0].values)
+    if isinstance(word, str) and word in kernels:
+        made.knobs["attention"] = kernels[word]
     else:
         made.keep("attention", "flash_attn", stated, "no such kernel here; counted as the default")

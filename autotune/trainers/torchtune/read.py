@@ -10,17 +10,34 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.models import is_known
-from autotune.trainers.hf.read import HF_DEFAULTS
+from autotune.trainers.hf.keys import FULL
+from autotune.trainers.hf.read import HF_DEFAULTS, read_words
 from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.unknown_keys import leave_rest
+from autotune.trainers.words import ON_OFF, Word, say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.domain.config import KnobValue
     from autotune.trainers.base import Changes
+    from autotune.trainers.words import Words
 
-_TUNE_PRECISION = {"bf16": "bf16", "fp32": "fp32"}
+WORDS: Words = {
+    "micro_batch_size": (Word("batch_size"),),
+    "gradient_accumulation_steps": (Word("gradient_accumulation_steps"),),
+    "packing": (Word("dataset.packed", ON_OFF),),
+    "precision": (Word("dtype", (("bf16", "bf16"), ("fp32", "fp32"))),),
+    "compile": (  # it has no modes
+        Word("compile", ((True, "default"), (False, "off"), (True, "reduce-overhead"),
+                         (True, "max-autotune"))),
+    ),
+    "activation_checkpointing": (Word("enable_activation_checkpointing", FULL),),
+}  # fmt: skip
+_UNSTATED: dict[str, KnobValue] = {
+    "micro_batch_size": 1, "gradient_accumulation_steps": 1, "packing": "off", "compile": "off",
+    "activation_checkpointing": "none",
+}  # fmt: skip
 _TUNE_MODULES = {"output_proj": "o_proj"}
 _MLP = ("gate_proj", "up_proj", "down_proj")
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
@@ -32,24 +49,16 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     keys = Keys(_interpolated(values, values), name)
     defaults = {**HF_DEFAULTS, "micro_batch_size": 1}
     made = Parsed("torchtune", defaults=defaults)
-    for knob, key in (
-        ("micro_batch_size", "batch_size"),
-        ("gradient_accumulation_steps", "gradient_accumulation_steps"),
-    ):
-        made.knobs[knob] = keys.whole(key, low=1) or 1
+    for knob in WORDS:
+        read_words(keys, made, knob, own=WORDS)
+        if knob in _UNSTATED:
+            made.knobs.setdefault(knob, _UNSTATED[knob])
     steps = keys.whole("max_steps_per_epoch", low=1)
     if steps:
         made.note("max_steps_per_epoch", steps, "not counted: epochs run over all rows")
     made.part("train", epochs=keys.number("epochs") or 1.0)
     _tune_method(keys, made)
     made.part("data", max_length=keys.whole("tokenizer.max_seq_len", low=1))
-    made.knobs["packing"] = "on" if keys.switch("dataset.packed") else "off"
-    dtype = keys.word("dtype")
-    if dtype in _TUNE_PRECISION:
-        made.knobs["precision"] = _TUNE_PRECISION[dtype]
-    made.knobs["compile"] = "default" if keys.switch("compile") else "off"
-    checkpointed = keys.switch("enable_activation_checkpointing")
-    made.knobs["activation_checkpointing"] = "full" if checkpointed else "none"
     made.saves_per_epoch = 1.0
     made.kept |= {"checkpoint_every_steps", "save_total_limit"}
     leave_rest(keys, made)
@@ -58,17 +67,9 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
 
 def spell(knob: str, value: KnobValue) -> Changes | str:
     """The keys that say it; there are few."""
-    simple: dict[str, Changes] = {
-        "micro_batch_size": {"batch_size": value},
-        "gradient_accumulation_steps": {"gradient_accumulation_steps": value},
-        "packing": {"dataset.packed": value == "on"},
-        "activation_checkpointing": {"enable_activation_checkpointing": value == "full"},
-        "compile": {"compile": value != "off"},
-    }
-    if knob in simple:
-        return simple[knob]
-    if knob == "precision" and value in _TUNE_PRECISION.values():
-        return {"dtype": value}
+    said = say(knob, value, WORDS, ()) if knob in WORDS else {}
+    if said and None not in said.values():
+        return said
     return "torchtune's YAML has no key for it"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.trainers.base import Trainer
-from autotune.trainers.hf.spell import spell_argument
+from autotune.trainers.hf.keys import spell_argument
 from autotune.trainers.unsloth.export import RUNS, write_file
 from autotune.trainers.unsloth.read import read_file
 

@@ -1,6 +1,7 @@
-"""Each knob in the words of TrainingArguments, in the spelling of the version that will run.
+"""TrainingArguments' words for the knobs, read and written, in the version that will run.
 
 axolotl, LLaMA-Factory and Unsloth take most of these keys over; their own files name the rest.
+Source: training_args.py of transformers 4.57.6 to 5.23.0, sft_config.py and model_config.py of trl.
 """
 
 from __future__ import annotations
@@ -8,21 +9,72 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.domain.config import ZERO_STAGE
-from autotune.trainers.hf.read import CHECKPOINTING, MICRO
+from autotune.trainers import words
 from autotune.trainers.versions import ACTIVATION_CHECKPOINTING, SAMPLING_STRATEGY, show
+from autotune.trainers.words import ON_OFF, Word
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.domain.config import KnobValue
     from autotune.trainers.base import Changes, Target
+    from autotune.trainers.words import Words
 
 LAUNCHER = "the launcher decides it: accelerate.yaml, written beside the file, says how"
 
 
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
+FULL = ((True, "full"), (False, "none"))
+LIGER = ((True, "liger"), (False, "none"))
+OPTIMIZERS = (
+    ("adamw_torch_fused", "adamw_torch_fused"), ("adamw_torch", "adamw_torch"),
+    ("adamw_bnb_8bit", "adamw_bnb_8bit"), ("adamw_8bit", "adamw_bnb_8bit"),
+    ("paged_adamw_8bit", "paged_adamw_8bit"), ("adamw_hf", "adamw_torch"),
+    ("adamw_apex_fused", "adamw_torch_fused"),
+)  # fmt: skip
+ATTENTION = (
+    ("eager", "eager"), ("sdpa", "sdpa"), ("flash_attention_2", "flash_attention_2"),
+    ("fa2", "flash_attention_2"), ("flash_attention_3", "flash_attention_3"),
+)  # fmt: skip
+WORDS: Words = {
+    "micro_batch_size": (  # per_gpu_ left with transformers 5.0
+        Word("per_device_train_batch_size"), Word("per_gpu_train_batch_size"),
+    ),
+    "gradient_accumulation_steps": (Word("gradient_accumulation_steps"),),
+    "num_dataloader_workers": (Word("dataloader_num_workers"),),
+    "prefetch_factor": (Word("dataloader_prefetch_factor"),),
+    "pin_memory": (Word("dataloader_pin_memory"),),
+    "checkpoint_every_steps": (Word("save_steps"),),
+    "save_total_limit": (Word("save_total_limit"),),
+    "activation_checkpointing": (
+        Word("activation_checkpointing", FULL, since=ACTIVATION_CHECKPOINTING),
+        Word("gradient_checkpointing", FULL),
+    ),
+    "optimizer": (Word("optim", OPTIMIZERS),),
+    "packing": (Word("packing", ON_OFF, unsaid="off"),),
+    "length_grouping": (
+        Word(
+            "train_sampling_strategy",
+            (("group_by_length", "on"), ("random", "off"), ("sequential", "off")),
+            since=SAMPLING_STRATEGY,
+        ),
+        Word("group_by_length", ON_OFF),
+    ),
+    "kernels": (
+        Word("use_liger_kernel", LIGER, unsaid="none"),
+        Word("enable_liger_kernel", LIGER, unsaid="none"),
+    ),
+}  # fmt: skip
+CHECKPOINTING = tuple(word.key for word in WORDS["activation_checkpointing"])
+_NO_WORD = {"kernels": "its loss holds all logits; that of TRL's SFTTrainer from 1.9 on does not"}
+
+
 def spell_argument(knob: str, value: KnobValue, target: Target) -> Changes | str:
     """The TrainingArguments that say a knob's value, or why they cannot."""
-    changes = _SPELLINGS[knob](value, target)
+    own = _SPELLINGS.get(knob)
+    changes = own(value, target) if own else words.spell(knob, value, WORDS, target)
+    if changes is None:
+        return _NO_WORD.get(knob, f"TrainingArguments have no word for {value}")
     inside = _inside_deepspeed(knob, value, target)
     return {**changes, **inside} if inside and isinstance(changes, dict) else inside or changes
 
@@ -42,15 +94,6 @@ def _inside_deepspeed(knob: str, value: KnobValue, target: Target) -> Changes:
     if knob == "sharding" and value in ZERO_STAGE and isinstance(zero, dict) and "stage" in zero:
         return {"deepspeed.zero_optimization.stage": ZERO_STAGE[str(value)]}
     return {}
-
-
-def _plain(*names: str) -> Callable[[KnobValue, Target], Changes | str]:
-    return lambda value, target: {target.first(*names): value}
-
-
-def _micro(value: KnobValue, target: Target) -> Changes:
-    """per_gpu_ left transformers with 5.0."""
-    return {**target.gone(MICRO[1]), MICRO[0]: value}
 
 
 def _workers(value: KnobValue, target: Target) -> Changes:
@@ -104,7 +147,7 @@ def spell_precision(value: KnobValue, target: Target) -> Changes | str:
 
 def _checkpointing(value: KnobValue, target: Target) -> Changes:
     new, old = CHECKPOINTING
-    wanted = new if target.transformers >= ACTIVATION_CHECKPOINTING else old
+    wanted = words.newest(WORDS["activation_checkpointing"], target.transformers).key
     name = old if target.has(old) and not target.has(new) else wanted
     changes: Changes = {name: value == "full"}
     if value == "none":
@@ -140,27 +183,8 @@ def _adapter_dtype(value: KnobValue, _: Target) -> Changes | str:
     return f"no argument of the trainer says that adapters are stored in {value}"
 
 
-def _packing(value: KnobValue, target: Target) -> Changes:
-    return {"packing": value == "on"} if value == "on" or target.has("packing") else {}
-
-
-def _grouping(value: KnobValue, target: Target) -> Changes:
-    """group_by_length became train_sampling_strategy with transformers 5.2."""
-    new, old = "train_sampling_strategy", "group_by_length"
-    if target.transformers < SAMPLING_STRATEGY:
-        return {**target.gone(new), old: value == "on"}
-    return {**target.gone(old), new: "group_by_length" if value == "on" else "random"}
-
-
 def _scope(value: KnobValue, _: Target) -> Changes | str:
     return {} if value == "model" else LAUNCHER
-
-
-def _kernels(value: KnobValue, target: Target) -> Changes | str:
-    if value == "chunked_loss":
-        return "its loss holds all logits; that of TRL's SFTTrainer from 1.9 on does not"
-    name = "use_liger_kernel"
-    return {name: value == "liger"} if value == "liger" or target.has(name) else {}
 
 
 def _offload(value: KnobValue, target: Target) -> Changes | str:
@@ -179,23 +203,15 @@ def _offload(value: KnobValue, target: Target) -> Changes | str:
 
 
 _SPELLINGS: dict[str, Callable[[KnobValue, Target], Changes | str]] = {
-    "micro_batch_size": _micro,
-    "gradient_accumulation_steps": _plain("gradient_accumulation_steps"),
     "num_dataloader_workers": _workers,
     "prefetch_factor": _prefetch,
-    "pin_memory": _plain("dataloader_pin_memory"),
     "checkpoint_every_steps": _saving,
-    "save_total_limit": _plain("save_total_limit"),
     "compile": spell_compile,
     "compile_scope": _scope,
     "precision": spell_precision,
     "activation_checkpointing": _checkpointing,
     "attention": _attention,
-    "optimizer": _plain("optim"),
     "sharding": _sharding,
     "adapter_dtype": _adapter_dtype,
-    "packing": _packing,
-    "length_grouping": _grouping,
-    "kernels": _kernels,
     "offload": _offload,
 }
