@@ -96,7 +96,7 @@ def print_report(
 
     if output.format_ is Format.text:
         text = report.text if output.verbose or screen is None else screen
-        emit(text(payload, **_look()))
+        emit(text(payload, **terminal_options()))
     elif output.format_ is Format.json:
         emit((json or dumps)(payload))
     else:
@@ -124,7 +124,7 @@ def warn(warnings: Iterable[str], *, quiet: bool) -> None:
         print(f"warning: {warning}", file=sys.stderr)
 
 
-def _look() -> dict[str, Any]:
+def terminal_options() -> dict[str, Any]:
     """Width and colour of stdout, as keyword arguments of the text renderers."""
     return {"width": shutil.get_terminal_size((LINE_WIDTH, 24)).columns, "colour": _wants_colour()}
 

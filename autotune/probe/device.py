@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.devices import cpu_device, identify, local_host
 from autotune.catalog.files import home_dir
-from autotune.probe.worker.phase import Phase
+from autotune.probe.worker.contract import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,6 +15,8 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from autotune.probe.worker.contract import KEPT_CHARACTERS, SCHEMA_VERSION
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -31,7 +33,6 @@ RETRIED = frozenset({"cuda_error", "nccl_error", "crash", "invalid_result"})
 THRASH_SHARE = 0.1  # of steps in which the allocator had to give memory back
 SPILL_RATIO = 3.0  # times the prediction, on a device that is full
 MAX_RESULT_BYTES = 10_000_000
-KEPT_CHARACTERS = 2000
 LINE_CHARACTERS = 300
 TRACEBACK = "Traceback (most recent call last):"
 ALLOCATION_FAILED = (
@@ -72,7 +73,7 @@ def read_result(path: Path, key: str) -> dict[str, Any] | str:  # noqa: PLR0911 
         return "the worker left no result"
     except (OSError, ValueError, RecursionError) as error:
         return f"the result cannot be read: {error}"
-    if not isinstance(content, dict) or content.get("schema_version") != 1:
+    if not isinstance(content, dict) or content.get("schema_version") != SCHEMA_VERSION:
         return "the result is not a probe's"
     if content.get("key") != key:
         return f"the result answers another request ({str(content.get('key'))[:40]!r})"

@@ -20,13 +20,13 @@ from autotune.catalog.models.models import local_folder
 from autotune.domain.errors import InputError
 from autotune.domain.job import BYTES
 from autotune.domain.paths import whole
+from autotune.probe.worker.contract import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
 
-SCHEMA_VERSION = 1
 MOST_ACCUMULATION = 4  # micro-steps measured per optimizer step; more add no information
 SAMPLED_ROWS = 512  # synthetic rows, one from each of as many strata of the length distribution
 SCAN_BYTES = 64_000_000  # of a data set that a worker reads to choose rows from

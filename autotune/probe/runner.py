@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from autotune.probe.device import LocalDevice
-    from autotune.probe.worker.phase import Phase
+    from autotune.probe.worker.contract import Phase
 
 GUARD = Path(__file__).with_name("guard.py")
 WORKER = ("-m", "autotune.probe.worker")

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 from autotune.probe.outcomes import INTERRUPTED, judged, read_result
 from autotune.probe.runner import Runner, excess, kill_all, worker_environment
 from autotune.probe.watch import Watch, disturbed
+from autotune.probe.worker.contract import STUCK
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from autotune.probe.runner import Place
 
 POLL_S = 0.05
-STUCK = 3  # exit code of a worker that is of no more use
 SPOILING = ("oom_device", "oom_host", "cuda_error", "nccl_error")
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from autotune.domain.config import ARGUMENT, is_extra
 from autotune.domain.errors import unknown
 from autotune.probe.outcomes import BROKEN, OK
+from autotune.probe.worker.contract import beyond_probes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,20 +34,6 @@ def reason_of(record: ProbeRecord) -> str:
     """Status and the message without numbers and addresses: equal for the same breakage."""
     line = record.message.strip().partition("\n")[0]
     return f"{record.status}: {re.sub(r'0x[0-9a-f]+|[0-9]+', '#', line)[:200]}"
-
-
-def beyond_probes(config: Config) -> str:
-    """Why no probe measures a configuration, whatever the machine; empty where one does.
-
-    A probe runs transformers' Trainer in a process of its own, without a launcher.
-    """
-    if config.kernels == "chunked_loss":
-        return "kernels chunked_loss is TRL's loss, and a probe runs transformers' Trainer"
-    if config.offload != "none":
-        return f"offload {config.offload}: a probe keeps everything on the device"
-    if config.precision == "fp8":
-        return "precision fp8 is the launcher's, and a probe starts without one"
-    return ""
 
 
 class Unsupported:
@@ -73,7 +60,7 @@ class Unsupported:
 
         Only where another value of that knob has worked: else it need not be the knob's fault.
         """
-        beyond = beyond_probes(config)
+        beyond = beyond_probes(config.kernels, config.offload, config.precision)
         if beyond:
             return f"unsupported: {beyond}"
         own, values = tuple(dict(config.extra)), config.as_record()

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.probe import device as devices
 from autotune.probe.worker import disturbance
+from autotune.probe.worker.contract import Phase, read_phase
 from autotune.probe.worker.disturbance import BUSY_DEVICE, Host, between
-from autotune.probe.worker.phase import Phase, read_phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

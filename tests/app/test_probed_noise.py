@@ -17,7 +17,7 @@ from autotune.app.tune.tune import Options, tune
 from autotune.catalog.files import home_dir
 from autotune.probe import device as devices
 from autotune.probe.record import PROBES_FILE, ProbeRecord, read_records
-from autotune.probe.worker.phase import Phase
+from autotune.probe.worker.contract import Phase
 from autotune.report.payload import recommendation_payload
 from autotune.report.screens.tune import recommendation_screen
 from autotune.report.sections.answer import TUNE_REPORT

@@ -18,7 +18,7 @@ from autotune.probe.device import WAITING, cpu, leased
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.probe.worker.phase import Phase
+    from autotune.probe.worker.contract import Phase
 
 pytest.importorskip("fcntl")
 HOLD = """

@@ -15,7 +15,7 @@ import pytest
 from autotune.probe.device import cpu
 from autotune.probe.outcomes import Ending, unexplained
 from autotune.probe.runner import GUARD, Place, Runner
-from autotune.probe.worker.phase import Phase
+from autotune.probe.worker.contract import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable

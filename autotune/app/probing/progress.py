@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.domain.outcome import Estimated
     from autotune.probe.record import ProbeRecord
-    from autotune.probe.worker.phase import Phase
+    from autotune.probe.worker.contract import Phase
 
 
 class ProbeProgress:

@@ -19,10 +19,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-SCHEMA_VERSION = 1
+from .contract import KEPT_CHARACTERS, SCHEMA_VERSION, STUCK
+
 BEGUN_S = time.perf_counter()
-STUCK = 3
-KEPT_CHARACTERS = 2000
 PACKAGES = ("torch", "transformers", "peft", "accelerate", "bitsandbytes", "flash_attn")
 
 

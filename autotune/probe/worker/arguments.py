@@ -13,6 +13,8 @@ import inspect
 import os
 from typing import Any
 
+from .contract import beyond_probes
+
 HALF = ("bf16", "fp16")
 UNSET = "unset"
 COLLECTIVE_S = 240  # a rank may write a checkpoint of gigabytes while the others wait
@@ -125,12 +127,12 @@ class Unsupported(Exception):  # noqa: N818 - the name is the condition
 
 def prepare(request: dict[str, Any], *, on_cpu: bool) -> None:
     """Before TrainingArguments are made. Raises Unsupported."""
-    _check_kernels(str(request.get("kernels", "none")))
-    if request["precision"] == "fp8":
-        msg = "precision fp8 is the launcher's, and a probe starts without one"
-        raise Unsupported(msg)
-    if request.get("offload", "none") != "none":
-        msg = f"offload {request['offload']}: a probe keeps everything on the device"
+    kernels, offload = str(request.get("kernels", "none")), str(request.get("offload", "none"))
+    beyond = beyond_probes(kernels, offload, request["precision"])
+    if beyond:
+        raise Unsupported(beyond)
+    if kernels == "liger" and importlib.util.find_spec("liger_kernel") is None:
+        msg = "kernels liger needs liger-kernel, which is not importable here"
         raise Unsupported(msg)
     sharding = request["sharding"]
     if sharding in ZERO_STAGE:
@@ -140,15 +142,6 @@ def prepare(request: dict[str, Any], *, on_cpu: bool) -> None:
         os.environ |= zero_environment(request)
     if sharding == "fsdp" and on_cpu:
         _allow_fsdp_on_processors()
-
-
-def _check_kernels(kernels: str) -> None:
-    if kernels == "chunked_loss":
-        msg = "kernels chunked_loss is TRL's loss, and a probe runs transformers' Trainer"
-        raise Unsupported(msg)
-    if kernels == "liger" and importlib.util.find_spec("liger_kernel") is None:
-        msg = "kernels liger needs liger-kernel, which is not importable here"
-        raise Unsupported(msg)
 
 
 def zero_environment(request: dict[str, Any]) -> dict[str, str]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .arguments import Unsupported, check, prepare, training_arguments
+from .contract import PHASES, PhaseFile
 from .memory import Meter, limit, resident_bytes
 from .model import QUANTISED, build
 from .parts import checkpoint, evaluation, loader
-from .phase import PHASES, PhaseFile
 from .ranks import StopSign, largest, local_bytes, several, slowest
 from .rows import Pad, Rows, Source
 from .steady import Step, summary

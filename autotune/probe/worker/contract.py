@@ -1,6 +1,7 @@
-"""What the worker does at the moment, in a small file that whoever waits for it may read.
+"""What the worker and whoever waits for it agree on: versions, limits, what is going on.
 
-Free of torch: the parent reads it with the same code.
+Free of torch: the parent reads it with the same code. A request is written by `probe/request`, a
+result judged by `probe/outcomes`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from pathlib import Path
 
 from .ranks import rank
 
+SCHEMA_VERSION = 1  # of requests and results
+STUCK = 3  # exit code of a worker that is of no more use
+KEPT_CHARACTERS = 2000  # of a message, and of a trace
 PHASE_FILE = "phase.json"
 TOLD_S = 0.5  # between two tellings of the same phase
 PHASES = {  # stages of a probe, as a person calls them
@@ -58,3 +62,17 @@ def read_phase(folder: Path) -> Phase | None:
         return Phase(str(name), int(done), int(of))
     except (OSError, ValueError, TypeError):
         return None
+
+
+def beyond_probes(kernels: str, offload: str, precision: str) -> str:
+    """Why no probe measures these settings, whatever the machine; empty where one does.
+
+    A probe runs transformers' Trainer in a process of its own, without a launcher.
+    """
+    if kernels == "chunked_loss":
+        return "kernels chunked_loss is TRL's loss, and a probe runs transformers' Trainer"
+    if offload != "none":
+        return f"offload {offload}: a probe keeps everything on the device"
+    if precision == "fp8":
+        return "precision fp8 is the launcher's, and a probe starts without one"
+    return ""
