@@ -123,6 +123,12 @@ class RelaxationPayload(Answer):
     device_count: int | None = None
     config: dict[str, int | bool | str] | None = None
     price_marks: tuple[str, ...] = ()  # as of a row
+    class_: str | None = None  # what it does to the training: neutral, numeric or quality
+
+    @property
+    def numeric(self) -> bool:
+        """Whether numbers of the training change, and what it learns from does not."""
+        return self.class_ == "numeric"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

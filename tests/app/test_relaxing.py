@@ -22,7 +22,8 @@ from autotune.cost.model import CostModel
 from autotune.domain.candidates import Candidates
 from autotune.domain.edit import Edit
 from autotune.report.payload import estimate_payload, recommendation_payload
-from autotune.report.sections.answer import ESTIMATE_REPORT
+from autotune.report.screens.tune import recommendation_screen
+from autotune.report.sections.answer import ESTIMATE_REPORT, TUNE_REPORT
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 
@@ -386,3 +387,47 @@ def test_one_candidate_is_enough_to_explain(folder: Path) -> None:
     missing = shortfall_of(bill, 0)
     assert missing is not None
     assert missing.phase in {"forward", "backward"}
+
+
+FULL = "model: meta-llama/Llama-3.1-8B\nmethod: full\ndata: {rows: 20000, max_length: 1024}\n"
+
+
+def test_a_sharding_that_leaves_fp32_states_for_16_bit_ones_is_not_the_same_training(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(FULL + "hardware: [{gpu: a100-80gb, count: 2, price: 3 USD/h}]\n"
+                    "lock: {sharding: zero2}\n")  # fmt: skip
+    answer = tune(load_job(path), Options(dry_run=True, fidelity="formula", trials=1))
+    found = {each.apply: each for each in answer.rejected.relaxations}
+    moved = found["--set sharding=fsdp"]
+    assert moved.knob_class == "numeric"
+    assert "16-bit weights and moments, not fp32 ones" in moved.change
+    assert found["--allow offload"].knob_class == "neutral"
+    screen = recommendation_screen(recommendation_payload(answer))
+    same, other = screen.split("What would fit, with other rounding, states or batches")
+    assert "sharding fsdp" in other
+    assert "sharding fsdp" not in same
+
+
+def test_an_8_bit_optimizer_changes_the_numbers_of_the_training_and_is_told_so(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(FULL + "hardware: [{gpu: l40s, count: 1, price: 1 USD/h}]\n"
+                    "software: {bitsandbytes: 0.48.0}\n")  # fmt: skip
+    answer = tune(load_job(path), Options(dry_run=True, fidelity="formula", trials=1))
+    eight = [each for each in answer.rejected.relaxations if each.apply == "--allow optimizer"]
+    assert [each.knob_class for each in eight] == ["numeric"]
+    payload = recommendation_payload(answer)
+    verbose = TUNE_REPORT.text(payload, width=100)
+    told = verbose.index("with other numbers (rounding, states or batches)")
+    assert verbose.index("8bit (--allow optimizer)") > told
+
+
+def test_the_states_of_full_fine_tuning_are_named_before_the_epochs(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(FULL + "hardware: [{gpu: h100, count: 8, price: 20 USD/h}]\n")
+    answer = tune(load_job(path), Options(dry_run=True, fidelity="formula", trials=1))
+    screen = recommendation_screen(recommendation_payload(answer))
+    assert screen.index("method.states") < screen.index("train.epochs")

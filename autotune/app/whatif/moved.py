@@ -10,15 +10,36 @@ import json
 from typing import TYPE_CHECKING
 
 from autotune.domain.answer.recommendation import Decisive
-from autotune.domain.config import KNOBS
-from autotune.domain.job import NOT_KEPT
+from autotune.domain.config import KNOBS, ZERO_STAGE
+from autotune.domain.job import NOT_KEPT, ZeroSettings
 
 if TYPE_CHECKING:
-    from autotune.domain.config import Config, KnobValue
+    from autotune.domain.config import Config, KnobClass, KnobValue
     from autotune.domain.job import Assumption, Job
 
 # AdamW in one kernel or in one for each operation: no optimizer's states or formula differ.
 SAME = {"optimizer": frozenset({"adamw_torch", "adamw_torch_fused"})}
+
+
+def class_of(name: str, before: object, after: object) -> KnobClass:
+    """What moving a knob from one value to another does to the training."""
+    if {before, after} <= SAME.get(name, frozenset()):
+        return "neutral"
+    return KNOBS[name].knob_class
+
+
+def other_states(job: Job, before: object, after: object) -> str:
+    """What another sharding trains its weights in, where that differs; empty where it does not.
+
+    DeepSpeed keeps fp32 masters and moments of 16-bit weights that are trained; others do not.
+    """
+    method, zero = job.method, job.zero
+    moved = before is not None and (before in ZERO_STAGE) != (after in ZERO_STAGE)
+    narrow = max(zero.master_bytes, zero.moment_bytes) < ZeroSettings().master_bytes
+    if not moved or method.is_lora or method.base != "16bit" or narrow:
+        return ""
+    wide = after in ZERO_STAGE
+    return "fp32 masters and moments" if wide else "16-bit weights and moments, not fp32 ones"
 
 
 def stated_today(job: Job) -> dict[str, KnobValue]:
@@ -39,9 +60,8 @@ def moved_by(job: Job, pick: Config) -> dict[str, KnobValue]:
     return {
         name: value
         for name, value in stated_today(job).items()
-        if KNOBS[name].knob_class == "numeric"
-        and value != after[name]
-        and not {value, after[name]} <= SAME.get(name, frozenset())
+        if value != after[name]
+        and class_of(name, value, after[name]) == "numeric"
         and name not in spoken_for
     }
 

@@ -24,9 +24,11 @@ from autotune.app.whatif.changes import (
     other_machines,
 )
 from autotune.app.whatif.levers import all_settings, setting_changes
+from autotune.app.whatif.moved import class_of, other_states
 from autotune.domain.answer.limits import odds
 from autotune.domain.answer.recommendation import Relaxation
 from autotune.domain.candidates import OFFER
+from autotune.domain.edit import most_of
 from autotune.pricing import bills_of, bills_under
 from autotune.search.alternatives import nearest_misses, short_of
 from autotune.search.selection import best_index, choosable, excess, figures
@@ -256,6 +258,10 @@ class _Asked:
             elif name != SPLIT[1] or name in self.before:
                 flags.append(f"--set {name}={best.config.as_dict()[name]}")
         short = self._short(change)
+        values = best.config.as_dict()
+        classes = [class_of(name, self.before.get(name, PLAIN.get(name)), values[name])
+                   for name in knobs]  # fmt: skip
+        classes += ["numeric"] if "sharding" in knobs and self._states(best) else []
         needed, available = best.memory_bytes.total, best.usable_bytes
         if short in HOST_PARTS:
             available = getattr(best.offer.host, HOST_PARTS[short])
@@ -273,7 +279,12 @@ class _Asked:
             fits_probability=best.fits_probability,
             offer=best.offer,
             config=best.config,
+            knob_class="quality" if change.changes_training else most_of(*classes),
         )
+
+    def _states(self, best: Estimated) -> str:
+        """What the weights are trained in, where the sharding that is found moves it."""
+        return other_states(self.question[0], self.before.get("sharding"), best.config.sharding)
 
     def _differs(self, name: str, best: Estimated) -> bool:
         value = best.config.as_dict()[name]
@@ -285,7 +296,8 @@ class _Asked:
             opened = f" (--allow {name})" if name in PLAIN else ""
             return f"{name} {value}{opened}"
         locked = "the locked " if name in self.pinned else ""
-        return f"{name} {value}, not {locked}{self.before[name]}"
+        states = self._states(best) if name == "sharding" else ""
+        return f"{name} {value}, not {locked}{self.before[name]}" + (states and f" ({states})")
 
 
 def _host_lacks(bill: Bill) -> list[str]:

@@ -40,6 +40,7 @@ class Relaxation:
     fits_probability: float = 1.0
     offer: Offer | None = None
     config: Config | None = None
+    knob_class: KnobClass = "neutral"  # what it does to the training: quality as above
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from autotune.report.screens.words import MOST_ASSUMED
 from autotune.report.sections.how_to_run import again
 from autotune.report.sections.memory import (
     ON_HOST,
+    by_class,
     holders,
     nothing_fits,
     of_usable,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     )
 
 NAME, CHANGE = 48, 40  # [characters] of a job's name; of a change's
-OF_EACH = 2  # changes that keep the training, and changes that are the user's to decide
+OF_EACH = 2  # changes that keep the training, that change its numbers, that are the user's
 
 
 def nothing_fits_sections(payload: RecommendationPayload, tight: int) -> list[Section]:
@@ -75,13 +76,13 @@ def relaxed_sections(
 ) -> list[Section]:
     """The two smallest changes of each kind, and the command that makes the first of each."""
     most = fewer(OF_EACH, tight, 4)
-    free = [change for change in changes if not change.quality][:most]
-    own = [change for change in changes if change.quality][:most]
+    free, numeric, own = (found[:most] for found in by_class(changes))
     if not changes:
         text = "No single change and no pair of changes that were tried makes it fit."
         return [Section("", (Paragraph(text),))]
     return [
         _relaxed("What would fit, with the same training", free, asked, command),
+        _relaxed("What would fit, with other rounding, states or batches", numeric, asked, command),
         _relaxed("What would fit, and changes the result (your decision)", own, asked, command),
     ]
 

@@ -34,8 +34,8 @@ BASIS = {
 }
 # What moves the answer most, first; only where nobody stated it.
 WEIGHTY = (
-    "model", "model.shape", "method.kind", "train.steps", "train.epochs", "data.rows",
-    "data.max_length", "method.states", "train.global_batch_size", "method.rank", "method.base",
+    "model", "model.shape", "method.kind", "method.states", "train.steps", "train.epochs",
+    "data.rows", "data.max_length", "train.global_batch_size", "method.rank", "method.base",
     "price", "data.padding", "interruptions_per_day", "today",
 )  # fmt: skip
 MOST_ASSUMED = 3

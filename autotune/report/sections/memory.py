@@ -80,6 +80,7 @@ def relaxation_payload(change: Relaxation) -> RelaxationPayload:
         device_count=change.offer.count if change.offer else None,
         config=change.config.as_dict() if change.config else None,
         price_marks=change.offer.price_marks if change.offer else (),
+        class_=change.knob_class,
     )
 
 
@@ -176,12 +177,11 @@ def _changes(
     *,
     missing: bool,
 ) -> Section:
-    """Changes after which it fits: those that keep the training, then those of the contract."""
+    """Changes after which it fits: the same training, other numbers in it, then the contract."""
     if not changes:
         nothing = "No single change and no pair of changes that were tried makes it fit."
         return Section("What would make it fit", (Paragraph(nothing),) if missing else ())
-    free = [change for change in changes if not change.quality]
-    own = [change for change in changes if change.quality]
+    free, numeric, own = by_class(changes)
     blocks: list[Block] = []
     if free:
         blocks += [
@@ -190,17 +190,36 @@ def _changes(
         ]
     else:
         blocks.append(Paragraph("No setting and no machine that was tried makes it fit as it is."))
+    if numeric:
+        text = "The same method and data with other numbers (rounding, states or batches):"
+        blocks += [Paragraph(text), _table(numeric)]
     if own:
         text = "These change the result, so they are your decision and were not applied:"
         blocks += [Paragraph(text), _table(own)]
     commands = tuple(
         (again(asked, command, each[0].apply), what)
-        for each, what in ((free, "the first that keeps the training"), (own, "your decision"))
+        for each, what in (
+            (free, "the first that keeps the training"),
+            (numeric, "with other numbers"),
+            (own, "your decision"),
+        )
         if each and each[0].apply
     )
     if commands:
         blocks.append(Commands(commands))
     return Section("What would make it fit", tuple(blocks))
+
+
+def by_class(
+    changes: Sequence[RelaxationPayload],
+) -> tuple[list[RelaxationPayload], list[RelaxationPayload], list[RelaxationPayload]]:
+    """Those that keep the training, those that change its numbers, those that change the result."""
+    free = [change for change in changes if not change.quality]
+    return (
+        [change for change in free if not change.numeric],
+        [change for change in free if change.numeric],
+        [change for change in changes if change.quality],
+    )
 
 
 def _table(changes: Sequence[RelaxationPayload]) -> Table:
