@@ -160,11 +160,11 @@ def tune(
         _table_of_variants(several, options, question, output)
     payload = recommendation_payload(recommendation)
     print_recommendation(payload, output)
-    _own_file(recommendation, options, output, in_place=in_place)
+    _change_user_file(recommendation, options, output, in_place=in_place)
     raise typer.Exit(exit_code(payload))
 
 
-def _own_file(
+def _change_user_file(
     recommendation: Recommendation, options: Options, output: Output, *, in_place: bool
 ) -> None:
     """Show what changes in the trainer's own file; with --in-place, change it."""

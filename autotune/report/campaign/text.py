@@ -130,7 +130,7 @@ def machines_section(payload: Payload) -> Section:
     rows: list[tuple[str, ...]] = []
     notes = []
     stated = _beside(payload)
-    shown = _shown_machines(payload)
+    shown = _cheapest_machines(payload)
     for number in shown:
         offer = payload["offers"][number]
         rows.append(_machine(payload, number, offer, stated=stated))
@@ -162,7 +162,7 @@ def machines_section(payload: Payload) -> Section:
     return Section(title, tuple(blocks))
 
 
-def _shown_machines(payload: Payload) -> list[int]:
+def _cheapest_machines(payload: Payload) -> list[int]:
     """All machines in the file's order, or of many the cheapest; always the planned one."""
     offers = payload["offers"]
     if len(offers) <= MOST_OFFERS:

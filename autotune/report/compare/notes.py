@@ -110,7 +110,7 @@ def _rate(per_day: float) -> str:
     return f"{per_day:,.0f}" if per_day >= MANY else f"{per_day:.3g}"
 
 
-def own_section(rows: Sequence[Payload]) -> Section:
+def beyond_hours_section(rows: Sequence[Payload]) -> Section:
     """What a machine costs beyond the hours that the bill counts."""
     items = []
     for row in rows:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 from autotune.report.compare.notes import (
+    beyond_hours_section,
     machine_name,
-    own_section,
     session_section,
     sharding_section,
     spot_section,
@@ -65,7 +65,7 @@ def comparison_sections(payload: Payload) -> list[Section]:
         _configs_section(payload["rows"]),
         sharding_section([row for row in payload["rows"] if _decides(row, payload)]),
         spot_section(payload["rows"]),
-        own_section(payload["rows"]),
+        beyond_hours_section(payload["rows"]),
         session_section(payload["rows"], payload["job"]),
         _infeasible_section(payload["infeasible"]),
         contradictions_section(payload.get("contradictions", [])),

@@ -111,7 +111,7 @@ def _oom_blocks(oom: Mapping[str, Any]) -> tuple[Block, ...]:
         f"at risk{_equally(oom['at_risk_share'])}"
     )
     blocks: tuple[Block, ...] = (Bullets((failed, finished)),)
-    told = _told(oom["wrong"])
+    told = _wrong_verdict_lines(oom["wrong"])
     if told:
         blocks += (Paragraph("Wrong or unsure, and what we believe happened:"),)
         blocks += (Bullets(tuple(told[:LISTED])),)
@@ -120,7 +120,7 @@ def _oom_blocks(oom: Mapping[str, Any]) -> tuple[Block, ...]:
     return blocks
 
 
-def _told(wrong: list[Mapping[str, Any]]) -> list[str]:
+def _wrong_verdict_lines(wrong: list[Mapping[str, Any]]) -> list[str]:
     """One line for all runs with the same verdict and the same probable cause."""
     alike: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for item in wrong:

@@ -39,7 +39,7 @@ def rows_by_name(payload: RecommendationPayload) -> dict[str, Row]:
     return {name: row for name, row in named.items() if row}
 
 
-def own_tiles(payload: RecommendationPayload, row: Row) -> Markup:
+def pick_tiles(payload: RecommendationPayload, row: Row) -> Markup:
     """The pick's figures: both ends where nobody stated how long the rows are, and no saving."""
     if not lengths_open(payload.job):
         return tiles(row, payload.today)

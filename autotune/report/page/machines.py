@@ -264,7 +264,7 @@ def keeping(payload: RecommendationPayload) -> list[Row]:
     return [row for row in machines(payload) if not any(missed(row, limits))]
 
 
-def shown_machines(payload: RecommendationPayload) -> list[Row]:
+def machines_to_choose(payload: RecommendationPayload) -> list[Row]:
     """A few machines worth a choice, from the cheapest to the soonest, the pick among them.
 
     Within the limits each is sooner for more money; one that is past a limit shows what it costs.
@@ -294,7 +294,7 @@ def _thinned(rows: Sequence[Row], count: int) -> list[Row]:
 
 def plane_html(payload: RecommendationPayload) -> Markup:
     """Time against money, with the letters of the table; nothing where it would say nothing."""
-    rows = shown_machines(payload)
+    rows = machines_to_choose(payload)
     letters = {key_of(row): letter for letter, row in zip(LETTERS, rows, strict=False)}
     return front_html(payload, letters)
 
@@ -305,7 +305,7 @@ def few_machines_html(payload: RecommendationPayload) -> Markup:
     limits = payload.job.limits
     head = head_html(TITLES, [None, *("num" for _ in TITLES[1:])])
     body = []
-    for letter, row in zip(LETTERS, shown_machines(payload), strict=False):
+    for letter, row in zip(LETTERS, machines_to_choose(payload), strict=False):
         chosen = best is not None and key_of(row) == key_of(best)
         badge = [tag("span", letter, class_="badge")] if lettered else []
         words = f"{format_usd(row.usd_per_hour)}/h"
@@ -315,7 +315,7 @@ def few_machines_html(payload: RecommendationPayload) -> Markup:
         heading = tag("th", *badge, offer_name(row), *pick, " ", price, scope="row")
         body.append(tag("tr", heading, *figures(row, limits), class_="strong" if chosen else None))
     table = tag("table", tag("thead", head), tag("tbody", *body), class_="few machines")
-    note = marks_note(shown_machines(payload))
+    note = marks_note(machines_to_choose(payload))
     notes = [tag("p", note, class_="quiet")] if note else []
     return joined([table, *notes, misfits_words(payload)])
 

@@ -11,7 +11,7 @@ import hashlib
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from autotune.report.page.bills import bills_html, own_tiles, tiles
+from autotune.report.page.bills import bills_html, pick_tiles, tiles
 from autotune.report.page.blocks import block_html, section_html, titled
 from autotune.report.page.choices import choices_html
 from autotune.report.page.markup import Markup, ascii_only, tag
@@ -55,7 +55,7 @@ def recommendation_fragment(payload: RecommendationPayload) -> str:
     best = payload.best
     content = [block_html(block) for block in first.blocks]
     if best:
-        content += [own_tiles(payload, best), choices_html(payload)]
+        content += [pick_tiles(payload, best), choices_html(payload)]
     content.append(section_html(warnings_section(payload.warnings)))
     return _fragment(content)
 

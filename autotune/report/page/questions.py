@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.units import format_count, format_seconds, format_usd
 from autotune.report.layout.blocks import Bars, Bullets, Commands, Paragraph, Section, Table
-from autotune.report.page.bills import bills_html, own_tiles, probes_html, rows_by_name
+from autotune.report.page.bills import bills_html, pick_tiles, probes_html, rows_by_name
 from autotune.report.page.blocks import (
     block_html,
     blocks_html,
@@ -127,7 +127,7 @@ def _what(payload: RecommendationPayload, sections: Sections) -> tuple[Question,
     both = [titled(section.title, drawn) for section, drawn in bills]
     content = [
         *blocks_html([settings]),
-        own_tiles(payload, best),
+        pick_tiles(payload, best),
         *blocks_html(own),
         _warned(payload),
         folded(_named(sections.take("Settings")), title="Every setting, and why", printed=True),
@@ -170,13 +170,15 @@ def _why(payload: RecommendationPayload, sections: Sections, beside: list[Paragr
     content = (
         *blocks_html(beside[1:]),
         choices_html(payload),
-        folded(_told(fall), printed=True, wide=True) if fall.blocks else section_html(today),
+        folded(_changes_that_count(fall), printed=True, wide=True)
+        if fall.blocks
+        else section_html(today),
         fold("Everything else that was compared", *map(section_html, more)),
     )
     return Question("why", "Why this", "Why this one?", tag("p", answer), content)
 
 
-def _told(fall: Section) -> Section:
+def _changes_that_count(fall: Section) -> Section:
     """The changes, without those that show as zero: these are named under it."""
     blocks: list[Block] = []
     nothing: list[str] = []
@@ -284,7 +286,7 @@ def _run(sections: Sections, warned: str = "Before you start") -> Question:
     rest: list[Block] = []
     for block in section.blocks:
         if isinstance(block, Commands):
-            count = _count_shown(block)
+            count = _commands_in_sight(block)
             shown += block.items[:count]
             others += block.items[count:]
         else:
@@ -294,7 +296,7 @@ def _run(sections: Sections, warned: str = "Before you start") -> Question:
     return Question(RUN, "Run it", "How do I run it and check it?", Markup(), content)
 
 
-def _count_shown(block: Commands) -> int:
+def _commands_in_sight(block: Commands) -> int:
     lines = [line for line, _ in block.items]
     checks = [i for i, line in enumerate(lines) if line.startswith(CHECKED)]
     return min(checks[0] + 1 if checks else 1, COMMANDS)

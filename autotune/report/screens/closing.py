@@ -24,10 +24,10 @@ VERBOSE = "add --verbose"
 
 def decisive_blocks(payload: Mapping[str, Any], length: int = SHORT) -> list[Block]:
     """Warnings that may change what the reader does, each in so many characters."""
-    return told_blocks(payload.get("decisive", []), length)
+    return warning_blocks(payload.get("decisive", []), length)
 
 
-def told_blocks(warnings: Sequence[str], length: int = SHORT) -> list[Block]:
+def warning_blocks(warnings: Sequence[str], length: int = SHORT) -> list[Block]:
     """The first warnings, in a sentence each."""
     found = warnings[:DECISIVE]
     return [Paragraph(shortened(_sentence(text), length), "warn") for text in found]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.report.layout.blocks import Paragraph, Section
-from autotune.report.screens.closing import closing_section, next_section, told_blocks, trimmed
+from autotune.report.screens.closing import closing_section, next_section, trimmed, warning_blocks
 from autotune.report.screens.fitting import fewer, screen_text, shows
 from autotune.report.sections.verification import (
     explanations_section,
@@ -31,7 +31,7 @@ def _sections(payload: Mapping[str, Any], tight: int) -> list[Section]:
     most = fewer(EXPLANATIONS, tight, 4, 6)
     verdict = verdict_section(payload)
     return [
-        Section("", (*verdict.blocks, *told_blocks(payload["warnings"]))),
+        Section("", (*verdict.blocks, *warning_blocks(payload["warnings"]))),
         trimmed(
             lines_section(payload, notes=shows(tight, until=2)), fewer(LINES, tight, 3, 5, 6, 7)
         ),

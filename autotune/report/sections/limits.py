@@ -62,19 +62,19 @@ def missed_words(limits: LimitsPayload, row: Row) -> dict[str, str]:
 
 def limit_phrases(found: Sequence[LimitOdds], confidence: float) -> tuple[str, str]:
     """What is kept and what is missed, each in a clause or empty."""
-    kept = [_kept(each) for each in found if each.kept]
-    missed = [_missed(each) for each in found if not each.kept]
+    kept = [_kept_clause(each) for each in found if each.kept]
+    missed = [_missed_clause(each) for each in found if not each.kept]
     asked = f": {chances(confidence)} are asked for" if missed else ""
     return "; ".join(kept), "; ".join(missed) + asked
 
 
-def _kept(each: LimitOdds) -> str:
-    return f"{_name(each.limit)} {_shown(each, each.value)}: kept with {_odds(each)}"
+def _kept_clause(each: LimitOdds) -> str:
+    return f"{_name(each.limit)} {_limit_figure(each, each.value)}: kept with {_odds(each)}"
 
 
-def _missed(each: LimitOdds) -> str:
+def _missed_clause(each: LimitOdds) -> str:
     by = missed_by(each.limit, each.held - each.value)
-    return f"{by} ({_shown(each, each.value)}: {_odds(each)})"
+    return f"{by} ({_limit_figure(each, each.value)}: {_odds(each)})"
 
 
 def missed_by(limit: str, by: float) -> str:
@@ -90,7 +90,7 @@ def _odds(each: LimitOdds) -> str:
     return chances(each.probability)
 
 
-def _shown(each: LimitOdds, value: float) -> str:
+def _limit_figure(each: LimitOdds, value: float) -> str:
     return format_usd(value) if each.limit == BUDGET else format_seconds(value)
 
 

@@ -119,7 +119,7 @@ def _sections(payload: Payload) -> list[Section]:
         _memory(parts),
         _changes("Otherwise", first, ("verdict",)),
         _observations(first["observations"]),
-        _kept(first),
+        _unchanged_section(first),
         contradictions_section(payload["contradictions"]),
         assumed_section(first["assumed"]),
         warnings_section(payload["warnings"]),
@@ -321,7 +321,7 @@ def _measured(each: Mapping[str, Any]) -> str:
     return format_seconds(value)
 
 
-def _kept(part: Payload) -> Section:
+def _unchanged_section(part: Payload) -> Section:
     words = [
         f"{each['what']} {each['value']}"
         for each in part["unchanged"]

@@ -177,9 +177,9 @@ def against(row: Row, pick: Row) -> str:
     """
     usd, least = row.cost_usd.p50, pick.cost_usd.p50
     percent = round(100 * (usd - least) / least) if least else 0
-    told = f"{percent:+d}%" if percent else "same" if least else ""
+    change = f"{percent:+d}%" if percent else "same" if least else ""
     sure, other = (each.cost_usd.p50 * each.caution for each in (pick, row))
-    return f"{told}, unmeasured" if percent < 0 and other >= sure else told
+    return f"{change}, unmeasured" if percent < 0 and other >= sure else change
 
 
 def front_section(payload: RecommendationPayload) -> Section:
@@ -244,14 +244,14 @@ def unmeasured_machines(pick: Row | None, worth: Sequence[WorthProbe] | None, mo
     cheaper = found[0].expected_saving_usd > 0
     usd, seconds = pick.cost_usd.p50, pick.duration_s.p50
 
-    def told(each: WorthProbe) -> str:
+    def with_saving(each: WorthProbe) -> str:
         if not cheaper:
             return f"{each.change} ({format_seconds(seconds - each.expected_saving_s)})"
         expected = format_usd(usd - each.expected_saving_usd)
         return f"{each.change} ({expected}; at worst {format_usd(usd - each.p10)})"
 
     rest = f" and {len(found) - most} more" if len(found) > most else ""
-    named = ", ".join(told(each) for each in found[:most])
+    named = ", ".join(with_saving(each) for each in found[:most])
     better = "cheaper" if cheaper else "sooner"
     return f"May be {better}, though nobody measured a training step on it: {named}{rest}."
 

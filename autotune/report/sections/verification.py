@@ -157,8 +157,8 @@ def _lines(payload: Mapping[str, Any]) -> Table:
     rows = tuple(
         (
             _LABELS.get(line["what"], line["what"]),
-            _shown(line["predicted"], line["unit"]),
-            _shown(line["actual"], line["unit"]),
+            _figure(line["predicted"], line["unit"]),
+            _figure(line["actual"], line["unit"]),
             "" if line["ratio"] is None else _times(line["ratio"]),
             line["note"],
         )
@@ -174,7 +174,7 @@ def _times(ratio: float) -> str:
     return f"{ratio:.2f}" if ratio >= CLOSE else f"{ratio:.2g}"
 
 
-def _shown(value: float | None, unit: str) -> str:
+def _figure(value: float | None, unit: str) -> str:
     if value is None:
         return NOT_LOGGED
     if unit == "s":

@@ -112,20 +112,20 @@ def _bars(
                    decimals)  # fmt: skip
     money = _added([step.cost_usd for step in steps], start[2], end[2], CENTS)
 
-    def shown(seconds: float, dollars: float, *, sign: bool) -> str:
+    def amounts(seconds: float, dollars: float, *, sign: bool) -> str:
         form = "+" if sign else ""
         cents = f"{dollars:{form},.{CENTS}f}"
         cash = f"{cents[0]}${cents[1:]}" if cents[0] in "+-" else f"${cents}"
         return f"{seconds:{form},.{decimals}f} {name}  {cash:>9}"
 
-    bars = [_whole(start[0], shown(start[1] / unit, start[2], sign=False), start[1] / scale)]
+    bars = [_whole(start[0], amounts(start[1] / unit, start[2], sign=False), start[1] / scale)]
     for step, time, cash, before, after in zip(
         steps, times, money, levels, levels[1:], strict=False
     ):
         low, length = min(before, after) / scale, abs(after - before) / scale
         label = f"{step.change} {_arrow(step)}".strip()
-        bars.append(Bar(label, shown(time, cash, sign=True), "", max(low, 0.0), length))
-    bars.append(_whole(end[0], shown(end[1] / unit, end[2], sign=False), end[1] / scale))
+        bars.append(Bar(label, amounts(time, cash, sign=True), "", max(low, 0.0), length))
+    bars.append(_whole(end[0], amounts(end[1] / unit, end[2], sign=False), end[1] / scale))
     return Bars(tuple(bars), ("duration", "cost"))
 
 
@@ -134,8 +134,8 @@ def _arrow(step: WaterfallStep) -> str:
     return text if len(text) <= 24 else ""  # noqa: PLR2004 - what leaves room for a bar
 
 
-def _whole(name: str, shown: str, share: float) -> Bar:
-    return Bar(name, shown, "", 0.0, share, "total")
+def _whole(name: str, text: str, share: float) -> Bar:
+    return Bar(name, text, "", 0.0, share, "total")
 
 
 def _added(parts: Sequence[float], start: float, end: float, decimals: int) -> list[float]:
@@ -237,7 +237,7 @@ def _checks(checks: Sequence[DecidingCheck]) -> list[Block]:
         tail = "It decides." if check.decides else "It leaves open: " + _pairs(check.leaves)
         blocks.append(Paragraph(f"{lead} ({price}): {check.text}. {tail}"))
         if check.name != "arguments":  # there the readings' names say what would be seen
-            shows = tuple(f"{name}: {shown}" for name, shown in check.shows.items())
+            shows = tuple(f"{name}: {text}" for name, text in check.shows.items())
             blocks.append(Bullets(shows))
     return blocks
 

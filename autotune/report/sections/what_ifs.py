@@ -94,7 +94,7 @@ def _worth_section(
         for each in found
     )
     titles = columns("option", ">duration", ">", ">cost", ">", ">memory")
-    notes = tuple(f"{each.opens}: {'; '.join(_told(each, pick))}" for each in found)
+    notes = tuple(f"{each.opens}: {'; '.join(_to_know(each, pick))}" for each in found)
     notes = tuple(note for note in notes if not note.endswith(": "))
     if pick and pick.basis == "measured":
         notes += ("the pick was measured and these were not: modelled, in its proportion",)
@@ -115,7 +115,7 @@ def _figures(
     return show(value), f"{sign}{show(abs(saved))}"
 
 
-def _told(each: SensitivityPayload, pick: Row | None) -> list[str]:
+def _to_know(each: SensitivityPayload, pick: Row | None) -> list[str]:
     """What to know of a change: what it does, what moves with it, and how sure it is."""
     own = each.class_ == "quality"
     words = [] if own else [f"{name(each.knob)} {each.value}, {effect(each)}"]
