@@ -72,3 +72,14 @@ def test_every_file_says_what_is_in_it() -> None:
         text = ast.get_docstring(ast.parse(path.read_text()))
         assert text, path
         assert not re.fullmatch(r"\w+ room\.", text), f"{path}: says nothing"
+
+
+def test_the_architecture_page_names_what_is_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = re.findall(r"`(autotune/[\w/.]+)`(?:\s+`([^`]+)`)?", text)
+    assert len(named) > 40
+    for path, name in named:
+        place = ROOT / path
+        assert place.exists(), path
+        if name and not name.startswith("autotune/"):
+            assert name in place.read_text(), f"{path}: no {name}"
