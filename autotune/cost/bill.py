@@ -150,12 +150,12 @@ def component_seconds(bill: Bill, at: Indices) -> dict[str, FloatArray]:
         component = COMPONENT_OF[part]
         counted = seconds if part == "lost_work" else seconds * again
         found[component] = found.get(component, 0.0) + counted
-    candidates, links = bill.candidates, bill.tables["collectives"]
-    micro = knob_values(candidates, "micro_batch_size")[at]
-    count = np.asarray([offer.count for offer in candidates.levels[OFFER]], np.float64)
-    micro_steps = bill.job.global_batch_size / (micro * count[candidates.codes[OFFER][at]])
+    links, accumulation = (
+        bill.tables["collectives"],
+        micro_steps(bill.job, bill.candidates.take(at)),
+    )
     per_step, per_micro = links.gather("per_step_s")[at], links.gather("per_micro_s")[at]
-    of_links = again * bill.steps[at] * (micro_steps * per_micro + per_step)
+    of_links = again * bill.steps[at] * (accumulation * per_micro + per_step)
     found["collectives"] = np.minimum(of_links, found["compute"])
     found["compute"] = found["compute"] - found["collectives"]
     return found
@@ -261,9 +261,7 @@ class StepWork:
     @classmethod
     def of(cls, job: Job, tables: dict[str, Table], candidates: Candidates) -> StepWork:
         """Compose the step of every candidate from the components' tables. Shapes [n]."""
-        micro = knob_values(candidates, "micro_batch_size")
-        count = np.asarray([o.count for o in candidates.levels["offer"]], np.float64)
-        accumulation = job.global_batch_size / (micro * count[candidates.codes["offer"]])
+        accumulation = micro_steps(job, candidates)
         busy = tables["compute"].gather("micro_step_s") + tables["collectives"].gather(
             "per_micro_s"
         )
@@ -296,6 +294,13 @@ def knob_values(candidates: Candidates, name: str) -> FloatArray:
     levels = np.asarray(candidates.levels[name], np.float64)
     values: FloatArray = levels[candidates.codes[name]]
     return values
+
+
+def micro_steps(job: Job, candidates: Candidates) -> FloatArray:
+    """[n] micro-steps of an optimizer step: what makes the global batch exactly."""
+    count = np.asarray([offer.count for offer in candidates.levels[OFFER]], np.float64)
+    rows = knob_values(candidates, "micro_batch_size") * count[candidates.codes[OFFER]]
+    return job.global_batch_size / rows
 
 
 def saves(steps: FloatArray, interval: FloatArray) -> FloatArray:

@@ -141,13 +141,14 @@ class Columns:
         ]
         return np.asarray(found, np.float64)[row_of]
 
-    def data_parallel(self) -> FloatArray:
-        """[rows] data-parallel degree: every sharding here spreads the batch over all devices."""
-        return self.number("offer.count")
-
     def accumulation(self, job: Job) -> FloatArray:
-        """[rows] micro-steps per optimizer step that make the global batch exactly."""
-        return job.global_batch_size / (self.number("micro_batch_size") * self.data_parallel())
+        """[rows] micro-steps per optimizer step that make the global batch exactly.
+
+        Every sharding here spreads the batch over all devices.
+        """
+        return job.global_batch_size / (
+            self.number("micro_batch_size") * self.number("offer.count")
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,7 @@ def trained_bytes(job: Job, columns: Columns) -> FloatArray:
     Adapters in their dtype, weights as they are stored; 16-bit where the engine casts the model.
     """
     adapters = columns.choose("adapter_dtype", {"fp32": 4.0, "bf16": 2.0})
-    weights = 4.0 if job.method.base == "32bit" else 2.0
-    stored = np.where(job.method.is_lora, adapters, weights)
+    stored = np.where(job.method.is_lora, adapters, job.method.plain_bytes)
     return np.where(casts(columns), 2.0, np.where(runs(columns), 4.0, stored))
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from autotune.cost.memory.states import PACKED_BYTES, layer_linears
+from autotune.cost.memory.states import PACKED_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,11 +69,11 @@ def repeats_base(job: Job) -> bool:
     return job.method.is_dora and (job.method.dropout > 0 or job.software.peft < REUSES_BASE_FROM)
 
 
-def _adapted(model: Model, method: Method) -> Iterator[tuple[float, Linear]]:
+def _adapted(model: Model, method: Method) -> Iterator[tuple[int, Linear]]:
     """(number of layers, matrix) of every adapted matrix; nothing without DoRA."""
     if not method.is_dora:
         return
-    for count, linears in layer_linears(model):
+    for count, linears in model.layer_linears:
         for item in linears:
             if item.adaptable and item.name in method.targets:
                 yield count, item
@@ -119,13 +119,9 @@ def first_weights(job: Job, mode: Mode) -> float:
 
 
 def _copied(job: Job, mode: Mode) -> float:
-    stored, answers = _stored(job), _answers(mode)
+    stored, answers = job.method.plain_bytes, _answers(mode)
     unpacked = job.method.is_quantised
     return answers if unpacked or stored != mode.adapter or stored != answers else 0.0
-
-
-def _stored(job: Job) -> float:
-    return 4.0 if job.method.base == "32bit" else 2.0
 
 
 def forwards(job: Job, mode: Mode) -> tuple[Forward, ...]:
@@ -158,7 +154,7 @@ def forwards(job: Job, mode: Mode) -> tuple[Forward, ...]:
 
 def _copy_of_weight(job: Job, mode: Mode) -> float:
     """[bytes] an element of the weight as the norm reads it, where it is not the parameter."""
-    same = not job.method.is_quantised and _stored(job) == mode.adapter
+    same = not job.method.is_quantised and job.method.plain_bytes == mode.adapter
     return 0.0 if same else mode.adapter
 
 

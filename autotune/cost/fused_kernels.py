@@ -7,7 +7,7 @@ depends on that software is priced once for each value, with the same formulas.
     liger         RMSNorm, gated MLP and RoPE in one kernel each; logits in chunks
     chunked_loss  TRL's loss in tiles, axolotl's cut cross entropy: no more than a tile of logits
 
-Source of the memory: `head_memory`, `activations`; a 7B in full under ms-swift and ZeRO-3 on four
+Source of the memory: `logits`, `activations`; a 7B in full under ms-swift and ZeRO-3 on four
 A100 went from 54 to 42 GB with Liger, where the formulas go from 51.5 to 39.2.
 Source of Liger's time: its kernels' traffic and launches (`kernels.KERNEL_SETS`), of whose gain
 the public pairs show about half: an 8B LoRA under TRL on one H100 5 % less time (Soup, 5 repeats;

@@ -22,7 +22,6 @@ import numpy as np
 from autotune.cost.bill import Bill, StepWork, evaluations, knob_values, saves
 from autotune.cost.columns import Columns, Component, FloatArray, Outputs, Table, tabulate
 from autotune.cost.memory import component as memory
-from autotune.cost.memory.component import learned_memory
 from autotune.cost.time import checkpoint, collectives, compute, data, evaluation, startup
 from autotune.domain.candidates import OFFER
 from autotune.domain.observation import Calibration
@@ -153,4 +152,4 @@ class CostModel:
         log_sd = self.calibration.log_sds.get(memory.COMPONENT.name)
         if not len(table.row_of) or (factor == 1.0 and log_sd is None):
             return table
-        return Table(learned_memory(table.outputs, factor, log_sd), table.row_of)
+        return Table(memory.learned_memory(table.outputs, factor, log_sd), table.row_of)

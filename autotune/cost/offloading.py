@@ -24,6 +24,7 @@ from autotune.cost import deepspeed
 from autotune.cost.batches import longest_length
 from autotune.cost.memory.states import sizes, weight_bytes
 from autotune.cost.parameters import trainable_parameters
+from autotune.domain.config import OFFLOADED_STATES
 
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray
@@ -49,7 +50,7 @@ TIME_SD = 0.5
 
 def states_away(columns: Columns) -> BoolArray:
     """[rows] whose optimizer states lie in the host's memory."""
-    return columns.equals(KNOB, "optimizer", "all")
+    return columns.equals(KNOB, *OFFLOADED_STATES)
 
 
 def shards_away(columns: Columns) -> BoolArray:
@@ -75,9 +76,8 @@ def kept_share(job: Job, columns: Columns) -> FloatArray:
 
 def checkpoint_bytes(job: Job, columns: Columns) -> FloatArray:
     """[bytes] that one device moves out of its memory in a forward: an input a layer."""
-    wide = 4.0 if job.method.base == "32bit" else 2.0
     tokens = columns.number("micro_batch_size") * longest_length(job, columns)
-    each = wide * job.model.hidden_size * job.model.num_layers * tokens
+    each = job.method.plain_bytes * job.model.hidden_size * job.model.num_layers * tokens
     return np.where(checkpoints_away(columns), each, 0.0)
 
 

@@ -138,10 +138,7 @@ def lora_parameters(model: Model, rank: int, targets: str | Sequence[str]) -> in
     targets: module names, or what `resolve_targets` accepts.
     """
     names = frozenset(resolve_targets(model, targets))
-    mixtures = model.num_layers - model.num_dense_layers
-    return mixtures * _adapter(model.linears, rank, names) + model.num_dense_layers * _adapter(
-        model.dense_linears, rank, names
-    )
+    return sum(n * _adapter(linears, rank, names) for n, linears in model.layer_linears)
 
 
 def magnitudes(model: Model, method: Method) -> int:
@@ -151,11 +148,9 @@ def magnitudes(model: Model, method: Method) -> int:
     """
     if not method.is_dora:
         return 0
-    mixtures = model.num_layers - model.num_dense_layers
-    groups = ((mixtures, model.linears), (model.num_dense_layers, model.dense_linears))
     return sum(
         layers * linear.count * linear.out_features
-        for layers, linears in groups
+        for layers, linears in model.layer_linears
         for linear in linears
         if linear.adaptable and linear.name in method.targets
     )

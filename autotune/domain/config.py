@@ -29,6 +29,7 @@ HUB_ATTENTION = {
 }
 EIGHT_BIT = frozenset({"adamw_bnb_8bit", "paged_adamw_8bit"})  # optimizers of bitsandbytes
 ZERO_STAGE = {"zero2": 2, "zero3": 3}  # shardings of DeepSpeed
+OFFLOADED_STATES = frozenset({"optimizer", "all"})  # values of offload that move optimizer states
 SHARDED = frozenset({*ZERO_STAGE, "fsdp"})  # and all that divide more than the batch
 UNSET = "unset"  # a level of such a knob: no such variable, no such argument
 

@@ -52,6 +52,11 @@ class Method:
         return self.is_lora and self.variant == "dora"
 
     @property
+    def plain_bytes(self) -> float:
+        """[bytes] of a weight of the base that is not quantised."""
+        return 4.0 if self.base == "32bit" else 2.0
+
+    @property
     def is_quantised(self) -> bool:
         """Whether the base is to be stored in 4 or 8 bits."""
         return self.base in QUANTISED

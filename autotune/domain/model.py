@@ -105,6 +105,13 @@ class Model:
         return self.num_kv_heads * self.head_dim
 
     @property
+    def layer_linears(self) -> tuple[tuple[int, tuple[Linear, ...]], ...]:
+        """(number of layers, matrices of one) for each kind of layer: a mixture may have two."""
+        dense = self.num_dense_layers
+        kinds = ((self.num_layers - dense, self.linears), (dense, self.dense_linears))
+        return tuple((count, linears) for count, linears in kinds if count > 0)
+
+    @property
     def is_moe(self) -> bool:
         """Whether tokens are routed to experts."""
         return self.num_experts > 0

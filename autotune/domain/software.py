@@ -12,6 +12,8 @@ LossKind = Literal["upcast", "upcast_copy", "native", "inplace", "chunked", "fus
 # upcast logits and so copy them; from 4.50 the labels are shifted instead.
 # Source: modeling_llama.py and loss/loss_utils.py of those releases.
 LOSS_COPIES_FROM, LOSS_COPIES_UNTIL = (4, 46), (4, 50)
+# Tokens and vocabulary width of a tile of TRL's chunked loss: trl 1.16 kernels/chunked_logprob.py.
+TILE_TOKENS, TILE_VOCABULARY = 4096, 8192
 # Source: transformers 5.0 training_args.py: `use_cache` is off; before, the model's config decided.
 EVALUATES_WITHOUT_CACHE_FROM = (5, 0)
 # Attention from the hub: transformers 5 loads it with the package `kernels`, 5.23 with these.

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OK = "ok"
+# Out-of-memory classes: of the device, of the host, an allocator that gives memory back in steady
+# steps, memory that spills over to the host.
 INFEASIBLE = frozenset({"oom_device", "oom_host", "thrash", "spill"})
 BROKEN = frozenset(
     {"cuda_error", "nccl_error", "unsupported", "timeout", "crash", "invalid_result", "bad_data"}
@@ -132,7 +134,7 @@ def unexplained(ending: Ending, why: str) -> tuple[str, str]:  # noqa: PLR0911 -
         return "crash", ending.ended_for
     if ending.code is None:
         return "timeout", "no result within its time"
-    found = _by_text(text, device_was_full=ending.device_was_full)
+    found = _failure_class(text, device_was_full=ending.device_was_full)
     if found:
         return found, said
     if ending.code == -int(signal.SIGKILL):
@@ -158,7 +160,8 @@ def exception_of(text: str) -> str:
     return next(own, lines[-1] if lines else "")[:LINE_CHARACTERS]
 
 
-def _by_text(text: str, *, device_was_full: bool) -> str | None:
+def _failure_class(text: str, *, device_was_full: bool) -> str | None:
+    """The class of a failure by what was printed: out of memory (device, host), NCCL, CUDA."""
     if "OutOfMemoryError" in text or "CUDA out of memory" in text:
         return "oom_device"
     if "DefaultCPUAllocator: can't allocate memory" in text or "MemoryError" in text:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.catalog.software import TRL_CHUNKS_FROM
-from autotune.domain.config import EIGHT_BIT, ZERO_STAGE
+from autotune.domain.config import EIGHT_BIT, OFFLOADED_STATES, ZERO_STAGE
 
 if TYPE_CHECKING:
     from autotune.domain.device import Offer
@@ -107,7 +107,6 @@ def fp8_replicated(_job: Job, _offer: Offer, precision: str, sharding: str) -> b
     return precision != "fp8" or sharding in {"none", "ddp"}
 
 
-OFFLOADED_STATES = frozenset({"optimizer", "all"})
 # How the weights are divided under each value. DeepSpeed's ZeRO-2 runs on one device as well.
 SHARDINGS = {
     "none": frozenset({"none", "ddp", "fsdp", "zero2", "zero3"}),

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
+from autotune.domain.software import TILE_TOKENS, TILE_VOCABULARY
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-# Source: trl 1.16 kernels/chunked_logprob.py (TOKEN_CHUNK_SIZE), and its default vocabulary width.
-TILE_TOKENS, TILE_VOCABULARY = 4096, 8192
 
 
 def loss_of(

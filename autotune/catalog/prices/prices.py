@@ -1,7 +1,7 @@
 """The prices that are known, and the one that stands in where nobody stated any.
 
 Known are the dated rows of `data/prices.csv`, those that `autotune prices refresh` fetched, and the
-user's own table (`catalog/price_cache.py`). A price in the job file wins over all of them.
+user's own table (`cache`). A price in the job file wins over all of them.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 
 from autotune.cost import dora
 from autotune.cost.memory.modelling_code import Mode, family_memory
-from autotune.cost.memory.states import layer_linears
 
 if TYPE_CHECKING:
     from autotune.domain.job import Method
@@ -78,7 +77,7 @@ def layer_activations(model: Model, method: Method, mode: Mode) -> Kept:
         )
         return with_mask.mixed(without, mode.masked)
     token = key = mlp = 0.0
-    for count, linears in layer_linears(model):
+    for count, linears in model.layer_linears:
         attention = _attention(model, method, mode, linears)
         own = _mlp(model, method, mode, linears)
         token += count * (_norms(model, mode) + attention.per_token + own)
@@ -279,7 +278,7 @@ def read_bytes(model: Model, mode: Mode) -> float:
     them: a layer that is to be recomputed keeps them all the same.
     """
     token = 0.0
-    for count, linears in layer_linears(model):
+    for count, linears in model.layer_linears:
         own = [item for item in linears if item.part == "attention"]
         inner = [item for item in linears if item.part in {"mlp", "shared_expert"}]
         normed = norm_output(model, mode)

@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost.memory.modelling_code import CHUNK_TOKENS, LOGIT_BYTES, family_memory, is_litgpt
-from autotune.domain.software import LOSS_COPIES_FROM, LOSS_COPIES_UNTIL
+from autotune.domain.software import (
+    LOSS_COPIES_FROM,
+    LOSS_COPIES_UNTIL,
+    TILE_TOKENS,
+    TILE_VOCABULARY,
+)
 
 if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
     from autotune.domain.job import Job
-
-TILE_TOKENS = 4096.0  # trl 1.16 kernels/chunked_logprob.py: tokens of a projection tile
-TILE_VOCABULARY = 8192.0  # prior: vocabulary width of a tile
 
 
 def _forward_each(job: Job, compute: FloatArray) -> FloatArray | None:

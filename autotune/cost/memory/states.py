@@ -25,11 +25,12 @@ from autotune.cost.parameters import (
     norm_parameters,
     parameter_count,
 )
+from autotune.domain.config import OFFLOADED_STATES
 
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray
     from autotune.domain.job import Job
-    from autotune.domain.model import Linear, Model
+    from autotune.domain.model import Model
 
 NF4_DOUBLE_QUANT = (
     1 / 2 + 1 / 64 + 1 / 4096
@@ -64,17 +65,10 @@ class Sizes:
     total: float
 
 
-def layer_linears(model: Model) -> tuple[tuple[float, tuple[Linear, ...]], ...]:
-    """(number of layers, their matrices) for each kind of layer."""
-    dense = float(model.num_dense_layers)
-    kinds = ((model.num_layers - dense, model.linears), (dense, model.dense_linears))
-    return tuple((count, linears) for count, linears in kinds if count > 0)
-
-
 def sizes(model: Model) -> Sizes:
     """Element counts of a model. Source: derived: shapes of the decoder's modules."""
     linear = rows = largest = fused = fused_rows = plain = 0.0
-    for count, linears in layer_linears(model):
+    for count, linears in model.layer_linears:
         linear += count * sum(x.in_features * x.out_features * x.count for x in linears)
         rows += count * sum(x.out_features * x.count for x in linears)
         largest = max(largest, *(float(x.in_features * x.out_features) for x in linears))
@@ -253,7 +247,8 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
         whole = np.where(deepspeed.casts(columns), 2.0 * size.total, whole)
     # An offloading ZeRO has the newest gradients on the device and their sums on the host: 13B in
     # full by ZeRO-2 on one H800 takes 64 GB, 26 of weights and as much of gradients.
-    shards, states = columns.equals("offload", "all"), columns.equals("offload", "optimizer", "all")
+    shards = columns.equals("offload", "all")
+    states = columns.equals("offload", *OFFLOADED_STATES)
     here = np.where(shards, 0.0, 1.0)
     zero = replace(zero, step=np.where(states, 0.0, zero.step))
     held = trains * _state_bytes(job, columns, element, trainable, embedding) / gradient_shards

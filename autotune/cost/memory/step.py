@@ -1,6 +1,6 @@
 """What the instants of a step are made of, for every row: batch, dtypes, states, saved tensors.
 
-Does not cover: which of them are alive when; that is `instants`.
+Does not cover: which of them are alive when; that is `peak`.
 
 Legend: T tokens of a micro-batch, L layers, h hidden, V vocabulary, e bytes of the compute dtype,
 s bytes of the residual stream.
@@ -358,7 +358,7 @@ def _gathered(job: Job, static: Static, size: Sizes, compute: FloatArray) -> tup
     Source: Zhao 2023 (PyTorch FSDP) section 3.
     """
     missing = np.where(static.weight_shards > 1, 1.0, 0.0)
-    stored = 4.0 if job.method.base == "32bit" else 2.0
+    stored = job.method.plain_bytes
     travels = np.minimum(stored, compute)
     root = travels * (size.embedding + size.head)
     inner = static.stored - stored * (size.embedding + size.head)

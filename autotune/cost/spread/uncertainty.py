@@ -1,7 +1,12 @@
 """How far a predicted step may be off, by what is uncertain.
 
 Variances of log(step) add: what the fit leaves of its constants, what groups left out of the fit
-scattered by, and what nobody knows of this job or device. `narrowest` names the largest.
+scattered by, and what nobody knows of this job or device. `variance` names the largest.
+
+What the constants' covariance makes of it follows from how the micro-step answers to each of them.
+Legend: A device seconds, H issuing seconds, p overlap power, t = (A^p + H^p)^(1/p) of a queue;
+where the forward waits, it and the backward are queues of their own, and their times add up.
+Constants in (0, 1) are fitted as logits, the others as logarithms.
 
 Source: derived: independent errors to first order. Sizes: `calibration.toml` where they are fitted,
 assumptions with their reason below where no measured step speaks of them.
@@ -16,7 +21,7 @@ import numpy as np
 
 from autotune.catalog.operators import gemm_times
 from autotune.cost.batches import padded_length, unchanging_lengths
-from autotune.cost.constants import Fitted, fitted, levels_of
+from autotune.cost.constants import fitted, levels_of
 from autotune.cost.time.efficiency import distinct_devices
 from autotune.domain.config import FLASH
 from autotune.domain.outcome import Z90

@@ -6,6 +6,9 @@ about small products (waves, launch, memory) then comes from the relative.
 
 A processor's is the same for every shape: its units are filled by sixteen values.
 
+The matrix products of a micro-batch follow from it (`effective_flop`): exact FLOP over the
+efficiency of their shape, which a device's dense peak turns into seconds.
+
 Efficiencies stay in (0, 1): a step never beats the device's dense peak.
 Does not cover: bf16 on devices without it (emulated: a fixed share of fp32).
 """

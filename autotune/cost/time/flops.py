@@ -49,12 +49,8 @@ class Product:
 def products(model: Model, method: Method) -> tuple[Product, ...]:
     """Projections of all decoder layers, grouped by shape and by how many tokens they see."""
     found: dict[tuple[int, int, float], list[float]] = {}
-    groups = (
-        (model.linears, model.num_layers - model.num_dense_layers),
-        (model.dense_linears, model.num_dense_layers),
-    )
-    for linears, layers in groups:
-        for linear in linears if layers else ():
+    for layers, linears in model.layer_linears:
+        for linear in linears:
             share = linear.active / linear.count
             sums = found.setdefault(
                 (linear.in_features, linear.out_features, share), [0.0, 0.0, 0.0, 0.0]
@@ -88,13 +84,9 @@ def head_weights(model: Model) -> float:
 
 def adapter_weights(model: Model, method: Method) -> float:
     """[elements] P: adapter parameters that a token passes through; 0 for full fine-tuning."""
-    groups = (
-        (model.linears, model.num_layers - model.num_dense_layers),
-        (model.dense_linears, model.num_dense_layers),
-    )
     return sum(
         method.rank * (one.in_features + (one.adapter_out or one.out_features)) * one.active * count
-        for linears, count in groups
+        for count, linears in model.layer_linears
         for one in linears
         if _adapted(one, method)
     )

@@ -139,11 +139,7 @@ def activated_width(model: Model) -> float:
     """[elements] MLP width a token passes through in one layer, mean over layers."""
     total = 0.0
     layers = max(model.num_layers, 1)
-    groups = (
-        (model.linears, layers - model.num_dense_layers),
-        (model.dense_linears, model.num_dense_layers),
-    )
-    for linears, count in groups:
+    for count, linears in model.layer_linears:
         down = [x for x in linears if x.part != "attention" and x.out_features == model.hidden_size]
         total += sum(x.in_features * x.active for x in down) * count
     return total / layers

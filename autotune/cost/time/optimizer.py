@@ -15,7 +15,7 @@ from autotune.cost import deepspeed
 from autotune.cost.parameters import trainable_parameters
 from autotune.cost.time import flops
 from autotune.cost.time.launch import host_factor
-from autotune.domain.config import SHARDED
+from autotune.domain.config import OFFLOADED_STATES, SHARDED
 
 if TYPE_CHECKING:
     from autotune.cost.columns import Columns, FloatArray
@@ -84,7 +84,7 @@ def optimizer_terms(job: Job, columns: Columns) -> OptimizerTerms:
         deepspeed.step_traffic_bytes(passes - CLIPPING, size, deepspeed.master_bytes(job, columns)),
         passes * size,
     )
-    moved = np.where(columns.equals("offload", "optimizer", "all"), 0.0, moved + state)
+    moved = np.where(columns.equals("offload", *OFFLOADED_STATES), 0.0, moved + state)
     shards = np.where(columns.equals("sharding", *SHARDED), columns.number("offer.count"), 1.0)
     traffic = trainable_parameters(job) * moved / shards
     return OptimizerTerms(
