@@ -1,8 +1,8 @@
 """Files that a command writes: whole or not at all, on the disk, with the modes a user expects.
 
 Every file that another command or a person reads goes through here. Records that grow line by line
-(`trials.jsonl`, probes) append and are synced by their own modules. What belongs to the user and
-to no run (refreshed prices, cached traces, learned residuals) lies below `home_dir`. How the
+(`trials.jsonl`, probes) append through here; their own modules read them. What belongs to the user
+and to no run (refreshed prices, cached traces, learned residuals) lies below `home_dir`. How the
 shipped files are read: `tables`.
 """
 
@@ -12,6 +12,7 @@ import contextlib
 import os
 import tempfile
 from pathlib import Path
+from typing import IO
 
 from autotune.domain.paths import whole
 
@@ -36,6 +37,13 @@ def write_whole(path: Path, content: str | bytes, mode: int | None = None) -> No
             scratch.unlink()
         raise
     _sync_folder(path.parent)
+
+
+def append_synced(stream: IO[bytes], content: bytes) -> None:
+    """Write behind what a file holds, and wait until the disk has it. Raises OSError."""
+    stream.write(content)
+    stream.flush()
+    os.fsync(stream.fileno())
 
 
 def write_new(path: Path, content: str | bytes) -> bool:

@@ -13,6 +13,7 @@ import re
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
+from autotune.catalog.files import append_synced
 from autotune.domain.config import Config
 from autotune.domain.errors import InputError
 from autotune.domain.observation import Observation
@@ -209,9 +210,7 @@ class ProbeLog:
         """Write a record and wait until the disk has it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as stream:
-            stream.write(record.line())
-            stream.flush()
-            os.fsync(stream.fileno())
+            append_synced(stream, record.line())
         self.records.append(record)
 
 
@@ -232,11 +231,9 @@ class SharedProbeLog:
         with self.path.open("ab+") as stream:
             _lock(stream)
             end = stream.seek(0, os.SEEK_END)
-            if end and os.pread(stream.fileno(), 1, end - 1) != b"\n":
-                stream.write(b"\n")  # a line that a crash tore stays a line of its own
-            stream.write(record.line())
-            stream.flush()
-            os.fsync(stream.fileno())
+            torn = end and os.pread(stream.fileno(), 1, end - 1) != b"\n"
+            before = b"\n" if torn else b""  # a line that a crash tore stays a line of its own
+            append_synced(stream, before + record.line())
         self.records.append(record)
 
 

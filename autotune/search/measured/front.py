@@ -4,7 +4,7 @@ A job without a deadline has no single answer: each point of the front is best f
 go in turn to the cheapest candidate, to the soonest, and to the knee between them, where one per
 cent of cost is given for one per cent of time. Each is an ordinary calibrated search over the same
 measurements; what one learns, all know. Behind a search for the cheapest or the soonest alone, the
-other aims are asked which of them has a probe that is worth its price (`wanting`).
+other aims are asked which of them has a probe that is worth its price (`next_aim`).
 
 Source: weighted sums in logarithms: Miettinen, "Nonlinear Multiobjective Optimization" (1999),
 section 3.1, which reaches the convex part of a front; derived: in logs the weights are exchange
@@ -176,7 +176,7 @@ class FrontSampler(BaseSampler):
             self._turns[trial.number] = list(self._aims.values())[turn]
         return self._turns[trial.number]
 
-    def wanting(
+    def next_aim(
         self, study: Study, budget_of: Callable[[int], ProbeBudget]
     ) -> CalibratedSampler | None:
         """The aim whose next probe promises most; None when none is worth its price.

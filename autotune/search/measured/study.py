@@ -173,7 +173,9 @@ class MeasuredSearch(Search):
         return (why, False) if why else (SEARCH_ENDED, True)
 
     def _finals(self, posterior: Posterior, records: Sequence[TrialRecord]) -> Finals:
-        return finals_of(posterior, records, self._candidate, self._ran(posterior), self.values)
+        return finals_of(
+            posterior, records, self._candidate, self._measured_pick(posterior), self.values
+        )
 
     def _search(
         self, study: Study, store: StudyStore, measurer: Measurer | FunctionMeasurer, trials: int,
@@ -195,7 +197,7 @@ class MeasuredSearch(Search):
                 return SEARCHED, True
             study.sampler = next_sampler(len(records))
             try:
-                record = self._one(study, store, measurer, records, tried)
+                record = self._measure_next(study, store, measurer, records, tried)
             except StopSearch as stop:
                 return str(stop), False
             if record.kind == "trial":
@@ -204,13 +206,13 @@ class MeasuredSearch(Search):
                 failed.add(self._candidate(record))
         return f"{trials} configurations were measured, which was the most allowed", False
 
-    def _one(
+    def _measure_next(
         self, study: Study, store: StudyStore, measurer: Measurer | FunctionMeasurer,
         records: list[TrialRecord], tried: dict[int, TrialRecord], name: str = "",
     ) -> TrialRecord:  # fmt: skip
         """Ask the sampler, measure, record, tell. Raises StopSearch, and drops the trial."""
         trial = study.ask(self._distributions())
-        record = self._judge(dict(trial.params), len(records), tried)
+        record = self._record_of(dict(trial.params), len(records), tried)
         if record.kind == "trial":
             try:
                 record = _with_score(record, measurer.measure(self._candidate(record)))
@@ -232,12 +234,12 @@ class MeasuredSearch(Search):
         tried = {self._candidate(record): record for record in records if record.kind == "trial"}
         made = sum(record.sampler == FRONT for record in records)
         while self.front is not None and made < MOST_FRONT:
-            aim = self.front.wanting(study, measurer.budget)
+            aim = self.front.next_aim(study, measurer.budget)
             if aim is None:
                 return
             study.sampler = aim
             try:
-                record = self._one(study, store, measurer, records, tried, FRONT)
+                record = self._measure_next(study, store, measurer, records, tried, FRONT)
             except StopSearch:
                 return
             if record.kind == "trial":
@@ -260,7 +262,7 @@ class MeasuredSearch(Search):
         at = proposal.index if proposal is not None else posterior.incumbent
         return judged(posterior, proposal, measurer.budget(0 if at is None else at))
 
-    def _ran(self, posterior: Posterior) -> int | None:
+    def _measured_pick(self, posterior: Posterior) -> int | None:
         """The posterior pick as a candidate that was measured itself, not as a twin of one."""
         pick = posterior.pick()
         if pick is None:
@@ -268,9 +270,9 @@ class MeasuredSearch(Search):
         if pick not in posterior.history.measured:
             twins = {int(i) for i in posterior.twins(pick)} & set(posterior.fitting)
             pick = min(twins, key=lambda i: (posterior.log_cost[i], i), default=posterior.incumbent)
-        return None if pick is None else self._sober(posterior, pick)
+        return None if pick is None else self._plainest_extra(posterior, pick)
 
-    def _sober(self, posterior: Posterior, pick: int) -> int:
+    def _plainest_extra(self, posterior: Posterior, pick: int) -> int:
         """The pick with own knobs as today, each where that was measured too and is as good."""
         candidates = self.bill.candidates
         for name in candidates.extra:

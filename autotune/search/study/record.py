@@ -13,7 +13,7 @@ import time
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
-from autotune.catalog.files import write_whole
+from autotune.catalog.files import append_synced, write_whole
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near
 
@@ -128,9 +128,7 @@ class TrialLog:
 
     def append(self, *records: TrialRecord) -> None:
         """Write records and wait until the disk has them, once for all of them."""
-        self._file.write(b"".join(record.line() for record in records))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        append_synced(self._file, b"".join(record.line() for record in records))
         self.records.extend(records)
 
     def _lock(self, run_dir: Path) -> None:

@@ -139,9 +139,9 @@ class Search:
                 break
             study.sampler = next_sampler(len(records))
             room = min(trials - len(tried), most_asks - len(records), TOGETHER)
-            made = self._together(study, store.log, distributions, records, room)
+            made = self._add_modelled(study, store.log, distributions, records, room)
             if not made:
-                made = [self._asked(study, store.log, distributions, records, tried)]
+                made = [self._try_next(study, store.log, distributions, records, tried)]
             for record in made:
                 if record.kind == "trial":
                     tried[self._candidate(record)] = record
@@ -153,7 +153,7 @@ class Search:
                 break
         return self._result(tried, records, resumed, why)
 
-    def _together(
+    def _add_modelled(
         self, study: Study, log: TrialLog | None, distributions: dict[str, BaseDistribution],
         records: list[TrialRecord], most: int,
     ) -> list[TrialRecord]:  # fmt: skip
@@ -164,7 +164,7 @@ class Search:
             return []
         proposed = study.sampler.modelled(study, most)
         made = [
-            self._judge(self.space.params(index), number, {})
+            self._record_of(self.space.params(index), number, {})
             for number, index in enumerate(proposed, start=len(records))
         ]
         if log and made:
@@ -173,13 +173,13 @@ class Search:
         study.add_trials(finished_trial(record, distributions) for record in made)
         return made
 
-    def _asked(
+    def _try_next(
         self, study: Study, log: TrialLog | None, distributions: dict[str, BaseDistribution],
         records: list[TrialRecord], tried: dict[int, TrialRecord],
     ) -> TrialRecord:  # fmt: skip
         """The sampler's next proposal, looked up, written and told."""
         trial = study.ask(distributions)
-        record = self._judge(dict(trial.params), len(records), tried)
+        record = self._record_of(dict(trial.params), len(records), tried)
         record = with_sampler_state(record, study, trial)
         if log:
             log.append(record)
@@ -243,7 +243,7 @@ class Search:
     def _config_text(self, index: int) -> str:
         return self.bill.candidates.config(index).key
 
-    def _judge(
+    def _record_of(
         self, params: dict[str, Any], number: int, tried: dict[int, TrialRecord]
     ) -> TrialRecord:
         """What a proposal is worth."""
