@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from autotune.app.tune.priced import Options as TuneOptions
 from autotune.app.tune.priced import price
 from autotune.app.tune.tracing import choose_traced
-from autotune.app.whatif.last_resort import opened_bills
+from autotune.app.whatif.levers import opened_bills
 from autotune.domain.answer.limits import odds
 from autotune.domain.answer.plan import RunOnOffer
 from autotune.domain.outcome import Spread

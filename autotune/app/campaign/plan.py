@@ -24,7 +24,7 @@ from autotune.app.campaign.schedule import (
 )
 from autotune.app.campaign.subset import Item, best_subset, parse_budget, what_to_cut
 from autotune.app.choices import check_choices
-from autotune.app.whatif.last_resort import opened_words
+from autotune.app.whatif.levers import opened_words
 from autotune.app.whatif.relaxations import OFFLOAD
 from autotune.catalog.files import write_whole
 from autotune.cost.columns import reusing_tables

@@ -1,7 +1,7 @@
 """Which machine: the best config of every offer, side by side, priced exactly as `tune` does.
 
 Nothing is computed here that `tune` does not compute: each row is what `tune` would recommend if
-its offer were the only one.
+its offer were the only one. Over variants that differ in their rows: how the bill grows with them.
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ import math
 import time
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autotune.app.choices import check_choices
-from autotune.app.compare.scaling import scaling_of
 from autotune.app.compare.spot import spot_terms
 from autotune.app.tune.priced import Options as TuneOptions
 from autotune.app.tune.priced import price
 from autotune.app.tune.tracing import choose_traced
-from autotune.app.whatif.last_resort import opened_bills
+from autotune.app.whatif.levers import opened_bills
 from autotune.app.whatif.unknown_lengths import on_short_rows
 from autotune.claims import job_contradictions
 from autotune.cost.columns import reusing_tables
@@ -30,6 +29,7 @@ from autotune.domain.answer.comparison import (
     Comparisons,
     NotFitting,
     OneDevice,
+    Scaling,
     Split,
 )
 from autotune.domain.answer.limits import odds, worst_excess
@@ -40,7 +40,7 @@ from autotune.search.alternatives import bill_of_offer
 from autotune.space.host_rules import BUFFERS_TOO_LARGE, least_buffers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from autotune.app.job.load import NamedJob
     from autotune.app.tune.priced import Priced
@@ -50,9 +50,12 @@ if TYPE_CHECKING:
     from autotune.domain.outcome import Estimated
     from autotune.search.selection import Objective, Selection
 
+
 Machine = tuple[str, int, bool]
 UNLIKE = 3.0  # times as fast: more than disks of one kind differ
 _DISK = "checkpoint_write_bytes_per_s"
+
+Point = tuple[Comparison, Compared]  # a size of the data and a machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,3 +315,63 @@ def exit_status(found: Comparisons) -> int:
     for part in found.parts:
         by_variant[part.variant] |= part.within is not None
     return 0 if all(by_variant.values()) else LIMIT_MISSED
+
+
+def scaling_of(parts: Sequence[Comparison]) -> tuple[Scaling, ...]:
+    """A line for each offer on which two or more sizes of one job have a row."""
+    groups: dict[tuple[Any, ...], list[Comparison]] = {}
+    for part in parts:
+        groups.setdefault(_all_but_rows(part.job), []).append(part)
+    several = [group for group in groups.values() if len({p.job.rows for p in group}) > 1]
+    return tuple(
+        _line(points, _label(several, group))
+        for group in several
+        for points in _by_offer(group)
+        if len({part.job.rows for part, _ in points}) > 1
+    )
+
+
+def _all_but_rows(job: Job) -> tuple[Any, ...]:
+    return (
+        job.model.name, job.method, job.max_length, job.lengths.quantiles, job.padding, job.epochs,
+        job.global_batch_size,
+    )  # fmt: skip
+
+
+def _label(groups: Sequence[Sequence[Comparison]], group: Sequence[Comparison]) -> str:
+    """What tells a group of variants from the others; empty where there is only one."""
+    if len(groups) == 1:
+        return ""
+    shared = set.intersection(*({*part.variant.split(", ")} for part in group))
+    return ", ".join(word for word in group[0].variant.split(", ") if word in shared)
+
+
+def _by_offer(group: Sequence[Comparison]) -> Iterable[list[Point]]:
+    found: dict[Offer, list[Point]] = {}
+    for part in group:
+        for row in part.rows:
+            found.setdefault(row.row.offer, []).append((part, row))
+    return found.values()
+
+
+def _line(points: Sequence[Point], label: str) -> Scaling:
+    """Least squares through the medians.
+
+    Source: derived: loading, compiling and the final save happen once, everything else by the row.
+    """
+    ordered = sorted(points, key=lambda point: point[0].job.rows)
+    sizes = np.asarray([part.job.rows for part, _ in ordered], np.float64)
+    seconds = np.asarray([row.row.duration_s.p50 for _, row in ordered], np.float64)
+    slope, fixed = (float(x) for x in np.polyfit(sizes, seconds, 1, w=1.0 / seconds))
+    offer = ordered[0][1].row.offer
+    usd_per_s = offer.usd_per_s
+    return Scaling(
+        offer=offer,
+        sizes=tuple(int(size) for size in sizes),
+        fixed_s=fixed,
+        s_per_row=slope,
+        fixed_usd=fixed * usd_per_s,
+        usd_per_row=slope * usd_per_s,
+        off=float(np.max(np.abs((fixed + slope * sizes) / seconds - 1.0))),
+        label=label,
+    )

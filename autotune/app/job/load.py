@@ -340,7 +340,7 @@ def _statements(jobfile: JobFile) -> tuple[Statement, ...]:
     """What a plan says of the run; the checks are loaded only where one says anything."""
     if not jobfile.stated:
         return ()
-    from autotune.app.job.statements import statement_of
+    from autotune.app.job.evidence import statement_of
 
     return tuple(statement_of(entry, n) for n, entry in enumerate(jobfile.stated))
 

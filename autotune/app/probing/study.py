@@ -1,4 +1,4 @@
-"""A probed search from its first probe to what later runs remember of it."""
+"""A probed search: what earlier runs here taught, its probes, and what later runs remember."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ from typing import TYPE_CHECKING
 
 from autotune.app.probing.notes import noise_of_search, notes_of, notes_of_noise, unproven_levels
 from autotune.app.probing.plan import plan_probe
-from autotune.app.probing.prior import learn_from, prior_for, prior_key, saving_note
 from autotune.app.probing.probe import Probed, Prober
 from autotune.domain.errors import NoLocalDevice
+from autotune.domain.identity import identity
 from autotune.domain.units import format_bytes
 from autotune.probe.outcomes import hint_for
 from autotune.search.alternatives import proposal_order
+from autotune.search.measured.prior import (
+    Prior,
+    PriorKey,
+    load_prior,
+    load_residuals,
+    save_prior,
+    save_residuals,
+)
 from autotune.search.measured.study import FRONT, explore_measured
 from autotune.search.posterior.stopping import ProbeBudget, check_budget, described
 
@@ -109,3 +117,50 @@ def _tell_held(prober: Prober, local: LocalDevice) -> None:
         f"{format_bytes(local.used_bytes)} of {local.name} are held by {len(local.processes)} "
         "other process(es); probes measure what is left"
     )
+
+
+def prior_key(job: Job, local: LocalDevice, fingerprint: str, versions: dict[str, str]) -> PriorKey:
+    """What must be the same for measurements to carry over."""
+    device = f"{local.name}-{fingerprint}" if local.is_cpu else local.name
+    work = identity((job.method, job.max_length, job.padding, job.lengths.quantiles))
+    return PriorKey.of(device, job.model, work, versions)
+
+
+def prior_for(
+    bill: Bill, objective: Objective, key: PriorKey, run_dir: Path, *, reuse: bool, resume: bool
+) -> Prior:
+    """The prior of a run: what it began with when it is resumed, else what is known now."""
+    from autotune.search.axes import ParameterSpace
+    from autotune.search.billed import BilledCandidates
+
+    priced = BilledCandidates(bill, ParameterSpace(bill.candidates), objective)
+    if resume:
+        return load_prior(priced, run_dir)
+    found = load_residuals(priced, key) if reuse else Prior({})
+    if found.count:
+        save_prior(priced, found, run_dir)
+    return found
+
+
+def learn_from(explored: MeasuredExploration, key: PriorKey, probes: int) -> list[str]:
+    """Remember a finished search. A home that cannot be written costs the next run its start."""
+    posterior = explored.posterior
+    if posterior is None or not posterior.history.observed:
+        return []
+    try:
+        save_residuals(posterior.priced, posterior.history, key, probes=probes)
+    except OSError as error:
+        return [f"what was learned could not be kept for later runs: {error}"]
+    return []
+
+
+def saving_note(prior: Prior, probes: int, *, ended: bool) -> list[str]:
+    """What the prior saved, as far as runs can be compared: those that ended by themselves can."""
+    if not prior.count:
+        return []
+    text = f"the search began with {prior.count} measurements of earlier runs here"
+    if prior.runs and ended:
+        text += f": it needed {probes} new probes, the first run {prior.runs[0]}"
+    elif not ended:
+        text += f", and made {probes} new probes before no more were allowed"
+    return [text]

@@ -19,9 +19,9 @@ from autotune.app.recompute.evidence_transfer import (
     carried_observations,
     forget_measured,
 )
-from autotune.app.recompute.recorded_row import check_row, config_of_row
 from autotune.app.runs import folder as runs
 from autotune.app.runs.find import last_answered
+from autotune.app.runs.recorded_row import check_row, config_of_row
 from autotune.app.tune.tune import Options, tune
 from autotune.app.whatif.from_today import ending_at, starting_at
 from autotune.app.whatif.waterfall import RunEdit, State, config_edits, pricer, waterfall_between

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.app.runs.user_file import OWN_FOLDER, SAME, check_same, is_same, same_export
-from autotune.app.recompute.recorded_row import config_of_row
+from autotune.app.runs.recorded_row import config_of_row
 from autotune.app.runs.folder import load_recommendation_payload, load_run_job
 from autotune.domain.errors import InputError
 from autotune.domain.answer.recommendation import Decisive

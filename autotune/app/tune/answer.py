@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.app.whatif import explain
-from autotune.app.whatif.last_resort import opened_note
+from autotune.app.whatif.levers import opened_note
 from autotune.app.whatif.moved import moved_notes
 from autotune.app.whatif.relaxations import relaxations
 from autotune.app.whatif.shortfall import shortfall_of

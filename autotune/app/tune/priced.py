@@ -13,7 +13,7 @@ from autotune.app.job.adapter_variant import variant_note
 from autotune.app.job.base_storage import unquantised_note
 from autotune.app.runs import folder as runs
 from autotune.app.runs.find import to_resume
-from autotune.app.whatif.last_resort import last_resort
+from autotune.app.whatif.levers import last_resort
 from autotune.catalog.prices.prices import refused_prices
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.device import OLD_DAYS
