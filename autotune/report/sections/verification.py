@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.outcome import Spread
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, columns
 from autotune.report.layout.csv_rows import rows_csv
@@ -212,7 +213,8 @@ def _outlook(payload: Mapping[str, Any]) -> list[str]:
         )
     else:
         found.append("this run: nothing remains")
-    each = f"{seconds_span(following['duration_s'])}, {usd_span(following['cost_usd'])}"
+    seconds, usd = Spread(**following["duration_s"]), Spread(**following["cost_usd"])
+    each = f"{seconds_span(seconds)}, {usd_span(usd)}"
     basis = _BASIS[following["basis"]]
     count = following["count"]
     if count == 1:
