@@ -163,7 +163,7 @@ class Beside:
 class Origin:
     """The trainer's own file that a job was read from: what `--export same` gives back."""
 
-    trainer: str  # hf, trl, axolotl, ...
+    trainer: str  # hf, trl, ...
     syntax: str  # yaml, json, args, shell or python
     path: str  # where the user's file lies; empty for a command line
     text: str

@@ -35,29 +35,34 @@ LIGER_FAMILIES = frozenset(
      "qwen3_moe", "qwen3_next", "smollm3"}
 )  # fmt: skip
 TRITON_CAPABILITY = 7.0  # Triton's README: NVIDIA GPUs from Volta on
-# Trainers with a switch for Liger, and with a tiled loss that is not their default; "" is a job
-# that was not read from a trainer's own file: it is exported to hf or trl.
-LIGER_TRAINERS = frozenset({"", "hf", "trl", "axolotl", "llamafactory"})
-CHUNKED_TRAINERS = frozenset({"", "axolotl"})
+# What a trainer's own file can switch on: fp8; Liger; a loss in tiles that is not its default;
+# states and checkpoints in the host's memory. `own_`: by code of its own, whatever the versions of
+# transformers and TRL. "" is a job that was not read from a trainer's file: it becomes hf or trl.
+_ARGUMENTS = frozenset({"fp8", "liger", "states", "checkpoints"})
+LEVERS_OF = {
+    "": _ARGUMENTS | {"tiles"}, "hf": _ARGUMENTS, "trl": _ARGUMENTS,
+    "axolotl": _ARGUMENTS | {"own_tiles", "own_checkpoints"},
+    "llamafactory": frozenset({"liger", "states"}),
+}  # fmt: skip
 
 
-def trainer_of(job: Job) -> str:
-    """The trainer whose own file the job was read from; empty where there is none."""
-    return job.origin.trainer if job.origin else ""
+def levers_of(job: Job) -> frozenset[str]:
+    """What the trainer whose own file the job was read from can switch on."""
+    return LEVERS_OF.get(job.origin.trainer if job.origin else "", frozenset())
 
 
 def trainer_has_kernels(job: Job, _offer: Offer, kernels: str) -> bool:
     """Whether the trainer and the installed software have them, and not by default already."""
-    trainer = trainer_of(job)
-    software = job.software
+    levers, software = levers_of(job), job.software
     if kernels == "none":
         return True
     if software.own_model or software.kernels != "eager":
         return False
     if kernels == "liger":
-        return software.liger_kernel is not None and trainer in LIGER_TRAINERS
-    tiles = trainer == "axolotl" or (software.trl is not None and software.trl >= TRL_CHUNKS_FROM)
-    return trainer in CHUNKED_TRAINERS and tiles and software.loss not in {"chunked", "fused"}
+        return software.liger_kernel is not None and "liger" in levers
+    newer = software.trl is not None and software.trl >= TRL_CHUNKS_FROM
+    tiles = "own_tiles" in levers or ("tiles" in levers and newer)
+    return tiles and software.loss not in {"chunked", "fused"}
 
 
 def family_has_kernels(job: Job, _offer: Offer, kernels: str) -> bool:
@@ -80,19 +85,16 @@ def kernels_run_eagerly(_job: Job, _offer: Offer, kernels: str, compiled: str) -
     return kernels == "none" or compiled == "off"
 
 
-FP8_TRAINERS = frozenset({"", "hf", "trl", "axolotl"})
-
-
 def fp8_trains(job: Job, offer: Offer, precision: str) -> bool:
     """Adapters over frozen weights in fp8 are another matter, which nobody measured."""
     if precision != "fp8":
         return True
-    trainer, method = trainer_of(job), job.method
+    method = job.method
     full = method.kind == "full" and method.base == "16bit"
     return (
         full
         and job.software.torchao is not None
-        and trainer in FP8_TRAINERS
+        and "fp8" in levers_of(job)
         and offer.device.vendor == "nvidia"
     )
 
@@ -115,8 +117,6 @@ SHARDINGS = {
     "activations": frozenset({"none", "ddp"}),
 }
 ON_ONE_DEVICE = {"none": "none", "activations": "none", "optimizer": "zero2"}
-LAUNCHED = frozenset({"", "hf", "trl", "axolotl", "llamafactory"})  # by accelerate or DeepSpeed
-CHECKPOINTS_AWAY = frozenset({"", "hf", "trl", "axolotl"})
 # transformers: activation_checkpointing_kwargs takes `offload`; trl: activation_offloading.
 CHECKPOINTS_AWAY_FROM, TRL_CHECKPOINTS_AWAY_FROM = (5, 23), (0, 19, 1)
 
@@ -128,20 +128,18 @@ def offload_is_open(job: Job) -> bool:
 
 def trainer_offloads(job: Job, _offer: Offer, offload: str) -> bool:
     """Whether the trainer and its versions have it."""
-    trainer, software = trainer_of(job), job.software
+    levers, software = levers_of(job), job.software
     if offload == "none":
         return True
     if software.own_model or software.kernels == "unsloth":
         return False
     if offload in OFFLOADED_STATES:
-        return trainer in LAUNCHED
+        return "states" in levers
     newer = software.transformers >= CHECKPOINTS_AWAY_FROM
-    trl = (
-        trainer in {"", "trl"}
-        and software.trl is not None
-        and software.trl >= TRL_CHECKPOINTS_AWAY_FROM
-    )
-    return trainer in CHECKPOINTS_AWAY and (newer or trl or trainer == "axolotl")
+    trainer = job.origin.trainer if job.origin else ""
+    if trainer in {"", "trl"} and software.trl is not None:
+        newer |= software.trl >= TRL_CHECKPOINTS_AWAY_FROM
+    return "own_checkpoints" in levers or ("checkpoints" in levers and newer)
 
 
 def offloads_from_gpu(_job: Job, offer: Offer, offload: str) -> bool:

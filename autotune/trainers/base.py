@@ -137,7 +137,7 @@ class Trainer(ABC):
     `autotune.trainers.patch` asks), `export` writes its files from nothing.
     """
 
-    name: ClassVar[str]  # what a user types: hf, trl, axolotl, ...
+    name: ClassVar[str]  # what a user types: hf, trl, ...
     title: ClassVar[str]  # what a person calls its file
     own_keys: ClassVar[frozenset[str]] = frozenset()  # that no other trainer's file has
     file: ClassVar[str]  # that an export states its settings in; empty: it has no export
