@@ -11,7 +11,6 @@ from exportcases import SOFTWARE, config, job, offer, values_of
 from autotune.app.job.load import load_jobs
 from autotune.app.job.overrides import Overrides
 from autotune.domain.answer.recommendation import Decisive
-from autotune.domain.errors import InputError
 from autotune.trainers.axolotl.keys import CUT, LIGER
 from autotune.trainers.export import export
 from autotune.trainers.registry import TRAINERS
@@ -134,17 +133,15 @@ def test_the_users_axolotl_file_changes_its_plugin_and_keeps_the_others(tmp_path
         assert (expected is None) or expected in text
 
 
-def test_a_stated_liger_that_the_family_lacks_is_refused_with_a_way_out(tmp_path: Any) -> None:
+def test_a_stated_liger_that_the_family_lacks_is_given_up_and_told(tmp_path: Any) -> None:
     path = tmp_path / "args.json"
     path.write_text(
         '{"model_name_or_path": "openai-community/gpt2", "use_liger_kernel": true, '
         '"per_device_train_batch_size": 2, "output_dir": "out", "num_train_epochs": 1}'
     )
     stated = {"data.rows": 1000, "method.kind": "full", "data.max_length": 512}
-    from autotune.space.enumerate import enumerate_candidates
-    from autotune.space.file import load_space
-
     found = load_jobs(path, Overrides(gpus=("a100:1",), stated=stated))[0].job
-    with pytest.raises(InputError, match="Liger has no kernels for the model's family") as caught:
-        enumerate_candidates(found, load_space("default"))
-    assert "kernels" in str(caught.value.hint)
+    assert found.today is not None
+    assert (found.today.kernels, found.lock.get("kernels")) == ("liger", None)
+    (note,) = [each for each in found.assumed if each.value == "liger is not kept"]
+    assert "Liger has no kernels for the model's family" in note.why

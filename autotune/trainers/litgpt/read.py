@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.trainers.hf.adapter import fill_adapter
-from autotune.trainers.hf.read import HF_DEFAULTS
+from autotune.trainers.hf.read import HF_DEFAULTS, read_words
 from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.schema import schema_of
 from autotune.trainers.unknown_keys import leave_rest
+from autotune.trainers.words import Word, say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.domain.config import KnobValue
     from autotune.trainers.base import Changes, Target
+    from autotune.trainers.words import Words
 
 PRECISION = {  # of its word -> the knob's value
     "bf16-true": "bf16", "bf16-mixed": "bf16", "16-true": "fp16", "16-mixed": "fp16",
@@ -30,6 +32,13 @@ SWITCHES = {  # of adapters -> the module
     "lora_projection": "o_proj",
 }  # fmt: skip
 MLP = ("gate_proj", "up_proj", "down_proj")  # one switch, lora_mlp
+
+
+WORDS: Words = {
+    "micro_batch_size": (Word("train.micro_batch_size"),),
+    "checkpoint_every_steps": (Word("train.save_interval"),),
+    "num_dataloader_workers": (Word("data.init_args.num_workers"), Word("data.num_workers")),
+}
 
 
 def read_file(values: Mapping[str, Any], name: str) -> Parsed:
@@ -51,12 +60,7 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
         made.note("train.epochs", f"{epochs:g}", f"not in the file; that of {schema.newest}")
     made.part("train", steps=steps, epochs=None if steps else epochs or None)
     made.defaults["checkpoint_every_steps"] = schema.default("train.save_interval")
-    every = keys.whole("train.save_interval", low=1)
-    if every:
-        made.knobs["checkpoint_every_steps"] = every
-    workers = keys.whole("data.init_args.num_workers", "data.num_workers")
-    if workers is not None:
-        made.knobs["num_dataloader_workers"] = workers
+    read_words(keys, made, "checkpoint_every_steps", "num_dataloader_workers", own=WORDS)
     precision = keys.word("precision")
     if precision in PRECISION:
         made.knobs["precision"] = PRECISION[precision]
@@ -70,14 +74,10 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
 
 def spell(knob: str, value: KnobValue, target: Target) -> Changes | str:
     """The keys that say it; the accumulation follows from the total batch."""
-    if knob == "micro_batch_size":
-        return {"train.micro_batch_size": value}
     if knob == "gradient_accumulation_steps":
         return {}
-    if knob == "checkpoint_every_steps":
-        return {"train.save_interval": value}
-    if knob == "num_dataloader_workers" and target.has("data.init_args"):
-        return {"data.init_args.num_workers": value}
+    if knob in WORDS and (knob != "num_dataloader_workers" or target.has("data.init_args")):
+        return say(knob, value, WORDS, ())
     return "litgpt's YAML has no key for it"
 
 
