@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from commandline import Done, typed
 
+from autotune.domain.answer.contract import read
 from autotune.domain.answer.recommendation import NextStep
+from autotune.report.schema import JobPayload
 from autotune.report.screens.verify import verification_screen
 from autotune.report.sections.verification import VERIFY_REPORT
 
@@ -85,7 +87,8 @@ def test_case_a_is_verified_half_way_and_its_next_runs_follow(begun: Path) -> No
 def test_the_last_run_is_taken_and_every_format_says_the_same(begun: Path) -> None:
     arguments = ("verify", str(begun / "out" / "checkpoint-600"))
     found = answer(begun, *arguments)
-    found["next"] = [NextStep(**step) for step in found["next"]]
+    found["job"] = read(JobPayload, found["job"])
+    found["next"] = [read(NextStep, step) for step in found["next"]]
     text = run(begun, *arguments, "--verbose").stdout
     assert text == VERIFY_REPORT.text(found)
     assert run(begun, *arguments).stdout == verification_screen(found)
