@@ -71,11 +71,6 @@ class RecomputeOptions:
     fidelity: str = "auto"
     run_dir: Path | None = None
 
-    @property
-    def asks_nothing(self) -> bool:
-        """Whether only time has passed."""
-        return self.overrides == Overrides() and self.software is None and not self.vary
-
 
 @dataclass(frozen=True, slots=True)
 class _Source:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from autotune.app.runs import folder as runs
 from autotune.app.runs.find import last_answered
 from autotune.app.verify.log_match import Smoke, differences, told_to_stop
-from autotune.app.verify.plan import asked, machine_of, planned_of, planned_on
+from autotune.app.verify.plan import load_plan, machine_of, planned_of, planned_on
 from autotune.catalog.devices import find_device
 from autotune.domain.config import Config
 from autotune.domain.errors import InputError
@@ -55,7 +55,7 @@ def expected_of(run: Path | None, log: RunLog) -> Expected:
     """
     run = run or last_answered()
     try:
-        job, run_dir, plans = asked(run)
+        job, run_dir, plans = load_plan(run)
     except InputError as error:
         if run.is_file():
             raise

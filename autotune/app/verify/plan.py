@@ -47,7 +47,9 @@ class Planned(Candidate):
     smoke: Smoke | None = None  # the log's run stops after another number of steps
 
 
-def asked(run: Path | None, stated: Overrides | None = None) -> tuple[Job, Path | None, list[Plan]]:
+def load_plan(
+    run: Path | None, stated: Overrides | None = None
+) -> tuple[Job, Path | None, list[Plan]]:
     """The job, its run folder, and the configurations that its answer holds.
 
     stated: a job in one line, where it names a model; else what is set in a job file.

@@ -13,7 +13,7 @@ from autotune.app.verify.diff import Comparison, explanations, lines_of
 from autotune.app.verify.plan import (
     UNKNOWN_PRICE,
     Planned,
-    asked,
+    load_plan,
     machine_of,
     planned_of,
     planned_on,
@@ -70,7 +70,7 @@ def verify(run: Path | None, log: Path, options: VerifyOptions | None = None) ->
         raise InputError(msg, "leave one of them out")
     if run is None and not in_line and runs.is_run(log):
         run = log
-    job, run_dir, plans = asked(run, options.job)
+    job, run_dir, plans = load_plan(run, options.job)
     read = read_log(log)
     if not job.steps:
         msg = f"{job.name} is an evaluation-only run: it has no training steps to verify"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from autotune.cost.bill import Bill
     from autotune.domain.device import Host
-    from autotune.domain.job import Job
+    from autotune.domain.job import Job, Lengths, Method
     from autotune.pricing import Question, QuestionEdit
 
 Rungs = tuple["QuestionEdit", ...]
@@ -174,23 +174,18 @@ def contract_changes(job: Job) -> list[Rungs]:
         targets = tuple(linear.name for linear in job.model.linears if linear.adaptable)
         lora: dict[str, Any] = {"kind": "lora", "rank": 16, "alpha": 32.0, "targets": targets}
         as_lora = "--set method.kind=lora --set method.rank=16"
-        found.append((_method("LoRA rank 16, not full fine-tuning", as_lora, **lora),))
+        found.append((_adapters("LoRA rank 16, not full fine-tuning", as_lora, **lora),))
         if method.base == "16bit":
             wide = "base 32bit: fp32 weights under autocast"
-            found.append((_method(wide, "--set method.base=32bit", base="32bit"),))
+            found.append((base_edit("32bit", wide),))
         qlora = "--set method.kind=qlora --set method.rank=16"
-        found.append((_method("QLoRA rank 16: an nf4 base", qlora, **lora, base="nf4"),))
+        found.append((_adapters("QLoRA rank 16: an nf4 base", qlora, **lora, base="nf4"),))
     else:
         found += _smaller_bases(job)
         ranks = _halved(method.rank, LOWEST_RANK)
-        found.append(
-            tuple(
-                _method(f"rank {r}, not {method.rank}", f"--set method.rank={r}", rank=r)
-                for r in ranks
-            )
-        )
+        found.append(tuple(rank_edit(method, r) for r in ranks))
     lengths = _halved(job.max_length, SHORTEST)
-    found.append(tuple(_length_change(job.max_length, length) for length in lengths))
+    found.append(tuple(length_edit(job, length) for length in lengths))
     return [rungs for rungs in found if rungs]
 
 
@@ -199,9 +194,9 @@ def _smaller_bases(job: Job) -> Iterator[Rungs]:
     if job.software.bitsandbytes is None:
         return
     if job.method.base in {"16bit", "32bit"}:
-        yield (_method("an int8 base", "--set method.base=int8", base="int8"),)
+        yield (base_edit("int8", "an int8 base"),)
     if job.method.base != "nf4":
-        yield (_method("QLoRA: an nf4 base", "--set method.base=nf4", base="nf4"),)
+        yield (base_edit("nf4", "QLoRA: an nf4 base"),)
 
 
 def _halved(start: int, least: int) -> list[int]:
@@ -213,20 +208,64 @@ def _halved(start: int, least: int) -> list[int]:
     return values
 
 
-def _method(label: str, typed: str, **fields: Any) -> QuestionEdit:  # noqa: ANN401 - fields of Method
-    def edited(question: Question) -> Question:
-        job, space = question
-        return replace(job, method=replace(job.method, **fields)), space
-
-    return Edit(edited, label, typed=typed, changes="quality")
+def base_edit(base: str, label: str = "", note: str = "") -> QuestionEdit:
+    """The frozen or trained weights stored otherwise."""
+    return _contract("method.base", base, lambda job: _with_method(job, base=base), label, note)
 
 
-def _length_change(now: int, length: int) -> QuestionEdit:
-    def edited(question: Question) -> Question:
-        return shorter(question[0], length), question[1]
+def rank_edit(method: Method, rank: int) -> QuestionEdit:
+    """Adapters of another rank."""
+    label = f"rank {rank}, not {method.rank}"
+    return _contract("method.rank", str(rank), lambda job: _with_method(job, rank=rank), label)
 
-    label = f"max_length {length:,}, not {now:,}"
-    return Edit(edited, label, typed=f"--set data.max_length={length}", changes="quality")
+
+def length_edit(job: Job, length: int) -> QuestionEdit:
+    """Rows cut to fewer tokens."""
+    label = f"max_length {length:,}, not {job.max_length:,}"
+    return _contract(
+        "data.max_length", str(length), lambda job: shorter(job, length), label,
+        _cut(job.lengths, length),
+    )  # fmt: skip
+
+
+def epochs_edit(epochs: int) -> QuestionEdit:
+    """Another number of passes over the rows."""
+
+    def edited(job: Job) -> Job:
+        steps = epochs * math.ceil(job.rows / job.global_batch_size)
+        return replace(job, epochs=float(epochs), steps=steps)
+
+    return _contract("train.epochs", str(epochs), edited)
+
+
+def _contract(
+    key: str, value: str, of_job: Callable[[Job], Job], label: str = "", note: str = ""
+) -> QuestionEdit:
+    """One key of the contract: the user's to change."""
+    return Edit(
+        lambda question: (of_job(question[0]), question[1]), label, key, value=value,
+        typed=f"--set {key}={value}", changes="quality", note=note,
+    )  # fmt: skip
+
+
+def _with_method(job: Job, **fields: Any) -> Job:  # noqa: ANN401 - fields of Method
+    return replace(job, method=replace(job.method, **fields))
+
+
+def _adapters(label: str, typed: str, **fields: Any) -> QuestionEdit:  # noqa: ANN401 - as above
+    """Adapters instead of all weights."""
+    return Edit(
+        lambda question: (_with_method(question[0], **fields), question[1]), label, typed=typed,
+        changes="quality",
+    )  # fmt: skip
+
+
+def _cut(lengths: Lengths, length: int) -> str:
+    """How many rows a shorter length would truncate."""
+    if not lengths.known:
+        return "counts every row at the full length, so the gain is an upper bound"
+    longer = sum(value > length for value in lengths.quantiles) / len(lengths.quantiles)
+    return f"truncates {100 * longer:.0f} % of the rows"
 
 
 def shorter(job: Job, max_length: int) -> Job:

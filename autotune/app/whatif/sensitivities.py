@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.app.whatif.changes import SHORTEST, shorter
+from autotune.app.whatif.changes import SHORTEST, base_edit, epochs_edit, length_edit, rank_edit
 from autotune.app.whatif.levers import lever_changes
 from autotune.app.whatif.moved import moved_by
 from autotune.domain.answer.recommendation import Sensitivity
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from autotune.cost.bill import Bill
     from autotune.domain.candidates import SearchSpace
     from autotune.domain.config import KnobValue
-    from autotune.domain.job import Job, Method
+    from autotune.domain.job import Job
     from autotune.domain.observation import Calibration
     from autotune.domain.outcome import Estimated
     from autotune.pricing import Question, QuestionEdit
@@ -236,44 +236,19 @@ def _of_memory(pick: Estimated, saved_s: float, needed: float) -> str:
 
 def _choices(job: Job) -> Iterator[QuestionEdit]:
     """What changes the training itself: length, base, rank, epochs."""
-    half = job.max_length // 2
+    method, half = job.method, job.max_length // 2
     if half >= SHORTEST:
-        yield _choice("data.max_length", str(half), shorter(job, half), _cut(job, half))
-    method = job.method
+        yield length_edit(job, half)
     if method.is_lora and method.base != "nf4" and job.software.bitsandbytes:
-        yield _of_method(job, "method.base", "nf4", replace(method, base="nf4"))
+        yield base_edit("nf4")
     if method.is_lora and method.base != "16bit":
-        yield _of_method(job, "method.base", "16bit", replace(method, base="16bit"))
+        yield base_edit("16bit")
     if method.is_lora and method.rank > 1:
-        rank = method.rank // 2
-        yield _of_method(job, "method.rank", str(rank), replace(method, rank=rank))
+        yield rank_edit(method, method.rank // 2)
     if not method.is_lora and method.base == "16bit":
-        note = "fp32 weights and states under bf16 compute"
-        yield _of_method(job, "method.base", "32bit", replace(method, base="32bit"), note)
-    epochs = math.ceil(job.epochs) - 1  # one pass less, of those that make more than one
-    if epochs >= 1:
-        steps = epochs * math.ceil(job.rows / job.global_batch_size)
-        yield _choice("train.epochs", str(epochs), replace(job, epochs=float(epochs), steps=steps))
-
-
-def _of_method(job: Job, key: str, value: str, method: Method, note: str = "") -> QuestionEdit:
-    return _choice(key, value, replace(job, method=method), note)
-
-
-def _choice(key: str, value: str, job: Job, note: str = "") -> QuestionEdit:
-    return Edit(
-        lambda question: (job, question[1]), key=key, value=value, typed=f"--set {key}={value}",
-        changes="quality", note=note,
-    )  # fmt: skip
-
-
-def _cut(job: Job, length: int) -> str:
-    """How many rows a shorter length would truncate."""
-    if not job.lengths.known:
-        return "counts every row at the full length, so the gain is an upper bound"
-    quantiles = job.lengths.quantiles
-    longer = sum(value > length for value in quantiles) / len(quantiles)
-    return f"truncates {100 * longer:.0f} % of the rows"
+        yield base_edit("32bit", note="fp32 weights and states under bf16 compute")
+    if job.epochs > 1:  # one pass less, of those that make more than one
+        yield epochs_edit(math.ceil(job.epochs) - 1)
 
 
 def schedule_changes(job: Job, steps: int) -> Iterator[QuestionEdit]:
