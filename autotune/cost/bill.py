@@ -150,10 +150,8 @@ def component_seconds(bill: Bill, at: Indices) -> dict[str, FloatArray]:
         component = COMPONENT_OF[part]
         counted = seconds if part == "lost_work" else seconds * again
         found[component] = found.get(component, 0.0) + counted
-    links, accumulation = (
-        bill.tables["collectives"],
-        micro_steps(bill.job, bill.candidates.take(at)),
-    )
+    links = bill.tables["collectives"]
+    accumulation = micro_steps(bill.job, bill.candidates.take(at))
     per_step, per_micro = links.gather("per_step_s")[at], links.gather("per_micro_s")[at]
     of_links = again * bill.steps[at] * (accumulation * per_micro + per_step)
     found["collectives"] = np.minimum(of_links, found["compute"])

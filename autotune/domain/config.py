@@ -42,6 +42,11 @@ def hub_attention(text: str) -> str | None:
     return HUB_ATTENTION.get(text.partition(":")[0].partition("@")[0].strip())
 
 
+def as_typed(value: object) -> str:
+    """A knob's value as it is typed: true and false in small letters."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Knob:
     """What a knob is: its kind of value, its class, and one line on what it trades."""

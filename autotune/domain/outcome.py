@@ -37,7 +37,21 @@ class Spread(Answer):
 
 
 @dataclass(frozen=True, slots=True)
-class TimeParts:
+class Parts:
+    """What a whole is the sum of: seconds of a bill, bytes of a peak."""
+
+    def as_dict(self) -> dict[str, float]:
+        """Every part by name."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    @property
+    def total(self) -> float:
+        """Sum of the parts, in their unit."""
+        return sum(self.as_dict().values())
+
+
+@dataclass(frozen=True, slots=True)
+class TimeParts(Parts):
     """[s] the parts of the bill; they sum to duration p50."""
 
     load: float
@@ -49,15 +63,6 @@ class TimeParts:
     checkpoint: float
     final_save: float
     lost_work: float
-
-    def as_dict(self) -> dict[str, float]:
-        """Every part by name."""
-        return {item.name: getattr(self, item.name) for item in fields(self)}
-
-    @property
-    def total(self) -> float:
-        """[s] sum of the parts."""
-        return sum(self.as_dict().values())
 
 
 # The component of the cost model that decides each part of the bill.
@@ -84,7 +89,7 @@ def bound_of(parts: TimeParts, in_training: Bound) -> Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryParts:
+class MemoryParts(Parts):
     """[bytes] on one device at the instant of peak at the longest batch; parts sum to `total`."""
 
     weights: float
@@ -96,15 +101,6 @@ class MemoryParts:
     workspace: float
     context: float
     fragmentation: float
-
-    def as_dict(self) -> dict[str, float]:
-        """Every part by name."""
-        return {item.name: getattr(self, item.name) for item in fields(self)}
-
-    @property
-    def total(self) -> float:
-        """[bytes] sum of the parts."""
-        return sum(self.as_dict().values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.catalog.software import INSTALLABLE
-from autotune.domain.config import KNOBS
+from autotune.domain.config import KNOBS, as_typed
 from autotune.domain.errors import InputError
 from autotune.space.host_rules import host_options
 from autotune.space.rules import RULES
@@ -38,7 +38,7 @@ def refuse_impossible(job: Job, rejected: Mapping[str, int], valid: Valid) -> No
         hint = f"it must be a multiple of the devices of an offer ({', '.join(map(str, sizes))})"
         raise InputError(msg, hint)
     if job.lock and valid(replace(job, lock={}), "micro_batch_size"):
-        locks = ", ".join(f"{name} {shown(value)}" for name, value in job.lock.items())
+        locks = ", ".join(f"{name} {as_typed(value)}" for name, value in job.lock.items())
         msg = f"{locks}: locked together, not possible on {devices}: "
         raise InputError(msg + _reasons(rejected), "leave some of them out of lock")
 
@@ -60,11 +60,11 @@ def _impossible(
 
     able: locks without which there are candidates, with the values that those have.
     """
-    names = [f"{name} {shown(job.lock[name])}" for name in able]
+    names = [f"{name} {as_typed(job.lock[name])}" for name in able]
     what = f"{' and '.join(names)} are locked together, and" if len(able) > 1 else ""
     what = what or f"{names[0]} is locked but"
     msg = f"{what} not possible on {devices}: {_reasons(rejected, of_knobs=set(able))}"
-    options = [f"{name} {', '.join(map(shown, values))}" for name, values in able.items()]
+    options = [f"{name} {', '.join(map(as_typed, values))}" for name, values in able.items()]
     rest = "with the rest" if len(able) > 1 else "here"
     hint = f"{' or '.join(options)} can run {rest}"
     more = [host_options(job, job.offers[0], rejected), _package(job, valid)]
@@ -91,8 +91,3 @@ def _reasons(rejected: Mapping[str, int], of_knobs: set[str] | None = None) -> s
     about = {rule.reason for rule in RULES if (of_knobs or set()) & set(rule.reads)}
     named = [reason for reason in rejected if reason in about]
     return "; ".join(named or rejected)
-
-
-def shown(value: KnobValue) -> str:
-    """A knob's value as it is typed."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.job.file import Document
 from autotune.app.job.overrides import SETTABLE, set_key
+from autotune.domain.config import as_typed
 from autotune.domain.errors import InputError, unknown
 from autotune.domain.typed.values import QUALITY_WORDS, shown
 
@@ -118,7 +119,7 @@ def _leaf(key: str, value: object, where: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict | list) or value is None:
         msg = f"{where}.{key} is {shown(value)} and must be one value"
         raise InputError(msg, HINT)
-    yield key, str(value).lower() if isinstance(value, bool) else str(value)
+    yield key, as_typed(value)
 
 
 def _lists(values: Mapping[str, Any], where: str) -> dict[str, list[str]]:

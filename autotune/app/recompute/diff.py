@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.whatif.waterfall import touched
 from autotune.domain.answer.recompute import Difference, Unchanged
-from autotune.domain.config import KNOBS, Config
+from autotune.domain.config import KNOBS, Config, as_typed
 from autotune.domain.outcome import COMPONENT_OF
 from autotune.domain.typed.machine import machine_label
 from autotune.report.payload import job_payload
@@ -157,7 +157,7 @@ def _knobs(
     for name in KNOBS:
         old, value = before["config"].get(name), after["config"][name]
         if old == value:
-            yield Unchanged(name, "knob", _text(value))
+            yield Unchanged(name, "knob", as_typed(value))
             continue
         why = answer.reasons.get(name, "")
         if old is not None and name not in DERIVED:
@@ -166,12 +166,8 @@ def _knobs(
             own = [w for w in broken if w not in violations(new, best.offer, best.config)]
             split = name == "micro_batch_size" and "micro" in " ".join(own)
             if own and not split:
-                why = f"{_text(old)} is not valid there: {own[0]}"
-        yield Difference(name, "knob", _text(old), _text(value), why)
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+                why = f"{as_typed(old)} is not valid there: {own[0]}"
+        yield Difference(name, "knob", as_typed(old), as_typed(value), why)
 
 
 def _moved_columns(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

@@ -45,7 +45,9 @@ def narrowest_input(bill: Bill, i: int) -> str:
     name = max(shares, key=lambda cause: shares[cause])
     if name == "device":
         device = bill.candidates.offer(i).device.name
-        return f"a measured step on {device}: none went into the model. {_upper(STEP)}"
+        return (
+            f"a measured step on {device}: none went into the model. {STEP[:1].upper()}{STEP[1:]}"
+        )
     return STATED.get(name) or COMPONENTS.get(name) or STEP
 
 
@@ -91,7 +93,3 @@ def _step_causes(bill: Bill, i: int) -> dict[str, float]:
     causes = {name: held[name] for name in (*STATED, "device")}
     causes["step"] = total - sum(causes.values())
     return {name: value / total for name, value in causes.items()}
-
-
-def _upper(text: str) -> str:
-    return text[:1].upper() + text[1:]
