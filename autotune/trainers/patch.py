@@ -58,7 +58,7 @@ class Patched:
 def patch(
     origin: Origin,
     values: Mapping[str, Any],
-    made: Parsed,
+    parsed: Parsed,
     config: Config,
     transformers: Version,
     devices: int,
@@ -68,7 +68,7 @@ def patch(
     Args:
         origin: the user's file as it was read.
         values: its mapping, read safely.
-        made: what it means.
+        parsed: what it means.
         config: one value for every knob.
         transformers: the version whose spelling is written.
         devices: how many will run it.
@@ -80,7 +80,7 @@ def patch(
     windows = _ends_lines_with_crlf(origin.text)
     origin = replace(origin, text=origin.text.replace("\r\n", "\n")) if windows else origin
     target = Target(values, config, transformers, origin.syntax, devices)
-    changes, instead, notes = _changes(origin, made, target)
+    changes, instead, notes = _changes(origin, parsed, target)
     try:
         text = _rewritten(origin, changes, instead, name)
     except InputError:
@@ -88,7 +88,7 @@ def patch(
     except Exception as error:  # a layout that the parser's positions do not describe
         msg = f"{name} cannot be changed where it stands: {type(error).__name__}"
         raise InputError(msg, _OTHERWISE) from error
-    _check(origin, text, values, changes, made, devices, name)
+    _check(origin, text, values, changes, parsed, devices, name)
     diff = "".join(
         difflib.unified_diff(
             _lines(origin.text), _lines(text), f"a/{name}", f"b/{name}", lineterm="\n"
@@ -111,10 +111,10 @@ def _lines(text: str) -> list[str]:
 
 
 def _changes(
-    origin: Origin, made: Parsed, target: Target
+    origin: Origin, parsed: Parsed, target: Target
 ) -> tuple[Changes, dict[str, str], list[str]]:
     """The keys to change, which of them takes the place of another, and what cannot be said."""
-    dialect, meaning = TRAINERS[origin.trainer], made.meaning
+    dialect, meaning = TRAINERS[origin.trainer], parsed.meaning
     computed = set(_computed(origin))
     changes: Changes = {}
     instead: dict[str, str] = {}
@@ -125,7 +125,7 @@ def _changes(
             continue
         if knob not in meaning and value in _SAME_AS_DEFAULT.get(knob, ()):
             continue
-        if knob in made.kept:
+        if knob in parsed.kept:
             notes.append(f"{knob} {_text(value)}: the file's own setting was left as it is")
             continue
         spelled = dialect.spell(knob, value, target)
@@ -212,7 +212,7 @@ def _check(
     text: str,
     values: Mapping[str, Any],
     changes: Changes,
-    made: Parsed,
+    parsed: Parsed,
     devices: int,
     name: str,
 ) -> None:
@@ -230,11 +230,11 @@ def _check(
         msg = f"{name} cannot be changed without changing {shown(lost)} as well"
         raise InputError(msg, _OTHERWISE)
     remade = TRAINERS[origin.trainer].read(_values_of(origin.syntax, text, name), name)
-    before, after = made.batch_on(made.devices or devices), remade.batch_on(devices)
+    before, after = parsed.batch_on(parsed.devices or devices), remade.batch_on(devices)
     kept = all(
-        made.values.get(part) == remade.values.get(part) for part in ("model", "method", "train")
+        parsed.values.get(part) == remade.values.get(part) for part in ("model", "method", "train")
     )
-    if before != after or not kept or made.values.get("data") != remade.values.get("data"):
+    if before != after or not kept or parsed.values.get("data") != remade.values.get("data"):
         msg = f"{name} would train another job: global batch {before} before, {after} after"
         raise InputError(msg, _OTHERWISE)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from contract import TrainerContract
 
+from autotune.space.lever_rules import LEVERS_OF
 from autotune.trainers.registry import TRAINERS
 
 if TYPE_CHECKING:
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 def trainer(request: pytest.FixtureRequest) -> Trainer:
     found: Trainer = request.param
     return found
+
+
+def test_levers_are_of_registered_trainers() -> None:
+    assert set(LEVERS_OF) - {""} <= set(TRAINERS)
 
 
 class TestEveryTrainer(TrainerContract):

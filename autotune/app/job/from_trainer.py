@@ -50,13 +50,13 @@ HUB_KERNELS = "0.18.2"  # the oldest that transformers 5.23 takes
 FLASH_ATTENTION = "2.8.0"  # where the file asks for it: any release of 2.x counts the same
 
 
-def read_beside(made: Parsed, values: dict[str, Any], path: Path, overrides: Overrides) -> None:
+def read_beside(parsed: Parsed, values: dict[str, Any], path: Path, overrides: Overrides) -> None:
     """Read configs of accelerate and DeepSpeed: named by flag or file, or lying beside it."""
-    trainer = TRAINERS[made.trainer]
+    trainer = TRAINERS[parsed.trainer]
     names = [Path(name) for name in overrides.beside]
     deepspeed = values.get("deepspeed")
     if isinstance(deepspeed, dict):
-        add_deepspeed(made, deepspeed, f"{path.name}: deepspeed")
+        add_deepspeed(parsed, deepspeed, f"{path.name}: deepspeed")
     elif isinstance(deepspeed, str) and deepspeed:
         near = _near(deepspeed, path)
         if near is not None:
@@ -67,11 +67,11 @@ def read_beside(made: Parsed, values: dict[str, Any], path: Path, overrides: Ove
     if not overrides.beside and trainer.config_nearby:
         names += [path.parent / name for name in _BESIDE if (path.parent / name).is_file()][:1]
     for name in dict.fromkeys(names):
-        found = _read_one(made, name)
+        found = _read_one(parsed, name)
         inner = found.get("deepspeed_config")
         named = inner.get("deepspeed_config_file") if isinstance(inner, dict) else None
         if isinstance(named, str) and (near := _near(named, name)) is not None:
-            _read_one(made, near)
+            _read_one(parsed, near)
 
 
 def _near(named: str, path: Path) -> Path | None:
@@ -81,60 +81,62 @@ def _near(named: str, path: Path) -> Path | None:
     return next((p for p in (path.parent / named, Path(named)) if p.is_file()), None)
 
 
-def _read_one(made: Parsed, path: Path) -> dict[str, Any]:
+def _read_one(parsed: Parsed, path: Path) -> dict[str, Any]:
     text, syntax = read_text(path), "json" if path.suffix.casefold() == ".json" else "yaml"
     found = document_of(text, str(path), json=syntax == "json").values
-    add_beside(made, found, str(path))
-    made.beside.append(Beside(str(path), syntax, text))
-    made.note("read beside the file", path, "what both state agrees")
+    add_beside(parsed, found, str(path))
+    parsed.beside.append(Beside(str(path), syntax, text))
+    parsed.note("read beside the file", path, "what both state agrees")
     return found
 
 
-def completed(made: Parsed, origin: Origin, overrides: Overrides) -> tuple[Document, Overrides]:
+def completed(parsed: Parsed, origin: Origin, overrides: Overrides) -> tuple[Document, Overrides]:
     """The mapping of a job file, and the overrides with the file's device count."""
     name = origin.path or COMMAND
-    values = made.values
+    values = parsed.values
     _add_stated(values, overrides, name)
-    _name_rows(made, values, overrides)
-    overrides = _with_counts(made, overrides)
+    _name_rows(parsed, values, overrides)
+    overrides = _with_counts(parsed, overrides)
     _ask_for(values, overrides, name)
     model = str(overrides.set_values.get("model", values.get("model")))
-    _fill_targets(made, model, Path(origin.path).parent)
+    _fill_targets(parsed, model, Path(origin.path).parent)
     first, counted = _first_machine(overrides)
-    devices = made.devices or counted
-    batch = made.batch_on(devices)
+    devices = parsed.devices or counted
+    batch = parsed.batch_on(devices)
     values.setdefault("train", {})["global_batch_size"] = batch
-    _place_saves(made, values, overrides, batch)
-    _widen_masters(made, values)
-    _complete_evaluation(made, values, overrides)
-    _place_evaluations(made, values, overrides, batch)
-    today: dict[str, Any] = {"today": True, "config": _possible(made, devices)}
+    _place_saves(parsed, values, overrides, batch)
+    _widen_masters(parsed, values)
+    _complete_evaluation(parsed, values, overrides)
+    _place_evaluations(parsed, values, overrides, batch)
+    today: dict[str, Any] = {"today": True, "config": _possible(parsed, devices)}
     if first is not None:
         today["hardware"] = f"{first}:{devices}"
     if first is not None or devices == 1:
         values["evidence"] = [today]
-    locked = _locked(made, overrides)
+    locked = _locked(parsed, overrides)
     if locked:
         values["lock"] = locked
         listed = ", ".join(f"{knob} {value}" for knob, value in locked.items())
-        made.note("lock", listed, "as the file has it; --allow or --set opens it")
-    if OFFLOAD in made.knobs and OFFLOAD not in {*locked, *overrides.set_values}:
+        parsed.note("lock", listed, "as the file has it; --allow or --set opens it")
+    if OFFLOAD in parsed.knobs and OFFLOAD not in {*locked, *overrides.set_values}:
         values["allow"] = [OFFLOAD]
-        made.note(OFFLOAD, made.knobs[OFFLOAD], "as the file has it; left where it fits without")
-    _hint_software(made, values)
+        parsed.note(
+            OFFLOAD, parsed.knobs[OFFLOAD], "as the file has it; left where it fits without"
+        )
+    _hint_software(parsed, values)
     values["hardware"] = []
     values.setdefault("name", _job_name(values, origin))
     values["origin"] = {
         "trainer": origin.trainer, "syntax": origin.syntax, "typed_in": str(whole(".")),
         "path": str(whole(origin.path)) if origin.path else "",
-        "text": origin.text, "knobs": dict(made.knobs), "devices": made.devices,
-        "notes": [[note.key, note.value, note.why] for note in made.notes],
-        "beside": [asdict(each) | {"path": str(whole(each.path))} for each in made.beside],
+        "text": origin.text, "knobs": dict(parsed.knobs), "devices": parsed.devices,
+        "notes": [[note.key, note.value, note.why] for note in parsed.notes],
+        "beside": [asdict(each) | {"path": str(whole(each.path))} for each in parsed.beside],
     }  # fmt: skip
     return Document(values, name), overrides
 
 
-def _widen_masters(made: Parsed, values: dict[str, Any]) -> None:
+def _widen_masters(parsed: Parsed, values: dict[str, Any]) -> None:
     """FSDP under mixed precision trains fp32 masters, whatever dtype the weights are loaded in.
 
     Source: accelerate 1.15 utils/fsdp_utils.py fsdp2_prepare_model and accelerator.py (FSDP1):
@@ -143,17 +145,17 @@ def _widen_masters(made: Parsed, values: dict[str, Any]) -> None:
     method = values.get("method")
     if not isinstance(method, dict) or method.get("kind") != "full":
         return
-    if not made.mixed or made.meaning.get("sharding") != "fsdp":
+    if not parsed.mixed or parsed.meaning.get("sharding") != "fsdp":
         return
     if method.get("base") in {None, "16bit"}:
         method["base"] = "32bit"
         why = "FSDP under mixed precision makes fp32 of what is trained, and gathers it in 16 bit"
-        made.note("method.base", "32bit", why)
+        parsed.note("method.base", "32bit", why)
 
 
-def _fill_targets(made: Parsed, model: str, folder: Path) -> None:
+def _fill_targets(parsed: Parsed, model: str, folder: Path) -> None:
     """The modules that PEFT adapts where the file names none; it goes by the model's type."""
-    if not made.peft_targets:
+    if not parsed.peft_targets:
         return
     with contextlib.suppress(InputError):  # an unknown model is refused where the job is resolved
         family = find_model(model, folder).family
@@ -162,8 +164,8 @@ def _fill_targets(made: Parsed, model: str, folder: Path) -> None:
         why = f"not in the file; the default of {peft.newest} for {family}"
         if targets is None:
             why = f"not in the file, and {peft.newest} has no default for {family}: state them"
-        made.note("method.targets", ", ".join(targets or ["all-linear"]), why)
-        made.part("method", targets=targets)
+        parsed.note("method.targets", ", ".join(targets or ["all-linear"]), why)
+        parsed.part("method", targets=targets)
 
 
 def _job_name(values: dict[str, Any], origin: Origin) -> str:
@@ -171,26 +173,26 @@ def _job_name(values: dict[str, Any], origin: Origin) -> str:
     return stem[:100] or "job"
 
 
-def _hint_software(made: Parsed, values: dict[str, Any]) -> None:
+def _hint_software(parsed: Parsed, values: dict[str, Any]) -> None:
     """Versions and kernels that the trainer's package or the file's own keys imply."""
-    trainer, runs_on = TRAINERS[made.trainer], schema_of(made.trainer).runs_on
+    trainer, runs_on = TRAINERS[parsed.trainer], schema_of(parsed.trainer).runs_on
     hints = {**{key: runs_on[key] for key in trainer.runs_on}, **trainer.software}
-    if made.hub_kernels:
+    if parsed.hub_kernels:
         hints["hub_kernels"] = HUB_KERNELS
-    elif made.knobs.get("attention") == "flash_attention_3":
+    elif parsed.knobs.get("attention") == "flash_attention_3":
         hints["flash_attn_3"] = FLASH_ATTENTION_3
-    elif made.knobs.get("attention") == "flash_attention_2":
+    elif parsed.knobs.get("attention") == "flash_attention_2":
         hints["flash_attn"] = FLASH_ATTENTION
     if hints:
         values["software"] = hints
         listed = ", ".join(f"{key} {value}" for key, value in hints.items())
         why = "implied by the trainer and the file; --set software=NAME takes a profile instead"
-        made.note("software", listed, why)
+        parsed.note("software", listed, why)
 
 
-def _possible(made: Parsed, devices: int) -> dict[str, Any]:
+def _possible(parsed: Parsed, devices: int) -> dict[str, Any]:
     """Today's knobs; a sharding of several devices means nothing on one."""
-    knobs = dict(made.meaning)
+    knobs = dict(parsed.meaning)
     if devices == 1 or knobs.get("sharding") == "none":
         knobs.pop("sharding", None)
     return knobs
@@ -214,19 +216,19 @@ def _add_stated(values: dict[str, Any], overrides: Overrides, name: str) -> None
         mapping[last] = value
 
 
-def _name_rows(made: Parsed, values: dict[str, Any], overrides: Overrides) -> None:
+def _name_rows(parsed: Parsed, values: dict[str, Any], overrides: Overrides) -> None:
     """The data sets that the file names, where their lengths are published and no others stated."""
     data = values.setdefault("data", {})
     stated = {"dataset", "lengths"} & set(data)
     stated |= {key for key in overrides.set_values if key.startswith(("data.lengths", "data.data"))}
-    names = published_names(",".join(made.datasets)) if made.datasets else ()
+    names = published_names(",".join(parsed.datasets)) if parsed.datasets else ()
     if not stated and names:
         data["dataset"] = ",".join(names)
         data.setdefault("rows", sum(each.rows for each in map(_found, names)))
-    elif not stated and made.datasets:
-        listed = ", ".join(made.datasets[:_NAMED])
+    elif not stated and parsed.datasets:
+        listed = ", ".join(parsed.datasets[:_NAMED])
         why = "named in the file; how long its rows are is published nowhere that is known here"
-        made.note("data.dataset", f"{listed}, not counted", f"{why}: --data FILE counts them")
+        parsed.note("data.dataset", f"{listed}, not counted", f"{why}: --data FILE counts them")
     if not data:
         del values["data"]
 
@@ -280,9 +282,9 @@ def _ask_for(values: dict[str, Any], overrides: Overrides, name: str) -> None:
         raise InputError(msg, "add " + " ".join(_FLAGS[key] for key in missing))
 
 
-def _with_counts(made: Parsed, overrides: Overrides) -> Overrides:
+def _with_counts(parsed: Parsed, overrides: Overrides) -> Overrides:
     """A device named without a count stands for as many as the file runs on."""
-    count = made.devices
+    count = parsed.devices
     if not count or count == 1:
         return overrides
     gpus = []
@@ -292,7 +294,7 @@ def _with_counts(made: Parsed, overrides: Overrides) -> Overrides:
         if counted is None and said.name.casefold() != ALL:
             text = f"{count}x {text}"  # noqa: PLW2901 - the same machine, counted
             why = "as many as the file runs on; NAME:1 stands for one"
-            made.note("hardware", f"{said.name}:{count}", why)
+            parsed.note("hardware", f"{said.name}:{count}", why)
         gpus.append(text)
     return replace(overrides, gpus=tuple(gpus))
 
@@ -306,38 +308,40 @@ def _first_machine(overrides: Overrides) -> tuple[str | None, int]:
     return str(entry["gpu"]), int(entry.get("count") or 1)
 
 
-def _place_saves(made: Parsed, values: dict[str, Any], overrides: Overrides, batch: int) -> None:
+def _place_saves(parsed: Parsed, values: dict[str, Any], overrides: Overrides, batch: int) -> None:
     """Saves stated per epoch as steps, where the rows are known."""
-    often = made.saves_per_epoch
+    often = parsed.saves_per_epoch
     if often is None:
         return
     rows = overrides.set_values.get("data.rows", values.get("data", {}).get("rows"))
     count = whole_or_zero(rows, scaled=True)
     if not count:
-        made.note("checkpoint_every_steps", 500, "saved by the epoch, and the rows are not stated")
+        parsed.note(
+            "checkpoint_every_steps", 500, "saved by the epoch, and the rows are not stated"
+        )
         return
-    made.knobs["checkpoint_every_steps"] = max(1, int(math.ceil(count / batch) / often))
+    parsed.knobs["checkpoint_every_steps"] = max(1, int(math.ceil(count / batch) / often))
     epochs = values.get("train", {}).get("epochs")
-    if "save_total_limit" not in made.knobs and isinstance(epochs, int | float):
-        made.knobs["save_total_limit"] = max(1, math.ceil(epochs * often))  # all, to choose among
-        made.kept.add("save_total_limit")
+    if "save_total_limit" not in parsed.knobs and isinstance(epochs, int | float):
+        parsed.knobs["save_total_limit"] = max(1, math.ceil(epochs * often))  # all, to choose among
+        parsed.kept.add("save_total_limit")
 
 
-def _complete_evaluation(made: Parsed, values: dict[str, Any], overrides: Overrides) -> None:
+def _complete_evaluation(parsed: Parsed, values: dict[str, Any], overrides: Overrides) -> None:
     """How many rows an evaluation reads is in no trainer's file; without them it is left out."""
     found = values.get("evaluation")
     if found is None or "rows" in found or "evaluation.rows" in overrides.set_values:
         return
     del values["evaluation"]
     why = "the file evaluates, but not on how many rows: --set evaluation.rows=N counts it"
-    made.note("evaluation", "left out", why)
+    parsed.note("evaluation", "left out", why)
 
 
 def _place_evaluations(
-    made: Parsed, values: dict[str, Any], overrides: Overrides, batch: int
+    parsed: Parsed, values: dict[str, Any], overrides: Overrides, batch: int
 ) -> None:
     """Evaluations stated per epoch as steps, where the rows are known."""
-    often, found = made.evaluations_per_epoch, values.get("evaluation")
+    often, found = parsed.evaluations_per_epoch, values.get("evaluation")
     if not often or found is None or "evaluation.every_steps" in overrides.set_values:
         return
     rows = overrides.set_values.get("data.rows", values.get("data", {}).get("rows"))
@@ -347,35 +351,35 @@ def _place_evaluations(
         found["every_steps"] = every
 
 
-def _locked(made: Parsed, overrides: Overrides) -> dict[str, Any]:
+def _locked(parsed: Parsed, overrides: Overrides) -> dict[str, Any]:
     """Opt-in knobs as the file has them, and what cannot be written back."""
     opened = {n.strip() for text in overrides.allow for n in text.split(",")}
     opened |= set(overrides.set_values)
-    meaning = made.meaning
+    meaning = parsed.meaning
     locked = {
-        knob: made.knobs[knob]
+        knob: parsed.knobs[knob]
         for knob in _LOCKED
-        if knob in made.knobs and made.knobs[knob] != made_default(knob)
+        if knob in parsed.knobs and parsed.knobs[knob] != made_default(knob)
     }
-    locked |= {knob: meaning[knob] for knob in sorted(made.kept) if knob in meaning}
-    locked |= {knob: made.knobs[knob] for knob in _placed_saves(made) if knob in made.knobs}
-    locked |= {knob: v for knob, v in made.knobs.items() if v in KNOBS[knob].closed}
-    if OFFLOAD in made.knobs and _trains_all(made, overrides):  # its states are in fp32 there
-        locked[OFFLOAD] = made.knobs[OFFLOAD]
-    if "attention" in made.knobs:  # another kernel rounds otherwise
-        locked["attention"] = made.knobs["attention"]
+    locked |= {knob: meaning[knob] for knob in sorted(parsed.kept) if knob in meaning}
+    locked |= {knob: parsed.knobs[knob] for knob in _placed_saves(parsed) if knob in parsed.knobs}
+    locked |= {knob: v for knob, v in parsed.knobs.items() if v in KNOBS[knob].closed}
+    if OFFLOAD in parsed.knobs and _trains_all(parsed, overrides):  # its states are in fp32 there
+        locked[OFFLOAD] = parsed.knobs[OFFLOAD]
+    if "attention" in parsed.knobs:  # another kernel rounds otherwise
+        locked["attention"] = parsed.knobs["attention"]
     return {knob: value for knob, value in locked.items() if knob not in opened}
 
 
-def _trains_all(made: Parsed, overrides: Overrides) -> bool:
+def _trains_all(parsed: Parsed, overrides: Overrides) -> bool:
     """Whether every weight is trained, so that where the states lie decides what they are in."""
-    stated = made.values.get("method", {}).get("kind")
+    stated = parsed.values.get("method", {}).get("kind")
     return bool(overrides.set_values.get("method.kind", stated) == "full")
 
 
-def _placed_saves(made: Parsed) -> tuple[str, ...]:
+def _placed_saves(parsed: Parsed) -> tuple[str, ...]:
     """What the file says of saves that is the user's: a limit, and a schedule by the epoch."""
-    by_epoch = made.saves_per_epoch is not None
+    by_epoch = parsed.saves_per_epoch is not None
     return ("save_total_limit", *(("checkpoint_every_steps",) if by_epoch else ()))
 
 

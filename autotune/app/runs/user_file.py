@@ -61,8 +61,8 @@ def patched(target: str, job: Job, offer: Offer, config: Config) -> Patched:
     """The user's file with `config` in it. Raises InputError as `check_same` does."""
     check_same(target, job)
     assert job.origin is not None  # noqa: S101 - check_same
-    made, values = parsed_again(job.origin)
-    return patch(job.origin, values, made, config, _transformers(target, job), offer.count)
+    parsed, values = parsed_again(job.origin)
+    return patch(job.origin, values, parsed, config, _transformers(target, job), offer.count)
 
 
 def same_export(

@@ -41,7 +41,7 @@ _CUT_SWITCH = "cut_cross_entropy"
 _CHUNKED = "chunked_cross_entropy"
 
 
-def read_plugins(keys: Keys, made: Parsed) -> None:
+def read_plugins(keys: Keys, parsed: Parsed) -> None:
     """The knob `kernels` of the file's plugins and their switches.
 
     Liger's norms without its loss, beside a loss that is cut, count as all of Liger and are left as
@@ -57,15 +57,15 @@ def read_plugins(keys: Keys, made: Parsed) -> None:
     liger = any("LigerPlugin" in name for name in plugins)
     layers = liger and any(switches[name] for name in (*_LIGER_SWITCHES[:3], *_OTHER_SWITCHES[:2]))
     if liger and switches[_FUSED_LOSS]:
-        made.knobs["kernels"] = "liger"
+        parsed.knobs["kernels"] = "liger"
     elif layers and cut:
-        made.knobs["kernels"] = "liger"
-        made.keep("kernels", "plugins", plugins, "counted as all of Liger's kernels")
+        parsed.knobs["kernels"] = "liger"
+        parsed.keep("kernels", "plugins", plugins, "counted as all of Liger's kernels")
     elif cut:
-        made.knobs["kernels"] = "chunked_loss"
+        parsed.knobs["kernels"] = "chunked_loss"
     elif layers:
         why = "Liger's layers without its loss: counted without, as the logits decide"
-        made.keep("kernels", "plugins", plugins, why)
+        parsed.keep("kernels", "plugins", plugins, why)
 
 
 def spell_kernels(value: KnobValue, target: Target) -> Changes:

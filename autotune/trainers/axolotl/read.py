@@ -40,37 +40,37 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     """The job that the file states. Raises InputError for a value of the wrong kind."""
     keys = Keys(values, name)
     defaults = {**HF_DEFAULTS, "micro_batch_size": 1}
-    made = Parsed("axolotl", defaults=defaults)
+    parsed = Parsed("axolotl", defaults=defaults)
     model = keys.word("base_model")
     if model is not None:
-        made.values["model"] = model
-    _read_batch(keys, made)
-    read_length_of_run(keys, made, _EPOCHS)
-    _read_method(keys, made)
-    _read_data(keys, made)
-    read_precision(keys, made)
-    _read_attention(keys, made)
-    read_loading(keys, made)
-    _read_saving(keys, made)
-    read_compile(keys, made)
-    read_optimizer(keys, made, WORDS)
-    read_words(keys, made, "length_grouping")
-    _read_checkpointing(keys, made)
-    _read_evaluation(keys, made)
-    _read_sharding(keys, made)
-    read_plugins(keys, made)
-    leave_rest(keys, made)
-    return made
+        parsed.values["model"] = model
+    _read_batch(keys, parsed)
+    read_length_of_run(keys, parsed, _EPOCHS)
+    _read_method(keys, parsed)
+    _read_data(keys, parsed)
+    read_precision(keys, parsed)
+    _read_attention(keys, parsed)
+    read_loading(keys, parsed)
+    _read_saving(keys, parsed)
+    read_compile(keys, parsed)
+    read_optimizer(keys, parsed, WORDS)
+    read_words(keys, parsed, "length_grouping")
+    _read_checkpointing(keys, parsed)
+    _read_evaluation(keys, parsed)
+    _read_sharding(keys, parsed)
+    read_plugins(keys, parsed)
+    leave_rest(keys, parsed)
+    return parsed
 
 
-def _read_batch(keys: Keys, made: Parsed) -> None:
+def _read_batch(keys: Keys, parsed: Parsed) -> None:
     """batch_size is the total of one device's step, an older way to say the accumulation."""
     micro = keys.whole("micro_batch_size", low=1)
     steps = keys.whole("gradient_accumulation_steps", low=1)
     total = keys.whole("batch_size", low=1)
     if micro is None:
-        made.note("micro_batch_size", 1, "not in the file; axolotl's default")
-    made.knobs["micro_batch_size"] = micro or 1
+        parsed.note("micro_batch_size", 1, "not in the file; axolotl's default")
+    parsed.knobs["micro_batch_size"] = micro or 1
     if steps is None and total is not None:
         if total % (micro or 1):
             msg = f"{keys.name}: batch_size {total} is no multiple of micro_batch_size {micro or 1}"
@@ -83,19 +83,19 @@ def _read_batch(keys: Keys, made: Parsed) -> None:
         )
         raise InputError(msg, "leave batch_size out")
     if steps is None:
-        made.note("gradient_accumulation_steps", 1, "not in the file; axolotl's default")
-    made.knobs["gradient_accumulation_steps"] = steps or 1
+        parsed.note("gradient_accumulation_steps", 1, "not in the file; axolotl's default")
+    parsed.knobs["gradient_accumulation_steps"] = steps or 1
 
 
-def _read_method(keys: Keys, made: Parsed) -> None:
+def _read_method(keys: Keys, parsed: Parsed) -> None:
     adapter = keys.word("adapter")
     base = read_base(keys, dtype=False)
     rank = keys.whole("lora_r", low=1)
     alpha, dropout = keys.number("lora_alpha"), keys.number("lora_dropout")
     targets, linear = keys.words("lora_target_modules"), keys.switch("lora_target_linear")
-    variant = read_variant(keys, made, "peft_")
+    variant = read_variant(keys, parsed, "peft_")
     if adapter is None:
-        made.part("method", kind="full", base=base)
+        parsed.part("method", kind="full", base=base)
         return
     if adapter not in {"lora", "qlora"}:
         msg = f"{keys.name}: adapter is {shown(adapter)}; lora, qlora or none can be priced"
@@ -104,97 +104,101 @@ def _read_method(keys: Keys, made: Parsed) -> None:
         msg = f"{keys.name}: adapter is qlora, which needs load_in_4bit: true"
         raise InputError(msg, "axolotl refuses it too; write adapter: lora for a 16-bit base")
     if rank is None:
-        made.note("method.rank", _RANK, "not in the file; the recipes' value is counted")
-    made.part(
+        parsed.note("method.rank", _RANK, "not in the file; the recipes' value is counted")
+    parsed.part(
         "method", kind="lora", base=base or "16bit", rank=rank or _RANK, alpha=alpha or _ALPHA,
         dropout=dropout, targets=["all-linear"] if linear else targets, variant=variant,
     )  # fmt: skip
 
 
-def _read_data(keys: Keys, made: Parsed) -> None:
+def _read_data(keys: Keys, parsed: Parsed) -> None:
     length = keys.whole("sequence_len", low=1)
     if length is None:
-        made.note("data.max_length", _LENGTH, "sequence_len is not in the file; axolotl's default")
+        parsed.note(
+            "data.max_length", _LENGTH, "sequence_len is not in the file; axolotl's default"
+        )
     padded = keys.switch("pad_to_sequence_len")
-    read_words(keys, made, "packing", own=WORDS)
+    read_words(keys, parsed, "packing", own=WORDS)
     padding = None if padded is None else ("max_length" if padded else "longest")
-    made.part("data", max_length=length or _LENGTH, padding=padding)
+    parsed.part("data", max_length=length or _LENGTH, padding=padding)
 
 
-def _read_attention(keys: Keys, made: Parsed) -> None:
-    read_attention(keys, made, "attn_implementation")
+def _read_attention(keys: Keys, parsed: Parsed) -> None:
+    read_attention(keys, parsed, "attn_implementation")
     for name, kernel in OLD_ATTENTION.items():
         wanted = keys.switch(name)
-        stated = made.knobs.get("attention")
+        stated = parsed.knobs.get("attention")
         if wanted and stated not in {None, kernel}:
             msg = f"{keys.name}: {name} is true, but the attention is {stated} by another key"
             raise InputError(msg, "keep one of them")
         if wanted:
-            made.knobs["attention"] = kernel
+            parsed.knobs["attention"] = kernel
 
 
-def _read_saving(keys: Keys, made: Parsed) -> None:
+def _read_saving(keys: Keys, parsed: Parsed) -> None:
     """Without save_steps and saves_per_epoch a checkpoint is saved once an epoch."""
     often = keys.number("saves_per_epoch")
-    read_saving(keys, made)
-    if often and "checkpoint_every_steps" in made.knobs:
+    read_saving(keys, parsed)
+    if often and "checkpoint_every_steps" in parsed.knobs:
         msg = f"{keys.name}: saves_per_epoch and save_steps are both stated"
         raise InputError(msg, "axolotl takes one of them")
-    _keep_saves_of_the_best(keys, made)
+    _keep_saves_of_the_best(keys, parsed)
     if often:
-        made.saves_per_epoch = often
-    elif "checkpoint_every_steps" not in made.knobs:
-        made.saves_per_epoch = 1.0
+        parsed.saves_per_epoch = often
+    elif "checkpoint_every_steps" not in parsed.knobs:
+        parsed.saves_per_epoch = 1.0
 
 
-def _keep_saves_of_the_best(keys: Keys, made: Parsed) -> None:
+def _keep_saves_of_the_best(keys: Keys, parsed: Parsed) -> None:
     """Saves that meet the evaluations: axolotl then loads the best at the end without being asked.
 
     Source: axolotl core/builders/base.py: load_best_model_at_end is on where it is not switched
     off, there are rows to evaluate, and save_steps is a multiple of eval_steps.
     """
-    every, evaluated = made.knobs.get("checkpoint_every_steps"), keys.number("eval_steps")
+    every, evaluated = parsed.knobs.get("checkpoint_every_steps"), keys.number("eval_steps")
     share, off = keys.at("val_set_size"), keys.at("load_best_model_at_end") is False
     tested = bool(keys.at("test_datasets")) or (isinstance(share, int | float) and share > 0)
     if not every or not evaluated or not tested or off or evaluated < 1:
         return
     if int(every) % int(evaluated) == 0:
         why = "saves meet the evaluations, so axolotl loads the best checkpoint at the end"
-        made.keep("checkpoint_every_steps", "save_steps", int(every), why)
+        parsed.keep("checkpoint_every_steps", "save_steps", int(every), why)
 
 
-def _read_checkpointing(keys: Keys, made: Parsed) -> None:
+def _read_checkpointing(keys: Keys, parsed: Parsed) -> None:
     """`offload` and `offload_disk` are values that no knob has."""
     stated = keys.get(CHECKPOINTING)
     if isinstance(stated, str) and stated.startswith(("offload", "unsloth")):
-        made.knobs["activation_checkpointing"] = "full"
+        parsed.knobs["activation_checkpointing"] = "full"
         why = "counted as plain checkpointing"
         if stated == "unsloth":
             why += "; axolotl 0.19 and later refuse it"
-        made.keep("activation_checkpointing", CHECKPOINTING, stated, why)
+        parsed.keep("activation_checkpointing", CHECKPOINTING, stated, why)
         if stated == "offload":
-            made.knobs["offload"] = "activations"
-        read_offload(keys, made)
+            parsed.knobs["offload"] = "activations"
+        read_offload(keys, parsed)
         return
-    read_checkpointing(keys, made)
+    read_checkpointing(keys, parsed)
 
 
-def _read_evaluation(keys: Keys, made: Parsed) -> None:
+def _read_evaluation(keys: Keys, parsed: Parsed) -> None:
     often, share = keys.number("evals_per_epoch"), keys.number("val_set_size")
-    read_evaluation(keys, made)
+    read_evaluation(keys, parsed)
     batch = keys.whole("eval_batch_size", low=1)
-    if share or "evaluation" in made.values:
-        made.values.setdefault("evaluation", {})
-        made.part("evaluation", batch_size=batch)
-    made.evaluations_per_epoch = often or made.evaluations_per_epoch
+    if share or "evaluation" in parsed.values:
+        parsed.values.setdefault("evaluation", {})
+        parsed.part("evaluation", batch_size=batch)
+    parsed.evaluations_per_epoch = often or parsed.evaluations_per_epoch
 
 
-def _read_sharding(keys: Keys, made: Parsed) -> None:
+def _read_sharding(keys: Keys, parsed: Parsed) -> None:
     deepspeed = keys.get("deepspeed")
     if isinstance(deepspeed, str) and deepspeed:
         word = deepspeed.casefold()
-        made.defaults["sharding"] = "zero3" if "zero3" in word else "zero2"
-        why = f"counted as {made.defaults['sharding']} by its name, if the file itself is not found"
-        made.note("deepspeed", shown(deepspeed), why)
+        parsed.defaults["sharding"] = "zero3" if "zero3" in word else "zero2"
+        why = (
+            f"counted as {parsed.defaults['sharding']} by its name, if the file itself is not found"
+        )
+        parsed.note("deepspeed", shown(deepspeed), why)
     elif keys.get("fsdp_config") or keys.get("fsdp"):
-        made.knobs["sharding"] = "fsdp"
+        parsed.knobs["sharding"] = "fsdp"

@@ -17,7 +17,7 @@ _DTYPES = {
 }  # fmt: skip
 
 
-def read_adapter(keys: Keys, made: Parsed) -> None:
+def read_adapter(keys: Keys, parsed: Parsed) -> None:
     """LoRA of TRL's ModelConfig or PEFT's LoraConfig; full only where the file says so."""
     rank = keys.whole("lora_r", "lora_rank", low=1)
     alpha = keys.number("lora_alpha")
@@ -25,29 +25,29 @@ def read_adapter(keys: Keys, made: Parsed) -> None:
     targets = keys.words("lora_target_modules", "lora_target")
     peft = keys.switch("use_peft", "use_lora")
     base = read_base(keys)
-    variant = read_variant(keys, made)
+    variant = read_variant(keys, parsed)
     stated = {"rank": rank, "alpha": alpha, "dropout": dropout}
     if peft or (peft is None and (rank is not None or targets)):
-        if made.trainer == "trl":
-            fill_adapter(made, stated)
-        made.peft_targets = targets is None
-        made.part(
+        if parsed.trainer == "trl":
+            fill_adapter(parsed, stated)
+        parsed.peft_targets = targets is None
+        parsed.part(
             "method", kind="lora", base=base, **stated, targets=all_linear(targets), variant=variant
         )
     elif peft is False:
-        made.part("method", kind="full", base=base)
+        parsed.part("method", kind="full", base=base)
     else:
-        made.part("method", base=base)
+        parsed.part("method", base=base)
 
 
-def fill_adapter(made: Parsed, stated: dict[str, Any]) -> None:
+def fill_adapter(parsed: Parsed, stated: dict[str, Any]) -> None:
     """The adapter's size where the file does not state it: the trainer's own default."""
     for part, key in (("rank", "lora_r"), ("alpha", "lora_alpha"), ("dropout", "lora_dropout")):
         if stated[part] is None:
-            schema = schema_of(made.trainer)
+            schema = schema_of(parsed.trainer)
             stated[part] = schema.default(key)
             why = f"{key} is not in the file; the default of {schema.newest}"
-            made.note(f"method.{part}", f"{stated[part]:g}", why)
+            parsed.note(f"method.{part}", f"{stated[part]:g}", why)
 
 
 def all_linear(targets: list[str] | None) -> list[str] | None:
@@ -73,7 +73,7 @@ def read_base(keys: Keys, *, dtype: bool = True) -> str | None:
     return _DTYPES.get(text.removeprefix("torch.")) if isinstance(text, str) else None
 
 
-def read_variant(keys: Keys, made: Parsed, prefix: str = "") -> str | None:
+def read_variant(keys: Keys, parsed: Parsed, prefix: str = "") -> str | None:
     """The variant of LoRA that `use_dora` and `use_rslora` state; None for LoRA as it is.
 
     PEFT takes both at once: the scale costs nothing, so that both are priced as DoRA.
@@ -81,7 +81,7 @@ def read_variant(keys: Keys, made: Parsed, prefix: str = "") -> str | None:
     dora, scaled = (keys.switch(prefix + key) for key in ("use_dora", "use_rslora"))
     if dora and scaled:
         why = "beside DoRA: it changes the scale alone, and a new export states DoRA alone"
-        made.note(f"{prefix}use_rslora", "true", why)
+        parsed.note(f"{prefix}use_rslora", "true", why)
     return "dora" if dora else "rslora" if scaled else None
 
 

@@ -47,88 +47,88 @@ def read_arguments(values: Mapping[str, Any], name: str, trainer: str) -> Parsed
     Raises InputError for a value of the wrong kind, or two spellings that differ.
     """
     keys = Keys(values, name)
-    made = Parsed(trainer, defaults=dict(TRL_DEFAULTS if trainer == "trl" else HF_DEFAULTS))
-    read_batch(keys, made)
-    read_length_of_run(keys, made, EPOCHS)
-    read_model(keys, made)
-    read_adapter(keys, made)
+    parsed = Parsed(trainer, defaults=dict(TRL_DEFAULTS if trainer == "trl" else HF_DEFAULTS))
+    read_batch(keys, parsed)
+    read_length_of_run(keys, parsed, EPOCHS)
+    read_model(keys, parsed)
+    read_adapter(keys, parsed)
     length = keys.whole(*MAX_LENGTH, low=1)
     if length is None and trainer == "trl":
         length = TRL_MAX_LENGTH
-        made.note(
+        parsed.note(
             "data.max_length", length, "not in the file; SFTConfig's default, which cuts rows"
         )
-    made.part("data", max_length=length)
-    read_precision(keys, made)
-    read_attention(keys, made, "attn_implementation", "model_init_kwargs.attn_implementation")
+    parsed.part("data", max_length=length)
+    read_precision(keys, parsed)
+    read_attention(keys, parsed, "attn_implementation", "model_init_kwargs.attn_implementation")
     if keys.get("fsdp"):
-        made.knobs["sharding"] = "fsdp"
+        parsed.knobs["sharding"] = "fsdp"
     keys.get("fsdp_config")
     keys.get("deepspeed")
-    read_shared(keys, made)
-    read_words(keys, made, "packing")
-    leave_rest(keys, made)
-    return made
+    read_shared(keys, parsed)
+    read_words(keys, parsed, "packing")
+    leave_rest(keys, parsed)
+    return parsed
 
 
-def read_shared(keys: Keys, made: Parsed) -> None:
+def read_shared(keys: Keys, parsed: Parsed) -> None:
     """What every trainer on top of TrainingArguments spells as it does."""
-    read_words(keys, made, "kernels")
-    read_loading(keys, made)
-    read_saving(keys, made)
-    read_compile(keys, made)
-    read_optimizer(keys, made)
-    read_words(keys, made, "length_grouping")
-    read_checkpointing(keys, made)
-    read_evaluation(keys, made)
+    read_words(keys, parsed, "kernels")
+    read_loading(keys, parsed)
+    read_saving(keys, parsed)
+    read_compile(keys, parsed)
+    read_optimizer(keys, parsed)
+    read_words(keys, parsed, "length_grouping")
+    read_checkpointing(keys, parsed)
+    read_evaluation(keys, parsed)
 
 
-def read_words(keys: Keys, made: Parsed, *knobs: str, own: Words = WORDS) -> None:
+def read_words(keys: Keys, parsed: Parsed, *knobs: str, own: Words = WORDS) -> None:
     """What the file says of those knobs, in TrainingArguments' words or in others."""
     for knob in knobs:
         value = words.read(knob, keys, own)
         if value is not None:
-            made.knobs[knob] = value
+            parsed.knobs[knob] = value
 
 
-def read_batch(keys: Keys, made: Parsed) -> None:
+def read_batch(keys: Keys, parsed: Parsed) -> None:
     """Micro-batch and accumulation; the trainer's default where one is not stated."""
     for knob in ("micro_batch_size", "gradient_accumulation_steps"):
         names = [word.key for word in WORDS[knob]]
         stated = keys.get(*names)
         if stated == "auto":
-            made.note(names[0], "auto", "the trainer's default is counted")
+            parsed.note(names[0], "auto", "the trainer's default is counted")
             continue
         value = words.read(knob, keys, WORDS)
         if value is None:
             why = f"{names[0]} is not in the file; the trainer's default"
-            made.note(knob, made.defaults[knob], why)
+            parsed.note(knob, parsed.defaults[knob], why)
         else:
-            made.knobs[knob] = value
+            parsed.knobs[knob] = value
 
 
-def read_length_of_run(keys: Keys, made: Parsed, default: float) -> None:
+def read_length_of_run(keys: Keys, parsed: Parsed, default: float) -> None:
     """Epochs, or steps where they are stated: max_steps wins, as in the Trainer."""
     steps = keys.whole("max_steps", low=-1)
     epochs = keys.number("num_train_epochs", "num_epochs")
     if steps is not None and steps > 0:
-        made.part("train", steps=steps)
+        parsed.part("train", steps=steps)
         return
     if epochs is None:
         epochs = default
-        made.note("train.epochs", f"{epochs:g}", "not in the file; the trainer's default")
+        parsed.note("train.epochs", f"{epochs:g}", "not in the file; the trainer's default")
     if epochs > 0:
-        made.part("train", epochs=epochs)
+        parsed.part("train", epochs=epochs)
 
 
-def read_model(keys: Keys, made: Parsed) -> None:
+def read_model(keys: Keys, parsed: Parsed) -> None:
     """The model's name, if the file holds it."""
     name = keys.word("model_name_or_path", "model_name", "model_id", "model")
     if name is not None:
-        made.values["model"] = name
+        parsed.values["model"] = name
 
 
-def read_precision(keys: Keys, made: Parsed) -> None:
+def read_precision(keys: Keys, parsed: Parsed) -> None:
     """bf16, fp16, tf32 and LLaMA-Factory's pure_bf16 as the compute dtype."""
     bf16, fp16, tf32 = keys.switch("bf16", "pure_bf16"), keys.switch("fp16"), keys.switch("tf32")
     if bf16 and fp16:
@@ -137,17 +137,17 @@ def read_precision(keys: Keys, made: Parsed) -> None:
         msg = f"{keys.name}: bf16 and fp16 are both true"
         raise InputError(msg, "one of them must be false")
     plain = keys.switch("bfloat16"), keys.switch("float16")  # axolotl: without mixed precision
-    made.mixed = bool(bf16 or fp16) and not any(plain) and keys.switch("pure_bf16") is not True
+    parsed.mixed = bool(bf16 or fp16) and not any(plain) and keys.switch("pure_bf16") is not True
     if keys.switch("fp8"):
-        made.knobs["precision"] = "fp8"
+        parsed.knobs["precision"] = "fp8"
     elif any(plain):
-        made.knobs["precision"] = "bf16" if plain[0] else "fp16"
+        parsed.knobs["precision"] = "bf16" if plain[0] else "fp16"
     elif bf16 or fp16:
-        made.knobs["precision"] = "bf16" if bf16 else "fp16"
-    elif bf16 is False and made.values.get("method", {}).get("base") == "32bit":
-        made.knobs["precision"] = "tf32" if tf32 else "fp32"
+        parsed.knobs["precision"] = "bf16" if bf16 else "fp16"
+    elif bf16 is False and parsed.values.get("method", {}).get("base") == "32bit":
+        parsed.knobs["precision"] = "tf32" if tf32 else "fp32"
     elif bf16 is False:
-        made.defaults.pop("precision", None)
+        parsed.defaults.pop("precision", None)
 
 
 def attention_of(stated: str) -> str | None:
@@ -155,92 +155,92 @@ def attention_of(stated: str) -> str | None:
     return dict(ATTENTION).get(stated) or hub_attention(stated)
 
 
-def read_attention(keys: Keys, made: Parsed, *names: str) -> None:
+def read_attention(keys: Keys, parsed: Parsed, *names: str) -> None:
     """The attention kernel."""
     stated = keys.word(*names)
     if stated is None or stated == "auto":
         return
     kernel = attention_of(stated)
     if kernel is not None:
-        made.knobs["attention"] = kernel
-        made.hub_kernels = hub_attention(stated) is not None
+        parsed.knobs["attention"] = kernel
+        parsed.hub_kernels = hub_attention(stated) is not None
     else:
-        made.keep("attention", names[0], stated, "no such kernel here; counted as the default")
+        parsed.keep("attention", names[0], stated, "no such kernel here; counted as the default")
 
 
-def read_loading(keys: Keys, made: Parsed) -> None:
+def read_loading(keys: Keys, parsed: Parsed) -> None:
     """Data loader: workers, prefetch, pinned memory."""
-    read_words(keys, made, "num_dataloader_workers", "prefetch_factor", "pin_memory")
+    read_words(keys, parsed, "num_dataloader_workers", "prefetch_factor", "pin_memory")
     keys.get("dataloader_persistent_workers")
 
 
-def read_saving(keys: Keys, made: Parsed) -> None:
+def read_saving(keys: Keys, parsed: Parsed) -> None:
     """How often a checkpoint is saved: in steps, an epoch, or never."""
     strategy = keys.word("save_strategy")
     every = keys.number("save_steps")
     limit = keys.whole("save_total_limit")
     if limit:
-        made.knobs["save_total_limit"] = limit
+        parsed.knobs["save_total_limit"] = limit
     if keys.switch("load_best_model_at_end"):
         why = "saves must meet the evaluations where the best is loaded at the end"
-        made.keep("checkpoint_every_steps", "load_best_model_at_end", "true", why)
+        parsed.keep("checkpoint_every_steps", "load_best_model_at_end", "true", why)
     if strategy == "epoch":
-        made.saves_per_epoch = 1.0
+        parsed.saves_per_epoch = 1.0
     elif strategy in {"no", "best"}:
         why = "counted as a save every 500 steps; a run without saves loses all when it is stopped"
-        made.note("save_strategy", strategy, why)
+        parsed.note("save_strategy", strategy, why)
     elif every is not None and every >= 1:
-        made.knobs["checkpoint_every_steps"] = int(every)
+        parsed.knobs["checkpoint_every_steps"] = int(every)
     elif every:
         why = "a share of all steps; counted as a save every 500 steps"
-        made.note("save_steps", f"{every:g}", why)
+        parsed.note("save_steps", f"{every:g}", why)
 
 
-def read_compile(keys: Keys, made: Parsed) -> None:
+def read_compile(keys: Keys, parsed: Parsed) -> None:
     """torch.compile; a mode switches it on by itself."""
     wanted, mode = keys.switch("torch_compile"), keys.word("torch_compile_mode")
     keys.get("torch_compile_backend")
     if mode is not None and wanted is not False and mode not in COMPILE_MODES:
-        made.keep("compile", "torch_compile_mode", mode, "counted as mode default")
-        made.knobs["compile"] = "default"
+        parsed.keep("compile", "torch_compile_mode", mode, "counted as mode default")
+        parsed.knobs["compile"] = "default"
     elif wanted or (mode is not None and wanted is None):
-        made.knobs["compile"] = mode or "default"
+        parsed.knobs["compile"] = mode or "default"
     elif wanted is False:
-        made.knobs["compile"] = "off"
+        parsed.knobs["compile"] = "off"
 
 
-def read_optimizer(keys: Keys, made: Parsed, own: Words = WORDS) -> None:
+def read_optimizer(keys: Keys, parsed: Parsed, own: Words = WORDS) -> None:
     """The optimizer; one that has no knob stays, and is counted as the default."""
     name = own["optimizer"][0].key
     stated = keys.word(name)
-    read_words(keys, made, "optimizer", own=own)
-    if stated is not None and "optimizer" not in made.knobs:
-        made.keep("optimizer", name, stated, "priced as adamw_torch_fused, which it is not")
+    read_words(keys, parsed, "optimizer", own=own)
+    if stated is not None and "optimizer" not in parsed.knobs:
+        parsed.keep("optimizer", name, stated, "priced as adamw_torch_fused, which it is not")
 
 
-def read_checkpointing(keys: Keys, made: Parsed) -> None:
+def read_checkpointing(keys: Keys, parsed: Parsed) -> None:
     """Activation checkpointing, under both of its names."""
     for name in CHECKPOINTING:
         keys.get(f"{name}_kwargs")
-    read_words(keys, made, "activation_checkpointing")
-    read_offload(keys, made)
+    read_words(keys, parsed, "activation_checkpointing")
+    read_offload(keys, parsed)
 
 
-def read_offload(keys: Keys, made: Parsed) -> None:
+def read_offload(keys: Keys, parsed: Parsed) -> None:
     """Checkpoints, or FSDP's shards, in the host's memory."""
     away = keys.switch("activation_offloading") or any(
         keys.switch(f"{name}_kwargs.offload") for name in CHECKPOINTING
     )
-    if away and made.meaning.get("activation_checkpointing") == "full":
-        made.knobs["offload"] = "activations"
+    if away and parsed.meaning.get("activation_checkpointing") == "full":
+        parsed.knobs["offload"] = "activations"
     elif away:
         why = "counted without: only what checkpointed layers keep can be priced"
-        made.note("activation_offloading", "true", why)
+        parsed.note("activation_offloading", "true", why)
     if any(keys.switch(f"fsdp_config.{name}") for name in FSDP_OFFLOADS):
-        made.knobs["offload"] = "all"
+        parsed.knobs["offload"] = "all"
 
 
-def read_evaluation(keys: Keys, made: Parsed) -> None:
+def read_evaluation(keys: Keys, parsed: Parsed) -> None:
     """Evaluations; how many rows they read is in no trainer's arguments."""
     strategy = keys.word("eval_strategy", "evaluation_strategy")
     every = keys.number("eval_steps")
@@ -249,6 +249,6 @@ def read_evaluation(keys: Keys, made: Parsed) -> None:
     keys.get("do_train")
     if strategy in {"steps", "epoch"} or (strategy is None and every):
         whole = int(every) if every and every >= 1 and strategy != "epoch" else None
-        made.evaluations_per_epoch = 1.0 if strategy == "epoch" else None
-        made.part("evaluation", every_steps=whole, batch_size=batch)
-        made.values.setdefault("evaluation", {})
+        parsed.evaluations_per_epoch = 1.0 if strategy == "epoch" else None
+        parsed.part("evaluation", every_steps=whole, batch_size=batch)
+        parsed.values.setdefault("evaluation", {})

@@ -26,67 +26,67 @@ def is_deepspeed(values: Mapping[str, Any]) -> bool:
     return bool(set(values) & DEEPSPEED_KEYS)
 
 
-def add_accelerate(made: Parsed, values: Mapping[str, Any], name: str) -> None:
+def add_accelerate(parsed: Parsed, values: Mapping[str, Any], name: str) -> None:
     """Complete what was read with an accelerate config. Raises InputError where they disagree."""
     keys = Keys(values, name)
     processes = keys.whole("num_processes", low=1)
-    _agree(made, "devices", made.devices, processes, name)
-    made.devices = processes or made.devices
+    _agree(parsed, "devices", parsed.devices, processes, name)
+    parsed.devices = processes or parsed.devices
     kind = (keys.word("distributed_type") or "").upper()
     precision = keys.get("mixed_precision")
     if isinstance(precision, str) and precision in {"bf16", "fp16", "fp8"}:
-        _agree_knob(made, "precision", precision, f"{name}: mixed_precision")
+        _agree_knob(parsed, "precision", precision, f"{name}: mixed_precision")
     if kind == "FSDP":
-        _agree_knob(made, "sharding", "fsdp", f"{name}: distributed_type")
+        _agree_knob(parsed, "sharding", "fsdp", f"{name}: distributed_type")
         if keys.switch("fsdp_config.fsdp_activation_checkpointing"):
-            made.knobs["activation_checkpointing"] = "full"
+            parsed.knobs["activation_checkpointing"] = "full"
     elif kind == "DEEPSPEED":
-        _add_stage(made, keys.whole("deepspeed_config.zero_stage"), name)
+        _add_stage(parsed, keys.whole("deepspeed_config.zero_stage"), name)
         for knob, key in (
             ("gradient_accumulation_steps", "gradient_accumulation_steps"),
             ("micro_batch_size", "train_micro_batch_size_per_gpu"),
         ):
-            _agree_count(made, knob, keys, f"deepspeed_config.{key}")
+            _agree_count(parsed, knob, keys, f"deepspeed_config.{key}")
     elif kind == "MULTI_GPU" or (processes or 1) > 1:
-        made.knobs.setdefault("sharding", "ddp")
+        parsed.knobs.setdefault("sharding", "ddp")
     for section in ("deepspeed_config", "fsdp_config"):
-        _add_offload(keys, made, section)
-    leave_rest(keys, made, "accelerate")
+        _add_offload(keys, parsed, section)
+    leave_rest(keys, parsed, "accelerate")
 
 
-def add_deepspeed(made: Parsed, values: Mapping[str, Any], name: str) -> None:
+def add_deepspeed(parsed: Parsed, values: Mapping[str, Any], name: str) -> None:
     """Complete what was read with a DeepSpeed config. Raises InputError where they disagree."""
     keys = Keys(values, name)
-    _agree_count(made, "micro_batch_size", keys, "train_micro_batch_size_per_gpu")
-    _agree_count(made, "gradient_accumulation_steps", keys, "gradient_accumulation_steps")
+    _agree_count(parsed, "micro_batch_size", keys, "train_micro_batch_size_per_gpu")
+    _agree_count(parsed, "gradient_accumulation_steps", keys, "gradient_accumulation_steps")
     for precision in ("bf16", "fp16"):
         if keys.get(f"{precision}.enabled") is True:
-            _agree_knob(made, "precision", precision, f"{name}: {precision}.enabled")
-    _add_stage(made, keys.whole("zero_optimization.stage"), name)
-    _add_offload(keys, made, "zero_optimization")
-    _add_states(keys, made)
+            _agree_knob(parsed, "precision", precision, f"{name}: {precision}.enabled")
+    _add_stage(parsed, keys.whole("zero_optimization.stage"), name)
+    _add_offload(keys, parsed, "zero_optimization")
+    _add_states(keys, parsed)
     auto = keys.get("train_batch_size") == "auto"
     total = None if auto else keys.whole("train_batch_size", low=1)
-    leave_rest(keys, made, "deepspeed")
+    leave_rest(keys, parsed, "deepspeed")
     if total is None:
         return
-    split = made.batch_on(1)
-    if total % split or (made.devices and total != made.batch_on(made.devices)):
-        on = f" x {made.devices} devices" if made.devices else ""
-        meaning = made.meaning
+    split = parsed.batch_on(1)
+    if total % split or (parsed.devices and total != parsed.batch_on(parsed.devices)):
+        on = f" x {parsed.devices} devices" if parsed.devices else ""
+        meaning = parsed.meaning
         msg = (
             f"{name}: train_batch_size is {total}, but micro {meaning['micro_batch_size']} x "
             f"accumulation {meaning['gradient_accumulation_steps']}{on} does not make it"
         )
         raise InputError(msg, 'write "auto" in the DeepSpeed config, as transformers fills it in')
-    made.devices = made.devices or total // split
+    parsed.devices = parsed.devices or total // split
 
 
-def _add_states(keys: Keys, made: Parsed) -> None:
+def _add_states(keys: Keys, parsed: Parsed) -> None:
     """What the file says of states and buckets; DeepSpeed's defaults where it says nothing."""
     bucket = "zero_optimization.reduce_bucket_size"
     auto = keys.get(bucket) == "auto"
-    made.part(
+    parsed.part(
         "deepspeed",
         bf16_master_weights_and_grads=keys.switch("bf16.bf16_master_weights_and_grads"),
         bf16_optimizer_states=keys.switch("bf16.bf16_optimizer_states"),
@@ -101,7 +101,7 @@ _OFFLOAD = (
 )  # fmt: skip
 
 
-def _add_offload(keys: Keys, made: Parsed, section: str) -> None:
+def _add_offload(keys: Keys, parsed: Parsed, section: str) -> None:
     """The optimizer or FSDP's shards in the host's memory; the rest is said, and not counted."""
     for name in _OFFLOAD:
         stated = keys.get(f"{section}.{name}")
@@ -109,66 +109,66 @@ def _add_offload(keys: Keys, made: Parsed, section: str) -> None:
         if word not in {"cpu", "nvme", "true"}:
             continue
         if name == "fsdp_offload_params":
-            made.knobs["offload"] = "all"
+            parsed.knobs["offload"] = "all"
         elif "optimizer" in name and word == "cpu":
-            made.knobs["offload"] = "optimizer"
+            parsed.knobs["offload"] = "optimizer"
         else:
             why = (
                 "not counted: such a run needs less device memory and is slower; FSDP's CPU "
                 "offload is counted: --set offload=all"
             )
-            made.note(f"{keys.name}: {section}.{name}", shown(stated), why)
+            parsed.note(f"{keys.name}: {section}.{name}", shown(stated), why)
 
 
-def _add_stage(made: Parsed, stage: int | None, name: str) -> None:
+def _add_stage(parsed: Parsed, stage: int | None, name: str) -> None:
     if stage is None:
         return
     if stage not in STAGES:
         msg = f"{name}: the ZeRO stage is {stage}; it must be 0 to 3"
         raise InputError(msg)
     if stage == 1:
-        made.note(f"{name}: zero stage", 1, "counted as stage 2: gradients are sharded too")
-    _agree_knob(made, "sharding", STAGES[stage], f"{name}: ZeRO stage")
+        parsed.note(f"{name}: zero stage", 1, "counted as stage 2: gradients are sharded too")
+    _agree_knob(parsed, "sharding", STAGES[stage], f"{name}: ZeRO stage")
 
 
-def _agree_count(made: Parsed, knob: str, keys: Keys, key: str) -> None:
+def _agree_count(parsed: Parsed, knob: str, keys: Keys, key: str) -> None:
     """A number must be the trainer's own, or its default: transformers refuses to start else."""
     if keys.get(key) in (None, "auto"):
         return
     value = keys.whole(key, low=1)
-    default = made.defaults.get(knob)
-    if knob not in made.knobs and value is not None and default is not None and value != default:
+    default = parsed.defaults.get(knob)
+    if knob not in parsed.knobs and value is not None and default is not None and value != default:
         msg = (
             f"two files contradict each other: {knob} is {value} in {keys.name}: {key}, but the "
-            f"{made.trainer} file does not state it, which means {default}"
+            f"{parsed.trainer} file does not state it, which means {default}"
         )
         raise InputError(msg, f'state it in the trainer\'s file, or write "auto" in {keys.name}')
     if value is not None:
-        _agree_knob(made, knob, value, f"{keys.name}: {key}")
+        _agree_knob(parsed, knob, value, f"{keys.name}: {key}")
 
 
-def _agree_knob(made: Parsed, knob: str, value: int | str, where: str) -> None:
-    stated = made.knobs.get(knob)
-    _agree(made, knob, stated, value, where)
-    made.knobs[knob] = value
+def _agree_knob(parsed: Parsed, knob: str, value: int | str, where: str) -> None:
+    stated = parsed.knobs.get(knob)
+    _agree(parsed, knob, stated, value, where)
+    parsed.knobs[knob] = value
 
 
-def _agree(made: Parsed, what: str, stated: object, value: object, where: str) -> None:
+def _agree(parsed: Parsed, what: str, stated: object, value: object, where: str) -> None:
     if stated is not None and value is not None and stated != value:
         msg = (
-            f"two files contradict each other: {what} is {shown(stated)} in the {made.trainer} "
+            f"two files contradict each other: {what} is {shown(stated)} in the {parsed.trainer} "
             f"file, but {shown(value)} in {where}"
         )
         raise InputError(msg, "make them agree, or state it in one of them only")
 
 
-def add_beside(made: Parsed, values: Mapping[str, Any], name: str) -> None:
+def add_beside(parsed: Parsed, values: Mapping[str, Any], name: str) -> None:
     """Complete what was read with either kind. Raises InputError for a file of another kind."""
     found = set(values)
     if is_deepspeed(values):
-        add_deepspeed(made, values, name)
+        add_deepspeed(parsed, values, name)
     elif found & (ACCELERATE_KEYS | {"mixed_precision", "num_processes"}):
-        add_accelerate(made, values, name)
+        add_accelerate(parsed, values, name)
     else:
         msg = f"{name} is neither a config of accelerate nor one of DeepSpeed"
         raise InputError(msg, "accelerate's states distributed_type, DeepSpeed's zero_optimization")

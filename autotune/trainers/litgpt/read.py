@@ -45,31 +45,31 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     """The job that the file states. Raises InputError where the total cannot be split."""
     keys, schema = Keys(values, name), schema_of("litgpt")
     defaults = {**HF_DEFAULTS, "num_dataloader_workers": 4}
-    made = Parsed("litgpt", defaults=defaults)
+    parsed = Parsed("litgpt", defaults=defaults)
     model = keys.word("checkpoint_dir")
     if model is not None:
-        made.values["model"] = model.removeprefix("checkpoints/")
+        parsed.values["model"] = model.removeprefix("checkpoints/")
     devices = keys.get("devices")
-    made.devices = keys.whole("devices", low=1) if devices != "auto" else None
-    _read_batch(keys, made)
-    _read_method(keys, made)
-    made.part("data", max_length=keys.whole("train.max_seq_length", low=1))
+    parsed.devices = keys.whole("devices", low=1) if devices != "auto" else None
+    _read_batch(keys, parsed)
+    _read_method(keys, parsed)
+    parsed.part("data", max_length=keys.whole("train.max_seq_length", low=1))
     steps, epochs = keys.whole("train.max_steps", low=1), keys.number("train.epochs")
     if steps is None and epochs is None:
         epochs = float(schema.default("train.epochs"))
-        made.note("train.epochs", f"{epochs:g}", f"not in the file; that of {schema.newest}")
-    made.part("train", steps=steps, epochs=None if steps else epochs or None)
-    made.defaults["checkpoint_every_steps"] = schema.default("train.save_interval")
-    read_words(keys, made, "checkpoint_every_steps", "num_dataloader_workers", own=WORDS)
+        parsed.note("train.epochs", f"{epochs:g}", f"not in the file; that of {schema.newest}")
+    parsed.part("train", steps=steps, epochs=None if steps else epochs or None)
+    parsed.defaults["checkpoint_every_steps"] = schema.default("train.save_interval")
+    read_words(keys, parsed, "checkpoint_every_steps", "num_dataloader_workers", own=WORDS)
     precision = keys.word("precision")
     if precision in PRECISION:
-        made.knobs["precision"] = PRECISION[precision]
+        parsed.knobs["precision"] = PRECISION[precision]
         if precision in {"bf16-mixed", "16-mixed", "32-true"}:
-            made.part("method", base=made.values["method"].get("base") or "32bit")
+            parsed.part("method", base=parsed.values["method"].get("base") or "32bit")
     elif precision is not None:
-        made.note("precision", precision, "no such precision here; the device's own is counted")
-    leave_rest(keys, made)
-    return made
+        parsed.note("precision", precision, "no such precision here; the device's own is counted")
+    leave_rest(keys, parsed)
+    return parsed
 
 
 def spell(knob: str, value: KnobValue, target: Target) -> Changes | str:
@@ -81,29 +81,29 @@ def spell(knob: str, value: KnobValue, target: Target) -> Changes | str:
     return "litgpt's YAML has no key for it"
 
 
-def _read_batch(keys: Keys, made: Parsed) -> None:
+def _read_batch(keys: Keys, parsed: Parsed) -> None:
     """Source: litgpt/args.py TrainArgs.gradient_accumulation_iters (floor division)."""
     schema = schema_of("litgpt")
     counts = []
     for key in ("train.micro_batch_size", "train.global_batch_size"):
         stated = keys.whole(key, low=1)
         if stated is None:
-            made.note(key, schema.default(key), f"not in the file; that of {schema.newest}")
+            parsed.note(key, schema.default(key), f"not in the file; that of {schema.newest}")
         counts.append(stated or int(schema.default(key)))
     micro, total = counts
-    devices = made.devices or 1
+    devices = parsed.devices or 1
     if total % (micro * devices):
         msg = (
             f"{keys.name}: train.global_batch_size {total} is no multiple of micro_batch_size "
             f"{micro} x {devices} devices: litgpt would train on a smaller batch than it says"
         )
         raise InputError(msg, "state a micro_batch_size that divides it")
-    made.global_batch = total
-    made.knobs["micro_batch_size"] = micro
-    made.knobs["gradient_accumulation_steps"] = total // (micro * devices)
+    parsed.global_batch = total
+    parsed.knobs["micro_batch_size"] = micro
+    parsed.knobs["gradient_accumulation_steps"] = total // (micro * devices)
 
 
-def _read_method(keys: Keys, made: Parsed) -> None:
+def _read_method(keys: Keys, parsed: Parsed) -> None:
     """LoRA where any of its keys is stated: a config for `finetune_full` has none of them."""
     quantize = keys.word("quantize") or ""
     base = "nf4" if "nf4" in quantize else "int8" if "int8" in quantize else None
@@ -115,13 +115,13 @@ def _read_method(keys: Keys, made: Parsed) -> None:
         "dropout": keys.number("lora_dropout"),
     }  # fmt: skip
     if base is None and not any(value is not None for value in (*sizes.values(), *stated.values())):
-        made.part("method", kind="full")
-        made.note("method.kind", "full", "the file has no lora_ keys: for litgpt finetune_full")
+        parsed.part("method", kind="full")
+        parsed.note("method.kind", "full", "the file has no lora_ keys: for litgpt finetune_full")
         return
-    fill_adapter(made, sizes)
+    fill_adapter(parsed, sizes)
     on = {key: schema.default(key) if value is None else value for key, value in stated.items()}
     targets = [name for key, name in SWITCHES.items() if on[key]]
     targets += list(MLP) if on["lora_mlp"] else []
     if on["lora_head"]:
-        made.note("lora_head", "true", "an adapter on the head is not counted")
-    made.part("method", kind="lora", base=base, **sizes, targets=targets or None)
+        parsed.note("lora_head", "true", "an adapter on the head is not counted")
+    parsed.part("method", kind="lora", base=base, **sizes, targets=targets or None)

@@ -48,21 +48,21 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     """The job that the file states; the model's component says what is trained and how."""
     keys = Keys(_interpolated(values, values), name)
     defaults = {**HF_DEFAULTS, "micro_batch_size": 1}
-    made = Parsed("torchtune", defaults=defaults)
+    parsed = Parsed("torchtune", defaults=defaults)
     for knob in WORDS:
-        read_words(keys, made, knob, own=WORDS)
+        read_words(keys, parsed, knob, own=WORDS)
         if knob in _UNSTATED:
-            made.knobs.setdefault(knob, _UNSTATED[knob])
+            parsed.knobs.setdefault(knob, _UNSTATED[knob])
     steps = keys.whole("max_steps_per_epoch", low=1)
     if steps:
-        made.note("max_steps_per_epoch", steps, "not counted: epochs run over all rows")
-    made.part("train", epochs=keys.number("epochs") or 1.0)
-    _tune_method(keys, made)
-    made.part("data", max_length=keys.whole("tokenizer.max_seq_len", low=1))
-    made.saves_per_epoch = 1.0
-    made.kept |= {"checkpoint_every_steps", "save_total_limit"}
-    leave_rest(keys, made)
-    return made
+        parsed.note("max_steps_per_epoch", steps, "not counted: epochs run over all rows")
+    parsed.part("train", epochs=keys.number("epochs") or 1.0)
+    _tune_method(keys, parsed)
+    parsed.part("data", max_length=keys.whole("tokenizer.max_seq_len", low=1))
+    parsed.saves_per_epoch = 1.0
+    parsed.kept |= {"checkpoint_every_steps", "save_total_limit"}
+    leave_rest(keys, parsed)
+    return parsed
 
 
 def spell(knob: str, value: KnobValue) -> Changes | str:
@@ -73,25 +73,25 @@ def spell(knob: str, value: KnobValue) -> Changes | str:
     return "torchtune's YAML has no key for it"
 
 
-def _tune_method(keys: Keys, made: Parsed) -> None:
+def _tune_method(keys: Keys, parsed: Parsed) -> None:
     component = keys.word("model._component_") or ""
     model = keys.word("checkpointer.checkpoint_dir")
     if model is not None:
-        made.values["model"] = _model_in(model)
+        parsed.values["model"] = _model_in(model)
         why = f"by the name of the checkpointer's folder, {model}, which is not on this machine"
-        if made.values["model"] == model:
+        if parsed.values["model"] == model:
             why = "the folder of the checkpointer; its config.json says what the model is"
-        made.note("model", made.values["model"], why)
+        parsed.note("model", parsed.values["model"], why)
     builder = component.rpartition(".")[2]
     if not builder.startswith(("lora_", "qlora_")):
-        made.part("method", kind="full")
+        parsed.part("method", kind="full")
         return
     targets = list(keys.words("model.lora_attn_modules") or [])
     if keys.switch("model.apply_lora_to_mlp"):
         targets += list(_MLP)
     if keys.switch("model.apply_lora_to_output"):
-        made.note("model.apply_lora_to_output", "true", "an adapter on the head is not counted")
-    made.part(
+        parsed.note("model.apply_lora_to_output", "true", "an adapter on the head is not counted")
+    parsed.part(
         "method", kind="lora", base="nf4" if builder.startswith("qlora_") else "16bit",
         rank=keys.whole("model.lora_rank", low=1), alpha=keys.number("model.lora_alpha"),
         dropout=keys.number("model.lora_dropout"),
