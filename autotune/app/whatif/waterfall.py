@@ -24,15 +24,16 @@ from autotune.cost.model import COMPONENTS
 from autotune.domain.answer.waterfall import Waterfall, WaterfallStep
 from autotune.domain.candidates import Candidate
 from autotune.domain.config import KNOBS, Config
-from autotune.domain.edit import Edit
+from autotune.domain.edit import Edit, most_of
 from autotune.domain.units import format_usd
 from autotune.pricing import Pricing
 from autotune.space.rules import violations
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from autotune.cost.columns import FloatArray
+    from autotune.domain.config import KnobValue
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
     from autotune.domain.observation import Calibration
@@ -309,7 +310,12 @@ def _terms(before: Offer, after: Offer) -> str:
 
 
 def _knobs_edit(start: State, end: State, names: tuple[str, ...]) -> RunEdit:
-    knobs = {name: getattr(end.config, name) for name in names}
+    return knobs_edit(start.config, {name: getattr(end.config, name) for name in names})
+
+
+def knobs_edit(now: Config, knobs: Mapping[str, KnobValue]) -> RunEdit:
+    """Other values of knobs, as one change of a run."""
+    names, after = tuple(knobs), now.with_knobs(**knobs)
 
     def changed(state: State) -> State:
         return replace(state, config=state.config.with_knobs(**knobs))
@@ -318,8 +324,10 @@ def _knobs_edit(start: State, end: State, names: tuple[str, ...]) -> RunEdit:
     return Edit(
         changed,
         "split" if together else names[0],
-        before=_values_text(start.config, names),
-        value=_values_text(end.config, names),
+        before=_values_text(now, names),
+        value=_values_text(after, names),
+        typed=" ".join(f"--set {name}={value}" for name, value in knobs.items()),
+        changes=most_of(*(KNOBS[name].knob_class for name in names)),
         columns=names,
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.app.whatif.waterfall import State, knobs_edit
 from autotune.domain.answer.recommendation import WorthProbe
 from autotune.pricing import Pricing
 from autotune.space.rules import violations
@@ -16,6 +17,7 @@ from autotune.space.rules import violations
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from autotune.app.whatif.waterfall import RunEdit
     from autotune.domain.config import Config
     from autotune.domain.job import Job, Limits
     from autotune.domain.observation import Calibration
@@ -88,17 +90,14 @@ def worth_a_probe(job: Job, calibration: Calibration, pick: Estimated) -> tuple[
     """
     if not job.steps:
         return ()
-    tried = [
-        (changes, config)
-        for changes, config in _changes(job, pick.config)
-        if not violations(job, pick.offer, config)
-    ]
+    start = State(job, pick.offer, pick.config)
+    changed = [(edit, edit.apply(start)) for edit in _edits(job, pick.config)]
+    tried = [(edit, run) for edit, run in changed if not violations(job, run.offer, run.config)]
     if not tried:
         return ()
-    pairs = [(pick.offer, config) for _, config in tried]
-    bill = Pricing(job, calibration).of(pairs)
+    bill = Pricing(job, calibration).of([(run.offer, run.config) for _, run in tried])
     best: dict[str, WorthProbe] = {}
-    for index, (changes, _) in enumerate(tried):
+    for index, (edit, _) in enumerate(tried):
         gain = bill.at("compute", "unmeasured_gain", index)
         if gain <= 1.0 or not bill.feasible[index]:
             continue
@@ -106,9 +105,9 @@ def worth_a_probe(job: Job, calibration: Calibration, pick: Estimated) -> tuple[
         rate = pick.offer.usd_per_s
         train = row.steps * row.step_time_s
         expected = pick.duration_s.p50 - row.duration_s.p50
-        knob = next(iter(changes))
+        knob = edit.columns[0]
         found = WorthProbe(
-            change=", ".join(f"{name}={value}" for name, value in changes.items()),
+            change=edit.typed.replace("--set ", "").replace(" ", ", "),
             knob=knob,
             expected_saving_s=expected,
             expected_saving_usd=expected * rate,
@@ -122,16 +121,13 @@ def worth_a_probe(job: Job, calibration: Calibration, pick: Estimated) -> tuple[
     return tuple(sorted(best.values(), key=lambda each: -each.expected_saving_s))
 
 
-def _changes(job: Job, config: Config) -> Iterator[tuple[dict[str, str], Config]]:
+def _edits(job: Job, config: Config) -> Iterator[RunEdit]:
     """Each unmeasured change of a configuration that may be tried, and the two together."""
     if config.compile == "off":
         if config.kernels == "none" and "kernels" in job.allow:
-            yield {"kernels": "liger"}, config.with_knobs(kernels="liger")
-        for scope in ("model", "regional"):
-            changes = {"compile": "default"}
-            if scope != "model":
-                changes["compile_scope"] = scope
-            yield changes, config.with_knobs(compile="default", compile_scope=scope)
+            yield knobs_edit(config, {"kernels": "liger"})
+        yield knobs_edit(config, {"compile": "default"})
+        yield knobs_edit(config, {"compile": "default", "compile_scope": "regional"})
 
 
 def _why(config: Config) -> str:
