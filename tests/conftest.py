@@ -1,7 +1,7 @@
 """What holds for every test: Ctrl-C works, nobody asks the hub or reads a user's cache or home.
 
-Under several workers (`pytest -n 2 --dist loadgroup`) the tests of a file stay together, those of
-an `xdist_group` too, and what takes long begins first.
+Under several workers (`-n 2 --dist loadfile --no-loadscope-reorder`) the tests of a file stay
+together and in their order, and what takes long begins first.
 """
 
 from __future__ import annotations
@@ -40,20 +40,12 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["OMP_NUM_THREADS"] = "1"
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Group by file what is in no group, and put groups with slow tests first."""
+    """Files with slow tests first, so that no worker is left alone with them."""
     if not hasattr(config, "workerinput"):
         return
-    slow = set()
-    for item in items:
-        mark = item.get_closest_marker("xdist_group")
-        if mark is None:
-            mark = pytest.mark.xdist_group(item.nodeid.partition("::")[0]).mark
-            item.add_marker(pytest.mark.xdist_group(*mark.args))
-        if item.get_closest_marker("slow"):
-            slow.add(mark.args[0])
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group").args[0] not in slow)
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -46,7 +46,7 @@ class Fault:
 
 
 # A processor that the cost model knows badly, so that the model's figure is not the measured one.
-_FAR_OFF = Change("\nISSUE = 0.4", "\nISSUE = 40.0")
+_FAR_OFF = Change("\nPROCESSOR_ISSUE = 0.4", "\nPROCESSOR_ISSUE = 40.0")
 
 FAULTS: dict[str, Fault] = {
     "relative_run": Fault(
@@ -193,8 +193,8 @@ FAULTS: dict[str, Fault] = {
                 "return np.minimum(probability, most + 1.0)",
             ),
             Change(
-                'if row["verdict"] == "fits" and row.get("crowded"):',
-                'if row["verdict"] == "crowded":',
+                'if row.verdict == "fits" and row.crowded:',
+                'if row.verdict == "crowded":',
             ),
         ),
     ),

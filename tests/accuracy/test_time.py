@@ -11,7 +11,6 @@ import pytest
 from autotune.evidence.fit.refit import Refit, refit
 from autotune.evidence.record.table import SHIPPED_ROWS
 
-pytestmark = pytest.mark.xdist_group("shipped fits")
 ONE = "one A100 80 GB, Hugging Face's Trainer"
 SEVERAL = "2 to 8 GPUs"
 

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from autotune.evidence.validation.validate import Validation
 
 
-pytestmark = pytest.mark.xdist_group("shipped fits")
-
-
 @cache
 def limits() -> dict[str, Any]:
     text = Path(__file__).with_name("thresholds.toml").read_text(encoding="utf-8")

@@ -7,7 +7,6 @@ import pytest
 
 from autotune.cli.application import run
 
-pytestmark = pytest.mark.xdist_group("shipped fits")
 JOBS = Path(__file__).parents[2] / "jobs"
 Capture = pytest.CaptureFixture[str]
 KEYS = {

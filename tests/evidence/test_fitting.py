@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-pytestmark = pytest.mark.xdist_group("shipped fits")
-
-
 @cache
 def steps() -> MeasuredSteps:
     return measured_steps(timed_cases(read_cases(SHIPPED_ROWS).cases))

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from autotune.evidence.cases import MeasuredCase
 
 
-pytestmark = pytest.mark.xdist_group("shipped fits")
-
-
 @cache
 def cases() -> tuple[MeasuredCase, ...]:
     return read_cases(SHIPPED_ROWS).cases

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from autotune.evidence.validation.validate import Validation
 
 
-pytestmark = pytest.mark.xdist_group("shipped fits")
-
-
 class _Case:
     def __init__(self, source: str, *, oom: bool) -> None:
         self.group, self.oom = (source, "model", "gpu", "lora"), oom

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from autotune.evidence.validation.validate import Validation
 
 
-pytestmark = pytest.mark.xdist_group("shipped fits")
-
-
 def test_the_shipped_rows_give_a_whole_table(validation: Validation) -> None:
     found = validation
     assert found.rows == found.used + sum(found.skipped.values())
