@@ -130,8 +130,12 @@ def _keep(path: Path, to: Path, here: Path, *, whole: bool) -> None:
 
 
 def neutral(content: bytes, here: Path) -> bytes:
-    """The content without this machine's folders."""
-    for path, token in ((here.resolve(), TOKEN), (here, TOKEN), (ROOT, "/folder/of/the/checkout")):
+    """The content without this machine's folders and without where its Python lies."""
+    python = "/the/python"
+    for path, token in (
+        (shlex.quote(sys.executable), python), (sys.executable, python),
+        (here.resolve(), TOKEN), (here, TOKEN), (ROOT, "/folder/of/the/checkout"),
+    ):  # fmt: skip
         content = content.replace(str(path).encode(), token.encode())
     return content
 

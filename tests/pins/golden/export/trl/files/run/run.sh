@@ -43,7 +43,7 @@ lacks='import sys; sys.path = [p for p in sys.path if p]; from importlib import 
 lacks+=' print(*(n for n in sys.argv[1].split() if util.find_spec(n) is None))'
 missing_in() { "$1" -c "$lacks" "$needed" 2>/dev/null || echo "$needed"; }
 if [[ -z "${PYTHON:-}" ]]; then
-  for PYTHON in python python3 /work/main/.venv/bin/python python; do
+  for PYTHON in python python3 /the/python python; do
     [[ -n "$(missing_in "$PYTHON")" ]] || break
   done
 fi
