@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.units import parse_seconds
 from bench.consistency import contradictions
 from bench.consistency_said import said
 from bench.walk.parsers import parse_export
@@ -311,6 +312,9 @@ def _measured(answer: Answer, probes: int) -> None:
         raise WalkError(msg)
     if search["probes"] > probes:
         msg = f"{search['probes']} configurations were probed, and {probes} were asked for"
+        raise WalkError(msg)
+    if search["probe_budget_s"] != parse_seconds(BUDGET):
+        msg = f"a probe budget of {search['probe_budget_s']} s is told, and {BUDGET} were asked for"
         raise WalkError(msg)
     broken = [run for run in answer["probed"] if run["status"] in {"crash", "broken"}]
     if broken:
