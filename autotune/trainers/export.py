@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from autotune.catalog.files import write_whole
 from autotune.domain.errors import InputError, unknown
-from autotune.trainers.base import Export, Plan
+from autotune.trainers.contract import Export, Plan
 from autotune.trainers.registry import FORMATS, TRAINERS
 from autotune.trainers.versions import parse_version
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
-    from autotune.trainers.base import Trainer
+    from autotune.trainers.contract import Trainer
 
 _EXECUTABLE = ".sh"
 

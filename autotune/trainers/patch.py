@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
-from autotune.trainers.base import GONE, Target
+from autotune.trainers.contract import GONE, Target
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.syntax.command_line import parse_command, rewrite_command
 from autotune.trainers.syntax.python_source import parse_script, rewrite_script
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from autotune.domain.config import Config
     from autotune.domain.job import Origin
-    from autotune.trainers.base import Changes
+    from autotune.trainers.contract import Changes
     from autotune.trainers.parsed import Parsed
     from autotune.trainers.versions import Version
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.trainers.axolotl.trainer import Axolotl
-from autotune.trainers.base import JOB_KEYS
+from autotune.trainers.contract import JOB_KEYS
 from autotune.trainers.hf.hf import HuggingFace
 from autotune.trainers.hf.trl import Trl
 from autotune.trainers.launch.config import ACCELERATE_KEYS, DEEPSPEED_KEYS
@@ -18,7 +18,7 @@ from autotune.trainers.unsloth.trainer import Unsloth
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autotune.trainers.base import Trainer
+    from autotune.trainers.contract import Trainer
 
 TRAINERS: dict[str, Trainer] = {
     trainer.name: trainer

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autotune.domain.config import KnobValue
-    from autotune.trainers.base import Changes, Target
+    from autotune.trainers.contract import Changes, Target
     from autotune.trainers.parsed import Keys
     from autotune.trainers.versions import Version
 

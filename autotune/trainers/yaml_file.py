@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.config import KNOBS, ZERO_STAGE
 from autotune.domain.errors import InputError
-from autotune.trainers.base import Target
+from autotune.trainers.contract import Target
 from autotune.trainers.hf.arguments import counts_by_epochs
 from autotune.trainers.hf.launch import deepspeed_json
 from autotune.trainers.syntax.rewrite import changed_values
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from autotune.domain.config import KnobValue
-    from autotune.trainers.base import Plan, Trainer
+    from autotune.trainers.contract import Plan, Trainer
 
 SOME = "path/or/hub-name"
 

@@ -176,7 +176,7 @@ def test_the_arguments_are_those_that_are_exported(
     job: Job, offer: Offer, config: Config, body: dict[str, Any]
 ) -> None:
     from autotune.probe.worker.arguments import training_arguments as probed
-    from autotune.trainers.base import Plan
+    from autotune.trainers.contract import Plan
     from autotune.trainers.hf.arguments import training_arguments as exported
 
     own = probed(body, output_dir="out", max_steps=9, on_cpu=True)
@@ -195,7 +195,7 @@ def test_the_arguments_are_those_that_are_exported(
 
 
 def test_fsdp_is_set_up_as_it_is_exported(job: Job, offer: Offer, config: Config) -> None:
-    from autotune.trainers.base import Plan
+    from autotune.trainers.contract import Plan
     from autotune.trainers.hf.launch import fsdp_settings
 
     sharded = config.with_knobs(sharding="fsdp", activation_checkpointing="full")

@@ -21,7 +21,7 @@ from ownfiles import FILES, FOLDER
 from autotune.domain.config import KNOBS, Config
 from autotune.domain.errors import InputError
 from autotune.domain.job import Origin
-from autotune.trainers.base import GONE, Plan, Target
+from autotune.trainers.contract import GONE, Plan, Target
 from autotune.trainers.export import export
 from autotune.trainers.patch import patch
 from autotune.trainers.registry import TRAINERS, detect
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from autotune.domain.job import Method
-    from autotune.trainers.base import Export, Trainer
+    from autotune.trainers.contract import Export, Trainer
     from autotune.trainers.parsed import Parsed
     from autotune.trainers.patch import Patched
     from autotune.trainers.schema import Schema

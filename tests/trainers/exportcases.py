@@ -16,7 +16,7 @@ from autotune.trainers.syntax.python_source import parse_script
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config
-    from autotune.trainers.base import Export
+    from autotune.trainers.contract import Export
 
 HOST = build.host(ram_bytes=128e9, shm_bytes=16e9, disk_bytes=100e9)
 SOFTWARE = build.software(flash_attn=None, bitsandbytes=None)

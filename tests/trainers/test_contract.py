@@ -11,7 +11,7 @@ from autotune.space.lever_rules import LEVERS_OF
 from autotune.trainers.registry import TRAINERS
 
 if TYPE_CHECKING:
-    from autotune.trainers.base import Trainer
+    from autotune.trainers.contract import Trainer
 
 
 @pytest.fixture(params=TRAINERS.values(), ids=TRAINERS)

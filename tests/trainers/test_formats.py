@@ -24,7 +24,7 @@ from autotune.trainers.versions import parse_version
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
-    from autotune.trainers.base import Export
+    from autotune.trainers.contract import Export
     from autotune.trainers.parsed import Parsed
 
 

@@ -13,7 +13,7 @@ import pytest
 from exportcases import FULL, HOST, LORA, SOFTWARE, config, evaluation, job, offer
 
 from autotune.domain.job import Limits, Origin
-from autotune.trainers.base import Plan
+from autotune.trainers.contract import Plan
 from autotune.trainers.export import export, write_export
 from autotune.trainers.launch.start import own_run_sh
 from autotune.trainers.patch import Patched

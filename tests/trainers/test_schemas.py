@@ -18,7 +18,7 @@ from test_own_files import CONFIGS, SPLITS
 
 from autotune.domain.config import Config
 from autotune.domain.errors import InputError
-from autotune.trainers.base import GONE
+from autotune.trainers.contract import GONE
 from autotune.trainers.export import export
 from autotune.trainers.patch import patch
 from autotune.trainers.registry import TRAINERS

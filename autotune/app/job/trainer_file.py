@@ -27,7 +27,7 @@ from autotune.trainers.unknown_keys import refuse_misspelt
 if TYPE_CHECKING:
     from autotune.app.job.overrides import Overrides
     from autotune.domain.typed.job import JobFile
-    from autotune.trainers.base import Trainer
+    from autotune.trainers.contract import Trainer
     from autotune.trainers.parsed import Parsed
     from autotune.trainers.syntax.command_line import Command
 

@@ -12,7 +12,7 @@ from autotune.app.job.trainer_file import COMMAND, parsed_again, values_beside
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near
 from autotune.trainers.launch.config import is_deepspeed
-from autotune.trainers.base import Export, Plan
+from autotune.trainers.contract import Export, Plan
 from autotune.trainers.patch import Patched, patch
 from autotune.trainers.hf.launch import accelerate_yaml
 from autotune.trainers.launch.start import LAUNCHER_FILE, own_run_sh, resume_notes, start_folder

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.config import ZERO_STAGE
 from autotune.domain.errors import InputError
 from autotune.trainers.axolotl.keys import OLD_ATTENTION
-from autotune.trainers.base import Export
+from autotune.trainers.contract import Export
 from autotune.trainers.hf.adapter import variant_keys
 from autotune.trainers.hf.notes import trainer_notes
 from autotune.trainers.hf.precision import is_pure_16bit
@@ -29,7 +29,7 @@ from autotune.trainers.yaml_file import (
 )
 
 if TYPE_CHECKING:
-    from autotune.trainers.base import Plan, Trainer
+    from autotune.trainers.contract import Plan, Trainer
     from autotune.trainers.versions import Version
 
 # The transformers that a release pins.

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.config import ZERO_STAGE
 from autotune.trainers import words
-from autotune.trainers.base import GONE
+from autotune.trainers.contract import GONE
 from autotune.trainers.hf.keys import OPTIMIZERS, spell_argument
 from autotune.trainers.hf.read import FSDP_OFFLOADS
 from autotune.trainers.words import ON_OFF, Word
 
 if TYPE_CHECKING:
     from autotune.domain.config import KnobValue
-    from autotune.trainers.base import Changes, Target
+    from autotune.trainers.contract import Changes, Target
     from autotune.trainers.parsed import Keys, Parsed
     from autotune.trainers.words import Words
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.trainers.axolotl.export import RUNS, write_file
 from autotune.trainers.axolotl.keys import spell
 from autotune.trainers.axolotl.read import read_file
-from autotune.trainers.base import Trainer
+from autotune.trainers.contract import Trainer
 from autotune.trainers.launch.run_script import prepares
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from autotune.domain.config import KnobValue
     from autotune.domain.job import Job
-    from autotune.trainers.base import Changes, Export, Plan, Target
+    from autotune.trainers.contract import Changes, Export, Plan, Target
     from autotune.trainers.parsed import Parsed
     from autotune.trainers.versions import Version
 

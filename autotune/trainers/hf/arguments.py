@@ -22,7 +22,7 @@ from autotune.trainers.versions import (
 from autotune.trainers.words import newest, say
 
 if TYPE_CHECKING:
-    from autotune.trainers.base import Plan
+    from autotune.trainers.contract import Plan
 
 LOG_EVERY_STEPS = 10
 

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.answer.recommendation import Decisive
-from autotune.trainers.base import Export, Trainer
+from autotune.trainers.contract import Export, Trainer
 from autotune.trainers.hf.arguments import training_arguments
 from autotune.trainers.hf.keys import spell_argument
 from autotune.trainers.hf.launch import accelerate_yaml
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from autotune.domain.config import KnobValue
     from autotune.domain.job import Job
-    from autotune.trainers.base import Changes, Plan, Target
+    from autotune.trainers.contract import Changes, Plan, Target
     from autotune.trainers.parsed import Parsed
     from autotune.trainers.versions import Version
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.domain.config import KnobValue
-    from autotune.trainers.base import Changes, Target
+    from autotune.trainers.contract import Changes, Target
     from autotune.trainers.words import Words
 
 LAUNCHER = "the launcher decides it: accelerate.yaml, written beside the file, says how"

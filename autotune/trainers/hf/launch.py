@@ -11,7 +11,7 @@ from autotune.domain.config import UNSET, ZERO_STAGE
 from autotune.trainers.hf.precision import mixed_precision
 
 if TYPE_CHECKING:
-    from autotune.trainers.base import Plan
+    from autotune.trainers.contract import Plan
 
 _DISTRIBUTED = {
     "none": "NO",

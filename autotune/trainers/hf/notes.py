@@ -17,7 +17,7 @@ from autotune.trainers.versions import (
 )
 
 if TYPE_CHECKING:
-    from autotune.trainers.base import Plan
+    from autotune.trainers.contract import Plan
 
 
 def shared_notes(plan: Plan, learning_rate: float) -> list[str]:

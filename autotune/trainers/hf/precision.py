@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from autotune.trainers.base import Plan
+    from autotune.trainers.contract import Plan
 
 _HALF = {"bf16": "bfloat16", "fp16": "float16", "fp8": "bfloat16"}
 

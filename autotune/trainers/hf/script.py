@@ -14,7 +14,7 @@ from autotune.trainers.hf.precision import adapter_dtype, weights_dtype
 from autotune.trainers.launch.run_inputs import FOLDER
 
 if TYPE_CHECKING:
-    from autotune.trainers.base import Plan
+    from autotune.trainers.contract import Plan
 
 _MARK = "# @SETTINGS@\n"
 _PARTS = ("MODEL", "TOKENIZER", "LOADING", "ROWS", "TIMES")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from autotune.cost.time.data import MOST_PROCESSES
 from autotune.domain.config import FLASH
 from autotune.domain.errors import InputError
-from autotune.trainers.base import Export, Trainer
+from autotune.trainers.contract import Export, Trainer
 from autotune.trainers.hf.arguments import training_arguments
 from autotune.trainers.hf.keys import spell_argument
 from autotune.trainers.hf.launch import accelerate_yaml
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from autotune.domain.config import KnobValue
     from autotune.domain.job import Job
-    from autotune.trainers.base import Changes, Plan, Target
+    from autotune.trainers.contract import Changes, Plan, Target
     from autotune.trainers.parsed import Parsed
     from autotune.trainers.versions import Version
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from autotune.domain.config import Config
     from autotune.domain.job import Beside
-    from autotune.trainers.base import Changes
+    from autotune.trainers.contract import Changes
 
 _OTHERWISE = 'write "auto" there, as transformers fills it in'
 _STAGE_OF = {"none": 0, "ddp": 0, **ZERO_STAGE}

@@ -17,7 +17,7 @@ from autotune.domain.job import BYTES
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from autotune.trainers.base import Plan
+    from autotune.trainers.contract import Plan
 
 MODEL_COPY = "model"  # folder for the config.json of a model without weights
 _FOUND = [

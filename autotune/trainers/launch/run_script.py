@@ -25,7 +25,7 @@ from autotune.trainers.versions import ALLOC_CONF, EXPANDABLE_SEGMENTS, OLD_ALLO
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from autotune.trainers.base import Plan
+    from autotune.trainers.contract import Plan
 
 PACKAGES = ("torch", "transformers", "peft", "accelerate")
 _HELP = {

@@ -15,7 +15,7 @@ from autotune.trainers.launch.run_script import trainer_sh
 
 if TYPE_CHECKING:
     from autotune.domain.job import Origin
-    from autotune.trainers.base import Plan, Trainer
+    from autotune.trainers.contract import Plan, Trainer
     from autotune.trainers.patch import Patched
 
 _LONGEST = 1000

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
-from autotune.trainers.base import Export
+from autotune.trainers.contract import Export
 from autotune.trainers.hf.notes import trainer_notes
 from autotune.trainers.launch.run_script import trainer_sh
 from autotune.trainers.litgpt.read import MLP, SWITCHES
@@ -17,7 +17,7 @@ from autotune.trainers.yaml_file import as_yaml, length_of_run, plain, with_knob
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
-    from autotune.trainers.base import Plan, Trainer
+    from autotune.trainers.contract import Plan, Trainer
 
 _TRUE = {"bf16": "bf16-true", "fp16": "16-true", "fp32": "32-true", "tf32": "32-true"}
 _MIXED = {"bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32-true", "tf32": "32-true"}

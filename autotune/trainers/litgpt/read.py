@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.domain.config import KnobValue
-    from autotune.trainers.base import Changes, Target
+    from autotune.trainers.contract import Changes, Target
     from autotune.trainers.words import Words
 
 PRECISION = {  # of its word -> the knob's value

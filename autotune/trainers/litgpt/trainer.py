@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.trainers.base import JOB_KEYS, Trainer
+from autotune.trainers.contract import JOB_KEYS, Trainer
 from autotune.trainers.litgpt.export import refuse_method, write_file
 from autotune.trainers.litgpt.read import read_file, spell
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from autotune.domain.config import KnobValue
     from autotune.domain.job import Job
-    from autotune.trainers.base import Changes, Export, Plan, Target
+    from autotune.trainers.contract import Changes, Export, Plan, Target
     from autotune.trainers.parsed import Parsed
     from autotune.trainers.versions import Version
 

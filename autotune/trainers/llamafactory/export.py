@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.cost.time.data import MOST_PROCESSES
 from autotune.domain.config import ZERO_STAGE
 from autotune.domain.errors import InputError
-from autotune.trainers.base import Export
+from autotune.trainers.contract import Export
 from autotune.trainers.hf.adapter import variant_keys
 from autotune.trainers.hf.launch import accelerate_yaml
 from autotune.trainers.hf.notes import trainer_notes
@@ -27,7 +27,7 @@ from autotune.trainers.yaml_file import (
 )
 
 if TYPE_CHECKING:
-    from autotune.trainers.base import Plan, Trainer
+    from autotune.trainers.contract import Plan, Trainer
     from autotune.trainers.versions import Version
 
 # The newest transformers that a release allows.

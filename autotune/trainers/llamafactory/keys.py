@@ -13,7 +13,7 @@ from autotune.trainers.words import Word
 
 if TYPE_CHECKING:
     from autotune.domain.config import KnobValue
-    from autotune.trainers.base import Changes, Target
+    from autotune.trainers.contract import Changes, Target
     from autotune.trainers.words import Words
 
 WORDS: Words = {

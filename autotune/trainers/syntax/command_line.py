@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
-from autotune.trainers.base import GONE
+from autotune.trainers.contract import GONE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autotune.trainers.base import Changes
+    from autotune.trainers.contract import Changes
 
 _TOKEN = re.compile(
     r"""(?P<comment>(?<!\S)\#[^\n]*)

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
-from autotune.trainers.base import GONE
+from autotune.trainers.contract import GONE
 from autotune.trainers.schema import schema_of
 
 if TYPE_CHECKING:
-    from autotune.trainers.base import Changes
+    from autotune.trainers.contract import Changes
 
 ARGUMENTS = {
     "TrainingArguments": "hf", "Seq2SeqTrainingArguments": "hf", "SFTConfig": "trl",

@@ -11,12 +11,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autotune.trainers.base import GONE
+from autotune.trainers.contract import GONE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autotune.trainers.base import Changes
+    from autotune.trainers.contract import Changes
 
 _PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./-]*")
 _WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}

@@ -21,7 +21,7 @@ from autotune.trainers.syntax.command_line import (
 )
 
 if TYPE_CHECKING:
-    from autotune.trainers.base import Changes
+    from autotune.trainers.contract import Changes
 
 
 def command_span(text: str, name: str) -> tuple[int, int]:

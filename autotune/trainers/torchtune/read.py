@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.domain.config import KnobValue
-    from autotune.trainers.base import Changes
+    from autotune.trainers.contract import Changes
     from autotune.trainers.words import Words
 
 WORDS: Words = {

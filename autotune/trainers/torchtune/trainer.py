@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.trainers.base import Trainer
+from autotune.trainers.contract import Trainer
 from autotune.trainers.torchtune.read import read_file, spell
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.domain.config import KnobValue
-    from autotune.trainers.base import Changes, Plan, Target
+    from autotune.trainers.contract import Changes, Plan, Target
     from autotune.trainers.parsed import Parsed
 
 

@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
-from autotune.trainers.base import Export
+from autotune.trainers.contract import Export
 from autotune.trainers.hf.adapter import variant_keys
 from autotune.trainers.hf.arguments import training_arguments
 from autotune.trainers.hf.notes import trainer_notes
@@ -21,7 +21,7 @@ from autotune.trainers.versions import show
 from autotune.trainers.yaml_file import plain
 
 if TYPE_CHECKING:
-    from autotune.trainers.base import Plan, Trainer
+    from autotune.trainers.contract import Plan, Trainer
     from autotune.trainers.versions import Version
 
 RUNS: tuple[Version, Version] = ((5, 17, 0), (1, 15, 0))  # newest transformers, trl allowed

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from autotune.trainers.base import Trainer
+from autotune.trainers.contract import Trainer
 from autotune.trainers.hf.keys import spell_argument
 from autotune.trainers.unsloth.export import RUNS, write_file
 from autotune.trainers.unsloth.read import read_file
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from autotune.domain.config import KnobValue
     from autotune.domain.job import Job
-    from autotune.trainers.base import Changes, Export, Plan, Target
+    from autotune.trainers.contract import Changes, Export, Plan, Target
     from autotune.trainers.parsed import Parsed
     from autotune.trainers.versions import Version
 
