@@ -51,7 +51,8 @@ PARTS: dict[str, list[str]] = {
 }  # fmt: skip
 # Sections of a long report that the README shows; [...] stands for the others.
 SHOWN = {
-    "file": ("Beside today", "---"),
+    "demo": ("Beside today",),
+    "file": ("---",),
     "claim": ("What the job file says", "Where the time goes"),
     "sizes": ("rows ", "Machines", "With the number of rows", "What the job file says"),
     "campaign": ("What the campaign file says", "Machines", "Phases"),
