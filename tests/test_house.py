@@ -9,18 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from bench.house import code_lines, modules, walk
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "autotune"
 CROWDED = 17  # files of one folder
-
-
-def modules() -> dict[str, Path]:
-    """Dotted name -> file."""
-    names = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return names
 
 
 def imports(path: Path, known: dict[str, Path], *, lazy: bool) -> set[str]:
@@ -50,7 +43,7 @@ def imports(path: Path, known: dict[str, Path], *, lazy: bool) -> set[str]:
 
 @pytest.mark.parametrize("lazy", [False, True], ids=["at load", "inside functions too"])
 def test_no_module_imports_itself_by_a_detour(lazy: bool) -> None:
-    known = modules()
+    known = modules(PACKAGE)
     graph = {name: imports(path, known, lazy=lazy) - {name} for name, path in known.items()}
     try:
         TopologicalSorter(graph).prepare()
@@ -60,7 +53,7 @@ def test_no_module_imports_itself_by_a_detour(lazy: bool) -> None:
 
 def test_no_folder_is_crowded() -> None:
     counts: dict[Path, int] = {}
-    for path in modules().values():
+    for path in modules(PACKAGE).values():
         if path.name not in {"__init__.py", "__main__.py"}:
             counts[path.parent] = counts.get(path.parent, 0) + 1
     crowded = {str(k.relative_to(ROOT)): n for k, n in counts.items() if n > CROWDED}
@@ -68,7 +61,7 @@ def test_no_folder_is_crowded() -> None:
 
 
 def test_every_file_says_what_is_in_it() -> None:
-    for path in modules().values():
+    for path in modules(PACKAGE).values():
         text = ast.get_docstring(ast.parse(path.read_text()))
         assert text, path
         assert not re.fullmatch(r"\w+ room\.", text), f"{path}: says nothing"
@@ -83,3 +76,17 @@ def test_the_architecture_page_names_what_is_there() -> None:
         assert place.exists(), path
         if name and not name.startswith("autotune/"):
             assert name in place.read_text(), f"{path}: no {name}"
+
+
+def test_lines_of_code_are_counted_without_docstrings_comments_and_blank_lines() -> None:
+    text = '"""What."""\n\nX = 1  # one\n\n\ndef f():\n    """Why."""\n    # how\n    '
+    text += 'return """a\nb"""\n'
+    assert code_lines(text) == 4
+
+
+def test_the_walk_of_a_job_begins_at_the_command_and_ends_at_the_pricing() -> None:
+    found = walk(("estimate", str(ROOT / "jobs" / "h100_38h.yaml"), "--fidelity", "formula"))
+    assert found["way"][0] == "cli.estimate"
+    assert {"app.job.load", "pricing"} <= set(found["way"])
+    assert not any(name.startswith(("report.", "cost.")) for name in found["way"])
+    assert found["stays"] == found["rooms"] + found["returns"]
