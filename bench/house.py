@@ -169,9 +169,7 @@ def main() -> None:
         print(json.dumps({**found, "walks": walks}, indent=2))
         return
     print(f"{found['files']:,} files, {found['lines']:,} lines, {found['code_lines']:,} of code")
-    print(
-        f"{found['one_importer']} files with one importer, {found['below_100_lines']} below 100 lines"
-    )
+    print(f"{found['one_importer']} files with one importer, {found['below_100_lines']} short ones")
     print("largest folders: " + ", ".join(f"{name} {n}" for name, n in found["folders"].items()))
     for name, way in walks.items():
         print(f"{name}: {way['rooms']} rooms, {way['stays']} stays, {way['returns']} returns")
