@@ -6,10 +6,15 @@ that `validate`, `calibrate` and the commands run as they are and a changed case
 
 from __future__ import annotations
 
+import hashlib
+import tomllib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from autotune.app import validate
+from autotune.cost.constants import PATH
 from autotune.evidence.fit import refit
 from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 from bench import headroom
@@ -17,7 +22,17 @@ from bench import headroom
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pytest
+
+def _fitted_on_other_rows() -> bool:
+    fit = tomllib.loads(PATH.read_text(encoding="utf-8"))["fit"]
+    return bool(fit["data_sha256"] != hashlib.sha256(SHIPPED_ROWS.read_bytes()).hexdigest())
+
+
+# Holds only between the arrival of rows and the next `autotune calibrate`.
+until_calibrated = pytest.mark.xfail(
+    _fitted_on_other_rows(),
+    reason="calibration.toml was fitted on other rows: `autotune calibrate`",
+)
 
 
 def remember(patch: pytest.MonkeyPatch) -> None:

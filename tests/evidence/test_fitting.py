@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from shippedfits import until_calibrated
 
 from autotune.app.calibrate import run_calibration
 from autotune.cost import constants as shipped
@@ -36,6 +37,7 @@ def plain() -> Fit:
     return fit(steps())
 
 
+@until_calibrated
 @pytest.mark.usefixtures("fitted_once")
 def test_the_shipped_calibration_is_what_the_command_writes(tmp_path: Path) -> None:
     out = tmp_path / "calibration.toml"
@@ -44,6 +46,7 @@ def test_the_shipped_calibration_is_what_the_command_writes(tmp_path: Path) -> N
     assert out.read_text(encoding="utf-8") == shipped.PATH.read_text(encoding="utf-8"), again
 
 
+@until_calibrated
 def test_the_calibration_file_says_what_it_was_fitted_on() -> None:
     table = tomllib.loads(shipped.PATH.read_text(encoding="utf-8"))
     assert sum(table["fit"]["rows"].values()) == len(steps())
@@ -66,6 +69,7 @@ def test_what_is_fitted_is_what_is_priced() -> None:
         assert predicted[0] == pytest.approx(float(bill.step_s[0]), rel=1e-9), case.id
 
 
+@until_calibrated
 def test_shares_stay_fractions_and_the_covariance_is_one() -> None:
     found = plain()
     assert all(0 < getattr(found.constants, name) < 1 for name in SHARES)

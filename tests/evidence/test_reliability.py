@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from shippedfits import until_calibrated
 
 from autotune.cost.constants import Claims, memory_constants
 from autotune.evidence.cases import both_outcomes
@@ -72,6 +73,7 @@ def test_the_table_counts_every_run_with_a_known_outcome_once(validation: Valida
             assert each.p10 <= each.observed <= each.p90
 
 
+@until_calibrated
 def test_no_bin_of_claims_says_more_than_its_runs_bear(validation: Validation) -> None:
     """Laplace's rule on the bin's own runs, none of which its predictions have seen."""
     for each in validation.reliability:
