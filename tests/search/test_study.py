@@ -15,8 +15,9 @@ from autotune.search.alternatives import neighbours, pareto_front
 from autotune.search.selection import best_index
 from autotune.search.study import samplers
 from autotune.search.study.calibrated import CalibratedSampler
-from autotune.search.study.record import TrialRecord
-from autotune.search.study.storage import JOURNAL_FILE, quiet
+from autotune.search.study.journal import JOURNAL_FILE
+from autotune.search.study.record import TrialLog, TrialRecord
+from autotune.search.study.storage import finished_trial, open_study, quiet
 from autotune.search.study.study import Search, explore
 
 if TYPE_CHECKING:
@@ -265,6 +266,36 @@ def test_modelled_trials_reach_the_disk_together(
     found = explore(small_bill, trials=40, run_dir=tmp_path)
     assert found.trials == len(lines(tmp_path)) == len(journal(tmp_path).trials) == 40
     assert len(synced) <= 3, "the header, the folder that names it, and all trials"
+
+
+def entries(folder: Path) -> list[dict[str, Any]]:
+    """A journal without what names the process and the time."""
+    own = {"worker_id", "datetime_start", "datetime_complete"}
+    text = (folder / JOURNAL_FILE).read_text(encoding="utf-8")
+    found = [json.loads(line) for line in text.splitlines()]
+    assert all(own <= set(entry) for entry in found if "value" in entry)
+    return [{key: value for key, value in entry.items() if key not in own} for entry in found]
+
+
+def test_the_journal_of_modelled_trials_is_line_for_line_what_optuna_writes(
+    small_bill: Bill, tmp_path: Path
+) -> None:
+    own, theirs = tmp_path / "own", tmp_path / "theirs"
+    found = explore(small_bill, trials=12, run_dir=own, job_key="a")
+    search = Search(small_bill, "cost", "calibrated", 0)
+    distributions = search._distributions()
+    last = found.records[-1]
+    failed = replace(last, number=12, kind="failed", value=None, constraints={}, fits=False)
+    with TrialLog(own, {"job_key": "a", "score": found.score}, resume=True) as log:
+        log.append(failed)
+    explore(small_bill, trials=12, run_dir=own, job_key="a", resume=True)
+    theirs.mkdir()
+    study = open_study(run_dir=theirs, storage=None, name="autotune", job_key="a", resume=False)
+    sampler = search._sampler_maker(distributions)(0)
+    assert isinstance(sampler, CalibratedSampler)
+    sampler.modelled(study, 1)  # names what is measured
+    study.add_trials(finished_trial(each, distributions) for each in (*found.records, failed))
+    assert entries(own) == entries(theirs)
 
 
 def test_what_is_proposed_together_is_what_would_be_asked_for_one_by_one(small_bill: Bill) -> None:

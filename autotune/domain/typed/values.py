@@ -58,7 +58,7 @@ QUALITY_WORDS = {
 class Section(BaseModel):
     """A mapping of a file: nothing but the keys it names, and unchangeable once read."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 def wrong(reason: str) -> PydanticCustomError:

@@ -17,6 +17,7 @@ from optuna.samplers import BaseSampler
 from autotune.domain.errors import InputError
 from autotune.search.posterior.acquisition import SHORTLIST, Posterior, Proposal
 from autotune.search.posterior.measurements import history_of
+from autotune.search.study.journal import IDENTITY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from autotune.search.posterior.measurements import History
     from autotune.search.posterior.residuals import Observed
     from autotune.search.priced import Priced
-
-IDENTITY = "calibrated_identity"  # study attribute: what the measurements speak of
 
 
 class OutsideSpaceWarning(UserWarning):

@@ -83,6 +83,22 @@ class TrialRecord:
             raise ValueError(str(error)) from None
 
 
+def attributes_of(record: TrialRecord) -> dict[str, Any]:
+    """What Optuna's own tools show of a trial; some of them do not know constraints yet."""
+    learned: dict[str, Any] = {"measured": record.measured} if record.measured else {}
+    if record.noise:
+        learned["noise"] = record.noise
+    if record.oom:
+        learned["oom"] = True
+    if record.disturbed:
+        learned["disturbed"] = True
+    if record.withdrawn:
+        learned["withdrawn"] = True
+    seen = {"fits": record.fits, "reason": record.reason}
+    seen |= {"offer": record.offer, "config": record.config}
+    return {**seen, "record": asdict(record), **learned}
+
+
 def _refused(constant: str) -> None:
     """NaN and infinity are in no record. Raises ValueError."""
     raise ValueError(constant)

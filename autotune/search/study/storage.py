@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import warnings
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.domain.paths import whole
+from autotune.search.study.journal import IDENTITY, JOB_KEY, StudyJournal, clear, other_space
+from autotune.search.study.record import attributes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from optuna.distributions import BaseDistribution
@@ -24,10 +26,8 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import FrozenTrial, Trial
 
+    from autotune.search.axes import Axis
     from autotune.search.study.record import TrialLog, TrialRecord
-
-JOURNAL_FILE = "study.log"
-OTHER_SPACE = "resume with the space that the run was recorded with, or start a new run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,12 @@ class StudyStore:
             resume=resume,
         )
 
+    def journal(self, axes: Sequence[Axis], identity: str) -> StudyJournal:
+        """The study of a search that asks no sampler, begun anew beside its record."""
+        folder = self.log.path.parent if self.log else None
+        named = {JOB_KEY: self.job_key, IDENTITY: identity}
+        return StudyJournal(folder, self.study_name, axes, named)
+
 
 def open_study(
     *, run_dir: Path | None, storage: str | None, name: str, job_key: str, resume: bool
@@ -63,7 +69,7 @@ def open_study(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with quiet():
         if storage is None:
-            inside = _journal(run_dir / JOURNAL_FILE) if run_dir else None
+            inside = _journal(clear(run_dir)) if run_dir else None
             study = optuna.create_study(storage=inside, study_name=name, direction="minimize")
         else:
             study = _in_storage(storage, name, resume=resume)
@@ -116,8 +122,6 @@ def _journal(path: Path) -> BaseStorage:
                 file.write(b"".join(lines))
             self._lines += lines
 
-    for leftover in path.parent.glob(f"{path.name}*"):
-        leftover.unlink()
     return JournalStorage(RunJournal())
 
 
@@ -156,7 +160,7 @@ def _without_password(url: str) -> str:
 
 def _agree(study: Study, job_key: str, storage: str | None) -> None:
     """A study belongs to one job. One that holds trials of somebody else's is not taken over."""
-    found, place = study.user_attrs.get("job_key"), _without_password(storage or "")
+    found, place = study.user_attrs.get(JOB_KEY), _without_password(storage or "")
     foreign = found is None and (
         len(study.directions) > 1 or bool(study.get_trials(deepcopy=False))
     )
@@ -165,7 +169,7 @@ def _agree(study: Study, job_key: str, storage: str | None) -> None:
         msg = f"storage {place} holds the study {study.study_name!r} {what}"
         raise InputError(msg, "name another run, or leave --resume out")
     if found is None:
-        study.set_user_attr("job_key", job_key)
+        study.set_user_attr(JOB_KEY, job_key)
 
 
 def with_sampler_state(record: TrialRecord, study: Study, trial: Trial) -> TrialRecord:
@@ -175,29 +179,13 @@ def with_sampler_state(record: TrialRecord, study: Study, trial: Trial) -> Trial
     return replace(record, sampler_state=state)
 
 
-def _attrs(record: TrialRecord) -> dict[str, Any]:
-    """What Optuna's own tools show; some of them do not know constraints yet."""
-    learned: dict[str, Any] = {"measured": record.measured} if record.measured else {}
-    if record.noise:
-        learned["noise"] = record.noise
-    if record.oom:
-        learned["oom"] = True
-    if record.disturbed:
-        learned["disturbed"] = True
-    if record.withdrawn:
-        learned["withdrawn"] = True
-    seen = {"fits": record.fits, "reason": record.reason}
-    seen |= {"offer": record.offer, "config": record.config}
-    return {**seen, "record": asdict(record), **learned}
-
-
 def tell(study: Study, trial: Trial, record: TrialRecord) -> None:
     """Finish a trial of the study with what the record says."""
     from optuna.trial import TrialState
 
     for name, violation in record.constraints.items():
         trial.set_constraint(name, violation)
-    for name, value in _attrs(record).items():
+    for name, value in attributes_of(record).items():
         trial.set_user_attr(name, value)
     if record.value is None:
         study.tell(trial, state=TrialState.FAIL)
@@ -216,10 +204,9 @@ def finished_trial(record: TrialRecord, distributions: dict[str, BaseDistributio
             value=record.value,
             params=record.params,
             distributions=distributions if known else {},
-            user_attrs=_attrs(record),
+            user_attrs=attributes_of(record),
             system_attrs=dict(record.sampler_state),
             constraints=record.constraints,
         )
     except ValueError:
-        msg = f"trial {record.number} of the record is not of this search space"
-        raise InputError(msg, OTHER_SPACE) from None
+        raise other_space(record) from None

@@ -2,7 +2,7 @@
 
 The loop: ask the sampler, look the proposal up in the bill, write the record, tell the study. While
 nothing is measured, the calibrated sampler's proposals do not depend on what it is told: those are
-looked up, written and told together.
+looked up and written together, and Optuna is loaded only for a storage of the user's.
 An infeasible candidate is a complete trial with positive constraints, never a failed one. A
 combination that is no candidate is told with the number of parameters by which it misses, and a
 repeat with what is known; neither counts as a trial.
@@ -11,6 +11,7 @@ repeat with what is known; neither counts as a trial.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,10 +19,10 @@ import numpy as np
 from autotune.domain.errors import InputError
 from autotune.search.axes import ParameterSpace
 from autotune.search.selection import Objective, score_name, scores, violations
+from autotune.search.study.journal import OTHER_SPACE
 from autotune.search.study.record import TrialLog, TrialRecord
 from autotune.search.study.samplers import CALIBRATED, check_sampler, sampler_maker
 from autotune.search.study.storage import (
-    OTHER_SPACE,
     StudyStore,
     finished_trial,
     tell,
@@ -120,14 +121,11 @@ class Search:
         resume: bool,  # noqa: FBT001 - internal
         on_trial: Callable[[TrialRecord], None] | None,
     ) -> Exploration:
-        """Ask and tell until enough candidates were tried, or nothing new comes."""
-        study = store.study(resume=resume)
-        distributions = self._distributions()
-        records = self._restore(study, store.log, distributions)
+        """Propose and tell until enough candidates were tried, or nothing new comes."""
+        records, more = self._proposals(store, resume=resume)
         resumed = len(records)
         tried = {self._candidate(record): record for record in records if record.kind == "trial"}
         failed = sum(record.kind == "failed" for record in records)
-        next_sampler = self._sampler_maker(distributions)
         most_asks = self._most_asks(trials)
         why = f"all {trials} trials were made"
         while len(tried) < trials:
@@ -137,11 +135,7 @@ class Search:
             if len(records) >= most_asks:
                 why = "the sampler repeats itself"
                 break
-            study.sampler = next_sampler(len(records))
-            room = min(trials - len(tried), most_asks - len(records), TOGETHER)
-            made = self._add_modelled(study, store.log, distributions, records, room)
-            if not made:
-                made = [self._try_next(study, store.log, distributions, records, tried)]
+            made = more(min(trials - len(tried), most_asks - len(records), TOGETHER), tried)
             for record in made:
                 if record.kind == "trial":
                     tried[self._candidate(record)] = record
@@ -152,6 +146,54 @@ class Search:
                 why = "everything worth trying was tried"
                 break
         return self._result(tried, records, resumed, why)
+
+    def _proposals(
+        self, store: StudyStore, *, resume: bool
+    ) -> tuple[list[TrialRecord], Callable[[int, dict[int, TrialRecord]], list[TrialRecord]]]:
+        """The records there are, and what adds the next ones to them: at most so many."""
+        known = store.log.records if store.log else []
+        if self.sampler == CALIBRATED and not store.storage and not any(r.measured for r in known):
+            return self._in_order(store)
+        study = store.study(resume=resume)
+        distributions = self._distributions()
+        records = self._restore(study, store.log, distributions)
+        next_sampler = self._sampler_maker(distributions)
+
+        def more(most: int, tried: dict[int, TrialRecord]) -> list[TrialRecord]:
+            study.sampler = next_sampler(len(records))
+            made = self._add_modelled(study, store.log, distributions, records, most)
+            return made or [self._try_next(study, store.log, distributions, records, tried)]
+
+        return records, more
+
+    def _in_order(
+        self, store: StudyStore
+    ) -> tuple[list[TrialRecord], Callable[[int, dict[int, TrialRecord]], list[TrialRecord]]]:
+        """The same where nothing is measured: the order of the model, whatever is told of it.
+
+        No sampler is asked, so Optuna is not loaded; the journal is written for it.
+        """
+        from autotune.search.billed import BilledCandidates
+
+        log, records = store.log, list(store.log.records) if store.log else []
+        priced = BilledCandidates(self.bill, self.space, self.objective)
+        journal = store.journal(self.space.axes, priced.identity)
+        journal.add(records)
+        known = {self.space.find(record.params) for record in records}
+        order = (index for index in priced.order() if index not in known)
+
+        def more(most: int, tried: dict[int, TrialRecord]) -> list[TrialRecord]:
+            made = [
+                self._record_of(self.space.params(index), number, {})
+                for number, index in enumerate(islice(order, most), start=len(records))
+            ] or [self._record_of(self.space.params(0), len(records), tried)]
+            if log:
+                log.append(*made)
+            records.extend(made)
+            journal.add(made)
+            return made
+
+        return records, more
 
     def _add_modelled(
         self, study: Study, log: TrialLog | None, distributions: dict[str, BaseDistribution],
