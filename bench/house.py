@@ -121,7 +121,7 @@ class _Billed(BaseException):
 
 def _stays(argv: tuple[str, ...]) -> list[str]:
     """Modules that a command enters on the way to its first bill, one for each stay, in order."""
-    from autotune.cli.application import app
+    from autotune.cli.application import application
 
     stays: list[str] = []
 
@@ -139,7 +139,7 @@ def _stays(argv: tuple[str, ...]) -> list[str]:
     with contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence):
         sys.setprofile(look)
         try:
-            app(argv, standalone_mode=False)
+            application()(argv, standalone_mode=False)
         except _Billed:
             pass
         finally:

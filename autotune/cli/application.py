@@ -5,22 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from autotune.cli import data, lists, records
-from autotune.cli.compare import compare
-from autotune.cli.doctor import doctor
-from autotune.cli.estimate import estimate
 from autotune.cli.output import give_up_on_stdout, prepare_streams
-from autotune.cli.plan import plan
-from autotune.cli.recompute import recompute
-from autotune.cli.tune import tune
 from autotune.cli.typed import UsageProblem, as_input_error, unknown_command, with_values
-from autotune.cli.verify import verify
 from autotune.domain.errors import AutotuneError, InputError, Interrupted
 
 BUG = 1
@@ -34,8 +27,8 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - as below
         """The command that is meant. Raises InputError for none of ours."""
-        if args and args[0] not in self.commands and not args[0].startswith("-"):
-            raise unknown_command(args[0], sorted(self.commands))
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise unknown_command(args[0], sorted(COMMANDS))
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - the context class moved between versions
@@ -45,18 +38,6 @@ class Commands(TyperGroup):
         except KeyboardInterrupt:
             msg = "interrupted; everything that finished is kept"
             raise Interrupted(msg, "`autotune runs` lists the runs") from None
-
-
-app = typer.Typer(
-    cls=Commands,
-    name="autotune",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 answer, 1 bug, 2 bad input, 3 nothing feasible, 4 a limit is missed, "
-    "5 no device to probe on, 6 the recommendation changed, 130 interrupted.",
-)
 
 
 def _show_version(asked: bool) -> None:
@@ -72,7 +53,6 @@ def _show_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def root(
     version: Annotated[
         bool,
@@ -88,23 +68,43 @@ def root(
     """
 
 
-app.command()(tune)
-app.command()(estimate)
-app.command()(compare)
-app.command()(recompute)
-app.command()(verify)
-app.command()(plan)
-app.command()(lists.devices)
-app.command()(lists.models)
-app.command()(lists.prices)
-app.command()(data.dataset)
-app.command()(data.init)
-app.command()(data.validate)
-app.command()(data.calibrate)
-app.command()(records.runs)
-app.command()(records.report)
-app.command()(records.export)
-app.command()(doctor)
+COMMANDS = {  # by name, in the order of the help: the module that holds each
+    "tune": "tune",
+    "estimate": "estimate",
+    "compare": "compare",
+    "recompute": "recompute",
+    "verify": "verify",
+    "plan": "plan",
+    "devices": "lists",
+    "models": "lists",
+    "prices": "lists",
+    "dataset": "data",
+    "init": "data",
+    "validate": "data",
+    "calibrate": "data",
+    "runs": "records",
+    "report": "records",
+    "export": "records",
+    "doctor": "doctor",
+}
+
+
+def application(names: Iterable[str] = COMMANDS) -> typer.Typer:
+    """The command line with these commands; no other is imported."""
+    made = typer.Typer(
+        cls=Commands,
+        name="autotune",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        epilog="Exit codes: 0 answer, 1 bug, 2 bad input, 3 nothing feasible, 4 a limit is missed, "
+        "5 no device to probe on, 6 the recommendation changed, 130 interrupted.",
+    )
+    made.callback()(root)
+    for name in names:
+        made.command()(getattr(import_module(f"autotune.cli.{COMMANDS[name]}"), name))
+    return made
 
 
 def run(argv: Sequence[str] | None = None) -> int:
@@ -112,6 +112,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     prepare_streams()
     words = with_values(sys.argv[1:] if argv is None else argv)
     try:
+        app = application(words[:1] if words and words[0] in COMMANDS else COMMANDS)
         return _code_of(app(args=words, prog_name="autotune", standalone_mode=False))
     except SystemExit as left:
         return _code_of(left.code)
@@ -157,10 +158,10 @@ def _code_of(left: object) -> int:
 
 def _tell_usage(problem: Exception, words: Sequence[str]) -> int:
     """A command line that cannot be read; an empty one is answered with the help."""
-    commands = getattr(typer.main.get_command(app), "commands", {})
     if not words:
         sys.stderr.write(f"{problem}\n")
         return InputError.exit_code
+    commands = getattr(typer.main.get_command(application()), "commands", {})
     error = as_input_error(problem, words, commands)
     _tell(error.message, error.hint)
     return error.exit_code

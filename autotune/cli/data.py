@@ -57,7 +57,8 @@ def dataset(
 
     Lengths, what padding costs, what packing would gain, and the lines for a job file.
     """
-    from autotune.app.dataset import counting_told_to, dataset_histogram, write_histogram
+    from autotune.app.dataset import counting_told_to
+    from autotune.app.dataset.report import dataset_histogram, write_histogram
     from autotune.report.lists.dataset import DATASET_REPORT, dataset_payload
 
     with Progress(quiet=quiet) as progress, counting_told_to(progress):

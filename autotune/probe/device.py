@@ -10,11 +10,13 @@ that happens.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import json
 import os
 import platform
 import re
+import sys
 import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from autotune.domain.device import Device, Offer
 
 
+NVML = "libnvidia-ml.so.1"  # the driver's own, which pynvml wraps
 THROTTLED = {  # bits of nvmlDeviceGetCurrentClocksEventReasons; Source: nvml.h
     0x04: "power cap", 0x08: "hardware slowdown", 0x20: "thermal (software)",
     0x40: "thermal (hardware)", 0x80: "power brake",
@@ -68,9 +71,23 @@ class LocalDevice:
         return max(self.total_bytes - self.reserved_bytes - self.used_bytes, 0.0)
 
 
+def _driver_loads() -> bool:
+    """Whether the driver's library is here: the wrapper around it is large, and alone of no use."""
+    if sys.platform == "win32" or "pynvml" in sys.modules:
+        return True
+    try:
+        ctypes.CDLL(NVML)
+    except OSError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def _nvml() -> Iterator[Any]:
     """The management library, or None where there is none."""
+    if not _driver_loads():
+        yield None
+        return
     try:
         import pynvml
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.dataset import count_dataset, count_rows, counting_told_to
+from autotune.app.dataset import counting_told_to
+from autotune.app.dataset.count import count_dataset, count_rows
 from autotune.app.dataset.files import Reading
 from autotune.domain.errors import InputError
 

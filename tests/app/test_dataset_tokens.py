@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.dataset import count_dataset, count_rows, dataset_histogram, notes_of
+from autotune.app.dataset.count import count_dataset, count_rows
 from autotune.app.dataset.lengths import from_counts
+from autotune.app.dataset.report import dataset_histogram, notes_of
 from autotune.app.job.load import load_job
 from autotune.catalog.models.models import find_model
 from autotune.cost.model import CostModel
@@ -22,7 +23,7 @@ from autotune.space.file import load_space
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.app.dataset import Count
+    from autotune.app.dataset.count import Count
     from autotune.domain.job import Job
 
 TEXTS = [

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.app.dataset import count_rows, dataset_histogram, write_histogram
+from autotune.app.dataset.count import count_rows
 from autotune.app.dataset.lengths import (
     Histogram,
     all_at_maximum,
@@ -18,6 +18,7 @@ from autotune.app.dataset.lengths import (
     from_quantiles,
     read_histogram,
 )
+from autotune.app.dataset.report import dataset_histogram, write_histogram
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from autotune.cli.application import app, run
+from autotune.cli.application import application, run
 
 FORMAT = {"--format"}
 QUIET = {"--quiet", "-q"}
@@ -70,18 +70,18 @@ def _flags(command: object) -> set[str]:
 
 
 def test_the_commands_are_these() -> None:
-    assert set(getattr(typer.main.get_command(app), "commands")) == set(FLAGS)  # noqa: B009 - typed away
+    assert set(getattr(typer.main.get_command(application()), "commands")) == set(FLAGS)  # noqa: B009 - typed away
 
 
 @pytest.mark.parametrize("name", FLAGS)
 def test_the_flags_of_a_command_are_these(name: str) -> None:
-    commands = getattr(typer.main.get_command(app), "commands")  # noqa: B009 - typed away
+    commands = getattr(typer.main.get_command(application()), "commands")  # noqa: B009 - typed away
     assert _flags(commands[name]) == FLAGS[name]
 
 
 @pytest.mark.parametrize("name", FLAGS)
 def test_every_flag_says_what_it_does(name: str) -> None:
-    commands = getattr(typer.main.get_command(app), "commands")  # noqa: B009 - typed away
+    commands = getattr(typer.main.get_command(application()), "commands")  # noqa: B009 - typed away
     undocumented = [p.name for p in commands[name].params if not getattr(p, "help", "")]
     assert undocumented == []
     assert commands[name].help
@@ -89,7 +89,7 @@ def test_every_flag_says_what_it_does(name: str) -> None:
 
 @pytest.mark.parametrize("flag", sorted(LINE | CHANGES | LIMITS | SOURCE))
 def test_an_option_of_a_job_says_the_same_in_every_command(flag: str) -> None:
-    commands = getattr(typer.main.get_command(app), "commands")  # noqa: B009 - typed away
+    commands = getattr(typer.main.get_command(application()), "commands")  # noqa: B009 - typed away
     other = {("verify", "--gpu")}  # there it is where the log was made
     texts = {
         getattr(parameter, "help", "")
@@ -109,7 +109,7 @@ def test_the_help_of_export_names_every_format() -> None:
 
 def _examples() -> list[str]:
     """What every command's help gives as an example."""
-    commands = getattr(typer.main.get_command(app), "commands")  # noqa: B009 - typed away
+    commands = getattr(typer.main.get_command(application()), "commands")  # noqa: B009 - typed away
     parts = (
         " ".join(command.help.split()).split("For example: ")[1:] for command in commands.values()
     )
@@ -128,7 +128,7 @@ def test_the_commands_that_take_a_job_have_an_example() -> None:
 @pytest.mark.parametrize("example", _examples())
 def test_the_examples_of_the_help_can_be_typed(example: str) -> None:
     program, name, *argv = shlex.split(example)
-    commands = getattr(typer.main.get_command(app), "commands")  # noqa: B009 - typed away
+    commands = getattr(typer.main.get_command(application()), "commands")  # noqa: B009 - typed away
     assert program == "autotune"
     assert commands[name].make_context(name, argv).params
 

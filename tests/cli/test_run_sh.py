@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.dataset import count_rows
+from autotune.app.dataset.count import count_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable

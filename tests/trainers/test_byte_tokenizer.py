@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.app.dataset import count_rows
+from autotune.app.dataset.count import count_rows
 from autotune.trainers.launch.run_inputs import byte_tokenizer
 
 if TYPE_CHECKING:

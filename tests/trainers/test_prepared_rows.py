@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from exportcases import LORA, config, job, offer, with_base
 
-from autotune.app.dataset import count_dataset
+from autotune.app.dataset.count import count_dataset
 from autotune.trainers.export import export, write_export
 
 if TYPE_CHECKING:

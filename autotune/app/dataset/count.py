@@ -7,15 +7,14 @@ message counts its role and two marks around it.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 from collections import Counter, defaultdict
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.app.dataset import TOLD
 from autotune.app.dataset.chat_template import TemplateRefusesError
 from autotune.app.dataset.columns import FORMS, Row, row_of
 from autotune.app.dataset.files import WHOLE_BYTES, Reading
@@ -30,7 +29,7 @@ from autotune.domain.paths import near
 from autotune.domain.typed.values import MAX_LENGTH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from autotune.app.dataset.files import Record
     from autotune.domain.model import Model
@@ -42,20 +41,6 @@ ROWS_AT_ONCE, BYTES_AT_ONCE = 1024, 16_000_000
 FROM_START_LOG_SD = 0.2
 KEPT_BYTES = 1_000_000  # of data and tokenizer, from which on a count is worth keeping
 _NO_ROWS = "one JSON object a line, an array of objects, CSV with a header line, or Parquet"
-
-
-# Who is told of a long count. A job is read in many places, and none of them has a person to tell.
-_TOLD: ContextVar[Callable[[str], None]] = ContextVar("told", default=lambda _: None)
-
-
-@contextlib.contextmanager
-def counting_told_to(progress: Callable[[str], None]) -> Iterator[None]:
-    """Within it, every count of rows says how far it is."""
-    token = _TOLD.set(progress)
-    try:
-        yield
-    finally:
-        _TOLD.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +131,7 @@ def _counted(
                 msg = f"{record.place}: the row has {what}"
                 raise InputError(msg, "remove empty rows; they train nothing, and split huge ones")
             tally.add(record, tokens)
-        _TOLD.get()(f"counting {near(path)}: {tally.counts.total():,} rows so far")
+        TOLD.get()(f"counting {near(path)}: {tally.counts.total():,} rows so far")
     if not tally.counts:
         msg = f"{path} holds no rows"
         raise InputError(msg, f"{_NO_ROWS}; {FORMS}")

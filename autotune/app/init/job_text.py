@@ -14,7 +14,7 @@ from autotune.domain.units import format_count
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.app.dataset import Count
+    from autotune.app.dataset.count import Count
     from autotune.app.init.folder import Folder, TrainerFile
     from autotune.domain.model import Model
     from autotune.probe.device import LocalDevice

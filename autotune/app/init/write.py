@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.app.dataset import count_dataset
+from autotune.app.dataset.count import count_dataset
 from autotune.app.init.folder import look_into
 from autotune.app.init.job_text import Rows, job_text
 from autotune.app.job.load import load_jobs

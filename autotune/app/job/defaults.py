@@ -33,7 +33,7 @@ from autotune.domain.units import format_bytes, parse_seconds, parse_usd
 if TYPE_CHECKING:
     from typing import Literal
 
-    from autotune.app.dataset import Count
+    from autotune.app.dataset.count import Count
     from autotune.app.dataset.lengths import Histogram
     from autotune.app.dataset.published_rows import Published
     from autotune.domain.job import Lengths
@@ -186,7 +186,8 @@ def _count(section: DataSection, model: Model, base_dir: Path, assumed: Assumed)
     if section.dataset is None:
         return None
     path = stated_in(base_dir, section.dataset)
-    from autotune.app.dataset import count_dataset, notes_of
+    from autotune.app.dataset.count import count_dataset
+    from autotune.app.dataset.report import notes_of
 
     count = count_dataset(path, section.tokenizer, base_dir, model=model, column=section.column)
     for note in notes_of(count, stated=section.tokenizer is not None):
