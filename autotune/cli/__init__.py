@@ -7,6 +7,7 @@ missed; 5 a probe was required and could not run; 130 interrupted.
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -22,10 +23,13 @@ GARBAGE_LOOKS = (50_000, 20, 50)
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
     gc.set_threshold(*GARBAGE_LOOKS)
+    # What a file says is checked by us alone; a look for plugins reads every installed package.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         from autotune.cli.application import run
 
         code = run(argv)
     except KeyboardInterrupt:  # while modules are still being imported
         code = 130
+    gc.freeze()  # what is left goes with the process: no look through all of it at the end
     sys.exit(code)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from autotune.cli.compare import print_comparison
 from autotune.cli.options import (
     RUN,
     Changes,
@@ -183,6 +182,7 @@ def _table_of_variants(
 ) -> NoReturn:
     """Variants are the user's to choose among: one table, and no run folder. Leaves the program."""
     from autotune.app.compare.compare import CompareOptions
+    from autotune.cli.compare import print_comparison
 
     if options.score == Score.probe or options.resume or options.run_dir or options.exports:
         names = ", ".join(named.variant for named in several[:8])

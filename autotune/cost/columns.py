@@ -132,14 +132,12 @@ class Columns:
         """[rows, FLOP/s] dense peak of the device in the row's precision."""
         device, precision = self._column("offer.device"), self._column("precision")
         pair = device.codes * len(precision.levels) + precision.codes
-        kept, row_of = np.unique(pair, return_inverse=True)
-        found = [
-            device.levels[code // len(precision.levels)].peak_flop_per_s(
-                precision.levels[code % len(precision.levels)]
-            )
-            for code in kept
-        ]
-        return np.asarray(found, np.float64)[row_of]
+        found = np.zeros(len(device.levels) * len(precision.levels))
+        for code in set(pair.tolist()):
+            own, word = divmod(code, len(precision.levels))
+            found[code] = device.levels[own].peak_flop_per_s(precision.levels[word])
+        peaks: FloatArray = found[pair]
+        return peaks
 
     def accumulation(self, job: Job) -> FloatArray:
         """[rows] micro-steps per optimizer step that make the global batch exactly.

@@ -125,7 +125,7 @@ def _axes(candidates: Candidates) -> list[Axis]:
             found.append(Axis(name, tuple(labels[c] for c in used), tuple(used), ordinal=False))
             continue
         pairs = np.bincount(offers * np.int64(len(levels)) + column)
-        if np.count_nonzero(pairs) == len(np.unique(offers)):
+        if np.count_nonzero(pairs) == np.count_nonzero(np.bincount(offers)):
             continue  # follows from the offer
         if name in KNOBS and KNOBS[name].kind == "count":
             used.sort(key=lambda code: int(levels[code]))

@@ -297,6 +297,6 @@ def _valid_values(space: SearchSpace) -> Callable[[Job, str], tuple[KnobValue, .
     def valid(job: Job, name: str) -> tuple[KnobValue, ...]:
         candidates = _enumerate(job, space).candidates
         levels = candidates.levels[name]
-        return tuple(levels[code] for code in np.unique(candidates.codes[name]))
+        return tuple(levels[code] for code in np.flatnonzero(np.bincount(candidates.codes[name])))
 
     return valid

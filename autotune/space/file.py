@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,16 @@ def load_space(name_or_path: str | Path | None = None) -> SearchSpace:
     value, and for a file that cannot be read safely.
     """
     path = _find(name_or_path or DEFAULT)
+    return _of_shipped(path) if path in _shipped().values() else _read(path)
+
+
+@cache
+def _of_shipped(path: Path) -> SearchSpace:
+    """A space that comes with autotune, read once."""
+    return _read(path)
+
+
+def _read(path: Path) -> SearchSpace:
     data = _sections(_load_yaml(path), str(path))
     listed = _knobs_of(data.get("knobs", {}), str(path))
     extra = extra_of(data.get("extra", {}), str(path))

@@ -114,7 +114,7 @@ def _attention_grid(times: AttentionTimes, peak: float) -> FloatArray:
             if not own.any():
                 grid[d, s] = np.nan
                 continue
-            sizes = np.unique(heads[own])
+            sizes = sorted(set(heads[own].tolist()))
             median = [np.median(rate[own & (heads == size)]) for size in sizes]
             grid[d, s] = np.interp(_LOG_HEADS, np.log(sizes), median)
     absent = np.isnan(grid)
