@@ -32,6 +32,7 @@ def _fitted_on_other_rows() -> bool:
 until_calibrated = pytest.mark.xfail(
     _fitted_on_other_rows(),
     reason="calibration.toml was fitted on other rows: `autotune calibrate`",
+    strict=False,  # time and memory may be refitted one after the other
 )
 
 

@@ -155,13 +155,17 @@ def _measured_fraction(
     return None
 
 
+HALF_RATE = 512.0  # [FLOP] of a unit in a clock: 1024 with fp32 sums on workstation boards
+FED_W = 250.0  # boards below it are limited by power all the same
+
+
 def _class_ceiling(row: Mapping[str, str]) -> float:
     watts, pcie = number(row, "tdp_w"), row["form_factor"] == "pcie"
     if row["vendor"] in _CEILINGS:
         return _CEILINGS[row["vendor"]]
     if row["architecture"] == "pascal":
         return _CEILINGS["pascal"]
-    if "GeForce" in row["driver_names"]:
+    if "GeForce" in row["driver_names"] or _half_rate(row):
         return _CEILINGS["geforce"]
     if not pcie:
         return _CEILINGS["switched"]
@@ -170,6 +174,16 @@ def _class_ceiling(row: Mapping[str, str]) -> float:
     if limited or "Max-Q" in row["driver_names"]:
         return _CEILINGS["power_limited"]
     return _CEILINGS["pcie"]
+
+
+def _half_rate(row: Mapping[str, str]) -> bool:
+    """Whether 16-bit products with fp32 sums run at half the chip's rate, so that power suffices.
+
+    As on GeForce boards of the same chips, which were measured: an RTX 3090, 4090 or 5090 reaches
+    its peak, an A6000 or L40S of the full rate three quarters of theirs.
+    """
+    rate = number(row, "fp16_flop_per_unit_clock", 0.0)
+    return rate == HALF_RATE and number(row, "tdp_w") >= FED_W
 
 
 _MAKERS = re.compile(r"\b(nvidia|geforce|tesla|amd|instinct|quadro)\b")

@@ -38,15 +38,15 @@ class Constants:
     attention_share: float  # of the measured attention forward rate
     attention_backward_share: float  # backward rate against forward rate
     bandwidth_share: float  # of the data sheet's memory bandwidth, elementwise kernels
-    dequantise_share: float  # of the bandwidth, bitsandbytes' dequantisation
-    hidden_share: float  # of the computing time hides communication
-    never_hidden: float  # of the communication: little of it hides behind small steps
+    dequantise_instructions: float  # for a weight, where memory is not slower
     launch_forward_s: float  # one kernel issued from Python
     launch_backward_s: float  # one kernel issued by autograd, with the nodes around it
     micro_step_overhead_s: float  # Trainer's own work for each micro-step
     optimizer_overhead_s: float  # Trainer's own work for each optimizer step
     fsdp_unit_s: float  # the processor's work to gather and free one wrapped module
+    zero3_module_s: float  # the processor's work to fetch and release one module under ZeRO-3
     overlap_power: float  # how well issuing kernels overlaps with running them
+    exchange_overlap: float  # how well exchange between devices overlaps with the micro-step
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,10 @@ class Software:
     own_model: bool = False  # the trainer has model code of its own, not the class of transformers
     empties_cache: bool = False  # cached blocks are given back every few steps
     kbit_upcast: KbitUpcast = "none"  # what a quantised base keeps in fp32: trl 1.x nothing
+    # how 4-bit GPTQ weights are unpacked: by a chain of torch's kernels, or by one of Triton's
+    gptq: Literal["none", "torch", "triton"] = field(default="none", metadata=LATER)
+    # gradient_checkpointing of the Trainer, around FSDP's units instead of inside them
+    recomputes_outside_fsdp: bool = field(default=False, metadata=LATER)
     stack: str = "hf"  # training code: transformers' Trainer (and TRL), or another's name
 
     @property

@@ -61,7 +61,6 @@ def test_shares_are_fractions() -> None:
     c = constants()
     shares = (
         c.gemm_share, c.attention_share, c.attention_backward_share, c.bandwidth_share,
-        c.dequantise_share,
     )  # fmt: skip
     assert all(0 < share < 1 for share in shares)
 

@@ -130,9 +130,9 @@ def test_shares_of_the_variance_sum_to_one_and_the_largest_is_named(lab: Any) ->
     def bill(own: Any, device: str, **knobs: Any) -> Any:
         return CostModel(own).price(Candidates.of([(lab.offer(device), lab.config(8, **knobs))]))
 
-    unseen = bill(job, "h100")
+    unseen = bill(job, "b200")
     assert sum(variance_shares(unseen, 0).values()) == pytest.approx(1.0)
-    assert "h100" in narrowest_input(unseen, 0)
+    assert "b200" in narrowest_input(unseen, 0)
     guess = replace(lab.equal_rows(1024), known=False)
     blind = replace(job, lengths=guess, assumed=(Assumption("data.lengths", "1024", "why"),))
     assert "data.lengths" in narrowest_input(bill(blind, "a100"), 0)

@@ -15,7 +15,7 @@ from exportcases import FULL, HOST, LORA, SOFTWARE, config, evaluation, job, off
 from autotune.domain.job import Limits, Origin
 from autotune.trainers.contract import Plan
 from autotune.trainers.export import export, write_export
-from autotune.trainers.launch.user_start import own_run_sh
+from autotune.trainers.launch.start import own_run_sh
 from autotune.trainers.patch import Patched
 from autotune.trainers.registry import FORMATS, TRAINERS
 

@@ -224,14 +224,16 @@ def log_gradient(terms: StepTerms, c: Constants) -> dict[str, FloatArray]:
     backward = terms.attention_backward_s / c.attention_backward_share / c.attention_share
     attention = terms.attention_forward_s / c.attention_share + backward
     gemm, traffic = terms.gemm_s / c.gemm_share, terms.traffic_s / c.bandwidth_share
-    codes = terms.dequantise_s / c.dequantise_share
+    codes = terms.dequantised_s(c)
+    by_memory = terms.dequantise_s / c.bandwidth_share >= codes
     forward = terms.launches_forward * c.launch_forward_s
     backwards = terms.launches_backward * c.launch_backward_s
     visits = terms.host * terms.fsdp_visits * c.fsdp_unit_s
+    hooks = terms.host * terms.hook_visits * c.zero3_module_s
     trainer = terms.host * c.micro_step_overhead_s
     busy, back = (
         gemm + attention + traffic + codes,
-        visits + trainer + terms.new_sizes_s + backwards,
+        visits + hooks + trainer + terms.new_sizes_s + backwards,
     )
     p = terms.power(c)
     waits = terms.synchronised > 0
@@ -250,12 +252,13 @@ def log_gradient(terms: StepTerms, c: Constants) -> dict[str, FloatArray]:
         "gemm_share": -(1.0 - c.gemm_share) * gemm * of_device,
         "attention_share": -(1.0 - c.attention_share) * attention * of_device,
         "attention_backward_share": -(1.0 - c.attention_backward_share) * backward * of_device,
-        "bandwidth_share": -(1.0 - c.bandwidth_share) * traffic * of_device,
-        "dequantise_share": -(1.0 - c.dequantise_share) * codes * of_device,
+        "bandwidth_share": -(1.0 - c.bandwidth_share) * (traffic + by_memory * codes) * of_device,
+        "dequantise_instructions": ~by_memory * codes * of_device,
         "launch_forward_s": forward * of_forward,
         "launch_backward_s": backwards * of_hidden,
         "micro_step_overhead_s": trainer * of_hidden,
         "fsdp_unit_s": visits * of_hidden,
+        "zero3_module_s": hooks * of_hidden,
         "overlap_power": by_power * terms.queued,
     }
 

@@ -6,8 +6,12 @@ mask out where nothing is padded, but has to look at the values of the batch's `
 that, and cannot while torch.compile traces the whole model. Compiled block by block, the mask is
 made outside of what is compiled, as in eager mode.
 
+Nor is flash one kernel. Times in `operators/` are of serving stacks: on Ampere and Ada they run
+flash attention 2, on Hopper the third one and its like, on Blackwell kernels newer still, which no
+trainer runs unless asked. `flash_share` says what share of those rates a trainer's own kernel has.
+
 Covers: padding, sliding windows, families that always pass a mask, whole-model and regional
-compilation, devices without flash kernels.
+compilation, devices without flash kernels, flash attention by generation.
 Does not cover: kernels fetched from the hub; flex attention.
 
 Source: transformers 5.23 masking_utils.py, `_ignore_causal_mask_sdpa` (issue 48925, PR 48975; with
@@ -25,9 +29,46 @@ import numpy as np
 from autotune.cost.memory.modelling_code import family_memory, windowed_share
 from autotune.domain.config import FLASH
 
+# torch's flash kernel is the first generation until this release, then the second. Source: PyTorch
+# 2.2 release notes, "FlashAttention-v2 backend".
+SECOND_IN_TORCH = (2, 2)
+SECOND_OF_FLASH = (2, 0)  # of the package flash-attn
+# Rate of flash attention's first generation (its Triton form included) against the second: 1.3 to
+# 3.0 times slower, 2 on the whole. Source: Dao, "FlashAttention-2" (2023), section 4.1.
+FIRST = 0.5
+# The second against the timed kernels, from Hopper on: it keeps to Ampere's instructions, whose
+# rate is what it is whatever the newer ones reach. 329 of 631 TFLOP/s on an H100, at 4,608 tokens
+# in 128 dimensions (pytorch/pytorch issue 142132); the third is 1.5 to 2.0 times as fast forward,
+# 1.5 to 1.75 backward (Shah et al., "FlashAttention-3", 2024, section 4.1). Of a chip whose tensor
+# cores were cut more is left: ms-swift, 7B in full, 16k tokens, four H20: 35.5 -> 32.4 s a step.
+SECOND_ON_H100, H100_FLOP_PER_S, SECOND_AT_MOST = 0.55, 989.4e12, 0.72
+NEWER_INSTRUCTIONS = (9.0, 12.0)  # compute capabilities; GeForce Blackwell has Ampere's again
+
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray
+    from autotune.domain.device import Device
     from autotune.domain.job import Job
+
+
+def flash_share(job: Job, columns: Columns, *, third: bool = True) -> FloatArray:
+    """[rows] rate of the flash kernel that runs, over the timed one of its device.
+
+    third: False for what it is if flash attention 3 gains nothing.
+    """
+
+    def second(device: Device) -> float:
+        oldest, end = NEWER_INSTRUCTIONS
+        if not oldest <= device.compute_capability < end:
+            return 1.0
+        peak = device.bf16_flop_per_s
+        return min(SECOND_ON_H100 * H100_FLOP_PER_S / max(peak, 1.0), SECOND_AT_MOST)
+
+    share = columns.of_device(second)
+    first = columns.equals("attention", "sdpa") & (job.software.torch < SECOND_IN_TORCH)
+    if (job.software.flash_attn or SECOND_OF_FLASH) < SECOND_OF_FLASH:
+        first = first | columns.equals("attention", FLASH[0])
+    newest = columns.equals("attention", FLASH[1]) & third
+    return np.where(newest, 1.0, share * np.where(first, FIRST, 1.0))
 
 
 def padded(job: Job, columns: Columns) -> BoolArray:

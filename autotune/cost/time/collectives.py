@@ -20,12 +20,12 @@ import numpy as np
 
 from autotune.catalog.operators import collective_times
 from autotune.cost import deepspeed, offloading
-from autotune.cost.batches import padded_length
 from autotune.cost.columns import Columns, Component, FloatArray, Outputs
 from autotune.cost.constants import constants, offset_factor
+from autotune.cost.fused_kernels import under_each
 from autotune.cost.memory.states import sizes, weight_bytes
 from autotune.cost.parameters import trainable_parameters
-from autotune.cost.time import flops
+from autotune.cost.time.step_terms import step_terms
 from autotune.domain.config import ZERO_STAGE
 
 if TYPE_CHECKING:
@@ -36,52 +36,62 @@ if TYPE_CHECKING:
 READS = (
     "offer.device", "offer.count", "sharding", "micro_batch_size", "precision",
     "activation_checkpointing", "adapter_dtype", "packing", "length_grouping", "offload",
-    "offer.host",
+    "offer.host", "attention", "compile", "compile_scope", "kernels",
 )  # fmt: skip
 LATENCY_S = 15e-6
 # Share of the link that a collective's bus bandwidth reaches on two devices and on more: A100 0.50
 # and 0.68, H100 0.57 and 0.75 (switched); RTX PRO 6000 0.62 and 0.45, L40S 0.75 and 0.18 (PCIe).
 SWITCHED_SHARE, PCIE_SHARE = (0.53, 0.70), (0.65, 0.30)
-BUSY_EFFICIENCY = 0.5  # of the peak, for the computing time that hides communication
+LAST_BACKWARD = 2.0 / 3.0  # of a micro-step, behind which a step's own reduction hides
 LOG_SD = 0.4
 MEASURED_COUNTS = (2, 4, 8)
+# Boards sold with bridges: as many of them as one joins, and [bytes/s] to a peer, one direction.
+# Source: NVIDIA, H100 NVL product brief (pairs, 600 GB/s both ways) and H200 NVL data sheet (two or
+# four, 900 GB/s). More of them go through the host.
+BRIDGES = {"h100-nvl": (2, 300e9), "h200-nvl": (4, 450e9)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Communication:
-    """Seconds of all communication and of the computing that may hide it. Shapes: [rows]."""
+    """Seconds of all communication, hidden or not. Shapes: [rows]."""
 
     micro_s: FloatArray  # of a micro-step
     step_s: FloatArray  # of an optimizer step
     after_s: FloatArray  # of an optimizer step, behind everything else
-    busy_s: FloatArray  # computing in a micro-step, at `BUSY_EFFICIENCY`
 
-    def exposed(self, c: Constants) -> tuple[FloatArray, FloatArray]:
-        """[s] per micro-step and per optimizer step that computing does not hide.
+    def exposed(self, c: Constants, busy_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """[s] per micro-step and per optimizer step by which communication makes them longer.
 
-        The step's reduction overlaps with the last backward only, two thirds of a micro-step.
+        busy_s: a micro-step by itself, kernels and their issuing. Gathers run on a stream of their
+        own, a layer ahead, so that the longer of the two rules: t = (A^q + C^q)^(1/q). A step's own
+        reduction overlaps with the last backward only.
+        Source: Zhao et al., "PyTorch FSDP" (2023), section 3.3 (overlap and prefetching).
         """
-        hidden = c.hidden_share * self.busy_s
-        return (
-            np.maximum(self.micro_s - hidden, c.never_hidden * self.micro_s),
-            np.maximum(self.step_s - hidden * 2.0 / 3.0, c.never_hidden * self.step_s)
-            + self.after_s,
-        )
+        per_step = _longer_by(LAST_BACKWARD * busy_s, self.step_s, c.exchange_overlap)
+        return _longer_by(busy_s, self.micro_s, c.exchange_overlap), per_step + self.after_s
+
+
+def _longer_by(busy_s: FloatArray, exchange_s: FloatArray, q: float) -> FloatArray:
+    both: FloatArray = (busy_s**q + exchange_s**q) ** (1.0 / q)
+    return np.where(exchange_s > 0, np.maximum(both - busy_s, 0.0), 0.0)
 
 
 def communication(job: Job, columns: Columns) -> Communication:
     """Communication between devices before the fitted constants; zero on one device.
 
-    Formula: FSDP and ZeRO-3 gather W twice a micro-step; ZeRO-2 and ZeRO-3 reduce-scatter G every
-    micro-step, FSDP once a step; DDP all-reduces G once a step. ZeRO-2 gathers what was trained,
+    Formula: FSDP and ZeRO-3 gather W twice a micro-step, FSDP a third time where a layer is
+    recomputed outside of its unit; ZeRO-2 and ZeRO-3 reduce-scatter G every micro-step, FSDP once a
+    step; DDP all-reduces G once a step. ZeRO-2 gathers what was trained,
     in the model's dtype, after the optimizer.
-    Source: Rajbhandari et al., "ZeRO" (2020), section 7; Zhao et al., "PyTorch FSDP" (2023).
+    Source: Rajbhandari et al., "ZeRO" (2020), section 7; Zhao et al., "PyTorch FSDP" (2023);
+    huggingface/transformers issue 30404 and pytorch/pytorch issue 105635 (the third gather; ZeRO-3
+    keeps what it needs again soon, `stage3_max_reuse_distance`).
     """
     counts = columns.number("offer.count")
     several = (counts > 1) & ~columns.equals("sharding", "none")
     if not several.any():
         zero = np.zeros(columns.rows)
-        return Communication(zero, zero.copy(), zero.copy(), zero.copy())
+        return Communication(zero, zero.copy(), zero.copy())
     weights = np.full(columns.rows, weight_bytes(job, sizes(job.model)))
     gradients = deepspeed.trained_bytes(job, columns) * trainable_parameters(job)
     # Mixed precision of FSDP and ZeRO moves 16-bit copies of fp32 weights and gradients.
@@ -91,9 +101,13 @@ def communication(job: Job, columns: Columns) -> Communication:
     narrowed = np.where(deepspeed.casts(columns), 1.0, moved)  # they are 16-bit already
     scatter = _collective(job, columns, "reduce_scatter", gradients * narrowed)
     reduce = _collective(job, columns, "all_reduce", gradients)
+    again = (
+        columns.equals("activation_checkpointing", "full") & job.software.recomputes_outside_fsdp
+    )
+    times = np.where(again & columns.equals("sharding", "fsdp"), 3.0, 2.0)
     full = columns.equals("sharding", "fsdp", "zero3")
     every = columns.equals("sharding", *ZERO_STAGE)
-    micro = np.where(full, 2.0 * gather, 0.0) + np.where(every, scatter, 0.0)
+    micro = np.where(full, times * gather, 0.0) + np.where(every, scatter, 0.0)
     step = np.where(columns.equals("sharding", "ddp"), reduce, 0.0)
     step = step + np.where(columns.equals("sharding", "fsdp"), scatter, 0.0)
     after = np.where(
@@ -105,38 +119,31 @@ def communication(job: Job, columns: Columns) -> Communication:
         np.where(several, micro, 0.0),
         np.where(several, step, 0.0),
         after,
-        _busy_seconds(job, columns),
     )
 
 
 def price_collectives(job: Job, columns: Columns) -> Outputs:
     """[s] exposed per micro-step and per optimizer step; zero on one device."""
-    per_micro, per_step = communication(job, columns).exposed(constants())
+    links = communication(job, columns)
+    busy_s = np.zeros(columns.rows)
+    if (links.micro_s + links.step_s).any():
+        busy_s = step_terms(job, columns).seconds(constants())["micro_step_s"]
+    per_micro, per_step = links.exposed(constants(), busy_s)
     factor = offset_factor(job, columns)
+    per_micro, per_step = per_micro * factor, per_step * factor
     away = ~columns.equals(offloading.KNOB, "none")
     if away.any():
         out, back = offloading.transfer_seconds(job, columns)
         per_micro = per_micro + out
         per_step = per_step + back + offloading.update_seconds(job, columns)
     return {
-        "per_micro_s": per_micro * factor,
-        "per_step_s": per_step * factor,
+        "per_micro_s": per_micro,
+        "per_step_s": per_step,
         "log_sd": np.where(away, offloading.TIME_SD, LOG_SD),
     }
 
 
-COMPONENT = Component("collectives", READS, price_collectives)
-
-
-def _busy_seconds(job: Job, columns: Columns) -> FloatArray:
-    """[s] a lower estimate of computing in one micro-step."""
-    again = columns.equals("activation_checkpointing", "full")
-    per_token = flops.useful_flop_per_token(job.model, job.method) + np.where(
-        again, flops.recomputed_flop_per_token(job.model, job.method), 0.0
-    )
-    tokens = columns.number("micro_batch_size") * padded_length(job, columns)
-    peak = np.maximum(columns.peak_flop_per_s(), 1e9)
-    return tokens * per_token / (peak * BUSY_EFFICIENCY)
+COMPONENT = Component("collectives", READS, under_each(price_collectives))
 
 
 def _collective(job: Job, columns: Columns, op: str, size: FloatArray) -> FloatArray:
@@ -167,8 +174,11 @@ def collective_seconds(
     steps = 2.0 if op == "all_reduce" else 1.0
     traffic = steps * message_bytes * (count - 1.0) / count
     if measured is None:
-        share = (SWITCHED_SHARE if device.has_nvlink else PCIE_SHARE)[count > 2]
-        return LATENCY_S * steps + traffic / (device.link_bytes_per_s * share)
+        joined, bridge = BRIDGES.get(device.name, (0, 0.0))
+        bridged = count <= joined
+        link = bridge if bridged else device.link_bytes_per_s
+        share = (SWITCHED_SHARE if device.has_nvlink or bridged else PCIE_SHARE)[count > 2]
+        return LATENCY_S * steps + traffic / (link * share)
     sizes_bytes, seconds = measured
     size = np.maximum(message_bytes, 1.0)
     inside = np.exp(np.interp(np.log(size), np.log(sizes_bytes), np.log(seconds)))

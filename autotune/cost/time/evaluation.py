@@ -27,6 +27,7 @@ from autotune.cost.time.efficiency import (
     effective_flop,
     peak_of,
 )
+from autotune.cost.time.step_terms import instructions_per_s
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
@@ -85,7 +86,7 @@ def _forward_seconds(
     )
     per_batch = dora.norm_bytes(job, fp32=True)
     traffic = (tokens * per_token + per_batch) / (bandwidth * c.bandwidth_share)
-    traffic = traffic + _dequantised(job, c.dequantise_share) / bandwidth
+    traffic = traffic + _dequantised_s(job, columns)
     issued_s = _issued(job, columns) + c.micro_step_overhead_s
     own = launch.on_processor(columns)
     unchanging = np.full(columns.rows, job.one_length)
@@ -101,9 +102,15 @@ def _issued(job: Job, columns: Columns) -> FloatArray:
     return own.forward * constants().launch_forward_s * launch.host_factor(columns)
 
 
-def _dequantised(job: Job, share: float) -> float:
-    """[bytes over share] of dequantising every nf4 matrix once."""
-    return kernels.dequantised_bytes(job) / share if job.method.base == "nf4" else 0.0
+def _dequantised_s(job: Job, columns: Columns) -> FloatArray:
+    """[s] of dequantising every frozen matrix once; LLM.int8 multiplies its codes instead."""
+    c = constants()
+    if job.method.base != "nf4":
+        return np.zeros(columns.rows)
+    moved = kernels.dequantised_bytes(job) / columns.device("memory_bandwidth_bytes_per_s")
+    issued = kernels.dequantised_weights(job) * kernels.unpacking(job.software)
+    rate = np.maximum(columns.of_device(instructions_per_s), 1.0)
+    return np.maximum(moved / c.bandwidth_share, issued / rate * c.dequantise_instructions)
 
 
 def _token_seconds(job: Job, columns: Columns, rows: FloatArray, length: FloatArray) -> FloatArray:
@@ -115,6 +122,7 @@ def _token_seconds(job: Job, columns: Columns, rows: FloatArray, length: FloatAr
     c = constants()
     stored = weight_bytes(job, sizes(job.model))
     cache = 2.0 * 2.0 * rows * length * job.model.kv_size * job.model.num_layers
-    traffic = stored + cache + _dequantised(job, 1.0)
+    dequantised = kernels.dequantised_bytes(job) if job.method.base == "nf4" else 0.0
+    traffic = stored + cache + dequantised
     bandwidth = columns.device("memory_bandwidth_bytes_per_s") * c.bandwidth_share
     return np.hypot(traffic / bandwidth, _issued(job, columns)) + GENERATE_TOKEN_S

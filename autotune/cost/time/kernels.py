@@ -97,14 +97,28 @@ LOSS_BYTES = {
 }  # fmt: skip
 
 
-def elementwise_bytes(model: Model, method: Method, *, fp32_norms: bool = False) -> Passes:
+# Families whose own code takes flash-attn's RMSNorm and rotary kernels when it is installed.
+# Source: Qwen/Qwen-7B modeling_qwen.py (`rms_norm`, `apply_rotary_emb_func`).
+FUSES_WITH_FLASH = ("qwen",)
+
+
+def fuses_with_flash(model: Model) -> bool:
+    """Whether norms and RoPE are one kernel each under flash attention."""
+    return model.family in FUSES_WITH_FLASH
+
+
+def elementwise_bytes(
+    model: Model, method: Method, *, fp32_norms: bool = False, fused: bool = False
+) -> Passes:
     """[bytes per token] norms, activations, residuals and RoPE of all layers, eager kernels.
+
+    fused: norms and RoPE are one kernel each.
 
     fp32_norms: `prepare_model_for_kbit_training` leaves norms in fp32, so that every projection
     after one casts its input again.
     """
     h, q, k = model.hidden_size, model.query_size, model.kv_size
-    norm = Passes(32, 50) if model.norm == "rmsnorm" else Passes(4, 10)
+    norm = Passes(32, 50) if model.norm == "rmsnorm" and not fused else Passes(4, 10)
     norms = model.norms_per_layer * h
     if model.qk_norm != "none":
         norms += q + k
@@ -116,6 +130,8 @@ def elementwise_bytes(model: Model, method: Method, *, fp32_norms: bool = False)
     else:
         act = Passes(4, 6)
     rope = Passes(20, 24) if model.position == "rope" else Passes(0, 0)
+    if fused and model.position == "rope":
+        rope = Passes(4, 4)
     residual = 12 * h
     upcast = 0.0
     if fp32_norms and method.is_quantised:
@@ -163,12 +179,43 @@ def adapter_bytes(job: Job, *, fp32: bool) -> Passes:
     return Passes(forward + ahead, backward + back)
 
 
+# Instructions for a weight, from this release of bitsandbytes on, against the branches before it: a
+# table in registers is 1.36 to 2.07 times as fast on P100, A100 and H100, 1.25 to 1.8 on a T4, and
+# no faster for large matrices on Ampere and Ada boards that wait for memory anyway.
+# Source: bitsandbytes-foundation/bitsandbytes pull request 1747.
+LOOKED_UP_FROM, LOOKED_UP = (0, 48), 0.6
+
+
+# auto-gptq without a compiled kernel that trains: shifted copies, masks, zeros and scales of all
+# weights as tensors of their own, a kernel each. Derived from its operations (qlinear_cuda_old.py,
+# forward): an int16 or wider value is written and read for each; a 72B took 2.75 s of a micro-step
+# of 256 tokens on an A100 where 22 bytes a weight and pass make 2.74.
+GPTQ_TORCH_BYTES = 22.0
+
+
+def unpacking(software: Software) -> float:
+    """Instructions to dequantise a weight, against those of bitsandbytes until 0.47.
+
+    GPTQ's evenly spaced codes are shifted, masked and scaled: memory is always slower.
+    """
+    if software.gptq != "none":
+        return 0.0
+    return LOOKED_UP if (software.bitsandbytes or (0,)) >= LOOKED_UP_FROM else 1.0
+
+
+def dequantised_weights(job: Job) -> float:
+    """[elements] weights that one pass over all frozen projections dequantises."""
+    if not job.method.is_lora or job.method.base not in PACKED_BYTES:
+        return 0.0
+    return sum(p.weights * p.matrices for p in products(job.model, job.method))
+
+
 def dequantised_bytes(job: Job) -> float:
     """[bytes] one pass of turning all frozen projections into 16 bit: read codes, write values."""
-    stored = PACKED_BYTES.get(job.method.base)
-    if stored is None or not job.method.is_lora:
-        return 0.0
-    return sum(p.weights * p.matrices for p in products(job.model, job.method)) * (stored + 2.0)
+    moved = PACKED_BYTES.get(job.method.base, 0.0) + 2.0
+    if job.software.gptq == "torch":
+        moved = GPTQ_TORCH_BYTES
+    return dequantised_weights(job) * moved
 
 
 def cast_bytes(model: Model, method: Method) -> Passes:
@@ -210,22 +257,40 @@ def fsdp_units(model: Model, method: Method, left: float = 1.0) -> float:
     return model.num_layers + 1.0 + 2.0 * adapted * left
 
 
+HOLDERS = 3.0  # a layer, its attention and its MLP hold modules with weights
+
+
+def hooked_modules(model: Model, method: Method) -> float:
+    """Modules of all layers that DeepSpeed's third stage hooks: holders, linears, norms, adapters.
+
+    An adapted linear is a module that holds its base and two matrices.
+    """
+    layer = HOLDERS + sum(x.active for x in model.linears) + model.norms_per_layer
+    adapted = sum(p.matrices * p.adapted / p.active for p in products(model, method))
+    return model.num_layers * layer + 3.0 * adapted
+
+
+GROUPED_EXPERTS_FROM = (5,)  # transformers: grouped products instead of a loop
 # An adapter's kernels are issued by few lines of Python, a layer's through many modules: two more
 # adapted projections a layer cost ms-swift 0.4 ms each with recomputation (28 kernels), against
 # 20 us a kernel in full fine-tuning.
 ADAPTER_WEIGHT = 0.5
 
 
-def layer_launches(model: Model, method: Method, *, eager_attention: bool) -> Passes:
-    """Kernels of one layer without adapters, eager mode.
+def layer_launches(
+    model: Model, method: Method, *, eager_attention: bool, fused: bool = False
+) -> Passes:
+    """Kernels of one layer without adapters, eager mode. fused: as in `elementwise_bytes`.
 
     Source: counted with a torch dispatch mode on transformers 5.23 (Llama: 38 forward; backward 60
     with frozen weights, 71 with trained ones); other families by their modules.
     """
     linears = sum(x.active for x in model.linears)
-    norm = Passes(6, 9) if model.norm == "rmsnorm" else Passes(1, 2)
+    norm = Passes(6, 9) if model.norm == "rmsnorm" and not fused else Passes(1, 2)
     norms = model.norms_per_layer + (2 if model.qk_norm != "none" else 0)
     rope = Passes(10, 12) if model.position == "rope" else Passes(0, 0)
+    if fused and model.position == "rope":
+        rope = Passes(2, 2)
     attention = Passes(8, 12) if eager_attention else Passes(4, 5)
     gradients = 0.0 if method.is_lora else linears + 2.0 * model.norms_per_layer
     forward = norm.forward * norms + rope.forward + attention.forward + linears + 5
@@ -243,17 +308,19 @@ def adapter_launches(method: Method, *, fp32: bool) -> Passes:
     return Passes(6.0 + casts + dropout, 8.0 + casts + dropout)
 
 
-def launches(job: Job, *, fp32_adapters: bool, eager_attention: bool) -> Passes:
+def launches(
+    job: Job, *, fp32_adapters: bool, eager_attention: bool, fused: bool = False
+) -> Passes:
     """Kernels of one micro-step over all layers, in kernels of a plain layer.
 
     The forward is issued from Python, the backward by autograd's C++ engine.
     """
     model, method = job.model, job.method
-    layer = layer_launches(model, method, eager_attention=eager_attention)
+    layer = layer_launches(model, method, eager_attention=eager_attention, fused=fused)
     forward, backward = layer
     if model.is_moe:
         # One loop over experts before transformers 5, grouped products since.
-        loops = model.num_experts if job.software.transformers < (5,) else 3
+        loops = model.num_experts if job.software.transformers < GROUPED_EXPERTS_FROM else 3
         forward += 6.0 * loops
         backward += 8.0 * loops
     forward, backward = forward * model.num_layers, backward * model.num_layers

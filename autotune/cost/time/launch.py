@@ -32,6 +32,7 @@ from autotune.cost.time.attention import waits_for_lengths
 from autotune.cost.time.efficiency import distinct_devices
 from autotune.cost.time.flops import products
 from autotune.cost.time.kernels import ADAPTER_WEIGHT, Passes, adapter_launches
+from autotune.domain.config import FLASH
 
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 
 # Speed of the host against the servers around A100 that the constants were fitted on. Assumptions.
 BASE_YEAR, YEARLY_GAIN = 2020, 0.03
+# Hosts that come with these chips only: DGX A100 has EPYC 7742, DGX H100 Xeon 8480C, DGX B200 Xeon
+# 8570; one thread of the later two is 1.4 times as fast (PassMark, single thread).
+HOSTS = {"hopper": 0.7, "blackwell": 0.7}
 DESKTOP = 0.5  # desktop processors are about twice as fast in one thread
 # 14 us a kernel of the forward and 10 of the backward against the fitted ones: no driver is called.
 PROCESSOR_ISSUE = 0.4
@@ -56,6 +60,8 @@ def host_factor(columns: Columns) -> FloatArray:
     devices, index = distinct_devices(columns)
     year = np.asarray([d.release_year or BASE_YEAR for d in devices], np.float64)
     factor = (1.0 - YEARLY_GAIN) ** np.clip(year - BASE_YEAR, -2.0, 5.0)
+    shipped = np.asarray([HOSTS.get(d.architecture, np.inf) for d in devices])
+    factor = np.minimum(factor, shipped)
     desktop = np.asarray([d.name.startswith("rtx") for d in devices])
     own = np.asarray([device.is_cpu for device in devices])
     of_device = np.where(own, PROCESSOR_ISSUE, factor * np.where(desktop, DESKTOP, 1.0))
@@ -81,11 +87,12 @@ def issued_kernels(
     """[launches] of the forward passes and of the backward, in units of the fitted host."""
     fp32 = columns.equals("adapter_dtype", "fp32")
     eager = columns.equals("attention", "eager")
+    flash = columns.equals("attention", *FLASH) & kernels.fuses_with_flash(job.model)
     forward, backward = np.zeros(columns.rows), np.zeros(columns.rows)
     for wide in (False, True):
-        for scores in (False, True):
-            own = kernels.launches(job, fp32_adapters=wide, eager_attention=scores)
-            here = (fp32 == wide) & (eager == scores)
+        for scores, fused in ((False, False), (True, False), (False, True)):
+            own = kernels.launches(job, fp32_adapters=wide, eager_attention=scores, fused=fused)
+            here = (fp32 == wide) & (eager == scores) & (flash == fused)
             forward = np.where(here, own.forward, forward)
             backward = np.where(here, own.backward, backward)
     ahead, back = _further_kernels(job, columns)
@@ -113,11 +120,19 @@ def _further_kernels(job: Job, columns: Columns) -> tuple[FloatArray, FloatArray
 def synchronised(job: Job, columns: Columns) -> FloatArray:
     """[rows] 1 where every layer's forward waits for an answer of the device, else 0.
 
-    Flash attention asks for the lengths of padded rows, LLM.int8 for the columns with outliers.
-    Source: `attention.waits_for_lengths`; LLM.int8's outlier search is taken to wait likewise.
+    Flash attention asks for the lengths of padded rows, LLM.int8 for the columns with outliers, a
+    loop over experts for the tokens of each.
+    Source: `attention.waits_for_lengths`; LLM.int8's outlier search is taken to wait likewise;
+    transformers before 5, `torch.where` on the mask of every expert.
     """
     asks = waits_for_lengths(job, columns)
-    return (asks | (job.method.is_lora and job.method.base == "int8")).astype(np.float64)
+    inside = job.method.is_lora and job.method.base == "int8"
+    return (asks | inside | loops_over_experts(job)).astype(np.float64)
+
+
+def loops_over_experts(job: Job) -> bool:
+    """Whether a mixture's experts run one after another, each on tokens that are looked up."""
+    return job.model.is_moe and job.software.transformers < kernels.GROUPED_EXPERTS_FROM
 
 
 def fsdp_visits(job: Job, columns: Columns, recomputed: FloatArray) -> FloatArray:
@@ -126,7 +141,20 @@ def fsdp_visits(job: Job, columns: Columns, recomputed: FloatArray) -> FloatArra
     left = kernels.kernel_set(job.software, job.model).launches if alone else 0.0
     units = kernels.fsdp_units(job.model, job.method, left)
     sharded = columns.equals("sharding", "fsdp") & (columns.number("offer.count") > 1)
-    return np.where(sharded, units * (2.0 + recomputed), 0.0)
+    again = recomputed * (1.0 if job.software.recomputes_outside_fsdp else 0.0)
+    return np.where(sharded, units * (2.0 + again), 0.0)
+
+
+def hook_visits(job: Job, columns: Columns, recomputed: FloatArray) -> FloatArray:
+    """[rows] times that DeepSpeed's third stage looks after a module in a micro-step.
+
+    Every module with weights, and every one that holds such, fetches before its pass and releases
+    behind it, forward, recomputed and backward.
+    Source: deepspeed runtime/zero/parameter_offload.py, `_register_hooks_recursively`.
+    """
+    modules = kernels.hooked_modules(job.model, job.method)
+    sharded = columns.equals("sharding", "zero3")
+    return np.where(sharded, modules * (2.0 + recomputed), 0.0)
 
 
 def on_processor(columns: Columns) -> BoolArray:

@@ -13,7 +13,7 @@ import numpy as np
 from autotune.cost import dora
 from autotune.cost.batches import unchanging_lengths, waited_length
 from autotune.cost.time import flops, kernels, launch
-from autotune.cost.time.attention import masked_share
+from autotune.cost.time.attention import flash_share, masked_share
 from autotune.cost.time.efficiency import (
     ADAPTER_EFFICIENCY,
     Efficiency,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 # H100 50, B200 126, GB202 96). Kernels on tensors that fit in it run faster than memory.
 CACHE_BYTES = {8.0: 40e6, 8.6: 6e6, 8.9: 72e6, 9.0: 50e6, 10.0: 126e6, 10.3: 126e6, 12.0: 96e6}
 SMALL_CACHE_BYTES = 5e6
+HALF_FP32 = (7.0, 7.5, 8.0)  # compute capabilities with 64 fp32 lanes a unit
 CACHE_GAIN = 3.0  # cache bandwidth over memory bandwidth: assumption
 # Elementwise traffic against 16-bit activations: 4-byte values need no casts; autocast on fp32
 # weights keeps the residual stream and the norms in fp32. Derived.
@@ -41,15 +42,12 @@ FP32_TRAFFIC, AUTOCAST_TRAFFIC = 1.6, 1.3
 # Products in fp8, casts included, against bf16. torchtitan, Llama 3.1 8B in full on 8 H100, blocks
 # compiled: 6,667 -> 8,532 tokens/s with one scale a tensor. With one scale a row it gained nothing
 # (4,378 -> 3,709), as did no run that is not compiled.
-FP8_PRODUCTS = 1.5
+FP8_PRODUCTS = 1.65
 # sdpa's memory-efficient kernel against flash, for the same FLOP: assumption. Of whole steps it
 # makes 1.3 at 4k tokens and 1.6 at 8k, as published (huggingface/transformers issue 30461: 3,247
 # to 2,483 and 3,083 to 1,918 tokens/s).
 MASKED_ATTENTION = 0.75
 NO_FLASH = 0.6  # devices before Ampere run the memory-efficient kernel: assumption
-# Flash attention 3 against 2. ms-swift, Qwen2.5 7B in full, 16k tokens, four H20: 35.5 -> 32.4 s a
-# step, 9 % of it, of which attention is about a third.
-THIRD = 1.4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,9 +59,11 @@ class StepTerms:
     attention_backward_s: FloatArray  # at the forward's efficiency, 2.5 x the FLOP
     traffic_s: FloatArray  # at the data sheet's bandwidth
     dequantise_s: FloatArray  # at the data sheet's bandwidth
+    unpacked_s: FloatArray  # of one instruction for each weight that is dequantised
     launches_forward: FloatArray
     launches_backward: FloatArray
     fsdp_visits: FloatArray  # FSDP units gathered and freed
+    hook_visits: FloatArray  # modules fetched and released by DeepSpeed's third stage
     host: FloatArray  # seconds of the host's work against the fitted host's
     synchronised: FloatArray  # 1 where every layer's forward waits for the device, else 0
     forward_share: FloatArray  # of the device's seconds, recomputation included
@@ -83,11 +83,11 @@ class StepTerms:
             self.attention_forward_s + self.attention_backward_s / c.attention_backward_share
         ) / c.attention_share
         compute_s = self.gemm_s / c.gemm_share + attention
-        bandwidth_s = self.traffic_s / c.bandwidth_share + self.dequantise_s / c.dequantise_share
+        bandwidth_s = self.traffic_s / c.bandwidth_share + self.dequantised_s(c)
         forward_s = self.launches_forward * c.launch_forward_s
         backward_s = (
             self.launches_backward * c.launch_backward_s
-            + self.host * (self.fsdp_visits * c.fsdp_unit_s + c.micro_step_overhead_s)
+            + self.host * self.visited_s(c)
             + self.new_sizes_s
         )
         busy_s = compute_s + bandwidth_s
@@ -99,6 +99,19 @@ class StepTerms:
             "launch_s": forward_s + backward_s,
             "roofline_s": self.flop / self.peak,
         }
+
+    def visited_s(self, c: Constants) -> FloatArray:
+        """[s] of the fitted host in a micro-step beside issuing kernels: shards and the Trainer."""
+        shards = self.fsdp_visits * c.fsdp_unit_s + self.hook_visits * c.zero3_module_s
+        total: FloatArray = shards + c.micro_step_overhead_s
+        return total
+
+    def dequantised_s(self, c: Constants) -> FloatArray:
+        """[s] of dequantisation: the longer of moving its bytes and of its instructions."""
+        return np.maximum(
+            self.dequantise_s / c.bandwidth_share,
+            self.unpacked_s * c.dequantise_instructions,
+        )
 
     def queues(
         self, busy_s: FloatArray, forward_s: FloatArray, backward_s: FloatArray,
@@ -178,9 +191,11 @@ def step_terms(
         attention_backward_s=backward_s,
         traffic_s=passes / rows.bandwidth,
         dequantise_s=dequantise / rows.bandwidth,
+        unpacked_s=_unpacked_s(job, rows),
         launches_forward=launch_forward,
         launches_backward=launch_backward,
         fsdp_visits=launch.fsdp_visits(job, columns, rows.recomputed),
+        hook_visits=launch.hook_visits(job, columns, rows.recomputed),
         host=launch.host_factor(columns),
         synchronised=launch.synchronised(job, columns),
         forward_share=_forward_share(job, rows),
@@ -258,9 +273,7 @@ def _attention_terms(
     old = (capability > 0) & (capability < FLASH_CAPABILITY)
     share = efficiency.attention(
         rows.device, length, sequences * job.model.num_attention_heads, job.model.head_dim
-    ) * np.where(old, NO_FLASH, 1.0)
-    if third:
-        share = share * np.where(columns.equals("attention", FLASH[1]), THIRD, 1.0)
+    ) * np.where(old, NO_FLASH, flash_share(job, columns, third=third))
     once = work / (rows.peak * share)
     return once * passes, once * flops.FLASH_BACKWARD, causal * (passes + flops.EAGER_BACKWARD)
 
@@ -281,7 +294,9 @@ def _traffic(
     fused = kernels.kernel_set(job.software, model)
     upcast = job.software.kbit_upcast != "none"
     plain = kernels.elementwise_bytes(model, job.method, fp32_norms=upcast)
-    layer = plain.total(again) * np.minimum(
+    own = kernels.elementwise_bytes(model, job.method, fp32_norms=upcast, fused=True)
+    with_flash = columns.equals("attention", *FLASH) & kernels.fuses_with_flash(model)
+    layer = np.where(with_flash, own.total(again), plain.total(again)) * np.minimum(
         fused.elementwise, _compiled(job, graphs, kernels.COMPILED_ELEMENTWISE)
     )
     loss = kernels.LOSS_BYTES[job.software.loss] * model.vocab_size
@@ -330,6 +345,25 @@ def _uncached(job: Job, rows: StepRows) -> FloatArray:
     held = held * np.asarray([0.0 if d.is_cpu else 1.0 for d in rows.devices])[rows.device]
     uncached: FloatArray = 1.0 - (1.0 - 1.0 / CACHE_GAIN) * held
     return uncached
+
+
+def _unpacked_s(job: Job, rows: StepRows) -> FloatArray:
+    """[rows, s] of one instruction for each weight that is dequantised in a micro-step."""
+    weights = kernels.dequantised_weights(job) * _dequantisations(job, rows.recomputed)
+    rate = np.asarray([instructions_per_s(d) for d in rows.devices])[rows.device]
+    found: FloatArray = weights * kernels.unpacking(job.software) / np.maximum(rate, 1.0)
+    return found
+
+
+def instructions_per_s(device: Device) -> float:
+    """[1/s] instructions that all lanes of the device issue: four of 32 lanes a clock and unit.
+
+    Formula: the fp32 rate counts two operations a lane; on units with 64 fp32 lanes (Volta, Turing,
+    A100) the other half of the issue slots goes to integers.
+    Source: NVIDIA, CUDA C++ Programming Guide, arithmetic throughput by compute capability.
+    """
+    half = device.compute_capability in HALF_FP32
+    return device.fp32_flop_per_s * (1.0 if half else 0.5)
 
 
 def _dequantisations(job: Job, again: FloatArray) -> FloatArray:

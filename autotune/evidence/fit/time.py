@@ -83,8 +83,8 @@ class MeasuredSteps:
 
     def predict(self, c: Constants, factor: FloatArray) -> FloatArray:
         """[n, s] one optimizer step under the constants. factor: of every step's offsets."""
-        per_micro, per_step = self.links.exposed(c)
         seconds = self.terms.seconds(c)
+        per_micro, per_step = self.links.exposed(c, seconds["micro_step_s"])
         micro = np.maximum(seconds["micro_step_s"] * factor, seconds["roofline_s"])
         busy = micro + per_micro * factor
         wait = data.wait_s(busy_s=busy, batch_s=self.batch_s, workers=self.workers)
@@ -181,12 +181,12 @@ def _of_rows(function: Callable[[Job, Columns], Any], job: Job, candidates: Cand
 SHARES = {
     "gemm_share": (0.92, 0.5), "attention_share": (0.85, 0.5),
     "attention_backward_share": (0.65, 0.3), "bandwidth_share": (0.8, 0.5),
-    "dequantise_share": (0.5, 0.7), "hidden_share": (0.35, 0.7), "never_hidden": (0.5, 0.5),
 }  # fmt: skip
 OVERHEADS = {
     "launch_forward_s": (20e-6, 0.4), "launch_backward_s": (20e-6, 0.4),
     "micro_step_overhead_s": (12e-3, 0.3), "fsdp_unit_s": (1.7e-3, 0.7),
-    "overlap_power": (2.0, 0.2),
+    "zero3_module_s": (0.2e-3, 0.5), "dequantise_instructions": (60.0, 0.5),
+    "overlap_power": (2.0, 0.2), "exchange_overlap": (2.0, 0.3),
 }  # fmt: skip
 NAMES = (*SHARES, *OVERHEADS)
 OPTIMIZER_OVERHEAD_S = 5e-3  # set: no row separates it from a micro-step's overhead

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from autotune.catalog.devices import find_device
 from autotune.cost.memory.modelling_code import LITGPT
@@ -67,7 +67,7 @@ def sharding_of(parallelism: str, gpus: int, notes: str) -> str:
     if refusal:
         raise Refused(refusal)
     if gpus == 1:
-        return "none"
+        return "zero3" if "zero3" in words or "zero-3" in words else "none"
     if gpus > MAX_ONE_HOST:
         raise Refused(SEVERAL_MACHINES)
     if "SHARD_GRAD_OP" in notes:
@@ -214,6 +214,13 @@ def stack_of(repo: str) -> str:
     return repo.split(" ", maxsplit=1)[0].rpartition("/")[2]
 
 
+def gptq_of(row: Row) -> Literal["none", "torch", "triton"]:
+    """How a GPTQ base is unpacked: fms-acceleration's plugin brings Triton's kernel."""
+    if "gptq" not in row.word("quant"):
+        return "none"
+    return "triton" if FMS in row.word("source_repo") else "torch"
+
+
 def software_of(row: Row) -> Software:
     """The profile of the run. Versions that nobody states follow from the date."""
     pinned = _pinned(row)
@@ -239,5 +246,7 @@ def software_of(row: Row) -> Software:
         own_model=any(name in row.word("source_repo") for name in OWN_MODEL),
         empties_cache="cache emptied every" in row.notes,
         kbit_upcast="norms" if BASELINE_PEFT in row.notes else "none",
+        gptq=gptq_of(row),
+        recomputes_outside_fsdp=not any(name in row.word("source_repo") for name in OWN_MODEL),
         stack=stack_of(row.text("source_repo")),
     )

@@ -1,0 +1,1 @@
+"""litgpt's YAML."""

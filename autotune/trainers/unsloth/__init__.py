@@ -1,0 +1,1 @@
+"""Scripts with Unsloth's calls."""

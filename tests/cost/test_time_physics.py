@@ -1,0 +1,164 @@
+"""Terms of a step that follow from a source: in the direction, and by about as much, as it says.
+
+None of these figures was fitted: each stands at what it is said to come from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autotune.catalog.devices import find_device
+from autotune.cost.columns import Component, tabulate
+from autotune.cost.time import collectives, compute
+from autotune.cost.time.attention import flash_share
+from autotune.cost.time.collectives import collective_seconds
+from autotune.cost.time.step_terms import instructions_per_s, step_terms
+from autotune.domain.candidates import Candidates
+
+LLAMA = "meta-llama/Llama-2-7b-hf"
+GIB = np.array([2.0**30])
+
+
+def terms_of(lab: Any, job: Any, device: str, count: int = 1, **knobs: Any) -> Any:
+    held: list[Any] = []
+
+    def hold(own: Any, columns: Any) -> dict[str, Any]:
+        held.append(step_terms(own, columns))
+        return {}
+
+    pairs = [(lab.offer(device, count), lab.config(1, **knobs))]
+    tabulate(Component("terms", compute.READS, hold), job, Candidates.of(pairs))
+    return held[0]
+
+
+def share_of(lab: Any, device: str, attention: str, **software: Any) -> float:
+    held: list[float] = []
+
+    def hold(own: Any, columns: Any) -> dict[str, Any]:
+        held.append(float(flash_share(own, columns)[0]))
+        return {}
+
+    job = lab.job(LLAMA, lab.lora(), 4096)
+    job = replace(job, software=replace(job.software, **software))
+    pairs = [(lab.offer(device), lab.config(1, attention=attention))]
+    tabulate(Component("share", compute.READS, hold), job, Candidates.of(pairs))
+    return held[0]
+
+
+def test_the_second_flash_kernel_makes_half_of_the_thirds_rate_on_an_h100(lab: Any) -> None:
+    """pytorch/pytorch issue 142132: 329 and 631 TFLOP/s."""
+    second, third = (share_of(lab, "h100", f"flash_attention_{n}") for n in (2, 3))
+    assert second / third == pytest.approx(329 / 631, abs=0.05)
+
+
+@pytest.mark.parametrize("device", ["a100", "l40s", "rtx-4090", "rtx-pro-6000-bw-server"])
+def test_where_the_second_flash_kernel_is_the_newest_it_makes_what_was_timed(
+    lab: Any, device: str
+) -> None:
+    assert share_of(lab, device, "flash_attention_2") == 1.0
+
+
+def test_torch_before_2_2_runs_the_first_flash_kernel_at_half_the_rate(lab: Any) -> None:
+    """Dao, FlashAttention-2 (2023), abstract: around twice as fast as the first."""
+    old, new = (share_of(lab, "a100", "sdpa", torch=(2, minor)) for minor in (1, 4))
+    assert new / old == pytest.approx(2.0)
+    assert share_of(lab, "a100", "flash_attention_2", torch=(2, 1)) == new
+
+
+def test_unpacking_nf4_waits_for_instructions_on_an_a100_and_for_memory_on_an_l40s(
+    lab: Any,
+) -> None:
+    """bitsandbytes pull request 1747: a table instead of branches helps the former alone."""
+    job = lab.job(LLAMA, lab.lora(base="nf4"), 512)
+    assert instructions_per_s(find_device("l40s")) > 2 * instructions_per_s(find_device("a100"))
+    old, new = (
+        replace(job, software=replace(job.software, bitsandbytes=(0, minor, 0)))
+        for minor in (43, 48)
+    )
+    gained = {
+        device: float(terms_of(lab, old, device).unpacked_s[0])
+        / float(terms_of(lab, new, device).unpacked_s[0])
+        for device in ("a100", "l40s")
+    }
+    assert all(1.36 <= gain <= 2.07 for gain in gained.values())
+
+
+def test_gptq_unpacked_by_torch_moves_22_bytes_a_weight_and_pass(lab: Any) -> None:
+    """A 72B on one A100, 256 tokens: 2.75 s of a micro-step were measured, 2.74 by hand."""
+    job = lab.job("Qwen/Qwen-72B", lab.lora(base="nf4"), 256)
+    gptq = replace(job, software=replace(job.software, gptq="torch"))
+    found = terms_of(lab, gptq, "a100", activation_checkpointing="full")
+    assert float(found.dequantise_s[0]) == pytest.approx(3 * 22 * 71e9 / 2.039e12, rel=0.03)
+    assert float(found.unpacked_s[0]) == 0.0
+    nf4 = terms_of(lab, job, "a100", activation_checkpointing="full")
+    assert float(nf4.dequantise_s[0]) < float(found.dequantise_s[0]) / 8
+
+
+def test_zero_3_looks_after_every_module_and_takes_7_to_11_ms_a_layer_more(lab: Any) -> None:
+    job = lab.job(LLAMA, lab.full(), 512)
+    found = terms_of(lab, job, "a100", 2, sharding="zero3", activation_checkpointing="full")
+    layers = job.model.num_layers
+    assert 30 <= float(found.hook_visits[0]) / layers <= 45
+    assert 5e-3 <= float(found.hook_visits[0]) / layers * 0.24e-3 <= 11e-3
+    for other in ("fsdp", "ddp", "zero2"):
+        assert terms_of(lab, job, "a100", 2, sharding=other).hook_visits[0] == 0
+
+
+def test_two_nvl_boards_talk_over_their_bridge_and_four_through_the_host() -> None:
+    nvl, pcie = find_device("h100-nvl"), find_device("h100-pcie")
+    two, four = (float(collective_seconds(nvl, n, "all_gather", GIB)[0]) for n in (2, 4))
+    assert float(collective_seconds(pcie, 2, "all_gather", GIB)[0]) > 3 * two
+    assert four > 5 * two
+
+
+def test_recomputing_outside_of_fsdps_units_gathers_a_third_time(lab: Any) -> None:
+    """huggingface/transformers issue 30404: a redundant all-gather in the backward."""
+    job = lab.job(LLAMA, lab.full(), 512, global_batch_size=16)
+    outside = replace(job, software=replace(job.software, recomputes_outside_fsdp=True))
+
+    def micro_s(own: Any, recompute: str) -> float:
+        config = lab.config(1, sharding="fsdp", activation_checkpointing=recompute)
+        offer = lab.offer("l40s", 8)
+        found: float = lab.price(collectives.COMPONENT, own, offer, config)["per_micro_s"]
+        return found
+
+    assert micro_s(outside, "full") > 1.3 * micro_s(job, "full")
+    assert micro_s(outside, "none") == micro_s(job, "none")
+
+
+def test_exchange_never_takes_less_than_what_computing_cannot_hide(lab: Any) -> None:
+    job = lab.job(LLAMA, lab.full(), 512, global_batch_size=16)
+    config = lab.config(1, sharding="fsdp")
+    slow, fast = (
+        lab.price(collectives.COMPONENT, job, lab.offer(name, 8), config)["per_micro_s"]
+        for name in ("l40s", "a100")
+    )
+    assert slow > 10 * fast > 0
+
+
+def test_a_family_that_fuses_its_norms_with_flash_attention_moves_and_issues_less(
+    lab: Any,
+) -> None:
+    job = lab.job("Qwen/Qwen-7B", lab.lora(), 2048)
+    flash, sdpa = (terms_of(lab, job, "a100", attention=a) for a in ("flash_attention_2", "sdpa"))
+    assert float(flash.traffic_s[0]) < 0.8 * float(sdpa.traffic_s[0])
+    assert float(flash.launches_forward[0]) < 0.8 * float(sdpa.launches_forward[0])
+
+
+def test_a_loop_over_experts_waits_for_the_device_until_transformers_5(lab: Any) -> None:
+    job = lab.job("mistralai/Mixtral-8x7B-v0.1", lab.lora(targets=lab.attention), 512)
+    loop, grouped = (
+        replace(job, software=replace(job.software, transformers=version))
+        for version in ((4, 45), (5, 0))
+    )
+    assert terms_of(lab, loop, "a100").synchronised[0] == 1
+    assert terms_of(lab, grouped, "a100").synchronised[0] == 0
+
+
+def test_boards_at_half_rate_reach_their_peak_as_geforce_boards_do() -> None:
+    assert find_device("l40").matmul_ceiling_fraction > find_device("l40s").matmul_ceiling_fraction
+    assert find_device("rtx-a6000").matmul_ceiling_fraction < 0.85
