@@ -154,8 +154,8 @@ def memory_row(**knobs: Any) -> dict[str, Any]:
         "offer.device": find_device("a100-sxm4-80gb"), "offer.count": 1, "sharding": "none",
         "micro_batch_size": 4, "precision": "bf16", "activation_checkpointing": "none",
         "attention": "sdpa", "optimizer": "adamw_torch_fused", "adapter_dtype": "fp32",
-        "packing": "off", "compile": "off", "compile_scope": "model", "kernels": "none",
-        "offload": "none",
+        "packing": "off", "length_grouping": "off", "compile": "off", "compile_scope": "model",
+        "kernels": "none", "offload": "none",
     }  # fmt: skip
     return row | {name.replace("__", "."): value for name, value in knobs.items()}
 

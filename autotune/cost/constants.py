@@ -142,7 +142,6 @@ def offset_factor(job: Job, columns: Columns) -> FloatArray:
 # first: a configuration belongs to the first that applies.
 KINDS = ("own_model", "experts", "fused", "sharded", "quantised", "plain")
 RESERVED_KINDS = ("emptied", "ragged", "even")
-CACHED_KINDS = ("sharded_full", "ragged", "even")
 # Priors of the logarithm of what another trainer's model code keeps for the backward, against the
 # class of transformers: hand estimates, since two such trainers have measurements.
 STACK_SD, FAMILY_SD = 0.30, 0.15
@@ -189,7 +188,7 @@ class MemoryConstants:
     offsets: "stack" or "stack family" -> log factor on activations and logits, for trainers with
     model code of their own. spreads: standard deviation of log(predicted / measured) allocated
     bytes by kind; of `own_model` relative to activations and logits. cached: what the allocator
-    holds beside the allocated peak when there is room, as a share of what comes and goes.
+    holds beside the allocated peak when there is room, as a share of each term of `memory.cache`.
     reserved: spread that this adds to the reserved peak. claims: tested claims of a fit by kind,
     which bound how sure another may be; none: not bounded.
     """
@@ -215,7 +214,7 @@ def parse_memory(table: dict[str, Any]) -> MemoryConstants:
         Slack(**{item.name: float(table["slack"][item.name]) for item in fields(Slack)}),
         {name: Offset(float(pair[0]), float(pair[1])) for name, pair in table["offset"].items()},
         {kind: float(table["log_sd"][kind]) for kind in KINDS},
-        {kind: float(table["cached"][kind]) for kind in CACHED_KINDS},
+        {term: float(share) for term, share in table["cached"].items()},
         {kind: float(table["reserved_log_sd"][kind]) for kind in RESERVED_KINDS},
         {kind: Claims(*map(int, table["claims"][kind])) for kind in CLAIM_KINDS},
     )

@@ -56,7 +56,9 @@ def test_a_run_whose_cache_would_fill_the_memory_is_claimed_less_surely(lab: Any
             assert found["crowded"] == (held >= found["usable"] * (1 - 1e-9))
             most = surest(crowded=bool(found["crowded"]), claims=claims)
             assert found["fits_probability"] <= most
-    crowded = [price(lab, ragged, micro=m) for m in (2, 4, 8)]
+    crowded = [
+        price(lab, ragged, micro=m, activation_checkpointing="full") for m in (16, 24, 32, 48, 64)
+    ]
     assert any(f["crowded"] and f["total"] < 0.9 * f["usable"] for f in crowded), "nothing to see"
     for found in crowded:
         if found["crowded"] and found["total"] < 0.9 * found["usable"]:

@@ -38,7 +38,7 @@ def test_full_fine_tuning_by_zero2_and_offload_agrees_with_two_published_runs_on
     bill = bill_of(job, (lab.offer(device, 1, cores=100), config))
     assert float(bill.step_s[0]) == pytest.approx(step_s, rel=0.25)
     if driver_gb is not None:
-        assert bill.at("memory", "driver", 0) / 1e9 == pytest.approx(driver_gb, rel=0.05)
+        assert bill.at("memory", "driver", 0) / 1e9 == pytest.approx(driver_gb, rel=0.12)
 
 
 def test_offloaded_optimizer_states_leave_the_device_and_fill_the_host(lab: Any) -> None:

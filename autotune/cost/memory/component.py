@@ -16,7 +16,7 @@ Legend: B rows, S longest length, T = B S tokens, L layers, h hidden, V vocabula
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +26,7 @@ from autotune.cost.columns import Component, Outputs, tabulate
 from autotune.cost.constants import KINDS, RESERVED_KINDS, memory_constants
 from autotune.cost.fused_kernels import under_each
 from autotune.cost.memory import device as device_memory
+from autotune.cost.memory.cache import Cache, cache_terms
 from autotune.cost.memory.peak import PARTS, instants
 from autotune.cost.memory.step import Step
 from autotune.cost.spread.memory import (
@@ -54,6 +55,7 @@ READS = (
     "optimizer",
     "adapter_dtype",
     "packing",
+    "length_grouping",
     "compile",
     "compile_scope",
     "kernels",
@@ -71,7 +73,8 @@ def price_memory(job: Job, columns: Columns, model: MemoryConstants | None = Non
     model: other constants than the shipped ones.
     """
     model = model or memory_constants()
-    parts = _peak(job, columns, math.exp(model.offset(job.software, job.model.family).log_factor))
+    peak = DevicePeak.of(job, columns, model)
+    parts = dict(peak.parts)
     allocated: FloatArray = np.sum(list(parts.values()), axis=0)
     moving = allocated - parts["weights"] - parts["adapters"] - parts["optimizer"]
     live = (parts["activations"] + parts["logits"]) / allocated
@@ -80,7 +83,9 @@ def price_memory(job: Job, columns: Columns, model: MemoryConstants | None = Non
     parts["context"], parts["fragmentation"] = context, slack
     total: FloatArray = allocated + context + slack
     room = capacity - context - allocated
-    reserved = allocated + device_memory.cached(job, columns, moving, room, model)
+    beside = device_memory.caches(columns) * peak.cache.held(model.cached)
+    reserved = allocated + np.minimum(beside, np.maximum(room, 0.0))
+    lengths_sd = model.cached["outgrown_logits"] * peak.records_sd * peak.cache.logits / reserved
     log_sd = np.hypot(uncertainty(job, columns, live, model), offloading.memory_sd(columns))
     slack_log_sd = model.slack.sd * moving / total
     spread = np.maximum(np.hypot(log_sd, slack_log_sd), LEAST_LOG_SD)
@@ -101,28 +106,41 @@ def price_memory(job: Job, columns: Columns, model: MemoryConstants | None = Non
         "certain_oom": is_certain_oom(allocated + context, capacity, fits).astype(np.float64),
         "log_sd": log_sd,
         "host_bytes": offloading.host_bytes(job, columns),
-        "reserved_log_sd": np.hypot(log_sd, by_reserved_kind(job, columns, model.reserved)),
+        "reserved_log_sd": np.hypot(
+            np.hypot(log_sd, by_reserved_kind(job, columns, model.reserved)), lengths_sd
+        ),
         "kind": by_kind(job, columns, KIND_INDEX),
         "reserved_kind": by_reserved_kind(job, columns, RESERVED_INDEX),
     }
 
 
-def _peak(job: Job, columns: Columns, own_code: float) -> dict[str, FloatArray]:
-    """[bytes] the parts at the instant of peak. own_code: on activations and logits."""
-    step = Step.of(job, columns)
-    candidates = list(instants(step).values())
-    if own_code != 1.0:
-        candidates = [
-            replace(item, activations=item.activations * own_code, logits=item.logits * own_code)
-            for item in candidates
-        ]
-    peak = np.argmax(np.stack([item.total for item in candidates]), axis=0)
-    rows = np.arange(columns.rows)
-    parts = {
-        name: np.stack([getattr(item, name) for item in candidates])[peak, rows] for name in PARTS
-    }
-    parts["workspace"] = parts["workspace"] + device_memory.blas_workspace(columns)
-    return parts
+@dataclass(frozen=True, slots=True, eq=False)
+class DevicePeak:
+    """[bytes] the parts at the instant of peak, and what may be cached beside it. Shapes [rows]."""
+
+    parts: dict[str, FloatArray]
+    cache: Cache
+    records_sd: FloatArray  # of the sum of record lengths, over the longest
+
+    @classmethod
+    def of(cls, job: Job, columns: Columns, model: MemoryConstants) -> DevicePeak:
+        """Of every row; a trainer's own model code multiplies activations and logits."""
+        step = Step.of(job, columns)
+        own_code = math.exp(model.offset(job.software, job.model.family).log_factor)
+        found = {
+            name: replace(
+                item, activations=item.activations * own_code, logits=item.logits * own_code
+            )
+            for name, item in instants(step).items()
+        }
+        peak = np.argmax(np.stack([item.total for item in found.values()]), axis=0)
+        rows = np.arange(columns.rows)
+        parts = {
+            name: np.stack([getattr(item, name) for item in found.values()])[peak, rows]
+            for name in PARTS
+        }
+        parts["workspace"] = parts["workspace"] + device_memory.blas_workspace(columns)
+        return cls(parts, *cache_terms(job, columns, step, found))
 
 
 def normal_cdf(z: FloatArray) -> FloatArray:

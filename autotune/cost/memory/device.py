@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost.batches import unchanging_lengths
 from autotune.domain.units import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from autotune.cost.columns import Columns, FloatArray
-    from autotune.cost.constants import MemoryConstants, Slack
+    from autotune.cost.constants import Slack
     from autotune.domain.device import Device
     from autotune.domain.job import Job
 
-# Communicators and their buffers, outside torch's allocator, on each of several GPUs.
-# Source: the same runs: what the driver reads beyond the above on two and four GPUs.
-NCCL_BYTES = 1.3e9
+# Buffers of NCCL's communicators, outside torch's allocator, on each of several GPUs. Peers that
+# write to each other's memory have theirs there, some 10 MB for each of two dozen channels and
+# both directions; without peer access they lie in the host's memory. Source: NCCL 2.20
+# src/transport/p2p.cc and shm.cc, and its default NCCL_BUFFSIZE; one GPU against two or four
+# without NVLink reads 7 and 15 MB more (Soup, experts4bit-qlora).
+NCCL_PEER_BYTES, NCCL_HOST_BYTES = 0.6e9, 0.015e9
 # Resident memory of a process that has imported torch 2.13, transformers 5.23, peft and accelerate
 # and run a step: 0.47 to 0.6 GB on Linux.
 CPU_CONTEXT_BYTES = 0.6e9
@@ -36,6 +36,10 @@ def _context(device: Device) -> float:
     if device.is_cpu:
         return CPU_CONTEXT_BYTES
     return {"hopper": 600.0, "blackwell": 700.0}.get(device.architecture, 500.0) * MIB
+
+
+def _nccl(device: Device) -> float:
+    return NCCL_PEER_BYTES if device.has_nvlink else NCCL_HOST_BYTES
 
 
 def blas_bytes(device: Device) -> float:
@@ -52,7 +56,7 @@ def blas_bytes(device: Device) -> float:
 def context(columns: Columns) -> FloatArray:
     """[bytes] outside torch's allocator."""
     several = (columns.number("offer.count") > 1) & (columns.device("compute_capability") > 0)
-    return columns.of_device(_context) + np.where(several, NCCL_BYTES, 0.0)
+    return columns.of_device(_context) + np.where(several, columns.of_device(_nccl), 0.0)
 
 
 def blas_workspace(columns: Columns) -> FloatArray:
@@ -77,25 +81,6 @@ def fragmentation(columns: Columns, moving: FloatArray, slack: Slack) -> FloatAr
     return np.where(several, slack.several, slack.one_device) * moving
 
 
-def cached(
-    job: Job, columns: Columns, moving: FloatArray, room: FloatArray, model: MemoryConstants
-) -> FloatArray:
-    """[bytes] that the caching allocator is expected to hold beside the allocated peak.
-
-    moving: the part of the peak that comes and goes in a step. room: bytes left beside the peak;
-    what is cached is given back before a run fails. A processor's allocator caches nothing.
-    """
-    if job.software.empties_cache:
-        return np.minimum(fragmentation(columns, moving, model.slack), room)
-    share = columns.of_device(lambda d: float(not d.is_cpu)) * cached_share(
-        job, columns, model.cached
-    )
-    return np.minimum(share * moving, np.maximum(room, 0.0))
-
-
-def cached_share(job: Job, columns: Columns, sizes: Mapping[str, float]) -> FloatArray:
-    """[rows] the size that belongs to how a configuration fills the cache."""
-    sharded = (columns.number("offer.count") > 1) & columns.equals("sharding", "fsdp", "zero3")
-    full = sharded & (not job.method.is_lora)
-    share = np.where(full, sizes["sharded_full"], sizes["even"])
-    return np.where(unchanging_lengths(job, columns), share, sizes["ragged"])
+def caches(columns: Columns) -> FloatArray:
+    """[rows] 1 where torch's allocator keeps what was freed: everywhere but on a processor."""
+    return columns.of_device(lambda device: float(not device.is_cpu))

@@ -29,7 +29,6 @@ import numpy as np
 
 from autotune.cost.columns import Component, tabulate
 from autotune.cost.constants import (
-    CACHED_KINDS,
     FAMILY_SD,
     KINDS,
     RESERVED_KINDS,
@@ -40,7 +39,7 @@ from autotune.cost.constants import (
     Slack,
 )
 from autotune.cost.memory import component as memory
-from autotune.cost.memory import device as device_memory
+from autotune.cost.memory.cache import PRIORS
 from autotune.domain.candidates import Candidates
 from autotune.evidence.cases import (
     SMALLEST,
@@ -48,7 +47,6 @@ from autotune.evidence.cases import (
     covering_spread,
     equal_weights,
     left_out_key,
-    weighted_quantile,
 )
 from autotune.evidence.fit.least_squares import minimise
 
@@ -64,7 +62,7 @@ NEUTRAL = MemoryConstants(
     Slack(0.0, 0.0, 0.0),
     {},
     dict.fromkeys(KINDS, 0.0),
-    dict.fromkeys(CACHED_KINDS, 0.0),
+    dict.fromkeys(PRIORS, 0.0),
     dict.fromkeys(RESERVED_KINDS, 0.0),
 )
 
@@ -80,7 +78,7 @@ class MemoryRows:
     context: FloatArray
     capacity: FloatArray
     kind: FloatArray  # index into KINDS
-    cached_kind: FloatArray  # index into CACHED_KINDS
+    cache: FloatArray  # [n, terms] what may be cached beside the peak, by the terms of PRIORS
     unseen_sd: FloatArray  # spread that no measured run of the kind shows
 
     def __len__(self) -> int:
@@ -96,12 +94,14 @@ class MemoryRows:
 def memory_rows(cases: Sequence[MeasuredCase]) -> MemoryRows:
     """The rows of the cases, cases of one job priced together."""
     component = Component("memory", memory.READS, _features)
-    names = [f.name for f in fields(MemoryRows) if f.name != "cases"]
+    names = [f.name for f in fields(MemoryRows) if f.name not in {"cases", "cache"}]
     arrays = {name: np.empty(len(cases)) for name in names}
+    cache = np.empty((len(cases), len(PRIORS)))
     for at, table in by_job(cases, component):
         for name in names:
             arrays[name][at] = table.gather(name)
-    return MemoryRows(tuple(cases), **arrays)
+        cache[at] = np.stack([table.gather(f"cache {term}") for term in PRIORS], axis=1)
+    return MemoryRows(tuple(cases), cache=cache, **arrays)
 
 
 def by_job(cases: Sequence[MeasuredCase], component: Component) -> Iterable[tuple[Any, Table]]:
@@ -116,7 +116,7 @@ def by_job(cases: Sequence[MeasuredCase], component: Component) -> Iterable[tupl
 
 def _features(job: Job, columns: Columns) -> Outputs:
     found = memory.price_memory(job, columns, _neutral(job))
-    index = {kind: float(i) for i, kind in enumerate(CACHED_KINDS)}
+    cache = memory.DevicePeak.of(job, columns, _neutral(job)).cache
     resident = found["weights"] + found["adapters"] + found["optimizer"]
     return {
         "allocated": found["allocated"],
@@ -125,7 +125,7 @@ def _features(job: Job, columns: Columns) -> Outputs:
         "context": found["context"],
         "capacity": found["capacity"],
         "kind": found["kind"],
-        "cached_kind": device_memory.cached_share(job, columns, index),
+        **{f"cache {term}": getattr(cache, term) for term in PRIORS},
         "unseen_sd": found["log_sd"],
     }
 
@@ -142,6 +142,10 @@ WITHIN_SD = 0.10  # of live bytes, runs of one family and trainer around their o
 READING_SD = 0.01  # of an allocated reading beyond that
 GLOBAL_WORTH = 1.0  # [groups] how much the spread of all kinds weighs in that of one
 EXPERTS_WIDER = 2.0  # prior of mixtures: routing decides how many tokens an expert holds
+# Where the tensors alone are said to take so much more than was held, the formula describes another
+# run (lengths that nobody stated), and the reading says nothing of a cache.
+OTHER_TENSORS = 1.25
+CACHE_SD = 0.10  # of what the allocator holds, groups of runs around the terms of the cache
 FULL_CARD = 0.97  # of the capacity: what a fuller card caches is cut off by the card
 _FIRST = 3  # parameters before the offsets: both slacks and their spread
 
@@ -224,23 +228,27 @@ def _spreads(rows: MemoryRows) -> dict[str, float]:
 
 
 def _cached(rows: MemoryRows) -> dict[str, float]:
-    """Median share of what comes and goes that is cached beside the peak, groups equal."""
+    """The share of every term that is cached beside the peak; groups count the same."""
+    names = list(PRIORS)
+    mean, sd = (np.asarray([PRIORS[name][i] for name in names]) for i in range(2))
+    mean = np.log(mean)
     read = measured(rows)
-    in_use = np.where(np.isfinite(read), read, rows.allocated)
     held = np.asarray([_held(case, rows.context[i]) for i, case in enumerate(rows.cases)])
     use = np.isfinite(held) & (held < FULL_CARD * (rows.capacity - rows.context))
-    emptied = np.asarray([case.job.software.empties_cache for case in rows.cases], np.bool_)
-    use &= ~emptied
-    share = np.maximum(held - in_use, 0.0)[use] / rows.moving[use]
-    own = rows.take(use)
-    groups = [left_out_key(case) for case in own.cases]
-    found = {}
-    for i, kind in enumerate(CACHED_KINDS):
-        of_kind = own.cached_kind == i
-        which = of_kind if of_kind.any() else np.ones(len(own), np.bool_)
-        names = [g for g, yes in zip(groups, which, strict=True) if yes]
-        found[kind] = weighted_quantile(share[which], equal_weights(names), 0.5) if names else 0.0
-    return found
+    in_use = np.where(np.isfinite(read), read, rows.allocated)
+    use &= in_use < OTHER_TENSORS * held
+    in_use = in_use[use]
+    if use.any():
+        groups = [left_out_key(case) for case in rows.take(use).cases]
+        weight = np.sqrt(equal_weights(groups)) / CACHE_SD
+
+        def residuals(x: FloatArray) -> FloatArray:
+            predicted = in_use + rows.cache[use] @ np.exp(x)
+            own: FloatArray = weight * np.log(predicted / held[use])
+            return own
+
+        mean = minimise(residuals, mean, sd).x
+    return {name: float(value) for name, value in zip(names, np.exp(mean), strict=True)}
 
 
 def _held(case: MeasuredCase, context: float) -> float:

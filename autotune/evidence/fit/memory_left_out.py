@@ -1,7 +1,7 @@
-"""Memory predicted by fits that have not seen the group, and what this shows: spreads and claims.
+"""Memory predicted by fits that have not seen the source, and what this shows: spreads and claims.
 
-Bytes of a left-out group know nothing of it. The spreads of own model code and of what is cached
-are those that the other groups showed when they were left out themselves.
+Bytes of a left-out source know nothing of it. The spreads of own model code and of what is cached
+are those that the other sources showed when they were left out themselves.
 
 Claims: left-out configurations that were called a fit, and how many of those runs ran out of
 memory. A source that reports runs that ran out of memory beside runs that finished is counted run
@@ -20,6 +20,7 @@ import numpy as np
 from autotune.cost.columns import Component
 from autotune.cost.constants import CLAIM_KINDS, CROWDED, RESERVED_KINDS, ROOMY, Claims
 from autotune.cost.memory import component as memory
+from autotune.cost.spread.memory import by_reserved_kind
 from autotune.domain.outcome import FEASIBLE_PROBABILITY
 from autotune.evidence.accuracy import OUTPUTS
 from autotune.evidence.cases import (
@@ -41,13 +42,14 @@ from autotune.evidence.fit.memory import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from autotune.cost.columns import Columns, FloatArray, Outputs
     from autotune.cost.constants import MemoryConstants
     from autotune.domain.job import Job
     from autotune.evidence.cases import LeftOutGroup, MeasuredCase
 
+    Unit = tuple[str, ...]  # what is left out together
     Predicted = dict[str, dict[str, float]]  # case id -> output of the memory component -> value
 
 # Priors where no reading of a kind is left: of what the allocator caches, relative to its peak.
@@ -64,13 +66,27 @@ class MemoryRefit:
     sources: dict[str, int]  # readings and verdicts by source
 
 
-def refit_memory(cases: Sequence[MeasuredCase]) -> MemoryRefit:
-    """Fit on all cases, and once without each group of source, shape of the model and device."""
+def _within(group: LeftOutGroup, unit: Unit | None) -> bool:
+    return unit is not None and group[: len(unit)] == unit
+
+
+def source_of(case: MeasuredCase) -> Unit:
+    """The source that a run is left out with."""
+    return case.group[:1]
+
+
+def refit_memory(
+    cases: Sequence[MeasuredCase], unit: Callable[[MeasuredCase], Unit] = source_of
+) -> MemoryRefit:
+    """Fit on all cases, and once without each source.
+
+    unit: what is left out instead; the beginning of `left_out_key`, or all of it.
+    """
     rows = memory_rows(memory_cases(cases))
-    of_case = [left_out_key(case) for case in cases]
+    of_case = [unit(case) for case in cases]
     groups = sorted(set(of_case))
-    of_row = [left_out_key(case) for case in rows.cases]
-    fits: dict[LeftOutGroup, MemoryFit] = {}
+    of_row = [unit(case) for case in rows.cases]
+    fits: dict[Unit, MemoryFit] = {}
     for group in groups:
         kept = np.asarray([own != group for own in of_row], np.bool_)
         fits[group] = fit_memory(rows.take(kept))
@@ -113,7 +129,7 @@ def _price(cases: Sequence[MeasuredCase], model: MemoryConstants) -> Predicted:
     return found
 
 
-_EXTRA = ("usable", "fits_probability", "live_share", "offset_sd", "crowded")
+_EXTRA = ("usable", "fits_probability", "live_share", "offset_sd", "known_sd", "crowded")
 
 
 def _outputs(job: Job, columns: Columns, *, model: MemoryConstants) -> Outputs:
@@ -122,15 +138,22 @@ def _outputs(job: Job, columns: Columns, *, model: MemoryConstants) -> Outputs:
     return {
         **found,
         "live_share": (found["activations"] + found["logits"]) / found["allocated"],
+        "known_sd": _beside_cache(found, by_reserved_kind(job, columns, model.reserved)),
         "offset_sd": np.full(columns.rows, offset.log_sd),
     }
+
+
+def _beside_cache(found: Outputs, kind: FloatArray) -> FloatArray:
+    """[rows] spread of the reserved peak without that of its kind: of the tensors and the order."""
+    own: FloatArray = np.sqrt(np.maximum(found["reserved_log_sd"] ** 2 - kind**2, 0.0))
+    return own
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reading:
     """One measured peak beside its left-out prediction."""
 
-    group: LeftOutGroup
+    group: LeftOutGroup  # begins with what it was left out with
     error: float  # absolute logarithm
     known_sd: float
     scale: float
@@ -139,7 +162,7 @@ class _Reading:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _LeftOutSpreads:
-    """What left-out predictions show of spreads, with or without a group's own readings."""
+    """What left-out predictions show of spreads, with or without a unit's own readings."""
 
     readings: tuple[_Reading, ...]
 
@@ -147,25 +170,27 @@ class _LeftOutSpreads:
     def of(cls, cases: Iterable[MeasuredCase], predicted: Predicted) -> _LeftOutSpreads:
         return cls(tuple(r for case in cases for r in _readings(case, predicted[case.id])))
 
-    def own_model(self, without: LeftOutGroup | None) -> float:
-        """Of live bytes, around the offset of a trainer's own model code."""
-        held = self._held("own_model", without)
-        return max(held, SMALLEST) if self._of("own_model", without) else WITHIN_SD
+    def own_model(self, without: Unit | None) -> float:
+        """Of live bytes, around the offset of a trainer's own model code.
 
-    def reserved(self, without: LeftOutGroup | None) -> dict[str, float]:
+        No less than between runs of one trainer: another release is other code.
+        """
+        return max(self._held("own_model", without), WITHIN_SD)
+
+    def reserved(self, without: Unit | None) -> dict[str, float]:
         """By kind, shrunk towards the prior."""
         found = {}
         for kind, prior in RESERVED_PRIOR.items():
             own = self._held(kind, without)
-            worth = float(len({r.group for r in self._of(kind, without)}))
+            worth = float(len({r.group[0] for r in self._of(kind, without)}))
             logs = worth * np.log(max(own, SMALLEST)) + RESERVED_WORTH * np.log(prior)
             found[kind] = float(np.exp(logs / (worth + RESERVED_WORTH)))
         return found
 
-    def _of(self, kind: str, without: LeftOutGroup | None) -> list[_Reading]:
-        return [r for r in self.readings if r.kind == kind and r.group != without]
+    def _of(self, kind: str, without: Unit | None) -> list[_Reading]:
+        return [r for r in self.readings if r.kind == kind and not _within(r.group, without)]
 
-    def _held(self, kind: str, without: LeftOutGroup | None) -> float:
+    def _held(self, kind: str, without: Unit | None) -> float:
         own = self._of(kind, without)
         if not own:
             return 0.0
@@ -185,14 +210,14 @@ def _readings(case: MeasuredCase, own: dict[str, float]) -> Iterable[_Reading]:
         error = abs(float(np.log(own[READ_AS[seen.kind]] / seen.value)))
         if seen.kind != "allocated":
             name = RESERVED_KINDS[int(own["reserved_kind"])]
-            yield _Reading(group, error, own["log_sd"], 1.0, name)
+            yield _Reading(group, error, own["known_sd"], 1.0, name)
         elif case.job.software.own_model:
             yield _Reading(group, error, own["offset_sd"], own["live_share"], "own_model")
 
 
 @dataclass(frozen=True, slots=True)
 class FitClaim:
-    """One configuration that was called a fit by a prediction that has not seen its group."""
+    """One configuration that was called a fit by a prediction that has not seen its source."""
 
     group: LeftOutGroup
     kind: str
@@ -206,9 +231,9 @@ class FitClaims:
 
     each: tuple[FitClaim, ...]
 
-    def without(self, group: LeftOutGroup | None) -> dict[str, Claims]:
-        """The counts by kind, a group's own claims left aside."""
-        kept = [claim for claim in self.each if claim.group != group]
+    def without(self, unit: Unit | None) -> dict[str, Claims]:
+        """The counts by kind, a unit's own claims left aside."""
+        kept = [claim for claim in self.each if not _within(claim.group, unit)]
         return {kind: _counted([c for c in kept if c.kind == kind]) for kind in CLAIM_KINDS}
 
 

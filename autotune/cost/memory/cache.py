@@ -1,0 +1,162 @@
+"""What torch's allocator holds beside what is in use: freed blocks that later requests do not fit.
+
+    reserved = allocated peak + sum over the terms of (its share x its bytes)
+
+Terms (`Cache`): what is freed in a step and does not come back as what is asked for next, of the
+layers, of the logits, of gradients and the optimizer's temporaries; and, where rows differ in
+length, blocks that were outgrown. A batch longer than any before it needs longer blocks for its
+logits; those of the shorter ones stay, and nothing but whole segments of a full device is given
+back. So the sum of the lengths of all records before the longest, over the longest, says how often
+the logits are held once more. Grouping by length starts with the longest batch.
+
+Covers: segments of fixed size (the default). Does not cover: expandable segments, which keep about
+what is in use; a trace replays those.
+Source: PyTorch c10/cuda/CUDACachingAllocator.cpp, as `trace.allocator` simulates it. The shares'
+priors: 81 replays of traced steps (Llama, Mistral and Qwen, in full, LoRA and nf4, with and without
+checkpoints, three losses, four distributions of lengths), `autotune/cost/memory/cache.py` PRIORS.
+Renyi (1962), "Theorie des elements saillants d'une suite d'observations": how often the n-th of
+independent draws is a record. transformers trainer_pt_utils.py, get_length_grouped_indices.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.cost import deepspeed
+from autotune.cost.batches import unchanging_lengths
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.cost.columns import Columns, FloatArray
+    from autotune.cost.memory.peak import Instant
+    from autotune.cost.memory.step import Step
+    from autotune.domain.job import Job, Lengths
+
+# Batches between two emptyings of the cache, on average before the longest one: peft's comparison
+# empties it every ten.
+BEFORE_LONGEST = 5
+# Instants that need nothing of what the batch makes.
+_BETWEEN = ("optimizer", "saving")
+REUSED = 0.8  # of what a batch makes beside its logits can lie in blocks that logits outgrew
+_CELL, _BEYOND = 0.02, 3.0  # of the logarithm of the share of longer batches
+
+
+@dataclass(frozen=True, slots=True)
+class Outgrown:
+    """Sum of the records before the longest batch, over the longest: its mean and its spread."""
+
+    mean: float
+    sd: float
+
+
+NOTHING_OUTGROWN = Outgrown(0.0, 0.0)
+
+
+@lru_cache(maxsize=4096)
+def outgrown(lengths: Lengths, rows: float, batches: float) -> Outgrown:
+    """Of batches whose length is the longest of `rows` rows drawn at random.
+
+    Formula: the first draw of a length whose ranks lie in [a, b) is a record among n, and a longer
+    one follows, with probability (b - a) (1 - a^n) / (1 - a) - (b^n - a^n).
+    """
+    if batches <= 1.0 or lengths.quantiles[0] == lengths.quantiles[-1]:
+        return NOTHING_OUTGROWN
+    shares = np.arange(0.0, np.log(batches) + _BEYOND, _CELL)
+    rank = np.append(-np.expm1(-shares), 1.0)
+    middle = (rank[1:] + rank[:-1]) / 2.0
+    levels = np.linspace(0.0, 1.0, len(lengths.quantiles))
+    length = np.interp(middle ** (1.0 / rows), levels, np.asarray(lengths.quantiles, np.float64))
+    length, first = np.unique(np.floor(length), return_index=True)
+    lower, upper = rank[first], np.append(rank[first[1:]], 1.0)
+    last = upper**batches - lower**batches
+    record = (upper - lower) * (1.0 - lower**batches) / (1.0 - lower) - last
+    longest = float(np.sum(length * last))
+    mean = float(np.sum(length * record)) / longest
+    variance = float(np.sum(length**2 * record * (1.0 - record)))
+    return Outgrown(mean, math.sqrt(max(variance, 0.0)) / longest)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cache:
+    """[bytes] that a share of is held beside the peak. Shapes [rows]."""
+
+    layers: FloatArray  # what a batch makes, without its logits
+    logits: FloatArray
+    updates: FloatArray  # gradients and optimizer's temporaries, or what a batch makes if less
+    reduced: FloatArray  # the same where gradients are reduced on a stream of their own
+    gathered: FloatArray  # weights gathered from other devices, on a stream of their own
+    outgrown_logits: FloatArray
+    outgrown_layers: FloatArray
+
+    def held(self, shares: Mapping[str, float]) -> FloatArray:
+        """[bytes] beside the peak."""
+        own = (shares[item.name] * getattr(self, item.name) for item in fields(self))
+        found: FloatArray = np.sum(list(own), axis=0)
+        return found
+
+
+TERMS = tuple(item.name for item in fields(Cache))
+# Of the replays: (share, log sd of it). Those of several devices, which no trace covers, are hand
+# estimates: one more of the root and two of the layers' units on their way.
+PRIORS = {
+    "layers": (0.08, 0.5),
+    "logits": (0.16, 0.7),
+    "updates": (0.10, 1.0),
+    "reduced": (0.5, 0.7),
+    "gathered": (1.0, 0.7),
+    "outgrown_logits": (0.93, 0.25),
+    "outgrown_layers": (0.07, 0.5),
+}
+
+
+def cache_terms(
+    job: Job, columns: Columns, step: Step, instants: Mapping[str, Instant]
+) -> tuple[Cache, FloatArray]:
+    """What may be cached, and [rows, of the longest] the spread of the sum of records."""
+    within = [item for name, item in instants.items() if name not in _BETWEEN]
+    beside = [np.maximum(x.workspace - step.gathered_root, 0.0) for x in within]
+    made = np.max(
+        [x.activations + x.logits + own for x, own in zip(within, beside, strict=True)], axis=0
+    )
+    logits = np.max([x.logits for x in within], axis=0)
+    resting = step.static.gradients * step.static.gradients_here + step.foreach
+    ratio, spread = _outgrown(job, columns)
+    layers = np.maximum(made - logits, 0.0)
+    several = np.where(step.static.weight_shards > 1, 1.0, 0.0)
+    reduces = np.maximum(several, deepspeed.runs(columns))
+    updates = np.minimum(made, resting)
+    cache = Cache(
+        layers=layers,
+        logits=logits,
+        updates=(1.0 - reduces) * updates,
+        reduced=reduces * updates,
+        gathered=several * (step.gathered_root + step.gathered_layer),
+        outgrown_logits=np.maximum(ratio * logits - REUSED * layers, 0.0),
+        outgrown_layers=ratio * layers,
+    )
+    return cache, spread
+
+
+def _outgrown(job: Job, columns: Columns) -> tuple[FloatArray, FloatArray]:
+    """[rows] mean and spread of the sum of records before the longest batch, over the longest."""
+    still = unchanging_lengths(job, columns) | columns.equals("length_grouping", "on")
+    still = still | (job.padding == "max_length") | np.full(columns.rows, job.steps == 0)
+    micro = columns.number("micro_batch_size")
+    batches = np.maximum(job.steps * columns.accumulation(job), 1.0)
+    if job.software.empties_cache:
+        batches = np.minimum(batches, BEFORE_LONGEST)
+    kinds, back = np.unique(
+        np.stack([np.where(still, 0.0, micro), np.round(batches)]), axis=1, return_inverse=True
+    )
+    found = [
+        outgrown(job.lengths, float(b), float(n)) if b > 0.0 else NOTHING_OUTGROWN
+        for b, n in kinds.T
+    ]
+    own = back.reshape(-1)
+    return np.asarray([x.mean for x in found])[own], np.asarray([x.sd for x in found])[own]
