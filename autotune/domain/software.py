@@ -60,6 +60,7 @@ class Software:
     # gradient_checkpointing of the Trainer, around FSDP's units instead of inside them
     recomputes_outside_fsdp: bool = field(default=False, metadata=LATER)
     stack: str = "hf"  # training code: transformers' Trainer (and TRL), or another's name
+    trainer: str = field(default="", metadata=LATER)  # what drives it; empty: not known
 
     @property
     def wraps_adapters_alone(self) -> bool:

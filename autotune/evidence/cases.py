@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
     from autotune.domain.observation import MemoryKind, Observation
 
+Grade = Literal["A", "B", "C"]
 Group = tuple[str, str, str, str]  # source repository, model, GPU, task: as the table spells them
 LeftOutGroup = tuple[str, str, str]  # source, shape of the model, device
 Price = Callable[[Job, Candidates], Bill]
@@ -38,6 +39,17 @@ Price = Callable[[Job, Candidates], Bill]
 READ_AS: dict[MemoryKind, str] = {
     "allocated": "allocated", "reserved": "reserved", "nvidia-smi": "driver",
 }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Grades:
+    """How exact a row's figures are: A exact, B usable, C for orientation; None: not graded."""
+
+    time: Grade | None = None
+    memory: Grade | None = None
+
+
+UNGRADED = Grades()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +70,20 @@ class MeasuredCase(Candidate):
     assumed: tuple[str, ...] = ()
     sweep_key: str = ""  # equal where only knobs of a search differ
     partial: tuple[str, ...] = ()  # measured values of the row that cannot be compared, and why
+    grades: Grades = UNGRADED
+    logged: bool = False  # somebody's own log of the run was read, not a table
+    guessed: bool = False  # a setting that decides the figures is a trainer's default, not stated
+    bounded: tuple[Observation, ...] = ()  # readings that a prediction can only bound: no errors
+
+    @property
+    def teaches_time(self) -> bool:
+        """Whether its seconds may go into a fit: nothing that decides them is a guess."""
+        return self.grades.time != "C" and not self.guessed
+
+    @property
+    def teaches_memory(self) -> bool:
+        """The same of its bytes and of whether it fitted."""
+        return self.grades.memory != "C" and not self.guessed
 
     @property
     def step(self) -> Observation | None:
@@ -107,8 +133,11 @@ def newest(cases: Iterable[MeasuredCase]) -> list[MeasuredCase]:
 
 
 def memory_cases(cases: Iterable[MeasuredCase]) -> list[MeasuredCase]:
-    """Runs whose memory can be compared, each configuration once."""
-    return newest(case for case in cases if case.longest_known)
+    """Runs whose memory can be compared, each configuration once.
+
+    Not those of which a setting is guessed: whether they fit is a question to the guess.
+    """
+    return newest(case for case in cases if case.longest_known and not case.guessed)
 
 
 def timed_cases(cases: Iterable[MeasuredCase]) -> list[MeasuredCase]:

@@ -29,7 +29,7 @@ def cases() -> tuple[MeasuredCase, ...]:
 
 @cache
 def rows() -> MemoryRows:
-    return memory_rows(memory_cases(cases()))
+    return memory_rows(memory_cases(case for case in cases() if case.teaches_memory))
 
 
 @pytest.fixture
@@ -60,8 +60,7 @@ def _all_ran_or_failed(limit: float) -> MemoryRows:
     own = rows()
     read = np.asarray(
         [
-            (c.offer.count, c.offer.device.name) == (1, "a100-sxm4-80gb")
-            and not c.job.software.own_model
+            c.offer.count == 1 and "fms" in c.group[0] and not c.job.software.own_model
             for c in own.cases
         ]
     )
@@ -84,7 +83,7 @@ def test_slack_is_where_runs_begin_to_fail(limit: float) -> None:
 
 def test_only_trainers_with_model_code_of_their_own_have_offsets(refitted: MemoryRefit) -> None:
     found = refitted.fit.constants
-    assert {level.split()[0] for level in found.offsets} == {"litgpt", "llm-foundry"}
+    assert {level.split()[0] for level in found.offsets} <= {"litgpt", "llm-foundry", "torchtitan"}
     family, stack = found.offsets["litgpt llama"], found.offsets["litgpt"]
     assert 0.0 < family.log_factor < 0.6
     assert family.log_sd < stack.log_sd

@@ -82,7 +82,7 @@ def refit_memory(
 
     unit: what is left out instead; the beginning of `left_out_key`, or all of it.
     """
-    rows = memory_rows(memory_cases(cases))
+    rows = memory_rows(memory_cases(case for case in cases if case.teaches_memory))
     of_case = [unit(case) for case in cases]
     groups = sorted(set(of_case))
     of_row = [unit(case) for case in rows.cases]

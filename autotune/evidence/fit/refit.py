@@ -67,7 +67,7 @@ def refit(path: Path) -> Refit:
 
 def refit_cases(cases: Sequence[MeasuredCase], digest: str, name: str = "the table") -> Refit:
     """Fit time on the cases' steps and memory on their peaks and verdicts, each run once."""
-    timed = timed_cases(cases)
+    timed = timed_cases(case for case in cases if case.teaches_time)
     if not timed:
         msg = f"{name} has no step time that the cost model covers, so there is nothing to fit"
         raise InputError(msg, "`autotune validate --data FILE` says why each row is left out")

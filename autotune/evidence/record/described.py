@@ -6,7 +6,6 @@ on in `machine`, what was measured of it in `table`.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -16,18 +15,21 @@ from autotune.cost.memory.modelling_code import LITGPT
 from autotune.domain.candidates import Candidate
 from autotune.domain.config import Config
 from autotune.domain.device import Device, Offer
-from autotune.domain.errors import InputError
 from autotune.domain.job import Job, Limits
 from autotune.evidence.cases import Refused
-from autotune.evidence.record.machine import device_named, sharding_of, software_of
-from autotune.evidence.record.row import FULL, LORA
-from autotune.evidence.record.training import (
-    lengths_of,
-    method_of,
-    optimizer_of,
-    precision_of,
-    stated_mean,
+from autotune.evidence.record.defaults import checkpointing_of
+from autotune.evidence.record.lengths import lengths_of
+from autotune.evidence.record.machine import (
+    device_named,
+    offload_of,
+    sharding_of,
+    software_of,
+    without_nvlink,
 )
+from autotune.evidence.record.model_names import model_named
+from autotune.evidence.record.notes import count_in
+from autotune.evidence.record.refusals import refusal_of
+from autotune.evidence.record.training import method_of, optimizer_of, precision_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,23 +47,6 @@ BATCH_NOT_STATED = "batch size not stated"
 MOST_TOKENS = 2**31  # of a micro-batch: more than any row of any table by a factor of a thousand
 TOO_MANY_TOKENS = "micro_batch times seq_len is no batch that a GPU can hold"
 BATCH_CONTRADICTS = "batch sizes contradict each other"
-# Parts of a repackaged model's name that do not change its shape.
-_REPACKED = re.compile(
-    r"[-_](gptq|awq|int4|int8|bnb-4bit|4bit|8bit|unsloth-bnb-4bit|gguf|hf-4bit)\b", re.IGNORECASE
-)
-# Words of the notes that take a row out of a comparison of memory and speed, and why.
-FLAGS = (
-    ("DOUBTFUL", "the source or the collector doubts the figures"),
-    ("FAILED RUN", "the run failed for an unknown cause"),
-    ("FORWARD PASS ONLY", "forward pass only"),
-    ("CAPACITY BOUNDARY", "the largest context that fits, not a reading"),
-    ("CHECKPOINT SAVE TIME", "a checkpoint save, not training"),
-    ("PADDING-FREE RATIO", "a ratio of two runs, not a reading"),
-)
-ENCODERS = ("bert", "roberta", "electra", "deberta", "distilbert", "albert", "vit-", "whisper")
-SEQ2SEQ = ("t5", "mt0", "t0_", "bart", "pegasus", "nllb", "opus-mt", "m2m100")
-RAN = ("tokens_per_s_per_gpu", "samples_per_s", "step_time_s")
-MEASURED = ("tokens_per_s_per_gpu", "samples_per_s", "step_time_s", "peak_mem_gb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +56,12 @@ class Described(Candidate):
     mean_known: bool  # the time of a step can be compared
     longest_known: bool  # the peak of memory can be compared
     assumed: tuple[str, ...]
+    guessed: bool = False  # a setting that decides the figures is a trainer's default, not stated
 
 
 def describe(row: Row, find_model: Callable[[str], Model]) -> Described:
     """The run that the row measured. Raises Refused where the cost model does not cover it."""
-    reason = _refusal(row)
+    reason = refusal_of(row)
     if reason:
         raise Refused(reason)
     model = model_named(row.text("model_id"), find_model)
@@ -84,20 +70,27 @@ def describe(row: Row, find_model: Callable[[str], Model]) -> Described:
         raise Refused(UNKNOWN_MODEL if model is None else UNKNOWN_GPU)
     if LITGPT in row.word("source_repo") and model.activation.startswith("gelu"):
         model = replace(model, activation="gelu")  # its GptNeoxMLP: torch's fused kernel
+    device = without_nvlink(device, row.notes)
     gpus = row.count("n_gpus") or 1
-    sharding = sharding_of(row.text("parallelism"), gpus, row.notes)
+    sharding, offload = sharding_of(row.text("parallelism"), gpus, row.notes), offload_of(row)
     split = batch_split(row, gpus)
     if split[0] * (row.count("seq_len") or 1) > MOST_TOKENS:
         raise Refused(TOO_MANY_TOKENS)
     method, assumed = method_of(row, model)
     attention, more = _attention(row, model)
+    precision, default = precision_of(row, device)
+    checkpointing, own = checkpointing_of(row)
     knobs = {
-        "precision": precision_of(row, device),
+        "precision": precision,
         "optimizer": optimizer_of(row),
         "attention": attention,
+        "activation_checkpointing": checkpointing,
+        "sharding": sharding,
+        "offload": offload[0],
     }
+    guessed = tuple(text for text in (default, own, offload[1]) if text)
     return _described(
-        row, _Parts(model, method, device, gpus, sharding, split, knobs, (*assumed, *more))
+        row, _Parts(model, method, device, gpus, split, knobs, (*assumed, *more), guessed)
     )
 
 
@@ -107,44 +100,44 @@ class _Parts:
     method: Method
     device: Device
     gpus: int
-    sharding: str
     split: tuple[int, int]
     knobs: dict[str, str]
     assumed: tuple[str, ...]
+    guessed: tuple[str, ...]
 
 
 def _described(row: Row, parts: _Parts) -> Described:
-    longest = row.count("seq_len")
-    lengths, assumed = lengths_of(row, longest)
-    if lengths is None:
+    known = lengths_of(row, row.count("seq_len"))
+    if known is None:
         raise Refused(LENGTH_NOT_STATED)
-    packed = row.word("packing") in {"yes", "true", "packed"}
-    counted = row.number("tokens_per_s_per_gpu") is not None
     micro, accumulation = parts.split
     global_batch = micro * accumulation * parts.gpus
     config = Config(
         micro_batch_size=micro,
         gradient_accumulation_steps=accumulation,
+        num_dataloader_workers=count_in(r"\bworkers (\d+)\b", row.notes) or 0,
         checkpoint_every_steps=NEVER,
         save_total_limit=1,
-        activation_checkpointing="full" if row.word("grad_ckpt") in _FULL else "none",
         compile="default" if row.word("compile") in {"yes", "true"} else "off",
-        sharding=parts.sharding,
-        length_grouping="on" if "sorted by length" in row.notes else "off",
+        length_grouping="on" if _grouped(row) else "off",
         adapter_dtype="bf16" if _low_adapters(row) else "fp32",
         **parts.knobs,  # type: ignore[arg-type]  # words of precision, attention and optimizer
     )
     return Described(
-        job=_job(row, parts, lengths, longest, global_batch),
-        offer=_offer(parts.device, parts.gpus),
+        job=_job(row, parts, known.lengths, row.count("seq_len"), global_batch),
+        offer=_offer(parts.device, parts.gpus, count_in(r"\bhost (\d+) cores\b", row.notes)),
         config=config,
-        mean_known=packed or lengths.known or stated_mean(row) is not None,
-        longest_known=longest is not None,
-        assumed=(*parts.assumed, *(assumed if packed or not counted or assumed else ())),
+        mean_known=known.mean_known,
+        longest_known=known.longest_known,
+        assumed=(*parts.assumed, *parts.guessed, *known.assumed),
+        guessed=bool(parts.guessed),
     )
 
 
-_FULL = {"full", "yes", "true"}
+def _grouped(row: Row) -> bool:
+    return "sorted by length" in row.notes or "bucketed by length" in row.notes
+
+
 # fms-acceleration's plugin keeps adapters in the compute dtype: no cast around their products.
 SIXTEEN_BIT_ADAPTERS = "framework_config=accelerated-peft"
 
@@ -176,25 +169,11 @@ def _job(row: Row, parts: _Parts, lengths: Lengths, longest: int | None, global_
 
 
 @lru_cache(maxsize=256)
-def _offer(device: Device, gpus: int) -> Offer:
-    return Offer(device, gpus, 0.0, default_host(gpus, device), price_source="not needed")
-
-
-@lru_cache(maxsize=1024)
-def model_named(text: str, find_model: Callable[[str], Model]) -> Model | None:
-    """The catalogue's model by its bare name, or that of what was repackaged; None if unknown.
-
-    Bare names only: they are looked up in the catalogue and never at the hub.
-    """
-    bare = text.rsplit("/", 1)[-1]
-    for form in dict.fromkeys((bare, _REPACKED.sub("", bare))):
-        if not form or form.startswith((".", "~")) or form.casefold().endswith(".json"):
-            continue
-        try:
-            return find_model(form)
-        except InputError:
-            continue
-    return None
+def _offer(device: Device, gpus: int, cores: int | None) -> Offer:
+    host = default_host(gpus, device)
+    if cores:
+        host = replace(host, cores=cores, assumed=tuple(x for x in host.assumed if x != "cores"))
+    return Offer(device, gpus, 0.0, host, price_source="not needed")
 
 
 def batch_split(row: Row, gpus: int) -> tuple[int, int]:
@@ -226,56 +205,3 @@ def _attention(row: Row, model: Model) -> tuple[str, tuple[str, ...]]:
     if word.startswith("sdpa"):
         return "sdpa", ()
     return "sdpa", ("sdpa attention",)
-
-
-def _refusal(row: Row) -> str:
-    """The reason to skip a row that its own cells give; empty when there is none."""
-    for word, reason in FLAGS:
-        if word in row.notes:
-            return reason
-    bad = row.bad_cells()
-    if bad:
-        return bad[0]
-    if row.is_oom and any(row.number(column) is not None for column in RAN):
-        return "says that it ran out of memory and how fast it ran"
-    return _other_model_or_method(row) or _other_stack(row) or _not_stated(row)
-
-
-def _other_model_or_method(row: Row) -> str:
-    name = row.word("model_id").rsplit("/", 1)[-1]
-    if name.startswith(SEQ2SEQ) or any(word in name for word in ENCODERS):
-        return "an encoder or a sequence-to-sequence model"
-    if row.word("task") not in FULL | LORA:
-        return f"method {row.text('task') or 'not stated'}"
-    variants = ("dora", "lora-fa", "lorafa", "galore", "loftq", "lisa")
-    if any(word in row.word("optimizer") or word in row.notes.casefold() for word in variants):
-        return "a LoRA or optimizer variant that is not modelled"
-    return ""
-
-
-def _other_stack(row: Row) -> str:
-    kernels = row.word("other_kernels")
-    if "transformer-engine" in kernels or "megatron" in kernels:
-        return "Megatron with transformer-engine kernels"
-    if "moe-" in kernels:
-        return "expert kernels other than the model's own"
-    if "offload" in row.notes.casefold() and "offload False" not in row.notes:
-        return "weights or states offloaded to the host"
-    if row.word("grad_ckpt") == "selective":
-        return "selective activation checkpointing"
-    return ""
-
-
-def _not_stated(row: Row) -> str:
-    if not row.text("model_id"):
-        return "model not stated"
-    gpu = row.word("gpu")
-    if not gpu or gpu.startswith("any"):
-        return "GPU not stated"
-    if row.count("n_gpus") is None:
-        return "number of GPUs not stated"
-    if row.word("grad_ckpt") in {"", "unknown"}:
-        return "activation checkpointing not stated"
-    if not row.is_oom and all(row.number(column) is None for column in MEASURED):
-        return "nothing measured that can be compared"
-    return ""

@@ -6,6 +6,7 @@ Versions are those that a source pins, else follow from its date.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
@@ -15,6 +16,8 @@ from autotune.domain.errors import InputError
 from autotune.domain.software import LOSS_COPIES_FROM, LOSS_COPIES_UNTIL, Software
 from autotune.domain.units import GIB
 from autotune.evidence.cases import Refused
+from autotune.evidence.record.notes import offload_of as offloaded_by
+from autotune.evidence.record.notes import version_of
 
 if TYPE_CHECKING:
     from autotune.domain.device import Device
@@ -25,6 +28,7 @@ SAME_MEMORY = 0.12  # advertised against driver's total, and GB against GiB
 _MEMORY = re.compile(r"[- ]?(\d{1,3})\s*(?:GB|GiB)\b", re.IGNORECASE)
 MAX_ONE_HOST = 8
 SEVERAL_MACHINES = "several machines: the network between them is not modelled"
+LAYERS_SPLIT = "layers split over several GPUs without data parallelism"
 SHARING_NOT_STATED = "how the GPUs share the work is not stated"
 
 
@@ -39,13 +43,43 @@ def _spellings(text: str) -> list[str]:
     return list(dict.fromkeys(form.strip(" -") for form in forms if form.strip(" -")))
 
 
+@dataclass(frozen=True, slots=True)
+class _Board:
+    """A board that the catalogue lacks, by the chip that it has. Rates in bytes a second."""
+
+    chip: str
+    bandwidth: float | None = None
+    link: float | None = None  # one direction
+
+
+# Boards for one market or customer. Source: NVIDIA's data sheets of A800 and H800 (NVLink at
+# 400 GB/s both ways); torchtitan's benchmark pages (H100 with 96 GB HBM2e, 2.4 TB/s).
+_BOARDS = (
+    (re.compile(r"A800", re.IGNORECASE), _Board("a100-sxm4-80gb", link=200e9)),
+    (re.compile(r"H800", re.IGNORECASE), _Board("h100-sxm", link=200e9)),
+    (re.compile(r"H100(-SXM)?-96 ?GB", re.IGNORECASE), _Board("h100-sxm", bandwidth=2.4e12)),
+)
+BOARD_USABLE = 0.995  # of the advertised gibibytes, as on the 80 GB board
+
+
 @lru_cache(maxsize=512)
 def device_named(text: str) -> Device | None:
     """The catalogue's device for a GPU column, or None.
 
-    A memory size in the name must agree with the device's: "H100-SXM-96GB" is not an 80 GB board.
+    A memory size in the name must agree with the device's, or name a board of the same chip.
     """
     stated = _MEMORY.search(text)
+    board = next((own for pattern, own in _BOARDS if pattern.match(text)), None)
+    if board is not None:
+        device = find_device(board.chip)
+        size = float(stated[1]) * GIB if stated else device.memory_driver_bytes
+        same = abs(size / device.memory_driver_bytes - 1) <= SAME_MEMORY
+        return replace(
+            device,
+            memory_driver_bytes=device.memory_driver_bytes if same else size * BOARD_USABLE,
+            memory_bandwidth_bytes_per_s=board.bandwidth or device.memory_bandwidth_bytes_per_s,
+            link_bytes_per_s=board.link or device.link_bytes_per_s,
+        )
     for form in _spellings(text):
         try:
             device = find_device(form)
@@ -54,6 +88,13 @@ def device_named(text: str) -> Device | None:
         if stated is None or _same_memory(float(stated[1]), device):
             return device
     return None
+
+
+def without_nvlink(device: Device, notes: str) -> Device:
+    """The device as the notes say that it is linked: over PCIe where they deny NVLink."""
+    if re.search(r"\b(no|without) NVLink\b", notes):
+        return replace(device, link_bytes_per_s=device.pcie_bytes_per_s, has_nvlink=False)
+    return device
 
 
 def _same_memory(stated_gb: float, device: Device) -> bool:
@@ -68,7 +109,7 @@ def sharding_of(parallelism: str, gpus: int, notes: str) -> str:
         raise Refused(refusal)
     if gpus == 1:
         return "zero3" if "zero3" in words or "zero-3" in words else "none"
-    if gpus > MAX_ONE_HOST:
+    if gpus > MAX_ONE_HOST and "one node of" not in notes:
         raise Refused(SEVERAL_MACHINES)
     if "SHARD_GRAD_OP" in notes:
         return "zero2"
@@ -79,9 +120,31 @@ def sharding_of(parallelism: str, gpus: int, notes: str) -> str:
     raise Refused(SHARING_NOT_STATED)
 
 
+OFFLOADED = ("offload", "cpu-offload", "offloaded")
+OFFLOAD_ASSUMED = "what is offloaded: {}, the usual part"
+
+
+def offload_of(row: Row) -> tuple[str, str]:
+    """(value of the knob, what was assumed) of what lies in the host's memory.
+
+    By the columns first; a column that says that it does not know leaves it to the notes.
+    """
+    words = re.split(r"[+,; ()]+", row.word("parallelism"))
+    if any(word in OFFLOADED for word in words) and "not stated" not in row.word("parallelism"):
+        return "all", ""
+    if "offload" in row.word("grad_ckpt"):
+        return "activations", ""
+    kernels = row.word("other_kernels")
+    found = (offloaded_by(kernels) if "offload" in kernels else "") or offloaded_by(row.notes)
+    if not found:
+        return "none", ""
+    return found, OFFLOAD_ASSUMED.format(found) if "implies" in row.notes else ""
+
+
 _SHARDINGS = (
     ("fsdp2", "fsdp"), ("fsdp", "fsdp"), ("hsdp", "fsdp"), ("zero3", "zero3"),
-    ("zero-3", "zero3"), ("zero2", "zero2"), ("zero-2", "zero2"), ("ddp", "ddp"), ("dp", "ddp"),
+    ("zero-3", "zero3"), ("zero2", "zero2"), ("zero-2", "zero2"), ("zero1", "zero2"),
+    ("zero-1", "zero2"), ("ddp", "ddp"), ("dp", "ddp"),
 )  # fmt: skip
 _SPLITS = {
     "tp": "tensor", "pp": "pipeline", "vp": "pipeline", "vpp": "pipeline", "ep": "expert",
@@ -96,16 +159,16 @@ def _parallel_words(parallelism: str) -> list[str]:
 
 
 def _parallel_refusal(words: list[str], parallelism: str, gpus: int) -> str:
-    if "offload" in parallelism.casefold():
-        return "weights or states offloaded to the host"
-    if "ring" in parallelism.casefold() or "asynctp" in words:
+    if "device_map" in parallelism.casefold():
+        return LAYERS_SPLIT
+    if "ring-attention" in words or "asynctp" in words:
         return "tensor, pipeline, expert or context parallel"
     for word in words:
         found = re.fullmatch(r"([a-z]+)\d+", word)
         if found and found[1] in _SPLITS:
             return "tensor, pipeline, expert or context parallel"
     if gpus > 1 and words == ["none"]:
-        return "layers split over several GPUs without data parallelism"
+        return LAYERS_SPLIT
     return ""
 
 
@@ -125,6 +188,12 @@ TORCH = (
     ((2025, 8), (2, 8)), ((2025, 11), (2, 9)), ((2026, 2), (2, 10)), ((2026, 6), (2, 12)),
 )  # fmt: skip
 
+# First month of a release of flash-attn. Source: release dates on PyPI.
+FLASH_ATTENTION = (
+    ((2022, 11), (0, 2)), ((2023, 4), (1, 0)), ((2023, 7), (2, 0)), ((2023, 10), (2, 3)),
+    ((2024, 1), (2, 5)), ((2024, 7), (2, 6)), ((2024, 11), (2, 7)), ((2025, 6), (2, 8)),
+)  # fmt: skip
+
 # Pinned by the requirements files beside the tables of fms-acceleration: (table, from month,
 # transformers, torch), newest first. The main table was measured again with each set.
 PINNED = (
@@ -142,12 +211,36 @@ FMS = "fms-acceleration"
 # Its plain way to train a quantised base: peft's prepare_model_for_kbit_training, fp32 norms.
 BASELINE_PEFT = "framework_config=baseline-peft"
 
-# Sources whose tables were measured through transformers' Trainer; others run their own loops.
-HF_TRAINER = (FMS, "fms-hf-tuning", "ms-swift", "LLaMA-Factory", "huggingface/trl", "axolotl")
+# Trainers by what a source is called or its notes say, first match first. Those of `HF_TRAINERS`
+# drive transformers' Trainer; the others run loops of their own.
+TRAINERS = (
+    ("llamafactory", re.compile(r"llama-factory", re.IGNORECASE)),
+    ("unsloth", re.compile(r"unsloth", re.IGNORECASE)),
+    ("ms-swift", re.compile(r"ms-swift", re.IGNORECASE)),
+    ("axolotl", re.compile(r"axolotl", re.IGNORECASE)),
+    ("torchtune", re.compile(r"torchtune", re.IGNORECASE)),
+    ("fms", re.compile(r"fms-acceleration|fms-hf-tuning")),
+    ("peft", re.compile(r"\bown loop\b|huggingface/peft")),
+    ("trl", re.compile(r"\bTRL\b|SFTTrainer|DPOTrainer|huggingface/trl|\btrl \d")),
+    (
+        "transformers",
+        re.compile(
+            r"HF Trainer|subclass of Trainer|stanford_alpaca|QwenLM/Qwen\b|huggingface/transformers"
+        ),
+    ),
+)
+HF_TRAINERS = frozenset(
+    {"unsloth", "ms-swift", "axolotl", "llamafactory", "fms", "trl", "transformers"}
+)
 
 # What a source's own training code does instead: litgpt's chunked_cross_entropy (128 rows at once);
 # MPT's default loss_fn fused_crossentropy, which overwrites the logits with their gradient.
-OWN_MODEL = ("litgpt", "llm-foundry", "torchtitan")  # model code that is not transformers'
+OWN_MODEL = (
+    "litgpt",
+    "llm-foundry",
+    "torchtitan",
+    "nanochat",
+)  # model code that is not transformers'
 SOURCE_LOSS: dict[str, LossKind] = {"litgpt": "chunked", "llm-foundry": "fused"}
 
 
@@ -164,11 +257,6 @@ def _pinned(row: Row) -> tuple[Version, Version] | None:
         if table in path and row.date >= since:
             return transformers, torch
     return None
-
-
-def _stated(package: str, notes: str) -> Version | None:
-    found = re.search(rf"\b{package} (\d+)\.(\d+)(?:\.(\d+))?", notes)
-    return tuple(int(part) for part in found.groups() if part) if found else None
 
 
 # GPT-2-like classes hand their logits to the loss as they are. Source: modeling_gpt_bigcode.py.
@@ -207,11 +295,36 @@ def autocast_of(row: Row) -> bool:
     return row.word("quant") not in {"", "none"} or "autocast" in row.notes
 
 
-def stack_of(repo: str) -> str:
-    """The training code behind a source: "hf" where it drives transformers' Trainer."""
-    if any(name in repo for name in HF_TRAINER):
+def trainer_of(row: Row) -> str:
+    """The trainer behind a row, by its source and its notes; empty where neither names one."""
+    if any(name in row.word("source_repo") for name in OWN_MODEL):
+        return ""
+    for text in (row.text("source_repo"), row.notes):
+        for name, pattern in TRAINERS:
+            if pattern.search(text):
+                return name
+    return ""
+
+
+def stack_of(row: Row) -> str:
+    """The training code behind a row: "hf" where it drives transformers' Trainer."""
+    trainer = trainer_of(row)
+    if trainer in HF_TRAINERS:
         return "hf"
-    return repo.split(" ", maxsplit=1)[0].rpartition("/")[2]
+    return trainer or row.text("source_repo").split(" ", maxsplit=1)[0].rpartition("/")[2]
+
+
+def flash_attention_of(row: Row) -> Version | None:
+    """The version of flash-attn that ran or was installed; None where the row names no such kernel.
+
+    Where only "flash" is known, the newest release of the run's month.
+    """
+    stated = version_of("flash_attn", row.notes)
+    if stated is not None:
+        return stated
+    if not row.word("attn").startswith(("fa", "flash")):
+        return None
+    return _at(FLASH_ATTENTION, row.date)
 
 
 def gptq_of(row: Row) -> Literal["none", "torch", "triton"]:
@@ -224,29 +337,29 @@ def gptq_of(row: Row) -> Literal["none", "torch", "triton"]:
 def software_of(row: Row) -> Software:
     """The profile of the run. Versions that nobody states follow from the date."""
     pinned = _pinned(row)
-    transformers = pinned[0] if pinned else _at(TRANSFORMERS, row.date)
-    by_date = pinned[1] if pinned else _at(TORCH, row.date)
-    torch = _stated("torch", row.notes) or by_date
+    by_date = pinned or (_at(TRANSFORMERS, row.date), _at(TORCH, row.date))
+    transformers = version_of("transformers", row.notes) or by_date[0]
     kernels, loss = kernels_of(row, transformers)
-    flash = (2, 5, 0) if row.word("attn").startswith(("fa", "flash")) else None
     year, month = row.date
     return Software(
         name=f"{row.text('source_repo')} {year}-{month:02d}",
         as_of=f"{year}-{month:02d}",
-        torch=torch,
+        torch=version_of("torch", row.notes) or by_date[1],
         transformers=transformers,
-        trl=None,
-        peft=(0, 12, 0) if year < 2025 else (0, 15, 0),  # noqa: PLR2004 - a release by year
-        accelerate=(1, 0, 0),
-        flash_attn=flash,
-        bitsandbytes=_stated("bnb", row.notes) or (0, 43, 0),
+        trl=version_of("trl", row.notes),
+        peft=version_of("peft", row.notes) or ((0, 12, 0) if year < 2025 else (0, 15, 0)),  # noqa: PLR2004 - a release by year
+        accelerate=version_of("accelerate", row.notes) or (1, 0, 0),
+        flash_attn=flash_attention_of(row),
+        bitsandbytes=version_of("bitsandbytes", row.notes) or (0, 43, 0),
         kernels=kernels,  # type: ignore[arg-type]  # one of the three words above
         loss=loss,
         autocast=autocast_of(row),
-        own_model=any(name in row.word("source_repo") for name in OWN_MODEL),
+        own_model=any(name in row.word("source_repo") for name in OWN_MODEL)
+        or trainer_of(row) == "torchtune",
         empties_cache="cache emptied every" in row.notes,
         kbit_upcast="norms" if BASELINE_PEFT in row.notes else "none",
         gptq=gptq_of(row),
         recomputes_outside_fsdp=not any(name in row.word("source_repo") for name in OWN_MODEL),
-        stack=stack_of(row.text("source_repo")),
+        stack=stack_of(row),
+        trainer=trainer_of(row),
     )

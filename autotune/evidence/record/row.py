@@ -21,6 +21,7 @@ COLUMNS = (
     "peak_mem_gb", "peak_mem_kind", "total_time_h", "oom", "notes",
 )  # fmt: skip
 _DATE = re.compile(r"\b(20\d\d)(?:-(\d\d)(?:-(\d\d))?)?\b")
+_POWERS = {"k": 1, "m": 2}
 _BLANK = {"", "-", "na", "n/a", "nan", "none", "null", "?"}
 
 
@@ -49,13 +50,18 @@ class Row:
         return self.text(column).casefold()
 
     def number(self, column: str) -> float | None:
-        """The cell as a finite number above zero, or None: "1.0", "1,024" and "2e3" are read."""
+        """The cell as a finite number above zero, or None: "1.0", "1,024", "2e3" and "8K" are read.
+
+        K and M are powers of 1024 of tokens in a row, and of 1000 elsewhere.
+        """
         text = self.text(column).replace(",", "").replace("_", "")
         if text.casefold() in _BLANK:
             return None
+        power = _POWERS.get(text[-1:].casefold(), 0) if text[:-1][-1:].isdigit() else 0
+        unit = 1024.0 if column == "seq_len" else 1000.0
         try:
-            value = float(text)
-        except ValueError:
+            value = float(text[:-1] if power else text) * unit**power
+        except (ValueError, OverflowError):
             return None
         return value if math.isfinite(value) and value > 0 else None
 

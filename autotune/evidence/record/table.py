@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 from autotune.catalog.models.models import find_model
 from autotune.domain.errors import InputError
 from autotune.domain.observation import Observation
-from autotune.domain.units import GB, MIB
+from autotune.domain.units import GB, GIB, MIB
 from autotune.evidence.cases import MeasuredCase, Refused, Skipped
 from autotune.evidence.record.described import Described, describe
+from autotune.evidence.record.notes import grades_of, is_logged
 from autotune.evidence.record.row import COLUMNS, SURPLUS, Row
 
 if TYPE_CHECKING:
@@ -35,13 +36,15 @@ if TYPE_CHECKING:
 
 SHIPPED_ROWS = Path(__file__).parents[1] / "data" / "measured.csv"
 MAX_ROWS = 200_000
-DRIVER_READING = r"nvidia-smi used \(mean over GPUs\) (\d+) MiB"
+DRIVER_READING = r"nvidia-smi (?:used \(mean over GPUs\)|peak) (\d+) MiB"
+RESERVED_READING = r"device reserved (\d+\.\d+) GiB"
 _KINDS: dict[str, MemoryKind] = {
     "allocated": "allocated", "reserved": "reserved", "nvidia-smi": "nvidia-smi",
     "active (torch)": "allocated", "active": "allocated",
 }  # fmt: skip
 NOTHING_TO_COMPARE = "nothing measured that can be compared"
 LONGEST_NOT_STATED = "length of the longest row not stated"
+MEAN_NOT_STATED = "mean row length not stated"
 _SOURCE = ("source_repo", "source_path", "source_commit_or_date")
 _OLDER = "older s"  # "older software snapshot", "older snapshot"
 
@@ -87,8 +90,11 @@ def case_of(row: Row, find_model: Callable[[str], Model]) -> MeasuredCase | Skip
 
 def _measured(row: Row, described: Described) -> MeasuredCase:
     partial: list[str] = []
-    seen = tuple(_observations(row, described, partial))
-    if not seen:
+    seen: list[Observation] = []
+    bounded: list[Observation] = []
+    for observation, exact in _observations(row, described, partial):
+        (seen if exact else bounded).append(observation)
+    if not seen and not bounded:
         raise Refused(partial[0] if partial else NOTHING_TO_COMPARE)
     return MeasuredCase(
         id=row.id,
@@ -101,7 +107,11 @@ def _measured(row: Row, described: Described) -> MeasuredCase:
         job=described.job,
         offer=described.offer,
         config=described.config,
-        observations=seen,
+        observations=tuple(seen),
+        bounded=tuple(bounded),
+        grades=grades_of(row.notes),
+        logged=is_logged(row.notes),
+        guessed=described.guessed,
         replicate_key=replicate_key(row),
         sweep_key=sweep_key(row),
         longest_known=described.longest_known,
@@ -111,10 +121,13 @@ def _measured(row: Row, described: Described) -> MeasuredCase:
     )
 
 
-def _observations(row: Row, described: Described, partial: list[str]) -> Iterator[Observation]:
-    """What the row measured that can be compared; what cannot goes to `partial`, with its reason.
+def _observations(
+    row: Row, described: Described, partial: list[str]
+) -> Iterator[tuple[Observation, bool]]:
+    """What the row measured, and whether a prediction of it is one, or only bounds it.
 
-    Raises Refused for a run out of memory whose longest row is not known.
+    What cannot be compared either way goes to `partial`, with its reason. Raises Refused for a run
+    out of memory whose longest row is not known.
     """
     knobs = ("micro_batch_size", "gradient_accumulation_steps")
     shared: dict[str, Any] = {
@@ -125,15 +138,20 @@ def _observations(row: Row, described: Described, partial: list[str]) -> Iterato
     if row.is_oom:
         if not described.longest_known:
             raise Refused(LONGEST_NOT_STATED)
-        yield Observation(f"{row.id}/oom", "oom", 1.0, **shared)
+        yield Observation(f"{row.id}/oom", "oom", 1.0, **shared), True
         return
-    step_s = _step_time(row, described, partial)
+    step_s = _step_time(row, described)
     if step_s is not None:
-        yield Observation(f"{row.id}/step_time_s", "step_time_s", step_s, **shared)
+        if not described.mean_known:
+            partial.append(f"time: {MEAN_NOT_STATED}")
+        seen = Observation(f"{row.id}/step_time_s", "step_time_s", step_s, **shared)
+        yield seen, described.mean_known
     for kind, size in _peaks(row, described, partial):
-        yield Observation(
-            f"{row.id}/memory_bytes, {kind}", "memory_bytes", size, kind=kind, **shared
-        )
+        if not described.longest_known:
+            partial.append(f"memory: {LONGEST_NOT_STATED}")
+        exact = described.longest_known and kind != "unknown"
+        name = f"{row.id}/memory_bytes, {kind}"
+        yield Observation(name, "memory_bytes", size, kind=kind, **shared), exact
 
 
 _IDENTITY = (
@@ -172,49 +190,46 @@ def _variant(row: Row) -> str:
     return found[1].strip() if found else ""
 
 
-def _step_time(row: Row, described: Described, partial: list[str]) -> float | None:
-    """[s] of one optimizer step: from rates, which are printed with more digits, else as given."""
+def _step_time(row: Row, described: Described) -> float | None:
+    """[s] of one optimizer step: from rates, which are printed with more digits, else as given.
+
+    A rate of tokens is one of steps only where the lengths are known, or the rows counted.
+    """
     tokens, samples = row.number("tokens_per_s_per_gpu"), row.number("samples_per_s")
     stated = row.number("step_time_s")
-    if tokens is None and samples is None and stated is None:
-        return None
     job, gpus = described.job, described.offer.count
-    if described.mean_known or tokens is None:
-        if samples is not None and described.mean_known:
-            return job.global_batch_size / samples
-        if stated is not None and described.mean_known:
-            return stated
-    if tokens is not None:
-        per_step = job.global_batch_size * job.lengths.mean
-        return per_step / (tokens * gpus)
-    partial.append("time: mean row length not stated")
-    return None
+    if samples is not None:
+        return job.global_batch_size / samples
+    if stated is not None:
+        return stated
+    if tokens is None:
+        return None
+    return job.global_batch_size * job.lengths.mean / (tokens * gpus)
 
 
 def _peaks(
     row: Row, described: Described, partial: list[str]
 ) -> Iterator[tuple[MemoryKind, float]]:
-    """[bytes] peaks by kind: the table's own, and the driver's where the notes give one beside it.
+    """[bytes] peaks by kind: the table's own, and others that the notes give beside it.
 
     A reading is never mixed with one of another kind.
     """
     peak = row.number("peak_mem_gb")
     if peak is None:
         return
-    kind = _KINDS.get(row.word("peak_mem_kind"))
-    if not described.longest_known:
-        partial.append(f"memory: {LONGEST_NOT_STATED}")
-        return
-    if kind is None:
+    kind = _KINDS.get(row.word("peak_mem_kind"), "unknown")
+    if kind == "unknown":
         partial.append("memory: kind of reading not stated")
-        return
     card = described.offer.device.memory_driver_bytes
     if peak * GB > card:
         partial.append("memory: more than the GPU has")
         return
     yield kind, peak * GB
+    held = re.search(RESERVED_READING, row.notes)
+    if held and kind == "allocated":
+        yield "reserved", float(held[1]) * GIB
     reading = re.search(DRIVER_READING, row.notes)
-    if not reading or kind == "nvidia-smi":
+    if not reading or kind in {"nvidia-smi", "unknown"}:
         return
     driver = float(reading[1]) * MIB
     if peak * GB <= driver <= card:

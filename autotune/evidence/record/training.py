@@ -1,25 +1,20 @@
-"""What a measured run trained: method, targets, precision, optimizer, and the lengths of its rows.
-
-A length that the source does not state is an assumption, which is listed.
-"""
+"""What a measured run trained: method, targets, precision and optimizer."""
 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from autotune.cost.parameters import lora_parameters
-from autotune.domain.job import QUANTISED, Lengths, Method
+from autotune.domain.job import QUANTISED, Method
 from autotune.evidence.cases import Refused
+from autotune.evidence.record import defaults
+from autotune.evidence.record.notes import trainable_of
 from autotune.evidence.record.row import FULL
 
 if TYPE_CHECKING:
-    from autotune.cost.columns import FloatArray
     from autotune.domain.device import Device
-    from autotune.domain.job import Base
+    from autotune.domain.job import Base, Variant
     from autotune.domain.model import Model
     from autotune.evidence.record.row import Row
 
@@ -96,19 +91,26 @@ _DTYPES = {
 }  # fmt: skip
 
 
-def precision_of(row: Row, device: Device) -> str:
-    """The compute dtype. Raises Refused where it is not modelled or not stated."""
+def precision_of(row: Row, device: Device) -> tuple[str, str]:
+    """The compute dtype, and what was assumed. Raises Refused where it is not modelled or known."""
     word = row.word("precision")
-    if any(narrow in word for narrow in ("fp8", "fp4", "mxfp", "int8")):
+    if any(narrow in word for narrow in ("fp4", "mxfp", "int8", "nvfp")):
         raise Refused(NARROW)
+    if "fp8" in word:
+        if not device.fp8_flop_per_s:
+            raise Refused(NARROW)
+        return "fp8", ""
     if word == "fp32/tf32":
-        return "tf32" if device.tf32_flop_per_s else "fp32"
+        return ("tf32" if device.tf32_flop_per_s else "fp32"), ""
     stated = _DTYPES.get(word) or _stated_dtype(row.notes.casefold())
     if stated:
-        return stated
+        return stated, ""
     if word in {"mixed", "amp"}:
-        return "bf16" if device.bf16_flop_per_s else "fp16"
-    raise Refused(PRECISION_NOT_STATED)
+        return ("bf16" if device.bf16_flop_per_s else "fp16"), ""
+    found = defaults.precision_of(row, device)
+    if found is None:
+        raise Refused(PRECISION_NOT_STATED)
+    return found
 
 
 def _stated_dtype(notes: str) -> str | None:
@@ -119,14 +121,23 @@ def _stated_dtype(notes: str) -> str | None:
     return None
 
 
+_ADAMW = re.compile(
+    r"(?:torch\.optim\.)?(?:paged[ _])?adamw?(?:[ _](?:torch|hf|32bit|anyprecision))*"
+    r"(?: ?\((?:distributed|deepspeed|torch|fused=false)\))?"
+)
+
+
 def optimizer_of(row: Row) -> str:
-    """The optimizer knob; not stated: AdamW of torch. Raises Refused for one not modelled."""
-    word = row.word("optimizer")
-    if "fused" in word and "adam" in word:
-        return "adamw_torch_fused"
-    if "8bit" in word or "8-bit" in word:
+    """The optimizer knob; not stated: AdamW of torch. Raises Refused for one not modelled.
+
+    A clause behind a plus sign ("8bit + optimizer_in_bwd") is no part of the optimizer's name.
+    """
+    word = row.word("optimizer").partition("+")[0].strip()
+    if "adam" in word and ("8bit" in word or "8-bit" in word):
         return "paged_adamw_8bit" if "paged" in word else "adamw_bnb_8bit"
-    if word in {"", "adamw", "adam", "adamw_torch", "adamw_hf", "adam (distributed)", "unknown"}:
+    if "adam" in word and "fused" in word and "false" not in word:
+        return "adamw_torch_fused"
+    if word in {"", "unknown"} or _ADAMW.fullmatch(word):
         return "adamw_torch"
     reason = f"optimizer {row.text('optimizer')}"
     raise Refused(reason)
@@ -146,16 +157,18 @@ def requested_targets(row: Row) -> tuple[tuple[str, ...], str | None]:
     if not text and noted:
         text = noted[1]
     word = text.casefold()
+    word = word.partition("(")[0].strip()
     if word in {"all-linear", "all", "all linear"}:
         return ("all-linear",), None
     if word.startswith(("attention", "self_attn")):
         return ("attention",), None
-    if not text or word in {"default", "unknown"}:
+    if not text or word in {"default", "unknown", "auto"}:
         for source, names in DEFAULT_TARGETS.items():
             if source in row.word("source_repo"):
                 return names, None
         return ASSUMED_TARGETS, "LoRA on the query and value projections"
-    return tuple(part for part in re.split(r"[\s,;+|]+", text) if part), None
+    named = re.sub(r"\(.*?\)", "", text)
+    return tuple(part for part in re.split(r"[\s,;+|]+", named) if part), None
 
 
 def model_targets(model: Model, names: tuple[str, ...]) -> tuple[tuple[str, ...], bool]:
@@ -187,15 +200,6 @@ def _roles(name: str) -> set[str]:
     return {role for role, words in ROLES.items() if name in words}
 
 
-def stated_trainable(notes: str) -> float | None:
-    """Number of trainable parameters that the notes state."""
-    found = re.search(r"trainable (?:params )?(\d[\d,]*)", notes)
-    if found:
-        return float(found[1].replace(",", ""))
-    millions = re.search(r"(\d+(?:\.\d+)?)\([\d.]+%\) M trainable", notes)
-    return float(millions[1]) * 1e6 if millions else None
-
-
 def method_of(row: Row, model: Model) -> tuple[Method, tuple[str, ...]]:
     """The method and what was assumed. Raises Refused for one that is not modelled."""
     base = base_of(row)
@@ -207,145 +211,20 @@ def method_of(row: Row, model: Model) -> tuple[Method, tuple[str, ...]]:
     if rank is None:
         raise Refused(RANK_NOT_STATED)
     names, assumed = requested_targets(row)
+    variant: Variant = "dora" if row.word("task") == "dora" else "none"
     targets, exact = model_targets(model, names)
     if not targets:
         raise Refused(NO_TARGETS)
-    if exact and _other_variant(row, model, rank, targets):
+    if variant == "none" and exact and _other_variant(row, model, rank, targets):
         raise Refused(OTHER_VARIANT)
     dropout = 0.1 if FMS_TASKS in row.word("source_repo") else 0.0
-    method = Method("lora", base, rank, float(2 * rank), dropout, targets)
+    method = Method("lora", base, rank, float(2 * rank), dropout, targets, variant)
     gptq = "4-bit GPTQ priced as nf4" if "gptq" in row.word("quant") else None
     return method, tuple(text for text in (assumed, gptq) if text)
 
 
 def _other_variant(row: Row, model: Model, rank: int, targets: tuple[str, ...]) -> bool:
-    stated = stated_trainable(row.notes)
+    stated = trainable_of(row.notes)
     if stated is None:
         return False
     return abs(stated / lora_parameters(model, rank, targets) - 1) > SAME_COUNT
-
-
-QUANTILES = 41
-ASSUMED_SPREAD = 0.6  # standard deviation over mean of instruction data, where nobody states one
-
-# Mean tokens per row of data sets that sources name without stating it.
-# Alpaca: the hub's data set card gives 46,208,623 bytes for 52,002 rows that hold the text twice
-# (fields, and fields within the prompt of about 165 characters): about 525 characters a row, at
-# about 4.2 characters a token.
-DATASET_MEAN_TOKENS = {"alpaca": 125.0}
-
-# Trainers that leave out rows above max_length by default instead of cutting them.
-DROP_LONG_ROWS = ("ms-swift",)  # truncation_strategy: delete (command line reference of version 2)
-
-GRID_MEANS = 12.0  # [means] where the tail of a length distribution is cut off
-
-_SPREAD = re.compile(
-    r"token length (\d+(?:\.\d+)?)\s*(?:\+-|±)\s*(\d+(?:\.\d+)?)(?:, min (\d+))?(?:, max (\d+))?"
-)
-_MEAN = (
-    re.compile(r"mean about (\d+(?:\.\d+)?) tokens"),
-    re.compile(r"mean (?:dataset |sample )?length (?:of )?(\d+(?:\.\d+)?)"),
-    re.compile(r"avg tokens/sample(?: incl\. padding)? = (\d+(?:\.\d+)?)"),
-)
-
-
-def constant(length: int, *, known: bool = True) -> Lengths:
-    """Every row `length` tokens long."""
-    return Lengths((float(length), float(length)), float(length), length, known=known)
-
-
-@lru_cache(maxsize=256)
-def _gamma_quantiles(shape: float) -> tuple[FloatArray, FloatArray]:
-    """(probabilities, quantiles) of a gamma distribution with mean 1, on a fine grid."""
-    x = np.linspace(1e-4, GRID_MEANS, 8001)
-    density = np.exp((shape - 1) * np.log(x) - shape * (x - 1))
-    cumulative = np.concatenate(([0.0], np.cumsum((density[1:] + density[:-1]) / 2)))
-    return cumulative / cumulative[-1], x
-
-
-@lru_cache(maxsize=1024)
-def spread_lengths(
-    mean: float, relative_sd: float, low: float, cap: int, *, dropped: bool
-) -> Lengths:
-    """Lengths of a data set with a known mean and spread, after a cap at `cap`.
-
-    dropped: rows above the cap are left out, else they are cut to it.
-    Formula: quantiles of a gamma distribution, conditioned on the cap when rows are dropped.
-    Source: derived; a gamma distribution has the two stated moments and no negative lengths.
-    """
-    probability, x = _gamma_quantiles(1 / relative_sd**2)
-    kept = float(np.interp(cap / mean, x, probability)) if dropped else 1.0
-    u = (np.arange(QUANTILES) + 0.5) / QUANTILES * kept
-    values = np.clip(np.interp(u, probability, x) * mean, min(low, float(cap)), float(cap))
-    return _lengths(values, int(np.ceil(values[-1])))
-
-
-@lru_cache(maxsize=1024)
-def lengths_below(mean: float, relative_sd: float, longest: int) -> Lengths:
-    """Lengths with a mean after truncation, whose longest row has `longest` tokens."""
-    trial = spread_lengths(mean, relative_sd, 1.0, longest, dropped=False)
-    values = np.asarray(trial.quantiles)
-    for _ in range(20):
-        values = np.minimum(values * (mean / _mean(values)), float(longest))
-    return Lengths(tuple(float(v) for v in values), _mean(values), longest, known=True)
-
-
-def _mean(values: FloatArray) -> float:
-    """Mean of the piecewise linear quantile function."""
-    return float((values[1:] + values[:-1]).sum() / 2 / (len(values) - 1))
-
-
-def _lengths(values: FloatArray, maximum: int) -> Lengths:
-    return Lengths(tuple(float(v) for v in values), _mean(values), maximum, known=True)
-
-
-def stated_mean(row: Row) -> float | None:
-    """[tokens] mean row length that the notes state."""
-    for pattern in _MEAN:
-        found = pattern.search(row.notes)
-        if found:
-            return float(found[1])
-    return None
-
-
-def lengths_of(row: Row, longest: int | None) -> tuple[Lengths | None, tuple[str, ...]]:
-    """The lengths of the run's rows and what was assumed, or None when nothing says how long.
-
-    With a mean that counts padding, every row gets exactly that mean: the padding is in it.
-    """
-    if row.word("packing") in {"yes", "true", "packed"}:
-        return (constant(longest), ()) if longest else (None, ())
-    spread = _SPREAD.search(row.notes)
-    if spread and longest:
-        return _stated_spread(row, spread, longest), ()
-    mean = stated_mean(row)
-    if mean is not None:
-        return _around(row, mean, longest)
-    return _assumed(row, longest) if longest else (None, ())
-
-
-def _stated_spread(row: Row, spread: re.Match[str], longest: int) -> Lengths:
-    low, high = float(spread[3] or 1), int(spread[4] or longest)
-    mean, sd = float(spread[1]), float(spread[2])
-    dropped = any(name in row.word("source_repo") for name in DROP_LONG_ROWS)
-    return spread_lengths(mean, sd / mean, low, min(longest, high), dropped=dropped)
-
-
-def _assumed(row: Row, longest: int) -> tuple[Lengths, tuple[str, ...]]:
-    if "exactly" in row.notes or "every row" in row.notes:
-        return constant(longest), ()
-    for name, tokens in DATASET_MEAN_TOKENS.items():
-        if name in row.notes.casefold() and tokens < longest:
-            why = f"{name} rows of {tokens:g} tokens on average"
-            return lengths_below(tokens, ASSUMED_SPREAD, longest), (why,)
-    return constant(longest, known=False), ("every row as long as seq_len",)
-
-
-def _around(row: Row, mean: float, longest: int | None) -> tuple[Lengths, tuple[str, ...]]:
-    counted = round(mean)
-    padded = "incl. padding" in row.notes or "padding-free" in row.notes
-    if padded or longest is None or longest <= counted:
-        known = longest is not None and longest <= counted
-        return constant(max(counted, 1), known=known), ()
-    why = f"spread of lengths {ASSUMED_SPREAD:g} of their mean"
-    return lengths_below(mean, ASSUMED_SPREAD, longest), (why,)

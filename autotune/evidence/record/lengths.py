@@ -1,0 +1,186 @@
+"""How long the rows of a measured run were: stated, derived from its own rates, or only capped.
+
+A cap is no length. Where rows are not packed and nothing says how long they were, seconds and bytes
+at the cap are a bound on what was measured, and no prediction of it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.domain.job import Lengths
+from autotune.evidence.record.notes import StatedMean, mean_of
+
+if TYPE_CHECKING:
+    from autotune.cost.columns import FloatArray
+    from autotune.evidence.record.row import Row
+
+
+@dataclass(frozen=True, slots=True)
+class RowLengths:
+    """What is known of the lengths of a run's rows."""
+
+    lengths: Lengths
+    mean_known: bool = True  # the time of a step can be compared
+    longest_known: bool = True  # the peak of memory can be compared
+    assumed: tuple[str, ...] = ()
+
+
+QUANTILES = 41
+ASSUMED_SPREAD = 0.6  # standard deviation over mean of instruction data, where nobody states one
+
+# Mean tokens per row of data sets that sources name without stating it.
+# Alpaca: the hub's data set card gives 46,208,623 bytes for 52,002 rows that hold the text twice
+# (fields, and fields within the prompt of about 165 characters): about 525 characters a row, at
+# about 4.2 characters a token.
+DATASET_MEAN_TOKENS = {"alpaca": 125.0}
+
+# Trainers that leave out rows above max_length by default instead of cutting them.
+DROP_LONG_ROWS = ("ms-swift",)  # truncation_strategy: delete (command line reference of version 2)
+
+GRID_MEANS = 12.0  # [means] where the tail of a length distribution is cut off
+
+_SPREAD = re.compile(
+    r"token length (\d+(?:\.\d+)?)\s*(?:\+-|±)\s*(\d+(?:\.\d+)?)(?:, min (\d+))?(?:, max (\d+))?"
+)
+
+
+def constant(length: int, *, known: bool = True) -> Lengths:
+    """Every row `length` tokens long."""
+    return Lengths((float(length), float(length)), float(length), length, known=known)
+
+
+@lru_cache(maxsize=256)
+def _gamma_quantiles(shape: float) -> tuple[FloatArray, FloatArray]:
+    """(probabilities, quantiles) of a gamma distribution with mean 1, on a fine grid."""
+    x = np.linspace(1e-4, GRID_MEANS, 8001)
+    density = np.exp((shape - 1) * np.log(x) - shape * (x - 1))
+    cumulative = np.concatenate(([0.0], np.cumsum((density[1:] + density[:-1]) / 2)))
+    return cumulative / cumulative[-1], x
+
+
+@lru_cache(maxsize=1024)
+def spread_lengths(
+    mean: float, relative_sd: float, low: float, cap: int, *, dropped: bool
+) -> Lengths:
+    """Lengths of a data set with a known mean and spread, after a cap at `cap`.
+
+    dropped: rows above the cap are left out, else they are cut to it.
+    Formula: quantiles of a gamma distribution, conditioned on the cap when rows are dropped.
+    Source: derived; a gamma distribution has the two stated moments and no negative lengths.
+    """
+    probability, x = _gamma_quantiles(1 / relative_sd**2)
+    kept = float(np.interp(cap / mean, x, probability)) if dropped else 1.0
+    u = (np.arange(QUANTILES) + 0.5) / QUANTILES * kept
+    values = np.clip(np.interp(u, probability, x) * mean, min(low, float(cap)), float(cap))
+    return _lengths(values, int(np.ceil(values[-1])))
+
+
+@lru_cache(maxsize=1024)
+def lengths_below(mean: float, relative_sd: float, longest: int) -> Lengths:
+    """Lengths with a mean after truncation, whose longest row has `longest` tokens."""
+    trial = spread_lengths(mean, relative_sd, 1.0, longest, dropped=False)
+    values = np.asarray(trial.quantiles)
+    for _ in range(20):
+        values = np.minimum(values * (mean / _mean(values)), float(longest))
+    return Lengths(tuple(float(v) for v in values), _mean(values), longest, known=True)
+
+
+def _mean(values: FloatArray) -> float:
+    """Mean of the piecewise linear quantile function."""
+    return float((values[1:] + values[:-1]).sum() / 2 / (len(values) - 1))
+
+
+def _lengths(values: FloatArray, maximum: int) -> Lengths:
+    return Lengths(tuple(float(v) for v in values), _mean(values), maximum, known=True)
+
+
+SAME_LENGTH = 0.02  # tokens a row by the source's own rates agree with a length within this
+REACHED_MEANS = 4.0  # [means] a cap this near is reached by some row of thousands
+_LONGEST = re.compile(r"longest (?:\w+ )?(?:sample|row|prompt)")
+_EXACT = re.compile(
+    r"\bexactly \d+ tokens\b|\bevery row\b|\bseq(?:uence length)? exactly\b|exact length"
+)
+FULL_ROWS = "every row as long as seq_len"
+
+
+def lengths_of(row: Row, longest: int | None) -> RowLengths | None:
+    """The lengths of the run's rows, or None when nothing says how long.
+
+    With a mean that counts padding, every row gets exactly that mean: the padding is in it.
+    """
+    if row.word("packing") in {"yes", "true", "packed"}:
+        return RowLengths(constant(longest)) if longest else None
+    spread = _SPREAD.search(row.notes)
+    if spread and longest:
+        return RowLengths(_stated_spread(row, spread, longest))
+    if longest and (_EXACT.search(row.notes) or _full_rows(row, longest)):
+        return RowLengths(constant(longest), assumed=(FULL_ROWS,))
+    mean = mean_of(row.notes) or _counted(row)
+    if mean is not None:
+        return _around(row, mean, longest)
+    return _assumed(row, longest) if longest else None
+
+
+def _tokens_a_row(row: Row) -> float | None:
+    """[tokens] of a row by the source's own rates, where it gives tokens and rows a second."""
+    tokens, samples = row.number("tokens_per_s_per_gpu"), row.number("samples_per_s")
+    step, batch = row.number("step_time_s"), row.number("global_batch")
+    if samples is None and step is not None and batch is not None:
+        samples = batch / step
+    if tokens is None or samples is None:
+        return None
+    return tokens * (row.number("n_gpus") or 1.0) / samples
+
+
+def _full_rows(row: Row, longest: int) -> bool:
+    own = _tokens_a_row(row)
+    return own is not None and abs(own / longest - 1.0) <= SAME_LENGTH
+
+
+def _counted(row: Row) -> StatedMean | None:
+    own = _tokens_a_row(row)
+    return None if own is None or own < 1.0 else StatedMean(own, padded=False)
+
+
+def _stated_spread(row: Row, spread: re.Match[str], longest: int) -> Lengths:
+    low, high = float(spread[3] or 1), int(spread[4] or longest)
+    mean, sd = float(spread[1]), float(spread[2])
+    dropped = any(name in row.word("source_repo") for name in DROP_LONG_ROWS)
+    return spread_lengths(mean, sd / mean, low, min(longest, high), dropped=dropped)
+
+
+def _reached(row: Row, mean: float, longest: int) -> bool:
+    """Whether some row is as long as `longest`: the source says so, or the mean makes it sure."""
+    return bool(_LONGEST.search(row.notes)) or longest <= REACHED_MEANS * mean
+
+
+def _assumed(row: Row, longest: int) -> RowLengths:
+    for name, tokens in DATASET_MEAN_TOKENS.items():
+        if re.search(rf"\b{name}", row.notes, re.IGNORECASE) and tokens < longest:
+            why = f"{name} rows of {tokens:g} tokens on average"
+            return RowLengths(
+                lengths_below(tokens, ASSUMED_SPREAD, longest),
+                longest_known=_reached(row, tokens, longest),
+                assumed=(why,),
+            )
+    return RowLengths(constant(longest, known=False), mean_known=False, longest_known=False)
+
+
+def _around(row: Row, mean: StatedMean, longest: int | None) -> RowLengths:
+    counted = max(round(mean.tokens), 1)
+    if longest is not None and longest <= counted:
+        return RowLengths(constant(counted))
+    if mean.padded or longest is None:
+        return RowLengths(constant(counted, known=False), longest_known=False)
+    why = f"spread of lengths {ASSUMED_SPREAD:g} of their mean"
+    return RowLengths(
+        lengths_below(mean.tokens, ASSUMED_SPREAD, longest),
+        longest_known=_reached(row, mean.tokens, longest),
+        assumed=(why,),
+    )

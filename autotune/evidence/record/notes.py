@@ -1,0 +1,146 @@
+"""What the notes of a row say in words: its grade, versions, lengths, offloading, and the log.
+
+Notes are prose. A word counts only as a whole word and only where nothing denies it ("no offload",
+"use_dora=False" and "utilisation" state neither offload, DoRA nor LISA).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autotune.evidence.cases import Grades
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.evidence.cases import Grade
+
+Version = tuple[int, ...]
+_GRADES = re.compile(r"^Quality (?P<all>[ABC][^.]*)\.?")
+_GRADE = re.compile(r"(?P<grade>[ABC])(?: \((?P<of>[^)]*)\))?")
+_LOG = re.compile(r"\b(train_runtime|slope|progress bar|wandb|s/it)\b", re.IGNORECASE)
+_SCALE = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
+
+
+def grades_of(notes: str) -> Grades:
+    """The grades that notes begin with: "Quality A (time), B (memory)"; a bare one is of both."""
+    found = _GRADES.match(notes)
+    if found is None:
+        return Grades()
+    own: dict[str, Grade] = {}
+    for part in _GRADE.finditer(found["all"]):
+        grade: Grade = part["grade"]  # type: ignore[assignment]  # one of the three letters
+        about = part["of"] or "time and memory"
+        for quantity in ("time", "memory"):
+            if quantity in about:
+                own.setdefault(quantity, grade)
+    return Grades(own.get("time"), own.get("memory"))
+
+
+def is_logged(notes: str) -> bool:
+    """Whether somebody's own log of the run was read, not a table that the source prints."""
+    return notes.startswith("Quality") and bool(_LOG.search(notes))
+
+
+def version_of(package: str, notes: str) -> Version | None:
+    """The version of a package that the notes state: "torch 2.4.0+cu118" is (2, 4, 0)."""
+    words = "|".join(re.escape(word) for word in _PACKAGE.get(package, (package,)))
+    found = re.search(
+        rf"(?<![\w-])(?:{words})[ =]+v?(\d+)\.(\d+)(?:\.(\d+))?", notes, re.IGNORECASE
+    )
+    return tuple(int(part) for part in found.groups() if part) if found else None
+
+
+_PACKAGE = {
+    "torch": ("torch", "pytorch"),
+    "flash_attn": ("flash-attn", "flash_attn", "flash attention"),
+    "bitsandbytes": ("bitsandbytes", "bnb"),
+}
+_DENIED = r"(?:\b(?:no|not|without|non|never)[ -]+(?:\w+[ -]+){0,2}?|\buse_)$"
+_DENIES = re.compile(_DENIED, re.IGNORECASE)
+_OFF = re.compile(
+    r"^\w*\s*(?:=\s*|:\s*|is\s+)?(?:false|none|off|no|not stated|left out)\b", re.IGNORECASE
+)
+
+
+def names(text: str, words: Sequence[str]) -> str:
+    """The first of the words that the text has whole and does not deny; empty where none is."""
+    for word in words:
+        for found in re.finditer(
+            rf"(?<![A-Za-z]){re.escape(word)}(?![A-Za-z])", text, re.IGNORECASE
+        ):
+            before, after = text[max(found.start() - 40, 0) : found.start()], text[found.end() :]
+            denied = _DENIES.search(before) and not before.endswith("use_")
+            if not denied and not _OFF.match(after):
+                return word
+    return ""
+
+
+_MOVED = ("offload", "offloaded", "offloading")
+# Of another run, of the source's other rows, or only implied: no statement about this one.
+_ELSEWHERE = re.compile(r"(companion|other) arms?|left out|not stated", re.IGNORECASE)
+
+
+def offload_of(notes: str) -> str:
+    """What the notes say lies in the host: `activations`, `optimizer`, `all`, or nothing."""
+    for clause in re.split(r"[;.](?:\s|$)", notes):
+        if not names(clause, _MOVED) or _ELSEWHERE.search(clause):
+            continue
+        if re.search(r"activation|act[_ ]|checkpoint", clause, re.IGNORECASE):
+            return "activations"
+        if re.search(r"optimi[sz]er|adam|state", clause, re.IGNORECASE):
+            return "optimizer"
+        return "all"
+    return ""
+
+
+def trainable_of(notes: str) -> float | None:
+    """Number of trainable parameters: "trainable 9,289,728", "trainable params 4.2M"."""
+    found = re.search(
+        r"trainable (?:params |parameters )?(\d[\d,]*(?:\.\d+)?) ?([KMB])?\b", notes, re.IGNORECASE
+    )
+    if found:
+        return float(found[1].replace(",", "")) * _SCALE[(found[2] or "").casefold()]
+    millions = re.search(r"(\d+(?:\.\d+)?)\([\d.]+%\) M trainable", notes)
+    return float(millions[1]) * 1e6 if millions else None
+
+
+_MEAN = (
+    re.compile(r"mean about (?P<low>\d+(?:\.\d+)?) tokens"),
+    re.compile(r"mean (?:dataset |sample )?length (?:of )?(?P<low>\d+(?:\.\d+)?)"),
+    re.compile(r"(?P<padded>avg tokens/sample incl\. padding) = (?P<low>\d+(?:\.\d+)?)"),
+    re.compile(r"avg tokens/sample = (?P<low>\d+(?:\.\d+)?)"),
+    re.compile(
+        r"(?:about|gives) (?P<low>\d+)(?:-(?P<high>\d+))? (?P<padded>padded )?tokens per row"
+    ),
+    re.compile(r"(?P<low>\d+) per row, cap"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StatedMean:
+    """[tokens] mean of a row, and whether the padding of its batch is counted in it."""
+
+    tokens: float
+    padded: bool
+
+
+def mean_of(notes: str) -> StatedMean | None:
+    """The mean length of a row that the notes state; a range by its middle."""
+    for pattern in _MEAN:
+        found = pattern.search(notes)
+        if found:
+            parts = found.groupdict()
+            low = float(parts["low"])
+            high = float(parts.get("high") or low)
+            padded = bool(parts.get("padded")) or "padding-free" in notes
+            return StatedMean((low + high) / 2.0, padded)
+    return None
+
+
+def count_in(pattern: str, notes: str) -> int | None:
+    """The whole number that a pattern finds in the notes."""
+    found = re.search(pattern, notes)
+    return int(found[1]) if found else None

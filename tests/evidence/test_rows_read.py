@@ -1,0 +1,284 @@
+"""Rows are read for what they say: whole words, nothing denied, and no guess that is not named."""
+
+from __future__ import annotations
+
+import csv
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autotune.catalog.models.models import find_model
+from autotune.evidence.cases import Grades, MeasuredCase, Skipped
+from autotune.evidence.record.machine import device_named
+from autotune.evidence.record.notes import grades_of, names, offload_of, trainable_of, version_of
+from autotune.evidence.record.refusals import CELLS, help_for
+from autotune.evidence.record.row import Row
+from autotune.evidence.record.table import SHIPPED_ROWS, case_of, read_cases
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PLAIN = {
+    "id": "a-1", "source_repo": "somebody/runs", "source_commit_or_date": "abc 2025-01-20",
+    "model_id": "mistralai/Mistral-7B-v0.1", "task": "lora", "lora_r": "16",
+    "target_modules": "q_proj k_proj v_proj o_proj", "gpu": "A100-80GB", "n_gpus": "1",
+    "parallelism": "none", "precision": "bf16", "quant": "none", "optimizer": "adamw_torch",
+    "seq_len": "4096", "micro_batch": "4", "grad_accum": "2", "global_batch": "8",
+    "packing": "yes", "grad_ckpt": "full", "attn": "fa2", "compile": "no",
+    "step_time_s": "9.8", "peak_mem_gb": "26.7", "peak_mem_kind": "allocated",
+}  # fmt: skip
+
+
+def read(**changes: str) -> MeasuredCase | Skipped:
+    return case_of(Row({**PLAIN, **changes}), find_model)
+
+
+def used(**changes: str) -> MeasuredCase:
+    found = read(**changes)
+    assert isinstance(found, MeasuredCase), found
+    return found
+
+
+def shipped(*names_: str) -> Iterable[MeasuredCase]:
+    cases = {case.id: case for case in read_cases(SHIPPED_ROWS).cases}
+    return [cases[name] for name in names_]
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        "GPU utilisation 91.9 %",  # holds "lisa"
+        "use_rslora=False/use_dora=False",
+        "HF Trainer through DeepSpeed ZeRO-2 no offload on one card",
+        "companion arms with expert offload (3.55 s, 15.4 GiB) left out",
+        "act CPU offload False; HFU 0.4",
+    ],
+)
+def test_a_part_of_a_word_or_what_is_denied_refuses_nothing(notes: str) -> None:
+    case = used(notes=notes)
+    assert case.config.offload == "none"
+    assert case.job.method.variant == "none"
+
+
+def test_what_is_stated_is_still_seen() -> None:
+    assert names("rank-32 LoRA with GaLore", ("dora", "galore")) == "galore"
+    assert names("use_dora=True", ("dora", "galore")) == "dora"
+    found = read(notes="experiment lora/llama-lorafa")
+    assert isinstance(found, Skipped)
+    assert "lorafa" in found.reason
+
+
+def test_activation_offload_is_not_offload_of_weights() -> None:
+    assert offload_of("activation offloading to the CPU") == "activations"
+    assert offload_of("optimizer states offloaded to the host") == "optimizer"
+    assert offload_of("ZeRO-3 + CPU parameter offload") == "all"
+    assert used(n_gpus="2", parallelism="zero3+cpu-offload", global_batch="16").config.offload == (
+        "all"
+    )
+    assert used(grad_ckpt="full (unsloth, offloaded)").config.offload == "activations"
+
+
+@pytest.mark.parametrize("word", ["full (unsloth, offloaded)", "full (framework default)", "yes"])
+def test_a_remark_beside_checkpointing_does_not_switch_it_off(word: str) -> None:
+    case = used(grad_ckpt=word)
+    assert case.config.activation_checkpointing == "full"
+    assert not case.guessed
+
+
+@pytest.mark.parametrize(
+    ("text", "knob"),
+    [
+        ("torch.optim.AdamW", "adamw_torch"),
+        ("AdamW (DeepSpeed)", "adamw_torch"),
+        ("adamw_hf", "adamw_torch"),
+        ("paged_adamw_32bit", "adamw_torch"),
+        ("AdamW fused", "adamw_torch_fused"),
+        ("bitsandbytes.optim.PagedAdamW8bit", "paged_adamw_8bit"),
+        ("adam8bit (bnb) + optimizer_in_bwd", "adamw_bnb_8bit"),
+    ],
+)
+def test_adamw_is_known_under_the_names_that_trainers_print(text: str, knob: str) -> None:
+    assert used(optimizer=text).config.optimizer == knob
+
+
+def test_thousands_and_millions_are_numbers_and_not_units() -> None:
+    assert trainable_of("trainable 4.2M") == pytest.approx(4.2e6)
+    assert trainable_of("trainable params 13,631,488") == pytest.approx(13_631_488)
+    assert trainable_of("trainable 850K parameters") == pytest.approx(8.5e5)
+    assert isinstance(read(notes="trainable 13.6M of 7.2B"), MeasuredCase)
+    assert used(seq_len="4K").job.max_length == 4096
+
+
+def test_versions_are_those_that_the_row_states() -> None:
+    notes = (
+        "HF Trainer; torch 2.4.0+cu118, transformers 4.44.2, trl 0.9.6, peft 0.13.2, "
+        "accelerate 1.1.1, bitsandbytes 0.45.0, flash-attn 2.5.9.post1; host 64 cores; "
+        "dataloader workers 2"
+    )
+    case = used(notes=notes)
+    own = case.job.software
+    assert (own.torch, own.transformers, own.trl) == ((2, 4, 0), (4, 44, 2), (0, 9, 6))
+    assert (own.peft, own.accelerate, own.bitsandbytes) == ((0, 13, 2), (1, 1, 1), (0, 45, 0))
+    assert own.flash_attn == (2, 5, 9)
+    assert own.stack == "hf"
+    assert case.offer.host.cores == 64
+    assert case.config.num_dataloader_workers == 2
+    assert version_of("transformers", "torchtune 0.4, no other version") is None
+
+
+def test_a_kernel_without_a_version_is_the_release_of_its_month() -> None:
+    old = used(source_commit_or_date="abc 2023-05-02", attn="flash (unspecified version)")
+    new = used(source_commit_or_date="abc 2025-08-02", attn="fa2")
+    assert old.job.software.flash_attn == (1, 0)
+    assert new.job.software.flash_attn == (2, 8)
+    assert used(attn="sdpa").job.software.flash_attn is None
+
+
+@pytest.mark.parametrize(
+    ("notes", "stack", "trainer"),
+    [
+        ("TRL SFTTrainer through a script", "hf", "trl"),
+        ("Unsloth kernels on TRL SFTTrainer (Colab)", "hf", "unsloth"),
+        ("axolotl train (HF Trainer), 150 steps", "hf", "axolotl"),
+        ("torchtune stable single-device LoRA recipe", "torchtune", "torchtune"),
+        ("own loop, torch 2.9.0", "peft", "peft"),
+        ("", "runs", ""),
+    ],
+)
+def test_the_trainer_is_known_by_what_a_row_says(notes: str, stack: str, trainer: str) -> None:
+    own = used(notes=notes).job.software
+    assert (own.stack, own.trainer) == (stack, trainer)
+
+
+@pytest.mark.parametrize(
+    ("changes", "value"),
+    [
+        ({"notes": "TRL SFTTrainer 0.5", "quant": "nf4", "task": "qlora"}, "full"),
+        ({"notes": "TRL SFTTrainer, trl 0.26.2"}, "full"),
+        ({"notes": "TRL SFTTrainer, trl 0.9.6"}, "none"),
+        ({"notes": "HF Trainer"}, "none"),
+        ({"source_repo": "modelscope/ms-swift"}, "full"),
+    ],
+)
+def test_checkpointing_that_nobody_states_is_the_trainers_default_and_marked(
+    changes: dict[str, str], value: str
+) -> None:
+    case = used(grad_ckpt="unknown", **changes)
+    assert case.config.activation_checkpointing == value
+    assert case.guessed
+    assert not case.teaches_time
+    assert any("checkpointing not stated" in text for text in case.assumed)
+
+
+def test_precision_that_nobody_states_is_the_trainers_default_and_marked() -> None:
+    case = used(precision="", source_repo="modelscope/ms-swift")
+    assert case.config.precision == "bf16"
+    assert case.guessed
+
+
+def test_grades_name_the_quantity_that_they_grade() -> None:
+    assert grades_of("Quality A (time), B (memory). TRL") == Grades("A", "B")
+    assert grades_of("Quality C (memory). Rounded") == Grades(None, "C")
+    assert grades_of("Quality B. Unsloth") == Grades("B", "B")
+    assert grades_of("Quality B (memory and total time). x") == Grades("B", "B")
+    assert grades_of("QUALITY unknown") == Grades()
+
+
+def test_a_figure_for_orientation_teaches_no_fit() -> None:
+    case = used(notes="Quality C (time), A (memory). x")
+    assert (case.teaches_time, case.teaches_memory) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "chip", "gib"),
+    [
+        ("RTX 3090 Ti", "rtx-3090ti", 24),
+        ("H100 NVL 94 GB", "h100-nvl", 94),
+        ("H100-SXM-96GB(HBM2e, 500W)", "h100-sxm", 96),
+        ("H800-SXM-80GB", "h100-sxm", 80),
+        ("A800-80GB", "a100-sxm4-80gb", 80),
+    ],
+)
+def test_boards_of_a_known_chip_are_priced(text: str, chip: str, gib: int) -> None:
+    device = device_named(text)
+    assert device is not None
+    assert device.name == chip
+    assert device.memory_driver_bytes / 2**30 == pytest.approx(gib, rel=0.02)
+
+
+def test_cards_without_nvlink_talk_over_pcie() -> None:
+    notes = "8x 'H100 80GB HBM3' in a VM, all pairs PIX over PCIe, no NVLink"
+    linked = used(gpu="H100-SXM-80GB", n_gpus="2", parallelism="ddp", global_batch="16")
+    apart = used(gpu="H100-SXM-80GB", n_gpus="2", parallelism="ddp", global_batch="16", notes=notes)
+    assert apart.offer.device.link_bytes_per_s == apart.offer.device.pcie_bytes_per_s
+    assert linked.offer.device.link_bytes_per_s > 5 * apart.offer.device.link_bytes_per_s
+
+
+def test_rows_are_full_where_the_sources_own_rates_say_so() -> None:
+    rates = {"tokens_per_s_per_gpu": "2048", "samples_per_s": "8", "step_time_s": "1"}
+    case = used(packing="no", seq_len="256", global_batch="8", **rates)
+    assert case.job.lengths.mean == 256
+    assert case.step_time_s == pytest.approx(1.0)
+    assert case.peak is not None
+
+
+def test_the_mean_of_a_row_follows_from_tokens_and_rows_a_second() -> None:
+    rates = {"tokens_per_s_per_gpu": "1946", "samples_per_s": "9.27"}
+    case = used(packing="no", seq_len="768", **rates)
+    assert case.job.lengths.mean == pytest.approx(210, rel=0.01)
+
+
+def test_padded_rows_take_the_middle_of_a_stated_range() -> None:
+    case = used(packing="no", seq_len="512", notes="about 194-198 padded tokens per row (derived)")
+    assert case.job.lengths.mean == 196
+    assert case.peak is None
+
+
+def test_a_dataset_far_below_its_cap_does_not_reach_it() -> None:
+    case = used(packing="no", seq_len="2048", notes="data yahma/alpaca-cleaned, cap 2048")
+    assert case.step is not None
+    assert case.peak is None
+    assert [seen.quantity for seen in case.bounded] == ["memory_bytes"]
+
+
+def test_notebooks_with_short_rows_are_not_called_out_of_memory() -> None:
+    own = [case for case in read_cases(SHIPPED_ROWS).cases if case.id.startswith("unsl-")]
+    assert len(own) > 10
+    assert not [case.id for case in own if case.longest_known and case.config.packing == "off"
+                and case.job.lengths.mean < case.job.max_length]  # fmt: skip
+
+
+def test_layers_split_over_cards_are_not_taken_for_data_parallelism() -> None:
+    found = read(n_gpus="4", parallelism="ddp2 x mp2 (device_map)", global_batch="16")
+    assert isinstance(found, Skipped)
+    assert found.reason.startswith("layers split")
+
+
+def test_three_readings_of_one_run_are_three_observations() -> None:
+    notes = "max allocated 16.96 GiB (quoted), device reserved 17.42 GiB, nvidia-smi peak 18311 MiB"
+    case = used(peak_mem_gb="18.2107", notes=notes)
+    assert [seen.kind for seen in case.observations if seen.kind] == [
+        "allocated", "reserved", "nvidia-smi",
+    ]  # fmt: skip
+
+
+def test_every_refusal_of_the_record_says_what_would_make_the_row_usable() -> None:
+    reasons = {item.reason for item in read_cases(SHIPPED_ROWS).skipped}
+    assert not [reason for reason in reasons if help_for(reason) == CELLS]
+
+
+def test_three_of_five_rows_of_decoders_trained_on_gpus_are_compared() -> None:
+    table = read_cases(SHIPPED_ROWS)
+    no_training = (
+        "an encoder", "forward pass only", "a checkpoint save", "a ratio of two", "the largest",
+        "the run failed", "GPU not stated", "a model that reads",
+    )  # fmt: skip
+    others = [item for item in table.skipped if not item.reason.startswith(no_training)]
+    assert len(table.cases) / (len(table.cases) + len(others)) >= 0.6
+
+
+def test_logs_of_users_are_told_from_tables() -> None:
+    with SHIPPED_ROWS.open(encoding="utf-8", newline="") as stream:
+        logged = {row["id"] for row in csv.DictReader(stream) if row["id"].startswith("kaikai-")}
+    assert all(case.logged for case in shipped(*sorted(logged)))
+    assert not next(iter(shipped("fms-0033"))).logged
