@@ -29,7 +29,7 @@ CHUNK_BYTES = 4 * 2**20
 LONGEST_WRITE_S = 5.0
 PACKAGES = (
     "torch", "transformers", "peft", "accelerate", "trl", "datasets", "bitsandbytes",
-    "flash_attn", "deepspeed",
+    "flash_attn", "deepspeed", "kernels",
 )  # fmt: skip
 NEEDED = ("torch", "transformers", "peft", "accelerate")
 SMALL_SHM_BYTES = 1 * GIB
@@ -198,6 +198,7 @@ def _about(name: str) -> str:
         "trl": "`--export trl` can run here", "datasets": "reads the rows of exported scripts",
         "bitsandbytes": "int8 and nf4 bases, 8-bit optimizers",
         "flash_attn": "flash_attention_2 can be searched", "deepspeed": "zero2 and zero3 can run",
+        "kernels": "attention kernels of the hub can be fetched, built for this torch",
     }[name]  # fmt: skip
 
 

@@ -62,6 +62,11 @@ def _field(name: str) -> str:
     return found[1].strip() if found else ""
 
 
+def processor_name() -> str:
+    """The processor as it calls itself; its kind where it does not say."""
+    return _field("model name") or platform.processor() or platform.machine()
+
+
 def _logical_cores() -> int:
     """Cores this process may use: its affinity, within the cgroup's quota."""
     try:

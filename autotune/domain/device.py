@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from autotune.domain.identity import LATER
 from autotune.domain.typed.machine import machine_label
 from autotune.domain.units import HOUR_S
+
+if TYPE_CHECKING:
+    from autotune.domain.machine import DeviceRates, LoaderRates
 
 OLD_DAYS = 90  # of a price: those of marketplaces have halved within two quarters
 
@@ -49,6 +54,7 @@ class Device:
     release_year: int
     source: str
     notes: str = ""
+    rates: DeviceRates | None = field(default=None, metadata=LATER)  # measured on this machine
 
     @property
     def is_cpu(self) -> bool:
@@ -83,6 +89,7 @@ class Host:
     download_bytes_per_s: float
     wsl: bool = False
     assumed: tuple[str, ...] = ()
+    loader: LoaderRates | None = field(default=None, metadata=LATER)  # measured on this machine
 
     def stated_bytes(self, field: str) -> float:
         """[bytes] of memory or disk that somebody stated; what was only assumed forbids nothing."""

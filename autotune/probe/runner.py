@@ -183,7 +183,7 @@ class Runner:
             )  # fmt: skip
             interrupted, ended_for = False, ""
             try:
-                ended_for = _wait(process, timeout_s, watch, folder)
+                ended_for = wait(process, timeout_s, watch, folder)
             except KeyboardInterrupt:
                 interrupted = True
             finally:
@@ -191,7 +191,7 @@ class Runner:
                 kill_all(process, mark)
         ending = Ending(
             code=code,
-            stderr=_tail(folder / "stderr"),
+            stderr=tail(folder / "stderr"),
             oom_kills=_oom_kills() - kills,
             device_was_full=watch.was_full,
             interrupted=interrupted,
@@ -268,7 +268,7 @@ def _visible(local: LocalDevice) -> list[str]:
     return [gpu.uuid or str(gpu.index) for gpu in (local, *others)]
 
 
-def _wait(process: subprocess.Popen[bytes], timeout_s: float, watch: Watch, folder: Path) -> str:
+def wait(process: subprocess.Popen[bytes], timeout_s: float, watch: Watch, folder: Path) -> str:
     """Wait for the end or the deadline; why it may not go on, else an empty text."""
     deadline = time.monotonic() + timeout_s
     while process.poll() is None and time.monotonic() < deadline:
@@ -348,7 +348,7 @@ def _oom_kills() -> int:
     return 0
 
 
-def _tail(path: Path) -> str:
+def tail(path: Path) -> str:
     with contextlib.suppress(OSError), path.open("rb") as stream:
         stream.seek(0, os.SEEK_END)
         stream.seek(max(stream.tell() - STDERR_TAIL, 0))

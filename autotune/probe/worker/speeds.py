@@ -1,0 +1,407 @@
+"""`python -m autotune.probe.worker.speeds REQUEST RESULT`: what this machine does in a second.
+
+Matrix products by dtype and size, elementwise kernels, the host's work to issue a kernel, copies,
+the loader. Each is repeated for a while; the result is written anew after each part, so that what
+was measured stays when a later part breaks or the time is over. Beside each part stands what others
+took of the machine meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .__main__ import versions, write_atomic
+from .contract import KEPT_CHARACTERS, SCHEMA_VERSION, PhaseFile
+from .disturbance import FAST, Host, between, disturbances, slowdown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Fact = dict[str, Any]
+DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16,
+          "bf16": torch.bfloat16}  # fmt: skip
+# Rows, outputs and inputs of a product. A processor's also as small as those of a model for tests.
+PRODUCTS = {
+    "cuda": ((4096, 1024, 1024), (4096, 4096, 4096), (8192, 8192, 8192)),
+    "cpu": ((1024, 64, 64), (1024, 256, 256), (512, 512, 512)),
+}
+ELEMENTS = {"cuda": 64 * 2**20, "cpu": 2**18}  # of a tensor; a processor's caches gain nothing
+COPIED_BYTES = 256 * 2**20
+LEAST = 5  # repetitions, however long one takes
+MOST = 2000
+LAYERS, TOKENS, WIDTH, HEADS = (2, 8), 8, 64, 4
+ROW_LENGTHS, BATCH_ROWS = (64, 1024), 8
+SHARES = {"host": 0.05, "matmul": 0.4, "elementwise": 0.1, "issue": 0.2, "copies": 0.1,
+          "loader": 0.15}  # fmt: skip
+SHARED_CORE = 0.2  # log sd of a thread's own seconds while others use its core and cache: assumption
+
+
+class NotHereError(Exception):
+    """This part cannot be measured on this machine, and why."""
+
+
+class Speeds:
+    """The parts, on one device. seconds: that all of them together may take."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        """Raises NotHereError where the device cannot be used."""
+        self.request = request
+        self.kind = str(request["device"])
+        if self.kind == "cuda" and not torch.cuda.is_available():
+            msg = f"torch {torch.__version__} sees no CUDA device"
+            raise NotHereError(msg)
+        self.device = torch.device(self.kind)
+        self.seconds = float(request["seconds"])
+        # What one thread does takes its own seconds, whoever else wants the core.
+        alone = self.kind == "cpu" and torch.get_num_threads() == 1
+        self.clock = time.process_time if alone else time.perf_counter
+        self.host_clock = time.process_time if self.kind == "cpu" else time.perf_counter
+
+    def parts(self) -> Iterator[tuple[str, Callable[[float], list[Fact]]]]:
+        """Each part with the call that measures it in so many seconds."""
+        yield "host", self.host
+        yield "matmul", self.matmul
+        yield "elementwise", self.elementwise
+        yield "issue", self.issue
+        yield "copies", self.copies
+        yield "loader", self.loader
+
+    def host(self, seconds: float) -> list[Fact]:
+        """[s] of one thread for a thousand rounds of plain Python."""
+        took = self.timed(plain_python, seconds, time.process_time)
+        return [fact("host_thread", took["s"], took)]
+
+    def matmul(self, seconds: float) -> list[Fact]:
+        """[FLOP/s] of products C[m, n] = A[m, k] B[n, k]^T."""
+        found, shapes = [], PRODUCTS[self.kind]
+        names = [name for name in self.request["precisions"] if name in DTYPES]
+        for name in names:
+            torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+            for m, n, k in shapes:
+                a = torch.randn(m, k, dtype=DTYPES[name], device=self.device)
+                b = torch.randn(n, k, dtype=DTYPES[name], device=self.device)
+
+                def product(a: torch.Tensor = a, b: torch.Tensor = b) -> object:
+                    return functional.linear(a, b)
+
+                took = self.timed(product, seconds / len(names) / len(shapes), self.clock)
+                found.append(fact("matmul", 2.0 * m * n * k / took["s"], took, precision=name,
+                                  shape=[m, n, k]))  # fmt: skip
+        return found
+
+    def elementwise(self, seconds: float) -> list[Fact]:
+        """[bytes/s] that the kernels between products move: read and written, each counted."""
+        wide = torch.float32 if self.kind == "cpu" else torch.bfloat16
+        x, y = (torch.randn(ELEMENTS[self.kind], device=self.device, dtype=wide) for _ in range(2))
+        size = x.element_size()
+        rows = x.view(-1, 64)
+
+        def kernels() -> None:
+            _ = functional.silu(x)  # 2 values an element
+            _ = x * y  # 3
+            _ = x + y  # 3
+            _ = rows.pow(2)  # 2
+            _ = rows.mean(-1)  # 1
+            _ = torch.exp(x)  # 2
+
+        took = self.timed(kernels, seconds, self.clock)
+        return [fact("elementwise", 13.0 * size * x.numel() / took["s"], took)]
+
+    def issue(self, seconds: float) -> list[Fact]:
+        """[s] of the host for a kernel of a forward and of a backward: layers of eight tokens."""
+        ahead: dict[int, Any] = {}
+        back: dict[int, Any] = {}
+        for layers in LAYERS:
+            network = nn.Sequential(*(Block() for _ in range(layers))).to(self.device)
+            rows = torch.randn(1, TOKENS, WIDTH, device=self.device)
+
+            def forward(network: nn.Module = network, rows: torch.Tensor = rows) -> torch.Tensor:
+                return cast("torch.Tensor", network(rows)).sum()
+
+            def both(forward: Callable[[], torch.Tensor] = forward) -> None:
+                forward().backward()
+
+            ahead[layers] = self.timed(forward, seconds / 4, self.host_clock)
+            back[layers] = self.timed(both, seconds / 4, self.host_clock)
+        few, many = LAYERS
+        counts = [ops - less for ops, less in zip(counted(many), counted(few), strict=True)]
+        forward_s = ahead[many]["s"] - ahead[few]["s"]
+        backward_s = back[many]["s"] - back[few]["s"] - forward_s
+        if min(forward_s, backward_s) <= 0:
+            msg = "more layers took no longer: the machine is too busy to tell"
+            raise NotHereError(msg)
+        pairs = (("issue_forward", forward_s, counts[0], ahead), ("issue_backward", backward_s,
+                 counts[1], back))  # fmt: skip
+        return [fact(name, s / n, took[many]) for name, s, n, took in pairs]
+
+    def copies(self, seconds: float) -> list[Fact]:
+        """[bytes/s] from pinned memory of the host, and to each other device of the machine."""
+        if self.kind != "cuda":
+            msg = "the processor is the device: nothing is copied to it"
+            raise NotHereError(msg)
+        here = torch.empty(COPIED_BYTES, dtype=torch.uint8, device=self.device)
+        host = torch.empty(COPIED_BYTES, dtype=torch.uint8, pin_memory=True)
+        took = self.timed(lambda: here.copy_(host, non_blocking=True), seconds / 2, self.clock)
+        found = [fact("copy_to_device", COPIED_BYTES / took["s"], took)]
+        peers = range(1, torch.cuda.device_count())
+        for peer in peers:
+            there = torch.empty(COPIED_BYTES, dtype=torch.uint8, device=f"cuda:{peer}")
+
+            def send(there: torch.Tensor = there) -> None:
+                there.copy_(here)
+                torch.cuda.synchronize(there.device)
+
+            took = self.timed(send, seconds / 2 / len(peers), self.clock)
+            found.append(fact("copy_peer", COPIED_BYTES / took["s"], took, shape=[0, peer]))
+        return found
+
+    def loader(self, seconds: float) -> list[Fact]:
+        """[s] of one loading process for a row and for a token of it; speed-up by two workers."""
+        took = {}
+        for length in ROW_LENGTHS:
+            rows = torch.randint(0, 1000, (512, length), dtype=torch.int32)
+            batches = [list(range(at, at + BATCH_ROWS)) for at in range(0, 512, BATCH_ROWS)]
+            turn = iter(range(10**9))
+
+            def batch(rows: Any = rows, batches: Any = batches, turn: Any = turn) -> object:
+                wanted = batches[next(turn) % len(batches)]
+                return padded([decoded(rows, i) for i in wanted])
+
+            took[length] = self.timed(batch, seconds / 3, time.process_time)
+        short, long = ROW_LENGTHS
+        token_s = (took[long]["s"] - took[short]["s"]) / BATCH_ROWS / (long - short)
+        row_s = took[short]["s"] / BATCH_ROWS - token_s * short
+        if min(token_s, row_s) <= 0:
+            msg = "longer rows took no longer: the machine is too busy to tell"
+            raise NotHereError(msg)
+        found = [fact("loader_row", row_s, took[short]), fact("loader_token", token_s, took[long])]
+        return [*found, fact("loader_workers", workers_gain(seconds / 3), took[long])]
+
+    def timed(
+        self, call: Callable[[], object], seconds: float, clock: Callable[[], float]
+    ) -> dict[str, float]:
+        """[s] one call takes: on a processor the quick ones, on a GPU, which heats up, the median.
+
+        log_sd: how far the median lies from the quick ones, at least 0.01.
+        """
+        cuda = self.kind == "cuda"
+        for _ in range(2):
+            call()
+        self.wait()
+        took: list[float] = []
+        begun = time.perf_counter()
+        while len(took) < MOST and (len(took) < LEAST or time.perf_counter() - begun < seconds):
+            start = clock()
+            call()
+            self.wait()
+            took.append(clock() - start)
+        middle = statistics.median(took)
+        quick = sorted(took)[int(FAST * len(took))]
+        spread = max(math.log(middle / quick), 0.01)
+        own = float(clock is time.process_time)  # waiting for a core is not in it
+        return {
+            "s": middle if cuda else quick, "log_sd": spread, "samples": len(took), "own": own
+        }  # fmt: skip
+
+    def wait(self) -> None:
+        """Until the device has done everything."""
+        if self.kind == "cuda":
+            torch.cuda.synchronize()
+
+
+class Block(nn.Module):
+    """A layer as the models here have it: two norms, attention with rotation, a gated network."""
+
+    def __init__(self) -> None:
+        """Small matrices: what it takes is the host's work."""
+        super().__init__()
+        self.norms = nn.ParameterList(nn.Parameter(torch.ones(WIDTH)) for _ in range(2))
+        self.qkvo = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+        self.gated = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[batch, tokens, width] -> the same."""
+        own = self.norm(x, 0)
+        q, k, v = (self.heads(self.qkvo[i](own)) for i in range(3))
+        mixed = functional.scaled_dot_product_attention(turned(q), turned(k), v, is_causal=True)
+        x = x + self.qkvo[3](mixed.transpose(1, 2).reshape(x.shape))
+        own = self.norm(x, 1)
+        gate, up, down = self.gated
+        added: torch.Tensor = down(functional.silu(gate(own)) * up(own))
+        return x + added
+
+    def norm(self, x: torch.Tensor, which: int) -> torch.Tensor:
+        """Divided by the root of the mean square."""
+        own: torch.Tensor = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return self.norms[which] * own
+
+    @staticmethod
+    def heads(x: torch.Tensor) -> torch.Tensor:
+        """[batch, heads, tokens, width of a head]."""
+        return x.view(*x.shape[:2], HEADS, -1).transpose(1, 2)
+
+
+def plain_python() -> int:
+    """What modules do around their kernels: look up attributes, build arguments, call."""
+    table, total = {"a": 1, "b": 2}, 0
+    for number in range(1000):
+        own = {**table, "c": number}
+        total += len(own) + max(own["a"], own.get("b", 0))
+    return total
+
+
+def turned(x: torch.Tensor) -> torch.Tensor:
+    """A rotation of halves, as rotary embeddings make one."""
+    half = x.shape[-1] // 2
+    return x * 0.5 + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * 0.5
+
+
+class _Count(TorchDispatchMode):
+    """Counts operations that compute something; views are none."""
+
+    VIEWS = ("view", "transpose", "slice", "expand", "t.", "detach", "alias", "unsqueeze", "select")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = 0
+
+    def __torch_dispatch__(  # type: ignore[no-untyped-def]
+        self, func, types, args=(), kwargs=None  # noqa: ANN001, ARG002 - torch's own signature
+    ):  # noqa: ANN204 # fmt: skip
+        name = str(func).partition("aten.")[2]
+        self.seen += not name.lstrip("_").startswith(self.VIEWS)
+        return func(*args, **(kwargs or {}))
+
+
+def counted(layers: int) -> tuple[int, int]:
+    """Kernels of the forward and of the backward of so many layers."""
+    network = nn.Sequential(*(Block() for _ in range(layers)))
+    with _Count() as ahead:
+        loss = network(torch.randn(1, TOKENS, WIDTH)).sum()
+    with _Count() as back:
+        loss.backward()
+    return ahead.seen, back.seen
+
+
+def decoded(rows: torch.Tensor, index: int) -> dict[str, list[int]]:
+    """A row as a tokenised data set hands it out: three columns of Python integers."""
+    ids = rows[index].tolist()
+    return {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": list(ids)}
+
+
+def padded(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+    """A batch as a collator makes it."""
+    longest = max(len(row["input_ids"]) for row in rows)
+    return {
+        name: torch.tensor([row[name] + [0] * (longest - len(row[name])) for row in rows])
+        for name in rows[0]
+    }
+
+
+class _Rows(torch.utils.data.Dataset[dict[str, list[int]]]):
+    """Rows that take a loader some time."""
+
+    def __init__(self, length: int) -> None:
+        self.rows = torch.randint(0, 1000, (256, length), dtype=torch.int32)
+
+    def __len__(self) -> int:
+        return 10**6
+
+    def __getitem__(self, index: int) -> dict[str, list[int]]:
+        return decoded(self.rows, index % 256)
+
+
+def workers_gain(seconds: float) -> float:
+    """Rows a second of two workers over those of none; 1 where workers gain nothing."""
+    paces = []
+    for workers in (0, 2):
+        batches = torch.utils.data.DataLoader(
+            _Rows(ROW_LENGTHS[1]), batch_size=BATCH_ROWS, collate_fn=padded, num_workers=workers
+        )
+        drawn = iter(batches)
+        for _ in range(1 + 4 * workers):  # the first, and what was ready before anybody asked
+            next(drawn)
+        begun, count = time.perf_counter(), 0
+        while count < LEAST or time.perf_counter() - begun < seconds / 2:
+            next(drawn)
+            count += 1
+        paces.append(count / (time.perf_counter() - begun))
+        del drawn
+    return paces[1] / paces[0]
+
+
+def fact(
+    name: str, value: float, took: dict[str, float], *, precision: str = "",
+    shape: list[int] | None = None,
+) -> Fact:  # fmt: skip
+    """A figure with its spread and from how many repetitions it comes."""
+    return {
+        "name": name, "value": value, "log_sd": took["log_sd"], "samples": took["samples"],
+        "precision": precision, "shape": shape or [], "own": took["own"],
+    }  # fmt: skip
+
+
+def measured(request: dict[str, Any], result: Path) -> None:
+    """Every part in turn; the result is on the disk after each."""
+    phase = PhaseFile(request.get("work_dir"))
+    found: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION, "key": request["key"], "facts": [], "not_measured": [], "parts": [],
+        "versions": versions(), "threads": torch.get_num_threads(), "done": False,
+    }  # fmt: skip
+    try:
+        speeds = Speeds(request)
+    except NotHereError as error:
+        missing = [{"name": name, "why": str(error)} for name in SHARES]
+        write_atomic(result, {**found, "not_measured": missing, "done": True})
+        return
+    for name, part in speeds.parts():
+        phase.enter(f"measuring: {name}")
+        found = taken(found, name, part, speeds)
+        write_atomic(result, found)
+    write_atomic(result, {**found, "done": True})
+
+
+def taken(
+    found: dict[str, Any], name: str, part: Callable[[float], list[Fact]], speeds: Speeds
+) -> dict[str, Any]:
+    """The result with one part more: its facts, or why there are none."""
+    host = Host()
+    before = host.read()
+    try:
+        facts = part(speeds.seconds * SHARES[name])
+    except Exception as error:  # noqa: BLE001 - any failure of a part is a result
+        plain = isinstance(error, NotHereError)
+        why = str(error) if plain else f"{type(error).__name__}: {error}"
+        lost = {"name": name, "why": why[:KEPT_CHARACTERS]}
+        return {**found, "not_measured": [*found["not_measured"], lost]}
+    seen = {**between(before, host.read(), host.cores), "device": speeds.kind}
+    why_not = disturbances(seen)
+    # The quick repetitions are taken, which others disturbed least: half of what they may have.
+    by_clock = {0.0: math.log(slowdown(seen)) / 2.0, 1.0: SHARED_CORE}
+    for each in facts:
+        wider = by_clock[each.pop("own")] if why_not else 0.0
+        each["log_sd"] = math.hypot(each["log_sd"], wider)
+        each["disturbed"] = why_not
+    return {**found, "facts": [*found["facts"], *facts], "parts": [*found["parts"], name]}
+
+
+def main() -> int:
+    """Run as a program."""
+    request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    measured(request, Path(sys.argv[2]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
