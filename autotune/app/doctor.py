@@ -1,32 +1,43 @@
 """`autotune doctor`: what this machine is, what each part of it means here, and blocks for a job.
 
-Everything is read or measured now; the only thing written is a test file, which is removed.
+Everything is read or measured now; the only thing written is a test file, which is removed. With
+`--measure` the machine's own speeds are measured as well, and kept.
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
-import time
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from autotune.app.hardware.measured_here import MOST_LOG_SD
+from autotune.app.hardware.measuring import (
+    OLD_DAYS,
+    known_age,
+    local_device,
+    measure_here,
+    too_doubtful,
+)
 from autotune.catalog.devices import cpu_device, local_host
 from autotune.catalog.software import install_command
 from autotune.domain.errors import InputError
-from autotune.domain.units import GB, GIB, MB, format_bytes
+from autotune.domain.units import GB, GIB, MB, format_bytes, format_seconds
 from autotune.probe import device as devices
+from autotune.probe.machine.measure import PARTS, figure, write_once
 from autotune.probe.memo import installed_versions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from autotune.app.hardware.measuring import Measured, Range
+    from autotune.domain.job import Job
+    from autotune.domain.machine import Fact
     from autotune.probe.device import LocalDevice
+    from autotune.probe.worker.contract import Phase
 
 Level = Literal["fine", "note", "missing"]
 WRITTEN_BYTES = 128 * 2**20
-CHUNK_BYTES = 4 * 2**20
-LONGEST_WRITE_S = 5.0
 PACKAGES = (
     "torch", "transformers", "peft", "accelerate", "trl", "datasets", "bitsandbytes",
     "flash_attn", "deepspeed", "kernels",
@@ -53,6 +64,7 @@ class Examination:
 
     findings: tuple[Finding, ...]
     job_blocks: str
+    measured: Measured | None = None
 
     @property
     def can_probe(self) -> bool:
@@ -65,24 +77,32 @@ def examine(folder: Path) -> Examination:
     gpus, versions = devices.gpus(), installed_versions(PACKAGES)
     write = write_speed(folder)
     findings = [
-        *_devices(gpus, versions), *_host(), _disk(folder, write), *_versions(versions),
+        *_devices(gpus, versions), *_host(), _disk(folder, write), *_versions(versions), _known(),
     ]  # fmt: skip
     return Examination(tuple(findings), job_blocks(gpus, versions, write))
 
 
+def examine_and_measure(
+    folder: Path, job: Job | None = None,
+    on_phase: Callable[[Phase, float], None] | None = None,
+) -> Examination:  # fmt: skip
+    """The same, and what the machine does in a second; what cannot be measured is told as such.
+
+    job: whose modelled step the effect is told of.
+    """
+    gpus, versions = devices.gpus(), installed_versions(PACKAGES)
+    done = measure_here(folder, job, on_phase)
+    write = done.measurement.found.value("disk_write") or 0.0
+    found = [*_devices(gpus, versions), *_host(), *([_disk(folder, write)] if write else [])]
+    found += [*_versions(versions), *_figures(done)]
+    return Examination(tuple(found), job_blocks(gpus, versions, write), done)
+
+
 def write_speed(folder: Path) -> float:
     """[bytes/s] of writing a file until the disk has it, in the folder of the checkpoints."""
-    block = os.urandom(CHUNK_BYTES)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as stream:
-            begun, written = time.perf_counter(), 0
-            while written < WRITTEN_BYTES and time.perf_counter() - begun < LONGEST_WRITE_S:
-                stream.write(block)
-                written += len(block)
-            stream.flush()
-            os.fsync(stream.fileno())
-            return written / (time.perf_counter() - begun)
+        return write_once(folder, WRITTEN_BYTES)
     except OSError as error:
         msg = f"{folder} cannot be written: {error.strerror or error}"
         raise InputError(msg, "name the folder that checkpoints go to with --folder") from None
@@ -202,6 +222,99 @@ def _about(name: str) -> str:
     }[name]  # fmt: skip
 
 
+def _known() -> Finding:
+    """Whether this machine was measured before, and how long ago."""
+    known = known_age(local_device())
+    what = "`autotune doctor --measure` takes about a minute"
+    if known is None:
+        text = (
+            f"prices of this machine rest on its data sheet and its kind; {what} and replaces that"
+        )
+        return Finding("measured facts", "none", text, "note")
+    on, days = known
+    old = days > OLD_DAYS
+    text = f"older than {OLD_DAYS} days: {what}" if old else "every price of this machine uses them"
+    age = "today" if days <= 0 else f"{days} day{'s' * (days != 1)} old"
+    return Finding("measured facts", f"of {on}, {age}", text, "note" if old else "fine")
+
+
+MEANINGS = {
+    "host": "not a price by itself: tells one host from another",
+    "matmul": "in the place of the data sheet's peak and a typical share of it",
+    "elementwise": "in the place of the data sheet's bandwidth",
+    "issue": "in the place of what a host of this kind takes to launch a kernel",
+    "copies": "in the place of what the bus of this generation carries",
+    "loader": "in the place of what a row takes a loader elsewhere",
+    "disk": "in the place of what a volume writes elsewhere, where the job states nothing",
+}
+
+
+def _figures(done: Measured) -> list[Finding]:
+    """What was measured part by part, what was not, what it changes and what it cost."""
+    facts, missing = done.measurement.found.facts, done.measurement.missing
+    found = []
+    for part, name in PARTS.items():
+        own = [fact for fact in facts if _part_of(fact) == part]
+        if own:
+            text = "; ".join(dict.fromkeys(_told(fact) for fact in own))
+            found.append(Finding(f"measured {name}", text, MEANINGS[part]))
+        found += [
+            Finding(f"measured {name}", "not measured", each.why, "note")
+            for each in missing
+            if each.part == part
+        ]
+    return [*found, *_noise(done), *_effect(done), _kept(done)]
+
+
+def _part_of(fact: Fact) -> str:
+    named = {"host_thread": "host", "disk_write": "disk", "attention": "matmul",
+             "new_size": "matmul"}  # fmt: skip
+    kind = fact.name.partition("_")[0]
+    return named.get(fact.name) or {"copy": "copies"}.get(kind, kind)
+
+
+def _told(fact: Fact) -> str:
+    wide = fact.log_sd >= MOST_LOG_SD
+    off = f"within {math.exp(fact.log_sd):.1f} times" if wide else f"± {fact.log_sd:.0%}"
+    return f"{figure(fact)} ({off})"
+
+
+def _noise(done: Measured) -> list[Finding]:
+    why = done.measurement.disturbed
+    if not why:
+        return []
+    doubtful = too_doubtful(done.measurement)
+    left = f"; left out of prices: {', '.join(dict.fromkeys(doubtful))}" if doubtful else ""
+    text = f"figures may be off and their ranges are wider{left}; measure again when it is quiet"
+    return [Finding("busy machine", "; ".join(why), text, "note")]
+
+
+def _effect(done: Measured) -> list[Finding]:
+    effect = done.effect
+    if effect is None:
+        return []
+
+    def said(own: Range) -> str:
+        ends = f"{format_seconds(own.p10)} to {format_seconds(own.p90)}"
+        return f"{format_seconds(own.p50)} ({ends})"
+
+    factors = (
+        f"its range was a factor of {effect.before.factor:.1f} and is {effect.after.factor:.1f}"
+    )
+    value = f"{said(effect.before)} before, {said(effect.after)} now"
+    return [Finding(f"a step of {effect.job}", value, factors)]
+
+
+def _kept(done: Measured) -> Finding:
+    cost = f"in {format_seconds(done.measurement.seconds)}"
+    if done.path is not None:
+        text = (
+            f"kept in {done.path}: every later price of this machine uses it; delete it to forget"
+        )
+        return Finding("measured", cost, text)
+    return Finding("measured", cost, f"not kept: {done.not_kept or 'there is nothing'}", "note")
+
+
 def job_blocks(gpus: list[LocalDevice], versions: dict[str, str], write: float) -> str:
     """`hardware` and `software` of this machine, as YAML that a job file takes."""
     host = local_host()
@@ -219,8 +332,9 @@ def job_blocks(gpus: list[LocalDevice], versions: dict[str, str], write: float) 
         f"      ram: {host.ram_bytes / GIB:.1f} GiB\n"
         f"      shm: {host.shm_bytes / GIB:.2f} GiB\n"
         f"      disk: {host.disk_bytes / GB:.0f} GB\n"
-        f"      checkpoint_write: {write / MB:.0f} MB/s\n"
     )
+    if write > 0:
+        lines += f"      checkpoint_write: {write / MB:.0f} MB/s\n"
     stated = {name: versions[name] for name in (*NEEDED, "trl", "bitsandbytes", "flash_attn")
               if name in versions}  # fmt: skip
     if not stated:

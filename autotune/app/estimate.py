@@ -71,7 +71,7 @@ def estimate(
     bill = pricing.of([(offer, config)])
     notes = [*uncounted_notes(job), *doubts, *pricing.warnings]
     notes += [*unquantised_note(job), *variant_note(job)]
-    unseen = never_measured_note(offer.device.name)
+    unseen = None if offer.device.rates else never_measured_note(offer.device.name)
     if unseen and "compute" not in calibration.factors:
         notes.append(unseen)
     tracing = Tracing(bill, trust_remote_code)

@@ -6,12 +6,16 @@ import json
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from autotune.cli.options import OUT, said
-from autotune.cli.output import emit
+from autotune.cli.output import Progress, emit
+
+if TYPE_CHECKING:
+    from autotune.app.doctor import Examination
+    from autotune.app.hardware.measuring import Measured
 
 MARKS = {"fine": "ok     ", "note": "note   ", "missing": "missing"}
 
@@ -28,19 +32,30 @@ def doctor(
         Path, typer.Option("--folder", metavar="DIR", help="Where checkpoints would be written.")
     ] = Path(),
     out: Annotated[Path | None, said(OUT, "Write the blocks for a job file there.")] = None,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure", help="Also measure it for a minute; later prices of it use what is found."
+        ),
+    ] = False,
+    job: Annotated[
+        Path | None,
+        typer.Option("--job", metavar="JOB", help="Whose step shows what --measure changes."),
+    ] = None,
     format_: Annotated[
         DoctorFormat, typer.Option("--format", help="How to print the result.")
     ] = DoctorFormat.text,
 ) -> None:
     """Look at this machine: devices, memory, disk speed, versions, and what each means.
 
-    Ends with hardware and software blocks that a job file can take over.
+    Ends with hardware and software blocks that a job file can take over. --measure adds matrix
+    products, memory, launch cost, copies, the loader and the disk; nothing leaves this machine.
     """
     from autotune.app.doctor import examine
     from autotune.catalog.files import write_whole
     from autotune.domain.errors import InputError
 
-    found = examine(folder)
+    found = _measured(folder, job) if measure else examine(folder)
     if out is not None:
         try:
             write_whole(out, found.job_blocks)
@@ -54,8 +69,50 @@ def doctor(
             "findings": [asdict(finding) for finding in found.findings],
             "job_blocks": found.job_blocks,
         }
+        if found.measured is not None:
+            content["measured"] = _payload(found.measured)
         emit(json.dumps(content, indent=2, ensure_ascii=False))
+        _end(found.measured)
         return
     lines = [f"{MARKS[f.level]}  {f.name}: {f.value}\n         {f.meaning}" for f in found.findings]
     written = f"\nWritten to {out}.\n" if out else ""
     emit("\n".join(lines) + f"\n\nFor a job file:\n\n{found.job_blocks}{written}")
+    _end(found.measured)
+
+
+def _measured(folder: Path, job: Path | None) -> Examination:
+    from autotune.app.doctor import examine_and_measure
+    from autotune.app.job.load import load_job
+
+    own = load_job(job) if job is not None else None
+    with Progress(quiet=False) as progress:
+        return examine_and_measure(folder, own, lambda now, _: progress(now.name))
+
+
+def _payload(done: Measured) -> dict[str, Any]:
+    found, effect = done.measurement.found, done.effect
+    return {
+        "device": done.device,
+        "measured_on": found.measured_on,
+        "facts": [asdict(fact) for fact in found.facts],
+        "not_measured": [asdict(each) for each in done.measurement.missing],
+        "disturbed": list(done.measurement.disturbed),
+        "seconds": done.measurement.seconds,
+        "kept": str(done.path) if done.path else None,
+        "effect": asdict(effect) if effect else None,
+    }
+
+
+def _end(done: Measured | None) -> None:
+    """Exit code 5 where nothing of the device could be measured, 2 where nothing could be kept."""
+    from autotune.domain.errors import InputError, NoLocalDevice
+
+    if done is None:
+        return
+    if not done.told_of_device:
+        why = next((each.why for each in done.measurement.missing if each.part == "matmul"), "")
+        msg = f"nothing of {done.device} could be measured: {why or 'no part came to an end'}"
+        raise NoLocalDevice(msg, "what was measured of the host and the disk is kept")
+    if done.path is None:
+        msg = f"what was measured could not be kept: {done.not_kept}"
+        raise InputError(msg, "AUTOTUNE_HOME names a folder that can be written")

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 FactName = Literal[
-    "matmul", "elementwise", "issue_forward", "issue_backward", "host_thread", "copy_to_device",
-    "copy_peer", "disk_write", "loader_row", "loader_token", "loader_workers",
+    "matmul", "attention", "new_size", "elementwise", "issue_forward", "issue_backward",
+    "host_thread", "copy_to_device", "copy_peer", "disk_write", "loader_row", "loader_token",
+    "loader_workers",
 ]  # fmt: skip
 FACT_NAMES: tuple[FactName, ...] = get_args(FactName)
 
@@ -21,7 +22,10 @@ FACT_NAMES: tuple[FactName, ...] = get_args(FactName)
 class Fact:
     """One figure with the log standard deviation that its repetitions show.
 
-    matmul [FLOP/s] of a product of `shape` (rows, outputs, inputs) in `precision`; elementwise,
+    matmul [FLOP/s] of a product of `shape` (rows, outputs, inputs) in `precision`; attention
+    [FLOP/s] of causal attention, forward and backward, of `shape` (heads, length, width of a head),
+    the masked half not counted; new_size [s] that
+    a product in 16 bits takes longer when its sizes are met for the first time; elementwise,
     copy_to_device, copy_peer (between the devices `shape`) and disk_write [bytes/s]; issue_forward
     and issue_backward: [s] of the host for a kernel; host_thread: [s] of one thread for a thousand
     rounds of plain Python; loader_row, loader_token: [s] of one loading process; loader_workers:
@@ -59,6 +63,15 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
+class Attention:
+    """Causal attention with heads of a width, and the [FLOP/s] of its forward and backward."""
+
+    precision: str
+    head_dim: int
+    flop_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceRates:
     """What a device was measured at on its own host; 0 and empty: not measured.
 
@@ -69,6 +82,8 @@ class DeviceRates:
     elementwise_bytes_per_s: float = 0.0
     issue_forward_s: float = 0.0  # of a kernel
     issue_backward_s: float = 0.0
+    new_size_s: float = 0.0
+    attention: tuple[Attention, ...] = ()
     log_sd: float = 0.0
 
     def best_flop_per_s(self, precision: str) -> float:
@@ -101,18 +116,25 @@ class MachineFacts:
     @property
     def rates(self) -> DeviceRates | None:
         """What is the device's; None where nothing of it was measured."""
-        own = [f for f in self.facts if f.name in {"matmul", "elementwise"}]
+        of_device = {"matmul", "attention", "new_size", "elementwise"}
+        own = [f for f in self.facts if f.name in of_device]
         own += [f for f in self.facts if f.name.startswith("issue_")]
         if not own:
             return None
         products = tuple(
-            Product(f.precision, *f.shape, f.value) for f in own if f.name == "matmul"
+            Product(f.precision, f.shape[0], f.shape[1], f.shape[2], f.value)
+            for f in own
+            if f.name == "matmul"
         )  # fmt: skip
         return DeviceRates(
             products,
             self.value("elementwise") or 0.0,
             self.value("issue_forward") or 0.0,
             self.value("issue_backward") or 0.0,
+            self.value("new_size") or 0.0,
+            tuple(
+                Attention(f.precision, f.shape[2], f.value) for f in own if f.name == "attention"
+            ),
             max(fact.log_sd for fact in own),
         )
 

@@ -349,6 +349,7 @@ def _oom_kills() -> int:
 
 
 def tail(path: Path) -> str:
+    """The end of what a worker printed; empty where it cannot be read."""
     with contextlib.suppress(OSError), path.open("rb") as stream:
         stream.seek(0, os.SEEK_END)
         stream.seek(max(stream.tell() - STDERR_TAIL, 0))

@@ -55,7 +55,7 @@ FLAGS = {
     "runs": FORMAT,
     "report": {*FORMAT, *QUIET, *VERBOSE},
     "export": {"--to", *QUIET},
-    "doctor": {"--folder", "--out", *FORMAT},
+    "doctor": {"--folder", "--out", "--measure", "--job", *FORMAT},
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.app.hardware.local_memory import as_the_driver_leaves
+from autotune.app.hardware.measured_here import as_measured_here
 from autotune.app.hardware.offers import distinct, offer_of
 from autotune.app.job.adapter_variant import check_variant
 from autotune.app.job.base_storage import as_stated
@@ -268,13 +269,11 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
     if jobfile.software == "default":
         why = f"not stated; the profile of {software.as_of}"
         assumed.append(Assumption("software", software.name, why))
-    offers = as_the_driver_leaves(
-        [
-            offer_of(machine, index, data.storage, assumed)
-            for index, machine in enumerate(jobfile.hardware)
-        ],
-        assumed,
-    )
+    named = [
+        offer_of(machine, index, data.storage, assumed)
+        for index, machine in enumerate(jobfile.hardware)
+    ]
+    offers = as_measured_here(as_the_driver_leaves(named, assumed), assumed)
     job = Job(
         name=jobfile.name or "job",
         model=model,

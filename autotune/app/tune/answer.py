@@ -152,7 +152,8 @@ def _unseen(bill: Bill, pick: int | None) -> tuple[str, ...]:
     """What to say when no measured training step speaks of the pick's device."""
     if pick is None or bill.basis != "modelled":
         return ()
-    note = never_measured_note(bill.candidates.offer(pick).device.name)
+    device = bill.candidates.offer(pick).device
+    note = None if device.rates else never_measured_note(device.name)
     return (note,) if note else ()
 
 

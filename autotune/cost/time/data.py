@@ -38,6 +38,7 @@ NETWORK_LATENCY_S = 2.3e-3  # opening and reading on Lustre; ml-engineering stor
 WORKER_START_S = 0.1  # fork of a process with torch loaded, and its first touches
 WORKER_RAM_BYTES = 400e6  # private pages of one worker
 LOG_SD, ASSUMED_LOG_SD = 0.5, 0.7  # on stated cores, and on assumed ones
+MEASURED_LOG_SD = 0.35  # on rows like the job's; its own columns and collator may differ
 
 
 def price_data(job: Job, columns: Columns) -> Outputs:
@@ -45,7 +46,9 @@ def price_data(job: Job, columns: Columns) -> Outputs:
     micro, workers = columns.number("micro_batch_size"), columns.number("num_dataloader_workers")
     count = np.maximum(columns.number("offer.count"), 1.0)
     cores = np.maximum(columns.host("cores") / count, 1.0)
-    batch = micro * (ROW_S + padded_length(job, columns) * TOKEN_S + _read_seconds(job, columns))
+    row_s = columns.of_host(lambda host: host.loader.row_s if host.loader else ROW_S)
+    token_s = columns.of_host(lambda host: host.loader.token_s if host.loader else TOKEN_S)
+    batch = micro * (row_s + padded_length(job, columns) * token_s + _read_seconds(job, columns))
     # More workers than cores share them: each takes longer, together they are no faster.
     batch = batch * np.maximum(workers / cores, 1.0)
     starts = workers * WORKER_START_S * math.ceil(max(job.epochs, 0.0)) * (job.steps > 0)
@@ -55,7 +58,11 @@ def price_data(job: Job, columns: Columns) -> Outputs:
         "prepare_s": _prepare_seconds(job, columns),
         "first_batch_s": starts + batch * (job.steps > 0),
         "ram_bytes": count * (workers * WORKER_RAM_BYTES + held),
-        "log_sd": host_spread(columns, "cores", stated=LOG_SD, assumed=ASSUMED_LOG_SD),
+        "log_sd": np.where(
+            columns.of_host(lambda host: float(host.loader is not None)) > 0,
+            MEASURED_LOG_SD,
+            host_spread(columns, "cores", stated=LOG_SD, assumed=ASSUMED_LOG_SD),
+        ),
     }
 
 

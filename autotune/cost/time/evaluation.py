@@ -19,7 +19,7 @@ from autotune.cost.columns import Columns, Component, FloatArray, Outputs
 from autotune.cost.constants import constants
 from autotune.cost.fused_kernels import under_each
 from autotune.cost.memory.states import sizes, weight_bytes
-from autotune.cost.time import flops, kernels, launch
+from autotune.cost.time import flops, kernels, launch, measured_rates
 from autotune.cost.time.efficiency import (
     ADAPTER_EFFICIENCY,
     Efficiency,
@@ -76,7 +76,10 @@ def _forward_seconds(
     share = efficiency.attention(index, length, heads, job.model.head_dim)
     attention = flops.attention_flop(job.model, 1.0) * rows * length**2 / 2.0 / share
     norms = dora.norm_flop(job.model, job.method) / ADAPTER_EFFICIENCY
-    products = ((work.forward + norms) / c.gemm_share + attention / c.attention_share) / peak
+    gain = measured_rates.gain(job, columns)
+    own = launch.on_processor(columns)
+    attention = attention / measured_rates.attention_gain(job, columns, share)
+    products = ((work.forward + norms) / c.gemm_share / gain + attention / c.attention_share) / peak
     bandwidth = columns.device("memory_bandwidth_bytes_per_s")
     per_token = (
         kernels.elementwise_bytes(job.model, job.method).forward
@@ -88,7 +91,6 @@ def _forward_seconds(
     traffic = (tokens * per_token + per_batch) / (bandwidth * c.bandwidth_share)
     traffic = traffic + _dequantised_s(job, columns)
     issued_s = _issued(job, columns) + c.micro_step_overhead_s
-    own = launch.on_processor(columns)
     unchanging = np.full(columns.rows, job.one_length)
     new_s = launch.new_sizes_s(job, columns, unchanging, backward=False)
     p = np.where(own, 1.0, c.overlap_power) if own.any() else c.overlap_power
@@ -99,7 +101,7 @@ def _forward_seconds(
 def _issued(job: Job, columns: Columns) -> FloatArray:
     """[s] to issue the kernels of one forward from Python."""
     own = kernels.launches(job, fp32_adapters=True, eager_attention=False)
-    return own.forward * constants().launch_forward_s * launch.host_factor(columns)
+    return own.forward * constants().launch_forward_s * launch.host_factors(columns)[0]
 
 
 def _dequantised_s(job: Job, columns: Columns) -> FloatArray:

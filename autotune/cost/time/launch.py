@@ -32,6 +32,7 @@ from autotune.cost.time.attention import waits_for_lengths
 from autotune.cost.time.efficiency import distinct_devices
 from autotune.cost.time.flops import products
 from autotune.cost.time.kernels import ADAPTER_WEIGHT, Passes, adapter_launches
+from autotune.cost.time.measured_rates import issue_factors
 from autotune.domain.config import FLASH
 
 if TYPE_CHECKING:
@@ -55,8 +56,14 @@ CASTS_OF_A_LAYER = 3.0  # of activations between fp32 and 16-bit kernels, forwar
 def host_factor(columns: Columns) -> FloatArray:
     """[rows] seconds to issue a kernel against the fitted ones; younger boards have younger hosts.
 
-    Source: assumption, by the board's release year and kind.
+    Source: assumption, by the board's release year and kind; where this machine was measured, that.
     """
+    forward, backward = host_factors(columns)
+    return (forward + backward) / 2.0
+
+
+def host_factors(columns: Columns) -> tuple[FloatArray, FloatArray]:
+    """[rows] the same of the forward and of the backward, which differ where they were measured."""
     devices, index = distinct_devices(columns)
     year = np.asarray([d.release_year or BASE_YEAR for d in devices], np.float64)
     factor = (1.0 - YEARLY_GAIN) ** np.clip(year - BASE_YEAR, -2.0, 5.0)
@@ -65,7 +72,10 @@ def host_factor(columns: Columns) -> FloatArray:
     desktop = np.asarray([d.name.startswith("rtx") for d in devices])
     own = np.asarray([device.is_cpu for device in devices])
     of_device = np.where(own, PROCESSOR_ISSUE, factor * np.where(desktop, DESKTOP, 1.0))
-    return of_device[index]
+    known = [issue_factors(device) or (usual, usual)
+             for device, usual in zip(devices, of_device, strict=True)]  # fmt: skip
+    forward, backward = np.asarray(known, np.float64).T
+    return forward[index], backward[index]
 
 
 def remaining_share(job: Job, columns: Columns, *, compiled: bool = True) -> FloatArray:
@@ -97,8 +107,9 @@ def issued_kernels(
             backward = np.where(here, own.backward, backward)
     ahead, back = _further_kernels(job, columns)
     forward, backward = forward + ahead, backward + back
-    factor = remaining_share(job, columns, compiled=compiled) * host_factor(columns)
-    return forward * (1.0 + recomputed) * factor, backward * factor
+    left = remaining_share(job, columns, compiled=compiled)
+    ahead_host, back_host = host_factors(columns)
+    return forward * (1.0 + recomputed) * left * ahead_host, backward * left * back_host
 
 
 def _further_kernels(job: Job, columns: Columns) -> tuple[FloatArray, FloatArray]:
@@ -189,7 +200,8 @@ def new_sizes_s(job: Job, columns: Columns, unchanging: BoolArray, *, backward: 
     """[s] code generated for the products of a micro-step; 0 where all batches have one shape."""
     sizes = distinct_products(job, backward=backward)
     new = on_processor(columns) & half(columns) & ~unchanging
-    return np.where(new, NEW_SIZES_S * sizes, 0.0)
+    each_s = columns.of_device(lambda d: (d.rates.new_size_s if d.rates else 0.0) or NEW_SIZES_S)
+    return np.where(new, each_s * sizes, 0.0)
 
 
 def distinct_products(job: Job, *, backward: bool) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 
 from autotune.cost import dora
 from autotune.cost.batches import unchanging_lengths, waited_length
-from autotune.cost.time import flops, kernels, launch
+from autotune.cost.time import flops, kernels, launch, measured_rates
 from autotune.cost.time.attention import flash_share, masked_share
 from autotune.cost.time.efficiency import (
     ADAPTER_EFFICIENCY,
@@ -142,6 +142,7 @@ class StepRows:
     tokens: FloatArray  # padded, in one micro-batch
     recomputed: FloatArray  # 1 under activation checkpointing, else 0
     peak: FloatArray
+    gain: FloatArray  # measured rate of matrix products over the modelled one
     bandwidth: FloatArray
     device: np.ndarray  # index into `devices`
     devices: list[Device]
@@ -158,6 +159,7 @@ def _rows(job: Job, columns: Columns) -> StepRows:
         tokens=micro * length,
         recomputed=columns.equals("activation_checkpointing", "full").astype(np.float64),
         peak=peak_of(columns),
+        gain=measured_rates.gain(job, columns),
         bandwidth=bandwidth,
         device=index,
         devices=devices,
@@ -204,7 +206,7 @@ def step_terms(
             job, columns, unchanging_lengths(job, columns), backward=True
         ),
         flop=gemm_flop + attention_flop,
-        peak=rows.peak,
+        peak=measured_rates.reached_peak(columns, rows.peak),
     )
 
 
@@ -244,7 +246,7 @@ def _products(job: Job, rows: StepRows, efficiency: Efficiency) -> tuple[FloatAr
         + rows.recomputed * flops.recomputed_flop_per_token(job.model, job.method)
         + logits_again * 2.0 * flops.head_weights(job.model)
     )
-    return effective / rows.peak, flop + norms
+    return effective / rows.peak / rows.gain, flop + norms
 
 
 def _attention_terms(
@@ -274,6 +276,7 @@ def _attention_terms(
     share = efficiency.attention(
         rows.device, length, sequences * job.model.num_attention_heads, job.model.head_dim
     ) * np.where(old, NO_FLASH, flash_share(job, columns, third=third))
+    share = share * measured_rates.attention_gain(job, columns, share)
     once = work / (rows.peak * share)
     return once * passes, once * flops.FLASH_BACKWARD, causal * (passes + flops.EAGER_BACKWARD)
 

@@ -1,1 +1,1 @@
-"""What this machine itself does in a second: measured in a process of its own, kept with its date."""
+"""What this machine itself does in a second: measured apart, kept with its date."""

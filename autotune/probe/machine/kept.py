@@ -1,8 +1,8 @@
 """Facts of machines, kept under `$AUTOTUNE_HOME/machines`: one file a machine, part by part.
 
-A machine is its device, its processor and the cores that a program may use, never a name or a serial
-number: what was measured on one node of many alike holds on the others, and nothing private is
-kept. A calm figure is not replaced by one that others disturbed.
+A machine is its device, its processor and the cores that a program may use, never a name or a
+serial number: what was measured on one node of many alike holds on the others, and nothing private
+is kept. A calm figure is not replaced by one that others disturbed.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def fact_of(entry: Any) -> Fact:  # noqa: ANN401 - parsed JSON
         msg = "not a measurement"
         raise ValueError(msg)
     shape = tuple(int(side) for side in entry["shape"])
-    sized = entry["name"] != "matmul" or (len(shape) == 3 and min(shape) > 0)  # noqa: PLR2004 - m, n, k
+    sized = entry["name"] not in {"matmul", "attention"} or (len(shape) == 3 and min(shape) > 0)  # noqa: PLR2004 - m, n, k
     if not sized or not 0.0 <= log_sd < 10.0:  # noqa: PLR2004 - e^10: nothing is known
         msg = "not a measurement"
         raise ValueError(msg)

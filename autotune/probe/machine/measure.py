@@ -1,7 +1,7 @@
 """Measuring this machine: the worker's speeds, the disk's, what others took meanwhile.
 
-The worker (`probe.worker.speeds`) runs in a process of its own under the rules of a probe: a lock on
-the device, a time limit, nothing of it stays behind. What it had measured when it broke is kept.
+The worker (`probe.worker.speeds`) runs in a process of its own under the rules of a probe: a lock
+on the device, a time limit, nothing of it stays behind. What it had measured when it broke is kept.
 """
 
 from __future__ import annotations
@@ -76,7 +76,10 @@ def measure(
 ) -> Measurement:  # fmt: skip
     """Measure the device, its host, and the disk of `folder`. Never raises for a missing part."""
     begun = time.monotonic()
-    facts, missing, readings, result = [], [], {}, {}
+    facts: list[Fact] = []
+    missing: list[NotMeasured] = []
+    readings: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     disk = disk_write(folder)
     if isinstance(disk, Fact):
         facts.append(disk)
@@ -150,16 +153,14 @@ def _result(path: Path, key: str) -> dict[str, Any]:
     return {}
 
 
-def _read(
-    result: Mapping[str, Any], told: tuple[str, ...]
-) -> tuple[list[Fact], list[NotMeasured]]:
+def _read(result: Mapping[str, Any], told: tuple[str, ...]) -> tuple[list[Fact], list[NotMeasured]]:
     """Facts and what is missing. told: why all of it is doubtful."""
     facts, missing = [], []
     for entry in result.get("facts", ()):
         with contextlib.suppress(ValueError, KeyError, TypeError):
             facts.append(fact_of({**entry, "disturbed": [*told, *entry["disturbed"]]}))
     for entry in result.get("not_measured", ()):
-        missing.append(NotMeasured(str(entry["name"]), str(entry["why"])))
+        missing += [NotMeasured(str(entry["name"]), str(entry["why"]))]
     return facts, missing
 
 
@@ -206,8 +207,17 @@ def figure(fact: Fact) -> str:
     if fact.name == "matmul":
         sizes = " x ".join(map(str, fact.shape))
         return f"{fact.value / 1e12:.3g} TFLOP/s in {fact.precision}, {sizes}"
+    if fact.name == "attention":
+        rate = f"{fact.value / 1e12:.3g} TFLOP/s in {fact.precision}"
+        return f"attention {rate}, heads of {fact.shape[2]}"
+    if fact.name == "new_size":
+        return f"{fact.value * 1e3:.2g} ms more where sizes are new"
     if fact.name in {"elementwise", "copy_to_device", "copy_peer", "disk_write"}:
         return f"{fact.value / MB:,.0f} MB/s"
     if fact.name == "loader_workers":
         return f"two processes read {fact.value:.2g} times as fast as none"
-    return f"{fact.value * 1e6:.3g} us"
+    what = {
+        "host_thread": "for a thousand rounds of plain Python", "issue_forward": "a forward kernel",
+        "issue_backward": "a backward kernel", "loader_row": "a row", "loader_token": "a token",
+    }  # fmt: skip
+    return f"{fact.value * 1e6:.3g} us {what[fact.name]}"

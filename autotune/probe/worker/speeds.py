@@ -38,13 +38,17 @@ PRODUCTS = {
 }
 ELEMENTS = {"cuda": 64 * 2**20, "cpu": 2**18}  # of a tensor; a processor's caches gain nothing
 COPIED_BYTES = 256 * 2**20
+NEW_SIZES = 16  # that are met for the first time, once each
 LEAST = 5  # repetitions, however long one takes
 MOST = 2000
+HEAD_DIMS, LENGTH = (16, 64), 256  # of a processor's attention
 LAYERS, TOKENS, WIDTH, HEADS = (2, 8), 8, 64, 4
-ROW_LENGTHS, BATCH_ROWS = (64, 1024), 8
+ROW_LENGTHS, BATCH_ROWS, ROWS = (64, 1024), 8, 256
 SHARES = {"host": 0.05, "matmul": 0.4, "elementwise": 0.1, "issue": 0.2, "copies": 0.1,
           "loader": 0.15}  # fmt: skip
-SHARED_CORE = 0.2  # log sd of a thread's own seconds while others use its core and cache: assumption
+OF_ONE_THREAD = ("host", "issue", "loader")
+# Log sd of a thread's own seconds while others use its core and cache: assumption.
+SHARED_CORE = 0.2
 
 
 class NotHereError(Exception):
@@ -98,7 +102,42 @@ class Speeds:
                 took = self.timed(product, seconds / len(names) / len(shapes), self.clock)
                 found.append(fact("matmul", 2.0 * m * n * k / took["s"], took, precision=name,
                                   shape=[m, n, k]))  # fmt: skip
-        return found
+        if self.kind != "cpu":
+            return found
+        narrow = [name for name in ("bf16", "fp16") if name in names]
+        found += [self.attention(name, dim) for name in names for dim in HEAD_DIMS]
+        return [*found, *self.new_size(narrow[0])] if narrow else found
+
+    def attention(self, name: str, dim: int) -> Fact:
+        """[FLOP/s] of a processor's causal attention, forward and backward."""
+        rows = [torch.randn(2, HEADS, LENGTH, dim, dtype=DTYPES[name]) for _ in range(3)]
+        q, k, v = (each.requires_grad_() for each in rows)
+
+        def both() -> None:
+            functional.scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward()
+
+        took = self.timed(both, self.seconds / 40.0, self.clock)
+        flop = 3.5 * 2.0 * 2.0 * (2 * HEADS) * dim * LENGTH**2 / 2.0
+        return fact("attention", flop / took["s"], took, precision=name,
+                    shape=[2 * HEADS, LENGTH, dim])  # fmt: skip
+
+    def new_size(self, name: str) -> list[Fact]:
+        """[s] that a processor takes to generate code for a product of sizes it has not met."""
+        longer = []
+        for rows in range(101, 101 + 8 * NEW_SIZES, 8):
+            a, b = (torch.randn(side, 64, dtype=DTYPES[name]) for side in (rows, 64))
+            took = []
+            for _ in range(2):
+                begun = self.clock()
+                functional.linear(a, b)
+                took.append(self.clock() - begun)
+            longer.append(took[0] - took[1])
+        middle = statistics.median(longer)
+        if middle <= 0:
+            return []
+        spread = max(math.log(middle / max(sorted(longer)[NEW_SIZES // 4], middle / 4)), 0.01)
+        own = float(self.clock is time.process_time)
+        return [fact("new_size", middle, {"log_sd": spread, "samples": NEW_SIZES, "own": own})]
 
     def elementwise(self, seconds: float) -> list[Fact]:
         """[bytes/s] that the kernels between products move: read and written, each counted."""
@@ -170,13 +209,10 @@ class Speeds:
         """[s] of one loading process for a row and for a token of it; speed-up by two workers."""
         took = {}
         for length in ROW_LENGTHS:
-            rows = torch.randint(0, 1000, (512, length), dtype=torch.int32)
-            batches = [list(range(at, at + BATCH_ROWS)) for at in range(0, 512, BATCH_ROWS)]
-            turn = iter(range(10**9))
+            rows = tokenised(length)
 
-            def batch(rows: Any = rows, batches: Any = batches, turn: Any = turn) -> object:
-                wanted = batches[next(turn) % len(batches)]
-                return padded([decoded(rows, i) for i in wanted])
+            def batch(rows: Any = rows) -> object:  # noqa: ANN401 - of a library without types
+                return padded([rows[i] for i in range(BATCH_ROWS)])
 
             took[length] = self.timed(batch, seconds / 3, time.process_time)
         short, long = ROW_LENGTHS
@@ -186,7 +222,8 @@ class Speeds:
             msg = "longer rows took no longer: the machine is too busy to tell"
             raise NotHereError(msg)
         found = [fact("loader_row", row_s, took[short]), fact("loader_token", token_s, took[long])]
-        return [*found, fact("loader_workers", workers_gain(seconds / 3), took[long])]
+        by_wall = {**took[long], "own": 0.0}
+        return [*found, fact("loader_workers", workers_gain(seconds / 3), by_wall)]
 
     def timed(
         self, call: Callable[[], object], seconds: float, clock: Callable[[], float]
@@ -276,9 +313,7 @@ class _Count(TorchDispatchMode):
         super().__init__()
         self.seen = 0
 
-    def __torch_dispatch__(  # type: ignore[no-untyped-def]
-        self, func, types, args=(), kwargs=None  # noqa: ANN001, ARG002 - torch's own signature
-    ):  # noqa: ANN204 # fmt: skip
+    def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401 - torch's own signature
         name = str(func).partition("aten.")[2]
         self.seen += not name.lstrip("_").startswith(self.VIEWS)
         return func(*args, **(kwargs or {}))
@@ -294,10 +329,16 @@ def counted(layers: int) -> tuple[int, int]:
     return ahead.seen, back.seen
 
 
-def decoded(rows: torch.Tensor, index: int) -> dict[str, list[int]]:
-    """A row as a tokenised data set hands it out: three columns of Python integers."""
-    ids = rows[index].tolist()
-    return {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": list(ids)}
+def tokenised(length: int) -> Any:  # noqa: ANN401 - of a library without types
+    """Rows as a trainer's tokenised data set holds them: three columns in Arrow."""
+    try:
+        from datasets import Dataset
+    except ImportError as error:
+        msg = f"datasets, which trainers read rows with, cannot be imported: {error}"
+        raise NotHereError(msg) from None
+    ids = [list(range(row, row + length)) for row in range(ROWS)]
+    ones = [[1] * length] * ROWS
+    return Dataset.from_dict({"input_ids": ids, "attention_mask": ones, "labels": ids})
 
 
 def padded(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
@@ -309,25 +350,13 @@ def padded(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
     }
 
 
-class _Rows(torch.utils.data.Dataset[dict[str, list[int]]]):
-    """Rows that take a loader some time."""
-
-    def __init__(self, length: int) -> None:
-        self.rows = torch.randint(0, 1000, (256, length), dtype=torch.int32)
-
-    def __len__(self) -> int:
-        return 10**6
-
-    def __getitem__(self, index: int) -> dict[str, list[int]]:
-        return decoded(self.rows, index % 256)
-
-
 def workers_gain(seconds: float) -> float:
     """Rows a second of two workers over those of none; 1 where workers gain nothing."""
-    paces = []
+    paces, rows = [], tokenised(ROW_LENGTHS[1])
     for workers in (0, 2):
+        endless = torch.utils.data.RandomSampler(rows, replacement=True, num_samples=10**6)
         batches = torch.utils.data.DataLoader(
-            _Rows(ROW_LENGTHS[1]), batch_size=BATCH_ROWS, collate_fn=padded, num_workers=workers
+            rows, BATCH_ROWS, sampler=endless, collate_fn=padded, num_workers=workers
         )
         drawn = iter(batches)
         for _ in range(1 + 4 * workers):  # the first, and what was ready before anybody asked
@@ -356,7 +385,8 @@ def measured(request: dict[str, Any], result: Path) -> None:
     """Every part in turn; the result is on the disk after each."""
     phase = PhaseFile(request.get("work_dir"))
     found: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION, "key": request["key"], "facts": [], "not_measured": [], "parts": [],
+        "schema_version": SCHEMA_VERSION, "key": request["key"], "facts": [], "parts": [],
+        "not_measured": [],
         "versions": versions(), "threads": torch.get_num_threads(), "done": False,
     }  # fmt: skip
     try:
@@ -378,6 +408,9 @@ def taken(
     """The result with one part more: its facts, or why there are none."""
     host = Host()
     before = host.read()
+    threads = torch.get_num_threads()
+    if speeds.kind == "cpu" and name in OF_ONE_THREAD:
+        torch.set_num_threads(1)  # work too small to share: others would only wait in it
     try:
         facts = part(speeds.seconds * SHARES[name])
     except Exception as error:  # noqa: BLE001 - any failure of a part is a result
@@ -385,6 +418,8 @@ def taken(
         why = str(error) if plain else f"{type(error).__name__}: {error}"
         lost = {"name": name, "why": why[:KEPT_CHARACTERS]}
         return {**found, "not_measured": [*found["not_measured"], lost]}
+    finally:
+        torch.set_num_threads(threads)
     seen = {**between(before, host.read(), host.cores), "device": speeds.kind}
     why_not = disturbances(seen)
     # The quick repetitions are taken, which others disturbed least: half of what they may have.
