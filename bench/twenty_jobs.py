@@ -25,7 +25,7 @@ from autotune.app.tune.tune import Options, tune
 from autotune.domain.units import format_seconds, format_usd
 from autotune.report.payload import row_payload
 from autotune.report.phrases import price_marks, probability
-from autotune.report.screens.words import settings_phrase
+from autotune.report.screens.screen import settings_phrase
 
 if TYPE_CHECKING:
     from collections.abc import Callable

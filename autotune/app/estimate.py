@@ -24,9 +24,8 @@ from autotune.pricing import Pricing
 
 if TYPE_CHECKING:
     from autotune.claims.feasibility import Claim
-    from autotune.domain.answer.recommendation import Relaxation
-    from autotune.domain.answer.short_rows import ShortRows
-    from autotune.domain.answer.shortfall import Shortfall
+    from autotune.domain.answer.limits import ShortRows
+    from autotune.domain.answer.recommendation import Relaxation, Shortfall
     from autotune.domain.config import Config
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated

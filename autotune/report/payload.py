@@ -37,8 +37,8 @@ if TYPE_CHECKING:
         Rejected,
         Relaxation,
         Sensitivity,
+        Shortfall,
     )
-    from autotune.domain.answer.shortfall import Shortfall
     from autotune.domain.job import Job, Method
     from autotune.domain.outcome import Estimated, Infeasible, Measured
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.domain.answer.contract import ABSENT, Answer
-from autotune.domain.answer.limits import LimitOdds, Miss
+from autotune.domain.answer.limits import LimitOdds, Miss, ShortRows
 from autotune.domain.answer.recommendation import Asked, NextStep, SearchRecord, WorthProbe
-from autotune.domain.answer.short_rows import ShortRows
 from autotune.domain.answer.waterfall import MeasuredGap, SideOption, WaterfallStep
 from autotune.domain.job import CONFIDENCE, Assumption
 from autotune.domain.outcome import Spread

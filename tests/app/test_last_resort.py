@@ -12,7 +12,7 @@ from autotune.app.job.overrides import Overrides
 from autotune.app.tune.tune import Options, tune
 from autotune.domain.answer.recommendation import Decisive, Relaxation
 from autotune.report.payload import recommendation_payload
-from autotune.report.screens.fitting import MOST_LINES
+from autotune.report.screens.screen import MOST_LINES
 from autotune.report.screens.tune import recommendation_screen
 
 OPTIONS = Options(dry_run=True, fidelity="formula", trials=1)

@@ -13,7 +13,7 @@ from autotune.app.job.load import load_job
 from autotune.app.tune.tune import Options, tune
 from autotune.domain.units import format_seconds
 from autotune.report.payload import recommendation_payload
-from autotune.report.screens.fitting import MOST_LINES
+from autotune.report.screens.screen import MOST_LINES
 from autotune.report.screens.tune import recommendation_screen
 
 if TYPE_CHECKING:

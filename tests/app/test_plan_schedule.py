@@ -16,7 +16,7 @@ from autotune.app.campaign.list_schedule import (
     topological,
     waits_of,
 )
-from autotune.domain.answer.schedule import Task
+from autotune.domain.answer.plan import Task
 
 HOURS = [
     [1 / 6] * 10,

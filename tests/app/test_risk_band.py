@@ -10,8 +10,7 @@ import pytest
 from autotune.app.estimate import estimate
 from autotune.app.job.load import load_job
 from autotune.app.runs.export import export_pick
-from autotune.domain.answer.traced import AllocatorRun, AtOp, MemoryTrace
-from autotune.domain.outcome import SAFE_PROBABILITY, Measured
+from autotune.domain.outcome import SAFE_PROBABILITY, AllocatorRun, AtOp, Measured, MemoryTrace
 from autotune.report.payload import row_payload
 from autotune.report.phrases import fit_phrase
 

@@ -13,7 +13,7 @@ from autotune.app.tune.tune import Options, tune
 from autotune.domain.config import KNOBS
 from autotune.report.payload import dumps, recommendation_payload
 from autotune.report.recorded import recorded_payload
-from autotune.report.screens.fitting import MOST_LINES
+from autotune.report.screens.screen import MOST_LINES
 from autotune.report.screens.tune import recommendation_screen
 from autotune.report.sections.answer import TUNE_REPORT
 from autotune.report.sections.what_ifs import opening_words

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.cli.application import run
-from autotune.report.screens.fitting import MOST_LINES
+from autotune.report.screens.screen import MOST_LINES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from autotune.domain.answer.limits import ShortRows
 from autotune.domain.answer.recommendation import Asked, Decisive
-from autotune.domain.answer.short_rows import ShortRows
 from autotune.domain.outcome import Spread
 from autotune.report.page.page import recommendation_html
 from autotune.report.payload import recommendation_payload
-from autotune.report.screens.fitting import MOST_LINES, shortened
+from autotune.report.screens.screen import MOST_LINES, shortened
 from autotune.report.screens.tune import recommendation_screen
 from autotune.report.sections.answer import TUNE_REPORT
 from autotune.report.sections.how_to_run import again, as_typed_here, next_steps

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.report.page.axis import axis_for
-from autotune.report.page.markup import Markup, tag
+from autotune.report.page.blocks import Markup, tag
 from autotune.report.page.page import recommendation_fragment, recommendation_html
 from tests.report.page_tree import payload_of, probed, texts, tree_of
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, Table, columns
-from autotune.report.layout.markdown import sections_markdown
+from autotune.report.layout.report import sections_markdown
 from autotune.report.payload import recommendation_payload
 from autotune.report.sections.answer import TUNE_REPORT
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from autotune.domain.answer.shortfall import LongestBatch, Shortfall
+from autotune.domain.answer.recommendation import LongestBatch, Shortfall
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 from autotune.domain.outcome import Spread

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autotune.domain.answer.traced import AllocatorRun, AtOp, MemoryTrace
+from autotune.domain.outcome import AllocatorRun, AtOp, MemoryTrace
 from autotune.report.sections.memory import EXPANDABLE, traced_blocks, traced_payload
 
 GIB = 2.0**30

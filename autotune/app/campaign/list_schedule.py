@@ -19,12 +19,12 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from autotune.domain.answer.schedule import Placement, Schedule
+from autotune.domain.answer.plan import Placement, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from autotune.domain.answer.schedule import Task
+    from autotune.domain.answer.plan import Task
 
 PAYS = 1.5  # busy shares of a pair at most: then both together are done a third sooner. Assumption
 TOGETHER = 2  # runs that share a device at most

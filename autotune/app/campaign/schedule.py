@@ -11,16 +11,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.app.campaign.list_schedule import go_together, longest_chain, schedule
-from autotune.domain.answer.plan import Makespan, Sharing
-from autotune.domain.answer.schedule import Task
+from autotune.domain.answer.plan import Makespan, Sharing, Task
 from autotune.domain.units import HOUR_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.app.campaign.file import Campaign
-    from autotune.domain.answer.plan import PlannedRun, Subset
-    from autotune.domain.answer.schedule import Schedule
+    from autotune.domain.answer.plan import PlannedRun, Schedule, Subset
 
 SHORTER = 0.99  # a shared schedule at most so long, against the plain one, is worth its trouble
 

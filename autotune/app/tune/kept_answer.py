@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.app.tune.priced import Options, Priced
+    from autotune.domain.answer.limits import ShortRows
     from autotune.domain.answer.recommendation import Recommendation
-    from autotune.domain.answer.short_rows import ShortRows
     from autotune.domain.answer.waterfall import WhatIf
     from autotune.search.study.study import Exploration
 

@@ -22,8 +22,7 @@ from autotune.cost.constants import memory_constants
 from autotune.cost.memory.component import LEAST_LOG_SD
 from autotune.cost.memory.device import blas_bytes
 from autotune.cost.spread.memory import HOPELESS, surest
-from autotune.domain.answer.traced import AllocatorRun, AtOp, MemoryTrace
-from autotune.domain.outcome import MemoryParts
+from autotune.domain.outcome import AllocatorRun, AtOp, MemoryParts, MemoryTrace
 from autotune.domain.units import format_bytes
 from autotune.pricing import Pricing
 from autotune.search import alternatives, selection

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.cost.memory.component import peak_instant
 from autotune.cost.memory.peak import INSTANTS
-from autotune.domain.answer.shortfall import LongestBatch, Shortfall
+from autotune.domain.answer.recommendation import LongestBatch, Shortfall
 from autotune.domain.units import format_count
 
 if TYPE_CHECKING:

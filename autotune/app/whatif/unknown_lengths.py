@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.app.dataset.published_rows import short_rows
-from autotune.domain.answer.short_rows import ShortRows
+from autotune.domain.answer.limits import ShortRows
 from autotune.domain.outcome import Spread
 from autotune.pricing import Pricing
 

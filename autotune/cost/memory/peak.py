@@ -22,7 +22,7 @@ from autotune.domain.software import EVALUATES_WITHOUT_CACHE_FROM
 if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
     from autotune.cost.memory.step import Step
-    from autotune.domain.answer.shortfall import Phase
+    from autotune.domain.answer.recommendation import Phase
 
 # Source: transformers 5.0 training_args.py: `use_cache` is off; before, the model's config decided.
 PARTS = (

@@ -9,8 +9,7 @@ from autotune.domain.answer.contract import Answer
 from autotune.domain.answer.limits import misses
 
 if TYPE_CHECKING:
-    from autotune.domain.answer.limits import LimitOdds, Miss
-    from autotune.domain.answer.short_rows import ShortRows
+    from autotune.domain.answer.limits import LimitOdds, Miss, ShortRows
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated, ShortOf

@@ -1,7 +1,8 @@
 """How likely a limit is kept: a deadline, a budget, a session, against a bill with its interval.
 
 A duration is log-normal to each side of its middle: p10, p50 and p90 determine it. A limit is kept
-where the probability of staying within it is at least what the user asks for.
+where the probability of staying within it is at least what the user asks for. Where nobody stated
+how long the rows are, `ShortRows` is the other end of the bill.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.answer.contract import Answer
 from autotune.domain.job import BUDGET, DEADLINE, SESSION
+from autotune.domain.outcome import Spread
 
 if TYPE_CHECKING:
     from autotune.domain.job import Limits
@@ -107,3 +109,20 @@ def misses(found: tuple[LimitOdds, ...]) -> tuple[Miss, ...]:
 def worst_excess(found: tuple[LimitOdds, ...]) -> float:
     """By how much, relatively, the worst of the limits is missed; at most 0 where all are kept."""
     return max((each.excess for each in found), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ShortRows(Answer):
+    """What a priced row takes if the rows are as short as those of a published data set.
+
+    The row itself counts every row at `max_length`. like: the data set; p50_tokens: under which
+    half of its rows are; source: who published that. settled: a measured time of today's run sets
+    the scale at both ends, so that only what the lengths do to the configurations is left open.
+    """
+
+    duration_s: Spread
+    cost_usd: Spread
+    like: str
+    p50_tokens: float
+    source: str
+    settled: bool

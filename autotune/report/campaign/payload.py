@@ -17,9 +17,9 @@ if TYPE_CHECKING:
         Plan,
         PlannedRun,
         RunOnOffer,
+        Schedule,
         Subset,
     )
-    from autotune.domain.answer.schedule import Schedule
 
 Payload = dict[str, Any]
 

@@ -14,7 +14,7 @@ from autotune.report.campaign.schedule import (
     schedule_section,
     unit_of,
 )
-from autotune.report.compare.variants import spread, spread_s
+from autotune.report.compare.notes import spread, spread_s
 from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, columns
 from autotune.report.layout.report import Report
 from autotune.report.phrases import config_phrase, marked_name, marks_note, price_marks

@@ -1,12 +1,16 @@
-"""What a comparison says below its table: sharding, spot, owned machines, sessions."""
+"""What a comparison says below its table, and of several variants of a job.
+
+Sharding, spot, owned machines, sessions; bills, memory, growth with the data.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.typed.machine import machine_label
-from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
-from autotune.report.layout.blocks import Bullets, Section, Table, columns
+from autotune.domain.units import GIB, format_bytes, format_count, format_seconds, format_usd
+from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, columns
+from autotune.report.phrases import marked_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -141,3 +145,138 @@ def session_section(rows: Sequence[Payload], job: Payload) -> Section:
         if row["sessions"] > 1
     ]
     return Section("Longer than one session", (Bullets(tuple(items)),) if items else ())
+
+
+MOST_VARIANTS, MOST_MACHINES = 12, 6
+_SHOWN_PARTS = ("weights", "adapters", "gradients", "optimizer", "activations", "logits")
+
+
+def variants_lead(payload: Payload) -> Section:
+    """What the variants are, in one sentence each."""
+    named = payload["variants"]
+    name = payload["job"]["name"].partition(":")[0]
+    lead = (
+        f"{name}: {len(named)} variants. Each trains something else, so the choice among them is "
+        "yours; each is at its best config."
+    )
+    lines = tuple(
+        (
+            item["variant"],
+            f"{format_count(item['job']['steps'])} steps",
+            f"{format_count(item['job']['tokens'])} tokens",
+            item["job"]["method"].partition(" on ")[0],
+        )
+        for item in named
+    )
+    return Section(
+        "",
+        (
+            Paragraph(lead, "strong"),
+            Table(columns("", ">", ">", ""), lines),
+        ),
+    )
+
+
+def variants_section(payload: Payload) -> Section:
+    """One table over machines and variants, a group a machine."""
+    by_machine: dict[str, list[Payload]] = {}
+    for row in payload["rows"]:
+        by_machine.setdefault(machine_name(row), []).append(row)
+    order = {item["variant"]: number for number, item in enumerate(payload["variants"])}
+    lines: list[tuple[str, ...]] = []
+    groups = set()
+    for name, rows in list(by_machine.items())[:MOST_MACHINES]:
+        groups.add(len(lines))
+        price = f"{name}, {rows[0]['usd_per_hour']:,.2f} USD/h"
+        lines.append((marked_name(price, rows[0]), *[""] * 6))
+        lines += [_line(row) for row in sorted(rows, key=lambda row: order[row["variant"]])]
+    if not lines:
+        return Section("Machines and variants", (Paragraph("Nothing fits anywhere.", "bad"),))
+    titles = columns(
+        "variant", ">duration", ">80 % range", ">cost", ">80 % range", ">memory", "bound by"
+    )
+    table = Table(titles, tuple(lines), group_rows=frozenset(groups))
+    left = len(by_machine) - MOST_MACHINES
+    note = "Columns: duration and its 80 % range, cost and its 80 % range, peak memory, what bounds"
+    note += f"; {left} more machines in --format csv or json." if left > 0 else "."
+    return Section("Machines and variants", (table, Paragraph(note, "quiet")))
+
+
+def _line(row: Payload) -> tuple[str, ...]:
+    hours, usd = row["duration_s"], row["cost_usd"]
+    late = ", ".join(miss["limit"].replace("_", " ") for miss in row["misses"])
+    return (
+        row["variant"],
+        format_seconds(hours["p50"]),
+        spread_s(hours),
+        format_usd(usd["p50"]),
+        spread(usd, 1.0),
+        format_bytes(row["memory_bytes"]["total"]),
+        row["bound_by"] + (f"; misses {late}" if late else ""),
+    )
+
+
+def spread(of: Payload, unit: float) -> str:
+    """An 80 % range with as many digits as mean something: 14.7-31.6."""
+    low, high = of["p10"] / unit, of["p90"] / unit
+    digits = 0 if high >= 100 else 1 if high >= 10 else 2  # noqa: PLR2004 - three digits are enough
+    return f"{low:,.{digits}f}-{high:,.{digits}f}"
+
+
+def spread_s(of: Payload) -> str:
+    """An 80 % range of a duration, in the unit that its middle is shown in."""
+    unit, name = (3600.0, "h") if of["p50"] >= 2 * 3600 else (60.0, "min")
+    if of["p50"] < 120.0:  # noqa: PLR2004 - where format_seconds turns to seconds
+        unit, name = 1.0, "s"
+    return f"{spread(of, unit)} {name}"
+
+
+def memory_section(payload: Payload) -> Section:
+    """Memory by component [GiB] on the first machine that every variant fits on."""
+    named = [item["variant"] for item in payload["variants"]]
+    machines = list(dict.fromkeys(machine_name(row) for row in payload["rows"]))
+    for machine in machines:
+        rows = {row["variant"]: row for row in payload["rows"] if machine_name(row) == machine}
+        totals = {row["memory_bytes"]["total"] for row in rows.values()}
+        if len(rows) == len(named) <= MOST_VARIANTS and len(totals) > 1:
+            return Section(f"Memory on {machine}, GiB", (_memory_table(named, rows),))
+    return Section("Memory", ())
+
+
+def _memory_table(named: Sequence[str], rows: dict[str, Payload]) -> Table:
+    lines = []
+    for variant in named:
+        parts = rows[variant]["memory_bytes"]
+        shown = [parts[name] for name in _SHOWN_PARTS]
+        cells = [*shown, parts["total"] - sum(shown), parts["total"], parts["usable"]]
+        lines.append((variant, *(f"{value / GIB:.2f}" for value in cells)))
+    names = ("weights", "adapt.", "grad.", "optim.", "activ.", "logits", "other", "total", "usable")
+    titles = columns("variant", *(f">{name}" for name in names))
+    return Table(titles, tuple(lines))
+
+
+def scaling_section(lines: Sequence[Payload]) -> Section:
+    """Fixed part and slope, for sizes that were not asked."""
+    if not lines:
+        return Section("With the number of rows", ())
+    rows = tuple(
+        (
+            machine_name(line) + (f", {line['of']}" if line["of"] else ""),
+            format_seconds(line["fixed_s"]),
+            format_seconds(1000 * line["s_per_row"]),
+            format_usd(line["fixed_usd"]),
+            format_usd(1000 * line["usd_per_row"]),
+            f"{100 * line['largest_deviation']:.1f}%",
+        )
+        for line in lines
+    )
+    titles = columns(
+        "machine", ">fixed", ">per 1,000 rows", ">fixed", ">per 1,000 rows", ">off by at most"
+    )
+    sizes = ", ".join(format_count(size) for size in lines[0]["rows"])
+    note = (
+        f"A straight line through {sizes} rows: duration = fixed part + rows x slope. The fixed "
+        "part is loading, compiling, evaluating at the end and the last save."
+    )
+    table = Table(titles, rows)
+    return Section("With the number of rows", (table, Paragraph(note, "quiet")))

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
         Scaling,
         SpotTerms,
     )
-    from autotune.domain.answer.limits import LimitOdds, Miss
-    from autotune.domain.answer.short_rows import ShortRows
+    from autotune.domain.answer.limits import LimitOdds, Miss, ShortRows
 
 Payload = dict[str, Any]
 

@@ -8,20 +8,18 @@ from autotune.domain.units import format_bytes, format_count, format_seconds, fo
 from autotune.report.compare.notes import (
     beyond_hours_section,
     machine_name,
+    memory_section,
+    scaling_section,
     session_section,
     sharding_section,
     spot_section,
-    variant_and_machine,
-)
-from autotune.report.compare.payload import comparison_csv
-from autotune.report.compare.variants import (
-    memory_section,
-    scaling_section,
     spread,
     spread_s,
+    variant_and_machine,
     variants_lead,
     variants_section,
 )
+from autotune.report.compare.payload import comparison_csv
 from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, columns
 from autotune.report.layout.report import Report
 from autotune.report.phrases import (
@@ -33,9 +31,8 @@ from autotune.report.phrases import (
     step_arithmetic,
 )
 from autotune.report.sections.answer import assumed_section, warnings_section
-from autotune.report.sections.claim import contradictions_section
 from autotune.report.sections.glossary import with_words
-from autotune.report.sections.limits import chances, stated_limits
+from autotune.report.sections.limits import chances, contradictions_section, stated_limits
 from autotune.report.sections.unknown_lengths import open_blocks, range_cell
 
 if TYPE_CHECKING:

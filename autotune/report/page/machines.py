@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from autotune.domain.outcome import FEASIBLE_PROBABILITY
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.page.axis import Axis, axis_for, time_unit
-from autotune.report.page.blocks import head_html
-from autotune.report.page.choices import figure_cell, figures, missed
-from autotune.report.page.markup import Markup, joined, share, tag
+from autotune.report.page.bills import figure_cell, figures, missed
+from autotune.report.page.blocks import Markup, head_html, joined, share, tag
 from autotune.report.phrases import config_phrase, marks_note, offer_name, price_marks, probability
 
 if TYPE_CHECKING:

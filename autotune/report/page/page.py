@@ -11,10 +11,8 @@ import hashlib
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from autotune.report.page.bills import bills_html, pick_tiles, tiles
-from autotune.report.page.blocks import block_html, section_html, titled
-from autotune.report.page.choices import choices_html
-from autotune.report.page.markup import Markup, ascii_only, tag
+from autotune.report.page.bills import bills_html, choices_html, pick_tiles, tiles
+from autotune.report.page.blocks import Markup, ascii_only, block_html, section_html, tag, titled
 from autotune.report.page.questions import questions
 from autotune.report.phrases import offer_name, seconds_span, usd_span
 from autotune.report.sections.answer import recommendation_sections, row_blocks, warnings_section

@@ -13,19 +13,28 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.units import format_count, format_seconds, format_usd
 from autotune.report.layout.blocks import Bars, Bullets, Commands, Paragraph, Section, Table
-from autotune.report.page.bills import bills_html, pick_tiles, probes_html, rows_by_name
+from autotune.report.page.bills import (
+    LONG,
+    bills_html,
+    choices_html,
+    pick_tiles,
+    probes_html,
+    rows_by_name,
+)
 from autotune.report.page.blocks import (
+    Markup,
     block_html,
     blocks_html,
     commands_html,
     few_bullets_html,
     fold,
     folded,
+    joined,
     section_html,
+    tag,
     titled,
     words_html,
 )
-from autotune.report.page.choices import LONG, choices_html
 from autotune.report.page.machines import (
     few_machines_html,
     keeping,
@@ -34,9 +43,8 @@ from autotune.report.page.machines import (
     misfits_words,
     plane_html,
 )
-from autotune.report.page.markup import Markup, joined, tag
 from autotune.report.phrases import config_phrase, offer_name, price_phrase, rests_on
-from autotune.report.screens.words import change_words, difference_words, settings_phrase
+from autotune.report.screens.screen import change_words, difference_words, settings_phrase
 from autotune.report.sections.answer import recommendation_sections
 from autotune.report.sections.unknown_lengths import lengths_open, range_phrase
 from autotune.report.sections.what_ifs import opening_words

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import format_bytes, format_seconds, format_usd
-from autotune.report.compare.notes import machine_name
+from autotune.report.compare.notes import (
+    machine_name,
+    spread,
+    spread_s,
+    variants_lead,
+    variants_section,
+)
 from autotune.report.compare.table import (
     folded_rows,
     least_odds,
@@ -14,19 +20,21 @@ from autotune.report.compare.table import (
     order_doubt,
     row_marks,
 )
-from autotune.report.compare.variants import spread, spread_s, variants_lead, variants_section
 from autotune.report.layout.blocks import Paragraph, Section, Table, columns
 from autotune.report.phrases import chance, marks_note
-from autotune.report.screens.closing import (
+from autotune.report.screens.screen import (
+    MOST_ASSUMED,
     closing_section,
     decisive_blocks,
+    fewer,
     grounds_section,
     next_section,
     of_the_job,
+    screen_text,
+    settings_phrase,
+    shortened,
     trimmed,
 )
-from autotune.report.screens.fitting import fewer, screen_text, shortened
-from autotune.report.screens.words import MOST_ASSUMED, settings_phrase
 from autotune.report.sections.limits import chances, stated_limits
 from autotune.report.sections.unknown_lengths import open_blocks, range_cell
 

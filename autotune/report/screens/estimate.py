@@ -7,23 +7,24 @@ from typing import TYPE_CHECKING
 from autotune.report.layout.bars import MEMORY_LABELS, TIME_LABELS
 from autotune.report.layout.blocks import Paragraph, Section
 from autotune.report.phrases import fit_phrase, memory_phrase, seconds_span, usd_span
-from autotune.report.screens.closing import (
-    closing_section,
-    decisive_blocks,
-    grounds_section,
-    next_section,
-)
-from autotune.report.screens.fitting import fewer, screen_text, shortened, shows
 from autotune.report.screens.infeasible import relaxed_sections, why_section
-from autotune.report.screens.tune import bound_phrase
-from autotune.report.screens.words import (
+from autotune.report.screens.screen import (
     MOST_ASSUMED,
     basis_phrase,
+    closing_section,
+    decisive_blocks,
+    fewer,
+    grounds_section,
     machine_phrase,
+    next_section,
+    screen_text,
     settings_phrase,
+    shortened,
+    shows,
 )
+from autotune.report.screens.tune import bound_phrase
 from autotune.report.sections.answer import limit_blocks
-from autotune.report.sections.claim import claim_section
+from autotune.report.sections.limits import claim_section
 from autotune.report.sections.unknown_lengths import lengths_open, open_blocks, range_phrase
 
 if TYPE_CHECKING:

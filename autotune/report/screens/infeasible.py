@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING
 from autotune.domain.units import format_seconds, format_usd
 from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, Table, columns
 from autotune.report.phrases import marked_name
-from autotune.report.screens.closing import decisive_blocks, grounds_section, run_closing_section
-from autotune.report.screens.fitting import fewer, shortened, shows
-from autotune.report.screens.words import MOST_ASSUMED
+from autotune.report.screens.screen import (
+    MOST_ASSUMED,
+    decisive_blocks,
+    fewer,
+    grounds_section,
+    run_closing_section,
+    shortened,
+    shows,
+)
 from autotune.report.sections.how_to_run import again
 from autotune.report.sections.memory import (
     ON_HOST,

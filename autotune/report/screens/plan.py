@@ -15,14 +15,15 @@ from autotune.report.campaign.text import (
 )
 from autotune.report.layout.blocks import Section, Table
 from autotune.report.layout.text import sections_text
-from autotune.report.screens.closing import (
+from autotune.report.screens.screen import (
     closing_section,
     decisive_blocks,
+    fewer,
     grounds_section,
     next_section,
+    screen_text,
     trimmed,
 )
-from autotune.report.screens.fitting import fewer, screen_text
 
 Payload = dict[str, Any]
 MACHINES, PHASES, CUTS, CONTRADICTIONS = 5, 6, 3, 2

@@ -8,16 +8,18 @@ from autotune.domain.units import format_seconds, format_usd
 from autotune.report.layout.bars import TIME_LABELS
 from autotune.report.layout.blocks import Bullets, Section, Table, columns
 from autotune.report.phrases import change_phrase
-from autotune.report.screens.closing import (
+from autotune.report.screens.screen import (
+    MOST_ASSUMED,
     closing_section,
     decisive_blocks,
+    fewer,
     grounds_section,
     next_section,
     of_the_job,
+    screen_text,
+    shortened,
     trimmed,
 )
-from autotune.report.screens.fitting import fewer, screen_text, shortened
-from autotune.report.screens.words import MOST_ASSUMED
 from autotune.report.sections.recompute import changed_section, leads, parts_of, variants_table
 from autotune.report.sections.unknown_lengths import lengths_open
 

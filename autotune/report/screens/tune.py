@@ -22,17 +22,24 @@ from autotune.report.phrases import (
     price_marks,
     tie_phrase,
 )
-from autotune.report.screens.closing import decisive_blocks, grounds_section, run_closing_section
-from autotune.report.screens.fitting import ONE_LINE, SHORT, fewer, screen_text, shortened, shows
 from autotune.report.screens.infeasible import nothing_fits_sections
-from autotune.report.screens.words import (
+from autotune.report.screens.screen import (
     MOST_ASSUMED,
+    ONE_LINE,
+    SHORT,
     basis_phrase,
     change_words,
+    decisive_blocks,
     difference_words,
+    fewer,
+    grounds_section,
     lengths_phrase,
     machine_phrase,
+    run_closing_section,
+    screen_text,
     settings_phrase,
+    shortened,
+    shows,
 )
 from autotune.report.sections.answer import limit_blocks, takes_phrase
 from autotune.report.sections.how_to_run import OWN, to_probe, to_train, to_verify

@@ -5,8 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.report.layout.blocks import Paragraph, Section
-from autotune.report.screens.closing import closing_section, next_section, trimmed, warning_blocks
-from autotune.report.screens.fitting import fewer, screen_text, shows
+from autotune.report.screens.screen import (
+    closing_section,
+    fewer,
+    next_section,
+    screen_text,
+    shows,
+    trimmed,
+    warning_blocks,
+)
 from autotune.report.sections.verification import (
     explanations_section,
     lines_section,

@@ -27,10 +27,14 @@ from autotune.report.phrases import (
     token_arithmetic,
     usd_span,
 )
-from autotune.report.sections.claim import claim_section, contradictions_section
 from autotune.report.sections.glossary import with_words
 from autotune.report.sections.how_to_run import run_section
-from autotune.report.sections.limits import chances, limit_phrases
+from autotune.report.sections.limits import (
+    chances,
+    claim_section,
+    contradictions_section,
+    limit_phrases,
+)
 from autotune.report.sections.memory import nothing_fits, shortfall_sections, traced_blocks
 from autotune.report.sections.probes import probes_section
 from autotune.report.sections.settings import (

@@ -22,9 +22,8 @@ from autotune.report.sections.how_to_run import again
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.domain.answer.recommendation import Asked, Relaxation
-    from autotune.domain.answer.shortfall import Shortfall
-    from autotune.domain.answer.traced import AtOp, MemoryTrace
+    from autotune.domain.answer.recommendation import Asked, Relaxation, Shortfall
+    from autotune.domain.outcome import AtOp, MemoryTrace
     from autotune.report.layout.blocks import Block
     from autotune.report.schema import JobPayload
 

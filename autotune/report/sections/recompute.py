@@ -26,8 +26,8 @@ from autotune.report.phrases import (
 )
 from autotune.report.schema import SCHEMA_VERSION
 from autotune.report.sections.answer import assumed_section, warnings_section
-from autotune.report.sections.claim import contradictions_section
 from autotune.report.sections.glossary import with_words
+from autotune.report.sections.limits import contradictions_section
 from autotune.report.sections.settings import unmeasured_machines
 from autotune.report.sections.unknown_lengths import (
     lengths_open,

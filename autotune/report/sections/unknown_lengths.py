@@ -10,8 +10,8 @@ from autotune.report.layout.blocks import Paragraph
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from autotune.domain.answer.limits import ShortRows
     from autotune.domain.answer.recommendation import Asked
-    from autotune.domain.answer.short_rows import ShortRows
     from autotune.report.layout.blocks import Block
     from autotune.report.schema import JobPayload, Row
 
