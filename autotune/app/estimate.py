@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.app.job.adapter_variant import variant_note
-from autotune.app.job.base_storage import unquantised_note
 from autotune.app.job.feasible_locks import check_config
+from autotune.app.job.method import unquantised_note, variant_note
 from autotune.app.tune.tracing import Tracing
 from autotune.app.whatif.moved import uncounted_notes
 from autotune.app.whatif.relaxations import CLOSED_FORMS, relaxations_of

@@ -4,7 +4,7 @@
 what the peak of a long run needs. `trace_run` is the start of a real run, in its order: the states
 appear in the first optimizer step, and every allocation and free is kept for the allocator. What
 happens between steps (scoring a batch, generating from it, saving) is in here too; the loss of a
-batch is in `losses`.
+batch is in `build`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from autotune.trace.build import DTYPES, build, trainable
+from autotune.trace.build import DTYPES, build, loss_of, trainable
 from autotune.trace.emulation import Autocast, cuda_like
-from autotune.trace.losses import loss_of
 from autotune.trace.tracker import Peak, Tracker
 
 if TYPE_CHECKING:

@@ -55,7 +55,7 @@ def traced(request: StepRequest, *, full: bool) -> dict[str, Any]:
 
 def traced_run(request: StepRequest, *, capacity: int, blas: int) -> dict[str, Any]:
     """The first steps of the run at full depth, and what the caching allocator makes of them."""
-    from autotune.trace.simulation import least_capacity, simulate
+    from autotune.trace.answers import least_capacity, simulate
     from autotune.trace.step import trace_run
 
     tracker = trace_run(request, blas)

@@ -14,14 +14,13 @@ from autotune.app.job.load import load_job
 from autotune.app.probing.notes import unproven_levels
 from autotune.app.probing.plan import ProbeOptions
 from autotune.app.recompute.recompute import RecomputeOptions, recompute
-from autotune.app.runs.export import export_run
+from autotune.app.runs.export import export, export_run
 from autotune.app.tune.tune import Options, tune
 from autotune.domain.errors import InputError
+from autotune.probe.outcomes import check_arguments, trainer_arguments
 from autotune.probe.record import PROBES_FILE, read_records
 from autotune.probe.request import Effort, request_for
-from autotune.probe.unsupported import check_arguments, trainer_arguments
 from autotune.report.payload import recommendation_payload
-from autotune.trainers.export import export
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ import pytest
 from simulatedmachine import TINY, Killed, Machine, bill_of, search, sequence, step_of
 
 from autotune.app.job.load import load_job
-from autotune.app.probing.device import offers_here
+from autotune.app.probing.plan import offers_here
 from autotune.app.probing.tune import _front
 from autotune.probe import device as devices
 from autotune.search.measured.study import FRONT

@@ -11,7 +11,7 @@ import pytest
 from simulatedmachine import TINY, Killed, Machine, bill_of, options_of, search, sequence, step_of
 
 from autotune.app.job.load import load_job
-from autotune.app.probing.progress import ProbeProgress
+from autotune.app.probing.figures import ProbeProgress
 from autotune.app.probing.study import probe_candidates
 from autotune.app.tune.tune import Options, tune
 from autotune.catalog.files import home_dir

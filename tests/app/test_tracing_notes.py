@@ -15,8 +15,7 @@ from autotune.catalog.software import find_software
 from autotune.cost.memory.device import blas_bytes
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import Candidates
-from autotune.trace.answers import Allocator, Traced, TraceFailed
-from autotune.trace.simulation import Moment, Simulated
+from autotune.trace.answers import Allocator, Moment, Simulated, Traced, TraceFailed
 
 if TYPE_CHECKING:
     from autotune.cost.bill import Bill

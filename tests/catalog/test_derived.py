@@ -9,8 +9,13 @@ import pytest
 
 from autotune.app.job.load import jobs_of_line
 from autotune.app.job.overrides import Overrides
-from autotune.catalog.models.derived import derived_names, derived_of, stored_by_name
-from autotune.catalog.models.models import find_model, load_models
+from autotune.catalog.models.models import (
+    derived_names,
+    derived_of,
+    find_model,
+    load_models,
+    stored_by_name,
+)
 from autotune.cost.parameters import parameter_count
 from autotune.domain.errors import InputError
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.trace.allocator import MIB, Block, CachingAllocator, OutOfMemory, Pool, rounded
-from autotune.trace.simulation import least_capacity, simulate
+from autotune.trace.answers import least_capacity, simulate
 
 GIB = 1024 * MIB
 SIZES = st.one_of(st.integers(1, 4096), st.integers(1, 30 * MIB), st.sampled_from([MIB, 10 * MIB]))

@@ -131,7 +131,7 @@ def test_saving_copies_nothing() -> None:
     [{}, {"rank": 0}, {"activation_checkpointing": "full"}, {"rank": 0, "accumulates": True}],
 )
 def test_three_steps_of_a_run_agree_with_one_step_in_the_long_run(changes: dict[str, Any]) -> None:
-    from autotune.trace.simulation import simulate
+    from autotune.trace.answers import simulate
     from autotune.trace.step import trace_run, trace_step
 
     request = replace(REQUEST, **changes)
@@ -153,7 +153,7 @@ def test_three_steps_of_a_run_agree_with_one_step_in_the_long_run(changes: dict[
 
 
 def test_the_first_step_lacks_the_states_that_the_later_ones_carry() -> None:
-    from autotune.trace.simulation import simulate
+    from autotune.trace.answers import simulate
     from autotune.trace.step import trace_run
 
     run = trace_run(replace(REQUEST, rank=0, seq_len=32))

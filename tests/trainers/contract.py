@@ -18,11 +18,11 @@ from fuzzing import damaged_mappings
 from hypothesis import HealthCheck, given, settings
 from ownfiles import FILES, FOLDER
 
+from autotune.app.runs.export import export
 from autotune.domain.config import KNOBS, Config
 from autotune.domain.errors import InputError
 from autotune.domain.job import Origin
 from autotune.trainers.contract import GONE, Plan, Target
-from autotune.trainers.export import export
 from autotune.trainers.patch import patch
 from autotune.trainers.registry import TRAINERS, detect
 from autotune.trainers.schema import schema_of

@@ -10,8 +10,8 @@ from exportcases import FULL, LORA, SOFTWARE, config, evaluation, job, offer, wi
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.app.runs.export import Export, check_target, export
 from autotune.domain.errors import InputError
-from autotune.trainers.export import Export, check_target, export
 
 if TYPE_CHECKING:
     from pathlib import Path

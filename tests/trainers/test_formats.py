@@ -16,8 +16,8 @@ from ownfiles import FILES, FOLDER
 
 from autotune.app.job.load import load_jobs
 from autotune.app.job.overrides import Overrides
+from autotune.app.runs.export import export
 from autotune.domain.errors import InputError
-from autotune.trainers.export import export
 from autotune.trainers.registry import FORMATS, TRAINERS
 from autotune.trainers.schema import schema_of
 from autotune.trainers.versions import parse_version

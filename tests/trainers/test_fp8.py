@@ -8,8 +8,8 @@ import pytest
 from exportcases import FULL, SOFTWARE, config, job, offer, values_of
 from ruamel.yaml import YAML
 
+from autotune.app.runs.export import export
 from autotune.domain.errors import InputError
-from autotune.trainers.export import export
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import schema_of
 

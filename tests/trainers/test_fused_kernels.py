@@ -10,9 +10,9 @@ from exportcases import SOFTWARE, config, job, offer, values_of
 
 from autotune.app.job.load import load_jobs
 from autotune.app.job.overrides import Overrides
+from autotune.app.runs.export import export
 from autotune.domain.answer.recommendation import Decisive
 from autotune.trainers.axolotl.keys import CUT, LIGER
-from autotune.trainers.export import export
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import schema_of
 

@@ -11,8 +11,8 @@ from ruamel.yaml import YAML
 
 from autotune.app.job.load import load_jobs
 from autotune.app.job.overrides import Overrides
+from autotune.app.runs.export import export
 from autotune.domain.answer.recommendation import Decisive
-from autotune.trainers.export import export
 from autotune.trainers.launch.config import add_beside
 from autotune.trainers.parsed import Parsed
 from autotune.trainers.registry import TRAINERS

@@ -12,8 +12,8 @@ from exportcases import FULL, LORA, config, job, offer, values_of, with_base
 from ownfiles import origin, read
 from ruamel.yaml import YAML
 
+from autotune.app.runs.export import export
 from autotune.domain.errors import InputError
-from autotune.trainers.export import export
 from autotune.trainers.patch import patch
 from autotune.trainers.registry import FORMATS, TRAINERS
 

@@ -14,7 +14,7 @@ import pytest
 from exportcases import LORA, config, job, offer, with_base
 
 from autotune.app.dataset.count import count_dataset
-from autotune.trainers.export import export, write_export
+from autotune.app.runs.export import export, write_export
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from exportcases import FULL, LORA, SOFTWARE, config, evaluation, job, offer, with_base
 
-from autotune.trainers.export import Export, export
+from autotune.app.runs.export import Export, export
 
 if TYPE_CHECKING:
     from pathlib import Path

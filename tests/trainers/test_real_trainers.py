@@ -18,9 +18,9 @@ from ownfiles import FOLDER, origin, read
 from ruamel.yaml import YAML
 from test_own_files import CONFIGS, SPLITS
 
+from autotune.app.runs.export import export
 from autotune.domain.config import Config
 from autotune.domain.errors import InputError
-from autotune.trainers.export import export
 from autotune.trainers.patch import patch
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from exportcases import config, job, offer
 
+from autotune.app.runs.export import Export, export, write_export
 from autotune.domain.errors import InputError
-from autotune.trainers.export import Export, export, write_export
 
 if TYPE_CHECKING:
     from pathlib import Path

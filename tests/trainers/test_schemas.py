@@ -16,10 +16,10 @@ from ownfiles import FILES, origin, read
 from ruamel.yaml import YAML
 from test_own_files import CONFIGS, SPLITS
 
+from autotune.app.runs.export import export
 from autotune.domain.config import Config
 from autotune.domain.errors import InputError
 from autotune.trainers.contract import GONE
-from autotune.trainers.export import export
 from autotune.trainers.patch import patch
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import Schema, schema_of

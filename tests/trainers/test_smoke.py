@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from exportcases import FULL, HOST, LORA, config, evaluation, job, offer, with_base
 
+from autotune.app.runs.export import export, write_export
 from autotune.evidence.log.read import read_log
-from autotune.trainers.export import export, write_export
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from exportcases import config, evaluation, job, offer
 
-from autotune.trainers.export import export
+from autotune.app.runs.export import export
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 CONFIG = config(

@@ -9,12 +9,12 @@ import pytest
 from exportcases import config, job, offer
 from ruamel.yaml import YAML
 
+from autotune.app.runs.export import export
 from autotune.cost.columns import Columns
 from autotune.cost.deepspeed import BUCKET_ELEMENTS
 from autotune.cost.memory.component import READS
 from autotune.cost.memory.states import sizes, static_bytes
 from autotune.domain.job import Method
-from autotune.trainers.export import export
 
 COUNT = 2
 DEFAULT_BUCKET = 500_000_000  # deepspeed 0.18.9, runtime/zero/config.py

@@ -20,7 +20,7 @@ import random
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from autotune.app.dataset import formats
+from autotune.app.dataset import folder as formats
 from autotune.app.dataset.columns import FORMS
 from autotune.domain.errors import InputError
 

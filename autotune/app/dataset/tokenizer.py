@@ -1,7 +1,9 @@
 """The tokenizer that counts a data set: the stated one, the model's own, or none but an estimate.
 
 A model's own is looked for in its folder, in the hub's cache on this disk, and on the hub. Where
-there is none, tokens are estimated from characters, and everything that follows says so.
+there is none, tokens are estimated from characters, and everything that follows says so. Its chat
+template is filled in as transformers does it. It comes with the model and is not trusted: it runs
+in Jinja's sandbox, in which values cannot be changed and nothing of Python is in reach.
 """
 
 from __future__ import annotations
@@ -9,10 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.dataset.chat_template import ChatTemplate, template_of
 from autotune.catalog import hub
 from autotune.catalog.models.models import local_folder
 from autotune.catalog.software import install_command
@@ -22,6 +24,8 @@ from autotune.domain.job import BYTES
 from autotune.domain.paths import stated_in
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autotune.catalog.text_tokens import Vocabulary
     from autotune.domain.model import Model
 
@@ -204,3 +208,83 @@ def _settings(config: bytes | None) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+LARGEST_TEMPLATE = 200_000  # characters; the longest known ones have about 20,000
+
+
+class TemplateRefusesError(ValueError):
+    """The template does not take these messages: a role it lacks, or turns out of order."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTemplate:
+    """A template that is compiled, and the special tokens that it names."""
+
+    compiled: Any  # jinja2.Template
+    specials: dict[str, str]
+
+    def text_of(self, messages: Sequence[dict[str, str]], tools: str = "") -> str:
+        """The text that is trained on. Raises TemplateRefusesError."""
+        declared = _declared(tools)
+        try:
+            return str(
+                self.compiled.render(
+                    messages=[dict(message) for message in messages], tools=declared,
+                    add_generation_prompt=False, **self.specials,
+                )
+            )  # fmt: skip
+        except Exception as error:  # noqa: BLE001 - a template may raise anything
+            raise TemplateRefusesError(str(error)[:200]) from None
+
+
+def _declared(tools: str) -> list[Any] | None:
+    try:
+        found = json.loads(tools) if tools else None
+    except ValueError:
+        return None
+    return found if isinstance(found, list) else None
+
+
+def template_of(settings: dict[str, Any], file: bytes) -> ChatTemplate | None:
+    """The template of chat_template.jinja or of tokenizer_config.json; None where there is none.
+
+    None also where jinja2 is not installed, or the template is not one that it can read.
+    """
+    source = file.decode("utf-8", "replace") if file else settings.get("chat_template")
+    if isinstance(source, list):  # several, by name
+        named = {i.get("name"): i.get("template") for i in source if isinstance(i, dict)}
+        source = named.get("default")
+    if not isinstance(source, str) or not source or len(source) > LARGEST_TEMPLATE:
+        return None
+    try:
+        from jinja2.exceptions import TemplateError
+        from jinja2.ext import loopcontrols
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ImportError:
+        return None
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
+    environment.filters["tojson"] = lambda value, indent=None: json.dumps(
+        value, ensure_ascii=False, indent=indent
+    )
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now(UTC).strftime(form)
+    try:
+        compiled = environment.from_string(source)
+    except TemplateError:
+        return None
+    specials = {name: _token(settings.get(name)) for name in ("bos_token", "eos_token")}
+    return ChatTemplate(compiled, specials)
+
+
+def _refuse(message: str) -> None:
+    raise TemplateRefusesError(message)
+
+
+def _token(value: object) -> str:
+    """A special token as text; some files hold it as an object with its content."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else ""

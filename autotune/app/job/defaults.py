@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from autotune.app.dataset import lengths as length_rules
 from autotune.app.dataset.lengths import check_lengths
 from autotune.app.dataset.published_rows import published_lengths, published_rows, rows_are_full
-from autotune.app.job.base_storage import base_of
+from autotune.app.job.method import base_of
 from autotune.catalog.text_tokens import BYTES_PER_TOKEN
 from autotune.cost.parameters import parameter_count, resolve_targets
 from autotune.domain.errors import InputError

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 from autotune.app.hardware.local_memory import as_the_driver_leaves
 from autotune.app.hardware.measured_here import as_measured_here
 from autotune.app.hardware.offers import distinct, offer_of
-from autotune.app.job.adapter_variant import check_variant
-from autotune.app.job.base_storage import as_stated
 from autotune.app.job.defaults import (
     data_of,
     evaluation_of,
@@ -38,6 +36,7 @@ from autotune.app.job.feasible_locks import (
     without_impossible,
 )
 from autotune.app.job.file import Document, checked
+from autotune.app.job.method import as_stated, check_variant
 from autotune.app.job.overrides import Overrides, line_document, overridden, states_today
 from autotune.app.job.trainer_defaults import default_config
 from autotune.app.job.trainer_file import command_document, notes_of, origin_of, read_any

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.app.probing.figures import is_measurement
+from autotune.app.probing.figures import is_measurement, run_of
 from autotune.app.probing.plan import depths_of
-from autotune.app.probing.repeats import run_of
 from autotune.domain.answer.recommendation import Decisive, NoiseSeen
 from autotune.probe.two_depth import agreement
 from autotune.search.posterior.repeats import repeat_sd

@@ -15,12 +15,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.app.probing.figures import (
+    HOPELESS,
+    ProbeProgress,
+    calm_s,
+    doubted,
     figures_of,
+    in_vain,
     is_measurement,
     late,
+    looks_of,
     merged,
     noise_of,
     parts_of,
+    probe_line,
 )
 from autotune.app.probing.measured_bill import MeasuredRow, measured_row
 from autotune.app.probing.plan import (
@@ -31,19 +38,16 @@ from autotune.app.probing.plan import (
     plan_probe,
     without_checkpoint,
 )
-from autotune.app.probing.progress import ProbeProgress, probe_line
-from autotune.app.probing.repeats import HOPELESS, calm_s, doubted, in_vain, looks_of
 from autotune.catalog.files import home_dir
 from autotune.domain.candidates import OFFER
 from autotune.domain.errors import InputError, Interrupted
 from autotune.domain.units import format_seconds
 from autotune.probe import device as devices
 from autotune.probe.memo import Memo
-from autotune.probe.outcomes import INFEASIBLE, INTERRUPTED, LOGS_FOLDER
+from autotune.probe.outcomes import INFEASIBLE, INTERRUPTED, LOGS_FOLDER, Unsupported
 from autotune.probe.record import NARROW_RUNS, PROBES_FILE, until_sure
 from autotune.probe.runner import Place, Runner
 from autotune.probe.two_depth import run_two
-from autotune.probe.unsupported import Unsupported
 from autotune.search.measured.measurer import Scored, StopSearch
 from autotune.search.posterior.stopping import ProbeBudget
 from autotune.search.selection import score_name

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.app.probing.device import local_for, offers_here
 from autotune.app.probing.measured_bill import (
     as_measured,
     narrowest_measured,
     same_steps,
     told_apart,
 )
-from autotune.app.probing.plan import ProbeOptions, plan_probe
+from autotune.app.probing.plan import ProbeOptions, local_for, offers_here, plan_probe
 from autotune.app.probing.study import check_affordable, probe_candidates
 from autotune.app.probing.transfer import transferred
 from autotune.app.runs import folder as runs
@@ -34,8 +33,8 @@ from autotune.domain.errors import Interrupted
 from autotune.domain.paths import near
 from autotune.domain.units import format_seconds, format_usd
 from autotune.pricing import Pricing
+from autotune.probe.outcomes import check_arguments
 from autotune.probe.record import config_of
-from autotune.probe.unsupported import check_arguments
 from autotune.search import selection
 from autotune.search.alternatives import proposal_order
 from autotune.space.extra import at_every_level

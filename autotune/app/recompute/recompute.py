@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 from autotune.app.choices import check_choices
 from autotune.app.job.load import jobs_of_spec
 from autotune.app.job.overrides import Overrides
-from autotune.app.job.source import started_from, started_from_line
-from autotune.app.job.trainer_file import refuse_flags
-from autotune.app.recompute.diff import differences_of, limits_changed, recommends_another
-from autotune.app.recompute.evidence_transfer import (
+from autotune.app.job.trainer_file import refuse_flags, started_from, started_from_line
+from autotune.app.recompute.diff import (
     add_measured,
     carried_observations,
+    differences_of,
     forget_measured,
+    limits_changed,
+    recommends_another,
 )
 from autotune.app.runs import folder as runs
 from autotune.app.runs.find import last_answered
-from autotune.app.runs.recorded_row import check_row, config_of_row
+from autotune.app.runs.folder import check_row, config_of_row
 from autotune.app.tune.tune import Options, tune
 from autotune.app.whatif.from_today import ending_at, starting_at
 from autotune.app.whatif.waterfall import RunEdit, State, config_edits, pricer, waterfall_between

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.app.job.adapter_variant import variant_note
-from autotune.app.job.base_storage import unquantised_note
+from autotune.app.job.method import unquantised_note, variant_note
 from autotune.app.runs import folder as runs
 from autotune.app.runs.find import to_resume
 from autotune.app.whatif.levers import last_resort

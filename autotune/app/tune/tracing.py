@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated, Verdict
     from autotune.search.selection import Objective, Selection
-    from autotune.trace.answers import Allocator, Traced
+    from autotune.trace.answers import Allocator, Moment, Traced
     from autotune.trace.client import TraceFailed, Tracer
-    from autotune.trace.simulation import Moment
 
 DOUBTFUL_PROBABILITY = 0.95
 MOST_PICKS = 6  # picks that tracing may turn down before the formula's word is taken again

@@ -11,8 +11,14 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autotune.catalog.models.config_values import Sizes, as_flag, as_size, read_sizes
-from autotune.catalog.models.experts import expert_linears, read_experts
+from autotune.catalog.models.config_values import (
+    Sizes,
+    as_flag,
+    as_size,
+    expert_linears,
+    read_experts,
+    read_sizes,
+)
 from autotune.catalog.models.families import FAMILIES, LLAMA_KEYS, TEXT_FAMILY, Family
 from autotune.domain.errors import InputError
 from autotune.domain.model import Linear, Model
