@@ -1,7 +1,7 @@
 """What becomes of runs whose cached memory would fill the card: `python -m bench.crowded`.
 
 Drawn jobs of rows of many lengths whose formula says "fits" and whose allocator is expected to hold
-all of usable memory. Each is traced through the simulated caching allocator of `trace.simulation`
+all of usable memory. Each is traced through the simulated caching allocator of `trace.answers`
 on a card of that size: a request that finds no room gives cached segments back and asks again, and
 the run fails where that is not enough. The bound of crowded claims (`memory.claims` of
 `cost/calibration.toml`) rests on measured runs alone; this is the independent look at it.

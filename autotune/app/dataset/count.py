@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.app.dataset import TOLD
-from autotune.app.dataset.tokenizer import TemplateRefusesError
 from autotune.app.dataset.columns import FORMS, Row, row_of
 from autotune.app.dataset.files import WHOLE_BYTES, Reading
 from autotune.app.dataset.folder import data_files
