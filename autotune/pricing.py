@@ -51,11 +51,11 @@ class Pricing:
 
     @classmethod
     def learned(cls, job: Job) -> Self:
-        """The job under what its own evidence teaches."""
+        """The job under what its own evidence and the user's past runs teach."""
         from autotune.evidence.calibrate import calibration_from_evidence
 
         calibration, warnings, _ = calibration_from_evidence(job, cls(job).bill)
-        return cls(job, calibration, warnings)
+        return cls(job, replace(calibration, machines=job.learned), warnings)
 
     def bill(self, candidates: Candidates) -> Bill:
         """The bill of every candidate, in their order."""

@@ -74,6 +74,7 @@ COMMANDS = {  # by name, in the order of the help: the module that holds each
     "compare": "compare",
     "recompute": "recompute",
     "verify": "verify",
+    "learn": "learn",
     "plan": "plan",
     "devices": "lists",
     "models": "lists",

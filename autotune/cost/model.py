@@ -30,6 +30,7 @@ from autotune.domain.units import HOUR_S
 if TYPE_CHECKING:
     from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
+    from autotune.domain.observation import MachineEffect
 
 
 def price_offer(job: Job, columns: Columns) -> Outputs:  # noqa: ARG001 - one signature for all
@@ -145,7 +146,8 @@ class CostModel:
             table.outputs["log_sd"] = np.hypot(log_sd, kept)
             if "unseen_device" in table.outputs:  # measured steps settle it
                 table.outputs["unseen_device"] = np.ones_like(log_sd)
-        return table
+        learned = self.calibration.on_machines(component.name)
+        return _as_learned(table, learned, candidates) if learned else table
 
     def _remembered(self, table: Table, factor: float) -> Table:
         """Memory under what was measured of it."""
@@ -153,3 +155,27 @@ class CostModel:
         if not len(table.row_of) or (factor == 1.0 and log_sd is None):
             return table
         return Table(memory.learned_memory(table.outputs, factor, log_sd), table.row_of)
+
+
+def _as_learned(
+    table: Table, learned: dict[tuple[str, int], MachineEffect], candidates: Candidates
+) -> Table:
+    """The table with what past runs say of each machine: a row of it for each offer."""
+    offers = candidates.levels[OFFER]
+    effects = [learned.get((offer.device.name, offer.count)) for offer in offers]
+    if not len(candidates) or not any(effects):
+        return table
+    key = table.row_of * len(offers) + candidates.codes[OFFER].astype(np.intp)
+    kept, row_of = np.unique(key, return_inverse=True)
+    row, offer = np.divmod(kept, len(offers))
+    factor = np.asarray([own.factor if own else 1.0 for own in effects])[offer]
+    spread = np.asarray([own.spread if own else 1.0 for own in effects])[offer]
+    here = np.asarray([own is not None and own.here for own in effects])[offer]
+    outputs = {
+        name: array[row] * factor if name.endswith("_s") else array[row]
+        for name, array in table.outputs.items()
+    }
+    outputs["log_sd"] = outputs["log_sd"] * spread
+    if "unseen_device" in outputs:
+        outputs["unseen_device"] = np.where(here, 1.0, outputs["unseen_device"])
+    return Table(outputs, row_of.astype(np.intp, copy=False))

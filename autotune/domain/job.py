@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from autotune.domain.config import Config, KnobValue
     from autotune.domain.device import Offer
     from autotune.domain.model import Model
-    from autotune.domain.observation import Observation
+    from autotune.domain.observation import MachineEffect, Observation
     from autotune.domain.software import Software
     from autotune.domain.statement import Statement
 
@@ -209,6 +209,7 @@ class Job:
     evidence: tuple[Observation, ...] = ()
     stated: tuple[Statement, ...] = ()  # what a plan says of the run: checked, never used
     seen_on: tuple[Offer, ...] = ()  # machines that evidence speaks of and that are not offered
+    learned: tuple[MachineEffect, ...] = ()  # what the user's past runs say of the machines
     assumed: tuple[Assumption, ...] = ()
     dataset_path: str | None = None
     row_bytes: float = 0.0  # [bytes] of one row on storage, mean

@@ -58,18 +58,43 @@ def value_of(
 
 
 @dataclass(frozen=True, slots=True)
+class MachineEffect:
+    """What a user's past runs say of one kind of machine, for every job on it.
+
+    factor multiplies the predicted seconds of a component, spread its relative spread: what past
+    runs settle is no longer uncertain. here: runs on such a device were among them.
+    """
+
+    device: str
+    count: int
+    component: str
+    factor: float
+    spread: float
+    runs: int
+    here: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Calibration:
     """Multiplies predicted seconds (or bytes) of a component; replaces its relative spread.
 
     Keys are component names of the cost model: compute, collectives, data, checkpoint, evaluation,
-    startup, memory. Absent: factor 1 and the model's own spread.
+    startup, memory. Absent: factor 1 and the model's own spread, unless past runs on a machine
+    speak of the component: a measurement of the job itself outranks them.
     """
 
     factors: dict[str, float] = field(default_factory=dict)
     log_sds: dict[str, float] = field(default_factory=dict)
     provenance: tuple[str, ...] = ()
+    machines: tuple[MachineEffect, ...] = ()
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is scaled; evidence that explains nothing only widens intervals."""
-        return not self.factors
+        return not self.factors and not self.machines
+
+    def on_machines(self, component: str) -> dict[tuple[str, int], MachineEffect]:
+        """Effects on a component by device and count; none where the job's own were measured."""
+        if component in self.factors:
+            return {}
+        return {(o.device, o.count): o for o in self.machines if o.component == component}

@@ -45,6 +45,7 @@ FLAGS = {
         *VERBOSE,
     },
     "verify": {"--gpu", "--set", "--elapsed", "--next-runs", *LINE, *FORMAT, *QUIET, *VERBOSE},
+    "learn": {"--gpu", "--export", "--dry-run", *FORMAT, *QUIET, *VERBOSE},
     "devices": FORMAT,
     "models": FORMAT,
     "prices": {"--provider", *FORMAT, *QUIET},

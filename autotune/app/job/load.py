@@ -38,6 +38,7 @@ from autotune.app.job.feasible_locks import (
 from autotune.app.job.file import Document, checked
 from autotune.app.job.method import as_stated, check_variant
 from autotune.app.job.overrides import Overrides, line_document, overridden, states_today
+from autotune.app.job.past import with_past
 from autotune.app.job.trainer_defaults import default_config
 from autotune.app.job.trainer_file import command_document, notes_of, origin_of, read_any
 from autotune.app.job.variants import Variant, chosen, variants_of
@@ -49,7 +50,6 @@ from autotune.domain.job import Assumption, Job
 from autotune.domain.paths import whole
 from autotune.domain.typed.values import parse_offer_price
 from autotune.domain.units import format_usd
-from autotune.evidence.runs_seen import with_verified
 from autotune.space.enumerate import PLAIN
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def _job(document: Document, variant: Variant, overrides: Overrides, base_dir: P
     if variant.dropped_evidence:
         why = "it speaks of another method than this variant's"
         job = replace(job, assumed=(*job.assumed, Assumption("evidence", "left out", why)))
-    return with_verified(job)
+    return with_past(job)
 
 
 def _within_price(job: Job, jobfile: JobFile, max_price: str, base_dir: Path) -> Job:

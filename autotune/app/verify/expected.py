@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from autotune.app.job.past import with_past
 from autotune.app.runs import folder as runs
 from autotune.app.runs.find import last_answered
 from autotune.app.verify.log_match import Smoke, differences, told_to_stop
@@ -13,7 +14,6 @@ from autotune.app.verify.plan import load_plan, machine_of, planned_of, planned_
 from autotune.catalog.devices import find_device
 from autotune.domain.config import Config
 from autotune.domain.errors import InputError
-from autotune.evidence.runs_seen import with_verified
 from autotune.pricing import Pricing
 from autotune.report.payload import row_payload
 from autotune.report.phrases import offer_name
@@ -65,7 +65,7 @@ def expected_of(run: Path | None, log: RunLog) -> Expected:
         offer = machine_of(log.gpu, log.gpus, planned)
     except InputError as error:
         return Expected(job.name, run_dir, job.steps, None, (error.message,))
-    known = with_verified(job)
+    known = with_past(job)
     calibration = Pricing.learned(known).calibration
     _, row = planned_on(planned, offer, calibration)
     notes = list(planned.notes)

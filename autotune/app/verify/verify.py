@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from autotune.app.job.overrides import Overrides
+from autotune.app.job.past import with_past
 from autotune.app.probing.measured_bill import MODELLED_SD
 from autotune.app.runs import folder as runs
 from autotune.app.verify.diff import Comparison, explanations, lines_of
@@ -27,7 +28,7 @@ from autotune.domain.outcome import Z90, Spread
 from autotune.domain.units import YEAR_S, format_seconds, parse_seconds
 from autotune.evidence.log.read import read_log, training_of
 from autotune.evidence.log.run_log import observations_of_log, speed_of, with_elapsed
-from autotune.evidence.runs_seen import remember, with_verified
+from autotune.evidence.runs_seen import remember
 from autotune.pricing import Pricing
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def verify(run: Path | None, log: Path, options: VerifyOptions | None = None) ->
     if read.form == "csv":  # which states no interval: it is the plan's
         read = replace(read, save_every_steps=planned.config.checkpoint_every_steps)
     offer = machine_of(options.gpu or read.gpu, read.gpus, planned)
-    known = with_verified(job, but=training_of(read.path))
+    known = with_past(job, but=training_of(read.path))
     before = Pricing.learned(known).calibration
     comparison = _compare(planned, offer, before, _with_time(read, options, job, planned, before))
     return _answer(planned, comparison, before, options)
@@ -140,7 +141,7 @@ def _answer(
     observations = observations_of_log(log, found.speed, found.config.as_dict(), facts)
     notes = _notes(planned, found, elsewhere=elsewhere)
     written, late = _keep(job, log, observations)
-    known = with_verified(job, but=training_of(log.path))
+    known = with_past(job, but=training_of(log.path))
     usable = tuple(own for own in observations if MARKED not in own.facts)
     learned_job = replace(job, evidence=(*known.evidence, *usable))
     learned = Pricing.learned(learned_job)

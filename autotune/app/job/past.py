@@ -1,0 +1,23 @@
+"""What this user's machines have shown before: verified runs of such a job, and all past runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.evidence.learned.effects import with_learned
+from autotune.evidence.runs_seen import with_verified
+from autotune.pricing import Pricing
+
+if TYPE_CHECKING:
+    from autotune.cost.bill import Bill
+    from autotune.domain.candidates import Candidates
+    from autotune.domain.job import Job
+
+
+def with_past(job: Job, *, but: str = "") -> Job:
+    """The job with what was measured before. but: a training that is left out."""
+    return with_learned(with_verified(job, but=but), _price)
+
+
+def _price(job: Job, candidates: Candidates) -> Bill:
+    return Pricing(job).bill(candidates)

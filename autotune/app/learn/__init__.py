@@ -1,0 +1,1 @@
+"""What did past trainings leave behind, and what do they teach? `autotune learn`."""

@@ -1,0 +1,159 @@
+"""What a training printed: bars with their clock, the Trainer's figures, torchtune's lines.
+
+A bar such as `40/120 [01:10<02:20, 1.75s/it]` says how many steps were done when. Of two runs in
+one text the last is read, and that there were two is said. Where the clock goes back while steps go
+on, or a stretch takes a hundred times its neighbours, the clock jumped: that stretch is left out.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from dataclasses import dataclass
+from itertools import pairwise
+
+from autotune.app.learn.found import RESULTS, number
+from autotune.evidence.log.run_log import RunLog, Stretch
+
+_BAR = re.compile(
+    r"(?<![\d/])(\d{1,9})/(\d{1,9}) \[(?:(\d{1,4}) days?, )?(?:(\d{1,5}):)?(\d{1,2}):(\d{2})<"
+)
+_FIGURE = re.compile(r"'(?:train/)?(\w+)': '?([-+\d.einfa]+)'?")
+_ENDS = re.compile(r"\{[^{}\n]{0,600}'train_runtime'[^{}\n]{0,600}\}")
+_EVALUATION = re.compile(r"'eval_(?:\w+_)?runtime': '?([\d.]+)'?")
+_TORCHTUNE = re.compile(r"^Step (\d{1,9}) \| (.{1,2000})$", re.MULTILINE)
+_PAIR = re.compile(r"(\w+):([-+\d.e]+)")
+LEAST_STEPS, PARTS = 10, 20  # of a bar that is a training's; stretches that it is cut into
+LEAST_STRETCH_S = 10.0  # bars show whole seconds
+JUMP = 100.0  # times the median step that a stretch's takes after a clock jumped
+JUMPED = "its clock jumped: that stretch is left out"
+TWO_RUNS = "two runs in one log: the last one is read"
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """What a console text says of a training."""
+
+    results: dict[str, float]
+    steps: int | None
+    stretches: tuple[Stretch, ...] = ()
+    evaluations_s: tuple[float, ...] = ()
+    tokens_per_s_per_gpu: float | None = None
+    peaks_gib: dict[str, float] | None = None
+    jumped: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def says_something(self) -> bool:
+        """Whether a step's time can be read from it."""
+        return bool(self.results or self.stretches or self.tokens_per_s_per_gpu)
+
+    def log(self, path: str) -> RunLog | None:
+        """The bars as a log of stretches; None where there are none."""
+        if not self.stretches:
+            return None
+        done = max(part.end for part in self.stretches)
+        return RunLog(path, "csv", done, max_steps=self.steps, stretches=self.stretches,
+                      timed_by="its progress bar")  # fmt: skip
+
+
+def read_printed(text: str) -> Printed:
+    """What the text says; nothing where it is no training's."""
+    ends = list(dict.fromkeys(found[0] for found in _ENDS.finditer(text)))
+    results: dict[str, float] = {}
+    notes: list[str] = []
+    if ends:
+        figures = {name: number(value) for name, value in _FIGURE.findall(ends[-1])}
+        results = {name: v for name in RESULTS if (v := figures.get(name)) is not None}
+        runtimes = {_digits(dict(_FIGURE.findall(end)).get("train_runtime")) for end in ends}
+        if len(runtimes) > 1:
+            notes.append(TWO_RUNS)
+            text = text[text.rfind(ends[-2]) + len(ends[-2]) :]
+    sessions, total = _bars(text)
+    if len(sessions) > 1 and not notes:
+        notes.append(TWO_RUNS)
+    stretches, jumped = _stretches(sessions[-1] if sessions else [])
+    if jumped:
+        notes.append(jumped)
+    speed, peaks, tune_steps = _torchtune(text)
+    evaluations = tuple(float(s) for s in dict.fromkeys(_EVALUATION.findall(text)) if number(s))
+    return Printed(results, total or tune_steps, stretches, evaluations, speed, peaks, jumped,
+                   tuple(notes))  # fmt: skip
+
+
+def _digits(text: str | None) -> str:
+    """A figure to the digits in which the Trainer prints it."""
+    value = number(text)
+    return "" if value is None else f"{value:.3g}"
+
+
+_Points = list[tuple[int, float]]
+
+
+def _bars(text: str) -> tuple[list[_Points], int | None]:
+    """Points (step, seconds) of the training's bar, a list for each time that it began again."""
+    by_total: dict[int, _Points] = {}
+    for found in _BAR.finditer(text):
+        days, hours = int(found[3] or 0), int(found[4] or 0)
+        seconds = 86400.0 * days + 3600.0 * hours + 60.0 * int(found[5]) + int(found[6])
+        step, total = int(found[1]), int(found[2])
+        if step <= total and total >= LEAST_STEPS:
+            by_total.setdefault(total, []).append((step, seconds))
+    if not by_total:
+        return [], None
+    total = max(by_total, key=lambda each: max(s for _, s in by_total[each]))
+    sessions: list[_Points] = [[]]
+    for point in by_total[total]:
+        if sessions[-1] and point[0] < sessions[-1][-1][0]:
+            sessions.append([])
+        sessions[-1].append(point)
+    # A logger may write the end of a bar twice: what adds no step is no session.
+    real = [own for own in sessions if own[-1][0] - own[0][0] >= LEAST_STEPS]
+    return real, total
+
+
+def _stretches(points: _Points) -> tuple[tuple[Stretch, ...], str]:
+    """Stretches between points far enough apart for whole seconds; and that the clock jumped."""
+    if not points:
+        return (), ""
+    span = points[-1][0] - points[0][0]
+    kept = [points[0]]
+    jumped = ""
+    for step, seconds in points[1:]:
+        if seconds < kept[-1][1]:
+            jumped, kept = JUMPED, [*kept, (step, seconds)]
+        elif step - kept[-1][0] >= max(span / PARTS, 1) and (
+            seconds - kept[-1][1] >= LEAST_STRETCH_S
+        ):
+            kept.append((step, seconds))
+    found = [
+        Stretch(begin, end, later - earlier, warm_up=not position and begin <= 1)
+        for position, ((begin, earlier), (end, later)) in enumerate(pairwise(kept))
+        if end > begin and later > earlier
+    ]
+    if len(found) > 2:  # noqa: PLR2004 - a median of others
+        usual = statistics.median(part.seconds / part.steps for part in found)
+        calm = [part for part in found if part.seconds / part.steps <= JUMP * usual]
+        jumped = JUMPED if len(calm) < len(found) else jumped
+        found = calm
+    return tuple(found), jumped
+
+
+WARM = 3  # steps of torchtune's log that compile and warm up
+
+
+def _torchtune(text: str) -> tuple[float | None, dict[str, float] | None, int | None]:
+    """[tokens/s] of a GPU, [GiB] peaks and the last step of torchtune's own lines."""
+    speeds: list[float] = []
+    peaks: dict[str, float] = {}
+    last = None
+    for found in _TORCHTUNE.finditer(text):
+        pairs = {name: number(value) for name, value in _PAIR.findall(found[2])}
+        last = int(found[1])
+        if (speed := pairs.get("tokens_per_second_per_gpu")) is not None:
+            speeds.append(speed)
+        for kind, key in (("allocated", "peak_memory_alloc"), ("reserved", "peak_memory_reserved")):
+            if (size := pairs.get(key)) is not None:
+                peaks[kind] = max(size, peaks.get(kind, 0.0))
+    later = speeds[WARM:]
+    return (statistics.median(later) if later else None), peaks or None, last

@@ -1,0 +1,88 @@
+"""What one logger says of one training, before it is brought into the terms of the record.
+
+Several loggers may have written down the same training: `content` tells.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from autotune.evidence.log.run_log import RunLog
+
+RESULTS = (
+    "train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos",
+)  # fmt: skip
+_MOST = 1e24
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A training as one logger saw it. Empty or None: it does not say.
+
+    arguments: in the words of `trainer`; model: a config.json; adapter: an adapter_config.json;
+    results: the Trainer's figures at the end.
+    """
+
+    source: str
+    place: Path
+    trainer: str = "hf"
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    model_name: str = ""
+    model: Mapping[str, Any] = field(default_factory=dict)
+    adapter: Mapping[str, Any] = field(default_factory=dict)
+    results: Mapping[str, float] = field(default_factory=dict)
+    log: RunLog | None = None
+    steps: int | None = None
+    tokens: float | None = None  # that the training counted itself, without padding
+    tokens_per_s_per_gpu: float | None = None
+    peaks_gib: Mapping[str, float] = field(default_factory=dict)  # allocated, reserved
+    gpu: str = ""
+    gpu_bytes: float = 0.0
+    on_cpu: bool = False
+    versions: Mapping[str, str] = field(default_factory=dict)
+    month: str = ""  # 2025-04
+    clock: str = ""  # what is wrong with its clock
+    notes: tuple[str, ...] = ()
+
+    @property
+    def runtime_s(self) -> float | None:
+        """[s] of `train()`."""
+        return self.results.get("train_runtime")
+
+
+def results_in(*holders: Mapping[str, Any]) -> dict[str, float]:
+    """The Trainer's results in mappings, with or without the prefix that loggers put before them.
+
+    The first that states a figure wins; NaN, text and what is no positive number is not one.
+    """
+    found: dict[str, float] = {}
+    for holder in holders:
+        for name in RESULTS:
+            for key in (name, f"train/{name}"):
+                value = number(holder.get(key))
+                if value is not None:
+                    found.setdefault(name, value)
+    return found
+
+
+def number(value: object) -> float | None:
+    """A finite number above zero, also of text; else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        real = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return real if math.isfinite(real) and 0 < real < _MOST else None
+
+
+def whole(value: object) -> int | None:
+    """A whole number above zero, else None."""
+    real = number(value)
+    return int(real) if real is not None and real == int(real) else None

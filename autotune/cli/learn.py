@@ -1,0 +1,67 @@
+"""`autotune learn`: past runs teach later answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autotune.cli.options import GPU, said, with_option_sets
+from autotune.cli.output import Output, Progress, print_answer
+
+
+@with_option_sets
+def learn(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH...",
+            help="Folders (read with all below them) or files that past trainings left: W&B runs, "
+            "Trainer and LLaMA-Factory outputs, torchtune, TensorBoard and MLflow logs, executed "
+            "notebooks, observations.jsonl.",
+            show_default=False,
+        ),
+    ],
+    *,
+    gpu: Annotated[
+        str | None,
+        said(GPU, "The machine of runs that name none, as a Trainer's output.", "NAME|8xNAME"),
+    ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            "--export",
+            metavar="FILE",
+            help="Write the usable runs as a CSV with the columns of the public table, without "
+            "paths, names of hosts or of private models.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read and say what it teaches; keep nothing.")
+    ] = False,
+    output: Output,
+) -> None:
+    """Read past runs, and let every later answer start from what they measured.
+
+    Nothing is executed or unpickled, links are not followed, and nothing leaves this machine.
+    For example:
+    autotune learn ~/projects/*/wandb ~/outputs --gpu 2xh100-nvl
+    """
+    from autotune.app.learn.described import named_machine
+    from autotune.app.learn.export import export_rows
+    from autotune.app.learn.learn import learn as learn_from
+    from autotune.app.learn.learn import unlearned
+    from autotune.domain.paths import whole
+    from autotune.report.lists.learned import LEARN_REPORT, learned_payload
+
+    machine = named_machine(gpu) if gpu else None
+    with Progress(quiet=output.quiet) as progress:
+        progress("reading past runs")
+        found = learn_from([whole(path) for path in paths], machine, dry_run=dry_run)
+    written = export_rows(found.usable, whole(export)) if export is not None else None
+    payload = learned_payload(found, written, dry_run=dry_run)
+    print_answer(LEARN_REPORT, payload, output, LEARN_REPORT.text)
+    error = unlearned(found)
+    if error is not None:
+        raise error

@@ -1,0 +1,87 @@
+"""Where past runs are kept: one file under `$AUTOTUNE_HOME`, by the runs' own content.
+
+Writers take a lock, read again, merge and write whole, so two that learn at once lose nothing. A
+run that is read twice, or that two loggers wrote down, is one run: the one that says more is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autotune.catalog.files import home_dir, write_whole
+from autotune.evidence.learned.run import as_json, from_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from autotune.evidence.learned.run import PastRun
+
+FOLDER, FILE = "learned", "runs.json"
+MAX_BYTES = 30_000_000
+MOST_KEPT = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Runs that are kept, the oldest first. damaged: there is a file that cannot be read."""
+
+    runs: tuple[PastRun, ...] = ()
+    damaged: bool = False
+
+
+def store_path() -> Path:
+    """The file of past runs."""
+    return home_dir() / FOLDER / FILE
+
+
+def known_runs() -> Known:
+    """What is kept."""
+    path = store_path()
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            return Known(damaged=True)
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return Known(tuple(from_json(entry) for entry in content["runs"]))
+    except (FileNotFoundError, NotADirectoryError):
+        return Known()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return Known(damaged=True)
+
+
+def keep(runs: Iterable[PastRun]) -> tuple[int, int]:
+    """Keep runs beside what is kept: how many are new, and how many are kept now.
+
+    A damaged file is put aside under another name, never written over. Raises OSError where the
+    home cannot be written.
+    """
+    path = store_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(path.parent):
+        known = known_runs()
+        if known.damaged:
+            path.replace(path.with_suffix(".damaged"))
+        kept = {run.id: run for run in known.runs}
+        new = 0
+        for run in runs:
+            before = kept.pop(run.id, None)
+            new += before is None
+            kept[run.id] = run if before is None or run.grade <= before.grade else before
+        latest = list(kept.values())[-MOST_KEPT:]
+        content = {"schema_version": 1, "runs": [as_json(run) for run in latest]}
+        write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    return new, len(latest)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Alone with the file, where the system has such locks."""
+    with (folder / ".lock").open("ab") as stream:
+        with contextlib.suppress(ImportError, OSError):
+            import fcntl
+
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,186 @@
+"""What `autotune learn` read, what it teaches, and why the rest teaches nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Protocol
+
+from autotune.domain.units import MB, format_count, format_seconds
+from autotune.report.layout.blocks import (
+    Block,
+    Bullets,
+    Commands,
+    Paragraph,
+    Section,
+    Table,
+    columns,
+)
+from autotune.report.layout.csv_rows import rows_csv
+from autotune.report.layout.report import Report
+from autotune.report.schema import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from autotune.evidence.learned.effects import Residual
+    from autotune.evidence.learned.run import PastRun
+
+MOST_RUNS = 20  # listed in the text
+_RUN = ("id", "source", "model", "device", "device_count", "method", "grade", "step_time_s",
+        "measured_over_modelled", "save_s", "place")  # fmt: skip
+
+
+class UsableLike(Protocol):
+    """A run that teaches."""
+
+    @property
+    def run(self) -> PastRun:
+        """The run."""
+        ...
+
+    @property
+    def place(self) -> Path:
+        """Where it lies."""
+        ...
+
+    @property
+    def residual(self) -> Residual:
+        """How far it is from its prediction."""
+        ...
+
+
+class LearnedLike(Protocol):
+    """What `app/learn` found; its fields are read by name."""
+
+    @property
+    def usable(self) -> Sequence[UsableLike]:
+        """Runs that teach."""
+        ...
+
+
+def learned_payload(found: Any, exported: str | None, *, dry_run: bool) -> dict[str, Any]:  # noqa: ANN401 - LearnedLike
+    """Counts, machines, runs and refusals. Factors are of seconds: below one is faster."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "read": found.read,
+        "usable": len(found.usable),
+        "files": found.files,
+        "folders": found.folders,
+        "machines": [
+            {
+                "device": own.device, "device_count": own.count, "runs": own.runs,
+                "measured_over_modelled": own.measured, "factor": own.factor,
+                "spread": own.spread, "save_bytes_per_s": own.save_bytes_per_s,
+            }
+            for own in found.machines
+        ],
+        "runs": [_run(own) for own in found.usable],
+        "refused": [
+            {"reason": own.reason, "count": own.count, "places": list(own.places)}
+            for own in found.refusals
+        ],
+        "kept": found.kept,
+        "new": found.new,
+        "known": found.known,
+        "dry_run": dry_run,
+        "exported": exported,
+        "warnings": list(found.warnings),
+    }  # fmt: skip
+
+
+def _run(own: UsableLike) -> dict[str, Any]:
+    row = own.run.row
+    return {
+        "id": row.id,
+        "source": own.run.source,
+        "model": row.text("model_id"),
+        "device": own.residual.device,
+        "device_count": own.residual.count,
+        "method": row.text("task"),
+        "grade": own.run.grade,
+        "step_time_s": row.number("step_time_s"),
+        "measured_over_modelled": math.exp(own.residual.log),
+        "save_s": own.run.save_s,
+        "place": str(own.place),
+        "notes": list(own.run.notes),
+    }
+
+
+def learned_csv(payload: Mapping[str, Any]) -> str:
+    """One line a usable run."""
+    return rows_csv(payload["runs"], list(_RUN))
+
+
+def learned_sections(payload: Mapping[str, Any]) -> list[Section]:
+    """The answer first: how many runs, and what they say of each machine."""
+    blocks: list[Block] = [Paragraph(_lead(payload), "strong")]
+    blocks += [Paragraph(_machine(own)) for own in payload["machines"]]
+    blocks.append(Paragraph(_kept(payload)))
+    blocks += [Paragraph(text, "warn") for text in payload["warnings"]]
+    sections = [Section("", tuple(blocks))]
+    if payload["runs"]:
+        sections.append(Section("Runs", (_runs(payload["runs"]),)))
+    if payload["refused"]:
+        sections.append(Section("Not used, and why", (_refused(payload["refused"]),)))
+    if payload["usable"]:
+        commands = (("autotune runs", "earlier answers: ask one again, and it starts from these"),)
+        sections.append(Section("Next", (Commands(commands),)))
+    return sections
+
+
+def _lead(payload: Mapping[str, Any]) -> str:
+    read, usable = payload["read"], payload["usable"]
+    return f"{format_count(read)} run{'s' * (read != 1)} read, {format_count(usable)} usable."
+
+
+def _machine(own: Mapping[str, Any]) -> str:
+    name = f"Your {own['device_count']}x {own['device']}"
+    factor = own["measured_over_modelled"]
+    if abs(math.log(factor)) < math.log(1.01):
+        pace = "as fast as modelled"
+    else:
+        way = "faster" if factor < 1 else "slower"
+        pace = f"{max(factor, 1 / factor):.2f} times {way} than modelled"
+    runs = f"{own['runs']} run{'s' * (own['runs'] != 1)}"
+    applied = f"; later answers count {own['factor']:.2f} of the modelled time"
+    saves = own["save_bytes_per_s"]
+    disk = f" Its disk saves at {saves / MB:,.0f} MB/s." if saves else ""
+    narrower = f", and their range is {100 * (1 - own['spread']):.0f} % narrower"
+    return f"{name} is {pace} ({runs}){applied}{narrower}.{disk}"
+
+
+def _kept(payload: Mapping[str, Any]) -> str:
+    exported = f" Exported to {payload['exported']}." if payload["exported"] else ""
+    if payload["dry_run"]:
+        return f"Nothing was kept: a dry run.{exported}"
+    if payload["kept"] is None:
+        return f"Nothing was kept.{exported}"
+    new, known = payload["new"], payload["known"]
+    return (
+        f"{format_count(new)} new, {format_count(known)} kept in {payload['kept']}; "
+        f"delete it to forget them.{exported}"
+    )
+
+
+def _runs(runs: Sequence[Mapping[str, Any]]) -> Table:
+    rows = tuple(
+        (
+            own["source"], own["model"], f"{own['device_count']}x {own['device']}", own["method"],
+            format_seconds(own["step_time_s"]), f"{own['measured_over_modelled']:.2f}",
+            own["grade"],
+        )
+        for own in runs[:MOST_RUNS]
+    )  # fmt: skip
+    return Table(
+        columns("of", "model", "on", "method", ">step", ">measured / modelled", "grade"), rows
+    )
+
+
+def _refused(refused: Sequence[Mapping[str, Any]]) -> Bullets:
+    return Bullets(
+        tuple(f"{own['count']} x {own['reason']} ({own['places'][0]})" for own in refused)
+    )
+
+
+LEARN_REPORT = Report(learned_sections, learned_csv)

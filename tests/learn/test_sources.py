@@ -1,0 +1,239 @@
+"""What each kind of logger left is read as the training that it was, and damage is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.app.learn import notebook, trainer_output
+from autotune.app.learn.console import read_printed
+from autotune.app.learn.described import named_machine, past_run
+from autotune.app.learn.learn import learn
+from autotune.app.learn.pickled import arguments_of
+from autotune.app.learn.walk import Unreadable, walk
+from autotune.evidence.cases import Refused
+
+ROWS, LENGTH, STEPS, MICRO, ACCUMULATION = 160, 32, 60, 4, 2  # of train_tiny.py
+
+
+def _read(folder: Path) -> Any:
+    own = [f for f in walk([folder]).folders if trainer_output.is_run(f)]
+    return trainer_output.read(folder, own)
+
+
+@pytest.mark.slow
+def test_a_real_trainers_output_is_read_with_its_arguments_and_nothing_is_unpickled(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pickle
+    import sys
+
+    def never(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(pickle, "Unpickler", never)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    found = _read(trained / "out")
+    told = json.loads((trained / "out" / "train_results.json").read_text())
+    assert found.steps == STEPS
+    assert found.results["train_runtime"] == told["train_runtime"]
+    run = past_run(found)
+    cells = run.cells
+    assert (cells["gpu"], cells["n_gpus"], cells["task"]) == ("cpu", "1", "full")
+    assert (cells["micro_batch"], cells["grad_accum"]) == (str(MICRO), str(ACCUMULATION))
+    assert (cells["precision"], cells["optimizer"], cells["grad_ckpt"]) == (
+        "fp32", "adamw_torch", "none",
+    )  # fmt: skip
+    assert f"incl. padding = {LENGTH}" in cells["notes"]
+    assert run.model["hidden_size"] == 64
+    evaluations = sum(
+        line["eval_runtime"]
+        for line in json.loads((trained / "out" / "trainer_state.json").read_text())["log_history"]
+        if "eval_runtime" in line
+    )
+    expected = (told["train_runtime"] - evaluations) / STEPS
+    assert float(cells["step_time_s"]) == pytest.approx(expected, rel=1e-3)
+    assert run.grade == "B"
+    assert any("saves inside" in note for note in run.notes)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_alone_is_the_run_it_is_of(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained / "out" / "checkpoint-60", tmp_path / "out" / "checkpoint-60")
+    found = _read(tmp_path / "out")
+    assert found.steps == STEPS
+    with pytest.raises((Refused, Unreadable), match=r"ended before its time|without a figure"):
+        past_run(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["cut", "nan", "empty", "arguments"])
+def test_damage_of_a_trainers_output_is_named_and_never_a_wrong_run(
+    trained: Path, tmp_path: Path, damage: str
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(trained / "out", out)
+    for name in ("all_results.json", "train_results.json"):
+        (out / name).unlink()
+    shutil.rmtree(out / "checkpoint-60")
+    shutil.rmtree(out / "checkpoint-40")
+    shutil.rmtree(out / "checkpoint-20")
+    state = out / "trainer_state.json"
+    text = state.read_text()
+    if damage == "cut":
+        state.write_text(text[: len(text) // 2])
+    elif damage == "nan":
+        state.write_text(
+            text.replace(str(json.loads(text)["log_history"][-1]["train_runtime"]), "NaN")
+        )
+    elif damage == "empty":
+        state.write_text("")
+    else:
+        (out / "training_args.bin").write_bytes((out / "training_args.bin").read_bytes()[:900])
+    found = learn([tmp_path], dry_run=True)
+    assert not found.usable
+    (refusal,) = found.refusals
+    expected = {
+        "cut": "trainer_state.json is damaged", "empty": "trainer_state.json is damaged",
+        "nan": "trainer_state.json is damaged", "arguments": "GPU is named nowhere",
+    }[damage]  # fmt: skip
+    assert expected in refusal.reason
+
+
+def test_a_hostile_pickle_runs_nothing_and_grows_nothing(tmp_path: Path) -> None:
+    import os
+    import pickle
+    import zipfile
+
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (os.system, (f"touch {tmp_path}/owned",))
+
+    laughs: list[Any] = ["ha"]
+    for _ in range(40):
+        laughs = [laughs] * 50
+    path = tmp_path / "training_args.bin"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/data.pkl", pickle.dumps({"x": Evil(), "laughs": laughs, "bf16": True}))
+    found = arguments_of(path)
+    assert found["bf16"] is True
+    assert not (tmp_path / "owned").exists()
+    path.write_bytes(b"PK\x03\x04 nonsense")
+    with pytest.raises(Unreadable, match="damaged"):
+        arguments_of(path)
+
+
+@pytest.mark.slow
+def test_a_real_trainers_console_gives_the_slope_of_a_run_that_was_cut_off(trained: Path) -> None:
+    text = (trained / "output.log").read_text()
+    printed = read_printed(text)
+    assert printed.results["train_runtime"] > 0
+    assert printed.steps == STEPS
+
+
+def _bar(points: list[tuple[int, int]], total: int = 1000) -> str:
+    return "\r".join(
+        f" 5%|##  | {s}/{total} [{t // 3600}:{t // 60 % 60:02d}:{t % 60:02d}<1:00, 2.0s/it]"
+        for s, t in points
+    )
+
+
+def test_an_unfinished_run_is_timed_by_its_bar_and_a_jump_of_the_clock_is_left_out() -> None:
+    points = [(step, 3 * step) for step in range(0, 600, 10)]
+    log = read_printed(_bar(points)).log("a")
+    assert log is not None
+    assert sum(p.seconds for p in log.stretches) / sum(p.steps for p in log.stretches) == 3
+    slept = [(s, t + (40_000 if s > 300 else 0)) for s, t in points]
+    printed = read_printed(_bar(slept))
+    assert printed.jumped
+    assert max(part.seconds / part.steps for part in printed.stretches) < 4
+    back = [(s, t - (700 if s > 300 else 0)) for s, t in points]
+    assert read_printed(_bar(back)).jumped
+
+
+def test_of_two_runs_in_one_log_the_last_is_read_and_said() -> None:
+    slow = _bar([(step, 9 * step) for step in range(0, 500, 10)])
+    fast = _bar([(step, 2 * step) for step in range(0, 500, 10)])
+    printed = read_printed(slow + "\n" + fast)
+    assert any("two runs" in note for note in printed.notes)
+    assert {part.seconds / part.steps for part in printed.stretches} == {2.0}
+
+
+@pytest.mark.slow
+def test_a_notebook_of_a_real_training_is_read_from_its_source_and_outputs(
+    trained: Path, tmp_path: Path
+) -> None:
+    state = json.loads((trained / "out" / "trainer_state.json").read_text())
+    results = json.loads((trained / "out" / "train_results.json").read_text())
+    results["total_flos"] = state["total_flos"]
+    path = tmp_path / "tiny.ipynb"
+    path.write_text(json.dumps(_notebook(results)))
+    run = past_run(notebook.read(path))
+    assert (run.cells["micro_batch"], run.cells["grad_accum"]) == (str(MICRO), str(ACCUMULATION))
+    assert f"incl. padding = {LENGTH}" in run.cells["notes"]
+    assert run.cells["grad_ckpt"] == "none"
+    text = path.read_text()
+    path.write_text(text[: len(text) // 2])
+    with pytest.raises(Unreadable, match="damaged or cut short"):
+        notebook.read(path)
+    path.write_text(
+        json.dumps({"cells": [{"cell_type": "code", "source": ["1 + 1"], "outputs": []}]})
+    )
+    with pytest.raises(Unreadable, match="hold no training"):
+        notebook.read(path)
+
+
+def _notebook(results: dict[str, float]) -> dict[str, Any]:
+    """An executed notebook in nbformat 4, with what the Trainer's `train()` shows as its value."""
+    source = (Path(__file__).parent / "train_tiny.py").read_text().splitlines(keepends=True)
+    config = (
+        "config = LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=2,\n"
+        "    num_attention_heads=4, num_key_value_heads=4, vocab_size=256,\n"
+        "    max_position_embeddings=64)\n"
+        "args = TrainingArguments('out', per_device_train_batch_size=4, use_cpu=True,\n"
+        "    gradient_accumulation_steps=2, num_train_epochs=3, gradient_checkpointing=False)\n"
+    )
+    value = f"TrainOutput(global_step={STEPS}, training_loss=5.5, metrics={results!r})"
+
+    def code(lines: list[str], outputs: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"cell_type": "code", "execution_count": 1, "metadata": {}, "source": lines,
+                "outputs": outputs}  # fmt: skip
+
+    result = {"output_type": "execute_result", "execution_count": 2, "metadata": {},
+              "data": {"text/plain": [value]}}  # fmt: skip
+    cells = [code(["%pip install transformers\n", "import os\n"], []),
+             code([config], []), code(["trainer.train()"], [result])]  # fmt: skip
+    return {"nbformat": 4, "nbformat_minor": 5, "metadata": {"x": source[:1]}, "cells": cells}
+
+
+def test_a_huge_or_deep_file_is_named_and_not_read(tmp_path: Path) -> None:
+    deep = tmp_path / "deep"
+    deep.mkdir()
+    (deep / "trainer_state.json").write_text("[" * 200_000)
+    huge = tmp_path / "huge"
+    huge.mkdir()
+    with (huge / "trainer_state.json").open("wb") as stream:
+        stream.truncate(3_000_000_000)  # sparse
+    found = learn([tmp_path], dry_run=True)
+    assert not found.usable
+    assert sum(refusal.count for refusal in found.refusals) == 2
+
+
+def test_a_yaml_bomb_and_a_tag_are_refused(tmp_path: Path, wandb_run: Any) -> None:
+    bomb = wandb_run(tmp_path / "bomb", 6.0)
+    (bomb / "files" / "config.yaml").write_text("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n")
+    tag = wandb_run(tmp_path / "tag", 6.1)
+    (tag / "files" / "config.yaml").write_text("a: !!python/object/apply:os.system ['true']\n")
+    found = learn([tmp_path], dry_run=True)
+    assert not found.usable
+    assert "config.yaml is no YAML mapping" in found.refusals[0].reason
+    assert found.refusals[0].count == 2
+
+
+def test_a_machine_is_named_as_everywhere() -> None:
+    assert (named_machine("8xH100").device, named_machine("8xH100").count) == ("h100-sxm", 8)
+    assert named_machine("cpu").device == "cpu"
