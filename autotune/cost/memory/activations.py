@@ -116,7 +116,8 @@ def norm_kept(model: Model, mode: Mode) -> float:
     if family_memory(model.family).plain_layernorm:
         return (12.0 if mode.train_base else 8.0) * h + 4.0
     if model.norm == "layernorm":
-        return (4.0 if mode.autocast else mode.stream) * h + 8.0
+        wide = mode.autocast and not mode.narrow_norms
+        return (4.0 if wide else mode.stream) * h + 8.0
     if mode.fused_norms:  # rescales from its input; the reciprocal root stays
         return mode.stream * h + 4.0
     return 4.0 * h + 4.0 + _scaled(model, mode, mode.stream) * h
@@ -133,7 +134,7 @@ def norm_output(model: Model, mode: Mode) -> float:
     """[bytes] of an element that a norm hands to the linears."""
     plain = family_memory(model.family).plain_layernorm
     fused = model.norm == "layernorm" and not plain
-    return 4.0 if fused and mode.autocast else mode.stream
+    return 4.0 if fused and mode.autocast and not mode.narrow_norms else mode.stream
 
 
 def inner_bytes(model: Model, mode: Mode) -> float:
@@ -144,7 +145,7 @@ def inner_bytes(model: Model, mode: Mode) -> float:
 def reads_stream(model: Model, mode: Mode) -> bool:
     """Whether a norm keeps the residual stream itself, and not a copy of it in fp32."""
     plain = family_memory(model.family).plain_layernorm
-    if model.norm == "layernorm" and not mode.autocast and not plain:
+    if model.norm == "layernorm" and not plain and (mode.narrow_norms or not mode.autocast):
         return True
     if model.norm == "rmsnorm" and mode.fused_norms:
         return True

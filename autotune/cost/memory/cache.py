@@ -12,8 +12,8 @@ the logits are held once more. Grouping by length starts with the longest batch.
 Covers: segments of fixed size (the default). Does not cover: expandable segments, which keep about
 what is in use; a trace replays those.
 Source: PyTorch c10/cuda/CUDACachingAllocator.cpp, as `trace.allocator` simulates it. The shares'
-priors: 81 replays of traced steps (Llama, Mistral and Qwen, in full, LoRA and nf4, with and without
-checkpoints, three losses, four distributions of lengths), `autotune/cost/memory/cache.py` PRIORS.
+priors (PRIORS): 57 replays of traced steps of Llama in full, LoRA and nf4, with and without
+checkpoints, under three losses and three distributions of lengths.
 Renyi (1962), "Theorie des elements saillants d'une suite d'observations": how often the n-th of
 independent draws is a record. transformers trainer_pt_utils.py, get_length_grouped_indices.
 """
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 BEFORE_LONGEST = 5
 # Instants that need nothing of what the batch makes.
 _BETWEEN = ("optimizer", "saving")
-REUSED = 0.8  # of what a batch makes beside its logits can lie in blocks that logits outgrew
+REUSED = 0.6  # of what a batch makes beside its logits can lie in blocks that held logits
 _CELL, _BEYOND = 0.02, 3.0  # of the logarithm of the share of longer batches
 
 
@@ -88,8 +88,8 @@ class Cache:
 
     layers: FloatArray  # what a batch makes, without its logits
     logits: FloatArray
-    updates: FloatArray  # gradients and optimizer's temporaries, or what a batch makes if less
-    reduced: FloatArray  # the same where gradients are reduced on a stream of their own
+    updates: FloatArray  # gradients and optimizer's temporaries that logits' blocks do not take in
+    reduced: FloatArray  # the same of all blocks, where gradients are reduced on another stream
     gathered: FloatArray  # weights gathered from other devices, on a stream of their own
     outgrown_logits: FloatArray
     outgrown_layers: FloatArray
@@ -105,13 +105,13 @@ TERMS = tuple(item.name for item in fields(Cache))
 # Of the replays: (share, log sd of it). Those of several devices, which no trace covers, are hand
 # estimates: one more of the root and two of the layers' units on their way.
 PRIORS = {
-    "layers": (0.08, 0.5),
+    "layers": (0.12, 0.5),
     "logits": (0.16, 0.7),
-    "updates": (0.10, 1.0),
+    "updates": (1.0, 0.4),
     "reduced": (0.5, 0.7),
     "gathered": (1.0, 0.7),
-    "outgrown_logits": (0.93, 0.25),
-    "outgrown_layers": (0.07, 0.5),
+    "outgrown_logits": (1.0, 0.2),
+    "outgrown_layers": (0.05, 0.6),
 }
 
 
@@ -130,12 +130,12 @@ def cache_terms(
     layers = np.maximum(made - logits, 0.0)
     several = np.where(step.static.weight_shards > 1, 1.0, 0.0)
     reduces = np.maximum(several, deepspeed.runs(columns))
-    updates = np.minimum(made, resting)
+    whole = np.maximum(np.minimum(logits, resting) - REUSED * layers, 0.0)
     cache = Cache(
         layers=layers,
         logits=logits,
-        updates=(1.0 - reduces) * updates,
-        reduced=reduces * updates,
+        updates=(1.0 - reduces) * whole,
+        reduced=reduces * np.minimum(made, resting),
         gathered=several * (step.gathered_root + step.gathered_layer),
         outgrown_logits=np.maximum(ratio * logits - REUSED * layers, 0.0),
         outgrown_layers=ratio * layers,

@@ -120,7 +120,8 @@ class Mode:
     keeps_inputs: those linears hold on to what they read. fused_norms: one kernel for an RMSNorm,
     which keeps its input as it is (Liger, Unsloth). fused_gate: one kernel for activation and
     product of a gated MLP, which keeps their two inputs (Liger's SiLUMul, GELUMul). repeats_base:
-    DoRA multiplies the base a second time, for what dropout left of its input.
+    DoRA multiplies the base a second time, for what dropout left of its input. narrow_norms: a
+    LayerNorm casts itself to the compute dtype and leaves autocast for its product (llm-foundry).
     """
 
     compute: float
@@ -136,6 +137,7 @@ class Mode:
     fused_norms: bool = False
     fused_gate: bool = False
     repeats_base: bool = False
+    narrow_norms: bool = False
 
     @property
     def biased(self) -> bool:
@@ -143,6 +145,8 @@ class Mode:
         return self.attention == "sdpa" and self.masked > 0.0
 
 
+# Source: llm-foundry 0.3 models/layers/norm.py, LPLayerNorm, its default norm_type.
+NARROW_NORMS = frozenset({"llm-foundry"})
 LITGPT = "litgpt"
 CHUNK_TOKENS = 128.0  # tokens of a row whose logits and loss are one tensor (lm_head_chunk_size)
 LOGIT_BYTES = 8.0  # of every chunk the fp32 logits that fabric answers with, and the log-softmax

@@ -24,6 +24,7 @@ from autotune.cost.memory.activations import (
     unneeded_kept,
 )
 from autotune.cost.memory.modelling_code import (
+    NARROW_NORMS,
     Attention,
     Mode,
     as_run,
@@ -234,6 +235,7 @@ class _Modes:
                 fused_gate=job.software.kernels == "liger",
                 looped=job.model.is_moe and not experts_fused(job),
                 repeats_base=dora.repeats_base(job),
+                narrow_norms=job.software.own_model and job.software.stack in NARROW_NORMS,
             )
             for i in first
         ]
