@@ -75,10 +75,14 @@ def _batch(job: Job, statement: Statement) -> Iterator[str]:
         about.knobs[name] for name in ("micro_batch_size", "gradient_accumulation_steps")
     )
     times = f" x {about.count}" if about.count > 1 else ""
-    yield (
-        f"micro-batch {micro} x accumulation {accumulation}{times} is {rows} rows a step, not "
-        f"{batch}: at the same steps {rows / batch:.3g} times the samples; a change of the global "
-        "batch is the user's decision"
+    yield batch_text(f"micro-batch {micro} x accumulation {accumulation}{times}", rows, batch)
+
+
+def batch_text(typed: str, rows: int, batch: int, so: str = "") -> str:
+    """What settings do that train `rows` a step where the job trains `batch`."""
+    return (
+        f"{typed} is {rows} rows a step, not {batch}: at the same steps {rows / batch:.3g} times "
+        f"the samples{so}; a change of the global batch is the user's decision"
     )
 
 
@@ -144,11 +148,14 @@ def slow_disk(size: float, save: Span) -> Iterator[str]:
 def parameter_findings(checked: Checked) -> Iterator[str]:
     """Trainable parameters of the adapters."""
     stated, run = checked.statement.figures.get("trainable_parameters"), checked.run
-    if stated is None or run is None or not run.job.method.is_lora:
-        return
-    job = run.job
-    real = adapter_parameters(job.model, job.method)
-    if _off(stated, real, 0.05):
+    if stated is not None and run is not None:
+        yield from adapter_counts(run.job, stated)
+
+
+def adapter_counts(job: Job, stated: Span) -> Iterator[str]:
+    """Trainable parameters of a job's adapters that are not what was stated, if so."""
+    real = adapter_parameters(job.model, job.method) if job.method.is_lora else None
+    if real is not None and _off(stated, real, 0.05):
         yield (
             f"rank {job.method.rank} on {', '.join(job.method.targets)} trains "
             f"{real / 1e6:.1f} million parameters, not {figures_text(stated.scaled(1e-6))}"

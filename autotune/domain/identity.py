@@ -1,4 +1,4 @@
-"""The text by which what a user has kept is found again, also by a later version."""
+"""What a kept thing is found again by, also by a later version."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ from dataclasses import fields, is_dataclass
 
 _LATER = "later"
 LATER = {_LATER: True}  # metadata of a field that came when things were already kept without it
+
+
+def content(value: object) -> object:
+    """A dataclass as its facts that are not the default: it may gain fields and stay the same."""
+    if is_dataclass(value) and not isinstance(value, type):
+        held = {field.name: (getattr(value, field.name), field.default) for field in fields(value)}
+        return {name: content(own) for name, (own, usual) in held.items() if own != usual}
+    return [content(item) for item in value] if isinstance(value, tuple) else value
 
 
 def identity(value: object) -> str:

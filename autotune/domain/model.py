@@ -9,10 +9,11 @@ Names of sizes are those of Hugging Face configs.
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from autotune.domain.identity import LATER
+from autotune.domain.identity import LATER, content
 
 Norm = Literal["rmsnorm", "layernorm"]
 Mlp = Literal["gated", "plain"]
@@ -92,7 +93,8 @@ class Model:
     def fingerprint(self) -> str:
         """What the model is, whatever it is called and wherever its config.json lies."""
         shape = replace(self, name="", source="", hf_config="", shape_of="", plain_name="")
-        return hashlib.sha256(repr(shape).encode()).hexdigest()[:16]
+        facts = json.dumps(content(shape), sort_keys=True)
+        return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
     @property
     def query_size(self) -> int:

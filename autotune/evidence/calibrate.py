@@ -134,9 +134,10 @@ def _checkpoints(known: Sequence[Reference], price: Price, learned: _Learned) ->
 
 def _save_warning(reference: Reference, ratio: float, size: float, *, assumed: bool) -> str:
     measured = reference.observation.value
+    times = f"{ratio:.1f}" if ratio >= 1.0 else f"{ratio:.2g}"
     speed = f"{size / measured / MB:.1f} MB/s for a checkpoint of {format_bytes(size)}"
     head = (
-        f"{reference.observation.id}: a save took {format_seconds(measured)}, {ratio:.1f} times "
+        f"{reference.observation.id}: a save took {format_seconds(measured)}, {times} times "
         f"what was predicted, which means {speed}"
     )
     if assumed:

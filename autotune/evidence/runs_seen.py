@@ -35,19 +35,27 @@ MAX_BYTES = 10_000_000
 
 def store_of(job: Job) -> Path:
     """The file that verified runs of such a job are kept in."""
+    return _store(job, job.model.fingerprint)
+
+
+def _store(job: Job, model: str) -> Path:
     software = replace(job.software, name="", as_of="")  # by its versions
-    work = (job.method, job.max_length, job.padding, job.lengths.quantiles, job.pretokenized)
-    return _named(job, (job.model.fingerprint, work, job.storage, software))
+    return _named(job, (model, _work(job), job.storage, software))
 
 
-def _first_store_of(job: Job) -> Path:
-    """The file of the first version, which told jobs apart by every field of its model."""
+def _work(job: Job) -> tuple[object, ...]:
+    return (job.method, job.max_length, job.padding, job.lengths.quantiles, job.pretokenized)
+
+
+def _earlier_stores_of(job: Job) -> tuple[Path, Path]:
+    """The files of earlier versions, which told models apart by every field, and by their text."""
     model = replace(job.model, name="", hf_config="", shape_of="", plain_name="")
     software = replace(
         job.software, liger_kernel=None, torchao=None, flash_attn_3=None, hub_kernels=None
     )
-    work = (job.method, job.max_length, job.padding, job.lengths.quantiles, job.pretokenized)
-    return _named(job, (model, work, job.storage, software))
+    first = _named(job, (model, _work(job), job.storage, software))
+    text = repr(replace(model, source=""))
+    return first, _store(job, hashlib.sha256(text.encode()).hexdigest()[:16])
 
 
 def _named(job: Job, facts: tuple[object, ...]) -> Path:
@@ -79,14 +87,15 @@ def with_verified(job: Job, *, but: str = "") -> Job:
     but: a training that is left out.
     """
     path = store_of(job)
-    before, _ = _read(_first_store_of(job))
+    earlier = [(at, _read(at)[0]) for at in _earlier_stores_of(job)]
     runs, damaged = _read(path)
     if damaged:
         note = Assumption("evidence", "verified runs left out", f"{path} is damaged")
         return replace(job, assumed=(*job.assumed, note))
     if not runs:
-        path = _first_store_of(job)
-    known = [own for name, own in (before | runs).items() if name != but]
+        path = next((at for at, found in earlier if found), path)
+    every = {name: own for _, found in (*earlier, (path, runs)) for name, own in found.items()}
+    known = [own for name, own in every.items() if name != but]
     usable = [[o for o in own if MARKED not in o.facts] for own in known]
     notes = [*_taken(usable, path), *_spoiled(known, path)]
     evidence = [observation for own in usable for observation in own]

@@ -17,6 +17,7 @@ from autotune.catalog.files import append_synced
 from autotune.domain.config import Config
 from autotune.domain.errors import InputError
 from autotune.domain.observation import Observation
+from autotune.domain.units import parse_bytes
 from autotune.probe.outcomes import INFEASIBLE, OK
 
 if TYPE_CHECKING:
@@ -249,9 +250,8 @@ def _lock(stream: BinaryIO) -> None:
 # few per cent from run to run.
 NARROW = 0.03
 NARROW_RUNS = 3
-_ASKED = re.compile(r"Tried to allocate ([\d.]+) (MiB|GiB)")
-_FREE = re.compile(r"of which ([\d.]+) (MiB|GiB) is free")
-_UNIT = {"MiB": 2**20, "GiB": 2**30}
+_ASKED = re.compile(r"Tried to allocate ([\d.]+ [MG]iB)")
+_FREE = re.compile(r"of which ([\d.]+ [MG]iB) is free")
 
 
 def is_narrow(record: ProbeRecord) -> bool:
@@ -272,7 +272,7 @@ def is_narrow(record: ProbeRecord) -> bool:
     asked, free = _ASKED.search(record.message), _FREE.search(record.message)
     if not (asked and free):
         return False
-    missing = float(asked[1]) * _UNIT[asked[2]] - float(free[1]) * _UNIT[free[2]]
+    missing = parse_bytes(asked[1]) - parse_bytes(free[1])
     return missing <= NARROW * available
 
 

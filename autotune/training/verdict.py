@@ -6,6 +6,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autotune.domain.answer.verification import CLOSE
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 from autotune.evidence.log.run_log import BUSY
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from autotune.report.schema import Row
     from autotune.training.stopwatch import Step
 
-CLOSE = 0.1  # within a tenth is as predicted, as `verify` says it too
 STALL = 3.0  # times the median work: a compiler, not a step
 MOST_WARM_UP = 10  # steps that are not judged, at most a fifth of those there are
 CAUSE = 0.5  # of the excess, that makes a part its cause

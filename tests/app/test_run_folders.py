@@ -89,11 +89,14 @@ def test_a_folder_of_another_version_is_refused_in_words(run: Path) -> None:
             READERS[name](run)
 
 
-def test_a_run_begun_before_keys_were_of_content_is_not_called_another_job(run: Path) -> None:
+def test_a_run_of_an_earlier_version_is_not_called_another_job_and_what_to_do_is_said(
+    run: Path,
+) -> None:
     record = json.loads((run / "job.json").read_text())
     (run / "job.json").write_text(json.dumps(record | {"job_key": "0123456789abcdef"}))
-    with pytest.raises(InputError, match="a run of another version of autotune"):
+    with pytest.raises(InputError, match="a run of an earlier version") as error:
         READERS["resume"](run)
+    assert "autotune recompute" in str(error.value.hint)
 
 
 def test_an_unreadable_folder_is_refused_in_words(run: Path) -> None:

@@ -145,6 +145,12 @@ def test_a_save_that_contradicts_a_stated_write_speed_is_not_applied() -> None:
     assert "contradicts" in warnings[0]
 
 
+def test_a_save_far_quicker_than_predicted_is_said_with_its_figure() -> None:
+    save = float(predicted().tables["checkpoint"].gather("save_s")[0])
+    _, warnings, _ = learn(seen("checkpoint_save_s", 0.03 * save))
+    assert " 0.03 times what was predicted" in warnings[0]
+
+
 def test_other_hardware_transfers_the_ratio_with_a_wider_interval() -> None:
     own = replace(job(), evidence=())
     away = seen("step_time_s", 1.0, gpu="a100-80gb", n_gpus=1)

@@ -9,6 +9,7 @@ import pytest
 
 from autotune.app.job.load import resolve_spec
 from autotune.domain.observation import Observation, Quantity, value_of
+from autotune.evidence import runs_seen
 from autotune.evidence.log.run_log import observations_of_log, speed_of
 from autotune.evidence.log.step_times import read_csv_log
 from autotune.evidence.runs_seen import remember, with_verified
@@ -83,3 +84,15 @@ def test_a_step_teaches_the_same_whoever_measured_it(
     assert value_of(seen, "step_time_s") == pytest.approx(STEP_S)
     expected = factor(job_of(tmp_path), of_an_entry(tmp_path))
     assert factor(job_of(tmp_path), seen) == pytest.approx(expected, rel=1e-6)
+
+
+def test_what_an_earlier_version_kept_of_verified_runs_is_found(tmp_path: Path) -> None:
+    job = job_of(tmp_path)
+    seen = remember(job, "a training", of_a_log(tmp_path))
+    for earlier in runs_seen._earlier_stores_of(job):
+        seen = seen.rename(earlier)
+        found = with_verified(job)
+        assert [each.value for each in found.evidence] == [
+            each.value for each in of_a_log(tmp_path)
+        ]
+        assert str(earlier) in found.assumed[-1].why

@@ -46,7 +46,7 @@ def test_run_folders_and_prices_of_an_earlier_version_are_read(line: str) -> Non
     told = (GOLDEN / "earlier" / line / "command.txt").read_text(encoding="utf-8")
     error = GOLDEN / "earlier" / line / "stderr.txt"
     if line in REFUSED:
-        assert "holds a run of another version of autotune" in error.read_text(encoding="utf-8")
+        assert "holds a run of an earlier version of autotune" in error.read_text(encoding="utf-8")
     else:
         assert told.endswith(("exit code 0\n", "exit code 4\n"))
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.catalog.devices import find_device
+from autotune.claims.counts import adapter_counts, batch_text
 from autotune.claims.feasibility import rates_of
-from autotune.cost.parameters import adapter_parameters
+from autotune.domain.statement import Span
 from autotune.domain.units import HOUR_S, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.typed.campaign import StatedSection
 
-HOURS_OFF, COUNT_OFF = 0.01, 0.05  # relative; less is rounding
+HOURS_OFF = 0.01  # relative; less is rounding
 NAMED = 3  # devices that get a sentence of their own
 UNLIKE = 1.5  # times longer or shorter than the model before anything is said
 
@@ -225,26 +226,15 @@ def _configs(campaign: Campaign, stated: StatedSection) -> Iterator[str]:
         rows = micro * accumulation
         if rows == batch:
             continue
-        yield (
-            f"batch {micro} x accumulation {accumulation} is {rows} rows a step, not {batch}: at "
-            f"the same steps {rows / batch:.3g} times the samples, so it saves no time; a change "
-            "of the global batch is the user's decision"
-        )
+        typed = f"batch {micro} x accumulation {accumulation}"
+        yield batch_text(typed, rows, batch, ", so it saves no time")
 
 
 def _parameters(campaign: Campaign, stated: StatedSection) -> Iterator[str]:
     trained = _trained(campaign)
-    if stated.trainable_parameters is None or not trained:
-        return
-    job = trained[0][1]
-    if not job.method.is_lora:
-        return
-    real = adapter_parameters(job.model, job.method)
-    if abs(real / stated.trainable_parameters - 1.0) > COUNT_OFF:
-        yield (
-            f"rank {job.method.rank} on {', '.join(job.method.targets)} trains "
-            f"{real / 1e6:.1f} million parameters, not {stated.trainable_parameters / 1e6:.1f}"
-        )
+    if stated.trainable_parameters is not None and trained:
+        count = float(stated.trainable_parameters)
+        yield from adapter_counts(trained[0][1], Span(count, count))
 
 
 def resumed_note(durations_s: Sequence[float], hours_per_day: float) -> str:

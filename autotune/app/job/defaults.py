@@ -29,6 +29,7 @@ from autotune.domain.job import (
 from autotune.domain.paths import stated_in
 from autotune.domain.typed.job import TrainSection
 from autotune.domain.units import format_bytes, parse_seconds, parse_usd
+from autotune.trainers.hf.read import TRL_MAX_LENGTH
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
 
 RANK = 16  # what most published recipes of 7-8B models use; PEFT's own default is 8
 ALPHA_OVER_RANK = 2.0
-MAX_LENGTH = 1024  # TRL SFTConfig's default
 EPOCHS = 1.0
 GLOBAL_BATCH = 16
 VRAM_HEADROOM = (
@@ -231,7 +231,7 @@ def _max_length(
         elif stated is not None:
             found, why = stated, "not stated; the stated lengths' maximum"
         else:
-            found, why = MAX_LENGTH, "not stated; TRL's default"
+            found, why = TRL_MAX_LENGTH, "not stated; TRL's default"
             if section.lengths and (section.lengths.p95 or 0) > found:
                 found, why = math.ceil(section.lengths.p95 or 0), "not stated; the lengths' p95"
         if found > positions:

@@ -47,10 +47,11 @@ FAILURE_FILE = "failure.json"
 PAGE_FILE = "report.html"
 OWN_FILES = (JOB_FILE, ANSWER_FILE, PAGE_FILE)
 RECORD_VERSION = 1
-KEY_VERSION = "content-1:"  # how a key is made; keys of other kinds cannot be compared with it
+KEY_VERSION = "content-2:"  # how a key is made; keys of other kinds cannot be compared with it
 MAX_BYTES = 100_000_000
 LEFT_OVER_S = 3600.0  # after which a half-written file is nobody's any more
-DAMAGED = "the run folder may be damaged: tune again with another --run"
+TUNE_AGAIN = "tune again with another --run"
+DAMAGED = f"the run folder may be damaged: {TUNE_AGAIN}"
 
 
 def runs_root() -> Path:
@@ -174,10 +175,16 @@ def _check_same(asked: Identity, run_dir: Path, *, resume: bool) -> None:
     record = read_json(run_dir / JOB_FILE)
     key = str(record.get("job_key"))
     if key != asked.key:
-        what = f"another job ({shown(record.get('name', 'unknown'))})"
         if not key.startswith(KEY_VERSION):
-            what = "a run of another version of autotune"
-        msg = f"{near(run_dir)} holds {what}"
+            msg = (
+                f"{near(run_dir)} holds a run of an earlier version of autotune: its trials have that "
+                "version's predictions, and cannot go on with today's"
+            )
+            raise InputError(
+                msg, "tune again in a new folder (no --resume, another --run); "
+                f"`autotune recompute {near(run_dir)}` shows what changed since"
+            )  # fmt: skip
+        msg = f"{near(run_dir)} holds another job ({shown(record.get('name', 'unknown'))})"
         raise InputError(msg, "choose another folder with --run, or leave --run out")
     if not resume and (run_dir / ANSWER_FILE).exists():
         msg = f"{near(run_dir)} already holds an answer for this job"
@@ -322,8 +329,7 @@ def _job_file(run_dir: Path) -> Path:
     raise InputError(msg, "`autotune runs` lists the runs")
 
 
-MOST = 1e30
-HINT = "tune again with another --run"
+_MOST = 1e30  # of any time, price or size
 
 
 def config_of_row(row: Mapping[str, Any]) -> Config:
@@ -368,9 +374,9 @@ def _is_number(value: object) -> bool:
 
 def _check_number(value: Any, path: str, where: str) -> None:  # noqa: ANN401 - whatever it holds
     """At least zero, finite, and no larger than any time, price or size."""
-    if not _is_number(value) or not 0 <= value <= MOST:
+    if not _is_number(value) or not 0 <= value <= _MOST:
         raise _damaged(where, path, f"it is {shown(value)}")
 
 
 def _damaged(where: str, path: str, why: str) -> InputError:
-    return InputError(f"the answer in {where} is damaged at {path}: {why}", HINT)
+    return InputError(f"the answer in {where} is damaged at {path}: {why}", TUNE_AGAIN)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.outcome import Spread
 
+CLOSE = 0.1  # within a tenth is as predicted
 Unit = Literal["s", "tokens/s", "bytes"]
 
 

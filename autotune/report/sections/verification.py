@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.answer.verification import CLOSE
 from autotune.domain.outcome import Spread
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, columns
@@ -30,7 +31,6 @@ _LABELS = {
     "peak_memory": "peak memory",
 }
 NOT_LOGGED = "not logged"
-CLOSE = 0.1  # within a tenth is as predicted
 _BASIS = {
     "measured": "as this one was measured",
     "calibrated": "on the planned machine, by what carries over",
