@@ -12,6 +12,7 @@ columns and whose job are those of an earlier question is priced once; nothing o
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -202,25 +203,17 @@ def tabulate(component: Component, job: Job, candidates: Candidates) -> Table:
     """Price a component once per distinct combination of the columns it reads."""
     if not len(candidates):
         return Table(_NoRows(), np.zeros(0, np.intp))
-    names, levels, codes = [], [], []
-    for name in component.reads:
-        if name.startswith("offer."):
-            offers = candidates.levels[OFFER]
-            values, of_offer = _distinct([_offer_field(o, name[6:]) for o in offers])
-            column = of_offer[candidates.codes[OFFER]]
-        else:
-            values = list(candidates.levels[name])
-            column = candidates.codes[name].astype(np.intp)
-        names.append(name)
-        levels.append(values)
-        codes.append(column)
-    sizes = [len(values) for values in levels]
+    levels: list[list[Any]] = []
     key = np.zeros(len(candidates), np.intp)
-    for column, size in zip(codes, sizes, strict=True):
-        if size > 1:
-            key = key * size + column
-    total = int(np.prod(sizes, dtype=np.float64))
-    if total <= min(MAX_TABLE_ROWS, 4 * len(candidates) + 64):
+    for name in component.reads:
+        values, column = _column(candidates, name)
+        levels.append(values)
+        if len(values) > 1:
+            key = key * len(values) + column
+    total = math.prod(len(values) for values in levels)
+    if total == 1:
+        kept, row_of = np.zeros(1, np.intp), key
+    elif total <= min(MAX_TABLE_ROWS, 4 * len(candidates) + 64):
         present = np.zeros(total, np.bool_)
         present[key] = True
         kept = np.flatnonzero(present)
@@ -228,17 +221,30 @@ def tabulate(component: Component, job: Job, candidates: Candidates) -> Table:
         row_of = position[key]
     else:
         kept, row_of = np.unique(key, return_inverse=True)
-    values_of = _decode(kept, names, levels)
+    values_of = _decode(kept, component.reads, levels)
     columns = Columns(values_of, len(kept))
     return Table(outputs_of(component, job, columns), row_of.astype(np.intp, copy=False))
 
 
-def _decode(keys: NDArray[np.intp], names: list[str], levels: list[list[Any]]) -> dict[str, Coded]:
+def _column(candidates: Candidates, name: str) -> tuple[list[Any], NDArray[np.intp]]:
+    """The distinct values of a column, and which of them each candidate has."""
+    if not name.startswith("offer."):
+        return list(candidates.levels[name]), candidates.codes[name].astype(np.intp)
+    offers = candidates.levels[OFFER]
+    if len(offers) == 1:  # without telling devices and hosts apart, which is slow
+        return [_offer_field(offers[0], name[6:])], candidates.codes[OFFER].astype(np.intp)
+    values, of_offer = _distinct([_offer_field(offer, name[6:]) for offer in offers])
+    return values, of_offer[candidates.codes[OFFER]]
+
+
+def _decode(
+    keys: NDArray[np.intp], names: Sequence[str], levels: Sequence[list[Any]]
+) -> dict[str, Coded]:
     """The column of every name for each mixed-radix key."""
-    rest = keys.copy()
+    rest, same = keys, np.zeros(len(keys), np.intp)
     values: dict[str, Coded] = {}
     for name, own in zip(reversed(names), reversed(levels), strict=True):
-        digit = np.zeros(len(keys), np.intp)
+        digit = same
         if len(own) > 1:
             rest, digit = np.divmod(rest, len(own))
         values[name] = Coded(own, digit)
@@ -259,7 +265,7 @@ class KeptTables:
 
     def __init__(self) -> None:
         """Nothing yet."""
-        self._jobs: list[tuple[Job, _Tables]] = []
+        self._jobs: list[tuple[Job, tuple[Any, ...], _Tables]] = []
 
     def outputs(self, component: Component, job: Job, columns: Columns) -> Outputs:
         """The component's outputs, from before where they are known. Arrays are read-only."""
@@ -275,13 +281,13 @@ class KeptTables:
         return dict(tables[key][0])
 
     def _of(self, job: Job) -> _Tables:
-        for known, tables in reversed(self._jobs):
+        for known, _, tables in reversed(self._jobs):
             if known is job:
                 return tables
         facts = _facts(job)
-        same = [n for n, (known, _) in enumerate(self._jobs) if _facts(known) == facts]
-        tables = self._jobs.pop(same[0])[1] if same else {}
-        self._jobs = [*self._jobs[1 - JOBS :], (job, tables)]
+        same = [n for n, (_, known, _) in enumerate(self._jobs) if known == facts]
+        tables = self._jobs.pop(same[0])[2] if same else {}
+        self._jobs = [*self._jobs[1 - JOBS :], (job, facts, tables)]
         return tables
 
 

@@ -95,7 +95,7 @@ def _key(reading: Hypothesis) -> str:
 def _competing(reading: Hypothesis, stated: Reference, pick: Estimated) -> Competing:
     """What a reading implies: of today's run once its cause is gone, and of the pick."""
     pricing = Pricing(stated.job, reading.calibration)
-    fixed = None
+    fixed, there = None, None
     if reading.open and reading.name not in {AS_STATED, OTHER_CONFIG, "lengths"}:
         fixed = predicted_seconds(stated, stated.bill(pricing.price))
         if fixed is not None and fixed >= reading.measured_s:
@@ -108,7 +108,8 @@ def _competing(reading: Hypothesis, stated: Reference, pick: Estimated) -> Compe
     runs = set(violations(job, pick.offer, pick.config)) <= set(
         violations(replace(job, padding=stated.job.padding), pick.offer, pick.config)
     )
-    there = pricing.variant(job).of([(pick.offer, pick.config)])
+    if reading.open and runs:
+        there = pricing.variant(job).of([(pick.offer, pick.config)])
     return Competing(
         name=_key(reading),
         text=reading.text,
@@ -117,7 +118,7 @@ def _competing(reading: Hypothesis, stated: Reference, pick: Estimated) -> Compe
         peak_share=reading.share,
         verdict=reading.verdict,
         fixed_s=fixed,
-        pick_s=float(there.duration_s[0]) if reading.open and runs else None,
+        pick_s=None if there is None else float(there.duration_s[0]),
     )
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -102,21 +103,31 @@ def _gemm_grid(times: GemmTimes, peak: float) -> FloatArray:
     return flop / (_rising(seconds) * peak)
 
 
+def _rates_by_heads(
+    times: AttentionTimes, peak: float
+) -> dict[tuple[float, float], dict[float, list[float]]]:
+    """Measured rates over the peak, by head dimension and length, then by batch x heads."""
+    found: dict[tuple[float, float], dict[float, list[float]]] = {}
+    heads = times.batch_size * times.num_heads
+    columns = (times.head_dim, times.seq_len, heads, times.flop_per_s / peak)
+    for dim, seq, size, rate in zip(*(column.tolist() for column in columns), strict=True):
+        found.setdefault((dim, seq), {}).setdefault(size, []).append(rate)
+    return found
+
+
 def _attention_grid(times: AttentionTimes, peak: float) -> FloatArray:
     """[head_dim, seq, batch x heads] efficiency, medians over ways to reach batch x heads."""
-    heads = times.batch_size * times.num_heads
-    rate = times.flop_per_s / peak
+    rates = _rates_by_heads(times, peak)
     grid = np.empty((len(HEAD_DIMS), len(SEQUENCE), len(HEADS)))
     reference = HEAD_DIMS.index(128)
     for d, dim in enumerate(HEAD_DIMS):
         for s, seq in enumerate(SEQUENCE):
-            own = (times.head_dim == dim) & (times.seq_len == seq)
-            if not own.any():
+            own = rates.get((dim, seq))
+            if own is None:
                 grid[d, s] = np.nan
                 continue
-            sizes = sorted(set(heads[own].tolist()))
-            median = [np.median(rate[own & (heads == size)]) for size in sizes]
-            grid[d, s] = np.interp(_LOG_HEADS, np.log(sizes), median)
+            sizes = sorted(own)
+            grid[d, s] = np.interp(_LOG_HEADS, np.log(sizes), [median(own[n]) for n in sizes])
     absent = np.isnan(grid)
     grid = np.where(absent, UNMEASURED_HEAD_DIM * grid[reference][None], grid)
     flop = SEQUENCE[None, :, None] ** 2 * HEADS[None, None, :]
