@@ -112,7 +112,7 @@ def priced_per_s(job: Job, runs: int) -> float:
     """[candidates/s] of a bill of more than a million candidates."""
     wide, candidates = million_candidates(job)
     model = CostModel(wide)
-    return len(candidates) / median_s(lambda: model.price(candidates), runs)
+    return len(candidates) / median_s(lambda: model.price(candidates).feasible, runs)
 
 
 def proposal_s(job: Job, runs: int) -> float:

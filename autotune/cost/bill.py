@@ -8,7 +8,8 @@ Not in here: the components' formulas (`time`, `memory`) and how they are compos
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,8 @@ from autotune.domain.outcome import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from autotune.cost.columns import FloatArray
@@ -39,13 +42,34 @@ if TYPE_CHECKING:
     Indices = NDArray[np.intp]
 
 
-@dataclass(frozen=True, slots=True)
+class Tables:
+    """The components' tables by name, each priced when something of it is first asked for."""
+
+    def __init__(self, price: Callable[[str], Table]) -> None:
+        """price: the table of a component."""
+        self._price = price
+        self._known: dict[str, Table] = {}
+
+    def __getitem__(self, name: str) -> Table:
+        if name not in self._known:
+            self._known[name] = self._price(name)
+        return self._known[name]
+
+    def at(self, rows: Indices) -> Tables:
+        """The same of some candidates."""
+        return Tables(lambda name: Table(self[name].outputs, self[name].row_of[rows]))
+
+
+@dataclass(frozen=True)
 class Bill:
-    """Every candidate priced. Arrays have shape [n]."""
+    """Every candidate priced. Arrays have shape [n]. Memory is priced when it is asked for.
+
+    other_memory: arrays that stand in place of the memory component's, by their names here.
+    """
 
     job: Job
     candidates: Candidates
-    tables: dict[str, Table]
+    tables: Tables
     basis: Basis
     steps: FloatArray
     step_s: FloatArray
@@ -53,14 +77,42 @@ class Bill:
     save_total_limit: FloatArray
     duration_s: FloatArray
     cost_usd: FloatArray
-    memory_bytes: FloatArray
-    usable_bytes: FloatArray
-    fits_probability: FloatArray
     disk_short_bytes: FloatArray  # > 0: checkpoints do not fit the disk by so much
-    ram_short_bytes: FloatArray  # > 0: what is offloaded does not fit the host's memory by so much
+    other_memory: dict[str, FloatArray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.duration_s)
+
+    @cached_property
+    def memory_bytes(self) -> FloatArray:
+        """[n, bytes] of the device at the instant of peak."""
+        return self._memory("memory_bytes", "total")
+
+    @cached_property
+    def usable_bytes(self) -> FloatArray:
+        """[n, bytes] that the job may take of the device."""
+        return self._memory("usable_bytes", "usable")
+
+    @cached_property
+    def fits_probability(self) -> FloatArray:
+        """[n] how sure it is that the run does not end out of memory."""
+        return self._memory("fits_probability", "fits_probability")
+
+    @cached_property
+    def ram_short_bytes(self) -> FloatArray:
+        """[n] > 0: what is offloaded does not fit the host's memory by so much."""
+        sizes = [o.host.stated_bytes("ram_bytes") for o in self.candidates.levels[OFFER]]
+        stated = np.asarray(sizes, np.float64)[self.candidates.codes[OFFER]]
+        short: FloatArray = self.tables["memory"].gather("host_bytes") - stated
+        return short
+
+    def _memory(self, name: str, output: str) -> FloatArray:
+        other = self.other_memory.get(name)
+        return self.tables["memory"].gather(output) if other is None else other
+
+    def with_memory(self, **arrays: FloatArray) -> Bill:
+        """The bill with other `memory_bytes`, `usable_bytes` or `fits_probability`."""
+        return replace(self, other_memory=self.other_memory | arrays)
 
     @property
     def memory_violation(self) -> FloatArray:
@@ -103,9 +155,11 @@ class Bill:
             for item in fields(self)
             if isinstance(getattr(self, item.name), np.ndarray)
         }
-        tables = {name: Table(own.outputs, own.row_of[at]) for name, own in self.tables.items()}
+        other = {name: own[at] for name, own in self.other_memory.items()}
         taken = candidates or self.candidates.take(at)
-        return replace(self, job=job, candidates=taken, tables=tables, **arrays)
+        return replace(
+            self, job=job, candidates=taken, tables=self.tables.at(at), other_memory=other, **arrays
+        )
 
     def time_parts(self, index: int) -> TimeParts:
         """[s] the parts of candidate `index`; they sum to its duration."""
@@ -118,7 +172,7 @@ class Bill:
 
 def _parts(bill: Bill, at: Indices) -> dict[str, FloatArray]:
     """[s] the parts of the candidates at `at`, by the names of `TimeParts`."""
-    tables = {name: Table(t.outputs, t.row_of[at]) for name, t in bill.tables.items()}
+    tables = bill.tables.at(at)
     work = StepWork.of(bill.job, tables, bill.candidates.take(at))
     steps = bill.steps[at]
     checkpoint, startup = tables["checkpoint"], tables["startup"]
@@ -257,7 +311,7 @@ class StepWork:
     once_s: FloatArray  # load, prepare, compile, first batches, final save
 
     @classmethod
-    def of(cls, job: Job, tables: dict[str, Table], candidates: Candidates) -> StepWork:
+    def of(cls, job: Job, tables: Tables, candidates: Candidates) -> StepWork:
         """Compose the step of every candidate from the components' tables. Shapes [n]."""
         accumulation = micro_steps(job, candidates)
         busy = tables["compute"].gather("micro_step_s") + tables["collectives"].gather(

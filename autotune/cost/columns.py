@@ -260,12 +260,21 @@ _facts = attrgetter(*(name for name in Job.__slots__ if name not in {"lock", "al
 _Tables = dict[tuple[Any, ...], tuple["Outputs", "Columns"]]
 
 
+@dataclass(frozen=True, slots=True)
+class _OfJob:
+    """What is kept of one job. facts: what of it a price may depend on."""
+
+    job: Job
+    facts: Any
+    tables: _Tables
+
+
 class KeptTables:
     """Outputs by job, component and columns."""
 
     def __init__(self) -> None:
         """Nothing yet."""
-        self._jobs: list[tuple[Job, tuple[Any, ...], _Tables]] = []
+        self._jobs: list[_OfJob] = []
 
     def outputs(self, component: Component, job: Job, columns: Columns) -> Outputs:
         """The component's outputs, from before where they are known. Arrays are read-only."""
@@ -281,13 +290,13 @@ class KeptTables:
         return dict(tables[key][0])
 
     def _of(self, job: Job) -> _Tables:
-        for known, _, tables in reversed(self._jobs):
-            if known is job:
-                return tables
+        for known in reversed(self._jobs):
+            if known.job is job:
+                return known.tables
         facts = _facts(job)
-        same = [n for n, (_, known, _) in enumerate(self._jobs) if known == facts]
-        tables = self._jobs.pop(same[0])[2] if same else {}
-        self._jobs = [*self._jobs[1 - JOBS :], (job, facts, tables)]
+        same = [n for n, known in enumerate(self._jobs) if known.facts == facts]
+        tables = self._jobs.pop(same[0]).tables if same else {}
+        self._jobs = [*self._jobs[1 - JOBS :], _OfJob(job, facts, tables)]
         return tables
 
 

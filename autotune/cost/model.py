@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost.bill import Bill, StepWork, evaluations, knob_values, saves
-from autotune.cost.columns import Columns, Component, FloatArray, Outputs, Table, tabulate
+from autotune.cost.bill import Bill, StepWork, Tables, evaluations, knob_values, saves
+from autotune.cost.columns import Columns, Component, Outputs, Table, tabulate
 from autotune.cost.memory import component as memory
 from autotune.cost.time import checkpoint, collectives, compute, data, evaluation, startup
-from autotune.domain.candidates import OFFER
 from autotune.domain.observation import Calibration
 from autotune.domain.units import HOUR_S
 
@@ -56,13 +55,6 @@ COMPONENTS: tuple[Component, ...] = (
 )
 
 
-def _stated_ram(candidates: Candidates) -> FloatArray:
-    """[n, bytes] of host memory that somebody stated."""
-    sizes = [offer.host.stated_bytes("ram_bytes") for offer in candidates.levels[OFFER]]
-    found: FloatArray = np.asarray(sizes, np.float64)[candidates.codes[OFFER]]
-    return found
-
-
 class CostModel:
     """Prices candidates of one job. Calibration multiplies components; empty: the plain model."""
 
@@ -74,7 +66,8 @@ class CostModel:
     def price(self, candidates: Candidates) -> Bill:
         """The bill of every candidate. [n] candidates cost a few array passes."""
         job = self.job
-        tables = {c.name: self._calibrated(c, candidates) for c in COMPONENTS}
+        named = {component.name: component for component in COMPONENTS}
+        tables = Tables(lambda name: self._calibrated(named[name], candidates))
         work = StepWork.of(job, tables, candidates)
         save_s = tables["checkpoint"].gather("save_s")
         rate = tables["price"].gather("interruptions_per_s")
@@ -124,11 +117,7 @@ class CostModel:
             save_total_limit=limit,
             duration_s=duration,
             cost_usd=duration / HOUR_S * tables["price"].gather("usd_per_hour"),
-            memory_bytes=tables["memory"].gather("total"),
-            usable_bytes=tables["memory"].gather("usable"),
-            fits_probability=tables["memory"].gather("fits_probability"),
             disk_short_bytes=short,
-            ram_short_bytes=tables["memory"].gather("host_bytes") - _stated_ram(candidates),
         )
 
     def _calibrated(self, component: Component, candidates: Candidates) -> Table:

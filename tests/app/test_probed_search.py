@@ -396,7 +396,7 @@ def test_a_model_that_cannot_be_held_is_measured_at_two_depths_and_the_answer_sa
 ) -> None:
     job = deep_job(100)
     bill = bill_of(job)
-    small = replace(bill, usable_bytes=bill.usable_bytes * 0 + 5e8)
+    small = bill.with_memory(usable_bytes=bill.usable_bytes * 0 + 5e8)
     machine = Machine()
     found = search(job, small, machine, tmp_path, probes=3)
     depths = two_depths(job)

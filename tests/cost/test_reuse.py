@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 FASTER = Calibration({"compute": 0.5, "memory": 1.1}, {"compute": 0.1, "memory": 0.05})
 MODEL = "Qwen/Qwen2.5-7B"
+TIMES = len(cost_model.COMPONENTS) - 1  # memory is priced when it is asked for
 
 
 @pytest.fixture
@@ -42,9 +43,9 @@ def priced_rows(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def same(one: Bill, other: Bill) -> bool:
     return all(
-        np.array_equal(own.gather(name), other.tables[part].gather(name))
-        for part, own in one.tables.items()
-        for name in own.outputs
+        np.array_equal(one.tables[part].gather(name), other.tables[part].gather(name))
+        for part in (component.name for component in cost_model.COMPONENTS)
+        for name in one.tables[part].outputs
     ) and np.array_equal(one.duration_s, other.duration_s)
 
 
@@ -55,9 +56,30 @@ def test_the_same_question_is_priced_once_whatever_is_locked(
     again = replace(job, lock={"precision": "bf16"}, allow=("packing",))
     with reusing_tables():
         first, second = CostModel(job).price(one), CostModel(again, FASTER).price(one)
-    assert len(priced_rows) == len(cost_model.COMPONENTS)
+        assert first.feasible.all() == second.feasible.all()
+    assert sorted(priced_rows) == sorted(component.name for component in cost_model.COMPONENTS)
     assert same(first, CostModel(job).price(one))
     assert same(second, CostModel(again, FASTER).price(one))
+
+
+def test_memory_is_priced_when_it_is_asked_for(lab: Any, priced_rows: list[str]) -> None:
+    job, one = lab.job(MODEL, lab.lora()), Candidates.of([(lab.offer("h100-sxm"), lab.config())])
+    bill = CostModel(job).price(one)
+    assert bill.duration_s[0] > 0
+    assert len(priced_rows) == TIMES
+    assert "memory" not in priced_rows
+    assert bill.take(np.asarray([0]), job).fits_probability[0] > 0
+    assert bill.memory_bytes[0] > 0
+    assert priced_rows.count("memory") == 1
+
+
+def test_memory_that_is_put_in_place_decides_what_fits(lab: Any) -> None:
+    job, one = lab.job(MODEL, lab.lora()), Candidates.of([(lab.offer("h100-sxm"), lab.config())])
+    bill = CostModel(job).price(one)
+    assert bill.feasible.all()
+    small = bill.with_memory(usable_bytes=np.full(1, 1e9))
+    assert not small.feasible.any()
+    assert not small.take(np.asarray([0]), job).feasible.any()
 
 
 def test_another_length_or_disk_prices_what_reads_it(lab: Any, priced_rows: list[str]) -> None:
@@ -72,7 +94,7 @@ def test_another_length_or_disk_prices_what_reads_it(lab: Any, priced_rows: list
         del priced_rows[:]
         longer = replace(job, lengths=lab.equal_rows(300))
         other = CostModel(longer).price(Candidates.of([(offer, lab.config())]))
-        assert len(priced_rows) == len(cost_model.COMPONENTS)
+        assert len(priced_rows) == TIMES
     assert same(slow, CostModel(job).price(Candidates.of([(disk, lab.config())])))
     assert same(other, CostModel(longer).price(Candidates.of([(offer, lab.config())])))
 
@@ -83,7 +105,7 @@ def test_nothing_outlives_an_answer(lab: Any, priced_rows: list[str]) -> None:
         with reusing_tables():
             CostModel(job).price(one)
     CostModel(job).price(one)
-    assert len(priced_rows) == 3 * len(cost_model.COMPONENTS)
+    assert len(priced_rows) == 3 * TIMES
 
 
 def test_many_jobs_in_one_answer_keep_the_latest(lab: Any, priced_rows: list[str]) -> None:
@@ -95,7 +117,7 @@ def test_many_jobs_in_one_answer_keep_the_latest(lab: Any, priced_rows: list[str
         CostModel(replace(job, rows=1000 + JOBS)).price(one)
         assert not priced_rows
         CostModel(replace(job, rows=1000)).price(one)
-        assert len(priced_rows) == len(cost_model.COMPONENTS)
+        assert len(priced_rows) == TIMES
 
 
 def test_what_is_kept_cannot_be_written_to(lab: Any) -> None:

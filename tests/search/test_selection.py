@@ -299,7 +299,7 @@ def test_beyond_the_front_is_what_would_beat_it_if_it_fitted(small_bill: Bill) -
     soonest = pareto_front(small_bill)[0]
     usable = np.array(small_bill.usable_bytes, dtype=float)
     usable[soonest] = 1.0  # byte
-    bill = replace(small_bill, usable_bytes=usable)
+    bill = small_bill.with_memory(usable_bytes=usable)
     time, cost = bill.duration_s * bill.caution, bill.cost_usd * bill.caution
     beyond = beyond_front(bill)
     assert soonest in beyond or any(time[f] == time[soonest] for f in pareto_front(bill))
@@ -316,7 +316,7 @@ def test_the_best_of_each_offer_is_its_least_that_fits_else_its_nearest(
     offers = small_bill.candidates.codes[OFFER]
     last = len(small_bill.job.offers) - 1
     usable = np.where(offers == last, 1.0, small_bill.usable_bytes)
-    bill = replace(small_bill, usable_bytes=usable)
+    bill = small_bill.with_memory(usable_bytes=usable)
     figures = selection.cautious_scores(bill, objective)
     found = best_of_each_offer(bill, objective)
     assert [int(offers[i]) for i in found] == list(range(last + 1))

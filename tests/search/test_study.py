@@ -139,7 +139,7 @@ def test_figures_that_are_not_finite_never_reach_the_study(
     cost, memory = small_bill.cost_usd.copy(), small_bill.memory_bytes.copy()
     cost[::2] = np.nan
     memory[1::4] = np.nan
-    broken = replace(small_bill, cost_usd=cost, memory_bytes=memory)
+    broken = replace(small_bill, cost_usd=cost).with_memory(memory_bytes=memory)
     found = explore(broken, sampler=sampler, trials=30, run_dir=tmp_path)
     states = {trial.state for trial in journal(tmp_path).trials}
     for trial in journal(tmp_path).trials:

@@ -127,7 +127,7 @@ def _local_bill(priced: Priced, job: Job, offers: tuple[Offer, ...], *, exact: b
 def without_limits(bill: Bill) -> Bill:
     """The bill for a device that only lends its speed: what fits it decides nothing."""
     roomy = np.full(len(bill), ROOMY_BYTES)
-    return replace(bill, usable_bytes=roomy, fits_probability=np.ones(len(bill)))
+    return bill.with_memory(usable_bytes=roomy, fits_probability=np.ones(len(bill)))
 
 
 def _planned(
