@@ -23,6 +23,7 @@ from autotune.cost.bill import Bill, StepWork, Tables, evaluations, knob_values,
 from autotune.cost.columns import Columns, Component, Outputs, Table, tabulate
 from autotune.cost.memory import component as memory
 from autotune.cost.time import checkpoint, collectives, compute, data, evaluation, startup
+from autotune.domain.candidates import OFFER
 from autotune.domain.observation import Calibration
 from autotune.domain.units import HOUR_S
 
