@@ -10,10 +10,10 @@ from autotune.trainers.contract import JOB_KEYS
 from autotune.trainers.hf.hf import HuggingFace
 from autotune.trainers.hf.trl import Trl
 from autotune.trainers.launch.config import ACCELERATE_KEYS, DEEPSPEED_KEYS
-from autotune.trainers.litgpt.trainer import LitGpt
-from autotune.trainers.llamafactory.trainer import LlamaFactory
-from autotune.trainers.torchtune.trainer import Torchtune
-from autotune.trainers.unsloth.trainer import Unsloth
+from autotune.trainers.litgpt import LitGpt
+from autotune.trainers.llamafactory import LlamaFactory
+from autotune.trainers.torchtune import Torchtune
+from autotune.trainers.unsloth import Unsloth
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

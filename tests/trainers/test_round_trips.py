@@ -15,7 +15,7 @@ from autotune.app.job.overrides import Overrides
 from autotune.app.runs.user_file import same_export
 from autotune.domain.errors import InputError
 from autotune.trainers.launch.config import add_beside
-from autotune.trainers.launch.patch import patch_launcher
+from autotune.trainers.launch.user_start import patch_launcher
 from autotune.trainers.registry import TRAINERS
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from autotune.app.job.file import document_of
 from autotune.catalog.models.models import find_model
 from autotune.domain.errors import InputError
 from autotune.trainers.registry import detect
-from autotune.trainers.unknown_keys import refuse_misspelt
+from autotune.trainers.schema import refuse_misspelt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,14 +16,13 @@ from autotune.app.job.overrides import Overrides, line_document, overridden
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption, Beside, Origin
 from autotune.domain.typed.values import shown
-from autotune.trainers.launch.command import launched_with, processes_of, visible_devices
 from autotune.trainers.launch.config import add_accelerate
+from autotune.trainers.launch.user_start import launched_with, processes_of, visible_devices
 from autotune.trainers.registry import TRAINERS, detect
-from autotune.trainers.syntax.command_line import parse_command
+from autotune.trainers.schema import refuse_misspelt
+from autotune.trainers.syntax.command_line import parse_command, parse_shell
 from autotune.trainers.syntax.python_source import parse_script, refuse_computed
 from autotune.trainers.syntax.rewrite import changed_values
-from autotune.trainers.syntax.shell_file import parse_shell
-from autotune.trainers.unknown_keys import refuse_misspelt
 
 if TYPE_CHECKING:
     from autotune.domain.typed.job import JobFile

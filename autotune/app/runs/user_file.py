@@ -15,8 +15,8 @@ from autotune.trainers.launch.config import is_deepspeed
 from autotune.trainers.contract import Export, Plan
 from autotune.trainers.patch import Patched, patch
 from autotune.trainers.hf.launch import accelerate_yaml
-from autotune.trainers.launch.start import LAUNCHER_FILE, own_run_sh, resume_notes, start_folder
-from autotune.trainers.launch.patch import patch_launcher, takes
+from autotune.trainers.launch.user_start import LAUNCHER_FILE, own_run_sh, resume_notes, start_folder
+from autotune.trainers.launch.user_start import patch_launcher, takes
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.versions import KNOWN, check_installed, check_known, parse_version
 

@@ -27,7 +27,7 @@ from autotune.trainers.hf.read import (
     read_words,
 )
 from autotune.trainers.parsed import Keys, Parsed
-from autotune.trainers.unknown_keys import leave_rest
+from autotune.trainers.schema import leave_rest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from autotune.cost.deepspeed import BUCKET_ELEMENTS
 from autotune.domain.config import UNSET, ZERO_STAGE
-from autotune.trainers.hf.precision import mixed_precision
+from autotune.trainers.hf.adapter import mixed_precision
 
 if TYPE_CHECKING:
     from autotune.trainers.contract import Plan

@@ -14,7 +14,7 @@ from autotune.trainers import words
 from autotune.trainers.hf.adapter import read_adapter
 from autotune.trainers.hf.keys import ATTENTION, CHECKPOINTING, COMPILE_MODES, WORDS
 from autotune.trainers.parsed import Keys, Parsed
-from autotune.trainers.unknown_keys import leave_rest
+from autotune.trainers.schema import leave_rest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from autotune.cost.time.data import MOST_PROCESSES
 from autotune.domain.job import BYTES
-from autotune.trainers.hf.adapter import variant_keys
-from autotune.trainers.hf.precision import adapter_dtype, weights_dtype
+from autotune.trainers.hf.adapter import adapter_dtype, variant_keys, weights_dtype
 from autotune.trainers.launch.run_inputs import FOLDER
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from autotune.cost.time.data import MOST_PROCESSES
 from autotune.domain.config import FLASH
 from autotune.domain.errors import InputError
 from autotune.trainers.contract import Export, Trainer
+from autotune.trainers.hf.adapter import weights_dtype
 from autotune.trainers.hf.arguments import training_arguments
 from autotune.trainers.hf.keys import spell_argument
 from autotune.trainers.hf.launch import accelerate_yaml
 from autotune.trainers.hf.notes import shared_notes
-from autotune.trainers.hf.precision import weights_dtype
 from autotune.trainers.hf.read import read_arguments
 from autotune.trainers.hf.script import prepare_py, train_py
 from autotune.trainers.launch.run_script import input_files, prepares, run_sh

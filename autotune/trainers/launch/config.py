@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
 from autotune.trainers.parsed import Keys, Parsed
-from autotune.trainers.unknown_keys import leave_rest
+from autotune.trainers.schema import leave_rest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

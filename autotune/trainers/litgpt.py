@@ -1,0 +1,260 @@
+"""litgpt: how it is started, its YAML read and written, and its words for the knobs.
+
+It states the total batch, has no accumulation of its own, and shards by itself. Not covered:
+adapters on less than the whole MLP, a quantised base on several GPUs, evaluation-only runs.
+Source: litgpt 0.5.13 (litgpt/args.py, litgpt/finetune/lora.py and full.py, data/json_data.py) and
+the tags 0.5.0, 0.5.3 and 0.5.9.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.domain.errors import InputError
+from autotune.trainers.contract import JOB_KEYS, Export, Trainer
+from autotune.trainers.hf.adapter import fill_adapter
+from autotune.trainers.hf.notes import trainer_notes
+from autotune.trainers.hf.read import HF_DEFAULTS, read_words
+from autotune.trainers.launch.run_script import trainer_sh
+from autotune.trainers.parsed import Keys, Parsed
+from autotune.trainers.schema import leave_rest, schema_of
+from autotune.trainers.words import Word, say
+from autotune.trainers.yaml_file import as_yaml, length_of_run, plain, with_knobs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.domain.config import KnobValue
+    from autotune.domain.job import Job
+    from autotune.trainers.contract import Changes, Plan, Target
+    from autotune.trainers.versions import Version
+    from autotune.trainers.words import Words
+
+
+class LitGpt(Trainer):
+    """litgpt.yaml and the command that starts it; a version after @ is litgpt's."""
+
+    name = "litgpt"
+    title = "litgpt's YAML"
+    file = "litgpt.yaml"
+    known = ((0, 5), (0, 5, 13))
+    resumes_with = "resume: auto"
+    logs_state = False
+
+    def is_file(self, values: Mapping[str, Any]) -> bool:
+        """A folder of converted weights, or the batch and the length inside `train`."""
+        train = values.get("train")
+        inside = isinstance(train, dict) and {"micro_batch_size", "max_seq_length"} & set(train)
+        return not set(values) & JOB_KEYS and ("checkpoint_dir" in values or bool(inside))
+
+    def read(self, values: Mapping[str, Any], name: str) -> Parsed:
+        """The job that the file states."""
+        return read_file(values, name)
+
+    def spell(self, knob: str, value: KnobValue, target: Target, /) -> Changes | str:
+        """The keys that say it; the accumulation follows from the total batch."""
+        return spell(knob, value, target)
+
+    def commands(self, plan: Plan, file: str, launcher: str = "") -> list[str]:  # noqa: ARG002 - it has one of its own
+        """One command a method."""
+        return [f"litgpt finetune_{'lora' if plan.job.method.is_lora else 'full'} --config {file}"]
+
+    def plan_versions(self, job: Job, version: Version | None) -> tuple[Version, Version | None]:
+        """The profile's, which litgpt does not use: it has model code of its own."""
+        self.version_of(job, version)
+        refuse_method(job)
+        return job.software.transformers, job.software.trl
+
+    def export(self, plan: Plan) -> Export:
+        """The YAML and run.sh, and what the YAML cannot say."""
+        return write_file(plan, self)
+
+
+PRECISION = {  # of its word -> the knob's value
+    "bf16-true": "bf16", "bf16-mixed": "bf16", "16-true": "fp16", "16-mixed": "fp16",
+    "32-true": "fp32",
+}  # fmt: skip
+SWITCHES = {  # of adapters -> the module
+    "lora_query": "q_proj", "lora_key": "k_proj", "lora_value": "v_proj",
+    "lora_projection": "o_proj",
+}  # fmt: skip
+MLP = ("gate_proj", "up_proj", "down_proj")  # one switch, lora_mlp
+
+
+WORDS: Words = {
+    "micro_batch_size": (Word("train.micro_batch_size"),),
+    "checkpoint_every_steps": (Word("train.save_interval"),),
+    "num_dataloader_workers": (Word("data.init_args.num_workers"), Word("data.num_workers")),
+}
+
+
+def read_file(values: Mapping[str, Any], name: str) -> Parsed:
+    """The job that the file states. Raises InputError where the total cannot be split."""
+    keys, schema = Keys(values, name), schema_of("litgpt")
+    defaults = {**HF_DEFAULTS, "num_dataloader_workers": 4}
+    parsed = Parsed("litgpt", defaults=defaults)
+    model = keys.word("checkpoint_dir")
+    if model is not None:
+        parsed.values["model"] = model.removeprefix("checkpoints/")
+    devices = keys.get("devices")
+    parsed.devices = keys.whole("devices", low=1) if devices != "auto" else None
+    _read_batch(keys, parsed)
+    _read_method(keys, parsed)
+    parsed.part("data", max_length=keys.whole("train.max_seq_length", low=1))
+    steps, epochs = keys.whole("train.max_steps", low=1), keys.number("train.epochs")
+    if steps is None and epochs is None:
+        epochs = float(schema.default("train.epochs"))
+        parsed.note("train.epochs", f"{epochs:g}", f"not in the file; that of {schema.newest}")
+    parsed.part("train", steps=steps, epochs=None if steps else epochs or None)
+    parsed.defaults["checkpoint_every_steps"] = schema.default("train.save_interval")
+    read_words(keys, parsed, "checkpoint_every_steps", "num_dataloader_workers", own=WORDS)
+    precision = keys.word("precision")
+    if precision in PRECISION:
+        parsed.knobs["precision"] = PRECISION[precision]
+        if precision in {"bf16-mixed", "16-mixed", "32-true"}:
+            parsed.part("method", base=parsed.values["method"].get("base") or "32bit")
+    elif precision is not None:
+        parsed.note("precision", precision, "no such precision here; the device's own is counted")
+    leave_rest(keys, parsed)
+    return parsed
+
+
+def spell(knob: str, value: KnobValue, target: Target) -> Changes | str:
+    """The keys that say it; the accumulation follows from the total batch."""
+    if knob == "gradient_accumulation_steps":
+        return {}
+    if knob in WORDS and (knob != "num_dataloader_workers" or target.has("data.init_args")):
+        return say(knob, value, WORDS, ())
+    return "litgpt's YAML has no key for it"
+
+
+def _read_batch(keys: Keys, parsed: Parsed) -> None:
+    """Source: litgpt/args.py TrainArgs.gradient_accumulation_iters (floor division)."""
+    schema = schema_of("litgpt")
+    counts = []
+    for key in ("train.micro_batch_size", "train.global_batch_size"):
+        stated = keys.whole(key, low=1)
+        if stated is None:
+            parsed.note(key, schema.default(key), f"not in the file; that of {schema.newest}")
+        counts.append(stated or int(schema.default(key)))
+    micro, total = counts
+    devices = parsed.devices or 1
+    if total % (micro * devices):
+        msg = (
+            f"{keys.name}: train.global_batch_size {total} is no multiple of micro_batch_size "
+            f"{micro} x {devices} devices: litgpt would train on a smaller batch than it says"
+        )
+        raise InputError(msg, "state a micro_batch_size that divides it")
+    parsed.global_batch = total
+    parsed.knobs["micro_batch_size"] = micro
+    parsed.knobs["gradient_accumulation_steps"] = total // (micro * devices)
+
+
+def _read_method(keys: Keys, parsed: Parsed) -> None:
+    """LoRA where any of its keys is stated: a config for `finetune_full` has none of them."""
+    quantize = keys.word("quantize") or ""
+    base = "nf4" if "nf4" in quantize else "int8" if "int8" in quantize else None
+    schema = schema_of("litgpt")
+    switches = {**SWITCHES, "lora_mlp": "", "lora_head": ""}
+    stated = {key: keys.switch(key) for key in switches}
+    sizes = {
+        "rank": keys.whole("lora_r", low=1), "alpha": keys.number("lora_alpha"),
+        "dropout": keys.number("lora_dropout"),
+    }  # fmt: skip
+    if base is None and not any(value is not None for value in (*sizes.values(), *stated.values())):
+        parsed.part("method", kind="full")
+        parsed.note("method.kind", "full", "the file has no lora_ keys: for litgpt finetune_full")
+        return
+    fill_adapter(parsed, sizes)
+    on = {key: schema.default(key) if value is None else value for key, value in stated.items()}
+    targets = [name for key, name in SWITCHES.items() if on[key]]
+    targets += list(MLP) if on["lora_mlp"] else []
+    if on["lora_head"]:
+        parsed.note("lora_head", "true", "an adapter on the head is not counted")
+    parsed.part("method", kind="lora", base=base, **sizes, targets=targets or None)
+
+
+_TRUE = {"bf16": "bf16-true", "fp16": "16-true", "fp32": "32-true", "tf32": "32-true"}
+_MIXED = {"bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32-true", "tf32": "32-true"}
+_QUANTIZE = {"nf4": "bnb.nf4-dq", "int8": "bnb.int8-training"}
+
+
+def write_file(plan: Plan, trainer: Trainer) -> Export:
+    """The YAML and run.sh, and what the YAML cannot say."""
+    if plan.quantized and plan.offer.count > 1:
+        msg = f"litgpt has no {plan.job.method.base} base on several GPUs"
+        raise InputError(msg, "export another format, or take one device")
+    if plan.config.precision == "fp8":
+        msg = "litgpt's recipes cannot say precision fp8"
+        raise InputError(msg, "export hf or trl, or take bf16")
+    done = {"precision": plan.config.precision, "attention": "sdpa"}
+    if plan.offer.count > 1:  # its strategy shards whatever it is told
+        done["sharding"] = "fsdp"
+    beside = {"sharding"} if plan.config.sharding == "none" else set[str]()
+    values, notes = with_knobs(_contract(plan), plan, trainer, done, beside)
+    files = {
+        trainer.file: as_yaml(values),
+        "run.sh": trainer_sh(plan, trainer.commands(plan, trainer.file), [trainer.file]),
+    }
+    return Export(files, (*notes, *_notes(plan)))
+
+
+def refuse_method(job: Job) -> None:
+    """Raise InputError for adapters that the format has no words for."""
+    if job.method.variant != "none":
+        msg = f"litgpt has no {job.method.variant}"
+        raise InputError(msg, "export hf or trl: the method is the job's")
+    wanted = set(job.method.targets)
+    mlp = wanted & set(MLP)
+    unknown = sorted(wanted - set(MLP) - set(SWITCHES.values()))
+    if unknown or (mlp and mlp != set(MLP)):
+        named = ", ".join(unknown or sorted(mlp))
+        msg = f"litgpt cannot put adapters on {named} alone: it has one switch for the whole MLP"
+        raise InputError(msg, "export another format: the targets are part of the job")
+
+
+def _contract(plan: Plan) -> dict[str, Any]:
+    job, method = plan.job, plan.job.method
+    precise = _MIXED if method.base == "32bit" else _TRUE
+    values: dict[str, Any] = {
+        "checkpoint_dir": plan.model, "out_dir": plan.out_dir,
+        "precision": precise[plan.config.precision], "devices": plan.offer.count,
+    }  # fmt: skip
+    if plan.quantized:
+        values["quantize"] = _QUANTIZE[method.base]
+    if method.is_lora:
+        values |= {
+            "lora_r": method.rank, "lora_alpha": plain(method.alpha),
+            "lora_dropout": method.dropout,
+            **{switch: name in method.targets for switch, name in SWITCHES.items()},
+            "lora_mlp": set(method.targets) >= set(MLP), "lora_head": False,
+        }  # fmt: skip
+    run = {key: plain(value) for key, value in length_of_run(plan, "epochs").items()}
+    return {
+        **values,
+        "data": {
+            "class_path": "litgpt.data.JSON",
+            "init_args": {
+                "json_path": job.dataset_path or "path/to/rows.json",
+                "val_split_fraction": 0.0,
+                "num_workers": plan.config.num_dataloader_workers,
+            },
+        },
+        "train": {
+            "global_batch_size": job.global_batch_size,
+            "micro_batch_size": plan.config.micro_batch_size,
+            "max_seq_length": job.max_length, **run,
+        },
+    }  # fmt: skip
+
+
+def _notes(plan: Plan) -> list[str]:
+    job, notes = plan.job, trainer_notes(plan, "litgpt", evaluates=False, pads=False)
+    if plan.config.precision in {"fp32", "tf32"}:
+        notes.append("litgpt's 32-true multiplies in tf32 where the device has it")
+    if job.epochs != int(job.epochs) and "epochs" in length_of_run(plan, "epochs"):
+        notes.append(f"litgpt counts whole epochs: {job.epochs:g} has to be rounded")
+    if plan.may_be_interrupted:
+        notes.append("litgpt's LoRA recipe cannot go on from a checkpoint")
+    notes.append("litgpt reads rows with instruction and output; see its tutorials for other data")
+    return notes

@@ -1,1 +1,0 @@
-"""litgpt's YAML."""

@@ -1,1 +1,0 @@
-"""torchtune's YAML."""

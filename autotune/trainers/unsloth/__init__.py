@@ -1,1 +1,0 @@
-"""Scripts with Unsloth's calls."""
