@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from autotune.trainers.launch.user_start import own_run_sh
 from exportcases import FULL, HOST, LORA, SOFTWARE, config, evaluation, job, offer
 
 from autotune.app.runs.export import export, write_export
 from autotune.domain.job import Limits, Origin
 from autotune.trainers.contract import Plan
+from autotune.trainers.launch.user_start import own_run_sh
 from autotune.trainers.patch import Patched
 from autotune.trainers.registry import FORMATS, TRAINERS
 
