@@ -9,6 +9,7 @@ WORKERS ?= logical
 BINDIR ?= $(HOME)/.local/bin
 
 .DEFAULT_GOAL := help
+unexport PYTHON  # run.sh has a meaning of its own for it
 .PHONY: help demo test walk check fmt bench docs gpu-suite install clean where
 
 help:  ## list the commands

@@ -50,8 +50,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def _home_and_runs_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What is learned, traced and written lands in no user's home and not in the checkout."""
+    """What is learned, traced and written lands in no user's home and not in the checkout.
+
+    PYTHON, with which `make` may have been told its interpreter, would be run.sh's.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHON", raising=False)
         patch.setenv("AUTOTUNE_HOME", str(tmp_path_factory.mktemp("home")))
         patch.setenv("AUTOTUNE_RUNS", str(tmp_path_factory.mktemp("runs")))
         yield

@@ -38,6 +38,7 @@ def device(fake: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     made.allocated = made.reserved = 10 * fake.GIB
     monkeypatch.setitem(sys.modules, "torch", fake.torch_of(made, A100))
     monkeypatch.setattr(process, "_trainings", 0)
+    monkeypatch.setattr(process, "scheduled_s", lambda: (0.0, 0.0))  # its host is its own
     return made
 
 
