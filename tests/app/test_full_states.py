@@ -49,3 +49,15 @@ def test_fp32_weights_and_states_are_priced_beside_the_answer(tmp_path: Path) ->
     changed = tune(load_job(path_of(tmp_path), set_values={"method.base": "32bit"}), options).best
     assert changed is not None
     assert wide.duration_s == pytest.approx(changed.duration_s.p50, rel=2e-3)
+
+
+def test_offload_on_one_card_is_said_to_train_with_fp32_masters_and_not_the_same(
+    tmp_path: Path,
+) -> None:
+    big = {**JOB, "model": "meta-llama/Llama-2-13b-hf"}
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(big), encoding="utf-8")
+    answer = tune(load_job(path), Options(dry_run=True, fidelity="formula", trials=1))
+    (found,) = [each for each in answer.rejected.relaxations if "offload optimizer" in each.change]
+    assert "fp32 masters and moments" in found.change
+    assert found.knob_class == "numeric"

@@ -25,6 +25,7 @@ from autotune.app.campaign.schedule import (
 from autotune.app.campaign.subset import Item, best_subset, parse_budget, what_to_cut
 from autotune.app.choices import check_choices
 from autotune.app.whatif.levers import opened_words
+from autotune.app.whatif.moved import opened_means
 from autotune.app.whatif.relaxations import OFFLOAD
 from autotune.catalog.files import write_whole
 from autotune.cost.columns import reusing_tables
@@ -353,21 +354,21 @@ def _notes(
 
 def _opened_notes(found: Plan, campaign: Campaign) -> list[str]:
     """Runs that fit on the planned machine only with a knob that was opened for them."""
-    opened: dict[str, list[str]] = {}
+    opened: dict[tuple[str, str], list[str]] = {}
     for run, source in zip(found.runs, campaign.runs, strict=True):
         row = run.on[found.machine].row
         words = opened_words(row.config) if row is not None else ""
         jobs = [campaign.jobs[piece.job] for piece in source.pieces]
         asked = any(OFFLOAD in {*job.allow, *job.lock} for job in jobs)
-        if words and not asked:
-            opened.setdefault(words, []).append(run.name)
+        if row is not None and words and not asked:
+            opened.setdefault((words, opened_means(jobs[0], row)), []).append(run.name)
     label = found.offers[found.machine].offer.label
     return [
         Decisive(
-            f"on {label} nothing fits without it, so {words} was opened: the same training, slower "
+            f"on {label} nothing fits without it, so {words} was opened: {means} "
             f"({', '.join(names[:4])})"
         )
-        for words, names in opened.items()
+        for (words, means), names in opened.items()
     ]
 
 

@@ -145,7 +145,7 @@ def _opened(priced: Priced, rejected: Rejected, pick: int | None) -> tuple[str, 
     """What to say of a knob that was opened because nothing fitted without it."""
     if pick is None or priced.job is priced.asked:
         return ()
-    return (opened_note(priced.bill.estimate(pick), rejected.relaxations),)
+    return (opened_note(priced.asked, priced.bill.estimate(pick), rejected.relaxations),)
 
 
 def _unseen(bill: Bill, pick: int | None) -> tuple[str, ...]:

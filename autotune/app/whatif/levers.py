@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.app.whatif.changes import SPLIT
+from autotune.app.whatif.moved import opened_means
 from autotune.catalog.software import INSTALLABLE
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.candidates import OFFER
@@ -250,10 +251,10 @@ def opened_words(config: Config) -> str:
     )
 
 
-def opened_note(best: Estimated, others: Sequence[Relaxation]) -> str:
+def opened_note(job: Job, best: Estimated, others: Sequence[Relaxation]) -> str:
     """That a knob was opened, and the soonest other machine that does without."""
     opened = opened_words(best.config)
-    text = f"nothing fits without it, so {opened} was opened: the same training, slower"
+    text = f"nothing fits without it, so {opened} was opened: {opened_means(job, best)}"
     machine = next((each for each in others if each.kind == "machine"), None)
     if machine is not None:
         figures = f"{format_seconds(machine.duration_s)}, {format_usd(machine.cost_usd)}"

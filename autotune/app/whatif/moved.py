@@ -16,6 +16,7 @@ from autotune.domain.job import NOT_KEPT, ZeroSettings
 if TYPE_CHECKING:
     from autotune.domain.config import Config, KnobClass, KnobValue
     from autotune.domain.job import Assumption, Job
+    from autotune.domain.outcome import Estimated
 
 # AdamW in one kernel or in one for each operation: no optimizer's states or formula differ.
 SAME = {"optimizer": frozenset({"adamw_torch", "adamw_torch_fused"})}
@@ -40,6 +41,18 @@ def other_states(job: Job, before: object, after: object) -> str:
         return ""
     wide = after in ZERO_STAGE
     return "fp32 masters and moments" if wide else "16-bit weights and moments, not fp32 ones"
+
+
+def states_opened(job: Job, best: Estimated) -> str:
+    """The same where `offload` brought DeepSpeed to a single device, which runs without it else."""
+    alone = best.offer.count == 1
+    return other_states(job, "none", best.config.sharding) if alone else ""
+
+
+def opened_means(job: Job, best: Estimated) -> str:
+    """What a knob does that is opened where nothing else fits: other states, or slower alone."""
+    states = states_opened(job, best)
+    return f"slower, with {states}" if states else "the same training, slower"
 
 
 def stated_today(job: Job) -> dict[str, KnobValue]:

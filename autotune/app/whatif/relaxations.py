@@ -24,7 +24,7 @@ from autotune.app.whatif.changes import (
     other_machines,
 )
 from autotune.app.whatif.levers import all_settings, setting_changes
-from autotune.app.whatif.moved import class_of, other_states
+from autotune.app.whatif.moved import class_of, other_states, states_opened
 from autotune.domain.answer.limits import odds
 from autotune.domain.answer.recommendation import Relaxation
 from autotune.domain.candidates import OFFER
@@ -261,7 +261,8 @@ class _Asked:
         values = best.config.as_dict()
         classes = [class_of(name, self.before.get(name, PLAIN.get(name)), values[name])
                    for name in knobs]  # fmt: skip
-        classes += ["numeric"] if "sharding" in knobs and self._states(best) else []
+        opens = "sharding" in knobs or (OFFLOAD in knobs and not self.before.get("sharding"))
+        classes += ["numeric"] if opens and self._states(best) else []
         needed, available = best.memory_bytes.total, best.usable_bytes
         if short in HOST_PARTS:
             available = getattr(best.offer.host, HOST_PARTS[short])
@@ -284,7 +285,10 @@ class _Asked:
 
     def _states(self, best: Estimated) -> str:
         """What the weights are trained in, where the sharding that is found moves it."""
-        return other_states(self.question[0], self.before.get("sharding"), best.config.sharding)
+        job, before = self.question[0], self.before.get("sharding")
+        return other_states(job, before, best.config.sharding) or (
+            states_opened(job, best) if before is None else ""
+        )
 
     def _differs(self, name: str, best: Estimated) -> bool:
         value = best.config.as_dict()[name]
@@ -293,7 +297,8 @@ class _Asked:
     def _knob_words(self, name: str, best: Estimated) -> str:
         value = best.config.as_dict()[name]
         if name not in self.before:
-            opened = f" (--allow {name})" if name in PLAIN else ""
+            states = states_opened(self.question[0], best) if name == OFFLOAD else ""
+            opened = f" (--allow {name}{states and '; ' + states})" if name in PLAIN else ""
             return f"{name} {value}{opened}"
         locked = "the locked " if name in self.pinned else ""
         states = self._states(best) if name == "sharding" else ""
