@@ -105,7 +105,7 @@ TERMS = tuple(item.name for item in fields(Cache))
 # Of the replays: (share, log sd of it). Those of several devices, which no trace covers, are hand
 # estimates: one more of the root and two of the layers' units on their way.
 PRIORS = {
-    "layers": (0.12, 0.5),
+    "layers": (0.08, 0.5),
     "logits": (0.16, 0.7),
     "updates": (1.0, 0.4),
     "reduced": (0.5, 0.7),

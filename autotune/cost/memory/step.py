@@ -215,10 +215,20 @@ class _Modes:
         adapter = deepspeed.trained_bytes(job, columns) * method.is_lora
         shared = (columns.number("offer.count") > 1) & columns.equals("sharding", "fsdp", "zero3")
         shared |= deepspeed.casts(columns)
-        stream = np.where((fp32_stream(job) & ~shared) | fp32_norms(job), 4.0, compute)
+        wide = (fp32_stream(job) & ~shared) | (fp32_norms(job) & ~deepspeed.casts(columns))
+        stream = np.where(wide, 4.0, compute)
         masked = masked_share(job, columns, length)
         attention = np.where(_falls_to_math(job, columns, compute, masked), 3.0, attention)
-        key = compute + 10.0 * attention + 100.0 * adapter + 1000.0 * stream + 10000.0 * masked
+        # Source: accelerate 1.15 accelerator.py: native_amp stays off under DeepSpeed.
+        autocast = (compute < 4.0) & job.software.autocast & ~deepspeed.casts(columns)
+        key = (
+            compute
+            + 0.5 * autocast
+            + 10.0 * attention
+            + 100.0 * adapter
+            + 1000.0 * stream
+            + 10000.0 * masked
+        )
         _, first, of_row = np.unique(key, return_index=True, return_inverse=True)
         modes = [
             Mode(
@@ -226,7 +236,7 @@ class _Modes:
                 stream=float(stream[i]),
                 train_base=not method.is_lora,
                 adapter=float(adapter[i]),
-                autocast=bool(compute[i] < 4.0) and job.software.autocast,
+                autocast=bool(autocast[i]),
                 attention=_KINDS[int(attention[i])],
                 masked=float(masked[i]),
                 quantised=quantised(job),

@@ -137,9 +137,11 @@ def _neutral(job: Job) -> MemoryConstants:
 # Traced steps of Llama and Mistral, replayed through the simulated allocator on smaller and smaller
 # cards, need 0.10 of what comes and goes at the median, and 0.02 to 0.35.
 SLACK_PRIOR, SLACK_PRIOR_SD = 0.10, 0.7
+SEVERAL_PRIOR = 0.20  # a hand estimate: streams that gather and reduce keep pieces of their own
 SLACK_SD_PRIOR, SLACK_SD_PRIOR_SD = 0.05, 0.5
 WITHIN_SD = 0.10  # of live bytes, runs of one family and trainer around their offset
 READING_SD = 0.01  # of an allocated reading beyond that
+FORMULA_SD = 0.03  # of an allocated reading where nobody has one: formula against traces
 GLOBAL_WORTH = 1.0  # [groups] how much the spread of all kinds weighs in that of one
 EXPERTS_WIDER = 2.0  # prior of mixtures: routing decides how many tokens an expert holds
 # Where the tensors alone are said to take so much more than was held, the formula describes another
@@ -208,7 +210,8 @@ def _spreads(rows: MemoryRows) -> dict[str, float]:
     use = np.isfinite(read) & ~code
     error = np.abs(np.log(rows.allocated[use] / read[use]))
     if not use.any():
-        return dict.fromkeys(KINDS, WITHIN_SD)
+        found = {k: FORMULA_SD * (EXPERTS_WIDER if k == "experts" else 1.0) for k in KINDS}
+        return found | {"own_model": WITHIN_SD}
     own = rows.take(use)
     groups = [left_out_key(case) for case in own.cases]
     everything = max(covering_spread(error, equal_weights(groups)), SMALLEST)
@@ -294,7 +297,8 @@ class _Problem:
     def prior(self) -> tuple[FloatArray, FloatArray]:
         """(mean, sd) of the parameters."""
         sds = [STACK_SD if " " not in level else FAMILY_SD for level in self.levels]
-        mean = [math.log(SLACK_PRIOR)] * 2 + [math.log(SLACK_SD_PRIOR)] + [0.0] * len(sds)
+        mean = [math.log(x) for x in (SLACK_PRIOR, SEVERAL_PRIOR, SLACK_SD_PRIOR)]
+        mean += [0.0] * len(sds)
         return np.asarray(mean), np.asarray([SLACK_PRIOR_SD] * 2 + [SLACK_SD_PRIOR_SD, *sds])
 
     def residuals(self, x: FloatArray) -> FloatArray:
