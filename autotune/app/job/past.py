@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.evidence.learned.effects import with_learned
+from autotune.evidence.learned.applied import with_learned
 from autotune.evidence.runs_seen import with_verified
 from autotune.pricing import Pricing
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from autotune.evidence.learned.run import Grade
     from autotune.trainers.parsed import Parsed
 
-FEWEST_STEPS = 10
+FEWEST_STEPS, LONG_STEPS = 10, 50
 UNEVEN = 0.2  # log sd of a step between parts of a run
 SHORT_S = 120.0  # a run whose warm-up is part of its time
 ARITHMETIC = 0.04  # rows a step over what one device makes of them, from a whole number
@@ -79,6 +79,7 @@ class _Timed:
     save_s: float | None
     steps: int
     notes: tuple[str, ...]
+    saves: int = 0  # inside, and not timed
 
 
 def past_run(found: Found, machine: Machine | None = None) -> PastRun:
@@ -117,6 +118,7 @@ def past_run(found: Found, machine: Machine | None = None) -> PastRun:
     return PastRun(
         id=_content(found, timed), source=found.source, trainer=found.trainer, grade=timed.grade,
         cells=cells, model=shape, versions=dict(found.versions), save_s=timed.save_s, notes=notes,
+        steps=timed.steps, saves=timed.saves,
     )  # fmt: skip
 
 
@@ -167,14 +169,20 @@ def _timed(found: Found, parsed: Parsed) -> _Timed:
         speed = speed_of(log, 0.0, 0.0)
         if speed is not None and speed.steps >= FEWEST_STEPS:
             inside = sum(log.saves_in(part) for part in log.stretches) if speed.save_assumed else 0
-            grade: Grade = "B" if inside or speed.log_sd > UNEVEN else "A"
+            saves = max(inside, 0 if speed.save_s else _saves(found, parsed, speed.steps))
+            grade: Grade = "B" if saves or speed.log_sd > UNEVEN else "A"
             if log.dated or found.clock:
                 grade = "C"
             kept = log.evaluations and not all(part.pure for part in log.stretches)
             notes = [f"slope of {log.timed_by} over {speed.steps} steps"]
-            notes += [f"{inside} saves inside"] if inside else []
+            notes += _said(saves)
             notes += ["evaluations taken off as timed"] if kept else []
-            return _Timed(speed.step_s, grade, speed.save_s, speed.steps, tuple(notes))
+            told = tuple(notes)
+            return _Timed(speed.step_s, grade, speed.save_s, speed.steps, told, saves)
+    if runtime is None and found.elapsed_s and steps and steps >= LONG_STEPS:
+        saves = _saves(found, parsed, steps)
+        note = f"its logger's clock over {steps} steps; it did not end"
+        return _Timed(found.elapsed_s / steps, "C", None, steps, (note, *_said(saves)), saves)
     if runtime is None or not steps:
         msg = "it ended before its time was written, and no progress bar has a clock"
         raise Refused(msg)
@@ -197,12 +205,8 @@ def _by_runtime(found: Found, parsed: Parsed, runtime: float, steps: int) -> _Ti
     notes.append(f"train_runtime over {covered} steps")
     if evaluations:
         notes.append("evaluations taken off as timed")
-    every = parsed.knobs.get("checkpoint_every_steps")
-    saves = covered // int(every) if isinstance(every, int) and every else 0
-    if found.arguments.get("save_strategy") in {"no", "SaveStrategy.NO"}:
-        saves = 0
-    if saves:
-        notes.append(f"about {saves} saves inside")
+    saves = _saves(found, parsed, covered)
+    notes += _said(saves)
     short = own < SHORT_S or covered < 5 * FEWEST_STEPS
     if short:
         notes.append("short: its warm-up is inside")
@@ -212,7 +216,22 @@ def _by_runtime(found: Found, parsed: Parsed, runtime: float, steps: int) -> _Ti
     if untimed:
         notes.append("evaluations inside")
     grade: Grade = "B" if saves or short or untimed or covered < steps else "A"
-    return _Timed(own / covered, grade, None, covered, tuple(notes))
+    return _Timed(own / covered, grade, None, covered, tuple(notes), saves)
+
+
+def _saves(found: Found, parsed: Parsed, steps: int) -> int:
+    """How many checkpoints were saved while it trained."""
+    strategy = str(found.arguments.get("save_strategy") or "").casefold().rpartition(".")[2]
+    if strategy == "no":
+        return 0
+    if strategy == "epoch":
+        return max(round(steps / _steps_an_epoch(found)), 1)
+    every = parsed.knobs.get("checkpoint_every_steps")
+    return steps // int(every) if isinstance(every, int) and every else 0
+
+
+def _said(saves: int) -> list[str]:
+    return [f"about {saves} save{'s' * (saves != 1)} inside"] if saves else []
 
 
 def _devices(found: Found, parsed: Parsed, machine: Machine | None) -> int:
@@ -230,8 +249,8 @@ def _devices(found: Found, parsed: Parsed, machine: Machine | None) -> int:
     if found.on_cpu:
         return 1
     if not samples or not steps:
-        if parsed.devices:
-            return parsed.devices
+        if parsed.devices or found.visible == 1:
+            return parsed.devices or 1
         msg = "how many devices trained cannot be told: no rows and steps a second"
         raise Refused(msg)
     ratio = samples / steps / each

@@ -44,6 +44,8 @@ class Found:
     peaks_gib: Mapping[str, float] = field(default_factory=dict)  # allocated, reserved
     gpu: str = ""
     gpu_bytes: float = 0.0
+    visible: int | None = None  # devices, used or not
+    elapsed_s: float | None = None  # since its logger began, up to the last step logged
     on_cpu: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
     month: str = ""  # 2025-04

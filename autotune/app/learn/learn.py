@@ -18,8 +18,9 @@ from autotune.app.learn.described import past_run
 from autotune.app.learn.walk import Unreadable, walk
 from autotune.domain.errors import InputError
 from autotune.evidence.cases import Refused
-from autotune.evidence.learned.effects import Residual, believed, effects_on, residual_of
-from autotune.evidence.learned.run import NOISE, case_of_run
+from autotune.evidence.learned.effects import Residual, believed, effects_on, residual_of_run
+from autotune.evidence.learned.residuals import remember, residuals
+from autotune.evidence.learned.run import case_of_run
 from autotune.evidence.learned.store import keep, known_runs, store_path
 from autotune.pricing import Pricing
 
@@ -178,27 +179,16 @@ def _priced(
     refused: list[tuple[str, str]] = []
     for run, place in runs.values():
         try:
-            own = residual_of(run.id, case_of_run(run), NOISE[run.grade], _price)
+            own = residual_of_run(run, _price)
         except Refused as reason:
             refused.append((str(reason), str(place)))
         else:
             priced.append(Usable(run, place, own))
-    earlier = _earlier({own.run.id for own in priced})
+    own_ids = {own.run.id for own in priced}
+    earlier = residuals([run for run in known_runs().runs if run.id not in own_ids], _price)
     _, doubted = believed([*(own.residual for own in priced), *earlier])
     refused += [(doubted[own.run.id], str(own.place)) for own in priced if own.run.id in doubted]
     return [own for own in priced if own.run.id not in doubted], refused
-
-
-def _earlier(but: set[str]) -> list[Residual]:
-    """Residuals of runs that earlier calls kept."""
-    found = []
-    for run in known_runs().runs:
-        if run.id not in but:
-            try:
-                found.append(residual_of(run.id, case_of_run(run), NOISE[run.grade], _price))
-            except Refused:
-                continue
-    return found
 
 
 def unlearned(found: Learned) -> InputError | None:
@@ -220,6 +210,9 @@ def _keep(usable: list[Usable], *, dry_run: bool) -> tuple[str | None, int, int,
         return None, 0, known, ""
     try:
         new, known = keep(own.run for own in usable)
+        own_ids = {own.run.id for own in usable}
+        others = [run for run in known_runs().runs if run.id not in own_ids]
+        remember([*residuals(others, _price), *(own.residual for own in usable)])
     except OSError as error:
         why = f"{store_path().parent} cannot be written: {error.strerror or error}"
         return None, 0, known, why

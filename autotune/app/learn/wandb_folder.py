@@ -87,6 +87,8 @@ def read(run: Path, folders: list[Folder]) -> Found:
         tokens=number(summary.get("train/num_tokens")),
         gpu=gpu,
         gpu_bytes=size,
+        visible=whole(metadata.get("gpu_count")),
+        elapsed_s=number(summary.get("_runtime")),
         on_cpu=not gpu and bool(metadata),
         versions=versions_of(listed, config),
         month=_month(metadata, run),

@@ -24,19 +24,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.domain.job import Assumption
 from autotune.domain.observation import BETWEEN_RUNS_SD, MachineEffect
 from autotune.evidence.calibrate import LARGEST_FACTOR, SURPRISE
 from autotune.evidence.cases import Refused
 from autotune.evidence.learned.run import NOISE, case_of_run
-from autotune.evidence.learned.store import known_runs, store_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from autotune.cost.bill import Bill
     from autotune.cost.columns import FloatArray
-    from autotune.domain.job import Job
     from autotune.evidence.cases import MeasuredCase, Price
     from autotune.evidence.learned.run import PastRun
 
@@ -45,7 +42,8 @@ SHARES = {"stack": 0.15, "device": 0.35, "machine": 0.20, "method": 0.15, "shape
 OWN, MOST_OWN = 0.12, 0.60  # [log], and as a share of the model's variance at most
 AGREEING, AGREEMENT = 3, 0.25  # runs of one machine, and [log] how far from each other at most
 MOST = math.log(6.0)  # beyond it even several runs that agree are something else than efficiency
-MOST_RUNS = 200  # the latest that an answer is made from
+MOST_SAVING = 0.5  # of a step's seconds that untimed saves may take
+MOSTLY_SAVES = "untimed saves may take more than half of its time"
 SAVES_SPREAD = 0.15  # of the checkpoint's own spread that is left where saves were timed
 
 
@@ -81,11 +79,24 @@ class Residual:
         return f"{self.count}x {self.device}"
 
 
-def residual_of(name: str, case: MeasuredCase, noise: float, price: Price) -> Residual:
-    """The residual of a measured run. Raises Refused where the model has no time for it."""
+def residual_of(
+    name: str, case: MeasuredCase, noise: float, price: Price, saves_a_step: float = 0.0
+) -> Residual:
+    """The residual of a measured run. Raises Refused where the model has no time for it.
+
+    saves_a_step: checkpoints inside a measured step that nobody timed, on average. They are taken
+    off as predicted, and leave open by how much those may be off.
+    """
     bill = price(case.job, case.candidates)
     step_s, wait = float(bill.step_s[0]), _wait_s(bill)
     measured = case.step_time_s
+    if measured is not None and saves_a_step:
+        each = saves_a_step * float(bill.tables["checkpoint"].gather("save_s")[0])
+        sd = float(bill.tables["checkpoint"].gather("log_sd")[0])
+        if each * math.exp(sd) > MOST_SAVING * measured:
+            raise Refused(MOSTLY_SAVES)
+        noise = math.hypot(noise, each * math.expm1(sd) / measured)
+        measured -= each
     if measured is None or not step_s > wait or not measured > 0:
         msg = "nothing timed"
         raise Refused(msg)
@@ -197,52 +208,10 @@ def _in_common(one: Residual, other: Residual) -> float:
     return sum(share for name, share in SHARES.items() if same[name])
 
 
-def with_learned(job: Job, price: Price) -> Job:
-    """The job with what the user's past runs say of its machines."""
-    kept = known_runs()
-    if kept.damaged:
-        note = Assumption("evidence", "past runs left out", f"{store_path()} is damaged")
-        return replace(job, assumed=(*job.assumed, note))
-    if not kept.runs:
-        return job
-    found, _ = believed(residuals(kept.runs[-MOST_RUNS:], price))
-    shape = f"{job.model.num_layers}x{job.model.hidden_size}"
-    method = f"{job.method.kind}-{job.method.base}"
-    machines = [(offer.device.name, offer.count) for offer in job.offers]
-    effects = effects_on(machines, job.software.stack, method, shape, found)
-    stated = {
-        (offer.device.name, offer.count)
-        for offer in job.offers
-        if "checkpoint_write_bytes_per_s" not in offer.host.assumed
-    }
-    effects = tuple(
-        own for own in effects
-        if own.component != "checkpoint" or (own.device, own.count) not in stated
-    )  # fmt: skip
-    notes = tuple(
-        Assumption("evidence", f"{own.runs} past run{'s' * (own.runs != 1)}", _why(own))
-        for own in effects
-        if own.component != "collectives"
-    )
-    return replace(job, learned=effects, assumed=(*job.assumed, *notes))
-
-
-def residuals(runs: Iterable[PastRun], price: Price) -> list[Residual]:
-    """Of every run that the model covers."""
-    found = []
-    for run in runs:
-        try:
-            found.append(residual_of(run.id, case_of_run(run), NOISE[run.grade], price))
-        except Refused:
-            continue
-    return found
-
-
-def _why(own: MachineEffect) -> str:
-    machine = f"{own.count}x {own.device}"
-    what = "saves" if own.component == "checkpoint" else "training"
-    where = "" if own.here else ", from runs on other machines"
-    return f"{machine}: {what} {pace(own.factor)}{where}; delete {store_path()} to forget them"
+def residual_of_run(run: PastRun, price: Price) -> Residual:
+    """The residual of a past run. Raises Refused."""
+    inside = run.saves / run.steps if run.steps else 0.0
+    return residual_of(run.id, case_of_run(run), NOISE[run.grade], price, inside)
 
 
 def pace(factor: float) -> str:

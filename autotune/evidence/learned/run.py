@@ -52,6 +52,8 @@ class PastRun:
     model: dict[str, Any] = field(default_factory=dict)  # its config.json
     versions: dict[str, str] = field(default_factory=dict)
     save_s: float | None = None
+    steps: int = 0  # that its seconds are the mean of
+    saves: int = 0  # inside of them, not timed
     notes: tuple[str, ...] = ()
 
     @property
@@ -137,8 +139,17 @@ def from_json(entry: Any) -> PastRun:  # noqa: ANN401 - parsed JSON
         model=dict(entry.get("model") or {}),
         versions={str(k): str(v) for k, v in dict(entry.get("versions") or {}).items()},
         save_s=save,
+        steps=_count(entry.get("steps", 0)),
+        saves=_count(entry.get("saves", 0)),
         notes=tuple(str(note) for note in entry.get("notes", ())),
     )
+
+
+def _count(value: object) -> int:
+    if not _is_number(value) or int(str(value)) < 0:
+        msg = "no count"
+        raise ValueError(msg)
+    return int(str(value))
 
 
 def _is_number(value: object) -> bool:

@@ -20,13 +20,13 @@ from autotune.report.layout.report import Report
 from autotune.report.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from autotune.evidence.learned.effects import Residual
     from autotune.evidence.learned.run import PastRun
 
-MOST_RUNS = 20  # listed in the text
+MOST_KINDS = 20  # of runs, listed in the text
 _RUN = ("id", "source", "model", "device", "device_count", "method", "grade", "step_time_s",
         "measured_over_modelled", "save_s", "place")  # fmt: skip
 
@@ -143,11 +143,11 @@ def _machine(own: Mapping[str, Any]) -> str:
         way = "faster" if factor < 1 else "slower"
         pace = f"{max(factor, 1 / factor):.2f} times {way} than modelled"
     runs = f"{own['runs']} run{'s' * (own['runs'] != 1)}"
-    applied = f"; later answers count {own['factor']:.2f} of the modelled time"
+    applied = f". Later answers there take {own['factor']:.2f} times what is modelled"
     saves = own["save_bytes_per_s"]
     disk = f" Its disk saves at {saves / MB:,.0f} MB/s." if saves else ""
-    narrower = f", and their range is {100 * (1 - own['spread']):.0f} % narrower"
-    return f"{name} is {pace} ({runs}){applied}{narrower}.{disk}"
+    narrower = f", within a range {100 * (1 - own['spread']):.0f} % narrower"
+    return f"{name} is {pace}, by {runs}{applied}{narrower}.{disk}"
 
 
 def _kept(payload: Mapping[str, Any]) -> str:
@@ -164,17 +164,25 @@ def _kept(payload: Mapping[str, Any]) -> str:
 
 
 def _runs(runs: Sequence[Mapping[str, Any]]) -> Table:
-    rows = tuple(
-        (
-            own["source"], own["model"], f"{own['device_count']}x {own['device']}", own["method"],
-            format_seconds(own["step_time_s"]), f"{own['measured_over_modelled']:.2f}",
-            own["grade"],
-        )
-        for own in runs[:MOST_RUNS]
-    )  # fmt: skip
-    return Table(
-        columns("of", "model", "on", "method", ">step", ">measured / modelled", "grade"), rows
-    )
+    """Runs of one kind in a line: how many, their steps and how far they are from the model."""
+    kinds: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for own in runs:
+        name = own["model"].rpartition("/")[2]
+        machine = f"{own['device_count']}x {own['device']}"
+        kinds.setdefault((own["source"], name, own["method"], machine), []).append(own)
+    rows = []
+    for kind, alike in list(kinds.items())[:MOST_KINDS]:
+        steps = _range([own["step_time_s"] for own in alike], format_seconds)
+        ratios = _range([own["measured_over_modelled"] for own in alike], "{:.2f}".format)
+        grades = "".join(sorted({own["grade"] for own in alike}))
+        rows.append((str(len(alike)), *kind, steps, ratios, grades))
+    names = columns(">", "of", "model", "method", "on", ">step", ">of modelled", "grade")
+    return Table(names, tuple(rows))
+
+
+def _range(values: Sequence[float], show: Callable[[float], str]) -> str:
+    low, high = show(min(values)), show(max(values))
+    return low if low == high else f"{low} to {high}"
 
 
 def _refused(refused: Sequence[Mapping[str, Any]]) -> Bullets:
