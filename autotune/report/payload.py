@@ -12,6 +12,7 @@ from autotune.domain.answer.limits import odds
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.config import KNOBS
 from autotune.domain.outcome import Z90
+from autotune.domain.typed.machine import machine_label
 from autotune.report.schema import (
     SCHEMA_VERSION,
     EstimatePayload,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         Shortfall,
     )
     from autotune.domain.job import Job, Method
+    from autotune.domain.observation import MachineEffect
     from autotune.domain.outcome import Estimated, Infeasible, Measured
 
 
@@ -199,7 +201,18 @@ def job_payload(job: Job) -> JobPayload:
             if knob.opt_in and name not in job.allow and name not in job.lock
         ),
         dataset=job.dataset_path,
+        learned=tuple(_machine_said(own) for own in job.learned if own.component == "compute"),
     )
+
+
+def _machine_said(own: MachineEffect) -> str:
+    """What past runs say of a machine: "2x h100-nvl: 1.20 times slower, by 43 past runs"."""
+    machine = machine_label(own.device, own.count, spot=False, instance=None, counted=True)
+    factor = max(own.factor, 1.0 / own.factor)
+    way = "faster" if own.factor < 1.0 else "slower"
+    whose = "" if own.here else " of other machines"
+    runs = f"{own.runs} past run{'s' * (own.runs != 1)}{whose}"
+    return f"{machine}: {factor:.2f} times {way} than modelled, by {runs}"
 
 
 def _tokens_interval(job: Job) -> dict[str, float] | None:

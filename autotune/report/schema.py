@@ -89,6 +89,7 @@ class JobPayload(Answer):
     limits: LimitsPayload
     closed_knobs: tuple[str, ...]
     dataset: str | None = None  # the rows, where the job names a file of them
+    learned: tuple[str, ...] = ()  # what past runs say of its machines, in words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,6 +74,17 @@ def test_a_faster_machine_makes_later_answers_faster_and_surer(
     assert str(store_path()) in told[0].why
 
 
+def test_the_answer_says_that_it_rests_on_past_runs(
+    tmp_path: Path, job: Path, wandb_run: Any, capsys: Capture
+) -> None:
+    wandb_run(tmp_path / "run", 4.0)
+    learn([tmp_path / "run"])
+    assert run(["estimate", str(job)]) in {0, 3, 4}
+    text = " ".join(capsys.readouterr().out.split())
+    assert "corrected by measured runs (2x h100-nvl: " in text
+    assert "than modelled, by 1 past run)" in text
+
+
 def test_what_a_machine_taught_reaches_another_one_hardly(
     tmp_path: Path, job: Path, wandb_run: Any
 ) -> None:

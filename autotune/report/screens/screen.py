@@ -187,7 +187,9 @@ def machine_phrase(row: Row) -> str:
 def basis_phrase(row: Row, job: JobPayload) -> str:
     """What the figures rest on, and what the ranges mean; nothing of that for upper bounds."""
     ranges = "" if lengths_phrase(job) else " 8 of 10 runs should end within the ranges."
-    return f"{rests_on(row, BASIS)}.{ranges}"
+    own = next((text for text in job.learned if text.startswith(f"{offer_name(row)}: ")), "")
+    learned = f" ({own})" if own and row.basis == "calibrated" else ""
+    return f"{rests_on(row, BASIS)}{learned}.{ranges}"
 
 
 def lengths_phrase(job: JobPayload) -> str:
