@@ -127,7 +127,7 @@ def _stays(argv: tuple[str, ...]) -> list[str]:
 
     def look(frame: FrameType, event: str, _: object) -> None:
         name, function = str(frame.f_globals.get("__name__")), frame.f_code.co_name
-        if event == "return" and (name, function) == ("autotune.pricing", "bill"):
+        if event == "return" and (name, function) == ("autotune.cost.model", "price"):
             raise _Billed
         if event != "call" or function.startswith("<") or stays[-1:] == [name]:
             return

@@ -160,7 +160,7 @@ def proposal_s(job: Job, runs: int) -> float:
 
 def trace_s(job: Job, runs: int) -> float | None:
     """[s] to trace a configuration that was not traced before, in a process that is warm."""
-    from autotune.app.job.trainer_defaults import default_config
+    from autotune.app.job.evidence import default_config
     from autotune.trace.client import TraceFailed, Tracer, installed_versions
     from autotune.trace.request import request_for
 

@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from autotune.app.hardware.measured_here import MOST_LOG_SD
 from autotune.app.hardware.measuring import (
     OLD_DAYS,
     known_age,
@@ -18,6 +17,7 @@ from autotune.app.hardware.measuring import (
     measure_here,
     too_doubtful,
 )
+from autotune.app.hardware.this_machine import MOST_LOG_SD
 from autotune.catalog.devices import cpu_device, local_host
 from autotune.catalog.software import install_command
 from autotune.domain.errors import InputError

@@ -21,7 +21,7 @@ from autotune.domain.candidates import CLOSED_FORM, OFFER, Candidates
 from autotune.domain.config import FLASH, KNOBS, KnobValue, as_typed
 from autotune.domain.errors import InputError
 from autotune.space.extra import at_present
-from autotune.space.host_rules import host_doubts, host_options
+from autotune.space.requirements import host_doubts, host_options
 from autotune.space.rules import RULES, Rule, has_cuda
 
 if TYPE_CHECKING:

@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.config import EIGHT_BIT, FLASH, KNOBS, ZERO_STAGE
 from autotune.domain.device import FLASH_CAPABILITY
-from autotune.space.host_rules import (
+from autotune.space.requirements import (
     BUFFERS_TOO_LARGE,
     TOO_FEW_CORES,
     batches_in_memory,
-    workers_within_cores,
-)
-from autotune.space.lever_rules import (
     checkpoints_to_offload,
     family_has_kernels,
     fp8_compiled,
@@ -33,6 +30,7 @@ from autotune.space.lever_rules import (
     trainer_has_kernels,
     trainer_offloads,
     triton_runs,
+    workers_within_cores,
 )
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from builders import BRIEF
 
-from autotune.app.hardware.measured_here import MOST_LOG_SD, with_facts
+from autotune.app.hardware.this_machine import MOST_LOG_SD, with_facts
 from autotune.app.job.load import load_job
 from autotune.catalog.devices import cpu_device
 from autotune.cli.application import run

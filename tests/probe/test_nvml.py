@@ -20,8 +20,8 @@ from fakenvml import (
 )
 
 from autotune.app.doctor import examine
-from autotune.app.hardware import local_memory as at_hand
-from autotune.app.hardware.local_memory import WSL_BYTES, as_the_driver_leaves
+from autotune.app.hardware import this_machine as at_hand
+from autotune.app.hardware.this_machine import WSL_BYTES, as_the_driver_leaves
 from autotune.app.job.load import load_job
 from autotune.catalog.devices import default_host, find_device
 from autotune.domain.device import Offer

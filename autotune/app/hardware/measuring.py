@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.hardware.measured_here import MOST_LOG_SD, known_of, with_facts
+from autotune.app.hardware.this_machine import MOST_LOG_SD, known_of, with_facts
 from autotune.catalog.devices import default_host
 from autotune.domain.device import Offer
 from autotune.domain.outcome import Z90

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.app.hardware.local_memory import as_the_driver_leaves
-from autotune.app.hardware.measured_here import as_measured_here
 from autotune.app.hardware.offers import distinct, offer_of
+from autotune.app.hardware.this_machine import as_measured_here, as_the_driver_leaves
 from autotune.app.job.defaults import (
     data_of,
     evaluation_of,
@@ -23,6 +22,7 @@ from autotune.app.job.defaults import (
     zero_of,
 )
 from autotune.app.job.evidence import (
+    default_config,
     observations_of,
     seen_on,
     todays_batch,
@@ -39,7 +39,6 @@ from autotune.app.job.file import Document, checked
 from autotune.app.job.method import as_stated, check_variant
 from autotune.app.job.overrides import Overrides, line_document, overridden, states_today
 from autotune.app.job.past import with_past
-from autotune.app.job.trainer_defaults import default_config
 from autotune.app.job.trainer_file import command_document, notes_of, origin_of, read_any
 from autotune.app.job.variants import Variant, chosen, variants_of
 from autotune.catalog.models.models import find_model
