@@ -51,7 +51,11 @@ class Constants:
 
 @dataclass(frozen=True, slots=True)
 class Spreads:
-    """Log standard deviations of a step that remain after the fit, from groups left out of it."""
+    """Log standard deviations of a step that remain after the fit, from sources left out of it.
+
+    All but `source` are of rows of one source around their mean; that is of the mean itself: a
+    stack, data, a machine and a way of measuring that no fit has seen.
+    """
 
     residual: float  # of every step
     issuing: float  # of the seconds to issue kernels, times their share
@@ -59,6 +63,7 @@ class Spreads:
     mixture: float  # mixtures of experts
     ragged: float  # rows of different lengths
     sharded: float  # several devices
+    source: float  # shared by all rows of a source
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,6 +160,24 @@ def left_out_key(case: MeasuredCase) -> LeftOutGroup:
     return case.group[0], "x".join(map(str, shape)), case.offer.device.name
 
 
+Unit = tuple[str, ...]  # what is left out together: the beginning of `LeftOutGroup`, or a device
+
+
+def source_of(case: MeasuredCase) -> Unit:
+    """The source that a run is left out with."""
+    return case.group[:1]
+
+
+def device_of(case: MeasuredCase) -> Unit:
+    """The device that a run is left out with, whatever its source."""
+    return (case.offer.device.name,)
+
+
+UNITS: dict[str, Callable[[MeasuredCase], Unit]] = {
+    "source": source_of, "device": device_of, "group": left_out_key,
+}  # fmt: skip
+
+
 def equal_weights(groups: Sequence[LeftOutGroup]) -> FloatArray:
     """[n] weights that give every group the same share."""
     sizes = Counter(groups)

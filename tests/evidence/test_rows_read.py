@@ -176,6 +176,22 @@ def test_precision_that_nobody_states_is_the_trainers_default_and_marked() -> No
     assert case.guessed
 
 
+def test_weights_that_were_loaded_in_fp32_are_32_bit() -> None:
+    notes = "fp32-loaded weights (FSDP shards fp32, bf16 AMP)"
+    assert used(task="full", notes=notes).job.method.base == "32bit"
+    assert used(notes="base weights probably fp32 with bf16 autocast").job.method.base == "32bit"
+    assert used(notes="adapter weights fp32 if autocast_adapter_dtype=True").job.method.base == (
+        "16bit"
+    )
+
+
+def test_seconds_with_loading_or_compiling_inside_are_no_step() -> None:
+    notes = "20 steps incl. compile/warm-up (few steps, so step time is an upper bound)"
+    case = used(notes=notes)
+    assert case.step is None
+    assert case.partial == ("time: loading or compiling is inside the seconds",)
+
+
 def test_grades_name_the_quantity_that_they_grade() -> None:
     assert grades_of("Quality A (time), B (memory). TRL") == Grades("A", "B")
     assert grades_of("Quality C (memory). Rounded") == Grades(None, "C")
@@ -204,6 +220,12 @@ def test_boards_of_a_known_chip_are_priced(text: str, chip: str, gib: int) -> No
     assert device is not None
     assert device.name == chip
     assert device.memory_driver_bytes / 2**30 == pytest.approx(gib, rel=0.02)
+
+
+def test_a_board_of_a_size_that_nobody_states_is_the_larger_one() -> None:
+    gpt2 = [c for c in read_cases(SHIPPED_ROWS).cases if c.id.startswith("dstune-")]
+    assert gpt2
+    assert {case.offer.device.memory_driver_bytes / 2**30 for case in gpt2} == {32.0}
 
 
 def test_cards_without_nvlink_talk_over_pcie() -> None:

@@ -145,7 +145,7 @@ def test_the_validation_payload_has_the_promised_keys() -> None:
         "rows", "used", "skipped", "memory", "memory_allocated", "time", "oom", "coverage",
         "groups",
     } <= set(payload)  # fmt: skip
-    assert set(payload["memory"]) == {"n", "median_ape", "mape", "p90_ape", "bias"}
+    assert {"n", "median_ape", "mape", "p90_ape", "bias"} <= set(payload["memory"])
     assert payload["memory_allocated"]["median_ape"] is None
     assert payload["oom"]["listed"] == ["row-17"]
     assert payload["oom"]["wrong"][1]["believed"] == "a full card"

@@ -72,6 +72,7 @@ def residual_features(job: Job, columns: Columns, issuing: FloatArray) -> dict[s
         "mixture": ones * job.model.is_moe,
         "ragged": np.where(unchanging_lengths(job, columns), 0.0, 1.0),
         "sharded": np.where(columns.number("offer.count") > 1, 1.0, 0.0),
+        "source": ones,
     }
 
 

@@ -38,16 +38,19 @@ class Minimum:
 
 
 def minimise(
-    residuals: Callable[[FloatArray], FloatArray], mean: FloatArray, sd: FloatArray
+    residuals: Callable[[FloatArray], FloatArray],
+    mean: FloatArray,
+    sd: FloatArray,
+    start: FloatArray | None = None,
 ) -> Minimum:
-    """The minimum from the prior's mean. residuals: x -> [n]; mean, sd: the prior, [p]."""
+    """The minimum. residuals: x -> [n]; mean, sd: the prior, [p]; start: else the prior's mean."""
     precision = 1.0 / sd**2
 
     def place(x: FloatArray) -> _Place:
         r = residuals(x)
         return _Place(x, r, _cost(r, x, mean, precision))
 
-    here, damping = place(mean.copy()), DAMPING
+    here, damping = place((mean if start is None else start).copy()), DAMPING
     for _ in range(MOST_STEPS):
         normal, gradient = _normal(residuals, here, mean, precision)
         there = here

@@ -31,6 +31,7 @@ from autotune.evidence.cases import (
     equal_weights,
     left_out_key,
     memory_cases,
+    source_of,
 )
 from autotune.evidence.fit.memory import (
     WITHIN_SD,
@@ -47,9 +48,8 @@ if TYPE_CHECKING:
     from autotune.cost.columns import Columns, FloatArray, Outputs
     from autotune.cost.constants import MemoryConstants
     from autotune.domain.job import Job
-    from autotune.evidence.cases import LeftOutGroup, MeasuredCase
+    from autotune.evidence.cases import LeftOutGroup, MeasuredCase, Unit
 
-    Unit = tuple[str, ...]  # what is left out together
     Predicted = dict[str, dict[str, float]]  # case id -> output of the memory component -> value
 
 # Priors where no reading of a kind is left: of what the allocator caches, relative to its peak.
@@ -67,12 +67,8 @@ class MemoryRefit:
 
 
 def _within(group: LeftOutGroup, unit: Unit | None) -> bool:
-    return unit is not None and group[: len(unit)] == unit
-
-
-def source_of(case: MeasuredCase) -> Unit:
-    """The source that a run is left out with."""
-    return case.group[:1]
+    """Whether the group belongs to the unit: of a source, of a device, or the group itself."""
+    return unit is not None and (group[: len(unit)] == unit or group[-1:] == unit)
 
 
 def refit_memory(
@@ -80,7 +76,7 @@ def refit_memory(
 ) -> MemoryRefit:
     """Fit on all cases, and once without each source.
 
-    unit: what is left out instead; the beginning of `left_out_key`, or all of it.
+    unit: what is left out instead, one of `cases.UNITS`.
     """
     rows = memory_rows(memory_cases(case for case in cases if case.teaches_memory))
     of_case = [unit(case) for case in cases]

@@ -1,29 +1,21 @@
 """Everything that is learned from a table of measured runs, and the data file that keeps it.
 
-How far steps scatter: the log of a squared left-out residual is regressed on the log of its
-predicted variance; then one factor on all spreads makes the 80 % interval hold four of five
-left-out rows. The fits themselves: `time`, `memory` and `memory_left_out`.
-
-Source: Harvey, "Estimating Regression Models with Multiplicative Heteroscedasticity" (1976): the
-log of a chi-squared variable has mean -1.27 and standard deviation 2.22.
+The fits themselves: `time`, `memory` and `memory_left_out`; how far steps scatter: `spreads`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from autotune.cost.constants import Constants, Spreads
 from autotune.domain.errors import InputError
-from autotune.domain.outcome import Z90
 from autotune.evidence.accuracy import Accuracy, Residual, accuracy_of
-from autotune.evidence.cases import SMALLEST, WANTED, timed_cases
-from autotune.evidence.fit.least_squares import minimise
+from autotune.evidence.cases import source_of, timed_cases
 from autotune.evidence.fit.memory_left_out import MemoryRefit, refit_memory
-from autotune.evidence.fit.time import Fit, LeftOut, fit, leave_groups_out, measured_steps
+from autotune.evidence.fit.spreads import fit_spreads, nested_sd
+from autotune.evidence.fit.time import Fit, LeftOut, fit, leave_out, measured_steps
 from autotune.evidence.record.table import read_cases
 
 if TYPE_CHECKING:
@@ -72,16 +64,17 @@ def refit_cases(cases: Sequence[MeasuredCase], digest: str, name: str = "the tab
         msg = f"{name} has no step time that the cost model covers, so there is nothing to fit"
         raise InputError(msg, "`autotune validate --data FILE` says why each row is left out")
     steps = measured_steps(timed)
-    left_out = leave_groups_out(steps)
+    whole = fit(steps)
+    left_out = leave_out(steps, source_of, whole)
     spreads = fit_spreads(left_out)
     rows: dict[str, int] = {}
     for case in timed:
         rows[case.group[0]] = rows.get(case.group[0], 0) + 1
     return Refit(
-        fit(steps),
+        whole,
         spreads,
         left_out,
-        accuracy_of(residuals_of(left_out, spreads)),
+        accuracy_of(residuals_of(left_out, nested_sd(left_out, left_out))),
         highest_observed(steps),
         dict(sorted(rows.items())),
         digest,
@@ -89,9 +82,8 @@ def refit_cases(cases: Sequence[MeasuredCase], digest: str, name: str = "the tab
     )
 
 
-def residuals_of(left_out: LeftOut, spreads: Spreads) -> list[Residual]:
-    """Every measured step beside the prediction of a fit that has not seen its group."""
-    log_sd = left_out.log_sd(spreads)
+def residuals_of(left_out: LeftOut, log_sd: FloatArray) -> list[Residual]:
+    """Every measured step beside the prediction of a fit that has not seen its unit."""
     return [
         Residual(case, case.step, float(predicted), float(sd))
         for case, predicted, sd in zip(
@@ -115,58 +107,6 @@ def highest_observed(steps: MeasuredSteps) -> dict[str, float]:
     return {kind: max(own) for kind, own in sorted(found.items()) if len(own) >= LEAST_STEPS}
 
 
-# Hand estimates, half a logarithm wide.
-PRIOR = Spreads(
-    residual=0.08, issuing=0.20, quantised=0.05, mixture=0.08, ragged=0.12, sharded=0.05
-)
-PRIOR_SD = 0.5
-LOG_CHI2_MEAN, LOG_CHI2_SD = -1.27, 2.22
-STEPS = 50  # halvings of the bracket around the common factor
-LARGEST_FACTOR = 8.0
-
-
-def fit_spreads(left_out: LeftOut) -> Spreads:
-    """Spreads under which the 80 % interval holds `WANTED` of the left-out rows."""
-    shaped = _shape(left_out)
-    low, high = 0.0, LARGEST_FACTOR
-    for _ in range(STEPS):
-        middle = (low + high) / 2.0
-        if coverage(left_out, _scaled(shaped, middle)) < WANTED:
-            low = middle
-        else:
-            high = middle
-    return _scaled(shaped, high)
-
-
-def coverage(left_out: LeftOut, spreads: Spreads, weights: FloatArray | None = None) -> float:
-    """Share of measured steps inside the 80 % interval; rows count the same unless weighted."""
-    inside = np.abs(left_out.log_ratio) <= Z90 * left_out.log_sd(spreads)
-    return float(np.average(inside, weights=weights))
-
-
-def _scaled(spreads: Spreads, factor: float) -> Spreads:
-    changed = {item.name: getattr(spreads, item.name) * factor for item in fields(Spreads)}
-    return replace(spreads, **changed)
-
-
-def _shape(left_out: LeftOut) -> Spreads:
-    names = [item.name for item in fields(Spreads)]
-    mean = np.log([getattr(PRIOR, name) for name in names])
-    squared = np.log(np.maximum(np.abs(left_out.log_ratio), SMALLEST) ** 2) - LOG_CHI2_MEAN
-    weights = np.sqrt(left_out.weights * len(set(left_out.groups)))
-
-    def residuals(x: FloatArray) -> FloatArray:
-        spread = left_out.log_sd(_spreads(names, x))
-        own: FloatArray = weights * (squared - 2.0 * np.log(spread)) / LOG_CHI2_SD
-        return own
-
-    return _spreads(names, minimise(residuals, mean, np.full(len(names), PRIOR_SD)).x)
-
-
-def _spreads(names: list[str], x: FloatArray) -> Spreads:
-    return Spreads(**{name: float(np.exp(v)) for name, v in zip(names, x, strict=True)})
-
-
 _HEAD = """\
 # Written by `autotune calibrate`: what the time and memory models learned, from what, and how sure
 # they are.
@@ -175,10 +115,10 @@ _HEAD = """\
 # {rows} step times of {sources} sources, {groups} groups of source, model and device.
 # step: constants of `cost.constants.Constants`. offset: [log factor, log sd] of whole steps,
 # against Hugging Face's Trainer with eager kernels on an A100 80 GB. log_sd: scatter that is left,
-# sized on groups left out of the fit. covariance: of logits (shares) and logarithms (the rest).
-# observed: highest executed FLOP over dense peak, by method and base. left_out: errors of groups
-# that the fit has not seen; forms, effects and priors were chosen with all groups in view, so a
-# source of another kind may be further off.
+# sized on sources left out of the fit; `source` is what all rows of a new source share.
+# covariance: of logits (shares) and logarithms (the rest). observed: highest executed FLOP over
+# dense peak, by method and base. left_out: errors of sources that the fit has not seen, with
+# intervals sized on the other sources; forms, effects and priors were chosen with all in view.
 #
 # memory: constants of `cost.memory_constants.MemoryConstants`, on {readings} peaks and verdicts;
 # slack on {outcomes} runs of sources that report both outcomes, {failures} of which ran out of

@@ -58,6 +58,7 @@ class Features:
     mixture: FloatArray
     ragged: FloatArray
     sharded: FloatArray
+    source: FloatArray
 
 
 def _features(job: Job, columns: Columns) -> Features:
@@ -206,6 +207,7 @@ class Fit:
     offsets: Offsets
     names: tuple[str, ...]
     covariance: FloatArray
+    x: FloatArray  # of `names`, on the fitting scale
 
     def log_offset(self, case: MeasuredCase) -> float:
         """Sum of the case's offsets; those of levels without rows are zero."""
@@ -264,8 +266,11 @@ def _design(cases: Sequence[MeasuredCase]) -> tuple[list[tuple[str, str]], Float
     return levels, design.reshape(len(cases), len(levels))
 
 
-def fit(steps: MeasuredSteps) -> Fit:
-    """Constants and offsets at the least robust squares of log(predicted / measured)."""
+def fit(steps: MeasuredSteps, near: Fit | None = None) -> Fit:
+    """Constants and offsets at the least robust squares of log(predicted / measured).
+
+    near: a fit of nearly the same steps, to begin at.
+    """
     levels, design = _design(steps.cases)
     weights, measured = _weights(steps) / ROW_SD, np.log(steps.seconds)
     mean, sd = _prior()
@@ -276,25 +281,28 @@ def fit(steps: MeasuredSteps) -> Fit:
         own: FloatArray = weights * (np.log(predicted) - measured)
         return own
 
-    found = minimise(
-        residuals,
-        np.concatenate((mean, np.zeros(len(levels)))),
-        np.concatenate((sd, np.full(len(levels), OFFSET_SD))),
-    )
+    names = (*NAMES, *(f"{effect}:{level}" for effect, level in levels))
+    prior = np.concatenate((mean, np.zeros(len(levels))))
+    known = {} if near is None else dict(zip(near.names, near.x, strict=True))
+    start = np.asarray([known.get(name, own) for name, own in zip(names, prior, strict=True)])
+    found = minimise(residuals, prior, np.concatenate((sd, np.full(len(levels), OFFSET_SD))), start)
     offsets: Offsets = {e: {level: Offset(0.0, 0.0)} for e, level in REFERENCE.items()}
     spread = np.sqrt(np.diag(found.covariance))
     for i, (effect, level) in enumerate(levels):
         offsets[effect][level] = Offset(float(found.x[p + i]), float(spread[p + i]))
-    names = (*NAMES, *(f"{effect}:{level}" for effect, level in levels))
-    return Fit(_decode(found.x[:p]), offsets, names, found.covariance)
+    return Fit(_decode(found.x[:p]), offsets, names, found.covariance, found.x)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LeftOut:
-    """Every step predicted by a fit that has not seen its group. Arrays: [n]."""
+    """Every step predicted by a fit that has not seen its unit. Arrays: [n].
+
+    groups: of source, model and device, which weigh the same; units: what was left out together.
+    """
 
     steps: MeasuredSteps
     groups: tuple[LeftOutGroup, ...]
+    units: tuple[Hashable, ...]
     predicted_s: FloatArray
     known_variance: FloatArray  # of the constants and the offsets
     features: FloatArray  # [n, spreads]
@@ -313,6 +321,18 @@ class LeftOut:
         shares: FloatArray = own / own.sum()
         return shares
 
+    def take(self, where: np.ndarray) -> LeftOut:
+        """The steps under a mask."""
+        chosen = np.flatnonzero(where)
+        return LeftOut(
+            self.steps.take(where),
+            tuple(self.groups[i] for i in chosen),
+            tuple(self.units[i] for i in chosen),
+            self.predicted_s[where],
+            self.known_variance[where],
+            self.features[where],
+        )
+
     def log_sd(self, spreads: Spreads) -> FloatArray:
         """[n] standard deviation of the log of each prediction."""
         sizes = np.asarray([getattr(spreads, item.name) for item in fields(Spreads)])
@@ -321,18 +341,21 @@ class LeftOut:
         return total
 
 
-def leave_groups_out(steps: MeasuredSteps) -> LeftOut:
-    """Fit once without each group and predict it."""
+def leave_out(
+    steps: MeasuredSteps, unit: Callable[[MeasuredCase], Hashable], whole: Fit | None = None
+) -> LeftOut:
+    """Fit once without each unit and predict it. whole: the fit of all steps, to begin at."""
     groups = tuple(left_out_key(case) for case in steps.cases)
+    units = tuple(unit(case) for case in steps.cases)
     predicted, variance = np.empty(len(steps)), np.empty(len(steps))
     features = np.empty((len(steps), len(fields(Spreads))))
-    for group in sorted(set(groups)):
-        out = np.asarray([own == group for own in groups])
-        model, rows = fit(steps.take(~out)), steps.take(out)
+    for name in dict.fromkeys(units):
+        out = np.asarray([own == name for own in units])
+        model, rows = fit(steps.take(~out), whole), steps.take(out)
         predicted[out] = model.predict(rows)
         variance[out] = _known_variance(model, rows)
         features[out] = _scatter_features(model, rows)
-    return LeftOut(steps, groups, predicted, variance, features)
+    return LeftOut(steps, groups, units, predicted, variance, features)
 
 
 NO_SPREADS = Spreads(**{item.name: 0.0 for item in fields(Spreads)})

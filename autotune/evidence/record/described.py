@@ -20,10 +20,12 @@ from autotune.evidence.cases import Refused
 from autotune.evidence.record.defaults import checkpointing_of
 from autotune.evidence.record.lengths import lengths_of
 from autotune.evidence.record.machine import (
-    device_named,
+    SHARING_ASSUMED,
+    device_of,
     offload_of,
     sharding_of,
     software_of,
+    trainer_of,
     without_nvlink,
 )
 from autotune.evidence.record.model_names import model_named
@@ -65,7 +67,7 @@ def describe(row: Row, find_model: Callable[[str], Model]) -> Described:
     if reason:
         raise Refused(reason)
     model = model_named(row.text("model_id"), find_model)
-    device = device_named(row.text("gpu"))
+    device = device_of(row.text("gpu"), row.notes)
     if model is None or device is None:
         raise Refused(UNKNOWN_MODEL if model is None else UNKNOWN_GPU)
     if LITGPT in row.word("source_repo") and model.activation.startswith("gelu"):
@@ -88,7 +90,8 @@ def describe(row: Row, find_model: Callable[[str], Model]) -> Described:
         "sharding": sharding,
         "offload": offload[0],
     }
-    guessed = tuple(text for text in (default, own, offload[1]) if text)
+    shared = SHARING_ASSUMED if "not stated" in row.word("parallelism") and gpus > 1 else ""
+    guessed = tuple(text for text in (default, own, offload[1], shared) if text)
     return _described(
         row, _Parts(model, method, device, gpus, split, knobs, (*assumed, *more), guessed)
     )
@@ -202,6 +205,8 @@ def _attention(row: Row, model: Model) -> tuple[str, tuple[str, ...]]:
         return "flash_attention_2", ()
     if word.startswith("eager"):
         return "eager", ()
+    if word in {"", "unknown"} and trainer_of(row) == "unsloth":  # where FA2 is not installed
+        return "flash_attention_2", ("xformers' attention, as Unsloth takes it",)
     if word.startswith("sdpa"):
         return "sdpa", ()
     return "sdpa", ("sdpa attention",)

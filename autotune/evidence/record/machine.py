@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 SAME_MEMORY = 0.12  # advertised against driver's total, and GB against GiB
 _MEMORY = re.compile(r"[- ]?(\d{1,3})\s*(?:GB|GiB)\b", re.IGNORECASE)
+SHARING_ASSUMED = "data parallel: which kind is not stated"
 MAX_ONE_HOST = 8
 SEVERAL_MACHINES = "several machines: the network between them is not modelled"
 LAYERS_SPLIT = "layers split over several GPUs without data parallelism"
@@ -59,7 +60,18 @@ _BOARDS = (
     (re.compile(r"H800", re.IGNORECASE), _Board("h100-sxm", link=200e9)),
     (re.compile(r"H100(-SXM)?-96 ?GB", re.IGNORECASE), _Board("h100-sxm", bandwidth=2.4e12)),
 )
-BOARD_USABLE = 0.995  # of the advertised gibibytes, as on the 80 GB board
+# Of the advertised gibibytes, as on the 80 GB board: as the driver reports it, as torch sees it.
+BOARD_USABLE, BOARD_TORCH = 0.995, 0.988
+# The larger board where a source does not say which: a run that finished shows no more than that it
+# had enough. 16 V100 in one node are a DGX-2's, with 32 GB each.
+_LARGER = {"v100": "v100-sxm2-32gb", "a100": "a100-sxm4-80gb"}
+
+
+def device_of(text: str, notes: str) -> Device | None:
+    """The device of a row: by its name, the larger board where the notes say that none is named."""
+    if re.search(r"\b(memory )?size not stated", notes):
+        text = _LARGER.get(text.casefold(), text)
+    return device_named(text)
 
 
 @lru_cache(maxsize=512)
@@ -77,6 +89,7 @@ def device_named(text: str) -> Device | None:
         return replace(
             device,
             memory_driver_bytes=device.memory_driver_bytes if same else size * BOARD_USABLE,
+            memory_torch_bytes=device.memory_torch_bytes if same else size * BOARD_TORCH,
             memory_bandwidth_bytes_per_s=board.bandwidth or device.memory_bandwidth_bytes_per_s,
             link_bytes_per_s=board.link or device.link_bytes_per_s,
         )

@@ -137,6 +137,7 @@ _HELP = (
     ("sequence length", "the column seq_len, or the mean length in the notes"),
     ("length of the longest", "the longest row: `longest row 1304 tokens` in the notes"),
     ("time: mean row length", "the mean length: `about 210 tokens per row` in the notes"),
+    ("time: loading", "the slope of the progress bar, or seconds a step without the first ones"),
     ("memory: kind", "the column peak_mem_kind: allocated, reserved or nvidia-smi"),
     ("memory: length", "the longest row: `longest row 1304 tokens` in the notes"),
     ("memory: more than", "bytes of one GPU, in decimal gigabytes"),

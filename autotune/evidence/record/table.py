@@ -44,6 +44,10 @@ _KINDS: dict[str, MemoryKind] = {
 }  # fmt: skip
 NOTHING_TO_COMPARE = "nothing measured that can be compared"
 LONGEST_NOT_STATED = "length of the longest row not stated"
+STARTED_INSIDE = "loading or compiling is inside the seconds"
+_STARTED_INSIDE = re.compile(
+    r"step time is an upper bound|\(upper bound\)|start-up is a large share|incl\. start-up"
+)
 MEAN_NOT_STATED = "mean row length not stated"
 _SOURCE = ("source_repo", "source_path", "source_commit_or_date")
 _OLDER = "older s"  # "older software snapshot", "older snapshot"
@@ -141,7 +145,9 @@ def _observations(
         yield Observation(f"{row.id}/oom", "oom", 1.0, **shared), True
         return
     step_s = _step_time(row, described)
-    if step_s is not None:
+    if step_s is not None and _STARTED_INSIDE.search(row.notes):
+        partial.append(f"time: {STARTED_INSIDE}")
+    elif step_s is not None:
         if not described.mean_known:
             partial.append(f"time: {MEAN_NOT_STATED}")
         seen = Observation(f"{row.id}/step_time_s", "step_time_s", step_s, **shared)

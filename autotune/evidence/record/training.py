@@ -67,8 +67,15 @@ def base_of(row: Row) -> Base:
     raise Refused(QUANTISATION)
 
 
+_LOADED_WIDE = re.compile(
+    r"fp32-loaded weights|base weights (?:probably )?fp32|fp32 weights config"
+)
+
+
 def _wide_weights(row: Row) -> bool:
-    """Whether trained weights are kept in 32 bit under a 16-bit compute dtype."""
+    """Whether weights are kept in 32 bit under a 16-bit compute dtype."""
+    if _LOADED_WIDE.search(row.notes):
+        return True
     if row.word("task") not in FULL:
         return row.word("precision") in {"fp32", "tf32", "fp32/tf32", "float32"}
     if row.word("precision") in {"mixed", "amp", "fp32", "tf32", "fp32/tf32", "float32"}:

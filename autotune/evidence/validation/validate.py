@@ -1,7 +1,6 @@
 """How far the cost model is from published measurements, as one table.
 
-Weights. Headline figures give every group (source repository, model, GPU) the same weight, so that
-a source with five hundred rows counts as much as one with five; inside a group rows are equal.
+Weights: `errors`. What no fit has seen: `left_out`.
 Replicates (the same configuration measured again by the same source) count once, by the newest.
 An absolute percentage error is |predicted / actual - 1|; bias is the median of predicted / actual
 minus 1, above zero when the model says too much. Time is the seconds of an optimizer step.
@@ -12,34 +11,23 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from autotune.cost.constants import memory_constants
-from autotune.domain.outcome import Z90
 from autotune.evidence.accuracy import ALL_ROWS, accuracy_of, predict, residuals
-from autotune.evidence.cases import weighted_quantile
+from autotune.evidence.record.refusals import help_for
+from autotune.evidence.validation.errors import Errors, coverage_of, errors_of, once, primary
+from autotune.evidence.validation.left_out import bounds_of
 from autotune.evidence.validation.verdicts import OomCounts, reliability, verdicts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from autotune.cost.constants import Claims
     from autotune.evidence.accuracy import Prediction, Residual, Scope, Sweeps
     from autotune.evidence.cases import MeasuredCase, Price, Skipped
+    from autotune.evidence.validation.left_out import Bounds, LeftOutErrors
     from autotune.evidence.validation.verdicts import ReliabilityBin
 
 SHIPPED = "shipped calibration, no refit"
-
-
-@dataclass(frozen=True, slots=True)
-class Errors:
-    """Errors of one kind of figure. None where nothing was compared."""
-
-    n: int
-    median_ape: float | None = None
-    mape: float | None = None
-    p90_ape: float | None = None
-    bias: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +79,10 @@ class Validation:
     traced: dict[str, int] = field(default_factory=dict)
     reliability: tuple[ReliabilityBin, ...] = ()
     claims: dict[str, Claims] = field(default_factory=dict)
+    left_out: dict[str, LeftOutErrors] = field(default_factory=dict)  # by what was left out
+    bounds: dict[str, Bounds] = field(default_factory=dict)
+    orientation: dict[str, Errors] = field(default_factory=dict)  # grade C, or a setting guessed
+    usable_by: dict[str, str] = field(default_factory=dict)  # what a reason's rows would need
 
     def as_dict(self) -> dict[str, Any]:
         """Numbers and names only, ready for JSON."""
@@ -104,18 +96,21 @@ def validate(
     basis: str = SHIPPED,
     steps: Sequence[Residual] | None = None,
     memory_of: Callable[[dict[str, Prediction]], dict[str, Prediction]] | None = None,
+    left_out: dict[str, LeftOutErrors] | None = None,
 ) -> Validation:
     """Price every case and compare. price: (job, candidates) -> bill.
 
-    steps: predictions of the steps that replace the bill's own, such as those of left-out groups.
-    memory_of: the same for memory, as a function of the bill's predictions by id.
+    steps: predictions of the steps that replace the bill's own, such as those of left-out sources.
+    memory_of: the same for memory, as a function of the bill's predictions by id. left_out: the
+    tables of what else was left out, beside what `steps` left out.
     """
-    predictions = predict(cases, price)
-    if memory_of is not None:
-        predictions = memory_of(predictions)
-    counted = _once(residuals(cases, predictions), lambda r: (r.case.replicate_key, r.kind))
-    memory = [r for r in counted if r.case.peak and r.kind == r.case.peak.kind]
+    priced = predict(cases, price)
+    predictions = priced if memory_of is None else memory_of(priced)
+    every = once(residuals(cases, predictions), lambda r: (r.case.replicate_key, r.kind))
+    counted = [r for r in every if exact(r)]
+    memory = [r for r in counted if primary(r)]
     time = [r for r in counted if r.kind == "time"] if steps is None else list(steps)
+    rough = [r for r in every if not exact(r)]
     accuracy = accuracy_of(time)
     kinds = ("allocated", "reserved", "nvidia-smi")
     return Validation(
@@ -129,9 +124,9 @@ def validate(
         reliability=reliability(cases, predictions),
         claims=dict(memory_constants().claims),
         coverage={
-            "p10_p90": _coverage(time),
+            "p10_p90": coverage_of(time),
             "p10_p90_rows": accuracy.scopes[ALL_ROWS].coverage if time else None,
-            "memory_p10_p90": _coverage(memory),
+            "memory_p10_p90": coverage_of(memory),
         },
         groups=_groups(memory, time),
         memory_by_kind={k: errors_of([r for r in counted if r.kind == k]) for k in kinds},
@@ -145,7 +140,25 @@ def validate(
         memory_coverage=_coverage_by_kind(counted),
         skipped_rows=_named((item.reason, item.id) for item in skipped),
         partial_rows=_named((reason, case.id) for case in cases for reason in case.partial),
+        left_out=left_out or {},
+        bounds=bounds_of(cases, priced),
+        orientation={
+            "time": errors_of([r for r in rough if r.kind == "time"]),
+            "memory": errors_of([r for r in rough if primary(r)]),
+        },
+        usable_by={
+            reason: help_for(reason)
+            for reason in dict.fromkeys(
+                (*(item.reason for item in skipped), *(p for case in cases for p in case.partial))
+            )
+        },
     )
+
+
+def exact(item: Residual) -> bool:
+    """Whether the figure counts for a headline: exact or usable, and no setting of it guessed."""
+    own = item.case
+    return own.teaches_time if item.kind == "time" else own.teaches_memory
 
 
 def _tally(reasons: Iterable[str]) -> dict[str, int]:
@@ -163,50 +176,6 @@ def _named(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _once(items: list[Residual], key: Callable[[Residual], Hashable]) -> list[Residual]:
-    """One residual per replicated configuration: that of the newest snapshot."""
-    kept: dict[Hashable, Residual] = {}
-    for item in items:
-        own = key(item)
-        if own not in kept or (kept[own].case.older and not item.case.older):
-            kept[own] = item
-    return list(kept.values())
-
-
-def _weights(items: Sequence[Residual]) -> np.ndarray:
-    """[n] weights that give every (source, model, GPU) the same share; they sum to 1."""
-    sizes: dict[tuple[str, ...], int] = {}
-    for item in items:
-        sizes[item.case.group[:3]] = sizes.get(item.case.group[:3], 0) + 1
-    weights = np.asarray([1.0 / sizes[item.case.group[:3]] for item in items])
-    shares: np.ndarray = weights / weights.sum()
-    return shares
-
-
-def errors_of(items: Sequence[Residual]) -> Errors:
-    """Errors with every (source, model, GPU) weighted equally."""
-    if not items:
-        return Errors(0)
-    weights = _weights(items)
-    error = np.asarray([item.error for item in items])
-    ratio = np.asarray([item.ratio for item in items])
-    return Errors(
-        n=len(items),
-        median_ape=weighted_quantile(error, weights, 0.5),
-        mape=float((error * weights).sum()),
-        p90_ape=weighted_quantile(error, weights, 0.9),
-        bias=weighted_quantile(ratio, weights, 0.5) - 1.0,
-    )
-
-
-def _coverage(items: Sequence[Residual]) -> float | None:
-    """Share of actual values inside the predicted p10 to p90, groups weighted equally."""
-    if not items:
-        return None
-    inside = [abs(np.log(item.ratio)) <= Z90 * item.log_sd for item in items]
-    return float((np.asarray(inside, np.float64) * _weights(items)).sum())
-
-
 def _coverage_by_kind(items: Sequence[Residual]) -> dict[str, Coverage]:
     """Of every reading of memory: allocated peaks by kind of run, the rest by what was read."""
     kinds: dict[str, list[Residual]] = {}
@@ -214,7 +183,7 @@ def _coverage_by_kind(items: Sequence[Residual]) -> dict[str, Coverage]:
         if item.kind != "time":
             kinds.setdefault(f"{item.kind}, {item.band}", []).append(item)
     return {
-        kind: Coverage(len(own), len({r.case.group[:3] for r in own}), _coverage(own) or 0.0)
+        kind: Coverage(len(own), len({r.case.group[:3] for r in own}), coverage_of(own) or 0.0)
         for kind, own in sorted(kinds.items())
     }
 

@@ -11,6 +11,7 @@ from autotune.domain.units import format_count
 from autotune.report.layout.blocks import Block, Bullets, Paragraph, Section, Table, columns
 from autotune.report.layout.csv_rows import flattened, rows_csv
 from autotune.report.layout.report import Report
+from autotune.report.lists.unseen import equally, headline, judged_section, percent
 from autotune.report.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def validation_payload(validation: Validation) -> dict[str, Any]:
         content["oom"][name] = list(content["oom"][name])
     for name in ("groups", "reliability"):
         content[name] = list(content[name])
+    content.update({name: dict(content[name]) for name in ("left_out", "bounds", "orientation")})
     for own in content["claims"].values():
         own["bears"] = (own["n"] - own["failures"] + 1) / (own["n"] + 2)
     return {"schema_version": SCHEMA_VERSION, **content}
@@ -58,7 +60,8 @@ def validation_sections(payload: Mapping[str, Any]) -> list[Section]:
         "quiet",
     )
     sections = [
-        Section("", (lead, _errors_table(payload), note)),
+        Section("", (lead, *headline(payload, _errors_table), note)),
+        judged_section(payload),
         Section("Out of memory", _oom_blocks(payload["oom"])),
         reliability_section(payload["reliability"], payload["claims"]),
         Section(
@@ -72,11 +75,23 @@ def validation_sections(payload: Mapping[str, Any]) -> list[Section]:
         _scopes_section(payload),
         _sweeps_section(payload["sweeps"]),
         _groups_section(payload["groups"]),
-        _counts_section("Rows left out", payload["skipped"], payload["skipped_rows"]),
-        _counts_section("Compared only in part", payload["partial"], payload["partial_rows"]),
+        _left_section("Rows left out", payload, "skipped"),
+        _left_section("Compared only in part", payload, "partial"),
         _counts_section("Assumed for some rows", payload["assumed"]),
     ]
     return [section for section in sections if section.blocks]
+
+
+def _left_section(title: str, payload: Mapping[str, Any], key: str) -> Section:
+    """Rows by reason, and what would make them usable."""
+    counts, names = payload[key], payload[f"{key}_rows"]
+    if not counts:
+        return Section(title, ())
+    rows = tuple(
+        (format_count(n), why, payload["usable_by"].get(why, ""), _first(names.get(why, ())))
+        for why, n in counts.items()
+    )
+    return Section(title, (Table(columns(">rows", "why", "usable with", "which"), rows),))
 
 
 def _errors_table(payload: Mapping[str, Any]) -> Table:
@@ -89,26 +104,22 @@ def _error_cells(errors: Mapping[str, Any]) -> tuple[str, ...]:
     bias = errors["bias"]
     return (
         format_count(errors["n"]),
-        _share(errors["median_ape"]),
-        _share(errors["mape"]),
-        _share(errors["p90_ape"]),
+        percent(errors["median_ape"]),
+        percent(errors["mape"]),
+        percent(errors["p90_ape"]),
         "" if bias is None else f"{100 * bias:+.1f}%",
     )
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.1f}%"
 
 
 def _oom_blocks(oom: Mapping[str, Any]) -> tuple[Block, ...]:
     failed = (
         f"of {oom['oom_rows']} runs that ran out of memory, {_of(oom, 'false_fits', 'oom_rows')} "
-        f"were said to fit{_equally(oom['false_fit_share'])}"
+        f"were said to fit{equally(oom['false_fit_share'])}"
     )
     finished = (
         f"of {oom['fit_rows']} runs that fitted, {_of(oom, 'false_ooms', 'fit_rows')} were said to "
-        f"run out{_equally(oom['false_oom_share'])}, and {_of(oom, 'at_risk_fits', 'fit_rows')} "
-        f"at risk{_equally(oom['at_risk_share'])}"
+        f"run out{equally(oom['false_oom_share'])}, and {_of(oom, 'at_risk_fits', 'fit_rows')} "
+        f"at risk{equally(oom['at_risk_share'])}"
     )
     blocks: tuple[Block, ...] = (Bullets((failed, finished)),)
     told = _wrong_verdict_lines(oom["wrong"])
@@ -143,11 +154,7 @@ _VERDICTS = {
 
 def _of(oom: Mapping[str, Any], what: str, rows: str) -> str:
     count, total = oom[what], oom[rows]
-    return f"{count} ({_share(count / total)})" if total else str(count)
-
-
-def _equally(share: float | None) -> str:
-    return "" if share is None else f", {_share(share)} with groups weighted equally"
+    return f"{count} ({percent(count / total)})" if total else str(count)
 
 
 def _memory_coverage(kinds: Mapping[str, Mapping[str, Any]]) -> tuple[Block, ...]:
@@ -155,7 +162,7 @@ def _memory_coverage(kinds: Mapping[str, Mapping[str, Any]]) -> tuple[Block, ...
         return ()
     rows = tuple(
         (name.replace("_", " "), format_count(own["n"]), format_count(own["groups"]),
-         _share(own["share"]))
+         percent(own["share"]))
         for name, own in kinds.items()
     )  # fmt: skip
     titles = columns("memory, by what was read and kind of run", ">rows", ">groups", ">in interval")
@@ -170,9 +177,9 @@ def _coverage(coverage: Mapping[str, float | None]) -> str:
     time, memory = coverage.get("p10_p90"), coverage.get("memory_p10_p90")
     words = []
     if time is not None:
-        words.append(f"time {_share(time)}")
+        words.append(f"time {percent(time)}")
     if memory is not None:
-        words.append(f"memory {_share(memory)}")
+        words.append(f"memory {percent(memory)}")
     if not words:
         return "Nothing to compare the 80 % intervals with."
     return f"Actual values inside the 80 % interval: {', '.join(words)} (80 % is right)."
@@ -187,9 +194,9 @@ def _scopes_section(payload: Mapping[str, Any]) -> Section:
             name,
             format_count(own["n"]),
             format_count(own["groups"]),
-            _share(own["median_ape"]),
-            _share(own["p90_ape"]),
-            _share(own["coverage"]),
+            percent(own["median_ape"]),
+            percent(own["p90_ape"]),
+            percent(own["coverage"]),
         )
         for name, own in scopes.items()
     )
@@ -197,7 +204,7 @@ def _scopes_section(payload: Mapping[str, Any]) -> Section:
     blocks: tuple[Block, ...] = (Table(titles, rows),)
     over = payload["time_median_over_devices"]
     if over is not None:
-        blocks += (Paragraph(f"Median over devices with 8 rows or more: {_share(over)}."),)
+        blocks += (Paragraph(f"Median over devices with 8 rows or more: {percent(over)}."),)
     blocks += (Paragraph("Here every row weighs the same.", "quiet"),)
     return Section("Steps by scope and by device", blocks)
 
@@ -207,11 +214,11 @@ def _sweeps_section(sweeps: Mapping[str, Any] | None) -> Section:
         return Section("Order inside sweeps", ())
     order = "no pair is 5 % apart"
     if sweeps["right_order"] is not None:
-        order = f"{sweeps['pairs']} pairs 5 % apart, {_share(sweeps['right_order'])} in order"
+        order = f"{sweeps['pairs']} pairs 5 % apart, {percent(sweeps['right_order'])} in order"
     text = (
         f"{sweeps['sweeps']} sweeps of {sweeps['points']} runs over knobs of one job: {order}; "
-        f"the predicted best is {_share(sweeps['mean_regret'])} slower than the measured best "
-        f"on average, {_share(sweeps['worst_regret'])} at worst."
+        f"the predicted best is {percent(sweeps['mean_regret'])} slower than the measured best "
+        f"on average, {percent(sweeps['worst_regret'])} at worst."
     )
     return Section("Order inside sweeps", (Paragraph(text),))
 
@@ -243,19 +250,14 @@ def _short(name: str) -> str:
 def _pair(errors: Mapping[str, Any]) -> tuple[str, str]:
     if not errors["n"]:
         return "", ""
-    return format_count(errors["n"]), _share(errors["median_ape"])
+    return format_count(errors["n"]), percent(errors["median_ape"])
 
 
-def _counts_section(
-    title: str, counts: Mapping[str, int], names: Mapping[str, Sequence[str]] | None = None
-) -> Section:
+def _counts_section(title: str, counts: Mapping[str, int]) -> Section:
     if not counts:
         return Section(title, ())
-    if names is None:
-        rows = tuple((format_count(count), why) for why, count in counts.items())
-        return Section(title, (Table(columns(">rows", "why"), rows),))
-    named = tuple((format_count(n), why, _first(names.get(why, ()))) for why, n in counts.items())
-    return Section(title, (Table(columns(">rows", "why", "which"), named),))
+    rows = tuple((format_count(count), why) for why, count in counts.items())
+    return Section(title, (Table(columns(">rows", "why"), rows),))
 
 
 def _first(names: Sequence[str]) -> str:

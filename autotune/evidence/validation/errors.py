@@ -1,0 +1,86 @@
+"""Errors and coverage in which every group of source, model and GPU has the same weight.
+
+Inside a group rows are equal. The median is the error that half of the weight is below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.domain.outcome import Z90
+from autotune.evidence.cases import weighted_quantile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    from autotune.evidence.accuracy import Residual
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Errors of one kind of figure; groups weigh the same. None where nothing was compared.
+
+    coverage: share of the readings inside their 80 % interval.
+    """
+
+    n: int
+    median_ape: float | None = None
+    mape: float | None = None
+    p90_ape: float | None = None
+    bias: float | None = None
+    groups: int = 0
+    coverage: float | None = None
+
+
+def _weights(items: Sequence[Residual]) -> np.ndarray:
+    """[n] weights that give every (source, model, GPU) the same share; they sum to 1."""
+    sizes: dict[tuple[str, ...], int] = {}
+    for item in items:
+        sizes[item.case.group[:3]] = sizes.get(item.case.group[:3], 0) + 1
+    weights = np.asarray([1.0 / sizes[item.case.group[:3]] for item in items])
+    shares: np.ndarray = weights / weights.sum()
+    return shares
+
+
+def errors_of(items: Sequence[Residual]) -> Errors:
+    """Errors with every (source, model, GPU) weighted equally."""
+    if not items:
+        return Errors(0)
+    weights = _weights(items)
+    error = np.asarray([item.error for item in items])
+    ratio = np.asarray([item.ratio for item in items])
+    return Errors(
+        n=len(items),
+        median_ape=weighted_quantile(error, weights, 0.5),
+        mape=float((error * weights).sum()),
+        p90_ape=weighted_quantile(error, weights, 0.9),
+        bias=weighted_quantile(ratio, weights, 0.5) - 1.0,
+        groups=len({item.case.group[:3] for item in items}),
+        coverage=coverage_of(items),
+    )
+
+
+def coverage_of(items: Sequence[Residual]) -> float | None:
+    """Share of actual values inside the predicted p10 to p90, groups weighted equally."""
+    if not items:
+        return None
+    inside = [abs(np.log(item.ratio)) <= Z90 * item.log_sd for item in items]
+    return float((np.asarray(inside, np.float64) * _weights(items)).sum())
+
+
+def primary(item: Residual) -> bool:
+    """Whether a reading of memory is the source's own."""
+    return bool(item.case.peak and item.kind == item.case.peak.kind)
+
+
+def once(items: Sequence[Residual], key: Callable[[Residual], Hashable]) -> list[Residual]:
+    """One residual per replicated configuration: that of the newest snapshot."""
+    kept: dict[Hashable, Residual] = {}
+    for item in items:
+        own = key(item)
+        if own not in kept or (kept[own].case.older and not item.case.older):
+            kept[own] = item
+    return list(kept.values())

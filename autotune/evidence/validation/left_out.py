@@ -1,0 +1,149 @@
+"""How far predictions are from sources, devices and groups that no fit has seen.
+
+The headline leaves whole sources out: a reader's run is a source that nobody fitted. All that is
+learned is refitted without the unit: constants, offsets, slack, what the allocator caches. Its
+interval is sized on the sources that are left. Every group of source, model and GPU has the same
+weight, so "median" is the error that half of that weight is below.
+
+A figure for orientation (grade C, or with a setting that is the trainer's default and not stated)
+is compared apart and counts for no headline. A reading that a prediction can only bound has no
+error: it is held against the bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.cost.constants import levels_of
+from autotune.domain.outcome import Z90
+from autotune.evidence.cases import READ_AS
+from autotune.evidence.validation.errors import Errors, coverage_of, errors_of, primary
+from autotune.evidence.validation.verdicts import verdicts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from autotune.evidence.accuracy import Prediction, Residual
+    from autotune.evidence.cases import MeasuredCase, Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """Counts of verdicts; shares with every group of source, model and GPU weighing the same."""
+
+    oom_rows: int
+    false_fits: int
+    fit_rows: int
+    false_ooms: int
+    false_fit_share: float | None
+    false_oom_share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutErrors:
+    """Errors of units that the fit has not seen.
+
+    coverage: share inside the 80 % interval, of time, of memory, and of rows whose stack or device
+    another unit has too ("known") or has not ("new"). None where there is no row.
+    """
+
+    units: int
+    time: Errors
+    memory: Errors
+    memory_allocated: Errors
+    memory_reserved: Errors
+    memory_driver: Errors
+    coverage: dict[str, float | None]
+    oom: Verdicts
+    logged: dict[str, Errors]  # figures of grade A from logs of users' own runs
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Readings that a prediction can only bound, and how many kept the bound."""
+
+    n: int
+    kept: int
+
+
+def left_out_errors(
+    unit: Callable[[MeasuredCase], Unit],
+    time: Sequence[Residual],
+    memory: Sequence[Residual],
+    cases: Sequence[MeasuredCase],
+    predictions: dict[str, Prediction],
+) -> LeftOutErrors:
+    """The table of one kind of unit. time, memory: predicted without their unit, once each."""
+    own = [item for item in memory if primary(item)]
+    kinds = {kind: [item for item in memory if item.kind == kind] for kind in READ_AS}
+    told = verdicts([case for case in cases if case.teaches_memory], predictions)
+    everything = [*time, *memory]
+    return LeftOutErrors(
+        units=len({unit(item.case) for item in everything}),
+        time=errors_of(time),
+        memory=errors_of(own),
+        memory_allocated=errors_of(kinds["allocated"]),
+        memory_reserved=errors_of(kinds["reserved"]),
+        memory_driver=errors_of(kinds["nvidia-smi"]),
+        coverage={
+            "time": coverage_of(time),
+            "memory": coverage_of(own),
+            **_by_acquaintance("time", unit, time),
+            **_by_acquaintance("memory", unit, own),
+        },
+        oom=Verdicts(
+            told.oom_rows, told.false_fits, told.fit_rows, told.false_ooms,
+            told.false_fit_share, told.false_oom_share,
+        ),
+        logged={
+            "time": errors_of([i for i in time if i.case.logged and i.case.grades.time == "A"]),
+            "memory": errors_of([i for i in own if i.case.logged and i.case.grades.memory == "A"]),
+        },
+    )  # fmt: skip
+
+
+def _by_acquaintance(
+    figure: str, unit: Callable[[MeasuredCase], Unit], items: Sequence[Residual]
+) -> dict[str, float | None]:
+    """Coverage of rows whose stack, or device, another unit has rows of, and of the others."""
+    found: dict[str, float | None] = {}
+    for what, level in _LEVELS.items():
+        units: dict[str, set[Unit]] = {}
+        for item in items:
+            units.setdefault(level(item.case), set()).add(unit(item.case))
+        for word, wanted in (("known", True), ("new", False)):
+            own = [i for i in items if (len(units[level(i.case)]) > 1) == wanted]
+            found[f"{figure}_{word}_{what}"] = coverage_of(own)
+    return found
+
+
+_LEVELS: dict[str, Callable[[MeasuredCase], str]] = {
+    "stack": lambda case: levels_of("", case.job.software)["stack"],
+    "device": lambda case: case.offer.device.name,
+}
+
+
+def bounds_of(
+    cases: Sequence[MeasuredCase], predictions: Mapping[str, Prediction]
+) -> dict[str, Bounds]:
+    """Readings of runs whose lengths have a cap only, against what the cap would take.
+
+    Seconds and bytes must not be above the high end of the prediction at the cap. A reading whose
+    kind nobody stated is not above the driver's.
+    """
+    counts: dict[str, list[bool]] = {}
+    for case in cases:
+        own = predictions[case.id]
+        for seen in case.bounded:
+            if seen.kind is None:
+                high = own.step_s * np.exp(Z90 * own.step_log_sd)
+                counts.setdefault("time", []).append(bool(seen.value <= high))
+                continue
+            read = READ_AS.get(seen.kind, "driver")
+            spread = own.memory_log_sd if read == "allocated" else own.reserved_log_sd
+            high = own.memory[read] * np.exp(Z90 * spread)
+            counts.setdefault("memory", []).append(bool(seen.value <= high))
+    return {name: Bounds(len(kept), sum(kept)) for name, kept in sorted(counts.items())}

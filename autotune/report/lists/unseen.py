@@ -1,0 +1,123 @@
+"""What `validate` says of sources, devices and groups that no fit has seen, and of users' logs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.domain.units import format_count
+from autotune.report.layout.blocks import Block, Bullets, Paragraph, Section, Table, columns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def percent(value: float | None) -> str:
+    """A share in percent; nothing where there is none."""
+    return "" if value is None else f"{100 * value:.1f}%"
+
+
+def equally(share: float | None) -> str:
+    """The same share with groups weighted equally, as a clause."""
+    return "" if share is None else f", {percent(share)} with groups weighted equally"
+
+
+_UNITS = {"source": "whole sources", "device": "whole devices", "group": "source, model, device"}
+_UNSEEN = (
+    ("time", "seconds a step"), ("memory", "peak memory, as reported"),
+    ("memory_allocated", "allocated"), ("memory_reserved", "reserved"),
+    ("memory_driver", "the driver's reading"),
+)  # fmt: skip
+
+
+def headline(
+    payload: Mapping[str, Any], plain: Callable[[Mapping[str, Any]], Table]
+) -> tuple[Block, ...]:
+    """What was left out, each with its errors; of a user's file, the plain table of errors."""
+    left_out = payload["left_out"]
+    if not left_out:
+        return (plain(payload),)
+    rows: list[tuple[str, ...]] = []
+    for unit, own in left_out.items():
+        rows += [
+            (_UNITS[unit] if i == 0 else "", title, *_unseen_cells(own[key]))
+            for i, (key, title) in enumerate(_UNSEEN)
+        ]
+    titles = columns(
+        "left out", "figure", ">rows", ">groups", ">median error", ">90 % below", ">bias",
+        ">in interval",
+    )  # fmt: skip
+    text = (
+        "Left out: nothing of the unit went into the fit that predicts it, nor into the size of "
+        "its interval. The first lines are what a run that nobody has fitted can expect; the last "
+        "ones know other runs of the same source."
+    )
+    return (Table(titles, tuple(rows)), Paragraph(text, "quiet"))
+
+
+def _unseen_cells(errors: Mapping[str, Any]) -> tuple[str, ...]:
+    bias = errors["bias"]
+    return (
+        format_count(errors["n"]),
+        format_count(errors["groups"]),
+        percent(errors["median_ape"]),
+        percent(errors["p90_ape"]),
+        "" if bias is None else f"{100 * bias:+.1f}%",
+        percent(errors["coverage"]),
+    )
+
+
+def judged_section(payload: Mapping[str, Any]) -> Section:
+    """Users' own logs, who is known, verdicts, bounds, and figures for orientation."""
+    lines = [
+        *_unseen_lines(payload["left_out"]),
+        *(
+            f"{format_count(own['n'])} readings of {name} that lengths only bound: "
+            f"{percent(own['kept'] / own['n'])} within the bound"
+            for name, own in payload["bounds"].items()
+            if own["n"]
+        ),
+        *(
+            f"{name}, figures for orientation (grade C, or a setting that is the trainer's default "
+            f"and not stated): {_in_words(own)}"
+            for name, own in payload["orientation"].items()
+            if own["n"]
+        ),
+    ]
+    return Section("Who is judged how", (Bullets(tuple(lines)),) if lines else ())
+
+
+def _unseen_lines(left_out: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    lines = []
+    source = left_out.get("source")
+    if source:
+        lines += [
+            f"logged by users themselves, grade A, {figure}: {_in_words(own)}"
+            for figure, own in source["logged"].items()
+            if own["n"]
+        ]
+        for figure in ("time", "memory"):
+            lines.append(
+                f"{figure}, inside the 80 % interval of new sources: "
+                + ", ".join(
+                    f"{percent(source['coverage'][f'{figure}_{word}_{what}'])} on a {word} {what}"
+                    for what in ("stack", "device")
+                    for word in ("known", "new")
+                    if source["coverage"][f"{figure}_{word}_{what}"] is not None
+                )
+            )
+    for unit, own in left_out.items():
+        oom = own["oom"]
+        lines.append(
+            f"{_UNITS[unit]} left out: {oom['false_fits']} of {oom['oom_rows']} runs out of memory "
+            f"said to fit{equally(oom['false_fit_share'])}; {oom['false_ooms']} of "
+            f"{oom['fit_rows']} that fitted said to run out{equally(oom['false_oom_share'])}"
+        )
+    return lines
+
+
+def _in_words(own: Mapping[str, Any]) -> str:
+    return (
+        f"{format_count(own['n'])} rows of {format_count(own['groups'])} groups, median error "
+        f"{percent(own['median_ape'])}, 90 % below {percent(own['p90_ape'])}, "
+        f"{percent(own['coverage'])} inside the interval"
+    )

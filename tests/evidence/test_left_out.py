@@ -1,0 +1,125 @@
+"""What no fit has seen: whole sources and devices, and intervals that others sized."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+import builders as build
+import numpy as np
+import pytest
+
+from autotune.evidence.accuracy import Prediction
+from autotune.evidence.cases import UNITS, source_of, timed_cases
+from autotune.evidence.fit.spreads import device_known, fit_spreads, nested_sd
+from autotune.evidence.fit.time import LeftOut, fit, leave_out, measured_steps
+from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
+from autotune.evidence.validation.left_out import bounds_of
+from autotune.report.lists.validation import VALIDATE_REPORT, validation_payload
+
+if TYPE_CHECKING:
+    from autotune.evidence.validation.validate import Validation
+
+
+@cache
+def sources() -> LeftOut:
+    """Every fourth step of the shipped rows, predicted without its source."""
+    cases = timed_cases(c for c in read_cases(SHIPPED_ROWS).cases if c.teaches_time)
+    steps = measured_steps(cases[::4])
+    return leave_out(steps, source_of, fit(steps))
+
+
+def moved(left_out: LeftOut, by: np.ndarray) -> LeftOut:
+    """The same predictions, off by exp(by)."""
+    return replace(left_out, predicted_s=left_out.steps.seconds * np.exp(by))
+
+
+def test_a_source_that_is_left_out_teaches_its_own_prediction_nothing() -> None:
+    own = sources()
+    unit = ("QwenLM/Qwen",)
+    rows = np.asarray([name == unit for name in own.units])
+    assert rows.any()
+    steps = replace(own.steps, seconds=np.where(rows, own.steps.seconds * 3.0, own.steps.seconds))
+    again = leave_out(steps, source_of)
+    assert again.predicted_s[rows] == pytest.approx(own.predicted_s[rows], rel=1e-3)
+    assert not np.allclose(again.predicted_s[~rows], own.predicted_s[~rows], rtol=1e-3)
+
+
+def test_the_interval_of_a_source_is_sized_on_the_others_alone() -> None:
+    own = sources()
+    rows = np.asarray([name == ("QwenLM/Qwen",) for name in own.units])
+    wild = replace(own, predicted_s=np.where(rows, own.predicted_s * 5.0, own.predicted_s))
+    before, after = nested_sd(own, own), nested_sd(wild, wild)
+    assert after[rows] == pytest.approx(before[rows])
+    assert (after[~rows] > before[~rows]).any()
+
+
+def test_sources_that_differ_as_wholes_have_a_spread_between_them() -> None:
+    own = sources()
+    draw = np.random.default_rng(3)
+    inside = draw.normal(0.0, 0.01, len(own.units))
+    names = sorted(set(own.units))
+    shift = dict(zip(names, draw.normal(0.0, 0.6, len(names)), strict=True))
+    alike = replace(own, known_variance=np.zeros(len(own.units)))
+    together = fit_spreads(moved(alike, inside))
+    apart = fit_spreads(moved(alike, inside + np.asarray([shift[name] for name in own.units])))
+    assert together.source < 0.05
+    assert apart.source > 0.25
+    assert apart.residual == pytest.approx(together.residual, rel=0.5)
+
+
+def test_a_device_of_one_source_alone_does_not_size_the_spread_between_sources() -> None:
+    own = sources()
+    known = device_known(own)
+    assert known.any()
+    assert not known.all()
+    wild = replace(own, predicted_s=np.where(known, own.predicted_s, own.predicted_s * 9.0))
+    assert fit_spreads(wild).source == pytest.approx(fit_spreads(own).source, abs=0.12)
+
+
+def test_validate_leads_with_whole_sources_left_out(validation: Validation) -> None:
+    payload = json.loads(json.dumps(validation_payload(validation)))
+    assert list(payload["left_out"]) == ["source", "device", "group"] == list(UNITS)
+    for own in payload["left_out"].values():
+        for figure in ("memory", "memory_allocated", "memory_reserved", "memory_driver", "time"):
+            assert own[figure]["n"] > 0
+            assert own[figure]["groups"] > 0
+            assert own[figure]["median_ape"] <= own[figure]["p90_ape"]
+            assert 0.0 <= own[figure]["coverage"] <= 1.0
+        assert own["coverage"]["time"] == own["time"]["coverage"]
+        assert own["oom"]["fit_rows"] > own["oom"]["false_ooms"]
+    source, group = payload["left_out"]["source"], payload["left_out"]["group"]
+    assert payload["time"]["median_ape"] == pytest.approx(source["time"]["median_ape"])
+    assert source["units"] > 10
+    assert source["logged"]["time"]["n"] > 0
+    assert source["time"]["p90_ape"] > group["time"]["p90_ape"]
+    text = VALIDATE_REPORT.text(payload)
+    assert text.index("whole") < text.index("Out of memory")
+    assert "usable with" in text
+
+
+def test_intervals_hold_about_four_of_five_rows_of_sources_that_neither_fit_saw(
+    validation: Validation,
+) -> None:
+    assert 0.72 <= (validation.left_out["source"].coverage["time"] or 0.0) <= 0.90
+
+
+def test_what_is_only_for_orientation_counts_for_no_headline(validation: Validation) -> None:
+    cases = [case for case in read_cases(SHIPPED_ROWS).cases if case.step]
+    exact = [case for case in cases if case.teaches_time]
+    assert len(exact) < len(cases)
+    assert validation.time.n == len(timed_cases(exact))
+    assert validation.orientation["time"].n > 0
+
+
+def test_a_reading_with_a_cap_on_lengths_is_held_against_the_bound_alone() -> None:
+    case = next(c for c in read_cases(SHIPPED_ROWS).cases if c.step)
+    seen = case.step
+    assert seen is not None
+    bounded = replace(build.observed(case, peaks={}), bounded=(seen,))
+    found = Prediction(step_s=seen.value * 2.0, step_log_sd=0.1)
+    short = Prediction(step_s=seen.value / 2.0, step_log_sd=0.1)
+    assert bounds_of([bounded], {case.id: found})["time"].kept == 1
+    assert bounds_of([bounded], {case.id: short})["time"].kept == 0
