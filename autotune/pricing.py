@@ -52,6 +52,8 @@ class Pricing:
     @classmethod
     def learned(cls, job: Job) -> Self:
         """The job under what its own evidence and the user's past runs teach."""
+        if not job.evidence:
+            return cls(job, Calibration(machines=job.learned))
         from autotune.evidence.calibrate import calibration_from_evidence
 
         calibration, warnings, _ = calibration_from_evidence(job, cls(job).bill)

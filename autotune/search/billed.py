@@ -98,7 +98,7 @@ class BilledCandidates:
             part_of(
                 name, [dimensions[read] for read in (*self._open(reads), *own)], columns,
                 self._predicted[name],
-                spread=float(np.median(self.bill.tables[TABLE[name]].outputs["log_sd"])),
+                spread=_median(self.bill.tables[TABLE[name]].outputs["log_sd"]),
                 noise=NOISE[name], terms=self._summands if name == "compute" else None,
             )
             for name, reads in READS.items()
@@ -291,6 +291,12 @@ class BilledCandidates:
             )
             for place, i in enumerate(indices)
         ]
+
+
+def _median(values: FloatArray) -> float:
+    """Of plain numbers: numpy's own loads masked arrays first."""
+    ordered = np.sort(values)
+    return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2.0)
 
 
 def _with_free(part: Part, names: Sequence[str]) -> Part:

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 from autotune.app.hardware.machines import as_devices
 from autotune.app.hardware.offers import offer_of
 from autotune.catalog.devices import find_device
-from autotune.claims.table import span_of, values_of
 from autotune.domain.config import KNOBS, Config
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption, Batch
@@ -219,6 +218,8 @@ def todays_batch(entry: EvidenceSection, job: Job) -> Batch | None:
 
 def statement_of(entry: Any, index: int) -> Statement:  # noqa: ANN401 - a model of claims.table
     """One entry, its names looked up. Raises InputError for hardware that nobody knows."""
+    from autotune.claims.table import span_of, values_of
+
     try:
         machine = _machine_stated(entry.hardware)
     except InputError as error:

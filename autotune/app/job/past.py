@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.evidence.learned.applied import with_learned
+from autotune.evidence.learned.store import is_empty
 from autotune.evidence.runs_seen import with_verified
 from autotune.pricing import Pricing
 
@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 def with_past(job: Job, *, but: str = "") -> Job:
     """The job with what was measured before. but: a training that is left out."""
-    return with_learned(with_verified(job, but=but), _price)
+    job = with_verified(job, but=but)
+    if is_empty():
+        return job
+    from autotune.evidence.learned.applied import with_learned
+
+    return with_learned(job, _price)
 
 
 def _price(job: Job, candidates: Candidates) -> Bill:

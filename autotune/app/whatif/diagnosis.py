@@ -188,8 +188,7 @@ def _shape(reading: Hypothesis) -> _Told:
 
 def _save(reading: Hypothesis) -> _Told:
     """How long the run took to write one checkpoint."""
-    seconds = float(reading.reference.bill(_price).tables["checkpoint"].gather("save_s")[0])
-    return _Told(f"{format_seconds(seconds)} a save", (seconds,))
+    return _Told(f"{format_seconds(reading.save_s)} a save", (reading.save_s,))
 
 
 def _arguments(reading: Hypothesis, standing: dict[str, Hypothesis]) -> _Told:

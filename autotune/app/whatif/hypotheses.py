@@ -51,6 +51,7 @@ class Hypothesis:
     measured_s: float
     factor: float
     share: float
+    save_s: float  # of one checkpoint
     verdict: str  # likely, possible, strained, insufficient, impossible, immaterial
 
     @property
@@ -139,7 +140,8 @@ def _reading(
     else:
         log_sd = bill.at("compute", "log_sd", 0)
         verdict = _verdict(factor, log_sd, share, most, ceiling)
-    return Hypothesis(name, text, reference, predicted, measured, factor, share, verdict)
+    save_s = float(bill.tables["checkpoint"].gather("save_s")[0])
+    return Hypothesis(name, text, reference, predicted, measured, factor, share, save_s, verdict)
 
 
 def _verdict(factor: float, log_sd: float, share: float, most: float, ceiling: float) -> str:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.catalog.files import home_dir, write_whole
-from autotune.evidence.learned.run import as_json, from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,12 +37,25 @@ def store_path() -> Path:
     return home_dir() / FOLDER / FILE
 
 
+def is_empty() -> bool:
+    """Whether nothing was ever kept: most answers are made without past runs."""
+    try:
+        store_path().stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def known_runs() -> Known:
     """What is kept."""
     path = store_path()
     try:
         if path.stat().st_size > MAX_BYTES:
             return Known(damaged=True)
+        from autotune.evidence.learned.run import from_json
+
         content = json.loads(path.read_text(encoding="utf-8"))
         return Known(tuple(from_json(entry) for entry in content["runs"]))
     except (FileNotFoundError, NotADirectoryError):
@@ -58,6 +70,8 @@ def keep(runs: Iterable[PastRun]) -> tuple[int, int]:
     A damaged file is put aside under another name, never written over. Raises OSError where the
     home cannot be written.
     """
+    from autotune.evidence.learned.run import as_json
+
     path = store_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     with _alone(path.parent):
