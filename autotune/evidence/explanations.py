@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 CLOSE = 1.33  # measured within a third of the alternative's prediction: it explains the gap
 SOLVE_STEPS = 24
 LEAST_STEP = 1e-3  # of what is open, when the line between its ends is followed
+BEYOND = 0.02  # of the way that a price corrected the guess
 CREDIBLE_LENGTHS = 4.0  # assumption: nobody's stated lengths are wrong by more, each way
 
 
@@ -258,8 +259,9 @@ def _solve(
 class _Crossing:
     """Between which scales a prediction that grows with them reaches what was measured.
 
-    A bisection asks it at each step, and only what is still open is priced: along the straight line
-    between both ends, which encloses the crossing in a third of the prices of halving alone.
+    A bisection asks it at each step, and only what is still open is priced: where the line through
+    the two nearest prices crosses, then a little beyond it, which encloses the crossing in half of
+    the prices of halving alone.
     """
 
     def __init__(
@@ -269,24 +271,37 @@ class _Crossing:
         self.seconds, self.measured = seconds, measured
         self.low, self.high = low, high
         self.low_s, self.high_s = seconds(low), seconds(high)
+        self.near = [(low, self.low_s), (high, self.high_s)]
 
     def is_above(self, scale: float) -> bool:
         """Whether the prediction reaches what was measured only above that scale."""
         while self.high_s >= self.measured and self.low < scale < self.high:
             width = self.high - self.low
-            step = (self.measured - self.low_s) / (self.high_s - self.low_s)
-            guess = self.low + width * min(max(step, LEAST_STEP), 1.0 - LEAST_STEP)
+            guess = self._guess()
             self._price(guess)
-            self._price(guess + 10.0 * LEAST_STEP * (width if self.low == guess else -width))
+            beyond = self._guess()
+            self._price(beyond + BEYOND * (beyond - guess))
             if self.high - self.low > width / 2.0:  # it is no straight line there
                 self._price(scale)
         return scale < self.high if self.high_s < self.measured else scale <= self.low
+
+    def _guess(self) -> float:
+        """Where the line through the nearest prices, else through both ends, crosses."""
+        (one, one_s), (other, other_s) = self.near
+        if one_s != other_s:
+            crossing = other + (self.measured - other_s) * (other - one) / (other_s - one_s)
+            if self.low < crossing < self.high:
+                return crossing
+        step = (self.measured - self.low_s) / (self.high_s - self.low_s)
+        return self.low + (self.high - self.low) * min(max(step, LEAST_STEP), 1.0 - LEAST_STEP)
 
     def _price(self, scale: float) -> None:
         """Cut off what the prediction there decides."""
         if not self.low < scale < self.high:
             return
         found = self.seconds(scale)
+        priced = [*self.near, (scale, found)]
+        self.near = sorted(priced, key=lambda pair: abs(pair[1] - self.measured))[:2]
         if found < self.measured:
             self.low, self.low_s = scale, found
         else:
