@@ -18,6 +18,7 @@ from autotune.domain.device import Device, Offer
 from autotune.domain.job import Job, Limits
 from autotune.evidence.cases import Refused
 from autotune.evidence.record.defaults import checkpointing_of
+from autotune.evidence.record.kbit import casts_adapters
 from autotune.evidence.record.lengths import lengths_of
 from autotune.evidence.record.machine import (
     SHARING_ASSUMED,
@@ -147,7 +148,8 @@ SIXTEEN_BIT_ADAPTERS = "framework_config=accelerated-peft"
 
 def _low_adapters(row: Row) -> bool:
     """Whether adapters are stored in 16 bit."""
-    return SIXTEEN_BIT_ADAPTERS in row.notes or LITGPT in row.word("source_repo")
+    own = SIXTEEN_BIT_ADAPTERS in row.notes or LITGPT in row.word("source_repo")
+    return own or casts_adapters(row, trainer_of(row))
 
 
 def _job(row: Row, parts: _Parts, lengths: Lengths, longest: int | None, global_batch: int) -> Job:

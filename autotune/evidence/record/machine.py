@@ -16,6 +16,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.software import LOSS_COPIES_FROM, LOSS_COPIES_UNTIL, Software
 from autotune.domain.units import GIB
 from autotune.evidence.cases import Refused
+from autotune.evidence.record.kbit import kbit_upcast_of
 from autotune.evidence.record.notes import offload_of as offloaded_by
 from autotune.evidence.record.notes import version_of
 
@@ -370,7 +371,9 @@ def software_of(row: Row) -> Software:
         own_model=any(name in row.word("source_repo") for name in OWN_MODEL)
         or trainer_of(row) == "torchtune",
         empties_cache="cache emptied every" in row.notes,
-        kbit_upcast="norms" if BASELINE_PEFT in row.notes else "none",
+        kbit_upcast=(
+            "norms" if BASELINE_PEFT in row.notes else kbit_upcast_of(row, trainer_of(row))
+        ),
         gptq=gptq_of(row),
         recomputes_outside_fsdp=not any(name in row.word("source_repo") for name in OWN_MODEL),
         stack=stack_of(row),

@@ -1,0 +1,46 @@
+"""What a row's trainer does to a quantised base before it trains."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.catalog.models.models import find_model
+from autotune.evidence.cases import MeasuredCase
+from autotune.evidence.record.row import Row
+from autotune.evidence.record.table import case_of
+
+PLAIN = {
+    "id": "a-1", "source_repo": "somebody/runs", "source_commit_or_date": "abc 2025-01-20",
+    "model_id": "mistralai/Mistral-7B-v0.1", "task": "qlora", "lora_r": "16",
+    "target_modules": "q_proj k_proj v_proj o_proj", "gpu": "A100-80GB", "n_gpus": "1",
+    "parallelism": "none", "precision": "bf16", "quant": "nf4", "optimizer": "adamw_torch",
+    "seq_len": "4096", "micro_batch": "4", "grad_accum": "2", "global_batch": "8",
+    "packing": "yes", "grad_ckpt": "full", "attn": "fa2", "compile": "no",
+    "step_time_s": "9.8", "peak_mem_gb": "26.7", "peak_mem_kind": "allocated",
+}  # fmt: skip
+
+
+def used(**changes: str) -> MeasuredCase:
+    found = case_of(Row({**PLAIN, **changes}), find_model)
+    assert isinstance(found, MeasuredCase), found
+    return found
+
+
+@pytest.mark.parametrize(("changes", "kept", "adapters"), [
+    ({}, "none", "fp32"),
+    ({"notes": "calls prepare_model_for_kbit_training"}, "all", "fp32"),
+    ({"notes": "TRL SFTTrainer; trl 0.12.1"}, "norms", "bf16"),
+    ({"notes": "TRL SFTTrainer; trl 0.12.1", "precision": "fp16"}, "all", "fp32"),
+    ({"notes": "TRL SFTTrainer; trl 0.12.1", "quant": "gptq-int4"}, "none", "fp32"),
+    ({"notes": "TRL SFTTrainer; trl 1.16.0"}, "none", "fp32"),
+    ({"notes": "TRL SFTTrainer", "source_commit_or_date": "abc 2026-08-20"}, "none", "fp32"),
+    ({"notes": "axolotl train"}, "none", "fp32"),
+    ({"notes": "axolotl train", "attn": "sdpa"}, "all", "fp32"),
+    ({"task": "lora", "quant": "none", "notes": "trl 0.12.1 SFTTrainer"}, "none", "fp32"),
+])  # fmt: skip
+def test_a_quantised_base_is_prepared_as_the_row_s_trainer_does(
+    changes: dict[str, str], kept: str, adapters: str
+) -> None:
+    case = used(**changes)
+    assert case.job.software.kbit_upcast == kept
+    assert case.config.adapter_dtype == adapters
