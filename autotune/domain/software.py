@@ -59,6 +59,8 @@ class Software:
     gptq: Literal["none", "torch", "triton"] = field(default="none", metadata=LATER)
     # gradient_checkpointing of the Trainer, around FSDP's units instead of inside them
     recomputes_outside_fsdp: bool = field(default=False, metadata=LATER)
+    # the optimizer steps on each gradient as the backward makes it (torchtune's optimizer_in_bwd)
+    steps_in_backward: bool = field(default=False, metadata=LATER)
     stack: str = "hf"  # training code: transformers' Trainer (and TRL), or another's name
     trainer: str = field(default="", metadata=LATER)  # what drives it; empty: not known
 

@@ -1,10 +1,15 @@
-"""What a row's trainer does to a quantised base before it trains."""
+"""What a row's trainer does beside its knobs: a quantised base, the loss, the optimizer's place."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from autotune.catalog.models.models import find_model
+from autotune.cost.columns import Component, tabulate
+from autotune.cost.memory import component as memory
+from autotune.cost.memory import logits
+from autotune.domain.candidates import Candidates
 from autotune.evidence.cases import MeasuredCase
 from autotune.evidence.record.row import Row
 from autotune.evidence.record.table import case_of
@@ -44,3 +49,33 @@ def test_a_quantised_base_is_prepared_as_the_row_s_trainer_does(
     case = used(**changes)
     assert case.job.software.kbit_upcast == kept
     assert case.config.adapter_dtype == adapters
+
+
+FULL = {"task": "full", "quant": "none", "lora_r": "", "target_modules": ""}
+
+
+def priced(**changes: str) -> dict[str, float]:
+    case = used(**FULL, **changes)
+    component = Component("memory", memory.READS, memory.price_memory)
+    table = tabulate(component, case.job, Candidates.of([(case.offer, case.config)]))
+    return {name: float(table.gather(name)[0]) for name in ("gradients", "optimizer", "logits")}
+
+
+def test_an_optimizer_that_steps_in_the_backward_leaves_one_matrix_s_gradient() -> None:
+    plain, inside = priced(), priced(optimizer="8bit AdamW + optimizer_in_bwd")
+    weights = 7.24e9
+    assert plain["gradients"] > 2.0 * 0.9 * weights
+    assert inside["gradients"] <= 2.0 * 32_000 * 4096 * 1.01
+    assert inside["optimizer"] < 0.6 * plain["optimizer"]
+
+
+def test_a_chunked_loss_is_read_from_the_kernels_and_torchtune_lists_its_chunks() -> None:
+    chunked = used(**FULL, other_kernels="chunked cross entropy")
+    assert chunked.job.software.loss == "chunked"
+    tune = {"other_kernels": "chunked cross entropy", "notes": "torchtune recipe"}
+    assert used(**FULL, **tune).job.software.own_model
+    tokens, vocabulary = 4 * 4096.0, 32_000
+    job = used(**FULL, **tune).job
+    two = np.asarray([2.0])
+    found = logits.backward_bytes(job, np.asarray([tokens]), two, two)
+    assert float(found[0]) == 7.0 * tokens * vocabulary

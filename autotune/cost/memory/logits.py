@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost.memory.modelling_code import CHUNK_TOKENS, LOGIT_BYTES, family_memory, is_litgpt
+from autotune.cost.memory.modelling_code import (
+    CHUNK_TOKENS,
+    LISTED_CHUNKS,
+    LOGIT_BYTES,
+    family_memory,
+    is_litgpt,
+    is_torchtune,
+)
 from autotune.domain.software import (
     LOSS_COPIES_FROM,
     LOSS_COPIES_UNTIL,
@@ -61,8 +68,8 @@ def _inplace(job: Job, compute: FloatArray) -> FloatArray:
 
 def forward_bytes(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
     """[bytes] logits, their fp32 copy where they are 16-bit, and the log-softmax."""
-    if is_litgpt(job):
-        return _listed(job, tokens)
+    if _lists(job):
+        return _listed(job, tokens, compute)
     if job.software.loss == "liger":
         return _ligers_gradients(job, tokens, compute) + _ligers_chunk(job, tokens, compute)
     each = _forward_each(job, compute)
@@ -79,8 +86,8 @@ def backward_bytes(
     autocast the three are fp32 and the shifted copy stays too.
     """
     loss = job.software.loss
-    if is_litgpt(job):
-        return _listed(job, tokens)
+    if _lists(job):
+        return _listed(job, tokens, compute)
     if loss == "native":
         each = 12.0 + 2.0 * compute if job.software.autocast else 4.0 * compute
     elif loss == "inplace":
@@ -105,7 +112,7 @@ def gradient_bytes(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatAr
 def evaluation_bytes(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
     """[bytes] at the peak of scoring without gradients: nothing stays for the backward of tanh."""
     whole = _forward_each(job, compute)
-    capped = 0.0 if whole is None or is_litgpt(job) else _softcap(job, compute)
+    capped = 0.0 if whole is None or _lists(job) else _softcap(job, compute)
     return forward_bytes(job, tokens, compute) - capped * tokens * job.model.vocab_size
 
 
@@ -114,8 +121,16 @@ def _softcap(job: Job, compute: FloatArray) -> FloatArray:
     return compute if job.model.final_softcap else np.zeros_like(compute)
 
 
-def _listed(job: Job, tokens: FloatArray) -> FloatArray:
+def _lists(job: Job) -> bool:
+    """Whether the loss goes over a list of chunks of logits."""
+    return is_litgpt(job) or (is_torchtune(job) and job.software.loss == "chunked")
+
+
+def _listed(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
     """[bytes] of a loss over a list of chunks: all of them stay, and one has gradients."""
+    if is_torchtune(job):
+        each = compute + 4.0 + 8.0 / LISTED_CHUNKS
+        return each * tokens * job.model.vocab_size
     chunk = CHUNK_TOKENS / max(job.lengths.maximum, CHUNK_TOKENS)
     return LOGIT_BYTES * (1.0 + chunk) * tokens * job.model.vocab_size
 

@@ -150,12 +150,21 @@ NARROW_NORMS = frozenset({"llm-foundry"})
 LITGPT = "litgpt"
 CHUNK_TOKENS = 128.0  # tokens of a row whose logits and loss are one tensor (lm_head_chunk_size)
 LOGIT_BYTES = 8.0  # of every chunk the fp32 logits that fabric answers with, and the log-softmax
+# torchtune's CEWithChunkedOutputLoss: eight chunks, of each the 16-bit logits and the log-softmax
+# in fp32; of one its fp32 copy and gradient. Source:
+# torchtune 0.4 modules/loss/ce_chunked_output_loss.py.
+TORCHTUNE, LISTED_CHUNKS = "torchtune", 8.0
 _FUSED = "attn"
 
 
 def is_litgpt(job: Job) -> bool:
     """Whether litgpt's own classes run."""
     return job.software.own_model and job.software.stack == LITGPT
+
+
+def is_torchtune(job: Job) -> bool:
+    """Whether torchtune's own classes run."""
+    return job.software.own_model and job.software.stack == TORCHTUNE
 
 
 def as_run(job: Job) -> tuple[Model, Method]:

@@ -238,6 +238,9 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
         adapters = np.zeros(columns.rows)
     trains = float(job.steps > 0)  # an evaluation-only run has no gradients and no optimizer
     gradients = trains * element * trainable / gradient_shards
+    if job.software.steps_in_backward:  # a matrix's own gradient is the most there is at a time
+        widest = max(size.largest_linear, size.embedding)
+        gradients = np.minimum(gradients, trains * element * widest / gradient_shards)
     embedding = 0.0 if method.is_lora else size.embedding
     several = columns.number("offer.count") > 1
     ddp = several & columns.equals("sharding", "ddp")

@@ -273,6 +273,12 @@ def _pinned(row: Row) -> tuple[Version, Version] | None:
     return None
 
 
+REPLACED: tuple[tuple[re.Pattern[str], str, LossKind], ...] = (
+    (re.compile(r"linear-ce|liger"), "liger", "fused"),
+    (re.compile(r"unsloth"), "unsloth", "chunked"),
+    (re.compile(r"chunked (cross|ce\b|loss)|cut cross|\bcce\b"), "eager", "chunked"),
+)
+IN_BACKWARD = re.compile(r"optimizer[ _-]in[ _-](bwd|backward)")
 # GPT-2-like classes hand their logits to the loss as they are. Source: modeling_gpt_bigcode.py.
 NATIVE_LOSS = ("gpt_bigcode", "starcoderbase", "gpt2")
 
@@ -285,10 +291,9 @@ def kernels_of(row: Row, transformers: Version) -> Kernels:
             return "eager", own
     if "foak" in kernels:
         return "unsloth", "fused" if "liger" in kernels else "inplace"
-    if "linear-ce" in kernels or "liger" in kernels:
-        return "liger", "fused"
-    if "unsloth" in kernels:
-        return "unsloth", "chunked"
+    for pattern, own_kernels, loss in REPLACED:
+        if pattern.search(kernels):
+            return own_kernels, loss
     if transformers < LOSS_COPIES_UNTIL and any(n in row.word("model_id") for n in NATIVE_LOSS):
         return "eager", "native"
     copies = LOSS_COPIES_FROM <= transformers < LOSS_COPIES_UNTIL
@@ -370,6 +375,9 @@ def software_of(row: Row) -> Software:
         autocast=autocast_of(row),
         own_model=any(name in row.word("source_repo") for name in OWN_MODEL)
         or trainer_of(row) == "torchtune",
+        steps_in_backward=any(
+            IN_BACKWARD.search(row.word(cell)) for cell in ("optimizer", "other_kernels")
+        ),
         empties_cache="cache emptied every" in row.notes,
         kbit_upcast=(
             "norms" if BASELINE_PEFT in row.notes else kbit_upcast_of(row, trainer_of(row))
