@@ -1,14 +1,19 @@
-"""How fast autotune is: `python -m bench.speed [--quick] --format text|json`.
+"""How fast autotune is: `python -m bench.speed [--quick] [--beside CHECKOUT] --format text|json`.
 
 help_s        `autotune --help` as a process
 tune_s        `autotune tune jobs/h100_38h.yaml --fidelity formula` as a process, end to end
-tune_cpu_s    [processor seconds, user and system] of that process: what a busy machine leaves alone
+tune_cpu_s    [processor seconds, user and system] of that process: less of a busy machine is in it
+line_cpu_s    the same of a job in one line, with a catalogue's model and machine
+imports_cpu_s the same of a process that imports autotune's four libraries and does nothing
+tune_over_imports, line_over_imports: tune_cpu_s and line_cpu_s over imports_cpu_s
 priced_per_s  candidates priced per second, out of more than a million
 trace_s       one memory trace of the installed training code, its process running; null where what
               it traces is not installed
 proposal_s    the calibrated sampler's next proposal: 100,000 candidates, 50 measured trials
 
-Each is the median of several runs on this machine.
+Each is the median of several runs on this machine. With --beside, only what is of processes, of
+this checkout and of another one in turns, and the first over the other: a machine is seldom as busy
+for two minutes together.
 """
 
 from __future__ import annotations
@@ -33,7 +38,7 @@ from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from autotune.domain.candidates import Candidates
     from autotune.domain.device import Offer
@@ -44,6 +49,15 @@ JOB = ROOT / "jobs" / "h100_38h.yaml"
 MILLION = 1_000_000
 OPT_IN = ("optimizer", "adapter_dtype", "packing", "length_grouping", "kernels", "offload")
 RUNS, QUICK_RUNS = 7, 3
+PROCESSES = {  # what of `python` is typed
+    "help_cpu_s": ("-m", "autotune", "--help"),
+    "tune_cpu_s": ("-m", "autotune", "tune", str(JOB), "--fidelity", "formula", "--quiet"),
+    "line_cpu_s": (
+        "-m", "autotune", "tune", "--model", "Qwen/Qwen2.5-7B", "--method", "lora",
+        "--rows", "20000", "--gpu", "h100", "--fidelity", "formula", "--quiet",
+    ),
+    "imports_cpu_s": ("-c", "import numpy, optuna, typer, pydantic"),
+}  # fmt: skip
 CANDIDATES, PROPOSALS = 100_000, 50
 
 
@@ -70,21 +84,44 @@ def child_cpu_s() -> float:
 
 
 def process_s(
-    arguments: list[str], runs: int, clock: Callable[[], float] = time.perf_counter
+    arguments: Sequence[str], runs: int, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """[s] median of `python -m autotune <arguments>` by a clock, its start included."""
+    """[s] median of `python <arguments>` by a clock, its start included."""
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "AUTOTUNE_RUNS": folder, "AUTOTUNE_OFFLINE": "1"}
+        return median_s(lambda: typed(arguments, ROOT, Path(folder)), runs, clock)
 
-        def action() -> None:
-            done = subprocess.run(
-                [sys.executable, "-m", "autotune", *arguments],
-                cwd=ROOT, env=environment, check=False, capture_output=True,
-            )  # fmt: skip
-            if done.returncode not in ANSWERS:
-                raise RuntimeError(done.stderr.decode())
 
-        return median_s(action, runs, clock)
+def typed(arguments: Sequence[str], checkout: Path, folder: Path) -> None:
+    """Run `python <arguments>` in a checkout as it runs installed: from compiled modules."""
+    environment = {
+        **os.environ, "AUTOTUNE_RUNS": str(folder / "runs"), "AUTOTUNE_HOME": str(folder / "home"),
+        "AUTOTUNE_OFFLINE": "1", "PYTHONPYCACHEPREFIX": str(folder / "compiled"),
+        "PYTHONPATH": str(checkout),
+    }  # fmt: skip
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=checkout, env=environment, check=False,
+        capture_output=True,
+    )  # fmt: skip
+    if done.returncode not in ANSWERS:
+        raise RuntimeError(done.stderr.decode())
+
+
+def beside_s(other: Path, runs: int) -> dict[str, dict[str, float]]:
+    """[processor seconds] of this checkout and another in turns, and the first over the other."""
+    found: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, arguments in PROCESSES.items():
+            seconds: dict[Path, list[float]] = {ROOT: [], other: []}
+            for run in range(runs + 1):
+                for checkout, own in seconds.items():
+                    start = child_cpu_s()
+                    typed(arguments, checkout, Path(folder))
+                    if run:  # the first compiles
+                        own.append(child_cpu_s() - start)
+            here, there = (statistics.median(own) for own in seconds.values())
+            found[name] = {"here": here, "there": there, "here_over_there": here / there}
+    return found
 
 
 def million_candidates(job: Job) -> tuple[Job, Candidates]:
@@ -184,11 +221,18 @@ def measure(*, quick: bool) -> dict[str, float | None]:
     """Every figure by name."""
     runs = QUICK_RUNS if quick else RUNS
     job = load_job(JOB)
-    tune = ["tune", str(JOB), "--fidelity", "formula", "--quiet"]
+    tune, line, imports = (
+        process_s(PROCESSES[name], runs, child_cpu_s)
+        for name in ("tune_cpu_s", "line_cpu_s", "imports_cpu_s")
+    )
     return {
-        "help_s": process_s(["--help"], runs),
-        "tune_s": process_s(tune, runs),
-        "tune_cpu_s": process_s(tune, runs, child_cpu_s),
+        "help_s": process_s(["-m", "autotune", "--help"], runs),
+        "tune_s": process_s(PROCESSES["tune_cpu_s"], runs),
+        "tune_cpu_s": tune,
+        "line_cpu_s": line,
+        "imports_cpu_s": imports,
+        "tune_over_imports": tune / imports,
+        "line_over_imports": line / imports,
         "priced_per_s": priced_per_s(job, runs),
         "trace_s": trace_s(job, runs),
         "proposal_s": proposal_s(job, runs),
@@ -200,7 +244,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--quick", action="store_true", help="fewer runs")
     parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="another version of it")
     options = parser.parse_args()
+    if options.beside is not None:
+        both = beside_s(options.beside.resolve(), QUICK_RUNS if options.quick else RUNS)
+        if options.format == "json":
+            print(json.dumps(both, indent=1))
+            return
+        for name, own in both.items():
+            each = "   ".join(f"{key} {value:.3g}" for key, value in own.items())
+            print(f"{name:17} {each}")
+        return
     figures = measure(quick=options.quick)
     if options.format == "json":
         print(json.dumps(figures, indent=1))
@@ -209,7 +263,7 @@ def main() -> None:
         shown = "not measured" if value is None else f"{value:,.4g}"
         if name == "priced_per_s" and value is not None:
             shown = f"{value:,.0f}"
-        print(f"{name:13} {shown}")
+        print(f"{name:17} {shown}")
 
 
 if __name__ == "__main__":
