@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -47,7 +48,9 @@ def test_an_answer_with_all_its_what_ifs_takes_few_bills_and_waits_for_few_files
 ) -> None:
     folder = str(tmp_path / "run")
     assert run(["tune", JOB, "--fidelity", "formula", "--quiet", "--run", folder]) in {0, 4}
-    assert "38 h" in capsys.readouterr().out, "its measured time is read"
+    assert "h100-38h: run it on" in capsys.readouterr().out
+    answer = json.loads((tmp_path / "run" / "recommendation.json").read_text(encoding="utf-8"))
+    assert answer["journey"]["measured"], "its measured time is read"
     assert work["price"] <= MOST_BILLS
     assert work["fsync"] <= MOST_SYNCED
     assert work["_load_yaml"] == 1, "the default space, once"
