@@ -7,7 +7,7 @@ import math
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from autotune.domain.answer.contract import plain
+from autotune.domain.answer.contract import copied, plain
 from autotune.domain.answer.limits import odds
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.config import KNOBS
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         Sensitivity,
         Shortfall,
     )
+    from autotune.domain.device import Offer
     from autotune.domain.job import Job, Method
     from autotune.domain.observation import MachineEffect
     from autotune.domain.outcome import Estimated, Infeasible, Measured
@@ -54,7 +55,9 @@ def recommendation_payload(rec: Recommendation) -> RecommendationPayload:
     """The whole answer, with what to type next."""
     journey = rec.journey
     fall = journey.waterfall if journey else None
-    payload = RecommendationPayload(
+    payload = copied(
+        RecommendationPayload,
+        rec,
         schema_version=SCHEMA_VERSION,
         job=job_payload(rec.job),
         assumed=rec.job.assumed,
@@ -63,30 +66,17 @@ def recommendation_payload(rec: Recommendation) -> RecommendationPayload:
         alternatives=_rows(rec.alternatives),
         pareto=_rows(rec.pareto),
         lengths_known=rec.job.lengths.known,
-        short_rows=rec.short_rows,
-        limits=rec.limits,
-        misses=rec.misses,
         tie=bool(rec.tie),
-        ties=rec.ties,
-        narrowest=rec.narrowest,
         reasons=_reasons(rec),
         rejected=_rejected(rec.rejected),
-        search=rec.search,
         probed=probed_payload(rec.probed),
-        contradictions=rec.contradictions,
-        warnings=rec.warnings,
         decisive=decisive(rec.warnings),
-        run_dir=rec.run_dir,
         sensitivities=tuple(_sensitivity(each) for each in rec.sensitivities),
-        worth_a_probe=rec.worth_a_probe,
-        files=rec.files,
         other_formats=rec.other_formats if rec.files else None,
         machines=_rows(rec.machines),
         beyond=_rows(rec.beyond),
         waterfall=(fall.steps if fall else ()) if journey else None,
         journey=WhatIfPayload(options=journey.options, measured=journey.gaps) if journey else None,
-        asked=rec.asked,
-        writes_to=rec.writes_to,
     )
     return replace(payload, next=next_steps(payload))
 
@@ -117,22 +107,14 @@ def _reasons(rec: Recommendation) -> dict[str, str]:
 
 
 def _sensitivity(each: Sensitivity) -> SensitivityPayload:
-    return SensitivityPayload(
+    return copied(
+        SensitivityPayload,
+        each,
         change=f"{each.key}={each.value}",
         knob=each.key,
         class_=each.knob_class,
-        opens=each.opens,
-        key=each.key,
-        value=each.value,
-        duration_s=each.duration_s,
-        cost_usd=each.cost_usd,
-        saved_s=each.saved_s,
-        saved_usd=each.saved_usd,
-        memory_bytes=each.memory_bytes,
         fits=bool(each.fits),
         unmeasured=bool(each.unmeasured),
-        note=each.note,
-        basis=each.basis,
         device=each.offer.device.name if each.offer else None,
         device_count=each.offer.count if each.offer else None,
         config=each.config.as_record() if each.config else None,
@@ -173,28 +155,17 @@ def estimate_payload(
 
 def job_payload(job: Job) -> JobPayload:
     """The contract, with the numbers that its arithmetic needs."""
-    return JobPayload(
-        name=job.name,
-        steps=job.steps,
-        epochs=job.epochs,
-        tokens=job.tokens,
-        global_batch_size=job.global_batch_size,
+    return copied(
+        JobPayload,
+        job,
         model=job.model.name,
         method=describe_method(job.method),
-        rows=job.rows,
-        max_length=job.max_length,
         mean_length=job.lengths.mean,
         lengths_known=bool(job.lengths.known),
         lengths_basis=job.lengths.basis,
         tokens_interval=_tokens_interval(job),
-        padding=job.padding,
         offers=len(job.offers),
-        limits=LimitsPayload(
-            deadline_s=job.limits.deadline_s,
-            budget_usd=job.limits.budget_usd,
-            max_session_s=job.limits.max_session_s,
-            confidence=job.limits.confidence,
-        ),
+        limits=copied(LimitsPayload, job.limits),
         closed_knobs=tuple(
             name
             for name, knob in KNOBS.items()
@@ -241,36 +212,15 @@ def describe_method(method: Method) -> str:
 def row_payload(row: Estimated) -> Row:
     """One candidate's bill; the parts of time and memory sum to their totals."""
     parts = row.memory_bytes
-    found = Row(
-        device=row.offer.device.name,
-        device_count=row.offer.count,
-        instance=row.offer.instance or None,
-        usd_per_hour=row.offer.usd_per_hour,
-        price_as_of=row.offer.price_as_of,
-        price_source=row.offer.price_source,
-        price_age_days=row.offer.price_age_days,
-        price_marks=row.offer.price_marks,
-        price_scaled_from=row.offer.price_scaled_from or None,
-        spot=bool(row.offer.spot),
+    found = copied(
+        Row,
+        row,
+        row.offer,
+        **machine_of(row.offer),
         config=row.config.as_record(),
-        basis=row.basis,
-        caution=row.caution,
-        checkpoints=row.checkpoints,
-        checkpoint_bytes=row.checkpoint_bytes,
-        duration_s=row.duration_s,
-        cost_usd=row.cost_usd,
-        step_time_s=row.step_time_s,
-        tokens_per_s=row.tokens_per_s,
-        mfu=row.mfu,
-        bound_by=row.bound_by,
         time_s=row.time_s.as_dict(),
         memory_bytes={**parts.as_dict(), "total": parts.total, "usable": row.usable_bytes},
-        fits_probability=row.fits_probability,
-        verdict=row.verdict,
-        reserved_bytes=row.reserved_bytes,
         crowded=bool(row.crowded),
-        disk_short_bytes=row.disk_short_bytes,
-        risk=row.risk,
         usable_source=row.offer.memory_source,
         measured=_measured(row.measured),
         traced=traced_payload(row.traced),
@@ -279,26 +229,35 @@ def row_payload(row: Estimated) -> Row:
     return found
 
 
+def machine_of(offer: Offer) -> dict[str, Any]:
+    """Which machine it is, as every payload has it."""
+    return {
+        "device": offer.device.name,
+        "device_count": offer.count,
+        "instance": offer.instance or None,
+        "price_scaled_from": offer.price_scaled_from or None,
+        "spot": bool(offer.spot),
+    }
+
+
 def _measured(measured: Measured | None) -> dict[str, Any] | None:
     """What a probe or a run measured of the row; None when nothing was."""
-    if measured is None:
-        return None
-    names = ("step_time_s", "peak_allocated_bytes", "peak_reserved_bytes")
-    figures = {name: getattr(measured, name) for name in names}
-    predicted = measured.predicted_step_s
-    return {
-        **figures, "provenance": measured.provenance, "predicted_step_s": predicted,
-        "disturbed": list(measured.disturbed),
-    }  # fmt: skip
+    return None if measured is None else facts_of(
+        measured, "step_time_s", "peak_allocated_bytes", "peak_reserved_bytes", "provenance",
+        "predicted_step_s", "disturbed",
+    )  # fmt: skip
+
+
+def facts_of(source: object, *names: str) -> dict[str, Any]:
+    """Attributes by their names."""
+    return {name: getattr(source, name) for name in names}
 
 
 def _nearest(miss: Infeasible) -> NearestPayload:
-    return NearestPayload(
+    return copied(
+        NearestPayload,
+        miss,
         config=miss.config.as_record(),
         device=miss.offer.device.name,
         device_count=miss.offer.count,
-        required_bytes=miss.required_bytes,
-        available_bytes=miss.available_bytes,
-        short_of=miss.short_of,
-        reason=miss.reason,
     )

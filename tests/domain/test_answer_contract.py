@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.domain.answer.contract import ABSENT, Answer, plain, read
+from autotune.domain.answer.contract import ABSENT, Answer, copied, plain, read
 from autotune.domain.answer.recommendation import NoiseSeen, SearchRecord
 from autotune.domain.answer.waterfall import Competing, MeasuredGap, WaterfallStep
 from autotune.domain.outcome import Spread
@@ -105,3 +105,27 @@ def test_a_search_without_a_measurement_says_nothing_of_noise() -> None:
     assert not {"noise", "probe_runs"} & set(search)
     noise = NoiseSeen(0.1, 4.0, 3, 0, 0, 0.01, 0.0, cannot_tell=False, why="")
     assert {"noise", "probe_runs"} <= set(replace(search, probe_runs=3, noise=noise))
+
+
+@dataclass(frozen=True, slots=True)
+class Copied(Answer):
+    name: str
+    size: float
+    short_of: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    name: str = "inside"
+    size: float = 2.0
+    unrelated: int = 7
+
+
+def test_an_answer_takes_what_its_sources_hold_and_what_is_said_comes_first() -> None:
+    assert copied(Copied, Found()) == Copied("inside", 2.0)
+    assert copied(Copied, Found("first"), Found("second", 3.0), size=1.0) == Copied("first", 1.0)
+
+
+def test_a_field_that_nobody_says_is_an_error() -> None:
+    with pytest.raises(TypeError, match="size"):
+        copied(Copied, name="alone")

@@ -77,6 +77,24 @@ def _stands(answer: Answer, key: str) -> bool:
     return key not in layout.absent or getattr(answer, layout.names[key]) != layout.absent[key]
 
 
+def copied(kind: type[Kind], *sources: object, **own: Any) -> Kind:  # noqa: ANN401 - any field
+    """An answer whose fields are its sources' of the same name, but for those said here.
+
+    The first source that has a name says it. Raises TypeError for a field that nobody says.
+    """
+    found = dict(own)
+    for name in _layout(kind).names.values():
+        for source in sources if name not in own else ():
+            value = getattr(source, name, _NOBODY)
+            if value is not _NOBODY:
+                found[name] = value
+                break
+    return kind(**found)
+
+
+_NOBODY = object()
+
+
 def plain(value: Any, where: str = "") -> Any:  # noqa: ANN401 - any part of an answer
     """An answer as JSON has it: mappings, lists, text and finite numbers.
 

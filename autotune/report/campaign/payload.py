@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.report.layout.csv_rows import rows_csv
-from autotune.report.payload import decisive, row_payload
+from autotune.report.payload import decisive, facts_of, row_payload
 from autotune.report.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     )
 
 Payload = dict[str, Any]
+_OF_OFFER = ("usd_per_hour", "price_source", "price_as_of", "price_age_days", "price_marks")
+_OF_TOTAL = ("watts", "watts_stated", "energy_kwh", "electricity_usd", "hours_from_elsewhere")
+_OF_SCHEDULE = (
+    "machines", "makespan_s", "lower_bound_s", "gap", "busy_fraction", "barrier", "shared",
+)  # fmt: skip
 
 
 def plan_payload(found: Plan) -> Payload:
@@ -63,10 +68,7 @@ def _campaign_total(found: Plan) -> Payload:
         "runs": sum(run.repeat for run in found.runs),
         "steps": sum(run.steps * run.repeat for run in found.runs),
         "tokens": sum(run.tokens * run.repeat for run in found.runs),
-        "duration_s": total.duration_s,
-        "device_s": total.device_s,
-        "cost_usd": total.cost_usd,
-        "stated_s": total.stated_s,
+        **facts_of(total, "duration_s", "device_s", "cost_usd", "stated_s"),
     }
 
 
@@ -74,11 +76,7 @@ def _phase(phase: PhaseTotal) -> Payload:
     return {
         "phase": phase.phase or None,
         "part": phase.part or None,
-        "runs": phase.runs,
-        "steps": phase.steps,
-        "duration_s": phase.duration_s,
-        "cost_usd": phase.cost_usd,
-        "stated_s": phase.stated_s,
+        **facts_of(phase, "runs", "steps", "duration_s", "cost_usd", "stated_s"),
     }
 
 
@@ -91,12 +89,7 @@ def _run(run: PlannedRun, found: Plan) -> Payload:
         "part": run.part or None,
         "repeat": run.repeat,
         "kept": kept,
-        "stages": run.stages,
-        "steps": run.steps,
-        "tokens": run.tokens,
-        "priority": run.priority,
-        "expected_fraction": run.expected_fraction,
-        "after": list(run.after),
+        **facts_of(run, "stages", "steps", "tokens", "priority", "expected_fraction", "after"),
         "stated_s": None if run.hours is None else run.hours * 3600.0 * run.expected_fraction,
         **_figures(here),
         "best": row_payload(here.row) if here.row is not None else None,
@@ -126,24 +119,12 @@ def _offer(total: OfferTotal) -> Payload:
         "device": offer.device.name,
         "device_count": offer.count,
         "instance": offer.instance or None,
-        "usd_per_hour": offer.usd_per_hour,
-        "price_source": offer.price_source,
-        "price_as_of": offer.price_as_of,
-        "price_age_days": offer.price_age_days,
-        "price_marks": list(offer.price_marks),
+        **facts_of(offer, *_OF_OFFER),
         "price_scaled_from": offer.price_scaled_from or None,
         "spot": offer.spot,
-        "runs": total.runs,
-        "missing": list(total.missing),
-        "duration_s": total.duration_s,
-        "device_s": total.device_s,
-        "cost_usd": total.cost_usd,
+        **facts_of(total, "runs", "missing", "duration_s", "device_s", "cost_usd"),
         "full_cost_usd": total.full_usd,
-        "watts": total.watts,
-        "watts_stated": total.watts_stated,
-        "energy_kwh": total.energy_kwh,
-        "electricity_usd": total.electricity_usd,
-        "hours_from_elsewhere": total.hours_from_elsewhere,
+        **facts_of(total, *_OF_TOTAL),
         "stated": None
         if total.stated_s is None
         else {
@@ -173,26 +154,15 @@ def _sharing(found: Plan) -> Payload:
 
 def _schedule(schedule: Schedule, found: Plan) -> Payload:
     return {
-        "machines": schedule.machines,
-        "makespan_s": schedule.makespan_s,
-        "lower_bound_s": schedule.lower_bound_s,
-        "gap": schedule.gap,
-        "busy_fraction": schedule.busy_fraction,
-        "barrier": schedule.barrier,
-        "shared": schedule.shared,
+        **facts_of(schedule, *_OF_SCHEDULE),
         "other_barrier_makespan_s": found.barrier_s,
-        "enough_machines": found.enough_machines,
-        "longest_chain_s": found.longest_chain_s,
-        "hours_per_day": found.hours_per_day,
-        "days": found.days,
+        **facts_of(found, "enough_machines", "longest_chain_s", "hours_per_day", "days"),
         "placements": [
             {
                 "task": found.tasks[placed.task],
                 "run": found.runs[found.task_runs[placed.task]].name,
                 "phase": found.runs[found.task_runs[placed.task]].phase or None,
-                "machine": placed.machine,
-                "start_s": placed.start_s,
-                "end_s": placed.end_s,
+                **facts_of(placed, "machine", "start_s", "end_s"),
             }
             for placed in sorted(schedule.placements, key=lambda p: (p.machine, p.start_s, p.task))
         ],
@@ -202,15 +172,9 @@ def _schedule(schedule: Schedule, found: Plan) -> Payload:
 def _subset(subset: Subset, probability: float | None) -> Payload:
     return {
         "probability": probability,  # that the runs kept stay within the budget
-        "budget_usd": subset.budget_usd,
-        "budget_device_s": subset.budget_device_s,
-        "kept": dict(subset.kept),
-        "left_out": dict(subset.left_out),
+        **facts_of(subset, "budget_usd", "budget_device_s", "kept", "left_out"),
         "runs": sum(subset.kept.values()),
-        "priority": subset.priority,
-        "of_priority": subset.of_priority,
-        "cost_usd": subset.cost_usd,
-        "device_s": subset.device_s,
+        **facts_of(subset, "priority", "of_priority", "cost_usd", "device_s"),
     }
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.answer.contract import copied
 from autotune.domain.config import SHARDED
+from autotune.domain.units import HOUR_S
 from autotune.report.layout.csv_rows import flattened, rows_csv
-from autotune.report.payload import decisive, job_payload, row_payload
+from autotune.report.payload import decisive, facts_of, job_payload, machine_of, row_payload
 from autotune.report.schema import SCHEMA_VERSION, Row
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
         SpotTerms,
     )
     from autotune.domain.answer.limits import LimitOdds, Miss, ShortRows
+    from autotune.domain.device import Offer
+    from autotune.domain.outcome import Estimated
 
 Payload = dict[str, Any]
 
@@ -125,47 +129,33 @@ class ComparedRow(Row):
 
 def _row(found: Compared, variant: str) -> ComparedRow:
     offer = found.row.offer
-    hours = found.row.duration_s.p50 / 3600.0
     full = offer.full_usd_per_hour
-    row = row_payload(found.row)
-    return ComparedRow(
-        **{each.name: getattr(row, each.name) for each in fields(Row)},
+    return copied(
+        ComparedRow,
+        row_payload(found.row),
+        found,
+        offer,
         variant=variant or None,
-        short_rows=found.short_rows,
-        limits=found.limits,
-        misses=found.misses,
-        tie=found.tie,
-        could_be_cheapest=found.could_be_cheapest,
-        flip_usd_per_hour=found.flip_usd_per_hour,
-        sessions=found.sessions,
-        full_usd_per_hour=full,
-        full_cost_usd=None if full is None else full * hours,
-        month_usd=offer.month_usd,
+        full_cost_usd=None if full is None else full * found.row.duration_s.p50 / HOUR_S,
         one_device=_one_device(found.one_device),
         sharding_needed=_sharding_needed(found),
-        shardings=tuple(
-            {
-                "sharding": split.sharding,
-                "fits": split.row is not None,
-                "duration_s": split.row.duration_s.p50 if split.row else None,
-                "cost_usd": split.row.cost_usd.p50 if split.row else None,
-            }
-            for split in found.splits
-        ),
+        shardings=tuple({"sharding": split.sharding, **_bill(split.row)} for split in found.splits),
         spot_terms=found.spot,
     )
+
+
+def _bill(row: Estimated | None) -> Payload:
+    return {
+        "fits": row is not None,
+        "duration_s": row.duration_s.p50 if row else None,
+        "cost_usd": row.cost_usd.p50 if row else None,
+    }
 
 
 def _one_device(alone: OneDevice | None) -> Payload | None:
     if alone is None:
         return None
-    return {
-        "fits": alone.row is not None,
-        "duration_s": alone.row.duration_s.p50 if alone.row else None,
-        "cost_usd": alone.row.cost_usd.p50 if alone.row else None,
-        "required_bytes": alone.required_bytes,
-        "available_bytes": alone.available_bytes,
-    }
+    return {**_bill(alone.row), **facts_of(alone, "required_bytes", "available_bytes")}
 
 
 def _sharding_needed(found: Compared) -> bool | None:
@@ -179,29 +169,22 @@ def _sharding_needed(found: Compared) -> bool | None:
 def _infeasible(item: NotFitting, variant: str) -> Payload:
     return {
         "variant": variant or None,
-        "device": item.offer.device.name,
-        "device_count": item.offer.count,
-        "instance": item.offer.instance or None,
-        "spot": item.offer.spot,
-        "reason": item.reason,
-        "short_of": item.short_of,
-        "required_bytes": item.required_bytes,
-        "available_bytes": item.available_bytes,
+        **_machine(item.offer),
+        **facts_of(item, "reason", "short_of", "required_bytes", "available_bytes"),
     }
+
+
+def _machine(offer: Offer) -> Payload:
+    found = machine_of(offer)
+    return {key: found[key] for key in ("device", "device_count", "instance", "spot")}
 
 
 def _scaling(line: Scaling) -> Payload:
     return {
-        "device": line.offer.device.name,
-        "device_count": line.offer.count,
-        "instance": line.offer.instance or None,
-        "spot": line.offer.spot,
+        **_machine(line.offer),
         "of": line.label or None,
-        "rows": list(line.sizes),
-        "fixed_s": line.fixed_s,
-        "s_per_row": line.s_per_row,
-        "fixed_usd": line.fixed_usd,
-        "usd_per_row": line.usd_per_row,
+        "rows": line.sizes,
+        **facts_of(line, "fixed_s", "s_per_row", "fixed_usd", "usd_per_row"),
         "largest_deviation": line.off,
     }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.answer.contract import copied
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 from autotune.report.layout.bars import MEMORY_LABELS, memory_bars
 from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, Table, columns
@@ -37,44 +38,25 @@ def shortfall_payload(found: Shortfall | None) -> ShortfallPayload | None:
     """Why the nearest configuration does not fit; None where one does."""
     if found is None:
         return None
-    batch = found.longest_batch
-    parts = found.memory_bytes
-    return ShortfallPayload(
+    return copied(
+        ShortfallPayload,
+        found,
         device=found.offer.device.name,
         device_count=found.offer.count,
         config=found.config.as_dict(),
-        resource=found.resource,
-        required_bytes=found.required_bytes,
-        available_bytes=found.available_bytes,
-        over_bytes=found.over_bytes,
-        fits_probability=found.fits_probability,
-        memory_bytes={**parts.as_dict(), "total": parts.total},
+        memory_bytes={**found.memory_bytes.as_dict(), "total": found.memory_bytes.total},
         largest=tuple(PartPayload(name=name, bytes=size) for name, size in found.largest(LARGEST)),
-        phase=found.phase,
-        instant=found.instant,
-        longest_batch=LongestBatchPayload(
-            rows=batch.rows,
-            tokens_per_row=batch.tokens_per_row,
-            tokens=batch.tokens,
-            origin=batch.origin,
-        ),
+        longest_batch=copied(LongestBatchPayload, found.longest_batch),
         memory_source=found.offer.memory_source,
     )
 
 
 def relaxation_payload(change: Relaxation) -> RelaxationPayload:
     """One change after which the job fits."""
-    return RelaxationPayload(
-        change=change.change,
-        required_bytes=change.required_bytes,
-        available_bytes=change.available_bytes,
+    return copied(
+        RelaxationPayload,
+        change,
         quality=bool(change.quality),
-        duration_s=change.duration_s,
-        cost_usd=change.cost_usd,
-        kind=change.kind,
-        apply=change.apply,
-        short_of=change.short_of,
-        fits_probability=change.fits_probability,
         device=change.offer.device.name if change.offer else None,
         device_count=change.offer.count if change.offer else None,
         config=change.config.as_dict() if change.config else None,

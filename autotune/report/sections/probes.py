@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.domain.answer.contract import copied
 from autotune.domain.units import format_bytes, format_seconds
 from autotune.report.layout.blocks import Paragraph, Section, Table, columns
 from autotune.report.phrases import differences
@@ -20,22 +21,7 @@ NOT_MEASURED = "-"
 
 def probed_payload(runs: Sequence[ProbedRun]) -> tuple[ProbedPayload, ...]:
     """Probes in the order in which they were made."""
-    return tuple(
-        ProbedPayload(
-            config=run.config.as_record(),
-            status=run.status,
-            role=run.role,
-            reused=run.reused,
-            predicted_step_s=run.predicted_step_s,
-            predicted_p10_s=run.predicted_p10_s,
-            predicted_p90_s=run.predicted_p90_s,
-            step_time_s=run.step_time_s,
-            memory_bytes=run.memory_bytes,
-            wall_s=run.wall_s,
-            disturbed=run.disturbed,
-        )
-        for run in runs
-    )
+    return tuple(copied(ProbedPayload, run, config=run.config.as_record()) for run in runs)
 
 
 def probes_section(payload: RecommendationPayload) -> Section:

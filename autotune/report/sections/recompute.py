@@ -12,6 +12,7 @@ from autotune.report.layout.csv_rows import flattened, rows_csv
 from autotune.report.layout.report import Report
 from autotune.report.payload import (
     decisive,
+    facts_of,
     job_payload,
     row_payload,
 )
@@ -75,17 +76,11 @@ def _part(part: Recomputed) -> Payload:
         "assumed": after.job.assumed,
         "before": part.before,
         "after": row_payload(after.best) if after.best else None,
-        "changed": part.changed,
-        "changes": part.changes,
-        "unchanged": part.unchanged,
+        **facts_of(part, "changed", "changes", "unchanged"),
         "waterfall": part.waterfall.steps if part.waterfall else (),
         "observations": part.observations,
         "lengths_known": bool(after.job.lengths.known),
-        "short_rows": after.short_rows,
-        "limits": after.limits,
-        "worth_a_probe": after.worth_a_probe,
-        "misses": after.misses,
-        "run_dir": after.run_dir,
+        **facts_of(after, "short_rows", "limits", "worth_a_probe", "misses", "run_dir"),
     }
 
 
