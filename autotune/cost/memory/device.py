@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
 
 # Buffers of NCCL's communicators, outside torch's allocator, on each of several GPUs. Peers that
-# write to each other's memory have theirs there, some 10 MB for each of two dozen channels and
-# both directions; without peer access they lie in the host's memory. Source: NCCL 2.20
-# src/transport/p2p.cc and shm.cc, and its default NCCL_BUFFSIZE; one GPU against two or four
-# without NVLink reads 7 and 15 MB more (Soup, experts4bit-qlora).
-NCCL_PEER_BYTES, NCCL_HOST_BYTES = 0.6e9, 0.015e9
+# write to each other's memory have theirs there: fms-acceleration's runs on two and four A100 read
+# 1.3 GB that nothing else explains. Without peer access they lie in the host's memory: one GPU
+# against two or four without NVLink reads 7 and 15 MB more (Soup, experts4bit-qlora). Source for
+# where: NCCL 2.20 src/transport/p2p.cc and shm.cc.
+NCCL_PEER_BYTES, NCCL_HOST_BYTES = 1.3e9, 0.015e9
 # Resident memory of a process that has imported torch 2.13, transformers 5.23, peft and accelerate
 # and run a step: 0.47 to 0.6 GB on Linux.
 CPU_CONTEXT_BYTES = 0.6e9

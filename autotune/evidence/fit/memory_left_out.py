@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     Predicted = dict[str, dict[str, float]]  # case id -> output of the memory component -> value
 
 # Priors where no reading of a kind is left: of what the allocator caches, relative to its peak.
-RESERVED_PRIOR = {"emptied": 0.05, "ragged": 0.20, "even": 0.10}
-RESERVED_WORTH = 1.0  # [groups] that the prior weighs
+RESERVED_PRIOR = {"emptied": 0.05, "ragged": 0.22, "even": 0.12}
+RESERVED_WORTH = 2.0  # [sources] that the prior weighs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
