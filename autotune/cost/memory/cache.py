@@ -87,7 +87,9 @@ class Cache:
     """[bytes] that a share of is held beside the peak. Shapes [rows]."""
 
     layers: FloatArray  # what a batch makes, without its logits
-    logits: FloatArray
+    logits: (
+        FloatArray  # with checkpoints and equal rows: else layers or outgrown blocks take them in
+    )
     updates: FloatArray  # gradients and optimizer's temporaries that logits' blocks do not take in
     reduced: FloatArray  # the same of all blocks, where gradients are reduced on another stream
     gathered: FloatArray  # weights gathered from other devices, on a stream of their own
@@ -133,7 +135,7 @@ def cache_terms(
     whole = np.maximum(np.minimum(logits, resting) - REUSED * layers, 0.0)
     cache = Cache(
         layers=layers,
-        logits=logits,
+        logits=np.where(step.checkpointing, np.maximum(1.0 - ratio, 0.0) * logits, 0.0),
         updates=(1.0 - reduces) * whole,
         reduced=reduces * np.minimum(made, resting),
         gathered=several * (step.gathered_root + step.gathered_layer),

@@ -144,9 +144,9 @@ READING_SD = 0.01  # of an allocated reading beyond that
 FORMULA_SD = 0.03  # of an allocated reading where nobody has one: formula against traces
 GLOBAL_WORTH = 1.0  # [groups] how much the spread of all kinds weighs in that of one
 EXPERTS_WIDER = 2.0  # prior of mixtures: routing decides how many tokens an expert holds
-# Where the tensors alone are said to take so much more than was held, the formula describes another
+# Where the tensors alone are said to take more than was held, the formula describes another
 # run (lengths that nobody stated), and the reading says nothing of a cache.
-OTHER_TENSORS = 1.25
+OTHER_TENSORS = 1.02
 CACHE_SD = 0.10  # of what the allocator holds, groups of runs around the terms of the cache
 FULL_CARD = 0.97  # of the capacity: what a fuller card caches is cut off by the card
 _FIRST = 3  # parameters before the offsets: both slacks and their spread
@@ -244,9 +244,10 @@ def _cached(rows: MemoryRows) -> dict[str, float]:
     if use.any():
         groups = [left_out_key(case) for case in rows.take(use).cases]
         weight = np.sqrt(equal_weights(groups)) / CACHE_SD
+        room = np.maximum((rows.capacity - rows.context)[use], in_use)
 
         def residuals(x: FloatArray) -> FloatArray:
-            predicted = in_use + rows.cache[use] @ np.exp(x)
+            predicted = np.minimum(in_use + rows.cache[use] @ np.exp(x), room)
             own: FloatArray = weight * np.log(predicted / held[use])
             return own
 
