@@ -304,3 +304,60 @@ def test_logs_of_users_are_told_from_tables() -> None:
         logged = {row["id"] for row in csv.DictReader(stream) if row["id"].startswith("kaikai-")}
     assert all(case.logged for case in shipped(*sorted(logged)))
     assert not next(iter(shipped("fms-0033"))).logged
+
+
+@pytest.mark.parametrize(
+    ("changes", "loss"),
+    [
+        ({"other_kernels": "cut cross entropy (CCE)"}, "fused"),
+        ({"other_kernels": "chunked cross entropy"}, "chunked"),
+        ({"notes": "torchtune single-device recipe"}, "chunked"),
+        ({"other_kernels": "liger"}, "fused"),
+    ],
+)
+def test_a_loss_that_never_holds_all_logits_is_known_by_its_name(
+    changes: dict[str, str], loss: str
+) -> None:
+    assert used(**changes).job.software.loss == loss
+
+
+def test_compiling_block_by_block_is_not_compiling_the_model() -> None:
+    found = used(compile="yes (per layer)").config
+    assert (found.compile, found.compile_scope) == ("default", "regional")
+    whole = used(compile="max-autotune").config
+    assert (whole.compile, whole.compile_scope) == ("max-autotune", "model")
+    assert used(compile="unknown").config.compile == "off"
+
+
+def test_flash_attention_3_is_not_flash_attention_2() -> None:
+    case = used(attn="fa3", gpu="H100-SXM-80GB")
+    assert case.config.attention == "flash_attention_3"
+    assert case.job.software.flash_attn_3 is not None
+
+
+def test_an_optimizer_that_steps_in_the_backward_is_that_optimizer() -> None:
+    case = used(task="full", optimizer="adamw_8bit + optimizer_in_bwd")
+    assert case.config.optimizer == "adamw_bnb_8bit"
+    assert case.job.software.steps_in_backward
+    assert not used(task="full").job.software.steps_in_backward
+
+
+@pytest.mark.parametrize(
+    ("word", "compute", "base"),
+    [
+        ("bf16-mixed", "bf16", "32bit"),
+        ("bf16 (amp)", "bf16", "32bit"),
+        ("bf16-true", "bf16", "16bit"),
+        ("fp16 mixed", "fp16", "32bit"),
+    ],
+)
+def test_mixed_precision_keeps_trained_weights_in_32_bit(
+    word: str, compute: str, base: str
+) -> None:
+    case = used(task="full", precision=word)
+    assert (case.config.precision, case.job.method.base) == (compute, base)
+
+
+def test_a_scaled_fp16_run_trains_weights_of_32_bit() -> None:
+    assert used(task="full", precision="fp16", notes="HF Trainer").job.method.base == "32bit"
+    assert used(precision="fp16", notes="HF Trainer").job.method.base == "16bit"

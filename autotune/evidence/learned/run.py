@@ -17,7 +17,7 @@ from autotune.catalog.models.hf_config import model_from_config
 from autotune.catalog.models.models import find_model, is_known
 from autotune.domain.errors import InputError
 from autotune.evidence.cases import MeasuredCase, Refused, Skipped
-from autotune.evidence.record.machine import kernels_of
+from autotune.evidence.record.kernels import kernels_of
 from autotune.evidence.record.row import COLUMNS, Row
 from autotune.evidence.record.table import case_of
 

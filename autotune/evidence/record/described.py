@@ -19,6 +19,7 @@ from autotune.domain.job import Job, Limits
 from autotune.evidence.cases import Refused
 from autotune.evidence.record.defaults import checkpointing_of
 from autotune.evidence.record.kbit import casts_adapters
+from autotune.evidence.record.kernels import attention_of, compile_of
 from autotune.evidence.record.lengths import lengths_of
 from autotune.evidence.record.machine import (
     SHARING_ASSUMED,
@@ -32,7 +33,11 @@ from autotune.evidence.record.machine import (
 from autotune.evidence.record.model_names import model_named
 from autotune.evidence.record.notes import count_in
 from autotune.evidence.record.refusals import refusal_of
-from autotune.evidence.record.training import method_of, optimizer_of, precision_of
+from autotune.evidence.record.training import (
+    method_of,
+    optimizer_of,
+    precision_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +85,8 @@ def describe(row: Row, find_model: Callable[[str], Model]) -> Described:
     if split[0] * (row.count("seq_len") or 1) > MOST_TOKENS:
         raise Refused(TOO_MANY_TOKENS)
     method, assumed = method_of(row, model)
-    attention, more = _attention(row, model)
+    attention, more = attention_of(row, model, trainer_of(row))
+    compiled, scope = compile_of(row)
     precision, default = precision_of(row, device)
     checkpointing, own = checkpointing_of(row)
     knobs = {
@@ -90,6 +96,8 @@ def describe(row: Row, find_model: Callable[[str], Model]) -> Described:
         "activation_checkpointing": checkpointing,
         "sharding": sharding,
         "offload": offload[0],
+        "compile": compiled,
+        "compile_scope": scope,
     }
     shared = SHARING_ASSUMED if "not stated" in row.word("parallelism") and gpus > 1 else ""
     guessed = tuple(text for text in (default, own, offload[1], shared) if text)
@@ -122,7 +130,6 @@ def _described(row: Row, parts: _Parts) -> Described:
         num_dataloader_workers=count_in(r"\bworkers (\d+)\b", row.notes) or 0,
         checkpoint_every_steps=NEVER,
         save_total_limit=1,
-        compile="default" if row.word("compile") in {"yes", "true"} else "off",
         length_grouping="on" if _grouped(row) else "off",
         adapter_dtype="bf16" if _low_adapters(row) else "fp32",
         **parts.knobs,  # type: ignore[arg-type]  # words of precision, attention and optimizer
@@ -197,18 +204,3 @@ def batch_split(row: Row, gpus: int) -> tuple[int, int]:
     if total % (micro * gpus):
         raise Refused(BATCH_CONTRADICTS)
     return micro, total // (micro * gpus)
-
-
-def _attention(row: Row, model: Model) -> tuple[str, tuple[str, ...]]:
-    word = row.word("attn")
-    if model.position == "alibi":  # a bias on every score: flash attention 2 as called has none
-        return "eager", ("eager attention under ALiBi",)
-    if word.startswith(("fa", "flash", "xformers")):
-        return "flash_attention_2", ()
-    if word.startswith("eager"):
-        return "eager", ()
-    if word in {"", "unknown"} and trainer_of(row) == "unsloth":  # where FA2 is not installed
-        return "flash_attention_2", ("xformers' attention, as Unsloth takes it",)
-    if word.startswith("sdpa"):
-        return "sdpa", ()
-    return "sdpa", ("sdpa attention",)

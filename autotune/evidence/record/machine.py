@@ -8,21 +8,26 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from autotune.catalog.devices import find_device
-from autotune.cost.memory.modelling_code import LITGPT
 from autotune.domain.errors import InputError
-from autotune.domain.software import LOSS_COPIES_FROM, LOSS_COPIES_UNTIL, Software
+from autotune.domain.software import Software
 from autotune.domain.units import GIB
 from autotune.evidence.cases import Refused
 from autotune.evidence.record.kbit import kbit_upcast_of
+from autotune.evidence.record.kernels import (
+    FMS,
+    autocast_of,
+    gptq_of,
+    kernels_of,
+    steps_in_backward,
+)
 from autotune.evidence.record.notes import offload_of as offloaded_by
 from autotune.evidence.record.notes import version_of
 
 if TYPE_CHECKING:
     from autotune.domain.device import Device
-    from autotune.domain.software import LossKind
     from autotune.evidence.record.row import Row
 
 SAME_MEMORY = 0.12  # advertised against driver's total, and GB against GiB
@@ -187,7 +192,6 @@ def _parallel_refusal(words: list[str], parallelism: str, gpus: int) -> str:
 
 
 Version = tuple[int, ...]
-Kernels = tuple[str, "LossKind"]
 
 # First month of a minor release. Source: release dates on PyPI.
 TRANSFORMERS = (
@@ -221,7 +225,6 @@ PINNED = (
     ("a100_80gb.csv", (2024, 9), (4, 44, 2), (2, 4, 1)),
     ("a100_80gb.csv", (2024, 1), (4, 43, 3), (2, 4, 0)),
 )
-FMS = "fms-acceleration"
 # Its plain way to train a quantised base: peft's prepare_model_for_kbit_training, fp32 norms.
 BASELINE_PEFT = "framework_config=baseline-peft"
 
@@ -247,15 +250,12 @@ HF_TRAINERS = frozenset(
     {"unsloth", "ms-swift", "axolotl", "llamafactory", "fms", "trl", "transformers"}
 )
 
-# What a source's own training code does instead: litgpt's chunked_cross_entropy (128 rows at once);
-# MPT's default loss_fn fused_crossentropy, which overwrites the logits with their gradient.
 OWN_MODEL = (
     "litgpt",
     "llm-foundry",
     "torchtitan",
     "nanochat",
 )  # model code that is not transformers'
-SOURCE_LOSS: dict[str, LossKind] = {"litgpt": "chunked", "llm-foundry": "fused"}
 
 
 def _at(table: tuple[tuple[tuple[int, int], Version], ...], date: tuple[int, int]) -> Version:
@@ -271,47 +271,6 @@ def _pinned(row: Row) -> tuple[Version, Version] | None:
         if table in path and row.date >= since:
             return transformers, torch
     return None
-
-
-REPLACED: tuple[tuple[re.Pattern[str], str, LossKind], ...] = (
-    (re.compile(r"linear-ce|liger"), "liger", "fused"),
-    (re.compile(r"unsloth"), "unsloth", "chunked"),
-    (re.compile(r"chunked (cross|ce\b|loss)|cut cross|\bcce\b"), "eager", "chunked"),
-)
-IN_BACKWARD = re.compile(r"optimizer[ _-]in[ _-](bwd|backward)")
-# GPT-2-like classes hand their logits to the loss as they are. Source: modeling_gpt_bigcode.py.
-NATIVE_LOSS = ("gpt_bigcode", "starcoderbase", "gpt2")
-
-
-def kernels_of(row: Row, transformers: Version) -> Kernels:
-    """Replaced kernels and what the loss materialises."""
-    kernels = row.word("other_kernels")
-    for source, own in SOURCE_LOSS.items():
-        if source in row.word("source_repo"):
-            return "eager", own
-    if "foak" in kernels:
-        return "unsloth", "fused" if "liger" in kernels else "inplace"
-    for pattern, own_kernels, loss in REPLACED:
-        if pattern.search(kernels):
-            return own_kernels, loss
-    if transformers < LOSS_COPIES_UNTIL and any(n in row.word("model_id") for n in NATIVE_LOSS):
-        return "eager", "native"
-    copies = LOSS_COPIES_FROM <= transformers < LOSS_COPIES_UNTIL
-    return "eager", "upcast_copy" if copies else "upcast"
-
-
-def autocast_of(row: Row) -> bool:
-    """Whether 16-bit compute ran under autocast.
-
-    litgpt's bf16-true has none. fms-acceleration's benchmark loads full and LoRA runs in 16 bit and
-    sets bf16 or fp16 only for quantised bases, and elsewhere where its log says so
-    (scenarios.yaml).
-    """
-    if LITGPT in row.word("source_repo"):
-        return False
-    if FMS not in row.word("source_repo"):
-        return True
-    return row.word("quant") not in {"", "none"} or "autocast" in row.notes
 
 
 def trainer_of(row: Row) -> str:
@@ -346,13 +305,6 @@ def flash_attention_of(row: Row) -> Version | None:
     return _at(FLASH_ATTENTION, row.date)
 
 
-def gptq_of(row: Row) -> Literal["none", "torch", "triton"]:
-    """How a GPTQ base is unpacked: fms-acceleration's plugin brings Triton's kernel."""
-    if "gptq" not in row.word("quant"):
-        return "none"
-    return "triton" if FMS in row.word("source_repo") else "torch"
-
-
 def software_of(row: Row) -> Software:
     """The profile of the run. Versions that nobody states follow from the date."""
     pinned = _pinned(row)
@@ -369,15 +321,14 @@ def software_of(row: Row) -> Software:
         peft=version_of("peft", row.notes) or ((0, 12, 0) if year < 2025 else (0, 15, 0)),  # noqa: PLR2004 - a release by year
         accelerate=version_of("accelerate", row.notes) or (1, 0, 0),
         flash_attn=flash_attention_of(row),
+        flash_attn_3=(3, 0, 0) if row.word("attn").startswith("fa3") else None,
         bitsandbytes=version_of("bitsandbytes", row.notes) or (0, 43, 0),
         kernels=kernels,  # type: ignore[arg-type]  # one of the three words above
         loss=loss,
         autocast=autocast_of(row),
         own_model=any(name in row.word("source_repo") for name in OWN_MODEL)
         or trainer_of(row) == "torchtune",
-        steps_in_backward=any(
-            IN_BACKWARD.search(row.word(cell)) for cell in ("optimizer", "other_kernels")
-        ),
+        steps_in_backward=steps_in_backward(row),
         empties_cache="cache emptied every" in row.notes,
         kbit_upcast=(
             "norms" if BASELINE_PEFT in row.notes else kbit_upcast_of(row, trainer_of(row))

@@ -117,7 +117,11 @@ NUMERIC = {
 }  # fmt: skip
 WHOLE = ("n_gpus", "seq_len", "micro_batch", "grad_accum", "global_batch", "lora_r")
 # What the task column calls the two methods.
-FULL, LORA = {"full", "pretrain", "sft", "full-finetuning"}, {"lora", "qlora", "rslora"}
+FULL = {
+    "full", "pretrain", "sft", "full-finetuning", "full fine-tuning", "full finetuning", "fft",
+    "cpt", "continued pretraining", "continued pre-training",
+}  # fmt: skip
+LORA = {"lora", "qlora", "rslora"}
 FAILED = frozenset({"1", "1.0", "true", "yes", "inferred"})
 FINISHED = frozenset({"", "0", "0.0", "false", "no", "-", "na", "n/a", "nan", "none", "null", "?"})
 SURPLUS = ""  # the column of cells that the header does not name

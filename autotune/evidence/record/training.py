@@ -9,6 +9,7 @@ from autotune.cost.parameters import lora_parameters
 from autotune.domain.job import QUANTISED, Method
 from autotune.evidence.cases import Refused
 from autotune.evidence.record import defaults
+from autotune.evidence.record.machine import trainer_of
 from autotune.evidence.record.notes import trainable_of
 from autotune.evidence.record.row import FULL
 
@@ -60,13 +61,18 @@ def base_of(row: Row) -> Base:
         return "32bit" if _wide_weights(row) else "16bit"
     if "8" in quant and any(word in quant for word in ("gptq", "awq", "hqq")):
         raise Refused(QUANTISATION)
-    if quant.startswith(("nf4", "bnb-nf4", "bnb.nf4", "gptq", "int4 (bnb", "bnb int4", "fp4")):
+    if quant.startswith(_FOUR_BITS) or re.search(r"\bnf4\b", quant):
         return "nf4"
-    if quant.startswith(("int8", "bnb int8", "bnb.int8", "llm.int8")):
+    if quant.startswith(_EIGHT_BITS):
         return "int8"
     raise Refused(QUANTISATION)
 
 
+_FOUR_BITS = (
+    "nf4", "bnb-nf4", "bnb.nf4", "gptq", "int4 (bnb", "bnb int4", "bnb 4", "bnb-4bit", "fp4",
+    "4bit (bnb", "4-bit (bnb",
+)  # fmt: skip
+_EIGHT_BITS = ("int8", "bnb int8", "bnb.int8", "llm.int8", "bnb 8", "bnb-8bit", "8bit (bnb")
 _LOADED_WIDE = re.compile(
     r"fp32-loaded weights|base weights (?:probably )?fp32|fp32 weights config"
 )
@@ -78,7 +84,10 @@ def _wide_weights(row: Row) -> bool:
         return True
     if row.word("task") not in FULL:
         return row.word("precision") in {"fp32", "tf32", "fp32/tf32", "float32"}
-    if row.word("precision") in {"mixed", "amp", "fp32", "tf32", "fp32/tf32", "float32"}:
+    word = row.word("precision")
+    if word in {"fp32", "tf32", "fp32/tf32", "float32"} or re.search(r"\b(mixed|amp)\b", word):
+        return True
+    if word == "fp16" and trainer_of(row) in SCALED and "zero" not in row.word("parallelism"):
         return True
     if FMS_TASKS in row.word("source_repo") and "fsdp" in row.word("parallelism"):
         return "autocast" in row.notes  # accelerate keeps trained weights in fp32 then
@@ -91,6 +100,10 @@ FMS_TASKS = "fms-acceleration"  # its benchmark trains adapters with dropout 0.1
 # Trainers that keep fp32 weights and cast them for compute, whatever dtype their tables print.
 KEEP_FP32_MASTER = ("torchtitan", "pytorch/ao", "llm-foundry")
 
+
+# Trainers whose fp16 is that of a GradScaler, which takes no 16-bit gradients of trained weights.
+# Source: torch, amp/grad_scaler.py: "Attempting to unscale FP16 gradients."
+SCALED = frozenset({"transformers", "trl"})
 
 _DTYPES = {
     "fp32": "fp32", "float32": "fp32", "tf32": "tf32", "fp16": "fp16", "float16": "fp16",
@@ -109,7 +122,8 @@ def precision_of(row: Row, device: Device) -> tuple[str, str]:
         return "fp8", ""
     if word == "fp32/tf32":
         return ("tf32" if device.tf32_flop_per_s else "fp32"), ""
-    stated = _DTYPES.get(word) or _stated_dtype(row.notes.casefold())
+    first = re.split(r"[ (\-]", word)[0]
+    stated = _DTYPES.get(word) or _DTYPES.get(first) or _stated_dtype(row.notes.casefold())
     if stated:
         return stated, ""
     if word in {"mixed", "amp"}:
