@@ -120,7 +120,7 @@ PRIORS = {
 def cache_terms(
     job: Job, columns: Columns, step: Step, instants: Mapping[str, Instant]
 ) -> tuple[Cache, FloatArray]:
-    """What may be cached, and [rows, of the longest] the spread of the sum of records."""
+    """What may be cached, and [bytes] how much more where one spread more of records falls."""
     within = [item for name, item in instants.items() if name not in _BETWEEN]
     beside = [np.maximum(x.workspace - step.gathered_root, 0.0) for x in within]
     made = np.max(
@@ -133,16 +133,18 @@ def cache_terms(
     several = np.where(step.static.weight_shards > 1, 1.0, 0.0)
     reduces = np.maximum(several, deepspeed.runs(columns))
     whole = np.maximum(np.minimum(logits, resting) - REUSED * layers, 0.0)
+    outgrown_logits = np.maximum(ratio * logits - REUSED * layers, 0.0)
+    more = np.maximum((ratio + spread) * logits - REUSED * layers, 0.0) - outgrown_logits
     cache = Cache(
         layers=layers,
         logits=np.where(step.checkpointing, np.maximum(1.0 - ratio, 0.0) * logits, 0.0),
         updates=(1.0 - reduces) * whole,
         reduced=reduces * np.minimum(made, resting),
         gathered=several * (step.gathered_root + step.gathered_layer),
-        outgrown_logits=np.maximum(ratio * logits - REUSED * layers, 0.0),
+        outgrown_logits=outgrown_logits,
         outgrown_layers=ratio * layers,
     )
-    return cache, spread
+    return cache, more
 
 
 def _outgrown(job: Job, columns: Columns) -> tuple[FloatArray, FloatArray]:

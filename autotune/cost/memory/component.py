@@ -85,7 +85,7 @@ def price_memory(job: Job, columns: Columns, model: MemoryConstants | None = Non
     room = capacity - context - allocated
     beside = device_memory.caches(columns) * peak.cache.held(model.cached)
     reserved = allocated + np.minimum(beside, np.maximum(room, 0.0))
-    lengths_sd = model.cached["outgrown_logits"] * peak.records_sd * peak.cache.logits / reserved
+    lengths_sd = model.cached["outgrown_logits"] * peak.records_sd / reserved
     log_sd = np.hypot(uncertainty(job, columns, live, model), offloading.memory_sd(columns))
     slack_log_sd = model.slack.sd * moving / total
     spread = np.maximum(np.hypot(log_sd, slack_log_sd), LEAST_LOG_SD)
@@ -120,7 +120,7 @@ class DevicePeak:
 
     parts: dict[str, FloatArray]
     cache: Cache
-    records_sd: FloatArray  # of the sum of record lengths, over the longest
+    records_sd: FloatArray  # of outgrown logits, by the order in which lengths fall
 
     @classmethod
     def of(cls, job: Job, columns: Columns, model: MemoryConstants) -> DevicePeak:
