@@ -247,14 +247,13 @@ def _tie(payload: Payload) -> Iterator[str]:
         yield f"tie {payload['tie']}, with {ties}"
     for place in ties:
         row = payload["alternatives"][place]
-        if (
-            row["basis"] != "measured"
-            and score_of(row, payload) > score_of(best, payload) * (1 + TIE) + 1e-9
-        ):
-            yield f"a tie with alternatives[{place}], which is worse by more than {TIE:.0%}"
         apart = row["duration_s"]["p10"] > best["duration_s"]["p90"]
         if row["basis"] == "measured" and apart:
             yield f"a tie with alternatives[{place}], whose whole interval is worse"
+    for own in payload.get("differences", []):
+        close = own["low"] <= TIE and own["high"] >= -TIE
+        if close != (own["place"] in ties):
+            yield f"alternatives[{own['place']}] from {own['low']:.1%} to {own['high']:.1%}: {ties}"
 
 
 def _front(payload: Payload) -> Iterator[str]:

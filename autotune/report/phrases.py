@@ -13,8 +13,9 @@ from autotune.domain.typed.machine import machine_label
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from autotune.domain.answer.recommendation import Difference
     from autotune.domain.outcome import Spread
     from autotune.report.schema import JobPayload, RecommendationPayload, Row
 
@@ -238,11 +239,24 @@ def tie_phrase(payload: RecommendationPayload) -> str:
         return ""
     count = f"{len(ties)} of the alternatives" if len(ties) > 1 else "the next best"
     text = f"A tie: {count} cannot be told apart from it by what is known"
+    close = [each for each in payload.differences if each.place in ties]
+    if close:
+        text += f", too close to call{_between(close)}"
     rows = [payload.alternatives[place] for place in ties]
     least = min(row.duration_s.p50 for row in rows)
     if best.basis == "measured" and least < best.duration_s.p50:
         text += f" ({format_seconds(least)} was the least); the plainer was taken"
     return f"{text}."
+
+
+def _between(close: Sequence[Difference]) -> str:
+    """From how much better to how much worse; nothing where that is less than one in a hundred."""
+    low = -min(each.low for each in close)
+    high = max(each.high for each in close)
+    if max(low, high) < 0.01:  # noqa: PLR2004 - the tie itself
+        return ""
+    better = f"{low:.0%} better" if low > 0 else "no better"
+    return f": from {better} to {max(high, 0.0):.0%} worse"
 
 
 def memory_phrase(row: Row) -> str:

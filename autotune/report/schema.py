@@ -11,7 +11,14 @@ from typing import Any
 
 from autotune.domain.answer.contract import ABSENT, Answer
 from autotune.domain.answer.limits import LimitOdds, Miss, ShortRows
-from autotune.domain.answer.recommendation import Asked, NextStep, SearchRecord, WorthProbe
+from autotune.domain.answer.recommendation import (
+    Asked,
+    Difference,
+    Narrowing,
+    NextStep,
+    SearchRecord,
+    WorthProbe,
+)
 from autotune.domain.answer.waterfall import MeasuredGap, SideOption, WaterfallStep
 from autotune.domain.job import CONFIDENCE, Assumption
 from autotune.domain.outcome import Spread
@@ -249,6 +256,9 @@ class RecommendationPayload(Answer):
     tie: bool
     ties: tuple[int, ...] = ()  # places among the alternatives that the tie is with
     narrowest: str
+    # by how much each alternative may be worse; none where steps were measured
+    differences: tuple[Difference, ...] = ()
+    narrowings: tuple[Narrowing, ...] = ()  # what each single fact would make of best's range
     reasons: dict[str, str]
     rejected: RejectedPayload
     search: SearchRecord

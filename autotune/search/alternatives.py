@@ -52,18 +52,16 @@ class Neighbour:
 
 def with_runner_up(
     bill: Bill, chosen: Selection, others: list[int], objective: Objective
-) -> tuple[list[int], tuple[int, ...]]:
-    """The alternatives with the runner-up of a tie among them, and which of them are the tie."""
-    if not chosen.tie or chosen.runner_up is None or chosen.optimum is None:
-        return others, ()
+) -> list[int]:
+    """The alternatives with the runner-up among them where it is within the tie of the optimum."""
+    rival, optimum = chosen.runner_up, chosen.optimum
+    if rival is None or optimum is None or rival in others:
+        return others
+    if not is_near(bill, objective, rival, optimum):
+        return others
     first, second = figures(bill, objective)
-    if chosen.runner_up not in others:
-        kept = [*others[: max(len(others) - 1, 0)], chosen.runner_up]
-        others = sorted(kept, key=lambda i: (first[i], second[i]))
-    optimum = chosen.optimum
-    return others, tuple(
-        place for place, i in enumerate(others) if is_near(bill, objective, i, optimum)
-    )
+    kept = [*others[: max(len(others) - 1, 0)], rival]
+    return sorted(kept, key=lambda i: (first[i], second[i]))
 
 
 def pareto_front(bill: Bill, among: Iterable[int] | None = None) -> list[int]:

@@ -62,13 +62,11 @@ class Selection:
 
     optimum: the exact optimum; `index` is it, or the simplest candidate that ties with it.
     runner_up: the best candidate that trains differently from `index`.
-    tie: the runner-up is within 1 % of the optimum.
     """
 
     index: int | None
     optimum: int | None
     runner_up: int | None
-    tie: bool
 
 
 def score_name(bill: Bill, objective: Objective) -> str:
@@ -123,7 +121,7 @@ def best_index(
     """
     pool = choosable(bill, among)
     if not pool.any():
-        return Selection(None, None, None, tie=False)
+        return Selection(None, None, None)
     over = excess(bill, limits)
     within = pool & (over <= 0)
     if within.any():
@@ -134,9 +132,7 @@ def best_index(
         nearest = pool & (over <= over[pool].min())
         index = optimum = least_of(bill, nearest, objective)
     runner_up = _runner_up(bill, pool, objective, index)
-    tie = runner_up is not None and is_near(bill, objective, runner_up, optimum)
-    tie = tie and runner_up is not None and _expected_alike(bill, objective, runner_up, index)
-    return Selection(index, optimum, runner_up, tie)
+    return Selection(index, optimum, runner_up)
 
 
 def excess(bill: Bill, limits: Limits) -> FloatArray:
@@ -194,12 +190,6 @@ def is_near(bill: Bill, objective: Objective, index: int, optimum: int) -> bool:
     if first[optimum] > 0 or first[index] > 0:
         return bool(first[index] <= first[optimum] * (1 + TIE))
     return bool(second[index] <= second[optimum] * (1 + TIE))
-
-
-def _expected_alike(bill: Bill, objective: Objective, one: int, other: int) -> bool:
-    """Whether two candidates are expected to score alike: no unmeasured gain lies between them."""
-    values = scores(bill, objective)
-    return bool(abs(values[one] - values[other]) <= TIE * max(values[one], values[other]))
 
 
 def _simplest(bill: Bill, pool: BoolArray, objective: Objective, optimum: int) -> int:

@@ -94,7 +94,7 @@ def test_one_changed_figure_is_denied(
     answer: Any, change: Callable[[Any], None], seen: str
 ) -> None:
     payload = copy.deepcopy(answer)
-    payload["tie"], payload["ties"] = False, []
+    payload["tie"], payload["ties"], payload["differences"] = False, [], []
     assert contradictions(payload) == []
     change(payload)
     found = contradictions(payload)

@@ -363,13 +363,10 @@ def test_neighbours_differ_in_one_knob_by_one_step(small_bill: Bill) -> None:
     assert set(micro) <= {own // 2, own * 2}
 
 
-def test_a_tie_needs_a_runner_up_that_trains_differently(small_bill: Bill) -> None:
+def test_a_runner_up_trains_differently(small_bill: Bill) -> None:
     found = best_index(small_bill, "cost", OPEN)
     assert found.index is not None
     assert found.runner_up is not None
-    assert found.optimum is not None
-    ratio = small_bill.cost_usd[found.runner_up] / small_bill.cost_usd[found.optimum]
-    assert found.tie == (ratio <= 1 + TIE)
     mine = small_bill.candidates.config(found.index).as_dict()
     other = small_bill.candidates.config(found.runner_up).as_dict()
     same_offer = small_bill.candidates.offer(found.index) == small_bill.candidates.offer(

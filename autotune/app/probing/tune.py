@@ -177,6 +177,8 @@ def _measured_answer(priced: Priced, options: Options, found: Probed) -> Recomme
             best=None,
             tie=False,
             ties=(),
+            differences=(),
+            narrowings=(),
             reasons={},
             alternatives=(),
             pareto=(),
@@ -203,6 +205,8 @@ def _measured_answer(priced: Priced, options: Options, found: Probed) -> Recomme
         machines=_machines(base.machines, rows),
         tie=bool(ties),
         ties=ties,
+        differences=(),  # measured ones are told apart by their own intervals
+        narrowings=(),
         reasons=_reasons(modelled, best, others),
         narrowest=narrowest_measured(best),
         warnings=(*moved_notes(priced.job, best.row.config), *priced.warnings),

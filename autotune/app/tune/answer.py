@@ -12,11 +12,12 @@ from autotune.app.whatif.levers import opened_note
 from autotune.app.whatif.moved import moved_notes
 from autotune.app.whatif.relaxations import relaxations
 from autotune.app.whatif.shortfall import shortfall_of
-from autotune.cost.spread.variance import narrowest_input, never_measured_note
+from autotune.cost.spread.variance import narrowest_input, narrowings, never_measured_note
 from autotune.domain.answer.recommendation import Recommendation, Rejected, SearchRecord
 from autotune.pricing import Pricing
 from autotune.search import alternatives
 from autotune.search.alternatives import best_of_each_offer
+from autotune.search.differences import differences, too_close
 from autotune.search.study.samplers import CALIBRATED
 
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ def answer_of(
     among = _among(options, explored)
     machines = _machines(priced, tracing, options.objective, among)
     front = alternatives.pareto_front(bill, among)[:FRONT_SHOWN]
-    others, ties = _others(bill, chosen, options.objective, among)
+    others = _others(bill, chosen, options.objective, among)
+    found = () if pick is None else differences(bill, pick, others, options.objective)
+    ties = too_close(found)
     rejected = _rejected(priced, pick, options.objective)
     return Recommendation(
         job=priced.job,
@@ -53,6 +56,7 @@ def answer_of(
         beyond=tuple(tracing.row(i) for i in alternatives.beyond_front(bill)[:BEYOND_SHOWN]),
         tie=bool(ties),
         ties=ties,
+        differences=found,
         rejected=rejected,
         search=SearchRecord(
             score=options.score,
@@ -69,6 +73,7 @@ def answer_of(
         ),
         reasons=explain.reasons(bill, pick) if pick is not None else {},
         narrowest=narrowest_input(bill, pick) if pick is not None else "",
+        narrowings=narrowings(bill, pick) if pick is not None else (),
         warnings=(
             *_opened(priced, rejected, pick),
             *moved_notes(priced.job, None if pick is None else bill.candidates.config(pick)),
@@ -90,10 +95,10 @@ def _among(options: Options, explored: Exploration) -> tuple[int, ...] | None:
 
 def _others(
     bill: Bill, chosen: Selection, objective: Objective, among: tuple[int, ...] | None
-) -> tuple[list[int], tuple[int, ...]]:
-    """The alternatives, and which of them tie with the pick."""
+) -> list[int]:
+    """The alternatives, with the best that trains differently where it is too close to call."""
     if chosen.index is None:
-        return [], ()
+        return []
     found = alternatives.distinct_alternatives(bill, chosen.index, objective, among=among)
     return alternatives.with_runner_up(bill, chosen, found, objective)
 

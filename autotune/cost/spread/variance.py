@@ -1,27 +1,25 @@
-"""Which input would narrow the interval of a priced candidate most.
+"""Which one fact would narrow the interval of a priced candidate most, and to what.
 
-Every cause of uncertainty owns a part of the variance of the run's duration; the largest is named
-with what to state or measure. Several causes that one measured step settles count together.
+Each fact (the rows' lengths, a doctor's minute, a probe, one save) settles some of the causes that
+`joint` tells apart: without their variance the interval is what would be left of it.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from autotune.cost.bill import component_seconds
-from autotune.cost.columns import Component, tabulate
 from autotune.cost.constants import fitted
-from autotune.cost.spread.uncertainty import variances
-from autotune.cost.time import compute
-from autotune.cost.time.step_terms import step_terms
-from autotune.domain.answer.recommendation import Decisive
+from autotune.cost.spread.joint import DEVICE, STEP, loadings
+from autotune.cost.spread.uncertainty import MEASURED_DEVICE, MEASURED_PROCESSOR, device_sd
+from autotune.domain.answer.recommendation import Decisive, Narrowing
+from autotune.domain.outcome import Z90
+from autotune.domain.units import format_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from autotune.cost.bill import Bill
-    from autotune.cost.columns import Columns, Outputs
-    from autotune.domain.job import Job
 
 STATED = {  # causes that a line of the job file settles
     "lengths": "the rows' lengths: `--data FILE` counts them; or state data.lengths",
@@ -35,20 +33,65 @@ COMPONENTS = {
     "evaluation": "the seconds of one evaluation: time one",
     "startup": "loading and compiling: state hardware.host.download, or time a start",
 }
-STEP = "a few measured steps of this job: a probe, or `evidence:` in the job file"
-SAME = 1e-6  # relative: a spread that evidence has not replaced
+STEP_WORDS = "a few measured steps of this job: a probe, or `evidence:` in the job file"
+DOCTOR = "what this machine does in a second: `autotune doctor --measure`, a minute"
+READ_HERE = "read from this machine"  # how the source of an offer's memory begins
+LEAST = 0.01  # of the variance: less narrows nothing
+
+
+def narrowings(bill: Bill, i: int) -> tuple[Narrowing, ...]:
+    """What each single fact would make of candidate `i`'s interval, the narrowest first.
+
+    The interval is the same one without the variance of what the fact settles: its middle would
+    move too, within what the interval is now.
+    """
+    (own,) = loadings(bill, [i])
+    now, found = own.variance(), []
+    for fact, settled, words in _facts(bill, i):
+        left = now - sum(
+            value * share for cause, value in own.by_cause().items()
+            if (share := settled.get(cause, 0.0))
+        )  # fmt: skip
+        left = max(left, 0.0)
+        if left < now * (1.0 - LEAST):
+            grow = math.exp(Z90 * math.sqrt(left))
+            seconds = float(bill.duration_s[i])
+            found.append(Narrowing(fact, words, seconds / grow, seconds * grow))
+    return tuple(sorted(found, key=lambda each: each.p90))
 
 
 def narrowest_input(bill: Bill, i: int) -> str:
     """The input that would narrow the duration of candidate `i` most, as words to print."""
-    shares = variance_shares(bill, i)
-    name = max(shares, key=lambda cause: shares[cause])
-    if name == "device":
-        device = bill.candidates.offer(i).device.name
-        return (
-            f"a measured step on {device}: none went into the model. {STEP[:1].upper()}{STEP[1:]}"
-        )
-    return STATED.get(name) or COMPONENTS.get(name) or STEP
+    found = narrowings(bill, i)
+    return said(found[0]) if found else STEP_WORDS
+
+
+def said(narrowing: Narrowing) -> str:
+    """A fact, and the range that would remain."""
+    ends = f"{format_seconds(narrowing.p10)} to {format_seconds(narrowing.p90)}"
+    return f"{narrowing.what} (the range would be {ends})"
+
+
+def _facts(bill: Bill, i: int) -> Iterator[tuple[str, dict[str, float], str]]:
+    """Every fact, the share of each cause's variance that it settles, and its words."""
+    for cause, words in {**STATED, **COMPONENTS}.items():
+        yield cause, {cause: 1.0}, words
+    offer = bill.candidates.offer(i)
+    device = offer.device
+    words = STEP_WORDS
+    if fitted().offset("device", device.name) is None and bill.basis == "modelled":
+        words = f"a measured step on {device.name}: none went into the model. {_sentence(words)}"
+    yield "probe", dict.fromkeys(STEP, 1.0), words
+    here = device.is_cpu or offer.memory_source.startswith(READ_HERE)
+    if here and device.rates is None and bill.basis == "modelled":
+        usual = device_sd(device.name, fitted())
+        left = MEASURED_PROCESSOR if device.is_cpu else MEASURED_DEVICE
+        if left < usual:
+            yield "doctor", {DEVICE: 1.0 - (left / usual) ** 2}, DOCTOR
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def never_measured_note(device: str) -> str | None:
@@ -65,31 +108,12 @@ def variance_shares(bill: Bill, i: int) -> dict[str, float]:
     """Shares of the duration's variance by cause; they sum to 1.
 
     Causes: lengths, padding, compile, device (no training step on it was measured), step (whatever
-    else measured steps would settle), and the other components of the bill.
+    else measured steps would settle), luck (interruptions), and the other components of the bill.
     """
-    seconds = component_seconds(bill, np.asarray([i]))
-    of_bill = {c: (float(s[0]) * bill.at(c, "log_sd", i)) ** 2 for c, s in seconds.items()}
-    in_step = of_bill.pop("compute")
-    causes = _step_causes(bill, i)
-    found = {**of_bill, **{cause: share * in_step for cause, share in causes.items()}}
+    (own,) = loadings(bill, [i])
+    found: dict[str, float] = {}
+    for cause, value in own.by_cause().items():
+        name = cause if cause not in STEP or cause == DEVICE else "step"
+        found[name] = found.get(name, 0.0) + value
     total = sum(found.values())
     return {cause: value / total for cause, value in found.items()} if total else {"step": 1.0}
-
-
-def _step_causes(bill: Bill, i: int) -> dict[str, float]:
-    """Shares of a step's variance by cause; all of it is "step" where evidence replaced it."""
-    held: dict[str, float] = {}
-
-    def hold(job: Job, columns: Columns) -> Outputs:
-        own = variances(job, columns, step_terms(job, columns))
-        held.update({name: float(value[0]) for name, value in own.items()})
-        return {}
-
-    one = bill.candidates.take(np.asarray([i]))
-    tabulate(Component("spread", compute.READS, hold), bill.job, one)
-    total = sum(held.values())
-    if abs(total / bill.at("compute", "log_sd", i) ** 2 - 1.0) > SAME:
-        return {"step": 1.0}
-    causes = {name: held[name] for name in (*STATED, "device")}
-    causes["step"] = total - sum(causes.values())
-    return {name: value / total for name, value in causes.items()}

@@ -156,6 +156,31 @@ class WorthProbe(Answer):
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Narrowing(Answer):
+    """What one fact would make of the pick's range. p10, p90: [s] of its duration by then.
+
+    fact: lengths, padding, compile, probe, doctor, or a component of the bill. what: how to get it.
+    """
+
+    fact: str
+    what: str
+    p10: float
+    p90: float
+
+
+@dataclass(frozen=True, slots=True)
+class Difference(Answer):
+    """By how much an alternative may be worse than the pick: the ends of an 80 % interval.
+
+    place: among the alternatives. low, high: relative, of what is minimised; below 0: better.
+    """
+
+    place: int
+    low: float
+    high: float
+
+
 class Decisive(str):
     """A warning that may change what the reader does: it is on the first screen of an answer."""
 
@@ -195,6 +220,8 @@ class Recommendation:
     search: SearchRecord
     reasons: dict[str, str] = field(default_factory=dict)  # knob -> one clause why
     narrowest: str = ""  # the input that would narrow the pick's range most
+    differences: tuple[Difference, ...] = ()  # of the alternatives; none where they were measured
+    narrowings: tuple[Narrowing, ...] = ()  # and what each single fact would, the narrowest first
     warnings: tuple[str, ...] = ()
     run_dir: str | None = None
     files: tuple[str, ...] = ()  # what to run, written below run_dir

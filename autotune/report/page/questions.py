@@ -43,7 +43,7 @@ from autotune.report.page.machines import (
     misfits_words,
     plane_html,
 )
-from autotune.report.phrases import config_phrase, offer_name, price_phrase, rests_on
+from autotune.report.phrases import config_phrase, offer_name, price_phrase, rests_on, tie_phrase
 from autotune.report.screens.screen import change_words, difference_words, settings_phrase
 from autotune.report.sections.answer import recommendation_sections
 from autotune.report.sections.unknown_lengths import lengths_open, range_phrase
@@ -214,7 +214,7 @@ def _next_best(payload: RecommendationPayload) -> str:
     if not best or not others:
         return "Nothing else that was tried fits."
     if payload.tie:
-        return "It is a tie: the next best cannot be told apart from it by what is known."
+        return tie_phrase(payload)
     other = others[0]
     same = offer_name(other) == offer_name(best)
     what = difference_words(other.config, best.config, LONG) if same else (

@@ -104,6 +104,9 @@ BASIS = {
     "calibrated": "a model of the hardware, corrected by measured runs",
     "measured": "steps measured on the device",
 }
+MEASURED_HERE = (
+    "a model of the hardware, with the speeds measured of this machine (doctor --measure)"
+)
 # What moves the answer most, first; only where nobody stated it.
 WEIGHTY = (
     "model", "model.shape", "method.kind", "method.states", "train.steps", "train.epochs",
@@ -184,12 +187,15 @@ def machine_phrase(row: Row) -> str:
     return f"{offer_name(row)} at {price.partition(' (')[0]}{seen}"
 
 
-def basis_phrase(row: Row, job: JobPayload) -> str:
+def basis_phrase(row: Row, job: JobPayload, assumed: Sequence[Assumption] = ()) -> str:
     """What the figures rest on, and what the ranges mean; nothing of that for upper bounds."""
     ranges = "" if lengths_phrase(job) else " 8 of 10 runs should end within the ranges."
     own = next((text for text in job.learned if text.startswith(f"{offer_name(row)}: ")), "")
     learned = f" ({own})" if own and row.basis == "calibrated" else ""
-    return f"{rests_on(row, BASIS)}{learned}.{ranges}"
+    ends = (f"({row.device}).measured", f" {row.device}).measured")
+    facts = any(item.key.endswith(ends) and item.value != "left out" for item in assumed)
+    text = MEASURED_HERE if facts and row.basis == "modelled" else rests_on(row, BASIS)
+    return f"{text}{learned}.{ranges}"
 
 
 def lengths_phrase(job: JobPayload) -> str:

@@ -236,7 +236,7 @@ def _worth_opening(payload: RecommendationPayload, tight: int) -> Section:
 
 def _rests_on(payload: RecommendationPayload, best: Row) -> str:
     """What the figures rest on; of a measured answer also what may still be better."""
-    search, text = payload.search, f"Rests on {basis_phrase(best, payload.job)}"
+    search, text = payload.search, f"Rests on {basis_phrase(best, payload.job, payload.assumed)}"
     if best.basis != "measured":
         return text
     left = search.stopped_because.rpartition("; ")[2]
