@@ -31,17 +31,19 @@ def load_space(name_or_path: str | Path | None = None) -> SearchSpace:
     value, and for a file that cannot be read safely.
     """
     path = _find(name_or_path or DEFAULT)
-    return _of_shipped(path) if path in _shipped().values() else _read(path)
+    return _of_shipped(path) if path in _shipped().values() else _read(path, _load_yaml(path))
 
 
 @cache
 def _of_shipped(path: Path) -> SearchSpace:
-    """A space that comes with autotune, read once."""
-    return _read(path)
+    """A space that comes with autotune: read once, and searched for no tricks."""
+    from ruamel.yaml import YAML
+
+    return _read(path, YAML(typ="safe", pure=True).load(_read_text(path)))
 
 
-def _read(path: Path) -> SearchSpace:
-    data = _sections(_load_yaml(path), str(path))
+def _read(path: Path, loaded: object) -> SearchSpace:
+    data = _sections(loaded, str(path))
     listed = _knobs_of(data.get("knobs", {}), str(path))
     extra = extra_of(data.get("extra", {}), str(path))
     if path == _shipped().get(DEFAULT):

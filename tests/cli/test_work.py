@@ -39,7 +39,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     space_file._of_shipped.cache_clear()
     counted(CostModel, "price")
     counted(os, "fsync")
-    counted(space_file, "_load_yaml")
+    counted(space_file, "_read")
     return done
 
 
@@ -53,4 +53,4 @@ def test_an_answer_with_all_its_what_ifs_takes_few_bills_and_waits_for_few_files
     assert answer["journey"]["measured"], "its measured time is read"
     assert work["price"] <= MOST_BILLS
     assert work["fsync"] <= MOST_SYNCED
-    assert work["_load_yaml"] == 1, "the default space, once"
+    assert work["_read"] == 1, "the default space, once"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from functools import lru_cache
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -42,13 +43,29 @@ def sections_text(
 
     gaps: the sections that an empty line stands before; None: all but the first.
     """
+    wide = max(NARROWEST, min(width, WIDEST))
+    texts: list[str] = []
+    for number, section in enumerate(sections):
+        if number and (gaps is None or number in gaps):
+            texts.append("\n")
+        if section.title:
+            texts.append(_drawn_text(section.title, wide, 0, colour))
+        indent = 2 if section.title else 0
+        texts += [_drawn_text(block, wide, indent, colour) for block in section.blocks]
+    lines = "".join(texts).splitlines()
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+@lru_cache(maxsize=256)
+def _drawn_text(block: Block | str, width: int, indent: int, colour: bool) -> str:  # noqa: FBT001 - a key
+    """A block or a title as it is printed; a screen's several lengths share most of them."""
     from rich.console import Console
     from rich.text import Text
 
     stream = StringIO()
     console = Console(
         file=stream,
-        width=max(NARROWEST, min(width, WIDEST)),
+        width=width,
         force_terminal=colour,
         color_system="standard" if colour else None,
         no_color=not colour,
@@ -56,15 +73,11 @@ def sections_text(
         legacy_windows=False,
         _environ={},
     )
-    for number, section in enumerate(sections):
-        if number and (gaps is None or number in gaps):
-            console.print()
-        if section.title:
-            console.print(Text(section.title, style="bold"))
-        for block in section.blocks:
-            _print(console, block, indent=2 if section.title else 0)
-    lines = stream.getvalue().splitlines()
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+    if isinstance(block, str):
+        console.print(Text(block, style="bold"))
+    else:
+        _print(console, block, indent)
+    return stream.getvalue()
 
 
 def to_ascii(text: str) -> str:
