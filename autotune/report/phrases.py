@@ -25,6 +25,7 @@ BASIS = {
     "calibrated": "Calibrated: modelled, then scaled by what was measured before",
     "measured": "Measured on the device",
 }
+LEAST_TOLD = 0.01  # relative: less between two candidates nobody can measure
 BOUND = {
     "compute": "arithmetic: the matrix products fill the step. Memory left over is not waste",
     "bandwidth": "memory bandwidth: data moves slower than the device computes",
@@ -237,11 +238,12 @@ def tie_phrase(payload: RecommendationPayload) -> str:
     best, ties = payload.best, payload.ties
     if not best or not ties:
         return ""
-    count = f"{len(ties)} of the alternatives" if len(ties) > 1 else "the next best"
+    one = "the next best" if ties == (0,) else "one of the alternatives"
+    count = f"{len(ties)} of the alternatives" if len(ties) > 1 else one
     text = f"A tie: {count} cannot be told apart from it by what is known"
     close = [each for each in payload.differences if each.place in ties]
     if close:
-        text += f", too close to call{_between(close)}"
+        text = f"A tie, too close to call: {count} may be {_between(close)}"
     rows = [payload.alternatives[place] for place in ties]
     least = min(row.duration_s.p50 for row in rows)
     if best.basis == "measured" and least < best.duration_s.p50:
@@ -250,13 +252,13 @@ def tie_phrase(payload: RecommendationPayload) -> str:
 
 
 def _between(close: Sequence[Difference]) -> str:
-    """From how much better to how much worse; nothing where that is less than one in a hundred."""
-    low = -min(each.low for each in close)
-    high = max(each.high for each in close)
-    if max(low, high) < 0.01:  # noqa: PLR2004 - the tie itself
-        return ""
-    better = f"{low:.0%} better" if low > 0 else "no better"
-    return f": from {better} to {max(high, 0.0):.0%} worse"
+    """From how much better to how much worse; "as good" below one in a hundred."""
+    low, high = min(each.low for each in close), max(each.high for each in close)
+    if max(-low, high) < LEAST_TOLD:
+        return "just as good"
+    better = f"from {-low * 100:.0f} % better " if low <= -LEAST_TOLD else ""
+    worse = f"{max(high, 0.0) * 100:.0f} % worse"
+    return f"{better}to {worse}" if better else f"as good or up to {worse}"
 
 
 def memory_phrase(row: Row) -> str:

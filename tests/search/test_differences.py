@@ -124,6 +124,21 @@ def test_what_is_far_behind_is_no_tie_and_what_is_equal_is_one(bill: Bill) -> No
     assert found[1].low > TIE
 
 
+@pytest.mark.parametrize("objective", ["cost", "time"])
+def test_nothing_is_expected_to_be_better_but_what_caution_holds_back(
+    bill: Bill, objective: Any
+) -> None:
+    """Ranked by the expected bill: the mean of the ratio, in which what is shared cancels."""
+    pick = best_index(bill, objective, OPEN).optimum
+    assert pick is not None
+    others = [int(i) for i in np.flatnonzero(bill.feasible)[::7]]
+    for each in differences(bill, pick, others, objective):
+        index = others[each.place]
+        assert each.low <= each.expected <= each.high or each.high - each.low < TIE
+        if bill.caution[index] <= bill.caution[pick]:
+            assert each.expected >= -1e-9
+
+
 def test_a_free_machine_and_a_priced_one_are_told_apart(build: Any) -> None:
     free = bill_of(build.job(build.offer("t4", 1, 0.0), build.offer("a100", 1, 1.6)))
     pick = best_index(free, "cost", OPEN).index

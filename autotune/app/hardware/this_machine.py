@@ -236,6 +236,7 @@ def _why(known: Known) -> str:
     facts = known.facts
     doubt = f", while {facts.disturbed[0]}" if facts.disturbed else ""
     return (
-        f"measured on this machine on {facts.measured_on}{doubt} (`autotune doctor --measure`); "
+        f"measured on this machine on {facts.measured_on}{doubt}, in a process of "
+        f"{facts.threads} thread{'s' * (facts.threads != 1)} (`autotune doctor --measure`); "
         f"delete {known.path} to forget it"
     )

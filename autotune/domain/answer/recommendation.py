@@ -174,11 +174,13 @@ class Difference(Answer):
     """By how much an alternative may be worse than the pick: the ends of an 80 % interval.
 
     place: among the alternatives. low, high: relative, of what is minimised; below 0: better.
+    expected: the mean of it, in which what both share cancels.
     """
 
     place: int
     low: float
     high: float
+    expected: float = 0.0
 
 
 class Decisive(str):
