@@ -1,6 +1,6 @@
 """What was fitted, of time and of memory: read once from `calibration.toml`, which holds the sizes.
 
-    step    x exp(offset of the device + of the training stack + of the kernels)
+    step    x exp(offset of the generation + of the device + of the training stack + of the kernels)
     memory  activations and logits x exp(offset of a trainer's own model code)
 
 The reference is Hugging Face's Trainer with eager kernels on an A100 80 GB; levels that nobody
@@ -127,16 +127,17 @@ def constants() -> Constants:
     return fitted().constants
 
 
-def levels_of(device: str, software: Software) -> dict[str, str]:
-    """The level of every effect under which a step runs."""
-    return {"device": device, "stack": software.stack, "kernels": software.kernels}
+def levels_of(device: str, software: Software, generation: str = "") -> dict[str, str]:
+    """The level of every effect under which a step runs. generation: the device's architecture."""
+    levels = {"device": device, "stack": software.stack, "kernels": software.kernels}
+    return {**levels, "generation": generation}
 
 
 def offset_factor(job: Job, columns: Columns) -> FloatArray:
     """[rows] what multiplies a step by its device, stack and kernels."""
 
     def log_factor(device: Device) -> float:
-        levels = levels_of(device.name, job.software).items()
+        levels = levels_of(device.name, job.software, device.architecture).items()
         return sum((fitted().offset(*level) or NO_OFFSET).log_factor for level in levels)
 
     factor: FloatArray = np.exp(columns.of_device(log_factor))

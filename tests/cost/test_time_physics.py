@@ -62,11 +62,36 @@ def test_where_the_second_flash_kernel_is_the_newest_it_makes_what_was_timed(
     assert share_of(lab, device, "flash_attention_2") == 1.0
 
 
-def test_torch_before_2_2_runs_the_first_flash_kernel_at_half_the_rate(lab: Any) -> None:
-    """Dao, FlashAttention-2 (2023), abstract: around twice as fast as the first."""
+def test_torch_before_2_2_runs_the_first_flash_kernel(lab: Any) -> None:
+    """Dao, FlashAttention-2 (2023), section 4.1: 1.3 to 3.0 times as fast as the first."""
     old, new = (share_of(lab, "a100", "sdpa", torch=(2, minor)) for minor in (1, 4))
-    assert new / old == pytest.approx(2.0)
+    assert 1.3 <= new / old <= 3.0
     assert share_of(lab, "a100", "flash_attention_2", torch=(2, 1)) == new
+    assert share_of(lab, "a100", "flash_attention_2", flash_attn=(1, 0, 9)) == old
+
+
+def test_adapters_under_deepspeed_need_no_casts(lab: Any) -> None:
+    """Its 16-bit engines cast the whole model, adapters too."""
+    job = lab.job(LLAMA, lab.lora(), 512)
+    plain, cast = (
+        terms_of(lab, job, "a100", 2, sharding=sharding, adapter_dtype="fp32", precision="bf16")
+        for sharding in ("ddp", "zero2")
+    )
+    narrow = terms_of(lab, job, "a100", 2, sharding="ddp", adapter_dtype="bf16", precision="bf16")
+    assert cast.launches_forward[0] == narrow.launches_forward[0] < plain.launches_forward[0]
+    assert cast.traffic_s[0] == narrow.traffic_s[0] < plain.traffic_s[0]
+
+
+def test_fp16_with_scaled_gradients_reads_and_writes_them_once_more(lab: Any) -> None:
+    """torch.amp.GradScaler.unscale_: 8 bytes a trained fp32 parameter."""
+    job = lab.job(LLAMA, lab.full("32bit"), 512)
+    offer = lab.offer("v100-sxm2-32gb", 1)
+    fp32, fp16 = (
+        lab.price(compute.COMPONENT, job, offer, lab.config(1, precision=p))["optimizer_s"]
+        for p in ("fp32", "fp16")
+    )
+    weights, bandwidth = 6.74e9, 900e9
+    assert fp16 - fp32 == pytest.approx(8 * weights / bandwidth / 0.77, rel=0.15)
 
 
 def test_unpacking_nf4_waits_for_instructions_on_an_a100_and_for_memory_on_an_l40s(

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 @cache
 def steps() -> MeasuredSteps:
-    return measured_steps(timed_cases(read_cases(SHIPPED_ROWS).cases))
+    cases = read_cases(SHIPPED_ROWS).cases
+    return measured_steps(timed_cases(case for case in cases if case.teaches_time))
 
 
 @cache
@@ -61,7 +62,8 @@ def test_what_is_fitted_is_what_is_priced() -> None:
     model = fitted()
     for i in range(0, len(own), 29):
         case = own.cases[i]
-        levels = levels_of(case.offer.device.name, case.job.software)
+        device = case.offer.device
+        levels = levels_of(device.name, case.job.software, device.architecture)
         logs = [model.offset(e, level) for e, level in levels.items()]
         factor = np.exp(sum(offset.log_factor for offset in logs if offset))
         predicted = own.take(np.asarray([i])).predict(constants(), np.asarray([factor]))
@@ -142,3 +144,20 @@ def test_without_rows_least_squares_is_its_prior() -> None:
     found = minimise(lambda _: np.zeros(1), mean, sd)
     assert found.x == pytest.approx(mean)
     assert np.sqrt(np.diag(found.covariance)) == pytest.approx(sd)
+
+
+def test_what_one_source_alone_measured_of_a_device_stays_with_the_source() -> None:
+    own = steps()
+    nvl = np.asarray([case.offer.device.name == "h100-nvl" for case in own.cases])
+    assert len({case.group[0] for case, here in zip(own.cases, nvl, strict=True) if here}) == 1
+    slower = replace(own, seconds=np.where(nvl, own.seconds * 1.5, own.seconds))
+    before, after = plain().offsets["device"]["h100-nvl"], fit(slower).offsets["device"]["h100-nvl"]
+    assert 0.0 < after.log_factor - before.log_factor < 0.3 * np.log(1.5)
+
+
+def test_boards_of_one_generation_share_what_was_learned_of_any() -> None:
+    own = steps()
+    hopper = np.asarray([case.offer.device.architecture == "hopper" for case in own.cases])
+    slower = replace(own, seconds=np.where(hopper, own.seconds * 1.2, own.seconds))
+    before, after = (model.offsets["generation"]["hopper"] for model in (plain(), fit(slower)))
+    assert after.log_factor > before.log_factor + 0.03

@@ -21,7 +21,7 @@ import numpy as np
 
 from autotune.catalog.operators import gemm_times
 from autotune.cost.batches import padded_length, unchanging_lengths
-from autotune.cost.constants import fitted, levels_of
+from autotune.cost.constants import fitted
 from autotune.cost.time.efficiency import distinct_devices
 from autotune.domain.config import FLASH
 from autotune.domain.outcome import Z90
@@ -154,8 +154,8 @@ def _offsets(job: Job, columns: Columns, model: Fitted) -> dict[str, FloatArray]
     devices, index = distinct_devices(columns)
     of_device = np.asarray([sd_of_device(device, model) for device in devices])[index]
     ones = np.ones(columns.rows)
-    levels = levels_of("", job.software)
-    stack, kernels = (model.offset(name, levels[name]) for name in ("stack", "kernels"))
+    stack = model.offset("stack", job.software.stack)
+    kernels = model.offset("kernels", job.software.kernels)
     return {
         "device": of_device**2,
         "stack": ones * (stack.log_sd if stack else OTHER_STACK) ** 2,
@@ -164,8 +164,16 @@ def _offsets(job: Job, columns: Columns, model: Fitted) -> dict[str, FloatArray]
 
 
 def sd_of_device(device: Device, model: Fitted) -> float:
-    """The same of a device that is here: less where its own rates were measured."""
+    """The same with its generation; of a device that is here, less where its rates were measured.
+
+    What was learned of the two is uncertain together, not twice: they add up to what was seen.
+    """
     usual = device_sd(device.name, model)
+    names = (f"device:{device.name}", f"generation:{device.architecture}")
+    if model.offset("device", device.name) is not None:
+        places = [model.names.index(name) for name in names if name in model.names]
+        both = float(model.covariance[np.ix_(places, places)].sum())
+        usual = max(math.sqrt(max(both, 0.0)), LABEL_IN_DOUBT.get(device.name, 0.0))
     if device.rates is None:
         return usual
     left = MEASURED_PROCESSOR if device.is_cpu else MEASURED_DEVICE

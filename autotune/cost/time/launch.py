@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.cost import deepspeed
 from autotune.cost.batches import unchanging_lengths
 from autotune.cost.time import kernels
 from autotune.cost.time.attention import waits_for_lengths
@@ -95,7 +96,7 @@ def issued_kernels(
     job: Job, columns: Columns, recomputed: FloatArray, *, compiled: bool = True
 ) -> tuple[FloatArray, FloatArray]:
     """[launches] of the forward passes and of the backward, in units of the fitted host."""
-    fp32 = columns.equals("adapter_dtype", "fp32")
+    fp32 = columns.equals("adapter_dtype", "fp32") & ~deepspeed.casts(columns)
     eager = columns.equals("attention", "eager")
     flash = columns.equals("attention", *FLASH) & kernels.fuses_with_flash(job.model)
     forward, backward = np.zeros(columns.rows), np.zeros(columns.rows)

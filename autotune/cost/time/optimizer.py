@@ -42,6 +42,9 @@ OPTIMIZERS = {
     "paged_adamw_8bit": OptimizerWork(3 + 3, 4.2, 40e-6),
 }
 CLIPPING = 3.0  # of those passes
+# torch's GradScaler reads and writes every gradient once more, to divide it and to look for what
+# overflowed. Source: torch.amp.grad_scaler, unscale_.
+UNSCALING = 2.0
 
 
 def trainable_tensors(job: Job) -> float:
@@ -79,6 +82,8 @@ def optimizer_terms(job: Job, columns: Columns) -> OptimizerTerms:
     state = columns.choose("optimizer", {n: w.state_bytes for n, w in OPTIMIZERS.items()})
     tensor_s = columns.choose("optimizer", {n: w.tensor_s for n, w in OPTIMIZERS.items()})
     size = deepspeed.trained_bytes(job, columns)
+    scaled = columns.equals("precision", "fp16") & ~deepspeed.runs(columns)
+    passes = passes + np.where(scaled, UNSCALING, 0.0)
     moved = np.where(
         deepspeed.runs(columns),
         deepspeed.step_traffic_bytes(passes - CLIPPING, size, deepspeed.master_bytes(job, columns)),

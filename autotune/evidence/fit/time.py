@@ -1,11 +1,16 @@
 """The time model's constants, fitted on measured steps in one go.
 
-    log(measured) = log(model(constants)) + offset of device + of stack + of kernels + error
+    log(measured) = log(model(constants))
+                    + offset of generation + of device + of stack + of kernels + source + error
 
 A measured step is held as the physical terms that price a candidate, so what is fitted is what is
 used. Every constant has a weak prior at a hand estimate, every offset one at zero (so few rows move
 it little); doubtful rows are bounded by a robust loss instead of being picked out by hand. A group
 (source, model, GPU, task, with or without partners, kernels) weighs one row, however many it has.
+
+What a source adds (its machines, habits, and what its rows leave unsaid) is an effect of its own,
+wider than that of a device: where one source alone speaks of a device, most of what its rows differ
+by stays with the source, and nothing of it is passed on. Boards of one generation share an effect.
 
 Which effects have offsets was chosen by the error of groups left out: device, stack and kernel
 set lower it; method, attention, software era, precision and mixtures do not, and have none. No
@@ -27,10 +32,10 @@ from autotune.cost.columns import Component, tabulate
 from autotune.cost.constants import Constants, Fitted, Offset, Offsets, Spreads, levels_of
 from autotune.cost.spread.uncertainty import (
     OTHER_STACK,
-    device_sd,
     issuing_share,
     parameter_variance,
     residual_features,
+    sd_of_device,
 )
 from autotune.cost.time import collectives, compute, data
 from autotune.cost.time.optimizer import OptimizerTerms, optimizer_terms
@@ -181,18 +186,23 @@ def _of_rows(function: Callable[[Job, Columns], Any], job: Job, candidates: Cand
 # checkpointed eager LoRA step. The Trainer's own work: 10 ms a micro-step on servers of 2020.
 SHARES = {
     "gemm_share": (0.92, 0.5), "attention_share": (0.85, 0.5),
-    "attention_backward_share": (0.65, 0.3), "bandwidth_share": (0.8, 0.5),
+    "attention_backward_share": (0.85, 0.3), "bandwidth_share": (0.8, 0.5),
 }  # fmt: skip
 OVERHEADS = {
-    "launch_forward_s": (20e-6, 0.4), "launch_backward_s": (20e-6, 0.4),
+    "launch_forward_s": (30e-6, 0.3), "launch_backward_s": (30e-6, 0.3),
     "micro_step_overhead_s": (12e-3, 0.3), "fsdp_unit_s": (1.7e-3, 0.7),
-    "zero3_module_s": (0.2e-3, 0.5), "dequantise_instructions": (60.0, 0.5),
+    "zero3_module_s": (0.2e-3, 0.3), "dequantise_instructions": (60.0, 0.5),
     "overlap_power": (2.0, 0.2), "exchange_overlap": (2.0, 0.3),
 }  # fmt: skip
 NAMES = (*SHARES, *OVERHEADS)
 OPTIMIZER_OVERHEAD_S = 5e-3  # set: no row separates it from a micro-step's overhead
-REFERENCE = {"device": "a100-sxm4-80gb", "stack": "hf", "kernels": "eager"}
-OFFSET_SD = 0.15  # prior of an offset: devices and stacks differ by some 15 % beyond their terms
+REFERENCE = {
+    "generation": "ampere", "device": "a100-sxm4-80gb", "stack": "hf", "kernels": "eager",
+}  # fmt: skip
+# Priors of the effects: how far generations, devices and stacks differ beyond their terms, and how
+# far sources do: the rms of means of sources left out is 0.17.
+OFFSET_SD, SOURCE_SD = 0.10, 0.20
+SOURCE = "source"
 ROW_SD = 0.08  # error of one group, beyond which the loss turns linear
 RAGGED_WEIGHT = (
     0.6  # of rows whose lengths are a distribution: their tokens are themselves inferred
@@ -227,7 +237,8 @@ class Fit:
 
 
 def _levels(case: MeasuredCase) -> dict[str, str]:
-    return levels_of(case.offer.device.name, case.job.software)
+    device = case.offer.device
+    return levels_of(device.name, case.job.software, device.architecture)
 
 
 def fit_key(case: MeasuredCase) -> Hashable:
@@ -259,8 +270,11 @@ def _prior() -> tuple[FloatArray, FloatArray]:
 
 
 def _design(cases: Sequence[MeasuredCase]) -> tuple[list[tuple[str, str]], FloatArray]:
-    """Levels that have an offset, and [n, levels] which of them each case has."""
-    pairs = [{p for p in _levels(case).items() if REFERENCE[p[0]] != p[1]} for case in cases]
+    """Levels that have an effect, and [n, levels] which of them each case has."""
+    pairs = [
+        {p for p in _levels(case).items() if REFERENCE[p[0]] != p[1]} | {(SOURCE, case.group[0])}
+        for case in cases
+    ]
     levels = sorted(set().union(*pairs))
     design = np.asarray([[float(level in own) for level in levels] for own in pairs])
     return levels, design.reshape(len(cases), len(levels))
@@ -281,16 +295,26 @@ def fit(steps: MeasuredSteps, near: Fit | None = None) -> Fit:
         own: FloatArray = weights * (np.log(predicted) - measured)
         return own
 
-    names = (*NAMES, *(f"{effect}:{level}" for effect, level in levels))
+    every = (*NAMES, *(f"{effect}:{level}" for effect, level in levels))
     prior = np.concatenate((mean, np.zeros(len(levels))))
+    spreads = np.concatenate((sd, [SOURCE_SD if e == SOURCE else OFFSET_SD for e, _ in levels]))
     known = {} if near is None else dict(zip(near.names, near.x, strict=True))
-    start = np.asarray([known.get(name, own) for name, own in zip(names, prior, strict=True)])
-    found = minimise(residuals, prior, np.concatenate((sd, np.full(len(levels), OFFSET_SD))), start)
+    start = np.asarray([known.get(name, own) for name, own in zip(every, prior, strict=True)])
+    found = minimise(residuals, prior, spreads, start)
     offsets: Offsets = {e: {level: Offset(0.0, 0.0)} for e, level in REFERENCE.items()}
     spread = np.sqrt(np.diag(found.covariance))
-    for i, (effect, level) in enumerate(levels):
+    kept = [i for i, (effect, _) in enumerate(levels) if effect != SOURCE]
+    for i in kept:
+        effect, level = levels[i]
         offsets[effect][level] = Offset(float(found.x[p + i]), float(spread[p + i]))
-    return Fit(_decode(found.x[:p]), offsets, names, found.covariance, found.x)
+    places = [*range(p), *(p + i for i in kept)]
+    return Fit(
+        _decode(found.x[:p]),
+        offsets,
+        tuple(every[i] for i in places),
+        found.covariance[np.ix_(places, places)],
+        found.x[places],
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -365,7 +389,8 @@ def _known_variance(model: Fit, rows: MeasuredSteps) -> FloatArray:
     known = model.fitted(NO_SPREADS)
     of_constants = parameter_variance(rows.terms, known)
     of_offsets = [
-        sum(_offset_sd(known, e, level) ** 2 for e, level in _levels(case).items())
+        sd_of_device(case.offer.device, known) ** 2
+        + sum(_offset_sd(known, e, level) ** 2 for e, level in _levels(case).items())
         for case in rows.cases
     ]
     total: FloatArray = of_constants + np.asarray(of_offsets)
@@ -373,8 +398,8 @@ def _known_variance(model: Fit, rows: MeasuredSteps) -> FloatArray:
 
 
 def _offset_sd(model: Fitted, effect: str, level: str) -> float:
-    if effect == "device":
-        return device_sd(level, model)
+    if effect in {"device", "generation"}:
+        return 0.0  # counted together
     own = model.offset(effect, level)
     return own.log_sd if own is not None else OTHER_STACK
 

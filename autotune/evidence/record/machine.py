@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from autotune.catalog.devices import find_device
+from autotune.domain.config import ZERO_STAGE
 from autotune.domain.errors import InputError
 from autotune.domain.software import Software
 from autotune.domain.units import GIB
@@ -126,8 +127,10 @@ def sharding_of(parallelism: str, gpus: int, notes: str) -> str:
     refusal = _parallel_refusal(words, parallelism, gpus)
     if refusal:
         raise Refused(refusal)
-    if gpus == 1:
-        return "zero3" if "zero3" in words or "zero-3" in words else "none"
+    if gpus == 1:  # DeepSpeed runs its engine on one device too
+        return next(
+            (own for name, own in _SHARDINGS if own in ZERO_STAGE and name in words), "none"
+        )
     if gpus > MAX_ONE_HOST and "one node of" not in notes:
         raise Refused(SEVERAL_MACHINES)
     if "SHARD_GRAD_OP" in notes:
