@@ -33,7 +33,6 @@ OFFERS = ("h100-sxm", "a100-40gb:4@4.80USD/h", "h100-sxm:2@5.00USD/h", "l40s", "
 @pytest.fixture(autouse=True)
 def _no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
 
 
 def compared(job: Job, **options: Any) -> Comparison:

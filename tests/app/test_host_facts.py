@@ -29,11 +29,6 @@ hardware: [{{gpu: h200, count: {count}, host: {{{host}}}}}]
 """
 
 
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
-
-
 def written(folder: Path, host: str, count: int = 8) -> Path:
     path = folder / "job.yaml"
     path.write_text(JOB.format(host=host, count=count))

@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import copy
-import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from jobfiles import WHOLE
 
 from autotune.app.job import load as load_job
 from autotune.app.job.file import Document
 from autotune.app.job.overrides import Overrides
 from autotune.domain.errors import InputError
 
-WHOLE: dict[str, Any] = json.loads((Path(__file__).parent / "whole_job.json").read_text())
-MINIMAL: dict[str, Any] = {
-    "model": "meta-llama/Llama-3.1-8B",
-    "method": "lora",
-    "data": {"rows": 1000},
-    "hardware": "h100-sxm",
-}
-
-
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
-
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SCALARS = st.one_of(
     st.none(),

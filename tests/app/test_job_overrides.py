@@ -2,50 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+from jobfiles import MINIMAL, WHOLE, load, problem
 
 from autotune.app.hardware.machines import priced_devices
-from autotune.app.job.load import jobs_of_line, load_job
+from autotune.app.job.load import jobs_of_line
 from autotune.app.job.overrides import Overrides
 from autotune.app.tune.priced import price_notes
 from autotune.catalog.prices.prices import sold_counts
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
-    from autotune.domain.job import Job
-
-WHOLE: dict[str, Any] = json.loads((Path(__file__).parent / "whole_job.json").read_text())
-MINIMAL: dict[str, Any] = {
-    "model": "meta-llama/Llama-3.1-8B",
-    "method": "lora",
-    "data": {"rows": 1000},
-    "hardware": "h100-sxm",
-}
-
-
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
-
-
-def write(folder: Path, values: object, name: str = "job.json") -> Path:
-    path = folder / name
-    path.write_text(values if isinstance(values, str) else json.dumps(values), encoding="utf-8")
-    return path
-
-
-def load(folder: Path, values: object, **changes: Any) -> Job:
-    return load_job(write(folder, values), **changes)
-
-
-def problem(folder: Path, values: object, **changes: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        load(folder, values, **changes)
-    return f"{caught.value.message} {caught.value.hint or ''}"
+    from pathlib import Path
 
 
 def test_set_pins_knobs_and_changes_keys_of_the_job(tmp_path: Path) -> None:

@@ -20,11 +20,6 @@ LONG = {"model": "meta-llama/Llama-3.1-8B", "data.rows": "10000", "data.max_leng
 LARGE = {"model": "meta-llama/Llama-3.1-70B", "data.rows": "10000"}
 
 
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
-
-
 def asked(stated: dict[str, str], gpu: str, opens: str = "") -> Overrides:
     """The one-line form with the options of a relaxation."""
     words = shlex.split(opens)

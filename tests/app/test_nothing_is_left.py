@@ -26,11 +26,6 @@ hardware: [{{gpu: l4, price: {price}{machine}}}]
 """
 
 
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
-
-
 def stated(
     folder: Path, *, data: str = "", price: str = "1 USD/h", machine: str = "", rest: str = ""
 ) -> Path:

@@ -25,11 +25,6 @@ software: {software}
 OPTIONS = Options(dry_run=True, fidelity="formula", trials=1)
 
 
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
-
-
 def job_of(
     folder: Path, allow: str = "", *, gpu: str = "a100-80gb", software: str = "default",
     kind: str = "lora", padding: str = "longest", sets: dict[str, str] | None = None,

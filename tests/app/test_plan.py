@@ -49,11 +49,6 @@ phases:
 """
 
 
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
-
-
 def planned(tmp_path: Path, text: str, **options: object) -> Plan:
     path = tmp_path / "campaign.yaml"
     path.write_text(text, encoding="utf-8")

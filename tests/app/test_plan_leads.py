@@ -28,11 +28,6 @@ limits: {{{limits}}}
 LLAMA_8B, LLAMA_70B = "meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-70B"
 
 
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
-
-
 def planned(folder: Path, hardware: str, model: str = LLAMA_8B, limits: str = "") -> Plan:
     path = folder / "campaign.yaml"
     keys = KEYS.format(model=model, limits=limits).replace("\n", "\n  ")

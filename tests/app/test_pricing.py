@@ -21,7 +21,6 @@ JOB = Path(__file__).parents[2] / "jobs" / "h100_38h.yaml"
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Job:
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
     monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
     return load_job(JOB)
 

@@ -22,7 +22,6 @@ runs: [{name: a, hours: 2}, {name: b, hours: 3, after: [a]}]
 def _own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("AUTOTUNE_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
 
 
 def test_every_public_name_is_there() -> None:

@@ -38,7 +38,6 @@ TO_A100 = Overrides(gpus=("a100-40gb",))
 def _own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("AUTOTUNE_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
 
 
 @pytest.fixture

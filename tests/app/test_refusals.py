@@ -22,11 +22,6 @@ OPTIONS = Options(dry_run=True, fidelity="formula", trials=1)
 STATED = {"model": "meta-llama/Llama-3.1-8B", "data.rows": "20000", "method.kind": "lora"}
 
 
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
-
-
 def job(gpu: str, **sets: str) -> Job:
     named = {key.replace("__", "."): value for key, value in sets.items()}
     return jobs_of_line(Overrides(gpus=(gpu,), stated=STATED, set_values=named))[0].job

@@ -38,7 +38,6 @@ LITTLE = Options(fidelity="formula", trials=3)
 def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("AUTOTUNE_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
 
 
 @pytest.fixture(scope="session")

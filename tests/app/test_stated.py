@@ -24,11 +24,6 @@ BASE: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
-
-
 def read(folder: Path, stated: object, **options: Any) -> Job:
     path = folder / "job.json"
     path.write_text(json.dumps({**BASE, "stated": stated}))

@@ -25,11 +25,6 @@ hardware: [{{gpu: l4, count: {count}, price: 1 USD/h, host: {{cores: 8}}}}]
 """
 
 
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
-
-
 def job_of(folder: Path, *, model: str = "Qwen/Qwen2-0.5B", count: int = 1, rest: str = "") -> Job:
     path = folder / "job.yaml"
     path.write_text(JOB.format(model=model, count=count, rest=rest))

@@ -35,11 +35,6 @@ evidence:
 """
 
 
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
-
-
 def job(
     folder: Path, today: str, gpu: str = "a100-80gb", base: str = "16bit", every: int = 300,
     **sets: str,

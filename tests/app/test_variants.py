@@ -31,7 +31,6 @@ SEEN = [{"measured": {"duration": "1h"}, "config": {"micro_batch_size": 8}, "tod
 @pytest.fixture(autouse=True)
 def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
 
 
 def write(folder: Path, **changes: Any) -> Path:

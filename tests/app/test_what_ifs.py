@@ -36,11 +36,6 @@ FLASH = "'2025-02'"
 OPTIONS = Options(dry_run=True, fidelity="formula", trials=1)
 
 
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
-
-
 def written(
     folder: Path, lengths: str = SHORT, gpu: str = "a100-80gb", software: str = FLASH,
     model: str = "Qwen/Qwen2.5-1.5B",

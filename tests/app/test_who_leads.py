@@ -33,7 +33,6 @@ H100 = ROOT / "jobs" / "h100_38h.yaml"
 @pytest.fixture(autouse=True)
 def _no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
 
 
 def compared(job: Job) -> Comparison:

@@ -38,11 +38,6 @@ BASE: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
-
-
 def price(job: Job, candidates: Candidates) -> Bill:
     return CostModel(job).price(candidates)
 

@@ -141,7 +141,6 @@ def test_the_examples_that_need_nothing_else_give_an_answer(
     example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path))
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
     monkeypatch.chdir(Path(__file__).parents[2])
     _, name, *argv = shlex.split(example)
     more = ["--dry-run"] if name == "tune" else []

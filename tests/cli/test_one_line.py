@@ -23,7 +23,6 @@ QUICK = ["--fidelity", "formula", "--format", "json", "-q"]
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("AUTOTUNE_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
 
 

@@ -43,7 +43,6 @@ def typed(
     """A command line in a folder and home of its own: its exit code and what it printed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
     monkeypatch.delenv("AUTOTUNE_RUNS", raising=False)
 
     def run_it(*words: str, columns: int = 80) -> tuple[int, str]:

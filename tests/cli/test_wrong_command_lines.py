@@ -70,7 +70,6 @@ def test_a_wrong_command_line_is_told_in_one_form(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
     monkeypatch.delenv("AUTOTUNE_RUNS", raising=False)
     (tmp_path / "job.yaml").write_text("{}")
     assert run(line.split()) == 2

@@ -20,11 +20,6 @@ NAMES = [
 ]  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
-
-
 def job(name: str, **changes: str) -> Job:
     return load_job(JOBS / f"{name}.yaml", set_values=changes)
 
