@@ -95,6 +95,20 @@ def validation(fitted_once: None) -> Any:  # noqa: ARG001 - only that it is so
     return run_validation()
 
 
+@pytest.fixture(scope="session")
+def case_a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run folder of case A, tuned without any verified run; nobody writes into it."""
+    from autotune.app.job.load import load_job
+    from autotune.app.tune.tune import Options, tune
+
+    top = tmp_path_factory.mktemp("planned")
+    job = Path(__file__).parents[1] / "jobs" / "a100_llama7b_int8.yaml"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOTUNE_HOME", str(top / "home"))
+        tune(load_job(job), Options(fidelity="formula", trials=5, run_dir=top / "run"))
+    return top / "run"
+
+
 @pytest.fixture
 def brief_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Probes that are asked for on a command line look at a few steps and wait for nobody."""

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autotune.app.job.load import load_job
-from autotune.app.tune.tune import Options, tune
 from autotune.app.verify.verify import VERIFIED_FILE, VerifyOptions, verify
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import Candidates
@@ -32,18 +31,9 @@ STEPS = 2375
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run folder of case A, tuned without any verified run."""
-    top = tmp_path_factory.mktemp("planned")
-    before = os.environ.get("AUTOTUNE_HOME")
-    os.environ["AUTOTUNE_HOME"] = str(top / "home")
-    try:
-        tune(load_job(JOB), Options(fidelity="formula", trials=5, run_dir=top / "run"))
-    finally:
-        os.environ.pop("AUTOTUNE_HOME")
-        if before is not None:
-            os.environ["AUTOTUNE_HOME"] = before
-    return top / "run"
+def tuned(case_a_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of case A's run, to write into."""
+    return Path(shutil.copytree(case_a_run, tmp_path_factory.mktemp("planned") / "run"))
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import typer.main
 
-from autotune.cli.application import app, run
+from autotune.cli.application import application, run
 from autotune.cli.typed import with_values
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def test_a_wrong_command_line_is_told_in_one_form(
 
 
 def test_every_command_is_tried_with_something_wrong() -> None:
-    commands = set(getattr(typer.main.get_command(app), "commands"))  # noqa: B009 - typed away
+    commands = set(getattr(typer.main.get_command(application()), "commands"))  # noqa: B009 - typed away
     assert commands <= {word for line, _ in WRONG for word in line.split()}
 
 

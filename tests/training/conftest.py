@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from autotune.app.job.load import load_job
-from autotune.app.tune.tune import Options, tune
 
 JOB = Path(__file__).parents[2] / "jobs" / "a100_llama7b_int8.yaml"
 
@@ -28,21 +24,6 @@ def fake() -> Any:
     return module
 
 
-@pytest.fixture(scope="session")
-def tuned_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run folder of case A, tuned without any verified run."""
-    top = tmp_path_factory.mktemp("planned")
-    before = os.environ.get("AUTOTUNE_HOME")
-    os.environ["AUTOTUNE_HOME"] = str(top / "home")
-    try:
-        tune(load_job(JOB), Options(fidelity="formula", trials=5, run_dir=top / "run"))
-    finally:
-        os.environ.pop("AUTOTUNE_HOME")
-        if before is not None:
-            os.environ["AUTOTUNE_HOME"] = before
-    return top / "run"
-
-
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
@@ -51,6 +32,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def tuned(tuned_once: Path, tmp_path: Path) -> Path:
+def tuned(case_a_run: Path, tmp_path: Path) -> Path:
     """A copy of that folder, to write into."""
-    return Path(shutil.copytree(tuned_once, tmp_path / "runs" / "planned"))
+    return Path(shutil.copytree(case_a_run, tmp_path / "runs" / "planned"))

@@ -245,10 +245,10 @@ def test_a_training_of_another_job_is_recorded_without_its_plan(  # noqa: PLR091
 
 
 def test_without_any_run_it_records_beside_the_checkpoints(
-    fake: Any, device: Any, tuned_once: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fake: Any, device: Any, case_a_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     training = fake.Training(
-        Recorder(), device, as_planned(fake, tuned_once, tmp_path / "out"), 2375
+        Recorder(), device, as_planned(fake, case_a_run, tmp_path / "out"), 2375
     )
     training.begin()
     training.step(1.0)
@@ -428,9 +428,9 @@ def test_a_damaged_run_costs_the_plan_and_not_the_record(
 
 @pytest.mark.parametrize("run", ["/nowhere/at/all", "", 12, "a\0b", "x" * 5000])
 def test_a_run_that_is_none_costs_the_plan_and_not_the_record(
-    fake: Any, device: Any, tuned_once: Path, tmp_path: Path, run: Any
+    fake: Any, device: Any, case_a_run: Path, tmp_path: Path, run: Any
 ) -> None:
-    args = as_planned(fake, tuned_once, tmp_path / "out")
+    args = as_planned(fake, case_a_run, tmp_path / "out")
     training = fake.Training(Recorder(run), device, args, 2375)
     training.begin(LLAMA)
     training.step(1.0)

@@ -17,7 +17,6 @@ from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption, Beside, Origin
 from autotune.domain.typed.values import shown
 from autotune.trainers.launch.config import add_accelerate
-from autotune.trainers.launch.user_start import launched_with, processes_of, visible_devices
 from autotune.trainers.registry import TRAINERS, detect
 from autotune.trainers.schema import refuse_misspelt
 from autotune.trainers.syntax.command_line import parse_command, parse_shell
@@ -203,6 +202,8 @@ def _add_launcher(
     overrides: Overrides,
 ) -> None:  # fmt: skip
     """Processes, sharding and precision as the words before the script say, and files beside."""
+    from autotune.trainers.launch.user_start import launched_with, processes_of, visible_devices
+
     made.devices = processes_of(parsed)
     visible = visible_devices(parsed)
     if made.devices is None and visible is not None and visible > 1:

@@ -14,10 +14,10 @@ from autotune.app.probing.measured_bill import (
     narrowest_measured,
     same_steps,
     told_apart,
+    transferred,
 )
 from autotune.app.probing.plan import ProbeOptions, local_for, offers_here, plan_probe
 from autotune.app.probing.study import check_affordable, probe_candidates
-from autotune.app.probing.transfer import transferred
 from autotune.app.runs import folder as runs
 from autotune.app.tune.answer import answer_of
 from autotune.app.tune.kept_answer import finish as finish_answer
