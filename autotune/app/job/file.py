@@ -18,7 +18,7 @@ from autotune.domain.errors import InputError, close_matches
 from autotune.domain.typed.values import MAPPING, TEXT, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pydantic import BaseModel, ValidationError
@@ -161,11 +161,22 @@ def _from_json(text: str, name: str) -> Any:  # noqa: ANN401 - whatever the file
 def _from_yaml(text: str, name: str) -> tuple[Any, dict[KeyPath, int]]:
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.parser import Parser
+
+    scan = _Scan(name)
+
+    class Checked(Parser):
+        """What is parsed is looked at before anything is built of it."""
+
+        def get_event(self) -> Any:  # noqa: ANN401 - ruamel's event
+            event = super().get_event()
+            scan.see(event)
+            return event
 
     yaml = YAML(typ="safe", pure=True)
+    yaml.Parser = Checked
     try:
-        lines = _scan(yaml.parse(text), name)
-        return YAML(typ="safe", pure=True).load(text), lines
+        return yaml.load(text), scan.lines
     except MarkedYAMLError as error:
         mark = error.problem_mark
         line = f" line {mark.line + 1}" if mark else ""
@@ -178,36 +189,43 @@ def _from_yaml(text: str, name: str) -> tuple[Any, dict[KeyPath, int]]:
         raise InputError(msg, "fix the YAML") from None
 
 
-def _scan(events: Iterator[Any], name: str) -> dict[KeyPath, int]:
-    """Refuse what a job file must not hold; the line of every key path of what remains.
+class _Scan:
+    """Refuses what a job file must not hold, and keeps the line of every key path of what remains.
 
-    Runs over the parser's events, so nothing has been built yet when a bomb is refused.
+    It sees the parser's events, so nothing has been built yet when a bomb is refused.
     """
-    lines: dict[KeyPath, int] = {}
-    stack: list[_Level] = []
-    documents = 0
-    for number, event in enumerate(events):
-        kind = type(event).__name__
+
+    def __init__(self, name: str) -> None:
+        """name: what errors call the file."""
+        self.name = name
+        self.lines: dict[KeyPath, int] = {}
+        self._stack: list[_Level] = []
+        self._documents = self._events = 0
+
+    def see(self, event: Any) -> None:  # noqa: ANN401 - ruamel's event
+        """The next event. Raises InputError for what is refused."""
+        kind, stack = type(event).__name__, self._stack
         line = event.start_mark.line + 1
-        _refuse(event, kind, f"{name} line {line}")
-        if number > MAX_NODES or len(stack) > MAX_DEPTH:
-            msg = f"{name} line {line}: more values or deeper nesting than any job has"
+        place = f"{self.name} line {line}"
+        _refuse(event, kind, place)
+        self._events += 1
+        if self._events > MAX_NODES or len(stack) > MAX_DEPTH:
+            msg = f"{place}: more values or deeper nesting than any job has"
             raise InputError(msg, "data belong in data.dataset, not in the job file")
-        documents += kind == "DocumentStartEvent"
-        if documents > 1:
-            msg = f"{name} line {line}: a second document starts; a job file holds one"
+        self._documents += kind == "DocumentStartEvent"
+        if self._documents > 1:
+            msg = f"{place}: a second document starts; a job file holds one"
             raise InputError(msg, "keep one job a file")
         if kind in {"MappingEndEvent", "SequenceEndEvent"}:
             stack.pop()
         elif kind in {"ScalarEvent", "MappingStartEvent", "SequenceStartEvent"}:
             if stack and stack[-1].awaits_key and kind != "ScalarEvent":
-                msg = f"{name} line {line}: a key is a list or a mapping, and it must be text"
+                msg = f"{place}: a key is a list or a mapping, and it must be text"
                 raise InputError(msg, "write one word in front of the colon")
             path = stack[-1].next_path(event) if stack else ()
-            lines.setdefault(path, line)
+            self.lines.setdefault(path, line)
             if kind != "ScalarEvent":
                 stack.append(_Level(path, mapping=kind == "MappingStartEvent"))
-    return lines
 
 
 def _refuse(event: Any, kind: str, place: str) -> None:  # noqa: ANN401 - ruamel's event
