@@ -39,15 +39,16 @@ until_calibrated = pytest.mark.xfail(
 def remember(patch: pytest.MonkeyPatch) -> None:
     """Let the fits of the shipped rows be made once in this process."""
     shipped = read_cases(SHIPPED_ROWS).cases
-    known: dict[str, Any] = {}
+    known: dict[Any, Any] = {}
 
     def once(make: Callable[..., Any]) -> Callable[..., Any]:
         def made(cases: Any, *rest: Any, **named: Any) -> Any:
             if tuple(cases) != shipped:
                 return make(cases, *rest, **named)
-            if make.__name__ not in known:
-                known[make.__name__] = make(cases, *rest, **named)
-            return known[make.__name__]
+            key = (make.__name__, *(own for own in rest if callable(own)))
+            if key not in known:
+                known[key] = make(cases, *rest, **named)
+            return known[key]
 
         return made
 
@@ -58,5 +59,6 @@ def remember(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(refit, "refit_memory", memory)
     patch.setattr(headroom, "refit_memory", memory)
+    patch.setattr(validate, "refit_memory", memory)
     patch.setattr(refit, "refit_cases", of_that_file)
     patch.setattr(validate, "refit_cases", of_that_file)

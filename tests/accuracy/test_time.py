@@ -1,16 +1,18 @@
-"""The time model on groups that its fit has not seen, against `thresholds.toml`."""
+"""Predictions of sources, devices and groups that no fit has seen, against `thresholds.toml`."""
 
 from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from shippedfits import until_calibrated
 
 from autotune.evidence.fit.refit import Refit, refit
 from autotune.evidence.record.table import SHIPPED_ROWS
+
+if TYPE_CHECKING:
+    from autotune.evidence.validation.validate import Validation
 
 ONE = "one A100 80 GB, Hugging Face's Trainer"
 SEVERAL = "2 to 8 GPUs"
@@ -32,9 +34,18 @@ def test_enough_of_the_public_record_is_covered(found: Refit, limits: dict[str, 
     assert everything.groups >= limits["steps"]["groups"]
 
 
-@until_calibrated
+@pytest.mark.parametrize("unit", ["source", "device", "group"])
+@pytest.mark.parametrize("figure", ["time", "memory", "memory_allocated"])
+def test_what_is_left_out_is_predicted_this_well(
+    validation: Validation, limits: dict[str, Any], unit: str, figure: str
+) -> None:
+    own, wanted = getattr(validation.left_out[unit], figure), limits["left_out"][unit][figure]
+    assert own.median_ape <= wanted["median_ape"]
+    assert own.p90_ape <= wanted["p90_ape"]
+
+
 @pytest.mark.parametrize(("scope", "limit"), [(ONE, "one_gpu"), (SEVERAL, "several_gpus")])
-def test_left_out_groups_are_predicted_this_well(
+def test_left_out_sources_are_predicted_this_well(
     found: Refit, limits: dict[str, Any], scope: str, limit: str
 ) -> None:
     own, wanted = found.accuracy.scopes[scope], limits[limit]
