@@ -61,6 +61,7 @@ WRONG: list[tuple[str, str]] = [
     ("validate --data", r"--data needs a value"),
     ("calibrate --out", r"--out needs a value"),
     ("doctor --folders x", r"close to it: --folder"),
+    ("learn no-such-outputs", r"no-such-outputs is neither a folder nor a file"),
 ]  # fmt: skip
 
 
