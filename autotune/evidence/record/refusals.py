@@ -145,6 +145,16 @@ _HELP = (
     ("weights or states", "what lies in the host's memory: optimizer, all or activations"),
 )
 CELLS = "the cell corrected"
+# Reasons of rows that are no training of a decoder on a known GPU: nothing there could be compared.
+_NO_TRAINING = (
+    ENCODER, PICTURES, "forward pass only", "a checkpoint save", "a ratio of two runs",
+    "the largest context", "the run failed", "GPU not stated",
+)  # fmt: skip
+
+
+def is_training(reason: str) -> bool:
+    """Whether a row that was left out for this reason is a decoder's training on a GPU."""
+    return not reason.startswith(_NO_TRAINING)
 
 
 def help_for(reason: str) -> str:

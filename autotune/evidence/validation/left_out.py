@@ -89,6 +89,7 @@ def left_out_errors(
         memory_reserved=errors_of(kinds["reserved"]),
         memory_driver=errors_of(kinds["nvidia-smi"]),
         coverage={
+            "p10_p90": coverage_of(time),
             "time": coverage_of(time),
             "memory": coverage_of(own),
             **_by_acquaintance("time", unit, time),

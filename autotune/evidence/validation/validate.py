@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cost.constants import memory_constants
 from autotune.evidence.accuracy import ALL_ROWS, accuracy_of, predict, residuals
-from autotune.evidence.record.refusals import help_for
+from autotune.evidence.record.refusals import help_for, is_training
 from autotune.evidence.validation.errors import Errors, coverage_of, errors_of, once, primary
 from autotune.evidence.validation.left_out import bounds_of
 from autotune.evidence.validation.verdicts import OomCounts, reliability, verdicts
@@ -79,6 +79,7 @@ class Validation:
     traced: dict[str, int] = field(default_factory=dict)
     reliability: tuple[ReliabilityBin, ...] = ()
     claims: dict[str, Claims] = field(default_factory=dict)
+    trainings: int = 0  # rows that are trainings of a decoder on a GPU, used or not
     left_out: dict[str, LeftOutErrors] = field(default_factory=dict)  # by what was left out
     bounds: dict[str, Bounds] = field(default_factory=dict)
     orientation: dict[str, Errors] = field(default_factory=dict)  # grade C, or a setting guessed
@@ -140,6 +141,7 @@ def validate(
         memory_coverage=_coverage_by_kind(counted),
         skipped_rows=_named((item.reason, item.id) for item in skipped),
         partial_rows=_named((reason, case.id) for case in cases for reason in case.partial),
+        trainings=len(cases) + sum(is_training(item.reason) for item in skipped),
         left_out=left_out or {},
         bounds=bounds_of(cases, priced),
         orientation={

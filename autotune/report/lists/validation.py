@@ -51,7 +51,7 @@ def validation_sections(payload: Mapping[str, Any]) -> list[Section]:
     """Headline errors, out-of-memory verdicts, coverage, groups, and what was skipped."""
     lead = Paragraph(
         f"{format_count(payload['used'])} of {format_count(payload['rows'])} measured rows "
-        f"compared ({payload['basis']}).",
+        f"compared{_of_trainings(payload)} ({payload['basis']}).",
         "strong",
     )
     note = Paragraph(
@@ -92,6 +92,12 @@ def _left_section(title: str, payload: Mapping[str, Any], key: str) -> Section:
         for why, n in counts.items()
     )
     return Section(title, (Table(columns(">rows", "why", "usable with", "which"), rows),))
+
+
+def _of_trainings(payload: Mapping[str, Any]) -> str:
+    if not payload["trainings"]:
+        return ""
+    return f", {percent(payload['used'] / payload['trainings'])} of those that train a decoder"
 
 
 def _errors_table(payload: Mapping[str, Any]) -> Table:
