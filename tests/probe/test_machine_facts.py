@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +19,9 @@ from autotune.cli.application import run
 from autotune.cost.time import compute, measured_rates
 from autotune.domain.config import Config
 from autotune.domain.machine import Fact, MachineFacts
+from autotune.domain.observation import MachineEffect
 from autotune.domain.outcome import Z90
+from autotune.evidence.learned import applied
 from autotune.pricing import Pricing
 from autotune.probe.device import cpu
 from autotune.probe.machine import measure as measuring
@@ -125,6 +128,35 @@ def test_facts_of_this_processor_replace_what_was_assumed_and_are_named() -> Non
     assert "checkpoint_write_bytes_per_s" not in host.assumed
     path.unlink()
     assert tiny().offers[0].device == before.offers[0].device
+
+
+def test_past_runs_of_the_machine_and_its_rates_are_not_counted_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What past runs are off by holds against the catalogue's device, not the measured one."""
+
+    def kept() -> Any:
+        return SimpleNamespace(damaged=False, runs=["one"])
+
+    def half_as_fast(*_: object) -> tuple[MachineEffect, ...]:
+        return (MachineEffect("cpu", 1, "compute", 2.0, 0.5, 1, here=True),)
+
+    bare = tiny()
+    monkeypatch.setattr(applied, "known_runs", kept)
+    monkeypatch.setattr(applied, "residuals", lambda *_: [])
+    monkeypatch.setattr(applied, "effects_on", half_as_fast)
+    of_runs = learned_step(applied.with_learned(bare, None))
+    remember(cpu(), of_the_processor())
+    assert of_runs != learned_step(bare)
+    both = applied.with_learned(load_job(ROOT / "jobs" / "tiny_cpu.yaml"), None)
+    assert both.offers[0].device.rates is None
+    assert learned_step(both) == pytest.approx(of_runs)
+    assert any(item.key.endswith(".rates") for item in both.assumed)
+
+
+def learned_step(job: Job) -> float:
+    bill = Pricing.learned(job).of([(job.offers[0], config())])
+    return bill.at("compute", "micro_step_s", 0)
 
 
 def test_a_host_that_the_job_states_is_not_replaced() -> None:

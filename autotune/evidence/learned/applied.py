@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autotune.catalog.devices import find_device
 from autotune.domain.job import Assumption
 from autotune.evidence.learned.effects import believed, effects_on, pace
 from autotune.evidence.learned.residuals import residuals
 from autotune.evidence.learned.store import known_runs, store_path
 
 if TYPE_CHECKING:
+    from autotune.domain.device import Device
     from autotune.domain.job import Job
     from autotune.domain.observation import MachineEffect
     from autotune.evidence.cases import Price
@@ -45,7 +47,41 @@ def with_learned(job: Job, price: Price) -> Job:
         for own in effects
         if own.component != "collectives"
     )
+    job = _as_priced_then(job, effects)
     return replace(job, learned=effects, assumed=(*job.assumed, *notes))
+
+
+def _as_priced_then(job: Job, effects: tuple[MachineEffect, ...]) -> Job:
+    """The job with its machines as the past runs on them were priced: without measured rates.
+
+    What runs of a machine are off by holds against the catalogue's device; against a measured one
+    the same would count twice.
+    """
+    here = {(own.device, own.count) for own in effects if own.here and own.component == "compute"}
+    twice = [
+        offer for offer in job.offers
+        if offer.device.rates is not None and (offer.device.name, offer.count) in here
+    ]  # fmt: skip
+    if not twice:
+        return job
+    offers = tuple(
+        replace(offer, device=_of_catalogue(offer.device)) if offer in twice else offer
+        for offer in job.offers
+    )
+    labels = ", ".join(dict.fromkeys(offer.label for offer in twice))
+    note = Assumption(
+        f"{labels}.rates", "left out", "past runs on it say more than its measured rates"
+    )
+    return replace(job, offers=offers, assumed=(*job.assumed, note))
+
+
+def _of_catalogue(device: Device) -> Device:
+    """The device without its measured rates; the memory that was read of it stays."""
+    return replace(
+        find_device(device.name),
+        memory_driver_bytes=device.memory_driver_bytes,
+        memory_torch_bytes=device.memory_torch_bytes,
+    )
 
 
 def _why(own: MachineEffect) -> str:
