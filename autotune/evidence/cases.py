@@ -74,6 +74,7 @@ class MeasuredCase(Candidate):
     logged: bool = False  # somebody's own log of the run was read, not a table
     guessed: bool = False  # a setting that decides the figures is a trainer's default, not stated
     bounded: tuple[Observation, ...] = ()  # readings that a prediction can only bound: no errors
+    capped: bool = True  # the prediction is the most that those can be; else, at a mean, the least
 
     @property
     def teaches_time(self) -> bool:

@@ -123,3 +123,16 @@ def test_a_reading_with_a_cap_on_lengths_is_held_against_the_bound_alone() -> No
     short = Prediction(step_s=seen.value / 2.0, step_log_sd=0.1)
     assert bounds_of([bounded], {case.id: found})["time"].kept == 1
     assert bounds_of([bounded], {case.id: short})["time"].kept == 0
+
+
+def test_a_peak_of_rows_with_a_known_mean_and_an_unknown_longest_is_no_less_than_at_the_mean() -> (
+    None
+):
+    case = next(c for c in read_cases(SHIPPED_ROWS).cases if c.bounded and not c.capped)
+    seen = replace(case.bounded[0], kind="allocated", value=40e9)
+    own = replace(case, bounded=(seen,))
+    memory = {"allocated": 30e9, "reserved": 32e9, "driver": 33e9, "total": 33e9}
+    below = Prediction(step_s=1.0, step_log_sd=0.1, memory=memory, memory_log_sd=0.01)
+    above = replace(below, memory={name: 2.0 * value for name, value in memory.items()})
+    assert bounds_of([own], {case.id: below})["memory"].kept == 1
+    assert bounds_of([own], {case.id: above})["memory"].kept == 0

@@ -64,6 +64,7 @@ class Described(Candidate):
     mean_known: bool  # the time of a step can be compared
     longest_known: bool  # the peak of memory can be compared
     assumed: tuple[str, ...]
+    capped: bool = True  # lengths that are not known are below those of the job; else above
     guessed: bool = False  # a setting that decides the figures is a trainer's default, not stated
 
 
@@ -141,6 +142,7 @@ def _described(row: Row, parts: _Parts) -> Described:
         mean_known=known.mean_known,
         longest_known=known.longest_known,
         assumed=(*parts.assumed, *parts.guessed, *known.assumed),
+        capped=known.capped,
         guessed=bool(parts.guessed),
     )
 

@@ -29,6 +29,7 @@ class RowLengths:
     mean_known: bool = True  # the time of a step can be compared
     longest_known: bool = True  # the peak of memory can be compared
     assumed: tuple[str, ...] = ()
+    capped: bool = True  # what is not known is below the lengths; else above: they are a mean
 
 
 QUANTILES = 41
@@ -178,7 +179,7 @@ def _around(row: Row, mean: StatedMean, longest: int | None) -> RowLengths:
     if longest is not None and longest <= counted:
         return RowLengths(constant(counted))
     if mean.padded or longest is None:
-        return RowLengths(constant(counted, known=False), longest_known=False)
+        return RowLengths(constant(counted, known=False), longest_known=False, capped=False)
     why = f"spread of lengths {ASSUMED_SPREAD:g} of their mean"
     return RowLengths(
         lengths_below(mean.tokens, ASSUMED_SPREAD, longest),

@@ -113,6 +113,7 @@ def _measured(row: Row, described: Described) -> MeasuredCase:
         config=described.config,
         observations=tuple(seen),
         bounded=tuple(bounded),
+        capped=described.capped,
         grades=grades_of(row.notes),
         logged=is_logged(row.notes),
         guessed=described.guessed,
@@ -199,7 +200,7 @@ def _variant(row: Row) -> str:
 def _step_time(row: Row, described: Described) -> float | None:
     """[s] of one optimizer step: from rates, which are printed with more digits, else as given.
 
-    A rate of tokens is one of steps only where the lengths are known, or the rows counted.
+    A rate of tokens is one of steps only where the lengths are known; where not, it bounds nothing.
     """
     tokens, samples = row.number("tokens_per_s_per_gpu"), row.number("samples_per_s")
     stated = row.number("step_time_s")
@@ -208,7 +209,7 @@ def _step_time(row: Row, described: Described) -> float | None:
         return job.global_batch_size / samples
     if stated is not None:
         return stated
-    if tokens is None:
+    if tokens is None or not described.mean_known:
         return None
     return job.global_batch_size * job.lengths.mean / (tokens * gpus)
 

@@ -26,6 +26,7 @@ from autotune.evidence.validation.verdicts import verdicts
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from autotune.domain.observation import Observation
     from autotune.evidence.accuracy import Prediction, Residual
     from autotune.evidence.cases import MeasuredCase, Unit
 
@@ -130,21 +131,28 @@ _LEVELS: dict[str, Callable[[MeasuredCase], str]] = {
 def bounds_of(
     cases: Sequence[MeasuredCase], predictions: Mapping[str, Prediction]
 ) -> dict[str, Bounds]:
-    """Readings of runs whose lengths have a cap only, against what the cap would take.
+    """Readings of runs of which only a bound is known, against the interval at that bound.
 
-    Seconds and bytes must not be above the high end of the prediction at the cap. A reading whose
-    kind nobody stated is not above the driver's.
+    At a cap on lengths nothing is above the interval's high end; at a mean length, with longer rows
+    somewhere, no peak is below its low end. A reading of a kind that nobody states is between the
+    allocated peak's low end and the driver's high end, as far as the lengths bound it.
     """
     counts: dict[str, list[bool]] = {}
     for case in cases:
-        own = predictions[case.id]
         for seen in case.bounded:
-            if seen.kind is None:
-                high = own.step_s * np.exp(Z90 * own.step_log_sd)
-                counts.setdefault("time", []).append(bool(seen.value <= high))
-                continue
-            read = READ_AS.get(seen.kind, "driver")
-            spread = own.memory_log_sd if read == "allocated" else own.reserved_log_sd
-            high = own.memory[read] * np.exp(Z90 * spread)
-            counts.setdefault("memory", []).append(bool(seen.value <= high))
+            name = "time" if seen.kind is None else "memory"
+            counts.setdefault(name, []).append(_is_kept(case, seen, predictions[case.id]))
     return {name: Bounds(len(kept), sum(kept)) for name, kept in sorted(counts.items())}
+
+
+def _is_kept(case: MeasuredCase, seen: Observation, own: Prediction) -> bool:
+    if seen.kind is None:
+        return bool(seen.value <= own.step_s * np.exp(Z90 * own.step_log_sd))
+    most = READ_AS.get(seen.kind, "driver")
+    least = READ_AS.get(seen.kind, "allocated")
+    spread = {"allocated": own.memory_log_sd}
+    above = own.memory[most] * np.exp(Z90 * spread.get(most, own.reserved_log_sd))
+    below = own.memory[least] * np.exp(-Z90 * spread.get(least, own.reserved_log_sd))
+    if case.longest_known:
+        return bool(below <= seen.value <= above)
+    return bool(seen.value <= above if case.capped else below <= seen.value)
