@@ -71,11 +71,12 @@ class Measurement:
 
 
 def measure(
-    local: LocalDevice, folder: Path, *, seconds: float = SECONDS,
+    local: LocalDevice, folder: Path, *, seconds: float | None = None,
     on_phase: Callable[[Phase, float], None] | None = None,
 ) -> Measurement:  # fmt: skip
     """Measure the device, its host, and the disk of `folder`. Never raises for a missing part."""
     begun = time.monotonic()
+    seconds = SECONDS if seconds is None else seconds
     facts: list[Fact] = []
     missing: list[NotMeasured] = []
     readings: dict[str, Any] = {}

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from .__main__ import versions, write_atomic
 from .contract import KEPT_CHARACTERS, SCHEMA_VERSION, PhaseFile
 from .disturbance import FAST, Host, between, disturbances, slowdown
+from .small_layers import HEADS, TOKENS, WIDTH, Block, counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ NEW_SIZES = 16  # that are met for the first time, once each
 LEAST = 5  # repetitions, however long one takes
 MOST = 2000
 HEAD_DIMS, LENGTH = (16, 64), 256  # of a processor's attention
-LAYERS, TOKENS, WIDTH, HEADS = (2, 8), 8, 64, 4
+LAYERS = (2, 8)  # of small ones, whose difference is what one more takes
 ROW_LENGTHS, BATCH_ROWS, ROWS = (64, 1024), 8, 256
 SHARES = {"host": 0.05, "matmul": 0.4, "elementwise": 0.1, "issue": 0.2, "copies": 0.1,
           "loader": 0.15}  # fmt: skip
@@ -257,38 +257,6 @@ class Speeds:
             torch.cuda.synchronize()
 
 
-class Block(nn.Module):
-    """A layer as the models here have it: two norms, attention with rotation, a gated network."""
-
-    def __init__(self) -> None:
-        """Small matrices: what it takes is the host's work."""
-        super().__init__()
-        self.norms = nn.ParameterList(nn.Parameter(torch.ones(WIDTH)) for _ in range(2))
-        self.qkvo = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
-        self.gated = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, tokens, width] -> the same."""
-        own = self.norm(x, 0)
-        q, k, v = (self.heads(self.qkvo[i](own)) for i in range(3))
-        mixed = functional.scaled_dot_product_attention(turned(q), turned(k), v, is_causal=True)
-        x = x + self.qkvo[3](mixed.transpose(1, 2).reshape(x.shape))
-        own = self.norm(x, 1)
-        gate, up, down = self.gated
-        added: torch.Tensor = down(functional.silu(gate(own)) * up(own))
-        return x + added
-
-    def norm(self, x: torch.Tensor, which: int) -> torch.Tensor:
-        """Divided by the root of the mean square."""
-        own: torch.Tensor = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
-        return self.norms[which] * own
-
-    @staticmethod
-    def heads(x: torch.Tensor) -> torch.Tensor:
-        """[batch, heads, tokens, width of a head]."""
-        return x.view(*x.shape[:2], HEADS, -1).transpose(1, 2)
-
-
 def plain_python() -> int:
     """What modules do around their kernels: look up attributes, build arguments, call."""
     table, total = {"a": 1, "b": 2}, 0
@@ -296,37 +264,6 @@ def plain_python() -> int:
         own = {**table, "c": number}
         total += len(own) + max(own["a"], own.get("b", 0))
     return total
-
-
-def turned(x: torch.Tensor) -> torch.Tensor:
-    """A rotation of halves, as rotary embeddings make one."""
-    half = x.shape[-1] // 2
-    return x * 0.5 + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * 0.5
-
-
-class _Count(TorchDispatchMode):
-    """Counts operations that compute something; views are none."""
-
-    VIEWS = ("view", "transpose", "slice", "expand", "t.", "detach", "alias", "unsqueeze", "select")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen = 0
-
-    def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401 - torch's own signature
-        name = str(func).partition("aten.")[2]
-        self.seen += not name.lstrip("_").startswith(self.VIEWS)
-        return func(*args, **(kwargs or {}))
-
-
-def counted(layers: int) -> tuple[int, int]:
-    """Kernels of the forward and of the backward of so many layers."""
-    network = nn.Sequential(*(Block() for _ in range(layers)))
-    with _Count() as ahead:
-        loss = network(torch.randn(1, TOKENS, WIDTH)).sum()
-    with _Count() as back:
-        loss.backward()
-    return ahead.seen, back.seen
 
 
 def tokenised(length: int) -> Any:  # noqa: ANN401 - of a library without types
