@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -146,9 +147,16 @@ def _of_constants(causes: Table, row: int, variance: float) -> dict[Key, float]:
         if _SLOPE + name in causes.outputs else 0.0
         for name in model.names
     ])  # fmt: skip
-    values, directions = np.linalg.eigh(model.covariance)
+    values, directions = _directions()
     parts = (slopes @ directions) * np.sqrt(np.maximum(values, 0.0))
     return {(CONSTANTS, number): float(part) for number, part in enumerate(parts) if part}
+
+
+@lru_cache(maxsize=1)
+def _directions() -> tuple[FloatArray, FloatArray]:
+    """Variances and independent directions of the constants' covariance."""
+    values, directions = np.linalg.eigh(fitted().covariance)
+    return values, directions
 
 
 def _price(job: Job, columns: Columns) -> Outputs:
