@@ -339,6 +339,9 @@ def test_throttling_and_foreign_work_on_a_gpu_make_every_figure_doubtful() -> No
              "shape": [], "disturbed": []}  # fmt: skip
     (fact,), _ = measuring._read({"facts": [entry]}, told)
     assert fact.disturbed == told
+    assert fact.log_sd > measuring.SLOWED_SD
+    (calm,), _ = measuring._read({"facts": [entry]}, ())
+    assert calm.log_sd == pytest.approx(0.01)
 
 
 def test_doctor_says_whether_the_machine_was_measured_and_how_old_that_is(

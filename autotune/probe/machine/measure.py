@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import secrets
 import shutil
@@ -50,6 +51,7 @@ CHUNK_BYTES = 4 * 2**20
 LONGEST_WRITE_S = 5.0
 ROOM = 4.0  # times what is written that must be free
 WRITES = 3
+SLOWED_SD = 0.2  # log sd of a figure of a device that was slowed down or shared: assumption
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,9 @@ def _read(result: Mapping[str, Any], told: tuple[str, ...]) -> tuple[list[Fact],
     facts, missing = [], []
     for entry in result.get("facts", ()):
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            facts.append(fact_of({**entry, "disturbed": [*told, *entry["disturbed"]]}))
+            wider = math.hypot(float(entry["log_sd"]), SLOWED_SD if told else 0.0)
+            why = [*told, *entry["disturbed"]]
+            facts.append(fact_of({**entry, "log_sd": wider, "disturbed": why}))
     for entry in result.get("not_measured", ()):
         missing += [NotMeasured(str(entry["name"]), str(entry["why"]))]
     return facts, missing
