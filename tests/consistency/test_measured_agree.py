@@ -19,7 +19,7 @@ from autotune.app.probing import measured_bill
 from autotune.app.probing.plan import ProbeOptions
 from autotune.app.tune.tune import Options, tune
 from autotune.app.whatif import explain
-from autotune.cost.constants import Claims
+from autotune.cost.constants import memory_constants
 from autotune.domain.errors import NoLocalDevice
 from autotune.domain.outcome import Estimated
 from autotune.probe.record import read_records
@@ -190,7 +190,7 @@ def test_a_fit_beside_an_alarm_is_seen_when_it_is_put_back(
     answer = tune(load_job(path), Options(dry_run=True, fidelity="formula"))
     assert isinstance(answer.best, Estimated)
     assert answer.best.crowded, "nothing to see"
-    assert answer.best.fits_probability <= Claims(22, 0).bears
+    assert answer.best.fits_probability <= memory_constants().claims["crowded"].bears
     assert problems(answer) == []
     fault(monkeypatch)
     found = problems(tune(load_job(path), Options(dry_run=True, fidelity="formula")))

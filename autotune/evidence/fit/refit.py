@@ -122,9 +122,10 @@ _HEAD = """\
 #
 # memory: constants of `cost.memory_constants.MemoryConstants`, on {readings} peaks and verdicts;
 # slack on {outcomes} runs of sources that report both outcomes, {failures} of which ran out of
-# memory. log_sd: half-widths of 80 % intervals over 1.28; own_model and the reserved ones on groups
-# left out of the fit. claims: [runs called a fit by fits without their group, of them failed]; of a
-# source that reports no failures, each group counts as one run.
+# memory. log_sd: half-widths of 80 % intervals over 1.28; own_model, the reserved on sources
+# left out of the fit. claims: [runs called a fit by fits without their source, of them failed]; of
+# a source that reports no failures, each group counts as one run; crowded ones with half of the
+# replays that `bench.crowded` makes. cached: shares of the terms of `cost.memory.cache`.
 """
 
 
