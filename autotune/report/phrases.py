@@ -73,6 +73,11 @@ DISTURBED_STEP = "while other programs use the machine"
 DERIVED_KNOBS = ("checkpoint_every_steps", "save_total_limit")  # closed forms, not choices
 
 
+def sentence(text: str) -> str:
+    """A text with a capital in front."""
+    return text[:1].upper() + text[1:]
+
+
 def rests_on(row: Row, words: Mapping[str, str] = BASIS) -> str:
     """What a row's figures rest on; of a measurement that was disturbed, that it was."""
     measured = row.measured or {}

@@ -44,13 +44,9 @@ class Smoke:
         if share >= 1.0:
             return f"a run of another length: {counts}. It tells what a step takes"
         return (
-            f"a smoke run: {counts} ({_percent(share)}). It tells what a step takes; not whether "
+            f"a smoke run: {counts} ({100 * share:.3g} %). It tells what a step takes; not whether "
             "the job stays as fast, nor the peak of memory where the longest rows come later"
         )
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
 
 
 def check_same_job(job: Job, steps: int, log: RunLog) -> Smoke | None:

@@ -184,13 +184,9 @@ def price_of_instance(
     best = _cheapest([_scaled(p, p.count, spot=spot) for p in own or usable])
     where = f" in {best.region}" if best.region else ""
     terms = " spot" if spot else ""
-    source = f"{provider} {best.instance}{terms}{where}: {_source_of(best)}"
+    told = best.source.partition(": ")[2]  # without the instance that was put before it
+    source = f"{provider} {best.instance}{terms}{where}: {told}"
     return replace(best, source=source), ""
-
-
-def _source_of(price: Price) -> str:
-    """Where a scaled row comes from, without the instance that was put before it."""
-    return price.source.partition(": ")[2]
 
 
 def _day(price: Price) -> date:

@@ -20,6 +20,7 @@ from autotune.report.phrases import (
     memory_phrase,
     offer_name,
     price_marks,
+    sentence,
     tie_phrase,
 )
 from autotune.report.screens.infeasible import nothing_fits_sections
@@ -98,7 +99,7 @@ def _opening(payload: RecommendationPayload, best: Row, tight: int) -> list[Bloc
         *limit_blocks(payload.limits, payload.job),
         Paragraph(f"Settings: {settings}."),
         Paragraph(
-            f"{_sentence(fit_phrase(best))}: {memory_phrase(best)}, at the longest batch.",
+            f"{sentence(fit_phrase(best))}: {memory_phrase(best)}, at the longest batch.",
             "plain" if best.verdict == "fits" else "bad",
         ),
     ]
@@ -240,7 +241,7 @@ def _rests_on(payload: RecommendationPayload, best: Row) -> str:
     if best.basis != "measured":
         return text
     left = search.stopped_because.rpartition("; ")[2]
-    more = f" {_sentence(left)}." if left.endswith("better") else ""
+    more = f" {sentence(left)}." if left.endswith("better") else ""
     return f"{text} Probes: {search.probes}.{more}"
 
 
@@ -319,7 +320,3 @@ def _to_run(payload: RecommendationPayload) -> Section:
         return Section(f"To run{order}", (commands,))
     text = f"Your file with these settings: {payload.run_dir or ''}/{own[0]}"
     return Section(f"To run{order}", (Paragraph(text), commands))
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -21,6 +21,7 @@ from autotune.report.phrases import (
     price_phrase,
     rests_on,
     seconds_span,
+    sentence,
     speed_phrase,
     step_arithmetic,
     tie_phrase,
@@ -129,7 +130,7 @@ def row_blocks(row: Row, name: str = "") -> tuple[Paragraph, Paragraph]:
         f"{name}{seconds_span(row.duration_s)} and {usd_span(row.cost_usd)} on "
         f"{offer_name(row)} with {config_phrase(row.config)}."
     )
-    fits = f"{_sentence(fit_phrase(row))}: {memory_phrase(row)} at the longest batch. {_basis(row)}"
+    fits = f"{sentence(fit_phrase(row))}: {memory_phrase(row)} at the longest batch. {_basis(row)}"
     return (
         Paragraph(lead, "strong"),
         Paragraph(fits, "plain" if row.verdict == "fits" else "bad"),
@@ -150,7 +151,7 @@ def bill_sections(row: Row) -> list[Section]:
     saves += format_bytes(row.checkpoint_bytes)
     time_blocks: list[Block] = [time_bars(row.time_s)]
     speed = speed_phrase(row) + (saves if count else "")
-    time_blocks.append(Paragraph(_sentence(speed) + "."))
+    time_blocks.append(Paragraph(sentence(speed) + "."))
     time_blocks.append(Paragraph(f"Bound by {bound_words(row)}."))
     return [
         Section("Where the time goes", tuple(time_blocks)),
@@ -202,7 +203,7 @@ def _answer(payload: RecommendationPayload) -> Section:
     today = payload.today
     if today and not lengths_open(payload.job):
         blocks.append(Paragraph(_saving(today, row), "good"))
-    fits = f"{_sentence(fit_phrase(row))}: {memory_phrase(row)}."
+    fits = f"{sentence(fit_phrase(row))}: {memory_phrase(row)}."
     blocks.append(Paragraph(f"{fits} {_basis(row)}"))
     tie = tie_phrase(payload)
     if tie:
@@ -222,8 +223,8 @@ def takes_phrase(payload: RecommendationPayload, row: Row) -> str:
 def limit_blocks(found: Sequence[LimitOdds], job: JobPayload) -> list[Block]:
     """The stated limits: those that are missed, then those that are kept, with their odds."""
     kept, missed = limit_phrases(found, job.limits.confidence)
-    blocks: list[Block] = [Paragraph(f"{_sentence(missed)}.", "bad")] if missed else []
-    return [*blocks, Paragraph(f"{_sentence(kept)}.")] if kept else blocks
+    blocks: list[Block] = [Paragraph(f"{sentence(missed)}.", "bad")] if missed else []
+    return [*blocks, Paragraph(f"{sentence(kept)}.")] if kept else blocks
 
 
 def _nothing_fits(payload: RecommendationPayload) -> list[Section]:
@@ -357,10 +358,6 @@ def _search_section(payload: RecommendationPayload) -> Section:
         f"stopped: {search.stopped_because}."
     )
     return Section("How it was found", (Paragraph(text, "quiet"),))
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 TUNE_REPORT = Report(recommendation_sections, recommendation_csv, with_words)

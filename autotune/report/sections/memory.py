@@ -85,7 +85,7 @@ def _why(missing: ShortfallPayload, *, nearest: bool) -> Section:
     blocks: list[Block] = [Paragraph(shortfall_lead(missing, nearest=nearest))]
     if missing.resource in ON_HOST:
         return Section("Why it does not fit", tuple(blocks))
-    when = (_peak(missing), row_that_decides(missing))
+    when = (f"when: in {missing.instant}", row_that_decides(missing))
     if nearest:
         parts = {**missing.memory_bytes, "usable": missing.available_bytes}
         blocks += [memory_bars(parts), Bullets(when)]
@@ -135,10 +135,6 @@ def holders(missing: ShortfallPayload) -> str:
         for part in missing.largest
     ]
     return f"what holds it: {', '.join(named)}"
-
-
-def _peak(missing: ShortfallPayload) -> str:
-    return f"when: in {missing.instant}"
 
 
 def row_that_decides(missing: ShortfallPayload) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.paths import near
-from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
+from autotune.domain.units import GIB, format_bytes, format_count, format_seconds, format_usd
 from autotune.report.layout.bars import MEMORY_LABELS, TIME_LABELS
 from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, columns
 from autotune.report.layout.csv_rows import flattened, rows_csv
@@ -287,15 +287,14 @@ def _memory(parts: Sequence[Payload]) -> Section:
 def _memory_table(picks: Sequence[tuple[str, Row]]) -> Table:
     memories = [row.memory_bytes for _, row in picks]
     rows = tuple(
-        (MEMORY_LABELS.get(name, name), *(_gib(memory.get(name, 0.0)) for memory in memories))
+        (
+            MEMORY_LABELS.get(name, name),
+            *(f"{memory.get(name, 0.0) / GIB:.2f}" for memory in memories),
+        )
         for name in (*MEMORY_LABELS, "total", "usable")
         if any(memory.get(name) for memory in memories)
     )
     return Table(columns("", *(f">{name}" for name, _ in picks)), rows)
-
-
-def _gib(value: float) -> str:
-    return f"{value / 2**30:.2f}"
 
 
 def _observations(found: Sequence[Mapping[str, Any]]) -> Section:

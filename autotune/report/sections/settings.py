@@ -22,6 +22,7 @@ from autotune.report.phrases import (
     offer_name,
     price_marks,
     probability,
+    sentence,
 )
 from autotune.report.sections.unknown_lengths import NO_SAVING, lengths_open
 
@@ -66,7 +67,7 @@ def settings_section(row: Row, reasons: dict[str, str]) -> Section:
     )
     notes = [
         Paragraph(
-            f"{_sentence(why or 'not searched')}: "
+            f"{sentence(why or 'not searched')}: "
             + ", ".join(f"{name} {knob_text(row.config[name])}" for name in shared[why])
             + "."
         )
@@ -77,10 +78,6 @@ def settings_section(row: Row, reasons: dict[str, str]) -> Section:
 
 def _class_of(name: str) -> str:
     return KNOBS[name].knob_class if name in KNOBS else "extra"
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 MACHINE = "machine"  # the knob of a change that is another machine
