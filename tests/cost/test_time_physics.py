@@ -133,11 +133,19 @@ def test_zero_3_looks_after_every_module_and_takes_7_to_11_ms_a_layer_more(lab: 
         assert terms_of(lab, job, "a100", 2, sharding=other).hook_visits[0] == 0
 
 
-def test_two_nvl_boards_talk_over_their_bridge_and_four_through_the_host() -> None:
+def test_two_nvl_boards_may_talk_over_their_bridge_and_four_go_through_the_host() -> None:
+    """Between 300 GB/s with the bridge and 52 without; which of them nobody says."""
     nvl, pcie = find_device("h100-nvl"), find_device("h100-pcie")
     two, four = (float(collective_seconds(nvl, n, "all_gather", GIB)[0]) for n in (2, 4))
-    assert float(collective_seconds(pcie, 2, "all_gather", GIB)[0]) > 3 * two
-    assert four > 5 * two
+    through_host = float(collective_seconds(pcie, 2, "all_gather", GIB)[0])
+    assert 1.5 * two < through_host < 6 * two
+    assert four > 3 * two
+
+
+def test_codes_that_are_evenly_spaced_are_unpacked_as_fast_as_memory_is(lab: Any) -> None:
+    job = lab.job(LLAMA, lab.lora(base="int8"), 512)
+    found = terms_of(lab, job, "a100")
+    assert float(found.unpacked_s[0]) == 0.0 < float(found.dequantise_s[0])
 
 
 def test_recomputing_outside_of_fsdps_units_gathers_a_third_time(lab: Any) -> None:

@@ -44,7 +44,7 @@ LABEL_IN_DOUBT = {"l40": 0.15}
 # attention, the trainer's own work and how they overlap remain. Assumptions; on a processor four
 # configurations of a tiny model came within 7 % of the processor seconds of their steps.
 MEASURED_DEVICE, MEASURED_PROCESSOR = 0.22, 0.30
-OTHER_STACK = 0.15  # a training stack without measured steps: as far as the measured ones scatter
+OTHER_STACK = 0.10  # a training stack without measured steps: the prior that the measured ones have
 # What torch.compile removes is a prior from first principles, between nothing and twice as much as
 # assumed. No public pair of runs with and without it is of the Trainer; of other trainers there is
 # one that is like with like: torchtitan, Llama 3.1 8B in full on 8 H100, blocks compiled, 5,762 ->

@@ -12,6 +12,7 @@ Legend: N devices, W bytes of the stored weights, G bytes of the trained gradien
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -45,9 +46,11 @@ SWITCHED_SHARE, PCIE_SHARE = (0.53, 0.70), (0.65, 0.30)
 LAST_BACKWARD = 2.0 / 3.0  # of a micro-step, behind which a step's own reduction hides
 LOG_SD = 0.4
 MEASURED_COUNTS = (2, 4, 8)
-# Boards sold with bridges: as many of them as one joins, and [bytes/s] to a peer, one direction.
+# Boards made for bridges, which a server may have or not: as many of them as one joins, and
+# [bytes/s] to a peer over it, one direction. Nobody says which it is, so the link is taken half way
+# between the bridge's and the host's, as factors. More of them go through the host.
 # Source: NVIDIA, H100 NVL product brief (pairs, 600 GB/s both ways) and H200 NVL data sheet (two or
-# four, 900 GB/s). More of them go through the host.
+# four, 900 GB/s).
 BRIDGES = {"h100-nvl": (2, 300e9), "h200-nvl": (4, 450e9)}
 
 
@@ -176,7 +179,8 @@ def collective_seconds(
     if measured is None:
         joined, bridge = BRIDGES.get(device.name, (0, 0.0))
         bridged = count <= joined
-        link = bridge if bridged else device.link_bytes_per_s
+        host = device.link_bytes_per_s
+        link = math.sqrt(bridge * host) if bridged else host
         share = (SWITCHED_SHARE if device.has_nvlink or bridged else PCIE_SHARE)[count > 2]
         return LATENCY_S * steps + traffic / (link * share)
     sizes_bytes, seconds = measured

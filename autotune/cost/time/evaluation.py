@@ -110,7 +110,7 @@ def _dequantised_s(job: Job, columns: Columns) -> FloatArray:
     if job.method.base != "nf4":
         return np.zeros(columns.rows)
     moved = kernels.dequantised_bytes(job) / columns.device("memory_bandwidth_bytes_per_s")
-    issued = kernels.dequantised_weights(job) * kernels.unpacking(job.software)
+    issued = kernels.dequantised_weights(job) * kernels.unpacking(job)
     rate = np.maximum(columns.of_device(instructions_per_s), 1.0)
     return np.maximum(moved / c.bandwidth_share, issued / rate * c.dequantise_instructions)
 

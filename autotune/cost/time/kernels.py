@@ -193,14 +193,14 @@ LOOKED_UP_FROM, LOOKED_UP = (0, 48), 0.6
 GPTQ_TORCH_BYTES = 22.0
 
 
-def unpacking(software: Software) -> float:
-    """Instructions to dequantise a weight, against those of bitsandbytes until 0.47.
+def unpacking(job: Job) -> float:
+    """Instructions to dequantise a weight, against those of nf4 in bitsandbytes until 0.47.
 
-    GPTQ's evenly spaced codes are shifted, masked and scaled: memory is always slower.
+    Evenly spaced codes (GPTQ, int8) are shifted, masked and scaled: memory is always slower.
     """
-    if software.gptq != "none":
+    if job.method.base != "nf4" or job.software.gptq != "none":
         return 0.0
-    return LOOKED_UP if (software.bitsandbytes or (0,)) >= LOOKED_UP_FROM else 1.0
+    return LOOKED_UP if (job.software.bitsandbytes or (0,)) >= LOOKED_UP_FROM else 1.0
 
 
 def dequantised_weights(job: Job) -> float:

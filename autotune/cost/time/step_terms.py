@@ -354,7 +354,7 @@ def _unpacked_s(job: Job, rows: StepRows) -> FloatArray:
     """[rows, s] of one instruction for each weight that is dequantised in a micro-step."""
     weights = kernels.dequantised_weights(job) * _dequantisations(job, rows.recomputed)
     rate = np.asarray([instructions_per_s(d) for d in rows.devices])[rows.device]
-    found: FloatArray = weights * kernels.unpacking(job.software) / np.maximum(rate, 1.0)
+    found: FloatArray = weights * kernels.unpacking(job) / np.maximum(rate, 1.0)
     return found
 
 

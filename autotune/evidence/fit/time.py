@@ -192,7 +192,7 @@ OVERHEADS = {
     "launch_forward_s": (30e-6, 0.3), "launch_backward_s": (30e-6, 0.3),
     "micro_step_overhead_s": (12e-3, 0.3), "fsdp_unit_s": (1.7e-3, 0.7),
     "zero3_module_s": (0.2e-3, 0.3), "dequantise_instructions": (60.0, 0.5),
-    "overlap_power": (2.0, 0.2), "exchange_overlap": (2.0, 0.3),
+    "overlap_power": (1.6, 0.2), "exchange_overlap": (2.0, 0.3),
 }  # fmt: skip
 NAMES = (*SHARES, *OVERHEADS)
 OPTIMIZER_OVERHEAD_S = 5e-3  # set: no row separates it from a micro-step's overhead
