@@ -98,7 +98,7 @@ def learn(paths: list[Path], machine: Machine | None = None, *, dry_run: bool = 
     refused: list[tuple[str, str]] = []
     runs: dict[str, tuple[PastRun, Path]] = {}
     doubles = 0
-    for place, finding in _findings(seen):
+    for place, finding in findings(seen):
         try:
             run = past_run(finding(), machine)
             case_of_run(run)
@@ -134,7 +134,7 @@ def _nothing(paths: list[Path], seen: Walk) -> InputError:
     return InputError(msg, hint)
 
 
-def _findings(seen: Walk) -> Iterator[tuple[Path, Callable[[], Found]]]:
+def findings(seen: Walk) -> Iterator[tuple[Path, Callable[[], Found]]]:
     """Every finding and how it is read, one for each run's folder."""
     outputs: dict[Path, list[Folder]] = {}
     tracked_by_wandb: dict[Path, list[Folder]] = {}

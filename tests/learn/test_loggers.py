@@ -1,0 +1,81 @@
+"""Loggers that are no dependency, run live on a real training where they are installed.
+
+`make test-loggers` installs them into an environment of their own and runs this file there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from autotune.app.learn.described import past_run
+from autotune.app.learn.learn import findings, learn
+from autotune.app.learn.walk import Unreadable, walk
+
+SCRIPT = Path(__file__).parent / "train_tiny.py"
+SHAPE = {
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "vocab_size": 256, "max_position_embeddings": 64,
+}  # fmt: skip
+SOURCES = {"wandb": "W&B run", "tensorboard": "TensorBoard log", "mlflow": "MLflow run"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("logger", SOURCES)
+def test_what_a_logger_wrote_of_a_real_training_is_that_training(
+    logger: str, tmp_path: Path
+) -> None:
+    for package in (logger, "torch", "transformers"):
+        pytest.importorskip(package)
+    work = tmp_path / "work"
+    work.mkdir()
+    own = {
+        "WANDB_MODE": "offline", "WANDB_SILENT": "true", "OMP_NUM_THREADS": "1",
+        "MLFLOW_TRACKING_URI": (work / "mlruns").as_uri(), "MLFLOW_ALLOW_FILE_STORE": "true",
+    }  # fmt: skip
+    done = subprocess.run(  # noqa: S603 - our own script
+        [sys.executable, str(SCRIPT), json.dumps(SHAPE), logger], cwd=work, check=False,
+        capture_output=True, text=True, env={**os.environ, **own},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = json.loads((work / "out" / "train_results.json").read_text())
+    found = {}
+    for _, read in findings(walk([work])):
+        one = read()
+        found[one.source] = one
+    assert {"Trainer output", SOURCES[logger]} <= set(found)
+    logged = found[SOURCES[logger]]
+    assert logged.results["train_runtime"] == pytest.approx(told["train_runtime"], rel=1e-4)
+    assert logged.results["total_flos"] == pytest.approx(told["total_flos"], rel=1e-4)
+    one, other = past_run(found["Trainer output"]), past_run(logged)
+    assert one.id == other.id
+    same = ("task", "gpu", "n_gpus", "micro_batch", "grad_accum", "precision", "optimizer",
+            "grad_ckpt", "n_params")  # fmt: skip
+    assert {k: one.cells[k] for k in same} == {k: other.cells[k] for k in same}
+    assert "incl. padding = 32" in other.cells["notes"]
+
+
+@pytest.mark.skipif(find_spec("wandb") is not None, reason="wandb is installed")
+def test_an_offline_run_says_what_it_needs_where_wandb_is_not_installed(tmp_path: Path) -> None:
+    run = tmp_path / "offline-run-20261122_162434-abc"
+    run.mkdir()
+    (run / "run-abc.wandb").write_bytes(b":W&B\xd4\xbe\x00")
+    (refusal,) = learn([tmp_path], dry_run=True).refusals
+    assert "pip install wandb" in refusal.reason
+
+
+@pytest.mark.skipif(find_spec("wandb") is None, reason="needs wandb")
+@pytest.mark.parametrize("content", [b"", b":W&B", b":W&B\xd4\xbe\x00" + b"\xff" * 70_000])
+def test_a_damaged_offline_run_is_named(tmp_path: Path, content: bytes) -> None:
+    run = tmp_path / "offline-run-20261122_162434-abc"
+    run.mkdir()
+    (run / "run-abc.wandb").write_bytes(content)
+    for _, read in findings(walk([tmp_path])):
+        with pytest.raises(Unreadable, match="without the arguments"):
+            read()
