@@ -72,5 +72,24 @@ docs: $(STAMP)/tests  ## write the generated parts of README.md and docs
 gpu-suite: $(STAMP)/tests  ## measure on the GPU at hand, eight minutes a call; again until nothing is left
 	$(BIN)/python -m bench.gpu_suite
 
+.PHONY: test-loggers llamafactory-fixture
+LOGGERS := .venv-loggers
+FACTORY := .venv-llamafactory
+
+test-loggers:  ## train for W&B, TensorBoard and MLflow, in an environment of its own, and read what they wrote
+	$(PYTHON) -m venv $(LOGGERS)
+	$(LOGGERS)/bin/pip install --quiet torch==2.13.0
+	$(LOGGERS)/bin/pip install --quiet -e '.[dataset,probe,test]' wandb tensorboard mlflow-skinny
+	$(LOGGERS)/bin/python -m pytest -q -n0 tests/learn/test_loggers.py
+
+# Text alone is trained: an empty torchaudio is enough, and a CUDA build of it would not load.
+llamafactory-fixture:  ## train with LLaMA-Factory, in an environment of its own, and keep what it wrote
+	$(PYTHON) -m venv $(FACTORY)
+	$(FACTORY)/bin/pip install --quiet torch==2.13.0
+	$(FACTORY)/bin/pip install --quiet torch==2.13.0 llamafactory==0.9.5
+	$(FACTORY)/bin/pip uninstall --quiet --yes torchvision torchaudio
+	: > $$($(FACTORY)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torchaudio.py
+	OMP_NUM_THREADS=1 $(FACTORY)/bin/python tests/learn/make_llamafactory.py
+
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -24,14 +24,15 @@ from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 from autotune.pricing import Pricing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from autotune.cost.bill import Bill
     from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
+    from autotune.evidence.cases import MeasuredCase
     from autotune.evidence.learned.effects import Residual
 
-FEWEST = 4  # runs of a machine that a source must hold
+FEWEST = 3  # runs of a machine that a source must hold
 # Runs that people logged themselves, as a user's are: what `learn` is for.
 LOGGED = (
     "Aochong-Li/KnowledgeUpdatePlayground", "0-KaiKai-0/stanford_alpaca", "JL-er/Bone",
@@ -44,10 +45,10 @@ def _price(job: Job, candidates: Candidates) -> Bill:
     return Pricing(job).bill(candidates)
 
 
-def residuals_by_source() -> dict[str, list[Residual]]:
+def residuals_of(cases: Iterable[MeasuredCase]) -> dict[str, list[Residual]]:
     """Residuals of every source with enough runs of one machine."""
     found: dict[str, list[Residual]] = defaultdict(list)
-    for case in timed_cases(read_cases(SHIPPED_ROWS).cases):
+    for case in timed_cases(cases):
         try:
             own = residual_of(case.id, case, NOISE["A"], _price)
         except Refused:
@@ -87,7 +88,8 @@ def left_one_out(found: Sequence[Residual]) -> dict[str, float]:
 
 def measure() -> dict[str, Any]:
     """Every source, those that people logged themselves first, and their medians together."""
-    sources = {name: left_one_out(own) for name, own in sorted(residuals_by_source().items())}
+    found = residuals_of(read_cases(SHIPPED_ROWS).cases)
+    sources = {name: left_one_out(own) for name, own in sorted(found.items())}
     logged = {name: own for name, own in sources.items() if name in LOGGED}
     halved = [own["median_ape_after"] / own["median_ape_before"] for own in logged.values()]
     return {

@@ -23,7 +23,7 @@ Capture = pytest.CaptureFixture[str]
 JOB = """
 name: next
 model: meta-llama/Llama-3.1-8B
-method: {kind: full, base: 32bit}
+method: {kind: full, base: 16bit}
 data: {rows: 20000, max_length: 2048, lengths: {p50: 2048, p95: 2048, max: 2048}}
 train: {epochs: 1, global_batch_size: 16}
 hardware: [{gpu: h100-nvl, count: 2, price: 6 USD/h}, {gpu: a100-80gb, count: 2, price: 4 USD/h}]

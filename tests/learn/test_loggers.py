@@ -39,7 +39,7 @@ def test_what_a_logger_wrote_of_a_real_training_is_that_training(
         "WANDB_MODE": "offline", "WANDB_SILENT": "true", "OMP_NUM_THREADS": "1",
         "MLFLOW_TRACKING_URI": (work / "mlruns").as_uri(), "MLFLOW_ALLOW_FILE_STORE": "true",
     }  # fmt: skip
-    done = subprocess.run(  # noqa: S603 - our own script
+    done = subprocess.run(
         [sys.executable, str(SCRIPT), json.dumps(SHAPE), logger], cwd=work, check=False,
         capture_output=True, text=True, env={**os.environ, **own},
     )  # fmt: skip

@@ -237,3 +237,41 @@ def test_a_yaml_bomb_and_a_tag_are_refused(tmp_path: Path, wandb_run: Any) -> No
 def test_a_machine_is_named_as_everywhere() -> None:
     assert (named_machine("8xH100").device, named_machine("8xH100").count) == ("h100-sxm", 8)
     assert named_machine("cpu").device == "cpu"
+
+
+FACTORY = Path(__file__).parent / "fixtures" / "llamafactory"
+
+
+def test_what_llama_factory_wrote_is_read_with_its_yaml_and_the_machine_that_is_named(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(FACTORY, out)
+    found = _read(out)
+    assert found.source == "LLaMA-Factory output"
+    told = json.loads((FACTORY / "train_results.json").read_text())
+    run = past_run(found, named_machine("cpu"))
+    cells = run.cells
+    assert (cells["task"], cells["micro_batch"], cells["grad_accum"]) == ("full", "4", "2")
+    assert (cells["seq_len"], cells["n_gpus"], cells["precision"]) == ("128", "1", "fp32")
+    steps = json.loads((FACTORY / "trainer_state.json").read_text())["global_step"]
+    assert float(cells["step_time_s"]) == pytest.approx(told["train_runtime"] / steps, rel=0.15)
+    with pytest.raises(Refused, match="GPU is named nowhere"):
+        past_run(found)
+    assert "hiyouga/LLaMA-Factory" in cells["source_repo"]
+
+
+@pytest.mark.parametrize("torn", [0.3, 0.7, 0.98])
+def test_a_torn_log_of_llama_factory_is_read_up_to_where_it_is_whole(
+    tmp_path: Path, torn: float
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(FACTORY, out)
+    for name in ("all_results.json", "train_results.json", "trainer_state.json"):
+        (out / name).unlink()
+    log = out / "trainer_log.jsonl"
+    text = log.read_text()
+    log.write_text(text[: int(torn * len(text))])
+    found = _read(out)
+    assert found.log is not None
+    assert 0 < found.log.steps_done <= 80

@@ -320,7 +320,7 @@ def _what_ran(found: Found, parsed: Parsed, model: Model) -> dict[str, str]:
         targets = [targets]
     names = [str(each) for each in targets] if isinstance(targets, list | tuple) else []
     base = stated.get("base") or _stored(found)
-    precision = str(parsed.knobs.get("precision") or ("fp32" if parsed.trainer == "hf" else "bf16"))
+    precision = str(knobs.get("precision") or "fp32")
     if precision in {"bf16", "fp16"} and not lora and base == "32bit":
         precision = "mixed"
     checkpointing = parsed.knobs.get("activation_checkpointing") or _unstated(found, parsed)

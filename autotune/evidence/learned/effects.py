@@ -34,16 +34,18 @@ if TYPE_CHECKING:
 
     from autotune.cost.bill import Bill
     from autotune.cost.columns import FloatArray
+    from autotune.domain.job import Job
     from autotune.evidence.cases import MeasuredCase, Price
     from autotune.evidence.learned.run import PastRun
 
 # Shares of the model's variance that runs have in common, by what they have in common.
-SHARES = {"stack": 0.15, "device": 0.35, "machine": 0.20, "method": 0.15, "shape": 0.15}
+SHARES = {"stack": 0.10, "device": 0.15, "machine": 0.25, "method": 0.30, "shape": 0.20}
 OWN, MOST_OWN = 0.12, 0.60  # [log], and as a share of the model's variance at most
 AGREEING, AGREEMENT = 3, 0.25  # runs of one machine, and [log] how far from each other at most
 MOST = math.log(6.0)  # beyond it even several runs that agree are something else than efficiency
 MOST_SAVING = 0.5  # of a step's seconds that untimed saves may take
 MOSTLY_SAVES = "untimed saves may take more than half of its time"
+WIDEST = 2.0  # of the model's own spread, where a user's runs differ more than it says
 SAVES_SPREAD = 0.15  # of the checkpoint's own spread that is left where saves were timed
 
 
@@ -111,7 +113,7 @@ def residual_of(
         device=case.offer.device.name,
         count=case.offer.count,
         stack=job.software.stack,
-        method=f"{job.method.kind}-{job.method.base}",
+        method=method_of(job, case.config.sharding),
         shape=f"{job.model.num_layers}x{job.model.hidden_size}",
         log=log,
         sd=max(float(bill.tables["compute"].gather("log_sd")[0]), NOISE["A"]),
@@ -119,6 +121,11 @@ def residual_of(
         save_log=math.log(saved / expected) if saved and known else None,
         save_bytes_per_s=size / saved if saved and known else None,
     )
+
+
+def method_of(job: Job, sharding: str) -> str:
+    """What runs of one method have in common: "full-16bit, fsdp"."""
+    return f"{job.method.kind}-{job.method.base}, {sharding}"
 
 
 def _wait_s(bill: Bill) -> float:
@@ -179,7 +186,8 @@ def effect_of(job: Residual, found: Sequence[Residual]) -> MachineEffect | None:
     common = np.asarray([own.common for own in found])
     covariance = np.asarray([[_in_common(a, b) for b in found] for a in found])
     covariance *= np.outer(common, common)
-    covariance += np.diag([own.own + own.noise**2 for own in found])
+    apart = _scatter(found)
+    covariance += np.diag([max(own.own, apart[own.machine]) + own.noise**2 for own in found])
     on_device = sum(own.device == job.device for own in found)
     nearest = alike >= alike.max()
     sd = float(np.mean([own.sd for own, near in zip(found, nearest, strict=True) if near]))
@@ -188,10 +196,26 @@ def effect_of(job: Residual, found: Sequence[Residual]) -> MachineEffect | None:
     weights: FloatArray = np.linalg.solve(covariance, shared)
     log = float(weights @ np.asarray([own.log for own in found]))
     settled = min(max(float(weights @ shared) / sd**2, 0.0), 1.0)
+    beyond = max(apart.get(job.machine, 0.0) - job.own, 0.0) / sd**2
+    spread = min(math.sqrt(1.0 - settled + beyond), WIDEST)
     return MachineEffect(
-        job.device, job.count, "compute", math.exp(log), math.sqrt(1.0 - settled),
+        job.device, job.count, "compute", math.exp(log), spread,
         on_device or len(found), here=bool(on_device),
     )  # fmt: skip
+
+
+def _scatter(found: Sequence[Residual]) -> dict[str, float]:
+    """[log^2] by machine, how far its runs are from each other: what they do not have in common.
+
+    Formula: (1.48 x median distance from the median)^2, the variance of a normal sample without
+    its outliers. Few runs show none.
+    """
+    shown: dict[str, float] = {}
+    for machine in {own.machine for own in found}:
+        logs = np.asarray([own.log for own in found if own.machine == machine])
+        apart = float(np.median(np.abs(logs - np.median(logs))))
+        shown[machine] = (1.48 * apart) ** 2 if len(logs) >= AGREEING else 0.0
+    return shown
 
 
 def _in_common(one: Residual, other: Residual) -> float:
