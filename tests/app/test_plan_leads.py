@@ -45,13 +45,13 @@ def tuned_on(folder: Path, hardware: str, model: str = LLAMA_8B, limits: str = "
 
 def unmeasured_at(folder: Path, share: float) -> str:
     """A measured A100, and an H100 priced so that it is expected to cost `share` of the A100."""
-    text = "[{{gpu: a100-80gb, price: 2 USD/h}}, {{gpu: h100-sxm, price: {price} USD/h}}]"
+    text = "[{{gpu: a100-80gb, price: 2 USD/h}}, {{gpu: h200-sxm, price: {price} USD/h}}]"
     even = planned(folder, text.format(price=2)).offers
     usd = {total.offer.device.name: total.cost_usd.p50 for total in even}
-    return text.format(price=2 * share * usd["a100-sxm4-80gb"] / usd["h100-sxm"])
+    return text.format(price=2 * share * usd["a100-sxm4-80gb"] / usd["h200-sxm"])
 
 
-@pytest.mark.parametrize(("share", "leads"), [(0.9, "a100-sxm4-80gb"), (0.2, "h100-sxm")])
+@pytest.mark.parametrize(("share", "leads"), [(0.9, "a100-sxm4-80gb"), (0.2, "h200-sxm")])
 def test_a_plan_leads_with_an_unmeasured_device_only_where_it_wins_at_its_slow_end(
     tmp_path: Path, share: float, leads: str
 ) -> None:
@@ -60,7 +60,7 @@ def test_a_plan_leads_with_an_unmeasured_device_only_where_it_wins_at_its_slow_e
     assert found.offers[found.machine].offer.device.name == leads
     assert found.offers[found.machine].offer.label == tuned_on(tmp_path, hardware)
     told = [note for note in found.warnings if "may be better" in note]
-    assert bool(told) is (leads != "h100-sxm")
+    assert bool(told) is (leads != "h200-sxm")
     assert all(isinstance(note, Decisive) for note in told)
 
 

@@ -54,10 +54,10 @@ def unmeasured(job: Job) -> Job:
     """An A100 that steps were measured on, and an H100 that is expected to cost 10 % less."""
     limits = replace(job.limits, deadline_s=None, budget_usd=None, max_session_s=None)
     plain = replace(job, evidence=(), today=None, limits=limits)
-    offers = load_job(H100, gpus=("a100-80gb@2.00USD/h", "h100-sxm@2.00USD/h")).offers
+    offers = load_job(H100, gpus=("a100-80gb@2.00USD/h", "h200-sxm@2.00USD/h")).offers
     rows = compared(replace(plain, offers=offers)).rows
     usd = {row.row.offer.device.name: row.row.cost_usd.p50 for row in rows}
-    ratio = 0.9 * usd["a100-sxm4-80gb"] / usd["h100-sxm"]
+    ratio = 0.9 * usd["a100-sxm4-80gb"] / usd["h200-sxm"]
     return replace(
         plain, offers=(offers[0], replace(offers[1], usd_per_hour=ratio * offers[1].usd_per_hour))
     )
@@ -67,7 +67,7 @@ def test_a_device_nobody_measured_leads_only_where_it_wins_at_its_slow_end(unmea
     found = compared(unmeasured)
     assert found.cheapest is not None
     assert found.leads is not None
-    assert found.cheapest.row.offer.device.name == "h100-sxm"
+    assert found.cheapest.row.offer.device.name == "h200-sxm"
     assert found.cheapest.row.caution > 1.1
     assert found.leads.row.offer.device.name == "a100-sxm4-80gb"
     assert found.within is found.leads
@@ -85,16 +85,16 @@ def test_compare_and_tune_lead_with_the_same_machine_and_name_the_unmeasured_one
     assert answer.best is not None
     assert answer.best.offer.device.name == "a100-sxm4-80gb"
     first = answer.worth_a_probe[0]
-    assert (first.knob, first.change) == ("machine", "h100-sxm")
+    assert (first.knob, first.change) == ("machine", "h200-sxm")
     assert first.p10 < 0 < first.expected_saving_usd < first.p90
     text = COMPARE_REPORT.text(payload_of(unmeasured))
     assert "cheapest: a100-sxm4-80gb" in text
     assert "as far as anything was measured" in text
-    assert "nobody measured a training step on it: h100-sxm" in text
+    assert "nobody measured a training step on it: h200-sxm" in text
     screen = comparison_screen(payload_of(unmeasured))
-    lines = [line for line in screen.splitlines() if line.startswith(("  a100", "  h100"))]
+    lines = [line for line in screen.splitlines() if line.startswith(("  a100", "  h200"))]
     assert lines[0].startswith("  a100")
-    assert lines[1].startswith("  h100")
+    assert lines[1].startswith("  h200")
     assert "unmeasured" in screen
 
 
@@ -104,8 +104,8 @@ def test_an_answer_says_which_machine_may_be_better_though_nobody_measured_it(
     answer = tune(unmeasured, Options(dry_run=True, fidelity="formula", trials=1))
     payload = recommendation_payload(answer)
     screen = " ".join(recommendation_screen(payload).split())
-    assert "May be cheaper, though nobody measured a training step on it: h100-sxm" in screen
-    assert "--gpu h100-sxm" in TUNE_REPORT.text(payload)
+    assert "May be cheaper, though nobody measured a training step on it: h200-sxm" in screen
+    assert "--gpu h200-sxm" in TUNE_REPORT.text(payload)
 
 
 def test_old_asked_scaled_and_free_prices_are_marked_in_every_table(job: Job) -> None:
@@ -141,7 +141,7 @@ def test_a_recomputation_names_the_machine_that_may_be_better(
 ) -> None:
     monkeypatch.setenv("AUTOTUNE_RUNS", str(tmp_path / "runs"))
     first, second = (offer.usd_per_hour for offer in unmeasured.offers)
-    machines = f"a10g:2,a100-80gb@{first:.4f}USD/h,h100-sxm@{second:.4f}USD/h"
+    machines = f"a10g:2,a100-80gb@{first:.4f}USD/h,h200-sxm@{second:.4f}USD/h"
     contract = ["--set", f"data.max_length={unmeasured.max_length}", "--set", "method.rank=64"]
     line = ["--model", unmeasured.model.name, "--rows", "20k", *contract]
     quick = ["--fidelity", "formula", "-q"]
@@ -149,11 +149,11 @@ def test_a_recomputation_names_the_machine_that_may_be_better(
     told = json.loads(capsys.readouterr().out)
     assert told["before"]["price_marks"] == ["scaled"]
     assert told["after"]["device"] == "a100-sxm4-80gb"
-    assert told["worth_a_probe"][0]["change"] == "h100-sxm"
+    assert told["worth_a_probe"][0]["change"] == "h200-sxm"
     assert run(["recompute", *line, "--gpu", machines, *quick]) == 0
     words = " ".join(capsys.readouterr().out.split())
     assert "(scaled)" in words
-    assert "nobody measured a training step on it: h100-sxm" in words
+    assert "nobody measured a training step on it: h200-sxm" in words
 
 
 def test_a_plan_marks_the_prices_of_its_machines(capsys: Any) -> None:
@@ -180,5 +180,5 @@ def test_a_machine_that_would_hold_the_job_has_the_marks_of_its_price() -> None:
         if each["kind"] == "machine"
     }
     assert found["rtx-pro-6000-bw-ws", 1] == ("old", "asked")
-    assert found["rtx-6000-ada", 4] == ("scaled",)
+    assert found["rtx-6000-ada", 2] == ("scaled",)
     assert "(old, asked)" in recommendation_screen(payload)

@@ -119,7 +119,6 @@ def completed(parsed: Parsed, origin: Origin, overrides: Overrides) -> tuple[Doc
         listed = ", ".join(f"{knob} {value}" for knob, value in locked.items())
         parsed.note("lock", listed, "as the file has it; --allow or --set opens it")
     if OFFLOAD in parsed.knobs and OFFLOAD not in {*locked, *overrides.set_values}:
-        values["allow"] = [OFFLOAD]
         parsed.note(
             OFFLOAD, parsed.knobs[OFFLOAD], "as the file has it; left where it fits without"
         )
