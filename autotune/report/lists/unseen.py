@@ -22,10 +22,10 @@ def equally(share: float | None) -> str:
 
 
 _UNITS = {"source": "whole sources", "device": "whole devices", "group": "source, model, device"}
+_LINES = {"source": "sources", "device": "devices", "group": "groups"}
 _UNSEEN = (
-    ("time", "seconds a step"), ("memory", "peak memory, as reported"),
-    ("memory_allocated", "allocated"), ("memory_reserved", "reserved"),
-    ("memory_driver", "the driver's reading"),
+    ("time", "step time"), ("memory", "peak memory"), ("memory_allocated", "allocated"),
+    ("memory_reserved", "reserved"), ("memory_driver", "driver"),
 )  # fmt: skip
 
 
@@ -39,17 +39,18 @@ def headline(
     rows: list[tuple[str, ...]] = []
     for unit, own in left_out.items():
         rows += [
-            (_UNITS[unit] if i == 0 else "", title, *_unseen_cells(own[key]))
+            (_LINES[unit] if i == 0 else "", title, *_unseen_cells(own[key]))
             for i, (key, title) in enumerate(_UNSEEN)
         ]
     titles = columns(
-        "left out", "figure", ">rows", ">groups", ">median error", ">90 % below", ">bias",
+        "left out", "figure", ">rows", ">groups", ">median", ">90 % below", ">bias",
         ">in interval",
     )  # fmt: skip
     text = (
-        "Left out: nothing of the unit went into the fit that predicts it, nor into the size of "
-        "its interval. The first lines are what a run that nobody has fitted can expect; the last "
-        "ones know other runs of the same source."
+        "Left out: nothing of the source, the device or the group (source, model and device) went "
+        "into the fit that predicts it, nor into the size of its interval. The first lines are "
+        "what a run that nobody has fitted can expect; the last know other runs of the same "
+        "source. Peak memory: as the row reports it; below, by what was read."
     )
     return (Table(titles, tuple(rows)), Paragraph(text, "quiet"))
 
