@@ -8,14 +8,10 @@ used. Every constant has a weak prior at a hand estimate, every offset one at ze
 it little); doubtful rows are bounded by a robust loss instead of being picked out by hand. A group
 (source, model, GPU, task, with or without partners, kernels) weighs one row, however many it has.
 
-What a source adds (its machines, habits, and what its rows leave unsaid) is an effect of its own,
-wider than that of a device: where one source alone speaks of a device, most of what its rows differ
-by stays with the source, and nothing of it is passed on. Boards of one generation share an effect.
+What a source adds (its machines and habits) is an effect of its own, wider than a device's: where
+one source alone speaks of a device, most of what its rows differ by stays with the source.
 
-Which effects have offsets was chosen by the error of groups left out: device, stack and kernel
-set lower it; method, attention, software era, precision and mixtures do not, and have none. No
-measured row has torch.compile on. How far steps scatter beyond this: `refit`.
-
+No measured row has torch.compile on. How far steps scatter beyond this: `spreads`.
 Source: `least_squares` for the method; Gelman & Hill, "Data Analysis Using Regression" (2007),
 chapter 12, for shrinkage by priors.
 """
@@ -204,9 +200,7 @@ REFERENCE = {
 OFFSET_SD, SOURCE_SD = 0.10, 0.20
 SOURCE = "source"
 ROW_SD = 0.08  # error of one group, beyond which the loss turns linear
-RAGGED_WEIGHT = (
-    0.6  # of rows whose lengths are a distribution: their tokens are themselves inferred
-)
+RAGGED_WEIGHT = 0.6  # of rows whose lengths are a distribution: their tokens are inferred
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -308,13 +302,8 @@ def fit(steps: MeasuredSteps, near: Fit | None = None) -> Fit:
         effect, level = levels[i]
         offsets[effect][level] = Offset(float(found.x[p + i]), float(spread[p + i]))
     places = [*range(p), *(p + i for i in kept)]
-    return Fit(
-        _decode(found.x[:p]),
-        offsets,
-        tuple(every[i] for i in places),
-        found.covariance[np.ix_(places, places)],
-        found.x[places],
-    )
+    names, own = tuple(every[i] for i in places), np.ix_(places, places)
+    return Fit(_decode(found.x[:p]), offsets, names, found.covariance[own], found.x[places])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
