@@ -147,7 +147,7 @@ def test_a_machine_that_is_never_calm_gets_a_guess_that_says_so(job: Job, tmp_pa
     payload = recommendation_payload(answer)
     assert payload["search"]["noise"]["cannot_tell"] is True
     assert payload["best"] is not None
-    assert payload["best"]["measured"]["disturbed"] == [BUSY]  # type: ignore[index]
+    assert list(payload["best"]["measured"]["disturbed"]) == [BUSY]  # type: ignore[index]
     assert any("too busy to tell" in text for text in payload["warnings"])
     assert "cannot be told which is best" in answer.search.stopped_because
     for show in (recommendation_screen, TUNE_REPORT.text):

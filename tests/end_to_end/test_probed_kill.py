@@ -79,7 +79,7 @@ def torn(log: ProbeLog, record: Any) -> None:
 MOMENTS: dict[str, Callable[[], None]] = {
     "before a probe": lambda: setattr(Runner, "run", dying(Runner.run, 2, after=False)),
     "during a probe": lambda: setattr(
-        probe_runner, "_wait", dying(probe_runner._wait, 2, after=False)
+        probe_runner, "wait", dying(probe_runner.wait, 2, after=False)
     ),
     "after a probe, before its record": lambda: setattr(
         Runner, "run", dying(Runner.run, 2, after=True)

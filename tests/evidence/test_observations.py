@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from autotune.domain.job import Job
 
-STEP_S = 2.0
+STEP_S = 1.4
 SPLIT = {"micro_batch_size": 4, "gradient_accumulation_steps": 4}
 BASE: dict[str, Any] = {
     "model": "meta-llama/Llama-3.1-8B",
@@ -59,7 +59,7 @@ def of_a_verified_run(folder: Path) -> tuple[Observation, ...]:
 def of_a_probe(folder: Path) -> tuple[Observation, ...]:
     del folder
     memory = {"allocated_bytes": 3e10, "reserved_bytes": 4e10, "driver_bytes": 5e10}
-    step = {"accumulation": 4, "step_s": STEP_S, "micro_s": 1.9, "data_s": 0.0}
+    step = {"accumulation": 4, "step_s": STEP_S, "micro_s": 1.33, "data_s": 0.0}
     record = ProbeRecord(
         "key", "ok", "", 30.0, dict(SPLIT), "h100-sxm", "print", {"max_length": 1024},
         {"step": step, "memory": memory}, when="2026-11-22",

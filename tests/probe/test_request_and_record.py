@@ -12,11 +12,11 @@ import pytest
 from autotune.domain.errors import InputError
 from autotune.domain.outcome import Failed, Infeasible, Measured
 from autotune.probe.memo import Memo, signature
-from autotune.probe.outcomes import Unsupported
 from autotune.probe.record import ProbeLog, ProbeRecord, observations, read_records
 from autotune.probe.replay import replay_of_probes
 from autotune.probe.request import request_for, sampled_lengths
 from autotune.probe.two_depth import KINDS, agreement, extrapolated
+from autotune.probe.unsupported import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -44,7 +44,7 @@ def limits(**fields: Any) -> Limits:
 def held_s(bill: Bill, confidence: float) -> Any:
     """[n] what each candidate's duration stays within with that probability."""
     spread = duration_log_sd(bill, np.arange(len(bill)))
-    return bill.duration_s * np.exp(standard(confidence) * spread)
+    return bill.duration_s * np.exp(standard(confidence) * spread) * bill.unmeasured_gain
 
 
 def odds_at(bill: Bill, index: int, **fields: Any) -> tuple[LimitOdds, ...]:
@@ -222,7 +222,8 @@ def test_free_machines_are_told_apart_by_time(small_job: Job) -> None:
     found = best_index(bill, "cost", OPEN)
     assert selection.score_name(bill, "cost") == "duration_s"
     assert found.optimum is not None
-    assert bill.duration_s[found.optimum] == bill.duration_s[bill.feasible].min()
+    surely_s = bill.duration_s * bill.caution
+    assert surely_s[found.optimum] == surely_s[bill.feasible].min()
 
 
 def test_limits_that_can_be_met_are_met(small_bill: Bill) -> None:

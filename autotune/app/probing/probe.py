@@ -44,10 +44,11 @@ from autotune.domain.errors import InputError, Interrupted
 from autotune.domain.units import format_seconds
 from autotune.probe import device as devices
 from autotune.probe.memo import Memo
-from autotune.probe.outcomes import INFEASIBLE, INTERRUPTED, LOGS_FOLDER, Unsupported
+from autotune.probe.outcomes import INFEASIBLE, INTERRUPTED, LOGS_FOLDER
 from autotune.probe.record import NARROW_RUNS, PROBES_FILE, until_sure
 from autotune.probe.runner import Place, Runner
 from autotune.probe.two_depth import run_two
+from autotune.probe.unsupported import Unsupported
 from autotune.search.measured.measurer import Scored, StopSearch
 from autotune.search.posterior.stopping import ProbeBudget
 from autotune.search.selection import score_name

@@ -2,13 +2,15 @@
 
 Each is a change that opens it, as `--allow`, `--set` or a package that is installed does. One that
 changes nothing but the speed is opened without asking where nothing else fits, the last resort; one
-that changes rounding or batches is the user's to open, so where one of those would do, it stays the
-answer (`relaxations`), and nothing is opened. What each is worth is not here (`sensitivities`).
+that changes rounding or batches is the user's to open, so where one of those would do, and sooner,
+it stays the answer (`relaxations`), and nothing is opened. What each is worth is not here
+(`sensitivities`).
 """
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -205,10 +207,8 @@ def all_settings(changes: list[QuestionEdit]) -> QuestionEdit:
 def last_resort(question: Question, calibration: Calibration) -> Question | None:
     """The question with the knob opened under which something fits; None where none is."""
     changes, bills = _levers(question, calibration)
-    able = [change for change, bill in zip(changes, bills, strict=True) if _fits(bill)]
-    if not able or not all(_neutral(change) for change in able):
-        return None
-    return able[0].apply(question)
+    resort = _resort([(c, b) for c, b in zip(changes, bills, strict=True) if b is not None])
+    return resort and resort[0].apply(question)
 
 
 def opened_bills(
@@ -232,13 +232,29 @@ def _last_resorts(question: Question, calibration: Calibration) -> Iterator[tupl
     """The same for each offer of a job by itself: its number, and its bill with the knob opened."""
     changes, bills = _levers(question, calibration)
     for number in range(len(question[0].offers)):
-        able = [
-            (change, own)
-            for change, bill in zip(changes, bills, strict=True)
-            if bill is not None and _fits(own := bill_of_offer(bill, number))
-        ]
-        if able and all(_neutral(change) for change, _ in able):
-            yield number, able[0][1]
+        resort = _resort(
+            [
+                (change, bill_of_offer(bill, number))
+                for change, bill in zip(changes, bills, strict=True)
+                if bill is not None
+            ]
+        )
+        if resort is not None:
+            yield number, resort[1]
+
+
+def _resort(levers: Sequence[tuple[QuestionEdit, Bill]]) -> tuple[QuestionEdit, Bill] | None:
+    """The first that costs only time and fits; none where a lever that costs more is sooner."""
+    soonest_s: dict[bool, float] = {}
+    first: tuple[QuestionEdit, Bill] | None = None
+    for change, bill in levers:
+        able = choosable(bill)
+        if not able.any():
+            continue
+        neutral, own_s = change.changes == "neutral", float(bill.duration_s[able].min())
+        soonest_s[neutral] = min(own_s, soonest_s.get(neutral, math.inf))
+        first = first or ((change, bill) if neutral else None)
+    return first if soonest_s.get(True, math.inf) <= soonest_s.get(False, math.inf) else None
 
 
 def opened_words(config: Config) -> str:
@@ -269,11 +285,3 @@ def _levers(
 ) -> tuple[list[QuestionEdit], list[Bill | None]]:  # fmt: skip
     changes = lever_changes(question)
     return changes, bills_under(question, changes, calibration)
-
-
-def _fits(bill: Bill | None) -> bool:
-    return bill is not None and bool(choosable(bill).any())
-
-
-def _neutral(change: QuestionEdit) -> bool:
-    return change.changes == "neutral"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.cost import deepspeed
 from autotune.cost.batches import optimizer_steps, real_tokens_per_row
 from autotune.cost.columns import Columns, Component, Outputs
 from autotune.cost.constants import constants, offset_factor
@@ -79,9 +80,12 @@ def _unmeasured_gain(job: Job, columns: Columns, terms: StepTerms) -> FloatArray
 
     The pessimistic end of torch.compile is that it removes nothing, while what it does to the
     attention kernel is certain; that of fp8 is that it multiplies no faster,
-    that of flash attention 3 that it is the second.
+    that of flash attention 3 that it is the second, that of DeepSpeed on adapters that they are
+    cast as without it.
     """
     unmeasured = columns.equals("precision", "fp8") | columns.equals("attention", FLASH[1])
+    if job.method.is_lora:
+        unmeasured |= deepspeed.casts(columns) & columns.equals("adapter_dtype", "fp32")
     unknown = ~compile_is_known(job, columns) | unmeasured
     if not unknown.any():
         return np.ones(columns.rows)

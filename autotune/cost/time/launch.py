@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost import deepspeed
 from autotune.cost.batches import unchanging_lengths
 from autotune.cost.time import kernels
 from autotune.cost.time.attention import waits_for_lengths
@@ -93,10 +92,12 @@ def remaining_share(job: Job, columns: Columns, *, compiled: bool = True) -> Flo
 
 
 def issued_kernels(
-    job: Job, columns: Columns, recomputed: FloatArray, *, compiled: bool = True
+    job: Job, columns: Columns, recomputed: FloatArray, fp32: BoolArray, *, compiled: bool = True
 ) -> tuple[FloatArray, FloatArray]:
-    """[launches] of the forward passes and of the backward, in units of the fitted host."""
-    fp32 = columns.equals("adapter_dtype", "fp32") & ~deepspeed.casts(columns)
+    """[launches] of the forward passes and of the backward, in units of the fitted host.
+
+    fp32: [rows] where adapters are held so, and their input is cast.
+    """
     eager = columns.equals("attention", "eager")
     flash = columns.equals("attention", *FLASH) & kernels.fuses_with_flash(job.model)
     forward, backward = np.zeros(columns.rows), np.zeros(columns.rows)

@@ -11,7 +11,5 @@ name=own/llamafactory.yaml
 
 # more visible devices than these would change the global batch
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}"
-# segments that grow leave fewer gaps: with what it caches, the allocator is expected to hold 79.0 GiB, where 76.6 GiB are usable
-export PYTORCH_ALLOC_CONF="${PYTORCH_ALLOC_CONF:-expandable_segments:True}"
 
 exec llamafactory-cli train "$here"/own/llamafactory.yaml

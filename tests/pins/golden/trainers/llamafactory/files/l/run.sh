@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # llamafactory: Qwen/Qwen2.5-7B on rtx-4090
-# global batch 16 = micro 2 x accumulation 8 x 1 device(s)
+# global batch 16 = micro 1 x accumulation 16 x 1 device(s)
 set -euo pipefail
 
 stop() { echo "run.sh: $*" >&2; exit 1; }

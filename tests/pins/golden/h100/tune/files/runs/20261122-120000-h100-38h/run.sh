@@ -66,8 +66,6 @@ missing="$(missing_in "$PYTHON")"
 # more visible devices than these would change the global batch
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}"
 export TOKENIZERS_PARALLELISM=false  # tokenizer threads and forks deadlock
-# segments that grow leave fewer gaps: with what it caches, the allocator is expected to hold 79.0 GiB, where 72.6 GiB are usable
-export PYTORCH_ALLOC_CONF="${PYTORCH_ALLOC_CONF:-expandable_segments:True}"
 
 mkdir -p "$OUTPUT_DIR"
 # 5 checkpoints are kept while one more is written

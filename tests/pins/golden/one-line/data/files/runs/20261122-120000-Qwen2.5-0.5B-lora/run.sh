@@ -55,8 +55,6 @@ missing="$(missing_in "$PYTHON")"
 
 # more visible devices than these would change the global batch
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}"
-# segments that grow leave fewer gaps: with what it caches, the allocator is expected to hold 14.6 GiB, where 14.1 GiB are usable
-export PYTORCH_ALLOC_CONF="${PYTORCH_ALLOC_CONF:-expandable_segments:True}"
 
 mkdir -p "$OUTPUT_DIR"
 # all 1 checkpoints of the run are kept
