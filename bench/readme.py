@@ -58,7 +58,7 @@ SHOWN = {
     "campaign": ("What the campaign file says", "Machines", "Phases"),
     "machines": ("Machines", "  machine", "Several devices", "What the job file says"),
     "variants": ("Each variant", "The bill", "Memory by component", "What the job file says"),
-    "accuracy": ("Steps by scope and by device",),
+    "accuracy": ("Who is judged how",),
 }
 
 

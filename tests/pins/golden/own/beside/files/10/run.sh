@@ -6,7 +6,7 @@ set -euo pipefail
 stop() { echo "run.sh: $*" >&2; exit 1; }
 self="$(readlink -f -- "${BASH_SOURCE[0]:-$0}" 2>/dev/null || echo "${BASH_SOURCE[0]:-$0}")"
 here="$(CDPATH="" cd -- "$(dirname -- "$self")" && pwd)"
-for name in own/sft_config.yaml own/accelerate.yaml; do
+for name in own/sft_config.yaml own/accelerate_fsdp.yaml; do
   [[ -f "$here/$name" ]] || stop "$name is not in $here: start run.sh in its run folder, or take the whole folder along"
 done
 
@@ -14,4 +14,4 @@ done
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0,1}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-16}"
 
-exec trl sft --accelerate_config "$here"/own/accelerate.yaml --config "$here"/own/sft_config.yaml
+exec trl sft --accelerate_config "$here"/own/accelerate_fsdp.yaml --config "$here"/own/sft_config.yaml

@@ -6,9 +6,8 @@ set -euo pipefail
 stop() { echo "run.sh: $*" >&2; exit 1; }
 self="$(readlink -f -- "${BASH_SOURCE[0]:-$0}" 2>/dev/null || echo "${BASH_SOURCE[0]:-$0}")"
 here="$(CDPATH="" cd -- "$(dirname -- "$self")" && pwd)"
-for name in own/launch.sh own/accelerate.yaml; do
-  [[ -f "$here/$name" ]] || stop "$name is not in $here: start run.sh in its run folder, or take the whole folder along"
-done
+name=own/launch.sh
+[[ -f "$here/$name" ]] || stop "$name is not in $here: start run.sh in its run folder, or take the whole folder along"
 if [[ -d /folder/of/this/case............................ ]]; then cd -- /folder/of/this/case............................; fi  # where relative paths start
 
 # more visible devices than these would change the global batch

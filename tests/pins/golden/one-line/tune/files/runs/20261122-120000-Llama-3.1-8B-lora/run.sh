@@ -39,7 +39,6 @@ export RESUME="${RESUME:-0}"
 
 # a Python that has what training imports: of PATH, else the one that planned the run
 needed="torch transformers peft accelerate datasets"
-[[ "${USE_CPU:-0}" == 1 ]] || needed+=" deepspeed"
 lacks='import sys; sys.path = [p for p in sys.path if p]; from importlib import util;'
 lacks+=' print(*(n for n in sys.argv[1].split() if util.find_spec(n) is None))'
 missing_in() { "$1" -c "$lacks" "$needed" 2>/dev/null || echo "$needed"; }
@@ -58,7 +57,7 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-16}"
 
 mkdir -p "$OUTPUT_DIR"
 # all 2 checkpoints of the run are kept
-need_bytes=$(( 2 * 691088640 ))
+need_bytes=$(( 2 * 523316480 ))
 free_bytes=$(( $(df -Pk "$OUTPUT_DIR" | awk 'NR == 2 { print $4 }') * 1024 ))
 if (( free_bytes < need_bytes )); then
   stop "checkpoints need $need_bytes bytes in $OUTPUT_DIR, but $free_bytes are free: free some space or set OUTPUT_DIR"
