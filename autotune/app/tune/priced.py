@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from autotune.search.selection import Objective
     from autotune.space.enumerate import Enumeration
 
+OLDEST = 4  # prices that are named, of many
 NAMED = 3  # old prices that get a sentence of their own
 
 
@@ -179,7 +180,11 @@ def price_notes(job: Job) -> list[str]:
             for offer in oldest.values()
         ]
     by_age = sorted(oldest.values(), key=lambda o: (-(o.price_age_days or 0), o.device.name))
-    named = ", ".join(f"{offer.device.name} {offer.price_age_days} days" for offer in by_age)
+    named = ", ".join(
+        f"{offer.device.name} {offer.price_age_days} days" for offer in by_age[:OLDEST]
+    )
+    more = len(by_age) - OLDEST
+    named += f", {more} more" * (more > 0)
     many = (
         f"{len(by_age)} prices are older than {OLD_DAYS} days: the ranking may have changed; state "
         f"your own with --gpu NAME:N@PRICE, or `autotune prices refresh` ({named})"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from autotune.report.schema import LimitsPayload, RecommendationPayload, Row
 
 
-HEIGHT_PX = 200
+HEIGHT_PX = 180
 MACHINES = 3  # prices an hour from which on money says something else than time
 BADGE_PX = 9  # radius of a mark that holds a letter
 # A shape a role: told apart without colour.
