@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 import json
+import pickle
 import shutil
+import sys
+import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,9 +34,6 @@ def _read(folder: Path) -> Any:
 def test_a_real_trainers_output_is_read_with_its_arguments_and_nothing_is_unpickled(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import pickle
-    import sys
-
     def never(*_: object) -> None:
         raise AssertionError
 
@@ -275,3 +277,27 @@ def test_a_torn_log_of_llama_factory_is_read_up_to_where_it_is_whole(
     found = _read(out)
     assert found.log is not None
     assert 0 < found.log.steps_done <= 80
+
+
+class ByName:
+    """A member of an enumeration as Python 3.11.0 to 3.11.3 write it: by its class and name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, str]]:
+        return getattr, (Color, self.name)
+
+
+class Color(enum.Enum):
+    PAGED_ADAMW = "paged_adamw_32bit"
+    STEPS = "steps"
+
+
+@pytest.mark.parametrize("name", ["PAGED_ADAMW", "STEPS"])
+def test_a_member_that_was_written_by_its_name_has_its_value(name: str, tmp_path: Path) -> None:
+    state = SimpleNamespace(optim=ByName(name), learning_rate=1e-4)
+    with zipfile.ZipFile(tmp_path / "training_args.bin", "w") as archive:
+        archive.writestr("training_args/data.pkl", pickle.dumps(state, 2))
+    found = arguments_of(tmp_path / "training_args.bin")
+    assert found == {"optim": Color[name].value, "learning_rate": 1e-4}

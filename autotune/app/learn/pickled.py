@@ -2,10 +2,12 @@
 
 The file is a zip archive with a pickle inside. Its opcodes are listed by `pickletools`, which runs
 nothing, and followed on a stack of inert values: whatever a class or a call would have made is a
-mark here, except a call with one text (an enumeration's member), which is that text. No module is
-imported, nothing is called.
+mark here, except an enumeration's member: a call with one text is that text, and where Python wrote
+it by name (getattr of its class; 3.11.0 to 3.11.3), its value by that name. No module is imported,
+nothing is called.
 
-Source: pickletools of the standard library; torch 2.x serialization.py, which writes `data.pkl`.
+Source: pickletools and enum of the standard library; torch 2.x serialization.py, which writes
+`data.pkl`; transformers 5.23 training_args.py, OptimizerNames.
 """
 
 from __future__ import annotations
@@ -18,6 +20,13 @@ from autotune.app.learn.walk import Unreadable
 
 FILE = "training_args.bin"
 MOST_BYTES, MOST_OPCODES = 2_000_000, 200_000
+# Members whose value is not their name in lower case.
+BY_NAME = {
+    "ADAMW_BNB": "adamw_bnb_8bit", "LION": "lion_32bit", "PAGED_ADAMW": "paged_adamw_32bit",
+    "PAGED_ADEMAMIX": "paged_ademamix_32bit", "PAGED_LION": "paged_lion_32bit",
+    "RMSPROP_8BIT": "rmsprop_bnb_8bit", "RMSPROP_32BIT": "rmsprop_bnb_32bit",
+    "REDUCE_ON_PLATEAU": "reduce_lr_on_plateau",
+}  # fmt: skip
 
 
 class _Made:
@@ -74,6 +83,16 @@ def _followed(content: bytes) -> Any:  # noqa: ANN401 - whatever was pickled
     raise ValueError
 
 
+def _member(given: Any) -> Any:  # noqa: ANN401 - what a call was given
+    """The value of an enumeration's member that a call would have made; else a mark."""
+    match given:
+        case (str(value),):
+            return value
+        case (_Made(), str(name)) if name.isupper():
+            return BY_NAME.get(name, name.lower())
+    return _Made()
+
+
 def _since_mark(stack: list[Any]) -> list[Any]:
     at = len(stack) - 1 - stack[::-1].index(_MARK)
     items = stack[at + 1 :]
@@ -117,8 +136,7 @@ def _step(name: str, argument: Any, stack: list[Any], memo: dict[int, Any]) -> N
     elif name in {"STACK_GLOBAL", "REDUCE", "NEWOBJ"}:
         given = stack.pop()
         stack.pop()
-        one_text = isinstance(given, tuple) and len(given) == 1 and isinstance(given[0], str)
-        stack.append(given[0] if name == "REDUCE" and one_text else _Made())
+        stack.append(_member(given) if name == "REDUCE" else _Made())
     elif name == "BUILD":
         state = stack.pop()
         if isinstance(stack[-1], _Made):
