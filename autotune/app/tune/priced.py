@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from autotune.search.selection import Objective
     from autotune.space.enumerate import Enumeration
 
-OLDEST = 4  # prices that are named, of many
+OLDEST = 3  # prices that are named, of many
 NAMED = 3  # old prices that get a sentence of their own
 
 
