@@ -27,7 +27,7 @@ $(STAMP)/product: $(STAMP)/venv pyproject.toml constraints.txt
 # torch goes first and alone: a CPU wheel at hand is then kept by everything that needs torch.
 $(STAMP)/tests: $(STAMP)/product
 	$(PIP) torch
-	$(PIP) -e '.[dataset,probe,test]'
+	$(PIP) -e '.[dataset,postgres,probe,ray,redis,test]'
 	@touch $@
 
 demo: $(STAMP)/product  ## set up and answer the main question for jobs/h100_38h.yaml (no GPU needed)
