@@ -1,0 +1,70 @@
+"""Workers as processes of this machine: they die with the search that started them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from autotune.app.workers.executor import WorkerState
+from autotune.domain.errors import InputError
+from autotune.probe.runner import GUARD, tail
+
+if TYPE_CHECKING:
+    from autotune.app.workers.executor import WorkerJob
+
+LEAVE_S = 10.0  # for a worker to end its probe and go, once it is asked to
+TOLD = 300  # characters of what a worker said last
+
+
+class LocalExecutor:
+    """Processes here, each in a session of its own and under the guard of the kernel."""
+
+    def __init__(self) -> None:
+        self._started: dict[str, tuple[subprocess.Popen[bytes], WorkerJob]] = {}
+
+    def start(self, job: WorkerJob, name: str) -> None:
+        """One more process. Raises InputError where the machine has no room for it."""
+        log = job.log(name)
+        guard = (sys.executable, "-S", "-E", str(GUARD), str(os.getpid()))
+        try:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with log.open("ab") as words:
+                process = subprocess.Popen(  # noqa: S603 - our own command
+                    [*guard, *job.argv], stdin=subprocess.DEVNULL, stdout=words, stderr=words,
+                    start_new_session=True, env={**os.environ, **job.environment},
+                )  # fmt: skip
+        except OSError as error:
+            msg = f"worker {name} cannot be started: {error.strerror or error}"
+            raise InputError(msg, "make room, or take fewer --workers") from None
+        self._started[name] = (process, job)
+
+    def states(self) -> list[WorkerState]:
+        """How each is; of one that ended, the last that it said."""
+        return [self._state(name, *found) for name, found in self._started.items()]
+
+    def _state(self, name: str, process: subprocess.Popen[bytes], job: WorkerJob) -> WorkerState:
+        code = process.poll()
+        if code is None:
+            return WorkerState(name, "running")
+        words = [line for line in tail(job.log(name)).splitlines() if line.strip()]
+        if code < 0:
+            return WorkerState(name, "ended", code, f"killed by signal {-code}")
+        return WorkerState(name, "ended", code, " ".join(words[-2:])[-TOLD:])
+
+    def stop(self) -> None:
+        """Ask all to leave; whoever has not left in time is killed with what it started."""
+        living = [process for process, _ in self._started.values() if process.poll() is None]
+        for process in living:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGINT)
+        for process in living:
+            try:
+                process.wait(LEAVE_S)
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
