@@ -3,48 +3,72 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import optuna
 
+from autotune.search.posterior.stopping import ProbeBudget, judged, remaining
 from autotune.search.priced import MEMORY
 from autotune.search.study.calibrated import CalibratedSampler
 from autotune.search.study.samplers import sampler_maker
+from bench.rivals import RIVALS
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from bench.simulated import Machine
+    from bench.hidden import Hidden
 
 WARM = 8  # predicted-best configurations that a warm-started sampler is given first
 STOCK = {"random": "random", "tpe": "tpe", "tpe_warm": "tpe", "gp_warm": "gp", "nsga2": "nsga2"}
 OOM_VIOLATION = 0.1  # of the memory constraint, when all that is known is that it did not fit
+HOLE = 2.0  # times the dearest: the value of parameters that are no candidate
+MOST_ASKED = 30  # such parameters for each probe, before they count as one
+FREE = ProbeBudget(0.0, free=True)
 Measured = dict[str, float] | None
 
 
-def study_curve(machine: Machine, method: str, probes: int, seed: int) -> tuple[list[float], int]:
-    """The regret of the recommendation after every probe, and the probes out of memory."""
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One study. curve: regret of the recommendation after every probe. ooms: out of memory.
+
+    bounds: what it said after every probe, of how much better any candidate may be, as a share;
+    None before it could say anything. stop: the probe after which it would have ended by itself;
+    None where it went on.
+    """
+
+    curve: list[float]
+    ooms: int
+    bounds: list[float | None] = field(default_factory=list)
+    stop: int | None = None
+
+    def holds(self, after: int) -> bool:
+        """Whether nothing was better than the recommendation by more than the bound."""
+        bound, regret = self.bounds[after - 1], self.curve[after - 1]
+        return bound is not None and 1.0 - 1.0 / (1.0 + regret) <= bound + 1e-9
+
+
+def study_of(machine: Hidden, method: str, probes: int, seed: int) -> Ran:
+    """What a method recommends after every probe of a machine."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if method == "ladder":
-            return _climb(machine, probes)
+        if method in RIVALS:
+            return _rival(machine, method, probes, seed)
         if method == "calibrated":
             return _calibrated(machine, probes)
         return _stock(machine, method, probes, seed)
 
 
-def distributions(machine: Machine) -> dict[str, Any]:
+def distributions(machine: Hidden) -> dict[str, Any]:
     """Positions of ordinal knobs, words of the others."""
     return {
-        name: optuna.distributions.IntDistribution(0, len(d.levels) - 1)
-        if d.ordinal
-        else optuna.distributions.CategoricalDistribution(d.levels)
-        for name, d in machine.grid.dimensions.items()
+        name: optuna.distributions.IntDistribution(0, levels - 1)
+        if isinstance(levels, int)
+        else optuna.distributions.CategoricalDistribution(levels)
+        for name, levels in machine.levels.items()
     }
 
 
-def tell(study: optuna.Study, trial: optuna.Trial, machine: Machine, index: int) -> Measured:
+def tell(study: optuna.Study, trial: optuna.Trial, machine: Hidden, index: int) -> Measured:
     """Probe a candidate and tell the study, in the form that every sampler understands.
 
     Out of memory: infeasible, with the predicted cost as value, since a penalty far above the rest
@@ -62,22 +86,29 @@ def tell(study: optuna.Study, trial: optuna.Trial, machine: Machine, index: int)
     return measured
 
 
-def _calibrated(machine: Machine, probes: int) -> tuple[list[float], int]:
+def _calibrated(machine: Hidden, probes: int) -> Ran:
     space = distributions(machine)
     sampler = CalibratedSampler(machine, space)
     study = optuna.create_study(sampler=sampler)
-    curve, ooms = [], 0
-    for _ in range(probes):
+    curve: list[float] = []
+    bounds: list[float | None] = []
+    ooms, stop = 0, None
+    for number in range(1, probes + 1):
         trial = study.ask(space)
         index = machine.find(trial.params)
         if index is None:
             break
         ooms += tell(study, trial, machine, index) is None
-        curve.append(machine.regret(sampler.posterior(study).pick()))
-    return curve, ooms
+        posterior = sampler.posterior(study)
+        curve.append(machine.regret(posterior.pick()))
+        known = posterior.incumbent is not None
+        bounds.append(remaining(posterior).bound if known else None)
+        if stop is None and known and judged(posterior, sampler.proposal(posterior), FREE):
+            stop = number
+    return Ran(curve, ooms, bounds, stop)
 
 
-def _stock(machine: Machine, method: str, probes: int, seed: int) -> tuple[list[float], int]:
+def _stock(machine: Hidden, method: str, probes: int, seed: int) -> Ran:
     space = distributions(machine)
     make = sampler_maker(STOCK[method], seed)
     study = optuna.create_study(sampler=make(0))
@@ -86,96 +117,41 @@ def _stock(machine: Machine, method: str, probes: int, seed: int) -> tuple[list[
         for _ in range(WARM):
             study.enqueue_trial(machine.params(next(order)))
     curve: list[float] = []
-    ooms = 0
+    ooms = asked = 0
     best: tuple[float, int | None] = (float("inf"), None)
-    for number in range(probes):
-        study.sampler = make(number)
+    while len(curve) < probes:
+        study.sampler = make(asked)
         trial = study.ask(space)
         index = machine.find(trial.params)
-        assert index is not None  # noqa: S101 - the product of the knobs has no holes
-        measured = tell(study, trial, machine, index)
+        asked += 1
+        if index is None and asked < MOST_ASKED * probes:  # a hole of the product: no probe
+            trial.set_constraint("memory", 1.0)
+            study.tell(trial, HOLE * float(machine.predicted_cost.max()))
+            continue
+        measured = None if index is None else tell(study, trial, machine, index)
+        if index is None or measured is None:
+            ooms += 1
+        else:
+            best = min(best, (machine.measured_cost(index, measured), index), key=lambda b: b[0])
+        curve.append(machine.regret(best[1]))
+    return Ran(curve, ooms)
+
+
+def _rival(machine: Hidden, method: str, probes: int, seed: int) -> Ran:
+    curve: list[float] = []
+    ooms = 0
+    best: tuple[float, int | None] = (float("inf"), None)
+    asked = RIVALS[method](machine, seed)
+    index = next(asked)
+    while len(curve) < probes:
+        measured = machine.probe(index)
         if measured is None:
             ooms += 1
         else:
             best = min(best, (machine.measured_cost(index, measured), index), key=lambda b: b[0])
         curve.append(machine.regret(best[1]))
-    return curve, ooms
-
-
-def _climb(machine: Machine, probes: int) -> tuple[list[float], int]:
-    """The hand-made ladder, probe by probe."""
-    curve: list[float] = []
-    ooms = 0
-    best: tuple[float, int | None] = (float("inf"), None)
-    steps = ladder(machine)
-    params = next(steps)
-    for _ in range(probes):
-        index = machine.find(params)
-        assert index is not None  # noqa: S101 - as above
-        measured = machine.probe(index)
-        cost = None if measured is None else machine.measured_cost(index, measured)
-        ooms += cost is None
-        if cost is not None:
-            best = min(best, (cost, index), key=lambda b: b[0])
-        curve.append(machine.regret(best[1]))
         try:
-            params = steps.send(cost)
+            index = asked.send(measured)
         except StopIteration:
             break
-    return curve + [curve[-1]] * (probes - len(curve)), ooms
-
-
-Params = dict[str, Any]
-
-
-def ladder(machine: Machine) -> Generator[Params, float | None, None]:
-    """What people do: raise the micro-batch until it does not fit, then one knob at a time.
-
-    Save memory first when not even one row fits. Each knob keeps its best value before the next is
-    tried; cards come last. Sends back the cost of each configuration, None for out of memory.
-    """
-    now: Params = {
-        "gpu": machine.grid.dimensions["gpu"].levels[0], "precision": "bf16", "micro_batch": 0,
-        "workers": 3, "interval": 2, "compile": "off", "checkpointing": 0, "attention": "sdpa",
-        "packing": "off", "optimizer": "fused",
-    }  # fmt: skip
-    cost = yield now
-    for saving in ({"checkpointing": 2}, {"optimizer": "adamw_8bit"}, {"optimizer": "paged_8bit"}):
-        if cost is not None:
-            break
-        now = {**now, **saving}
-        cost = yield now
-    best = float("inf") if cost is None else cost
-    now, best = yield from _raise(machine, now, best)
-    toggles: list[tuple[str, list[Any]]] = [
-        ("attention", ["flash", "eager"]), ("compile", ["on"]), ("packing", ["on"]),
-        ("checkpointing", [0, 1, 2]), ("optimizer", ["fused", "adamw_8bit", "paged_8bit", "adamw"]),
-        ("precision", ["fp16", "tf32"]), ("workers", [2, 4, 5, 1, 0]), ("interval", [3, 1, 4, 0]),
-        ("gpu", list(machine.grid.dimensions["gpu"].levels)),
-    ]  # fmt: skip
-    while True:
-        before = best
-        for knob, values in toggles:
-            start = now
-            for value in values:
-                if value != start[knob]:
-                    cost = yield {**start, knob: value}
-                    if cost is not None and cost < best:
-                        now, best = {**start, knob: value}, cost
-        now, best = yield from _raise(machine, now, best)
-        if best == before:
-            return
-
-
-def _raise(
-    machine: Machine, now: Params, best: float
-) -> Generator[Params, float | None, tuple[Params, float]]:
-    """Double the micro-batch until it does not fit or gets no better."""
-    top = len(machine.grid.dimensions["micro_batch"].levels) - 1
-    while now["micro_batch"] < top:
-        larger = {**now, "micro_batch": now["micro_batch"] + 1}
-        cost = yield larger
-        if cost is None or cost >= best:
-            break
-        now, best = larger, cost
-    return now, best
+    return Ran(curve + [curve[-1]] * (probes - len(curve)), ooms)

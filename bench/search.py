@@ -1,13 +1,22 @@
 """How many probes a sampler needs: `python -m bench.search [--quick] --format text|json`.
 
-Simulated machines (`bench.simulated`), the same for every method. Per scenario and
-method, over the machines:
+Machines whose truth is known, the same for every method: drawn from the sampler's own prior
+(`bench.simulated`), and drawn from none (`bench.families`). Per scenario and method, over the
+machines:
 
 probes_to_3pct, probes_to_1pct  median probes until the recommendation's true cost is within 3 %
                                 and 1 % of the true optimum; null when the median machine never is
-regret_10, regret_20            median regret after so many probes; null while nothing was found
-regret_20_p90                   the same, of the machine at the 90th percentile
+regret_6, regret_10, regret_20  median regret after so many probes; null while nothing was found
+regret_6_p90, ...               the same, of the machine at the 90th percentile
 oom_probes                      mean probes of a study that ran out of memory
+bound_coverage_10               share of machines on which, after ten probes, no candidate was
+                                better than the pick by more than was said; null for methods that
+                                say nothing
+bound_median_10                 median of what was said: the share that may be saved at most
+stop_probe                      median probe after which a search that costs nothing would end by
+                                itself; null where the median machine goes on
+bound_coverage_stop, stop_regret, stop_regret_p90
+                                the same then; at the last probe where it went on
 
 A probe that repeats a configuration or runs out of memory counts like any other. Machines are those
 of the seeds from 100 on: the method was worked out on those below. `--docs` also writes the table
@@ -20,6 +29,8 @@ import argparse
 import json
 import os
 import sys
+import time
+from dataclasses import asdict
 from functools import lru_cache
 from importlib.util import find_spec
 from multiprocessing import get_context
@@ -28,17 +39,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.samplers import study_curve
+from bench.families import STRANGE, stranger
+from bench.samplers import Ran, study_of
 from bench.simulated import SCENARIOS, Grid, Machine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-METHODS = ("random", "tpe", "tpe_warm", "gp_warm", "nsga2", "ladder", "calibrated")
-MACHINES, QUICK_MACHINES = 20, 4
+    from bench.hidden import Hidden
+
+METHODS = (
+    "random", "random_fits", "topk", "hill", "plain_gp", "tpe", "tpe_warm", "gp_warm", "nsga2",
+    "ladder", "calibrated",
+)  # fmt: skip
+ALL_SCENARIOS = (*STRANGE, *SCENARIOS)
+MACHINES, QUICK_MACHINES = 20, 2
 FIRST_SEED = 100  # machines below were looked at while the method was worked out
 PROBES, QUICK_PROBES = 40, 20
-GP_PROBES = 24  # half a second to a second each: what a full run can afford
+GP_PROBES, QUICK_GP_PROBES = 24, 10  # half a second to a second each: what a run can afford
+AFTER, TEN = (6, 10, 20), 10
 Curve = list[float]
 Task = tuple[str, str, int, int]  # scenario, method, seed, probes
 Figures = dict[str, float | int | None]
@@ -49,29 +68,59 @@ def _grid(gpus: int) -> Grid:
     return Grid.of(gpus)
 
 
-def _machine(scenario: str, seed: int) -> Machine:
+def machine_of(scenario: str, seed: int) -> Hidden:
+    """The machine of that seed."""
+    if scenario in STRANGE:
+        return stranger(scenario, seed)
     wanted = SCENARIOS[scenario]
     return Machine(_grid(wanted.gpus), seed, wanted.bias, cliffs=wanted.cliffs)
 
 
-def _run(task: Task) -> tuple[Task, Curve, int]:
-    """The regret after every probe, and the probes that ran out of memory."""
+def _run(task: Task) -> tuple[Task, Ran]:
     scenario, method, seed, probes = task
     os.environ["OMP_NUM_THREADS"] = "1"
-    curve, ooms = study_curve(_machine(scenario, seed), method, probes, seed)
-    return task, curve, ooms
+    return task, study_of(machine_of(scenario, seed), method, probes, seed)
 
 
-def figures(curves: Sequence[Curve], ooms: Sequence[int]) -> Figures:
+def figures(studies: Sequence[Ran]) -> Figures:
     """The figures of one method in one scenario."""
+    curves = [ran.curve for ran in studies]
     return {
         "probes_to_3pct": _median_probes(curves, 0.03),
         "probes_to_1pct": _median_probes(curves, 0.01),
-        "regret_10": regret(curves, 10, 50),
-        "regret_20": regret(curves, 20, 50),
-        "regret_20_p90": regret(curves, 20, 90),
-        "oom_probes": round(float(np.mean(ooms)), 2),
+        **{
+            f"regret_{after}{name}": regret(curves, after, percent)
+            for after in AFTER
+            for name, percent in (("", 50), ("_p90", 90))
+        },
+        "oom_probes": round(float(np.mean([ran.ooms for ran in studies])), 2),
+        **_said(studies),
     }
+
+
+def _said(studies: Sequence[Ran]) -> Figures:
+    """What was said of how much better others may be, and what came of stopping."""
+    if not all(ran.bounds for ran in studies):
+        names = ("bound_coverage_10", "bound_median_10", "stop_probe", "bound_coverage_stop",
+                 "stop_regret", "stop_regret_p90")  # fmt: skip
+        return dict.fromkeys(names)
+    ten = [min(TEN, len(ran.curve)) for ran in studies]
+    at_stop = [ran.stop or len(ran.curve) for ran in studies]
+    bounds = [ran.bounds[n - 1] for ran, n in zip(studies, ten, strict=True)]
+    stop = _quantile([float("inf") if ran.stop is None else ran.stop for ran in studies], 50)
+    stopped = [[ran.curve[n - 1]] for ran, n in zip(studies, at_stop, strict=True)]
+    return {
+        "bound_coverage_10": _share([r.holds(n) for r, n in zip(studies, ten, strict=True)]),
+        "bound_median_10": round(_quantile([1.0 if b is None else b for b in bounds], 50), 5),
+        "stop_probe": stop if np.isfinite(stop) else None,
+        "bound_coverage_stop": _share([r.holds(n) for r, n in zip(studies, at_stop, strict=True)]),
+        "stop_regret": regret(stopped, 1, 50),
+        "stop_regret_p90": regret(stopped, 1, 90),
+    }
+
+
+def _share(held: Sequence[bool]) -> float:
+    return round(float(np.mean(held)), 3)
 
 
 def _median_probes(curves: Sequence[Curve], within: float) -> float | None:
@@ -102,33 +151,32 @@ def _quantile(values: Sequence[float], percent: float) -> float:
 
 def simulate(
     tasks: Sequence[Task], jobs: int, record: Path | None
-) -> dict[str, dict[str, tuple[list[Curve], list[int]]]]:
-    """Curves and out-of-memory probes of every machine by scenario and method."""
+) -> dict[str, dict[str, list[Ran]]]:
+    """The studies of every machine by scenario and method."""
     known = _recorded(record)
     todo = [task for task in tasks if task not in known]
-    with get_context("spawn").Pool(jobs) as pool:
-        for done, (task, curve, ooms) in enumerate(pool.imap_unordered(_run, todo), start=1):
-            known[task] = (curve, ooms)
+    begun = time.monotonic()
+    with get_context("spawn").Pool(min(jobs, max(len(todo), 1))) as pool:
+        for done, (task, ran) in enumerate(pool.imap_unordered(_run, todo), start=1):
+            known[task] = ran
             if record is not None:
                 with record.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps([task, curve, ooms]) + "\n")
+                    file.write(json.dumps([task, asdict(ran)]) + "\n")
             if done % MACHINES == 0:
                 print(f"{done}/{len(todo)} studies", file=sys.stderr)
-    found: dict[str, dict[str, tuple[list[Curve], list[int]]]] = {}
+    if todo:
+        print(f"{len(todo)} studies in {time.monotonic() - begun:.0f} s", file=sys.stderr)
+    found: dict[str, dict[str, list[Ran]]] = {}
     for task in tasks:
-        scenario, method, _, _ = task
-        by_method = found.setdefault(scenario, {})
-        curves, counts = by_method.setdefault(method, ([], []))
-        curves.append(known[task][0])
-        counts.append(known[task][1])
+        found.setdefault(task[0], {}).setdefault(task[1], []).append(known[task])
     return found
 
 
-def _recorded(record: Path | None) -> dict[Task, tuple[Curve, int]]:
+def _recorded(record: Path | None) -> dict[Task, Ran]:
     if record is None or not record.exists():
         return {}
     lines = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
-    return {(t[0], t[1], t[2], t[3]): (curve, ooms) for t, curve, ooms in lines}
+    return {(t[0], t[1], t[2], t[3]): Ran(**ran) for t, ran in lines}
 
 
 def available(methods: Sequence[str]) -> list[str]:
@@ -138,41 +186,51 @@ def available(methods: Sequence[str]) -> list[str]:
 
 
 def answer(
-    found: dict[str, dict[str, tuple[list[Curve], list[int]]]], methods: Sequence[str]
+    found: dict[str, dict[str, list[Ran]]], methods: Sequence[str]
 ) -> dict[str, dict[str, Figures | None]]:
     """The figures by scenario and method; null for a method that could not run."""
     return {
         scenario: {
-            method: figures(*by_method[method]) if method in by_method else None
+            method: figures(by_method[method]) if method in by_method else None
             for method in methods
         }
         for scenario, by_method in found.items()
     }
 
 
-def main() -> None:
-    """Simulate and print."""
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few machines, few probes")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     parser.add_argument("--machines", type=int, help="machines per scenario")
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED, help="of the machines")
     parser.add_argument("--probes", type=int, help="probes per machine")
-    parser.add_argument("--method", action="append", choices=METHODS, help="only these")
-    parser.add_argument("--scenario", action="append", choices=tuple(SCENARIOS), help="only these")
+    parser.add_argument("--method", action="extend", nargs="+", choices=METHODS, help="only these")
+    parser.add_argument(
+        "--scenario", action="extend", nargs="+", choices=ALL_SCENARIOS, help="only these"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--record", type=Path, help="keep finished studies here; run only the rest")
     parser.add_argument("--docs", action="store_true", help="write docs/search.md's table and plot")
     options = parser.parse_args()
-    if options.docs and options.scenario:
-        parser.error("--docs writes all scenarios")
+    for name in ("machines", "probes", "jobs"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            parser.error(f"--{name} is {value}; it must be at least 1")
+    return options
+
+
+def main() -> None:
+    """Simulate and print."""
+    options = _options()
     os.environ["OMP_NUM_THREADS"] = "1"
     methods = options.method or METHODS
     machines = options.machines or (QUICK_MACHINES if options.quick else MACHINES)
     probes = options.probes or (QUICK_PROBES if options.quick else PROBES)
+    most = QUICK_GP_PROBES if options.quick else GP_PROBES
     tasks = [
-        (scenario, method, seed, min(probes, GP_PROBES) if method == "gp_warm" else probes)
-        for scenario in options.scenario or tuple(SCENARIOS)
+        (scenario, method, seed, min(probes, most) if method == "gp_warm" else probes)
+        for scenario in options.scenario or ALL_SCENARIOS
         for method in available(methods)
         for seed in range(options.first_seed, options.first_seed + machines)
     ]
@@ -181,8 +239,8 @@ def main() -> None:
     if options.docs:
         from bench.search_docs import write
 
-        curves = {s: {m: c for m, (c, _) in by.items()} for s, by in found.items()}
-        write(_with_tails(result, curves), curves)
+        write(result, {s: {m: [r.curve for r in c] for m, c in by.items()}
+                       for s, by in found.items()})  # fmt: skip
     if options.format == "json":
         print(json.dumps(result, indent=1, allow_nan=False))
         return
@@ -190,21 +248,6 @@ def main() -> None:
         print(scenario)
         for method, values in by_method.items():
             print(f"  {method:12}", _line(values))
-
-
-def _with_tails(
-    result: dict[str, dict[str, Figures | None]], curves: dict[str, dict[str, list[Curve]]]
-) -> dict[str, dict[str, Figures | None]]:
-    """The figures and the regret after ten probes of the machine at the 90th percentile."""
-    return {
-        scenario: {
-            method: {**values, "regret_10_p90": regret(curves[scenario][method], 10, 90)}
-            if values is not None
-            else None
-            for method, values in by_method.items()
-        }
-        for scenario, by_method in result.items()
-    }
 
 
 def _line(values: dict[str, Any] | None) -> str:

@@ -22,9 +22,10 @@ HEADS = {
 }  # fmt: skip
 COLOURS = {
     "random": "#9a9a9a", "tpe": "#c58b2a", "tpe_warm": "#a3431f", "gp_warm": "#7a4fa3",
-    "nsga2": "#5b8c3a", "ladder": "#2a7f8e", "calibrated": "#14399a",
+    "nsga2": "#5b8c3a", "ladder": "#2a7f8e", "calibrated": "#14399a", "topk": "#111111",
+    "hill": "#d14a8b", "plain_gp": "#b59a00", "random_fits": "#c9c9c9",
 }  # fmt: skip
-STOCK = ("random", "tpe", "tpe_warm", "gp_warm", "nsga2")
+STOCK = ("random", "tpe", "tpe_warm", "gp_warm", "nsga2")  # Optuna's
 WIDTH, HEIGHT, LEFT, TOP, GAP = 300, 190, 52, 44, 26
 DECADES = (0.001, 0.01, 0.1, 1.0, 10.0)
 LEGEND = 30
@@ -185,7 +186,7 @@ def _height(value: float) -> float:
 def _legend(methods: Sequence[str], height: int) -> str:
     parts = []
     for k, method in enumerate(methods):
-        x = LEFT + 88 * k
+        x = LEFT + 66 * k
         parts.append(
             f'<line x1="{x}" x2="{x + 18}" y1="{height - 14}" y2="{height - 14}" '
             f'stroke="{COLOURS[method]}" stroke-width="2.6"/>'

@@ -10,7 +10,6 @@ favours the calibrated sampler; the scenario `cliffs` breaks it on purpose.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ import numpy as np
 from autotune.search.posterior.acquisition import Posterior
 from autotune.search.posterior.measurements import History
 from autotune.search.priced import MEMORY, Dimension, Part, part_of
+from bench.hidden import ByHand, Hidden
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -179,8 +179,8 @@ def _predictions(columns: dict[str, NDArray[np.int64]], facts: FloatArray) -> di
     }
 
 
-class Machine:
-    """One simulated machine: a `Priced` for the sampler, and the truth for the experiment."""
+class Machine(Hidden):
+    """One simulated machine whose truth is drawn from a prior like the sampler's."""
 
     grows = ("micro_batch",)
 
@@ -190,6 +190,10 @@ class Machine:
         self.parts, self.limit = grid.parts, grid.capacity
         self.identity = f"simulated-{seed}"
         self._shape = tuple(len(d.levels) for d in grid.dimensions.values())
+        self.levels = {
+            k: len(d.levels) if d.ordinal else d.levels for k, d in grid.dimensions.items()
+        }
+        self.by_hand = _by_hand(grid)
         draw = np.random.default_rng([seed, 1])
         self.true_factors = {
             part.name: np.exp(_bias(part, draw, bias * BIAS[part.name]))
@@ -236,56 +240,11 @@ class Machine:
         cost: FloatArray = running * (1.0 + INTERRUPTIONS_PER_S * redone) * self.grid.usd_per_s[at]
         return cost
 
-    @cached_property
-    def true_cost(self) -> FloatArray:
-        """[n, USD] what a run really costs."""
-        factors = {p.name: self.true_factors[p.name][p.row_of] for p in self.parts}
-        return self.totals(factors, np.arange(len(self)))
-
-    @cached_property
-    def truly_fits(self) -> NDArray[np.bool_]:
-        """[n] whether it really fits."""
-        return self.true_memory <= self.limit
-
-    @cached_property
-    def true_memory(self) -> FloatArray:
-        """[n, bytes] what is really needed."""
-        part = next(p for p in self.parts if p.name == MEMORY)
-        found: FloatArray = (part.predicted * self.true_factors[MEMORY])[part.row_of]
+    def true_factor(self, name: str) -> FloatArray:
+        """[n] truth over model of a part."""
+        part = next(p for p in self.parts if p.name == name)
+        found: FloatArray = self.true_factors[name][part.row_of]
         return found
-
-    @cached_property
-    def best_cost(self) -> float:
-        """[USD] of the true optimum among what truly fits."""
-        return float(self.true_cost[self.truly_fits].min())
-
-    def regret(self, index: int | None) -> float:
-        """True cost of a recommendation above the true optimum, relative; infinite without one."""
-        if index is None or not self.truly_fits[index]:
-            return float("inf")
-        return float(self.true_cost[index] / self.best_cost - 1.0)
-
-    def probe(self, index: int) -> dict[str, float] | None:
-        """What one probe measures; None when it runs out of memory. The same index, the same."""
-        noise = np.random.default_rng([self.seed, 2, index])
-        measured = {}
-        for part in self.parts:
-            row = int(part.row_of[index])
-            value = float(part.predicted[row] * self.true_factors[part.name][row])
-            value *= float(np.exp(noise.normal(0.0, part.noise)))
-            if value > 0:
-                measured[part.name] = value
-        return None if measured[MEMORY] > self.limit[index] else measured
-
-    def measured_cost(self, index: int, measured: Mapping[str, float]) -> float:
-        """[USD] the run's cost that a probe's measurements imply."""
-        at = np.asarray([index])
-        factors = {}
-        for part in self.parts:
-            predicted = float(part.predicted[part.row_of[index]])
-            ratio = measured[part.name] / predicted if part.name in measured else 1.0
-            factors[part.name] = np.asarray([ratio])
-        return float(self.totals(factors, at)[0])
 
     def params(self, index: int) -> dict[str, Any]:
         """Level texts of categorical knobs, positions of ordinal ones."""
@@ -302,19 +261,6 @@ class Machine:
             for name, d in self.grid.dimensions.items()
         ]
         return int(np.ravel_multi_index(codes, self._shape))
-
-    @cached_property
-    def predicted_cost(self) -> FloatArray:
-        """[n, USD] what the model says."""
-        ones = {part.name: np.ones(len(self)) for part in self.parts}
-        return self.totals(ones, np.arange(len(self)))
-
-    @cached_property
-    def predicted_memory(self) -> FloatArray:
-        """[n, bytes] what the model says."""
-        part = next(p for p in self.parts if p.name == MEMORY)
-        found: FloatArray = part.predicted[part.row_of]
-        return found
 
     def order(self) -> Iterator[int]:
         """Expected cost over the probability of fitting, as far as the model knows itself."""
@@ -345,6 +291,23 @@ class Machine:
              float(columns["workers"][i]))
             for i in indices
         ]  # fmt: skip
+
+
+def _by_hand(grid: Grid) -> ByHand:
+    start = {
+        "gpu": grid.dimensions["gpu"].levels[0], "precision": "bf16", "micro_batch": 0,
+        "workers": 3, "interval": 2, "compile": "off", "checkpointing": 0, "attention": "sdpa",
+        "packing": "off", "optimizer": "fused",
+    }  # fmt: skip
+    toggles = (
+        ("attention", ("flash", "eager")), ("compile", ("on",)), ("packing", ("on",)),
+        ("checkpointing", (0, 1, 2)), ("optimizer", ("fused", "adamw_8bit", "paged_8bit", "adamw")),
+        ("precision", ("fp16", "tf32")), ("workers", (2, 4, 5, 1, 0)), ("interval", (3, 1, 4, 0)),
+        ("gpu", tuple(grid.dimensions["gpu"].levels)),
+    )  # fmt: skip
+    savings = ({"checkpointing": 2}, {"optimizer": "adamw_8bit"}, {"optimizer": "paged_8bit"})
+    top = len(grid.dimensions["micro_batch"].levels) - 1
+    return ByHand(start, savings, toggles, "micro_batch", top)
 
 
 def _bias(

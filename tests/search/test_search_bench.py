@@ -6,12 +6,15 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from autotune.domain.config import Config
 from bench import search, search_docs, search_machines
+from bench.families import STRANGE, stranger
 from bench.replay import Point, calibrated_order, in_order
-from bench.samplers import ladder, study_curve
+from bench.rivals import ladder, topk
+from bench.samplers import Ran, study_of
 from bench.simulated import Grid, Machine
 
 if TYPE_CHECKING:
@@ -27,26 +30,81 @@ def machine() -> Machine:
 
 def test_figures_count_probes_of_the_median_machine_and_say_null_when_it_never_gets_there() -> None:
     curves = [[INF, 0.5, 0.02, 0.005], [0.2, 0.02, 0.02, 0.02], [INF, INF, 0.9, 0.3]]
-    found = search.figures(curves, [1, 0, 3])
+    found = search.figures([Ran(c, n) for c, n in zip(curves, (1, 0, 3), strict=True)])
     assert found["probes_to_3pct"] == 3
     assert found["probes_to_1pct"] is None
     assert found["regret_10"] == pytest.approx(0.02)
     assert found["regret_20_p90"] == pytest.approx(0.02 + 0.8 * 0.28)
     assert found["oom_probes"] == pytest.approx(1.33)
-    assert search.figures([[INF]], [1])["regret_10"] is None
+    assert found["bound_coverage_10"] is None, "nothing was said"
+    assert search.figures([Ran([INF], 1)])["regret_10"] is None
     json.dumps(found, allow_nan=False)
 
 
-@pytest.mark.parametrize("method", ["random", "tpe_warm", "nsga2", "ladder", "calibrated"])
+def test_a_bound_holds_where_nothing_is_better_by_more_at_ten_probes_and_at_the_stop() -> None:
+    curve = [0.5, 0.25, 0.0]
+    right = Ran(curve, 0, [None, 0.2, 0.0], stop=2)
+    wrong = Ran(curve, 0, [None, 0.19, 0.3], stop=2)
+    on = Ran(curve, 0, [None, 0.1, 0.1])
+    found = search.figures([right, wrong, on])
+    assert not right.holds(1), "a bound that was not said is none"
+    assert found["bound_coverage_10"] == 1.0
+    assert found["bound_median_10"] == pytest.approx(0.1)
+    assert found["bound_coverage_stop"] == pytest.approx(0.667)
+    assert found["stop_probe"] == 2
+    assert found["stop_regret"] == pytest.approx(0.25)
+    assert search.figures([on])["stop_probe"] is None
+
+
+@pytest.mark.parametrize("scenario", STRANGE)
+def test_every_stranger_is_far_from_its_model_in_its_own_way(scenario: str) -> None:
+    machine = stranger(scenario, 3)
+    other = stranger(scenario, 4)
+    off = np.log(machine.true_cost / machine.predicted_cost)
+    assert 0.03 < off.std() < 0.8
+    assert 0.02 < machine.truly_fits.mean() < 0.7
+    assert not np.allclose(machine.true_cost, other.true_cost)
+    assert np.allclose(machine.true_cost, stranger(scenario, 3).true_cost)
+    index = int(np.argmin(np.where(machine.truly_fits, machine.true_cost, INF)))
+    assert machine.regret(index) == 0.0
+    measured = machine.probe(index)
+    assert measured is not None
+    assert machine.probe(index) == measured
+    usual = 0.2 if not machine.family.noisy else 2.5
+    assert abs(math.log(machine.measured_cost(index, measured) / machine.best_cost)) < usual
+    compute = machine.true_factor("compute")
+    rows = next(p for p in machine.parts if p.name == "compute").row_of
+    one = compute[rows == rows[index]]
+    assert (np.ptp(one) > 0) == machine.family.physics, "workers slow a step down undeclared"
+
+
+def test_topk_measures_the_models_best_and_no_twin_of_one_it_has(machine: Machine) -> None:
+    asked = topk(machine, 0)
+    first = [next(asked)] + [asked.send(None) for _ in range(9)]
+    signatures = {tuple(int(p.row_of[i]) for p in machine.parts) for i in first}
+    assert len(signatures) == 10
+    assert first[0] == next(machine.order())
+
+
+@pytest.mark.parametrize(
+    "method", ["random", "tpe_warm", "nsga2", "topk", "hill", "plain_gp", "ladder", "calibrated"]
+)
 def test_every_method_gives_a_curve_that_its_machine_explains(
     machine: Machine, method: str
 ) -> None:
-    curve, ooms = study_curve(machine, method, 5, seed=0)
-    again, _ = study_curve(machine, method, 5, seed=0)
-    assert curve == again, "a study is the same every time"
-    assert len(curve) == 5
-    assert 0 <= ooms <= 5
-    assert all(regret >= 0 for regret in curve)
+    ran = study_of(machine, method, 5, seed=0)
+    assert ran == study_of(machine, method, 5, seed=0), "a study is the same every time"
+    assert len(ran.curve) == 5
+    assert 0 <= ran.ooms <= 5
+    assert all(regret >= 0 for regret in ran.curve)
+
+
+def test_a_rival_and_an_own_sampler_run_on_billed_candidates_too() -> None:
+    machine = stranger("billed_good", 1)
+    for method in ("random_fits", "hill", "ladder", "tpe"):
+        ran = study_of(machine, method, 4, seed=0)
+        assert len(ran.curve) == 4
+        assert ran.bounds == []
 
 
 def test_the_ladder_raises_the_micro_batch_until_it_does_not_fit(machine: Machine) -> None:
@@ -68,11 +126,13 @@ def test_answers_have_the_scenarios_methods_and_figures_that_are_promised(tmp_pa
     answer = search.answer(found, ("random", "ladder", "gp_warm"))
     assert set(answer) == {"one_card_b10"}
     assert answer["one_card_b10"]["gp_warm"] is None
-    names = {"probes_to_3pct", "probes_to_1pct", "regret_10", "regret_20", "regret_20_p90",
-             "oom_probes"}  # fmt: skip
+    names = {"probes_to_3pct", "probes_to_1pct", "regret_6", "regret_6_p90", "regret_10",
+             "regret_10_p90", "regret_20", "regret_20_p90", "oom_probes", "bound_coverage_10",
+             "bound_median_10", "bound_coverage_stop", "stop_probe", "stop_regret",
+             "stop_regret_p90"}  # fmt: skip
     assert set(answer["one_card_b10"]["ladder"] or {}) == names
     assert "| one_card_b10 | ladder |" in search_docs.table(answer)
-    curves = {s: {m: c for m, (c, _) in by.items()} for s, by in found.items()}
+    curves = {s: {m: [r.curve for r in c] for m, c in by.items()} for s, by in found.items()}
     assert search_docs.plot(curves).count("<polyline") == 2
 
 
@@ -93,11 +153,18 @@ def test_equal_regret_compares_with_the_best_stock_sampler_and_the_probes_it_too
 
 def test_a_page_keeps_rows_lines_and_curves_of_methods_that_are_not_run_again() -> None:
     both = {"cliffs": {"tpe": [[0.9, 0.5, 0.4]] * 2, "calibrated": [[0.5, 0.3, 0.2]] * 2}}
-    figures = {s: {m: search.figures(c, [0, 0]) for m, c in by.items()} for s, by in both.items()}
+    figures = {
+        s: {m: search.figures([Ran(r, 0) for r in c]) for m, c in by.items()}
+        for s, by in both.items()
+    }
     page = f"{search_docs.table(figures)}\n\n{search_docs.equal_regret(both)}"
     plot = search_docs.plot(both)
     better = {"cliffs": {"calibrated": [[0.3, 0.2, 0.1]] * 2}}
-    own = {"cliffs": {"calibrated": search.figures(better["cliffs"]["calibrated"], [1, 1])}}
+    own = {
+        "cliffs": {
+            "calibrated": search.figures([Ran(r, 1) for r in better["cliffs"]["calibrated"]])
+        }
+    }
     rows = search_docs.table(own, page).splitlines()
     assert rows[:3] == page.splitlines()[:3]
     assert rows[3].startswith("| cliffs | **calibrated** |")
