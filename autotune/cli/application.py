@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -18,7 +19,19 @@ from autotune.domain.errors import AutotuneError, InputError, Interrupted
 
 BUG = 1
 _OF_THE_MACHINE = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE}
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EROFS,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.EBADF,
+        errno.EIO,
+        errno.ENOMEM,
+    }
 )  # errors that no code can prevent
 
 
@@ -169,10 +182,11 @@ def _tell_usage(problem: Exception, words: Sequence[str]) -> int:
 
 
 def _tell(message: str, hint: str | None) -> None:
-    sys.stdout.flush()
-    print(f"error: {_printable(message)}", file=sys.stderr)
-    if hint:
-        print(f"hint: {_printable(hint)}", file=sys.stderr)
+    told = f"error: {_printable(message)}\n" + (f"hint: {_printable(hint)}\n" if hint else "")
+    with contextlib.suppress(OSError):  # nobody to tell: the exit code still says it
+        sys.stdout.flush()
+        sys.stderr.write(told)
+        sys.stderr.flush()
 
 
 def _printable(text: str) -> str:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, TextIO, TypeVar, cast
 
 import typer
@@ -26,6 +27,7 @@ Payload = TypeVar("Payload")
 
 SILENT_S = 1.0
 STATUS_S = 30.0  # between two lines of what goes on, where they stay
+LAST_STREAM = 2  # the descriptor of stderr
 LINE_WIDTH = 80  # where no terminal says its width
 _CLEAR_LINE = "\r\x1b[K"
 
@@ -64,10 +66,25 @@ class Output:
 
 
 def prepare_streams() -> None:
-    """Characters that a stream's encoding lacks are escaped instead of ending the program."""
+    """Characters that a stream's encoding lacks are escaped instead of ending the program.
+
+    A stream that was closed before the start (`>&-`) leads nowhere.
+    """
+    if sys.stdin is None or sys.stdout is None or sys.stderr is None:
+        _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError, OSError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def _open_closed_streams() -> None:
+    """Descriptors 0 to 2 taken before a file of ours is, which a child would then write into."""
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= LAST_STREAM:
+        os.set_inheritable(handle, True)
+    os.close(handle)
+    sys.stdin = sys.stdin or Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115
+    sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
 
 
 def emit(text: str) -> None:

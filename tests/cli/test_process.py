@@ -133,3 +133,30 @@ def test_an_interruption_while_modules_are_imported_leaves_with_130() -> None:
     )  # fmt: skip
     assert done.returncode == 130
     assert done.stderr == b""
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [("tune jobs/h100_38h.yaml --dry-run -q", 4), ("devices", 0), ("estimate no-such.yaml", 2)],
+)
+def test_closed_streams_change_no_exit_code(argv: str, code: int, closed: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} -m autotune {argv} {closed}"],
+        cwd=ROOT, capture_output=True, timeout=900, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert b"Traceback" not in done.stderr
+    assert b"bug" not in done.stderr
+
+
+@pytest.mark.parametrize(("argv", "code"), [("devices", 2), ("estimate no-such.yaml", 2)])
+def test_streams_that_take_nothing_are_no_bug(argv: str, code: int) -> None:
+    with Path("/dev/null").open("rb") as unwritable:
+        done = subprocess.run(
+            [sys.executable, "-m", "autotune", *argv.split()],
+            cwd=ROOT, stdout=unwritable, stderr=unwritable, timeout=900, check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+    assert done.returncode == code
