@@ -1,0 +1,139 @@
+"""A table of what becomes of a folder of other people's files: `python -m bench.corpus FOLDER`.
+
+Each file is read and priced in this process, without the network, and held against an independent
+look at its obvious keys. A folder directly inside FOLDER is one line of the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.corpus.verdict import NO_HELP, RIGHT, VERDICTS, WRONG, Verdict, judged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_KINDS = {".yaml", ".yml", ".json", ".py", ".sh", ".md"}
+_MOST_BYTES = 400_000
+_FENCED = re.compile(
+    r"^( *)```(?:bash|shell|sh|console)?[^\n]*\n(.*?)^ *```", re.MULTILINE | re.DOTALL
+)
+_TYPED = re.compile(
+    r"^\s*\$?\s*((?:accelerate launch|torchrun|deepspeed|python3? \S+\.py|trl \w+|tune run|"
+    r"litgpt finetune\w*|llamafactory-cli train|axolotl train)\b(?:[^\n\\]|\\\n|\\)*)", re.MULTILINE
+)  # fmt: skip
+
+
+def items(folder: Path) -> Iterator[tuple[str, Path, str]]:
+    """Name, path and text of every file, and of every command of a Markdown page, by itself."""
+    for path in sorted(folder.rglob("*")):
+        if path.suffix.casefold() not in _KINDS or not path.is_file():
+            continue
+        if path.stat().st_size > _MOST_BYTES:
+            continue
+        name, text = str(path.relative_to(folder)), path.read_text("utf-8", errors="replace")
+        if path.suffix != ".md":
+            yield name, path, text
+            continue
+        for number, command in enumerate(_commands(text)):
+            yield f"{name}#{number}", path.with_suffix(".cmd"), command
+
+
+def _commands(text: str) -> Iterator[str]:
+    for fenced in _FENCED.finditer(text):
+        for typed in _TYPED.finditer(fenced[2]):
+            if "--" in typed[1] or ".yaml" in typed[1]:
+                yield typed[1].strip()
+
+
+def verdicts(folder: Path, only: str = "") -> dict[str, tuple[Verdict, dict[str, Any]]]:
+    """Every file's verdict, and what it rests on."""
+    from bench.corpus.look import look_at
+    from bench.corpus.through import read_through
+
+    found = {}
+    for name, path, text in items(folder):
+        if only and not re.search(only, name):
+            continue
+        look = look_at(path, text)
+        read = read_through(path, text, sharded=look.sharded)
+        rests = {
+            "look": {"trains": look.trains, "objective": look.objective, **look.facts()},
+            "read": read.facts, "refusal": read.refusal, "hint": read.hint,
+            "unknown_model": read.unknown_model,
+        }  # fmt: skip
+        found[name] = (judged(look, read), rests)
+    return found
+
+
+def table(found: dict[str, tuple[Verdict, dict[str, Any]]]) -> str:
+    """A line a folder, the share of those in scope, and a line a cause."""
+    folders: dict[str, Counter[str]] = {}
+    causes: Counter[tuple[str, str]] = Counter()
+    for name, (verdict, _) in found.items():
+        folders.setdefault(name.split("/", 1)[0], Counter())[verdict.kind] += 1
+        if verdict.kind != RIGHT:
+            causes[verdict.kind, verdict.cause] += 1
+    lines = [f"| folder | files | {' | '.join(VERDICTS)} |", "|---" * (len(VERDICTS) + 2) + "|"]
+    total: Counter[str] = Counter()
+    for folder, counts in folders.items():
+        total += counts
+        lines.append(_row(folder, counts))
+    lines += [_row("**all**", total), "", _shares(found), ""]
+    lines += [f"{n:4} {kind}: {cause}" for (kind, cause), n in causes.most_common()]
+    return "\n".join(lines)
+
+
+def _row(name: str, counts: Counter[str]) -> str:
+    numbers = " | ".join(str(counts[kind]) for kind in VERDICTS)
+    return f"| {name} | {counts.total()} | {numbers} |"
+
+
+def _shares(found: dict[str, tuple[Verdict, dict[str, Any]]]) -> str:
+    inside = [verdict for verdict, _ in found.values() if verdict.in_scope]
+    counts = Counter(verdict.kind for verdict in inside)
+    every = Counter(verdict.kind for verdict, _ in found.values())
+    unknown = sum(verdict.unknown_model for verdict in inside)
+    return (
+        f"in scope {len(inside)}: right {_share(counts[RIGHT], len(inside))} "
+        f"({unknown} with another model's shape, as theirs is not known without the hub); "
+        f"of all {len(found)}: wrong {_share(every[WRONG], len(found))}, "
+        f"refused without help {_share(every[NO_HELP], len(found))}"
+    )
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "none"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Prints the table, or every file's verdict as JSON."""
+    parser = argparse.ArgumentParser(prog="python -m bench.corpus", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument("--only", default="", help="names that match this expression")
+    asked = parser.parse_args(argv)
+    os.environ["AUTOTUNE_OFFLINE"] = "1"
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["AUTOTUNE_HOME"] = home
+        found = verdicts(asked.folder, asked.only)
+    if asked.format == "json":
+        print(json.dumps({
+            name: {"verdict": v.kind, "cause": v.cause, "in_scope": v.in_scope, **rests}
+            for name, (v, rests) in found.items()
+        }, indent=1, default=str))  # fmt: skip
+    else:
+        print(table(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
