@@ -151,7 +151,8 @@ def config(micro: int = 4, accumulation: int = 1, **knobs: Any) -> Config:
 def memory_row(**knobs: Any) -> dict[str, Any]:
     """A candidate as the memory component reads it; `offer__count` is the column offer.count."""
     row: dict[str, Any] = {
-        "offer.device": find_device("a100-sxm4-80gb"), "offer.count": 1, "sharding": "none",
+        "offer.device": find_device("a100-sxm4-80gb"), "offer.count": 1, "offer.network": None,
+        "sharding": "none",
         "micro_batch_size": 4, "precision": "bf16", "activation_checkpointing": "none",
         "attention": "sdpa", "optimizer": "adamw_torch_fused", "adapter_dtype": "fp32",
         "packing": "off", "length_grouping": "off", "compile": "off", "compile_scope": "model",

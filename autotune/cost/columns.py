@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from autotune.domain.device import Device, Host, Offer
+    from autotune.domain.device import Device, Host, Network, Offer
 
 
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
@@ -129,6 +129,20 @@ class Columns:
         """[rows] a number of each row's host, computed once for each host."""
         return self._column("offer.host").numbers(number)
 
+    def of_network(self, number: Callable[[Network], float], alone: float) -> FloatArray:
+        """[rows] a number of what joins each row's machines; `alone` where there is one machine."""
+        return self._column("offer.network").numbers(
+            lambda network: alone if network is None else number(network)
+        )
+
+    def per_node(self) -> FloatArray:
+        """[rows] devices of one machine."""
+        return self.number("offer.count") / self.of_network(lambda own: float(own.nodes), 1.0)
+
+    def networks(self) -> Sequence[Network | None]:
+        """What joins the machines of each row; None where there is one."""
+        return self._column("offer.network").values()
+
     def peak_flop_per_s(self) -> FloatArray:
         """[rows, FLOP/s] dense peak of the device in the row's precision."""
         device, precision = self._column("offer.device"), self._column("precision")
@@ -189,6 +203,7 @@ def _offer_field(offer: Offer, field: str) -> Any:  # noqa: ANN401 - device, hos
         "host": offer.host,
         "price": offer.usd_per_hour,
         "spot": offer.interruptions_per_hour if offer.spot else 0.0,
+        "network": offer.network,
     }[field]
 
 

@@ -82,14 +82,15 @@ def checkpoint_bytes(job: Job, columns: Columns) -> FloatArray:
 
 
 def host_bytes(job: Job, columns: Columns) -> FloatArray:
-    """[bytes] of the machine's memory that all devices' parts take."""
+    """[bytes] of one machine's memory that its devices' parts take."""
     trained = trainable_parameters(job) * float(job.steps > 0)
     zero = columns.equals(KNOB, "optimizer") * STATE_BYTES * STATE_BUFFERS * trained
     element = deepspeed.trained_bytes(job, columns)
     stored = weight_bytes(job, sizes(job.model)) + 3.0 * element * trained
     shards = shards_away(columns) * SHARD_BUFFERS * stored
-    kept: FloatArray = columns.number("offer.count") * PINNED * checkpoint_bytes(job, columns)
-    return zero + shards + kept
+    kept: FloatArray = columns.per_node() * PINNED * checkpoint_bytes(job, columns)
+    nodes = columns.of_network(lambda own: float(own.nodes), 1.0)
+    return (zero + shards) / nodes + kept
 
 
 def transfer_seconds(job: Job, columns: Columns) -> tuple[FloatArray, FloatArray]:
@@ -114,4 +115,5 @@ def update_seconds(job: Job, columns: Columns) -> FloatArray:
     """[s] of the processor's optimizer step over everything that is trained, by all ranks."""
     cores = columns.host("cores")
     rate = UPDATED_PER_CORE_S * np.clip(cores, 1.0, MOST_CORES)
-    return np.where(states_away(columns), trainable_parameters(job) / rate, 0.0)
+    nodes = columns.of_network(lambda own: float(own.nodes), 1.0)
+    return np.where(states_away(columns), trainable_parameters(job) / (nodes * rate), 0.0)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.domain.identity import LATER
 from autotune.domain.typed.machine import machine_label
 from autotune.domain.units import HOUR_S
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autotune.domain.machine import DeviceRates, LoaderRates
 
 OLD_DAYS = 90  # of a price: those of marketplaces have halved within two quarters
@@ -97,9 +99,28 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
+class Network:
+    """What joins several machines. Rates and latencies are as collectives of NCCL see them.
+
+    nodes: how many machines, alike. bytes_per_s: of one machine's ports together, one direction, as
+    the standard says; share: of it that large messages reach; hop_s: [s] from one machine to the
+    next. log_sd: how far the share may be off, more where the rate is only the usual one.
+    """
+
+    name: str  # as it was stated: "infiniband-ndr", "efa"
+    nodes: int
+    bytes_per_s: float
+    share: float
+    hop_s: float
+    log_sd: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Offer:
     """A device times a count at a price: what can be rented, or is owned.
 
+    count: all devices, those of every machine. host: one of the machines.
     Errors: none here; loaders refuse counts below one and negative prices.
     """
 
@@ -121,6 +142,27 @@ class Offer:
     instance: str = ""  # "aws p4d.24xlarge", where it was named so
     price_scaled_from: int = 0  # devices of the machine whose share the price is; 0: its own price
     price_asked: bool = False  # what somebody asked on a marketplace, not a published price
+    network: Network | None = field(default=None, metadata=LATER)  # None: one machine
+
+    @property
+    def nodes(self) -> int:
+        """How many machines the devices are spread over evenly."""
+        return 1 if self.network is None else self.network.nodes
+
+    @property
+    def per_node(self) -> int:
+        """Devices of one machine."""
+        return self.count // self.nodes
+
+    def is_of(self, row: Mapping[str, Any]) -> bool:
+        """Whether a recorded row is of this machine, whatever it cost then."""
+        network = self.network.name if self.network else None
+        return (
+            self.device.name, self.count, self.spot, self.instance, self.nodes, network
+        ) == (
+            row["device"], row["device_count"], row["spot"], row.get("instance") or "",
+            row.get("nodes", 1), row.get("network"),
+        )  # fmt: skip
 
     @property
     def usd_per_s(self) -> float:
@@ -147,4 +189,7 @@ class Offer:
     @property
     def label(self) -> str:
         """The offer in a few characters: "2x h100-sxm, spot"."""
-        return machine_label(self.device.name, self.count, spot=self.spot, instance=self.instance)
+        return machine_label(
+            self.device.name, self.count, spot=self.spot, instance=self.instance,
+            nodes=self.nodes, network=self.network.name if self.network else None,
+        )  # fmt: skip

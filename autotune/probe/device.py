@@ -243,7 +243,9 @@ def local_devices() -> list[LocalDevice]:
 
 
 def matching(offer: Offer, here: list[LocalDevice] | None = None) -> list[LocalDevice]:
-    """The local devices that are the offer's; empty when there are fewer than it has."""
+    """The local devices that are the offer's; empty where it has more, or several machines."""
+    if offer.network is not None:
+        return []
     found = [
         local
         for local in (local_devices() if here is None else here)

@@ -52,6 +52,7 @@ def signature(component: str, config: dict[str, Any], offer: Offer) -> Signature
     fields = {
         "offer.device": offer.device.name, "offer.count": offer.count,
         "offer.host": (host.cores, round(host.ram_bytes / 2**30)),
+        "offer.network": offer.network and (offer.network.name, offer.nodes),
     }  # fmt: skip
     return tuple(
         (name, fields.get(name, config.get(name, LATER.get(name))))

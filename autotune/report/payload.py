@@ -237,7 +237,14 @@ def machine_of(offer: Offer) -> dict[str, Any]:
         "instance": offer.instance or None,
         "price_scaled_from": offer.price_scaled_from or None,
         "spot": bool(offer.spot),
+        **network_of(offer),
     }
+
+
+def network_of(offer: Offer) -> dict[str, Any]:
+    """How many machines, and what joins them; nothing of a single one."""
+    network = offer.network
+    return {} if network is None else {"nodes": network.nodes, "network": network.name}
 
 
 def _measured(measured: Measured | None) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.config import is_extra
 from autotune.domain.device import OLD_DAYS
-from autotune.domain.typed.machine import machine_label
+from autotune.domain.typed.machine import recorded_label
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 
 if TYPE_CHECKING:
@@ -108,8 +108,7 @@ def between(spread: Spread, show: Callable[[float], str]) -> str:
 
 def offer_name(row: Row) -> str:
     """The machine: "2x h100-sxm, spot"."""
-    count, spot, instance = row.device_count, row.spot, row.instance
-    return machine_label(row.device, count, spot=spot, instance=instance, counted=True)
+    return recorded_label(row, counted=True)
 
 
 def global_batch(row: Row) -> int:

@@ -32,6 +32,8 @@ class Row(Answer):
 
     device: str
     device_count: int
+    nodes: int = field(default=1, metadata=ABSENT)  # machines, where there are several
+    network: str | None = field(default=None, metadata=ABSENT)  # what joins them
     instance: str | None = None  # "aws p4d.24xlarge", where the machine was named so
     usd_per_hour: float
     price_as_of: str | None

@@ -56,6 +56,7 @@ READS: dict[str, tuple[str, ...]] = {
     "evaluation": evaluation.READS,
     MEMORY: memory.READS,
 }
+NETWORK = "offer.network"  # no column where every offer is one machine
 TABLE = {"compute": "compute", "data": "data", "save": "checkpoint", "compile": "startup",
          "evaluation": "evaluation", MEMORY: "memory"}  # fmt: skip
 # sd of the log of one measurement. Source: probe noise of the engine study's simulation.
@@ -108,7 +109,11 @@ class BilledCandidates:
     def _open(self, reads: Sequence[str]) -> list[str]:
         """The columns without levers that the job keeps closed: at one value they vary nothing."""
         levels = self.bill.candidates.levels
-        return [name for name in reads if name not in LEVERS or len(levels[name]) > 1]
+        alone = all(offer.network is None for offer in levels[OFFER])
+        return [
+            name for name in reads
+            if (name not in LEVERS or len(levels[name]) > 1) and not (alone and name == NETWORK)
+        ]  # fmt: skip
 
     @cached_property
     def _columns(self) -> tuple[dict[str, NDArray[np.int64]], dict[str, Dimension]]:
@@ -316,6 +321,8 @@ def _offer_text(offer: Offer, field: str) -> str:
         return offer.device.name
     if field == "host":
         return hashlib.sha256(repr(offer.host).encode()).hexdigest()[:12]
+    if field == "network":
+        return offer.network.name if offer.network else "one machine"
     value = {"count": offer.count, "price": offer.usd_per_hour}.get(field)
     if value is None:
         value = offer.interruptions_per_hour if offer.spot else 0.0

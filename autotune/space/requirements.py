@@ -187,7 +187,7 @@ _HELD_IN = {"shm": "shm_bytes", "ram": "ram_bytes"}
 
 def workers_within_cores(job: Job, offer: Offer, workers: int) -> bool:
     """A core for each worker; what the user locked may exceed cores that were only assumed."""
-    return workers * offer.count <= offer.host.cores or _may_exceed(job, offer, "cores", WORKERS)
+    return workers * offer.per_node <= offer.host.cores or _may_exceed(job, offer, "cores", WORKERS)
 
 
 def batches_in_memory(job: Job, offer: Offer, micro: int, workers: int, prefetch: int) -> bool:
@@ -206,7 +206,7 @@ def _may_exceed(job: Job, offer: Offer, field: str, *names: str) -> bool:
 
 def _buffer_bytes(job: Job, offer: Offer, micro: int, workers: int, prefetch: int) -> float:
     """[bytes] of the batches that all workers of a host keep ready."""
-    return offer.count * workers * prefetch * micro * job.max_length * TOKENISED_BYTES
+    return offer.per_node * workers * prefetch * micro * job.max_length * TOKENISED_BYTES
 
 
 def least_buffers(job: Job, offer: Offer) -> tuple[float, float, Literal["shm", "ram"]]:
@@ -223,7 +223,7 @@ def host_options(job: Job, offer: Offer, reasons: Mapping[str, object]) -> str:
     """What to type where the host is what keeps a lock from running; empty where it is not."""
     found = []
     if TOO_FEW_CORES in reasons:
-        found.append(f"--set host.cores={int(job.lock.get(WORKERS, 1)) * offer.count}")
+        found.append(f"--set host.cores={int(job.lock.get(WORKERS, 1)) * offer.per_node}")
     if BUFFERS_TOO_LARGE in reasons:
         held, _, short = least_buffers(job, offer)
         found.append(f"--set host.{short}={math.ceil(held / GB)}GB")
@@ -233,7 +233,7 @@ def host_options(job: Job, offer: Offer, reasons: Mapping[str, object]) -> str:
 def host_doubts(job: Job, offer: Offer, knobs: Mapping[str, KnobValue]) -> list[str]:
     """What settings need of a host beyond what was assumed of it."""
     host, found = offer.host, []
-    workers = int(knobs.get(WORKERS, 0)) * offer.count
+    workers = int(knobs.get(WORKERS, 0)) * offer.per_node
     if workers > host.cores and "cores" in host.assumed:
         found.append(
             f"{workers} data workers in all, and {host.cores} cores are assumed of {offer.label}: "

@@ -33,7 +33,8 @@ def launcher(sharding: str) -> dict[str, Any]:
 
 def priced(sharding: str) -> Any:
     machine, knobs = offer(COUNT), chosen(sharding).as_dict()
-    values = {**knobs, "offer.device": machine.device, "offer.count": machine.count}
+    values = {**knobs, "offer.device": machine.device, "offer.count": machine.count,
+              "offer.network": None}  # fmt: skip
     columns = Columns({name: [values[name]] for name in READS}, 1)
     return static_bytes(job(**FULL), columns, sizes(job(**FULL).model))
 

@@ -167,8 +167,8 @@ def _alone(job: Job) -> Iterator[Offer]:
             seen.add(_machine(offer))
             share = offer.usd_per_hour / offer.count
             yield replace(
-                offer, count=1, usd_per_hour=share, price_as_of=None, price_age_days=None,
-                price_scaled_from=0,
+                offer, count=1, network=None, usd_per_hour=share, price_as_of=None,
+                price_age_days=None, price_scaled_from=0,
             )  # fmt: skip
 
 
@@ -304,7 +304,8 @@ def _placed(found: Compared, ordered: Sequence[Compared]) -> Compared:
 
 def _same_devices(one: Estimated, other: Estimated) -> bool:
     """On other terms alone: what the model errs by on one it errs by on the other."""
-    return (one.offer.device, one.offer.count) == (other.offer.device, other.offer.count)
+    same = (one.offer.device, one.offer.count) == (other.offer.device, other.offer.count)
+    return same and one.offer.network == other.offer.network
 
 
 def exit_status(found: Comparisons) -> int:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
     from autotune.domain.answer.comparison import Compared
     from autotune.domain.config import Config
-    from autotune.domain.device import Offer
+    from autotune.domain.device import Network, Offer
     from autotune.domain.job import Job
     from autotune.domain.observation import Calibration
     from autotune.domain.outcome import Estimated
@@ -49,7 +49,7 @@ def spot_terms(
     bills: every candidate of each row's offer.
     """
     on_demand = {
-        (row.row.offer.device.name, row.row.offer.count): row.row.cost_usd.p50
+        _machine(row.row.offer): row.row.cost_usd.p50
         for row in reversed(rows)
         if not row.row.offer.spot
     }
@@ -58,12 +58,16 @@ def spot_terms(
         offer = row.row.offer
         if offer.spot:
             rivals = _Rivals(bills[offer], calibration, objective)
-            own = on_demand.get((offer.device.name, offer.count))
+            own = on_demand.get(_machine(offer))
             usd = rivals.on_demand_usd(offer) if own is None else own
             found.append(row if usd is None else replace(row, spot=rivals.terms(row.row, usd)))
         else:
             found.append(row)
     return found
+
+
+def _machine(offer: Offer) -> tuple[str, int, Network | None]:
+    return offer.device.name, offer.count, offer.network
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +80,11 @@ class _Rivals:
 
     def on_demand_usd(self, offer: Offer) -> float | None:
         """[USD] of the best config at the list price on demand; None where none is known."""
-        price = price_for(offer.device.name, offer.count)
+        price = price_for(offer.device.name, offer.per_node)
         if price is None:
             return None
-        held = replace(
-            offer, spot=False, interruptions_per_hour=0.0, usd_per_hour=price.usd_per_hour
-        )
+        usd = offer.nodes * price.usd_per_hour
+        held = replace(offer, spot=False, interruptions_per_hour=0.0, usd_per_hour=usd)
         return next((row.cost_usd.p50 for row in self._best([held])), None)
 
     def terms(self, row: Estimated, on_demand_usd: float) -> SpotTerms:

@@ -23,6 +23,8 @@ from autotune.domain.typed.values import whole_or_zero
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from autotune.domain.typed.machine import MachineText
+
 Values = dict[str, Any]
 ALL = "all"
 _CAMPAIGN = {"phases", "runs"}
@@ -97,13 +99,16 @@ def as_devices(entry: Values) -> Values:
             msg = f"unknown instance {str(text)[:80]!r}"
             raise InputError(msg, HOW_TO_NAME)
         return entry  # a recorded one that the tables no longer have, or the name of a device
-    if whole_or_zero(entry.get("count") or found.count) != found.count:
+    nodes = whole_or_zero(entry.get("nodes", 1))
+    if whole_or_zero(entry.get("count") or nodes * found.count) != nodes * found.count:
         msg = f"{found.label} has {found.count}x {found.device}, and {entry['count']} are asked for"
-        raise InputError(msg, "an instance is one machine; leave the count out, or name devices")
+        hint = "an instance is one machine; leave the count out, or name devices; nodes: 2 is two"
+        raise InputError(msg, hint)
     if text is not None and gpu is not None and device_name(str(gpu)) != found.device:
         msg = f"{found.label} has {found.count}x {found.device}, and gpu is {str(gpu)[:80]!r}"
         raise InputError(msg, "leave gpu out")
-    return {**entry, "gpu": found.device, "count": found.count, "instance": found.label}
+    count = max(nodes, 1) * found.count
+    return {**entry, "gpu": found.device, "count": count, "instance": found.label}
 
 
 def entries_of(values: Values) -> list[Values]:
@@ -116,9 +121,10 @@ def entries_of(values: Values) -> list[Values]:
     ]
 
 
-def _key(entry: Values) -> tuple[str | None, int]:
-    """Device and count of an entry; no device where nobody knows the name."""
-    return device_name(str(entry.get("gpu"))), whole_or_zero(entry.get("count", 1))
+def _key(entry: Values) -> tuple[str | None, int, int]:
+    """Device, count and machines of an entry; no device where nobody knows the name."""
+    count, nodes = whole_or_zero(entry.get("count", 1)), whole_or_zero(entry.get("nodes", 1))
+    return device_name(str(entry.get("gpu"))), count, nodes
 
 
 def _described(seen: object, entries: Sequence[Values]) -> object:
@@ -135,7 +141,7 @@ def _described(seen: object, entries: Sequence[Values]) -> object:
 def _machines(text: str, stated: list[Values], batch: int) -> list[Values]:
     """The entries that one name of `--gpu` stands for."""
     said = split_machine(text)
-    found = list(_named(said.name, said.count, stated, batch))
+    found = list(_named(said, stated, batch))
     if said.spot:
         found = [_on_spot(entry) for entry in found]
     if said.price is None:
@@ -144,7 +150,11 @@ def _machines(text: str, stated: list[Values], batch: int) -> list[Values]:
     return [{key: entry[key] for key in entry if key != "owned"} for entry in priced]
 
 
-def _named(name: str, count: int | None, stated: list[Values], batch: int) -> Iterator[Values]:
+def _named(said: MachineText, stated: list[Values], batch: int) -> Iterator[Values]:
+    name, count = said.name, said.count
+    if said.nodes > 1 or said.network is not None:
+        yield from _several(said, stated)
+        return
     if name.casefold() == ALL:
         for device in priced_devices():
             for each in (count,) if count else COUNTS:
@@ -159,8 +169,27 @@ def _named(name: str, count: int | None, stated: list[Values], batch: int) -> It
         if _key(entry)[0] == device
         and (instance is None or entry.get("instance") == instance)
         and count in {None, _key(entry)[1]}
+        and (count is None or _key(entry)[2] == 1)
     ]
     yield from same or [{**asked, "gpu": device, "count": asked.get("count", 1)}]
+
+
+def _several(said: MachineText, stated: list[Values]) -> Iterator[Values]:
+    """Machines alike; as the job describes them where it has the same ones."""
+    whole: Values = {"gpu": said.name, "nodes": said.nodes, "count": said.count}
+    if said.nodes == 1 and device_name(said.name) is None:  # so many of an instance
+        whole |= {"nodes": said.devices, "count": None}
+    asked = as_devices(whole)
+    own = {"gpu": find_device(str(asked["gpu"])).name}
+    own |= {"network": said.network} if said.network is not None else {}
+    entry = {**asked, **own}
+    same = [
+        each for each in stated
+        if _key(each) == _key(entry)
+        and entry.get("instance") in {None, each.get("instance")}
+        and said.network in {None, each.get("network")}
+    ]  # fmt: skip
+    yield from same or [entry]
 
 
 def _stated_or_sold(name: str, count: int, stated: list[Values]) -> list[Values]:
@@ -168,7 +197,7 @@ def _stated_or_sold(name: str, count: int, stated: list[Values]) -> list[Values]
 
     A price of more than a year ago is no evidence of an offer, unless there is no other.
     """
-    same = [entry for entry in stated if _key(entry) == (name, count)]
+    same = [entry for entry in stated if _key(entry) == (name, count, 1)]
     sold = sold_counts(name, within=WITHIN_A_YEAR) or sold_counts(name)
     return same or ([{"gpu": name, "count": count}] if count in sold else [])
 
@@ -187,11 +216,12 @@ def add_spot(values: Values) -> None:
 
 
 def _has_spot_price(entry: Values) -> bool:
-    name, count = _key(entry)
+    name, count, nodes = _key(entry)
     instance = find_instance(str(entry["instance"])) if entry.get("instance") else None
     if instance is not None:
         return price_of_instance(instance.provider, instance.listed_as, spot=True)[0] is not None
-    price = price_for(name, count, spot=True) if name is not None and count > 0 else None
+    each = count // max(nodes, 1)
+    price = price_for(name, each, spot=True) if name is not None and each > 0 else None
     return price is not None and not price.scaled_from
 
 

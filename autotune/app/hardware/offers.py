@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.devices import cpu_device, default_host, find_device
+from autotune.catalog.networks import HOW_TO_NAME, find_network
 from autotune.catalog.prices.instances import find_instance
 from autotune.catalog.prices.prices import age_days, price_for, price_of_instance, sold_counts
 from autotune.catalog.prices.table import INDICATIVE
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from autotune.catalog.prices.instances import Instance
     from autotune.catalog.prices.prices import Price
-    from autotune.domain.device import Device
+    from autotune.domain.device import Device, Network
     from autotune.domain.typed.job import HardwareSection, HostSection, OwnedSection
 
 # Assumption where a spot offer states no rate: a tenth of such machines is taken back on a day.
@@ -65,19 +66,39 @@ def offer_of(
     if device.is_cpu and section.count != 1:
         msg = f"{where}: cpu is this machine, so its count is 1, not {section.count}"
         raise InputError(msg)
-    label = (
-        f"{where} ({section.count}x {device.name})"
-        if section.count > 1
-        else (f"{where} ({device.name})")
-    )
-    host = default_host(section.count, device, storage)
+    times = f"{section.count}x " if section.count > 1 else ""
+    if section.nodes > 1:
+        times = f"{section.nodes}x {section.count // section.nodes}x "
+    label = f"{where} ({times}{device.name})"
+    host = default_host(section.count // section.nodes, device, storage)
     if instance is not None:
         host = _host_of(instance, host, label, assumed)
     host = _host(section.host, host, device, label, assumed)
     name = section.instance or ""
-    offer = Offer(device, section.count, 0.0, host, "", spot=section.spot, instance=name)
+    network = _network(section, device, label, assumed)
+    offer = Offer(
+        device, section.count, 0.0, host, "", spot=section.spot, instance=name, network=network
+    )
     offer = _priced(offer, section, label, assumed)
     return _interrupted(offer, section, label, assumed)
+
+
+def _network(
+    section: HardwareSection, device: Device, label: str, assumed: list[Assumption]
+) -> Network | None:
+    """What joins several machines; None for one. Raises InputError where nobody states it."""
+    nodes, each = section.nodes, section.count // section.nodes
+    if nodes == 1:
+        return None
+    if section.network is None:
+        msg = f"{label}: {nodes} machines, and the network between them is not stated"
+        known = f'such as --gpu "{nodes}x{each}x{device.name} over infiniband-ndr"'
+        raise InputError(msg, f"state it, {known}; {HOW_TO_NAME}")
+    network, guessed = find_network(section.network, nodes, device, each)
+    if guessed:
+        why = f"not stated; usual beside {device.name}"
+        assumed.append(Assumption(f"{label}.network", f"{network.name}: {guessed}", why))
+    return network
 
 
 def distinct(sections: Sequence[HardwareSection]) -> tuple[HardwareSection, ...]:
@@ -223,10 +244,11 @@ def _purchase_per_hour(owned: OwnedSection, label: str, assumed: list[Assumption
 def _catalog_priced(offer: Offer, label: str, assumed: list[Assumption]) -> Offer:
     found = (_instance_price if offer.instance else _device_price)(offer, label)
     why = f"not stated; {found.source}, {found.as_of}"
-    assumed.append(Assumption(f"{label}.price", f"{format_usd(found.usd_per_hour)}/h", why))
+    total = offer.nodes * found.usd_per_hour
+    assumed.append(Assumption(f"{label}.price", f"{format_usd(total)}/h", why))
     return replace(
         offer,
-        usd_per_hour=found.usd_per_hour,
+        usd_per_hour=total,
         price_source=found.source,
         price_as_of=found.as_of,
         price_age_days=age_days(found.as_of),
@@ -254,7 +276,7 @@ def _instance_price(offer: Offer, label: str) -> Price:
 
 
 def _device_price(offer: Offer, label: str) -> Price:
-    found = price_for(offer.device.name, offer.count, spot=offer.spot)
+    found = price_for(offer.device.name, offer.per_node, spot=offer.spot)
     if found is None:
         raise _unsold(offer, label)
     return found
@@ -266,10 +288,10 @@ def _unsold(offer: Offer, label: str) -> InputError:
     counts = sold_counts(name, spot=offer.spot)
     hint = 'state one, such as `price: 2.50 USD/h` or `--price "2.50 USD/h"`'
     if not counts:
-        return InputError(f"{label}: no {kind} of {offer.count}x {name} is known", hint)
+        return InputError(f"{label}: no {kind} of {offer.per_node}x {name} is known", hint)
     sold = ", ".join(map(str, counts))
     msg = (
-        f"{label}: nobody in the table of prices sells {offer.count}x {name} in one machine"
+        f"{label}: nobody in the table of prices sells {offer.per_node}x {name} in one machine"
         f"{' on spot' if offer.spot else ''}; sold are {sold}"
     )
     return InputError(msg, f"name one of those counts, or {hint}; `price: free` for your own")
@@ -287,5 +309,6 @@ def _interrupted(
     if per_day is None:
         per_day = SPOT_INTERRUPTIONS_PER_DAY
         why = "not stated; a spot machine is taken back about once in ten days of use"
+        per_day *= offer.nodes  # one machine that is taken back stops all
         assumed.append(Assumption(f"{label}.interruptions_per_day", f"{per_day:g}", why))
     return replace(offer, interruptions_per_hour=per_day / HOURS_PER_DAY)

@@ -105,7 +105,11 @@ def _left(offer: Offer, here: Sequence[LocalDevice]) -> _Left | None:
         for local in here
         if not local.refused and offer.device.name in {_name(local.device), _name(local.part_of)}
     ]
-    if len(same) < offer.count or (offer.count > 1 and any(local.part_of for local in same)):
+    if (
+        offer.network is not None
+        or len(same) < offer.count
+        or (offer.count > 1 and any(local.part_of for local in same))
+    ):
         return None
     local = min(same[: offer.count], key=lambda own: own.free_bytes)
     usable = local.free_bytes - (WSL_BYTES if offer.host.wsl or _is_wsl() else 0.0)

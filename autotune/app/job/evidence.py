@@ -194,7 +194,10 @@ def todays_offer(entry: EvidenceSection, job: Job) -> Offer | None:
 def _offered(hardware: HardwareSection, job: Job) -> Offer | None:
     """The job's offer of the same devices."""
     name, count = _stated_machine(hardware)
-    same = (o for o in job.offers if o.device.name == name and o.count == count)
+    same = (
+        offer for offer in job.offers
+        if (offer.device.name, offer.count, offer.nodes) == (name, count, hardware.nodes)
+    )  # fmt: skip
     return next(same, None)
 
 

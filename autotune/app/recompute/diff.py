@@ -11,7 +11,7 @@ from autotune.app.whatif.waterfall import touched
 from autotune.domain.answer.recompute import CarriedObservation, Difference, Unchanged
 from autotune.domain.config import KNOBS, Config, as_typed
 from autotune.domain.outcome import COMPONENT_OF
-from autotune.domain.typed.machine import machine_label
+from autotune.domain.typed.machine import recorded_label
 from autotune.evidence.reference import reference_of
 from autotune.report.payload import job_payload
 from autotune.space.rules import violations
@@ -38,7 +38,7 @@ def recommends_another(before: Mapping[str, Any] | None, after: Mapping[str, Any
     names = ("device", "device_count", "spot")
     if any(before[name] != after[name] for name in names):
         return True
-    if (before.get("instance") or "") != (after.get("instance") or ""):
+    if any((before.get(n) or "") != (after.get(n) or "") for n in ("instance", "nodes", "network")):
         return True
     return any(
         before["config"].get(name) != after["config"].get(name)
@@ -130,16 +130,7 @@ def _versions(job: Job) -> str:
 def _machine(
     before: Mapping[str, Any], after: Mapping[str, Any], *, one: bool
 ) -> Iterator[Difference | Unchanged]:
-    there, here = (
-        machine_label(
-            row["device"],
-            row["device_count"],
-            spot=row["spot"],
-            instance=row.get("instance"),
-            counted=True,
-        )
-        for row in (before, after)
-    )
+    there, here = (recorded_label(row, counted=True) for row in (before, after))
     if there == here:
         yield Unchanged("machine", "machine", here)
     else:
@@ -182,6 +173,8 @@ def _moved_columns(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[
         moved += ["offer.device", "offer.host"]
     if before["device_count"] != after["device_count"]:
         moved.append("offer.count")
+    if any(before.get(key) != after.get(key) for key in ("nodes", "network")):
+        moved.append("offer.network")
     if before["usd_per_hour"] != after["usd_per_hour"]:
         moved.append("offer.price")
     return moved
@@ -258,7 +251,7 @@ def add_measured(spec: dict[str, Any], best: Mapping[str, Any], run: str) -> Non
             "memory_kind": "allocated",
         },
         "config": {k: v for k, v in best["config"].items() if k not in _IGNORED},
-        "hardware": f"{best['device']}:{best['device_count']}",
+        "hardware": recorded_label({**best, "spot": False, "instance": None}, counted=True),
         "note": f"probes of {run}"[:200],
     }
     evidence = spec.get("evidence")

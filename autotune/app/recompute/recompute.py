@@ -315,10 +315,7 @@ def _old_offer(old: Job, before: Mapping[str, Any] | None) -> Offer | None:
     """The recorded machine, at the recorded price."""
     if before is None:
         return None
-    wanted = (
-        before["device"], before["device_count"], before["spot"], before.get("instance") or "",
-    )  # fmt: skip
-    same = [o for o in old.offers if (o.device.name, o.count, o.spot, o.instance) == wanted]
+    same = [offer for offer in old.offers if offer.is_of(before)]
     return replace(same[0], usd_per_hour=before["usd_per_hour"]) if same else None
 
 

@@ -163,7 +163,8 @@ def _offer_of(job: Job, row: Mapping[str, Any]) -> Offer:
     same = [
         offer
         for offer in job.offers
-        if (offer.device.name, offer.count) == (row["device"], row["device_count"])
+        if (offer.device.name, offer.count, offer.nodes)
+        == (row["device"], row["device_count"], row.get("nodes", 1))
     ]
     paid = (row.get("usd_per_hour"), row.get("spot", False))
     same.sort(key=lambda offer: (offer.usd_per_hour, offer.spot) != paid)  # prices may move
@@ -294,6 +295,9 @@ def check_contract(job: Job, offer: Offer, config: Config) -> None:
 
 
 def _check_devices(offer: Offer, config: Config) -> None:
+    if offer.nodes > 1:
+        msg = f"what starts a run on {offer.nodes} machines is not written yet"
+        raise InputError(msg, "start the pick of one machine")
     if config.sharding == "none" and offer.count > 1:
         msg = f"sharding none uses one device, but the offer has {offer.count}"
         raise InputError(msg, "sharding must be ddp, fsdp, zero2 or zero3 on several devices")

@@ -18,7 +18,7 @@ from autotune.app.runs.folder import (
     runs_root,
 )
 from autotune.domain.errors import InputError
-from autotune.domain.typed.machine import machine_label
+from autotune.domain.typed.machine import recorded_label
 from autotune.domain.paths import near
 from autotune.domain.units import format_seconds, format_usd
 from autotune.search.study.record import TRIALS_FILE, is_locked
@@ -101,10 +101,7 @@ def _answer(payload: dict[str, Any]) -> str:
         return "nothing fits"
     try:
         duration, cost = best["duration_s"]["p50"], best["cost_usd"]["p50"]
-        machine = machine_label(
-            best["device"], int(best["device_count"]), spot=best.get("spot", False),
-            instance=best.get("instance"), counted=True,
-        )  # fmt: skip
+        machine = recorded_label(best, counted=True)
         return f"{machine}, {format_seconds(float(duration))}, {format_usd(float(cost))}"
     except (KeyError, TypeError, ValueError, OverflowError):
         return ""

@@ -162,8 +162,8 @@ def price_notes(job: Job) -> list[str]:
     notes = [*refused_prices()] if any(offer.price_as_of for offer in job.offers) else []
     notes += [
         Decisive(
-            f"nobody in the table of prices sells {offer.count}x {offer.device.name} in one "
-            f"machine: {format_usd(offer.usd_per_hour)}/h is its share of one with "
+            f"nobody in the table of prices sells {offer.per_node}x {offer.device.name} in "
+            f"one machine: {format_usd(offer.usd_per_hour)}/h is its share of one with "
             f"{offer.price_scaled_from} ({offer.price_source.partition(' (')[0]}); state your own "
             "with --price"
         )

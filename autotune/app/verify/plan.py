@@ -139,9 +139,7 @@ def _is_of(job: Job, log: RunLog) -> bool:
 def _offer_of(job: Job, row: Any) -> Offer:  # noqa: ANN401 - a recorded row
     """The job's offer, or the machine that it runs on today, that a recorded row is on."""
     known = (*job.offers, job.today_offer) if job.today_offer else job.offers
-    wanted = (row["device"], row["device_count"], row["spot"], row.get("instance") or "")
-    same = (o for o in known if (o.device.name, o.count, o.spot, o.instance) == wanted)
-    return next(same, job.offers[0])
+    return next((offer for offer in known if offer.is_of(row)), job.offers[0])
 
 
 def planned_on(

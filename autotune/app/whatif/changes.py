@@ -55,7 +55,7 @@ def more_devices(question: Question) -> list[Rungs]:
             if count > offer.count and (more := _more_of(offer, count)) is not None
         )
         for offer in list(most.values())[:MOST_DEVICES]
-        if not offer.device.is_cpu
+        if not offer.device.is_cpu and offer.network is None
     )  # fmt: skip
     return [rungs for rungs in ladders if rungs]
 

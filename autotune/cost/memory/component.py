@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 READS = (
     "offer.device",
     "offer.count",
+    "offer.network",
     "sharding",
     "micro_batch_size",
     "precision",

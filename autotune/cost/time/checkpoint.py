@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
 
 READS = (
-    "offer.device", "offer.count", "offer.host", "optimizer", "adapter_dtype", "sharding",
-    "precision",
+    "offer.device", "offer.count", "offer.host", "offer.network", "optimizer", "adapter_dtype",
+    "sharding", "precision",
 )  # fmt: skip
 SMALL_FILES_BYTES = 20e6  # tokenizer, trainer state, scheduler, random states: 5 to 20 MB
 SAVE_OVERHEAD_S = 1.0  # walking the modules, opening files, deleting the oldest: assumption
@@ -75,7 +75,9 @@ def _write_seconds(columns: Columns, size: FloatArray, shared: FloatArray) -> Fl
     own = size - shared + shared / np.maximum(columns.number("offer.count"), 1.0)
     several = columns.number("offer.count") > 1
     sharded = several & columns.equals("sharding", *SHARDED)
-    gather = np.where(sharded, (size - shared) / columns.device("link_bytes_per_s"), 0.0)
+    between = columns.of_network(lambda own: own.bytes_per_s * own.share, np.inf)
+    link = np.minimum(columns.device("link_bytes_per_s"), between)
+    gather = np.where(sharded, (size - shared) / link, 0.0)
     copy = own / columns.device("pcie_bytes_per_s")
     write = size / columns.host("checkpoint_write_bytes_per_s")
     return SAVE_OVERHEAD_S + gather + copy + own / SERIALISE_BYTES_PER_S + write

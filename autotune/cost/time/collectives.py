@@ -1,11 +1,13 @@
-"""Seconds of communication between devices of one host that computing does not hide.
+"""Seconds of communication between devices that computing does not hide.
 
 Measured NCCL times where the device has them; else latency and bandwidth of its link. Boards
-without a switch share the host's bridges: four of them are slower than two.
+without a switch share the host's bridges: four of them are slower than two. Between machines:
+latency and bandwidth of the network.
 
-Covers: DDP, FSDP (full shard), ZeRO-2, ZeRO-3 inside one host; what `offload` sends to the host,
-and the processor's optimizer step.
-Does not cover: several hosts; tensor and pipeline parallelism; compressed gradients.
+Covers: DDP, FSDP (full shard), ZeRO-2, ZeRO-3 inside one host and over several alike; what
+`offload` sends to the host, and the processor's optimizer step.
+Does not cover: hybrid sharding (HSDP, ZeRO++), SHARP; machines that share their network with
+others; tensor and pipeline parallelism; compressed gradients.
 
 Legend: N devices, W bytes of the stored weights, G bytes of the trained gradients.
 """
@@ -31,18 +33,21 @@ from autotune.domain.config import ZERO_STAGE
 
 if TYPE_CHECKING:
     from autotune.cost.constants import Constants
-    from autotune.domain.device import Device
+    from autotune.domain.device import Device, Network
     from autotune.domain.job import Job
 
 READS = (
     "offer.device", "offer.count", "sharding", "micro_batch_size", "precision",
     "activation_checkpointing", "adapter_dtype", "packing", "length_grouping", "offload",
-    "offer.host", "attention", "compile", "compile_scope", "kernels",
+    "offer.host", "attention", "compile", "compile_scope", "kernels", "offer.network",
 )  # fmt: skip
 LATENCY_S = 15e-6
 # Share of the link that a collective's bus bandwidth reaches on two devices and on more: A100 0.50
 # and 0.68, H100 0.57 and 0.75 (switched); RTX PRO 6000 0.62 and 0.45, L40S 0.75 and 0.18 (PCIe).
 SWITCHED_SHARE, PCIE_SHARE = (0.53, 0.70), (0.65, 0.30)
+# [s] of a step of NCCL's rings and trees over NVLink. Source: NVIDIA/nccl src/graph/tuning.cc
+# (hwLat, Simple protocol).
+INSIDE_HOP_S = 4e-6
 LAST_BACKWARD = 2.0 / 3.0  # of a micro-step, behind which a step's own reduction hides
 LOG_SD = 0.4
 MEASURED_COUNTS = (2, 4, 8)
@@ -72,6 +77,10 @@ class Communication:
         """
         per_step = _longer_by(LAST_BACKWARD * busy_s, self.step_s, c.exchange_overlap)
         return _longer_by(busy_s, self.micro_s, c.exchange_overlap), per_step + self.after_s
+
+    def times(self, factor: FloatArray) -> Communication:
+        """All of it so many times as long."""
+        return Communication(self.micro_s * factor, self.step_s * factor, self.after_s * factor)
 
 
 def _longer_by(busy_s: FloatArray, exchange_s: FloatArray, q: float) -> FloatArray:
@@ -132,6 +141,7 @@ def price_collectives(job: Job, columns: Columns) -> Outputs:
     if (links.micro_s + links.step_s).any():
         busy_s = step_terms(job, columns).seconds(constants())["micro_step_s"]
     per_micro, per_step = links.exposed(constants(), busy_s)
+    log_sd = _log_sd(job, columns, links, busy_s)
     factor = offset_factor(job, columns)
     per_micro, per_step = per_micro * factor, per_step * factor
     away = ~columns.equals(offloading.KNOB, "none")
@@ -142,8 +152,29 @@ def price_collectives(job: Job, columns: Columns) -> Outputs:
     return {
         "per_micro_s": per_micro,
         "per_step_s": per_step,
-        "log_sd": np.where(away, offloading.TIME_SD, LOG_SD),
+        "log_sd": np.where(away, np.maximum(offloading.TIME_SD, log_sd), log_sd),
     }
+
+
+def _log_sd(job: Job, columns: Columns, links: Communication, busy_s: FloatArray) -> FloatArray:
+    """[rows] log standard deviation of what communication adds.
+
+    Over a network it is that of the exposed seconds when all of it takes a standard deviation less
+    and more: a gather that is just hidden comes out when the network is slower than thought.
+    Source: derived: the secant over one standard deviation each way.
+    """
+    network = columns.of_network(lambda own: own.log_sd, 0.0)
+    if not network.any():
+        return np.full(columns.rows, LOG_SD)
+    factor = np.exp(np.hypot(LOG_SD, network))
+    parts = columns.accumulation(job)
+    seconds = [
+        parts * micro + step
+        for by in (1.0 / factor, np.ones(columns.rows), factor)
+        for micro, step in [links.times(by).exposed(constants(), busy_s)]
+    ]
+    secant = (seconds[2] - seconds[0]) / (2.0 * np.maximum(seconds[1], 1e-12))
+    return np.where(network > 0, np.maximum(secant, LOG_SD), LOG_SD)
 
 
 COMPONENT = Component("collectives", READS, under_each(price_collectives))
@@ -154,14 +185,49 @@ def _collective(job: Job, columns: Columns, op: str, size: FloatArray) -> FloatA
     layers = float(max(job.model.num_layers, 1))
     counts = columns.number("offer.count")
     seconds = np.zeros(columns.rows)
-    groups: dict[tuple[int, float], tuple[Device, list[int]]] = {}
-    for i, (device, count) in enumerate(zip(columns.devices(), counts, strict=True)):
-        groups.setdefault((id(device), float(count)), (device, []))[1].append(i)
-    for (_, count), (device, places) in groups.items():
+    groups: dict[tuple[int, float, Network | None], tuple[Device, list[int]]] = {}
+    machines = zip(columns.devices(), counts, columns.networks(), strict=True)
+    for i, (device, count, network) in enumerate(machines):
+        groups.setdefault((id(device), float(count), network), (device, []))[1].append(i)
+    for (_, count, network), (device, places) in groups.items():
         if count > 1:
             message = size[places] / layers
-            seconds[places] = layers * collective_seconds(device, count, op, message)
+            seconds[places] = layers * (
+                collective_seconds(device, count, op, message)
+                if network is None
+                else network_seconds(device, count, network, op, message)
+            )
     return seconds
+
+
+def network_seconds(
+    device: Device, count: float, network: Network, op: str, message_bytes: FloatArray
+) -> FloatArray:
+    """[s] of one collective over `message_bytes` (the whole buffer) on all machines' devices.
+
+    Formula: N devices, n of them on each of M machines, B the network's rate from one machine and
+    r the share of it that is reached: the slower of what happens inside a machine and between
+    them, as chunks of both overlap, and the latency of the steps. All-reduce, a tree of machines:
+    2 S (M - 1) / (M B r), 2 ceil(log2 M) hops and 2 (n - 1) inside. Gather and scatter, a ring of
+    all devices: S (N - 1) / (N B r), M - 1 hops and N - M inside. A machine sends no faster than
+    its devices' buses carry.
+    Source: NVIDIA/nccl src/graph/tuning.cc, its own estimate of trees and rings.
+    """
+    nodes, inside = float(network.nodes), count / network.nodes
+    rate = min(network.bytes_per_s * network.share, inside * device.pcie_bytes_per_s)
+    if op == "all_reduce":
+        between = 2.0 * message_bytes * (nodes - 1.0) / (nodes * rate)
+        latency = 2.0 * (math.ceil(math.log2(nodes)) * network.hop_s)
+        latency += 2.0 * (inside - 1.0) * INSIDE_HOP_S
+    else:
+        between = message_bytes * (count - 1.0) / (count * rate)
+        latency = (nodes - 1.0) * network.hop_s + (count - nodes) * INSIDE_HOP_S
+    within = np.zeros_like(message_bytes)
+    if inside > 1:
+        whole = (count - 1.0) / count / ((inside - 1.0) / inside)
+        longer = 1.0 if op == "all_reduce" else whole
+        within = longer * collective_seconds(device, inside, op, message_bytes)
+    return LATENCY_S + latency + np.maximum(between, within)
 
 
 def collective_seconds(

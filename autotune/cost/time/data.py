@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
 
 READS = (
-    "offer.host", "offer.count", "micro_batch_size", "num_dataloader_workers", "prefetch_factor",
-    "packing", "length_grouping",
+    "offer.host", "offer.count", "offer.network", "micro_batch_size", "num_dataloader_workers",
+    "prefetch_factor", "packing", "length_grouping",
 )  # fmt: skip
 # Assumptions, to be replaced by a probe's measurement: no public sweep of loaders for language
 # models was found. A row is decoded from Arrow to Python lists, padded and made a tensor.
@@ -44,7 +44,7 @@ MEASURED_LOG_SD = 0.35  # on rows like the job's; its own columns and collator m
 def price_data(job: Job, columns: Columns) -> Outputs:
     """[s] for a micro-batch in one worker, for all rows, for the first batch; [bytes] of RAM."""
     micro, workers = columns.number("micro_batch_size"), columns.number("num_dataloader_workers")
-    count = np.maximum(columns.number("offer.count"), 1.0)
+    count = np.maximum(columns.per_node(), 1.0)
     cores = np.maximum(columns.host("cores") / count, 1.0)
     row_s = columns.of_host(lambda host: host.loader.row_s if host.loader else ROW_S)
     token_s = columns.of_host(lambda host: host.loader.token_s if host.loader else TOKEN_S)

@@ -49,6 +49,7 @@ from autotune.domain.typed.values import (
     method_word,
     numeric_knobs,
     real,
+    shown,
     text_or_mapping,
     version_text,
     whole,
@@ -223,11 +224,13 @@ Price = Annotated[
 
 
 class HardwareSection(Section):
-    """One offer: devices of one kind, on one host, at one price."""
+    """One offer: devices of one kind, on one host or several alike, at one price."""
 
     gpu: Text
     instance: Text | None = None  # "aws p4d.24xlarge", which these devices are
-    count: Annotated[int, whole(1, MAX_DEVICES)] = 1
+    count: Annotated[int, whole(1, MAX_DEVICES)] = 1  # of all machines together
+    nodes: Annotated[int, whole(1, MAX_DEVICES)] = 1  # machines
+    network: Text | None = None  # what joins them: "infiniband-ndr", "efa", "ethernet-25g"
     price: Price | None = None
     owned: OwnedSection | None = None
     spot: bool = False
@@ -246,6 +249,15 @@ class HardwareSection(Section):
             raise wrong(msg)
         if rates != (None, None) and not self.spot:
             msg = "only spot offers are interrupted; add spot: true"
+            raise wrong(msg)
+        if self.count % self.nodes:
+            msg = (
+                f"count is {self.count} and nodes is {self.nodes}: count is of all machines "
+                "together, the same number on each"
+            )
+            raise wrong(msg)
+        if self.network is not None and self.nodes == 1:
+            msg = f"network {shown(self.network)} joins machines, and nodes is 1"
             raise wrong(msg)
         return self
 

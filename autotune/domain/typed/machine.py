@@ -1,5 +1,7 @@
 """A machine as people write it: "h100", "8xH100", "H100 x8", "h100:8", "2x h100-sxm, spot".
 
+Several machines: "2x8xH100 over efa", which is 16 devices on two machines and what joins them.
+
 Only the text is taken apart here; whether there is such a device is the catalogue's to say.
 """
 
@@ -14,10 +16,12 @@ from autotune.domain.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FORMS = "write NAME, NAME:N or 8xNAME, with N a count from 1 on"
+FORMS = "write NAME, NAME:N or 8xNAME, with N a count from 1 on; 2x8xNAME is two machines"
 _TIMES = "[x\u00d7*]"
 _COUNT = r"([0-9]{1,6})"
 _NUMBERED = re.compile(r"^GPU [0-9]+: (.+?)(?: \(UUID: [^)]*\))?$")  # a line of nvidia-smi -L
+_NODES = re.compile(rf"^{_COUNT}\s*{_TIMES}\s*(?={_COUNT}\s*{_TIMES})", re.IGNORECASE)
+_OVER = re.compile(r"\s+over\s+(.+)$", re.IGNORECASE)
 _SPOT = re.compile(r"(?:,\s*|\s+)spot$", re.IGNORECASE)
 # "1x4090" and "4090 x 1"; "8 H100" needs its blank; a glued x at most two digits: "rtx4090" is a
 # name.
@@ -35,12 +39,17 @@ _AFTER = (
 
 @dataclass(frozen=True, slots=True)
 class MachineText:
-    """What a text says of a machine. count: None where it says none."""
+    """What a text says of a machine, or of several alike. count: None where it says none.
+
+    count: devices of all machines; nodes: the machines; network: what joins them.
+    """
 
     name: str
     count: int | None = None
     spot: bool = False
     price: str | None = None  # behind an @
+    nodes: int = 1
+    network: str | None = None
 
     @property
     def devices(self) -> int:
@@ -56,7 +65,13 @@ def split_machine(text: str) -> MachineText:
     if listed:
         rest = listed[1]
     unspotted = _SPOT.sub("", rest)
-    before, rest_after = _cut(_BEFORE, unspotted, text, from_end=False)
+    over = _OVER.search(unspotted)
+    alone = unspotted[: over.start()] if over else unspotted
+    several = _NODES.match(alone)
+    nodes = _count(several[1], text) if several else 1
+    before, rest_after = _cut(
+        _BEFORE, alone[several.end() :] if several else alone, text, from_end=False
+    )
     after, name = _cut(_AFTER, rest_after, text, from_end=True)
     if before is not None and after is not None:
         msg = f'"{text[:80]}" states two counts, {before} and {after}'
@@ -65,7 +80,10 @@ def split_machine(text: str) -> MachineText:
     if not name or (at and not price.strip()):
         msg = f'"{text[:80]}" names no {"price behind @" if name else "device"}'
         raise InputError(msg, FORMS)
-    return MachineText(name, count, unspotted != rest, price.strip() or None)
+    return MachineText(
+        name, nodes * (count or 1) if several else count, unspotted != rest, price.strip() or None,
+        nodes, over[1].strip() if over else None,
+    )  # fmt: skip
 
 
 def _cut(
@@ -101,15 +119,28 @@ def split_machines(texts: tuple[str, ...] | list[str]) -> tuple[str, ...]:
 
 
 def machine_label(
-    device: str, count: int, *, spot: bool, instance: str | None, counted: bool = False
-) -> str:
+    device: str, count: int, *, spot: bool, instance: str | None, counted: bool = False,
+    nodes: int = 1, network: str | None = None,
+) -> str:  # fmt: skip
     """A machine in a few characters, as `split_machine` reads it: "2x h100-sxm, spot".
 
-    counted: also one device with its count.
+    Several machines: "2x 8x h100-sxm over efa". counted: also one device with its count.
     """
     times = f"{count}x " if count > 1 or counted else ""
+    if nodes > 1:
+        times = f"{nodes}x {count // nodes}x "
     name = f" ({instance})" if instance else ""
-    return f"{times}{device}{name}{', spot' if spot else ''}"
+    over = f" over {network}" if network else ""
+    return f"{times}{device}{name}{over}{', spot' if spot else ''}"
+
+
+def recorded_label(row: Mapping[str, Any], *, counted: bool = False) -> str:
+    """The machine of a recorded row, whose JSON names several machines only where there are."""
+    return machine_label(
+        row["device"], int(row["device_count"]), spot=row.get("spot", False),
+        instance=row.get("instance"), counted=counted, nodes=row.get("nodes", 1),
+        network=row.get("network"),
+    )  # fmt: skip
 
 
 def machine_entry(value: str | Mapping[str, Any]) -> dict[str, Any]:
@@ -129,5 +160,15 @@ def machine_entry(value: str | Mapping[str, Any]) -> dict[str, Any]:
     if said.price is not None and not {"price", "owned"}.isdisjoint(entry):
         msg = f"gpu is {text[:80]!r}, and the entry states its price elsewhere too"
         raise InputError(msg, "state the price once")
-    stated = {"count": said.count, "spot": said.spot or None, "price": said.price}
+    nodes, network = entry.get("nodes"), entry.get("network")
+    if said.nodes > 1 and nodes is not None and str(nodes).strip() != str(said.nodes):
+        msg = f"gpu is {text[:80]!r}, but nodes is {str(nodes)[:20]}"
+        raise InputError(msg, "state the number of machines once")
+    if said.network is not None and network is not None and network != said.network:
+        msg = f"gpu is {text[:80]!r}, but network is {str(network)[:40]!r}"
+        raise InputError(msg, "state the network once")
+    stated = {
+        "count": said.count, "spot": said.spot or None, "price": said.price,
+        "nodes": said.nodes if said.nodes > 1 else None, "network": said.network,
+    }  # fmt: skip
     return entry | {"gpu": said.name} | {k: v for k, v in stated.items() if v is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.report.layout.csv_rows import rows_csv
-from autotune.report.payload import decisive, facts_of, row_payload
+from autotune.report.payload import decisive, facts_of, network_of, row_payload
 from autotune.report.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ def _offer(total: OfferTotal) -> Payload:
         **facts_of(offer, *_OF_OFFER),
         "price_scaled_from": offer.price_scaled_from or None,
         "spot": offer.spot,
+        **network_of(offer),
         **facts_of(total, "runs", "missing", "duration_s", "device_s", "cost_usd"),
         "full_cost_usd": total.full_usd,
         **facts_of(total, *_OF_TOTAL),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.domain.typed.machine import machine_label
+from autotune.domain.typed.machine import recorded_label
 from autotune.domain.units import HOUR_S, format_count, format_seconds, format_usd
 from autotune.report.campaign.payload import plan_csv
 from autotune.report.campaign.schedule import (
@@ -53,8 +53,7 @@ def _bullets(title: str, items: list[str]) -> Section:
 
 def offer_name(offer: Payload) -> str:
     """A machine in a few characters: 4x a100-sxm4-40gb, spot."""
-    spot, instance = offer["spot"], offer.get("instance")
-    return machine_label(offer["device"], offer["device_count"], spot=spot, instance=instance)
+    return recorded_label(offer)
 
 
 def campaign_lead(payload: Payload) -> Section:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.domain.typed.machine import machine_label
+from autotune.domain.typed.machine import recorded_label
 from autotune.domain.units import GIB, format_bytes, format_count, format_seconds, format_usd
 from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, columns
 from autotune.report.phrases import marked_name
@@ -22,8 +22,7 @@ MANY = 100  # a day: from so many on no decimals are shown
 
 def machine_name(row: Mapping[str, Any]) -> str:
     """The machine of a row in a few characters: "2x h100-sxm, spot"."""
-    spot, instance = row["spot"], row.get("instance")
-    return machine_label(row["device"], row["device_count"], spot=spot, instance=instance)
+    return recorded_label(row)
 
 
 def variant_and_machine(row: Mapping[str, Any]) -> str:

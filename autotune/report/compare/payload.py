@@ -176,7 +176,8 @@ def _infeasible(item: NotFitting, variant: str) -> Payload:
 
 def _machine(offer: Offer) -> Payload:
     found = machine_of(offer)
-    return {key: found[key] for key in ("device", "device_count", "instance", "spot")}
+    keys = ("device", "device_count", "instance", "spot", "nodes", "network")
+    return {key: found[key] for key in keys if key in found}
 
 
 def _scaling(line: Scaling) -> Payload:
