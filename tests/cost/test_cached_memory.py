@@ -62,6 +62,31 @@ def test_logits_that_a_longer_batch_outgrew_stay_in_the_simulated_allocator() ->
     assert np.mean(ratios) == pytest.approx(outgrown(UNIFORM, 1.0, 60.0).mean, rel=0.15)
 
 
+def test_16_bit_logits_that_were_widened_stay_in_the_simulated_allocator() -> None:
+    number = 1024 * 32_000
+    allocator, blocks = CachingAllocator(), {}
+    for name, size in (("narrow", 2), ("wide", 4), ("softmax", 4), ("first", 4), ("second", 4)):
+        blocks[name] = allocator.malloc(size * number)
+        if name in {"wide", "softmax"}:
+            allocator.free(blocks["narrow" if name == "wide" else "wide"])
+    left = allocator.counts.peak_reserved - allocator.counts.peak_allocated
+    assert left == pytest.approx(2 * number, rel=0.05)
+    job = priced_job(SEVEN, lora(SEVEN), 1024)
+    assert job.software.loss == "upcast"
+    columns = memory_columns(micro_batch_size=1)
+    cache = DevicePeak.of(job, columns, memory_constants()).cache
+    assert float(cache.logits[0]) == 2 * 1024 * SEVEN.vocab_size
+
+
+def test_blocks_of_one_layer_are_cached_however_many_layers_there_are() -> None:
+    deeper = replace(SEVEN, num_layers=2 * SEVEN.num_layers)
+    found = [
+        DevicePeak.of(priced_job(own, lora(own), 1024), memory_columns(), memory_constants())
+        for own in (SEVEN, deeper)
+    ]
+    assert float(found[0].cache.layers[0]) == pytest.approx(float(found[1].cache.layers[0]))
+
+
 ONE = {"micro_batch_size": 4, "activation_checkpointing": "full"}
 
 

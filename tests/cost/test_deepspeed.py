@@ -159,3 +159,12 @@ def test_the_buckets_are_those_of_the_users_config() -> None:
     assert static(two).zero.backward[0] == 2.0 * (2 * 1e8 + 1e8)
     assert static(three, sharding="zero3").zero.always[0] == 2.0 * 1e8
     assert static(job_of()).zero.backward[0] == 2.0 * (5e8 + 5e8)
+
+
+def test_deepspeed_s_fp16_engine_has_no_autocast_that_widens_a_loss_of_16_bit_logits() -> None:
+    job = job_of(find_model("openai-community/gpt2"), length=1024)
+    job = replace(job, software=replace(job.software, loss="native", autocast=True))
+    count = job.model.vocab_size * 1024.0
+    for sharding, each in (("zero2", 8.0), ("ddp", 16.0)):
+        found = instants(Step.of(job, columns(sharding=sharding, precision="fp16")))
+        assert float(found["head backward"].logits[0]) == each * count

@@ -36,12 +36,12 @@ def micro_step(lab: Any, job: Any, device: str = "h100-sxm", **knobs: Any) -> di
 def test_liger_holds_the_gradient_of_the_hidden_states_and_one_chunk_of_logits(lab: Any) -> None:
     """inc_factor = ceil(V / h), chunk = next power of two of T / inc_factor, 16-bit logits."""
     hidden, vocabulary, tokens = 4096, 128_256, 32_768
-    two, many = np.asarray([2.0]), np.asarray([float(tokens)])
+    two, many, autocast = np.asarray([2.0]), np.asarray([float(tokens)]), np.asarray([True])
     for method, head in ((lab.lora(), 0.0), (lab.full(), 2.0 * vocabulary * hidden)):
         job = running(lab.job(LLAMA, method, tokens), "liger")
-        held = head_memory.backward_bytes(job, many, two, two)
+        held = head_memory.backward_bytes(job, many, two, two, autocast)
         assert held[0] == 2.0 * tokens * hidden + head
-        made = head_memory.forward_bytes(job, many, two)
+        made = head_memory.forward_bytes(job, many, two, autocast)
         assert made[0] - held[0] == 2.0 * 1024 * vocabulary
         assert head_memory.gradient_bytes(job, many, two)[0] == 0.0
 

@@ -50,11 +50,21 @@ def allocated(job: Job, **knobs: Any) -> float:
 
 def test_fused_norms_keep_their_input_and_no_fp32_copy_of_it() -> None:
     tokens, layers, hidden = 2 * 2048, SEVEN.num_layers, SEVEN.hidden_size
-    plain, fused = job_of(), job_of(kernels="unsloth")
+    dropping = lora(SEVEN, dropout=0.1)  # which Unsloth's operations for adapters do not take
+    plain, fused = job_of(method=dropping), job_of(method=dropping, kernels="unsloth")
     saved = 2.0 * hidden * tokens * (2 * layers)  # the final norm too; not the first, which is free
     none = {"activation_checkpointing": "none"}
     apart = peaks(plain, **none)["head backward"] - peaks(fused, **none)["head backward"]
     assert apart == pytest.approx(saved, rel=0.001)
+
+
+def test_fused_adapters_keep_what_they_read_once_and_make_the_mlp_s_product_again() -> None:
+    model, tokens = SEVEN, 2 * 2048
+    found = Step.of(job_of(kernels="unsloth"), columns(activation_checkpointing="none"))
+    h, f, q, k = model.hidden_size, model.intermediate_size, model.query_size, model.kv_size
+    norms = 2 * (2 * h + 4)
+    attention = 2 * (h + q + k + k + q) + 4 * model.num_attention_heads
+    assert float(found.layer.kept[0]) == tokens * (norms + attention + 2 * (h + 2 * f))
 
 
 def test_a_reentrant_checkpoint_holds_the_recomputed_output() -> None:

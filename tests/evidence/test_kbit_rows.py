@@ -69,6 +69,12 @@ def test_an_optimizer_that_steps_in_the_backward_leaves_one_matrix_s_gradient() 
     assert inside["optimizer"] < 0.6 * plain["optimizer"]
 
 
+def test_torchtitan_widens_its_logits_and_keeps_no_copy_of_them() -> None:
+    case = used(**FULL, source_repo="pytorch/torchtitan")
+    assert case.job.software.loss == "upcast"
+    assert used(**FULL).job.software.loss == "upcast_copy"
+
+
 def test_a_chunked_loss_is_read_from_the_kernels_and_torchtune_lists_its_chunks() -> None:
     chunked = used(**FULL, other_kernels="chunked cross entropy")
     assert chunked.job.software.loss == "chunked"
@@ -77,5 +83,5 @@ def test_a_chunked_loss_is_read_from_the_kernels_and_torchtune_lists_its_chunks(
     tokens, vocabulary = 4 * 4096.0, 32_000
     job = used(**FULL, **tune).job
     two = np.asarray([2.0])
-    found = logits.backward_bytes(job, np.asarray([tokens]), two, two)
+    found = logits.backward_bytes(job, np.asarray([tokens]), two, two, np.asarray([True]))
     assert float(found[0]) == 7.0 * tokens * vocabulary

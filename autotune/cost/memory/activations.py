@@ -2,8 +2,8 @@
 
 Covers: any decoder of `Model`: RMSNorm and LayerNorm, gated and plain MLP, fused projections, GQA,
 q/k norms, experts; full fine-tuning and LoRA; autocast or not; eager, sdpa and flash attention.
-Liger's RMSNorm and gated MLP. Does not cover: other kernels that fuse several of these operations
-(Unsloth's adapters and RoPE).
+Liger's RMSNorm and gated MLP; Unsloth's adapters without dropout. Does not cover: other kernels
+that fuse several of these operations (RoPE in place).
 
 Rule: a frozen matrix keeps nothing of its input; a product of two tensors keeps both when both need
 gradients; a sum keeps nothing; a view keeps the storage that it looks into.
@@ -241,6 +241,8 @@ def _mlp_block(model: Model, method: Method, mode: Mode, own: tuple[Linear, ...]
     token = _group(method, mode, _Group(inputs, norm_output(model, mode), kept=False))
     units, cast, holds_output = _KEPT_BY_ACTIVATION.get(model.activation, _KEPT_BY_OTHERS)
     width, inner = float(output[0].in_features), inner_bytes(model, mode)
+    if mode.fused_adapters:  # its two factors; their product is made again
+        return token + 2.0 * inner * width
     if not (mode.fused_gate and model.mlp == "gated"):
         token += width * (cast if mode.autocast and inner == mode.compute else units * inner)
     if model.mlp == "gated":
@@ -305,7 +307,9 @@ def _group(method: Method, mode: Mode, group: _Group) -> float:
             token += mode.compute * width if own else 0.0
             continue
         shared |= mode.keeps_inputs
-        if mode.adapter and item.adaptable and item.name in method.targets:
+        if mode.fused_adapters:
+            shared = True
+        elif mode.adapter and item.adaptable and item.name in method.targets:
             copy, whole = _adapted(method, mode, group, width)
             token += copy
             if method.is_dora:

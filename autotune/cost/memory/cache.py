@@ -2,18 +2,21 @@
 
     reserved = allocated peak + sum over the terms of (its share x its bytes)
 
-Terms (`Cache`): what is freed in a step and does not come back as what is asked for next, of the
-layers, of the logits, of gradients and the optimizer's temporaries; and, where rows differ in
-length, blocks that were outgrown. A batch longer than any before it needs longer blocks for its
-logits; those of the shorter ones stay, and nothing but whole segments of a full device is given
-back. So the sum of the lengths of all records before the longest, over the longest, says how often
-the logits are held once more. Grouping by length starts with the longest batch.
+Terms (`Cache`): what is freed in a step and does not come back as what is asked for next: the
+blocks of one layer, which are too short for logits; logits in 16 bits, which are too short for
+those in 32, or the shifted copy that the backward cannot take; gradients and the optimizer's
+temporaries; and, where rows differ in length, blocks that were outgrown. A batch longer than any
+before it needs longer blocks for its logits; those of the shorter ones stay, and nothing but whole
+segments of a full device is given back. So the sum of the lengths of all records before the
+longest, over the longest, says how often the logits are held once more. Grouping by length starts
+with the longest batch.
 
 Covers: segments of fixed size (the default). Does not cover: expandable segments, which keep about
 what is in use; a trace replays those.
 Source: PyTorch c10/cuda/CUDACachingAllocator.cpp, as `trace.allocator` simulates it. The shares'
 priors (PRIORS): 57 replays of traced steps of Llama in full, LoRA and nf4, with and without
-checkpoints, under three losses and three distributions of lengths.
+checkpoints, under three losses and three distributions of lengths; of layers and logits 40 more of
+Llama 2 7B and Qwen2.5 1.5B, LoRA and nf4, 8k and 33k tokens, with 32k and 152k words.
 Renyi (1962), "Theorie des elements saillants d'une suite d'observations": how often the n-th of
 independent draws is a record. transformers trainer_pt_utils.py, get_length_grouped_indices.
 """
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 BEFORE_LONGEST = 5
 # Instants that need nothing of what the batch makes.
 _BETWEEN = ("optimizer", "saving")
+FP32_BYTES = 4.0
 REUSED = 0.6  # of what a batch makes beside its logits can lie in blocks that held logits
 _CELL, _BEYOND = 0.02, 3.0  # of the logarithm of the share of longer batches
 
@@ -86,10 +90,8 @@ def outgrown(lengths: Lengths, rows: float, batches: float) -> Outgrown:
 class Cache:
     """[bytes] that a share of is held beside the peak. Shapes [rows]."""
 
-    layers: FloatArray  # what a batch makes, without its logits
-    logits: (
-        FloatArray  # with checkpoints and equal rows: else layers or outgrown blocks take them in
-    )
+    layers: FloatArray  # what one layer keeps
+    logits: FloatArray  # those that no later request fits, unless outgrown blocks take them
     updates: FloatArray  # gradients and optimizer's temporaries that logits' blocks do not take in
     reduced: FloatArray  # the same of all blocks, where gradients are reduced on another stream
     gathered: FloatArray  # weights gathered from other devices, on a stream of their own
@@ -107,8 +109,8 @@ TERMS = tuple(item.name for item in fields(Cache))
 # Of the replays: (share, log sd of it). Those of several devices, which no trace covers, are hand
 # estimates: one more of the root and two of the layers' units on their way.
 PRIORS = {
-    "layers": (0.08, 0.5),
-    "logits": (0.16, 0.7),
+    "layers": (0.7, 0.4),
+    "logits": (1.0, 0.4),
     "updates": (1.0, 0.4),
     "reduced": (0.5, 0.7),
     "gathered": (1.0, 0.7),
@@ -136,8 +138,8 @@ def cache_terms(
     outgrown_logits = np.maximum(ratio * logits - REUSED * layers, 0.0)
     more = np.maximum((ratio + spread) * logits - REUSED * layers, 0.0) - outgrown_logits
     cache = Cache(
-        layers=layers,
-        logits=np.where(step.checkpointing, np.maximum(1.0 - ratio, 0.0) * logits, 0.0),
+        layers=step.layer.kept,
+        logits=np.maximum(1.0 - ratio, 0.0) * _unfit_logits(step),
         updates=(1.0 - reduces) * whole,
         reduced=reduces * np.minimum(made, resting),
         gathered=several * (step.gathered_root + step.gathered_layer),
@@ -145,6 +147,22 @@ def cache_terms(
         outgrown_layers=ratio * layers,
     )
     return cache, more
+
+
+def _unfit_logits(step: Step) -> FloatArray:
+    """[bytes] of logits whose blocks no later request of the step fits.
+
+    Those in 16 bits are given up when their fp32 copy is there, and are too short for what follows.
+    Where the loss keeps them and shifts a copy, the gradient before the shift is one fp32 tensor
+    more, which blocks of a layer can hold in part.
+    """
+    each = step.job.model.vocab_size * step.tokens
+    loss = step.job.software.loss
+    if loss == "upcast":
+        return np.where(step.compute < FP32_BYTES, step.compute, 0.0) * each
+    if loss == "upcast_copy":
+        return np.maximum(FP32_BYTES * each - REUSED * step.layer.kept, 0.0)
+    return np.zeros_like(step.tokens)
 
 
 def _outgrown(job: Job, columns: Columns) -> tuple[FloatArray, FloatArray]:

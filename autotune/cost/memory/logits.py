@@ -31,11 +31,16 @@ from autotune.domain.software import (
 )
 
 if TYPE_CHECKING:
-    from autotune.cost.columns import FloatArray
+    from autotune.cost.columns import BoolArray, FloatArray
     from autotune.domain.job import Job
 
 
-def _forward_each(job: Job, compute: FloatArray) -> FloatArray | None:
+def _native(compute: FloatArray, autocast: BoolArray) -> FloatArray:
+    """[bytes per logit] logits, their shifted copy and log-softmax; autocast makes it take fp32."""
+    return 2.0 * compute + np.where(autocast, 8.0, compute)
+
+
+def _forward_each(job: Job, compute: FloatArray, autocast: BoolArray) -> FloatArray | None:
     """[bytes per logit] at the end of the loss's forward; None for a loss that tiles."""
     loss = job.software.loss
     upcast = np.where(compute < 4.0, compute + 8.0, 8.0) + _softcap(job, compute)
@@ -45,14 +50,14 @@ def _forward_each(job: Job, compute: FloatArray) -> FloatArray | None:
         return upcast + (4.0 - np.where(compute < 4.0, compute, 0.0) if shifted else 0.0)
     if loss == "upcast_copy":
         return upcast + 4.0
-    if loss == "native":  # logits, their shifted copy, log-softmax; autocast makes it take fp32
-        return 2.0 * compute + (8.0 if job.software.autocast else compute)
+    if loss == "native":
+        return _native(compute, autocast)
     if loss == "inplace":
-        return _inplace(job, compute)
+        return _inplace(job, compute, autocast)
     return None
 
 
-def _inplace(job: Job, compute: FloatArray) -> FloatArray:
+def _inplace(job: Job, compute: FloatArray, autocast: BoolArray) -> FloatArray:
     """[bytes per logit] of a kernel that overwrites the shifted logits with their gradient.
 
     The shifted copy, and in the backward the gradient of the logits before the shift beside it.
@@ -61,23 +66,28 @@ def _inplace(job: Job, compute: FloatArray) -> FloatArray:
     """
     old = job.software.transformers < LOSS_COPIES_UNTIL
     if old and family_memory(job.model.family).native_loss:
-        return 2.0 * compute + (8.0 if job.software.autocast else compute)
+        return _native(compute, autocast)
     copies = old and job.software.transformers >= LOSS_COPIES_FROM
     return 8.0 + (compute if copies else 0.0) + _softcap(job, compute)
 
 
-def forward_bytes(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
-    """[bytes] logits, their fp32 copy where they are 16-bit, and the log-softmax."""
+def forward_bytes(
+    job: Job, tokens: FloatArray, compute: FloatArray, autocast: BoolArray
+) -> FloatArray:
+    """[bytes] logits, their fp32 copy where they are 16-bit, and the log-softmax.
+
+    autocast: whether the loss of such logits runs in fp32, which decides that of their own dtype.
+    """
     if _lists(job):
         return _listed(job, tokens, compute)
     if job.software.loss == "liger":
         return _ligers_gradients(job, tokens, compute) + _ligers_chunk(job, tokens, compute)
-    each = _forward_each(job, compute)
+    each = _forward_each(job, compute, autocast)
     return _tiled(job, tokens, compute) if each is None else each * tokens * job.model.vocab_size
 
 
 def backward_bytes(
-    job: Job, tokens: FloatArray, compute: FloatArray, kept: FloatArray
+    job: Job, tokens: FloatArray, compute: FloatArray, kept: FloatArray, autocast: BoolArray
 ) -> FloatArray:
     """[bytes] log-softmax and the gradients of loss and log-softmax, all fp32: 12 a logit.
 
@@ -89,9 +99,9 @@ def backward_bytes(
     if _lists(job):
         return _listed(job, tokens, compute)
     if loss == "native":
-        each = 12.0 + 2.0 * compute if job.software.autocast else 4.0 * compute
+        each = np.where(autocast, 12.0 + 2.0 * compute, 4.0 * compute)
     elif loss == "inplace":
-        each = _inplace(job, compute)
+        each = _inplace(job, compute, autocast)
     elif loss == "liger":
         return _ligers_gradients(job, tokens, compute)
     elif loss in {"upcast", "upcast_copy"}:
@@ -109,11 +119,14 @@ def gradient_bytes(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatAr
     return (compute + _softcap(job, compute)) * tokens * job.model.vocab_size
 
 
-def evaluation_bytes(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
+def evaluation_bytes(
+    job: Job, tokens: FloatArray, compute: FloatArray, autocast: BoolArray
+) -> FloatArray:
     """[bytes] at the peak of scoring without gradients: nothing stays for the backward of tanh."""
-    whole = _forward_each(job, compute)
+    whole = _forward_each(job, compute, autocast)
     capped = 0.0 if whole is None or _lists(job) else _softcap(job, compute)
-    return forward_bytes(job, tokens, compute) - capped * tokens * job.model.vocab_size
+    made = forward_bytes(job, tokens, compute, autocast)
+    return made - capped * tokens * job.model.vocab_size
 
 
 def _softcap(job: Job, compute: FloatArray) -> FloatArray:

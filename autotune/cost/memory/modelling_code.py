@@ -122,6 +122,8 @@ class Mode:
     product of a gated MLP, which keeps their two inputs (Liger's SiLUMul, GELUMul). repeats_base:
     DoRA multiplies the base a second time, for what dropout left of its input. narrow_norms: a
     LayerNorm casts itself to the compute dtype and leaves autocast for its product (llm-foundry).
+    fused_adapters: matrices with their adapters are one operation that keeps what it read once;
+    that of a gated MLP makes the product again in its backward, in place (Unsloth).
     """
 
     compute: float
@@ -138,6 +140,7 @@ class Mode:
     fused_gate: bool = False
     repeats_base: bool = False
     narrow_norms: bool = False
+    fused_adapters: bool = False
 
     @property
     def biased(self) -> bool:
@@ -201,6 +204,19 @@ def padded_update(job: Job) -> float:
     if len(own) == 1:
         return float(model.query_size + model.kv_size)
     return 0.0 if len(adapted) == len(own) else float(sum(item.out_features for item in adapted))
+
+
+def fuses_adapters(job: Job) -> bool:
+    """Whether Unsloth's operations take every adapted matrix: no dropout, no DoRA, a gated MLP.
+
+    Source: unsloth kernels/fast_lora.py, what LoRA_QKV, LoRA_W and LoRA_MLP save for the backward,
+    and models/llama.py, which puts them in for adapters without dropout and without a bias.
+    """
+    method, model = job.method, job.model
+    plain = method.is_lora and not method.is_dora and method.dropout == 0.0
+    adapted = all(item.name in method.targets for item in model.linears if item.adaptable)
+    gated = model.mlp == "gated" and not model.is_moe
+    return job.software.kernels == "unsloth" and plain and adapted and gated
 
 
 def _split(model: Model) -> tuple[Linear, ...]:

@@ -182,7 +182,7 @@ def _head_forward(step: Step) -> Instant:
     return replace(
         resident,
         activations=step.saved + step.final_norm + _given_output(step),
-        logits=head_memory.forward_bytes(step.job, step.tokens, step.compute),
+        logits=head_memory.forward_bytes(step.job, step.tokens, step.compute, step.autocast),
         workspace=resident.workspace + casts,
     )
 
@@ -197,7 +197,9 @@ def _head_backward(step: Step) -> Instant:
     return replace(
         resident,
         activations=step.saved + step.final_norm + _kept_output(step),
-        logits=head_memory.backward_bytes(step.job, step.tokens, step.compute, step.kept_logit),
+        logits=head_memory.backward_bytes(
+            step.job, step.tokens, step.compute, step.kept_logit, step.autocast
+        ),
         workspace=resident.workspace
         + _graph_casts(step)
         + step.head_cast
@@ -328,7 +330,7 @@ def _scoring(step: Step) -> Instant:
     scores = np.where(step.eager, 6.0 * tokens * step.length * model.num_attention_heads, 0.0)
     inside = e * tokens * (4.0 * model.hidden_size + 3.0 * model.intermediate_size) + scores
     inside = inside + merged_experts_bytes(step.job) + step.layer.norms
-    logits = head_memory.evaluation_bytes(step.job, tokens, e)
+    logits = head_memory.evaluation_bytes(step.job, tokens, e, step.autocast)
     hidden = e * tokens * model.hidden_size
     deeper = inside > logits + hidden
     caches = step.job.software.transformers < EVALUATES_WITHOUT_CACHE_FROM

@@ -29,6 +29,7 @@ from autotune.cost.memory.modelling_code import (
     Mode,
     as_run,
     family_memory,
+    fuses_adapters,
     padded_update,
 )
 from autotune.cost.memory.states import (
@@ -96,6 +97,7 @@ class Step:
     compute: FloatArray  # e
     stream: FloatArray  # s
     element: FloatArray  # bytes of an element of a gradient
+    autocast: BoolArray  # a region in which losses of 16-bit logits run in fp32
     checkpointing: BoolArray
     reentrant: BoolArray  # a checkpoint that holds what it recomputed until its backward is done
     retains: BoolArray  # inputs and input gradients of checkpointed layers outlive their backward
@@ -160,6 +162,7 @@ class Step:
             compute=compute,
             stream=stream,
             element=static.element,
+            autocast=autocast,
             checkpointing=checkpointing,
             reentrant=checkpointing & (job.software.transformers < REENTRANT_UNTIL),
             retains=checkpointing & _retains(job, columns),
@@ -245,6 +248,7 @@ class _Modes:
                 fused_gate=job.software.kernels == "liger",
                 looped=job.model.is_moe and not experts_fused(job),
                 repeats_base=dora.repeats_base(job),
+                fused_adapters=fuses_adapters(job),
                 narrow_norms=job.software.own_model and job.software.stack in NARROW_NORMS,
             )
             for i in first

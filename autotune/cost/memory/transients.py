@@ -93,6 +93,8 @@ def _width(model: Model, mode: Mode) -> float:
 
 def _mlp(model: Model, method: Method, mode: Mode) -> float:
     f, h, e = _width(model, mode), float(model.hidden_size), mode.compute
+    if mode.fused_adapters:  # the gradient of the product; all else overwrites what was kept
+        return e * (f + h)
     if model.activation == PYTHON_GELU and mode.autocast:
         return 10.0 * f + 10.0 * h  # fp32 gradients of an expression that autocast widened
     wide = 4.0 * h if mode.stream > e else 0.0
@@ -130,6 +132,8 @@ def _factors(model: Model) -> float:
 
 def _below_peak(model: Model, method: Method, mode: Mode) -> float:
     f, e = _width(model, mode), mode.compute
+    if mode.fused_adapters:
+        return 0.0
     if not _adapted(model, method):
         return (inner_bytes(model, mode) * _factors(model) - e) * f
     return (5.0 if method.dropout > 0 else 2.0) * f if mode.autocast and mode.adapter > e else 0.0

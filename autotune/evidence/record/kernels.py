@@ -19,9 +19,11 @@ Kernels = tuple[str, "LossKind"]
 FMS = "fms-acceleration"
 # What a source's own training code does: litgpt's chunked_cross_entropy (128 rows at once); MPT's
 # default loss_fn fused_crossentropy, which overwrites the logits with their gradient; torchtune's
-# recipes split the logits in eight (CEWithChunkedOutputLoss).
+# recipes split the logits in eight (CEWithChunkedOutputLoss); torchtitan's train.py widens them and
+# drops its own before the backward.
 SOURCE_LOSS: dict[str, LossKind] = {
     "litgpt": "chunked", "llm-foundry": "fused", "torchtune": "chunked",
+    "torchtitan": "upcast",
 }  # fmt: skip
 _CUT = re.compile(r"cut[- ]?cross[- ]?entropy|\bcce\b|linear[- ]cross[- ]?entropy|linear-ce")
 _CHUNKED = re.compile(r"chunked (?:cross[- ]?entropy|ce|loss|output)")
