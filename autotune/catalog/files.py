@@ -109,6 +109,11 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+def machines_dir() -> Path:
+    """Where what was measured of machines is kept: `machines` below `home_dir`."""
+    return home_dir() / "machines"
+
+
 def home_dir() -> Path:
     """$AUTOTUNE_HOME, else ~/.cache/autotune, from the root. Not created here."""
     stated = os.environ.get("AUTOTUNE_HOME")

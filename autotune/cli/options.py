@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -24,6 +25,9 @@ from autotune.domain.typed.machine import split_machines
 if TYPE_CHECKING:
     from autotune.app.job.load import NamedJob
     from autotune.app.job.overrides import Overrides
+
+
+THREADS = "OPENBLAS_NUM_THREADS"  # of numpy's linear algebra
 
 
 class Goal(StrEnum):
@@ -317,6 +321,21 @@ def set_values(pairs: Sequence[str] | None) -> dict[str, str]:
     return values
 
 
+def load_numpy() -> None:
+    """Import numpy with one thread for linear algebra, unless the user states another number.
+
+    Matrices here are small, and a pool of threads is a twelfth of a command's processor time. The
+    environment is as before when this returns: what is started later, probes above all, has it.
+    """
+    if THREADS in os.environ:
+        return
+    os.environ[THREADS] = "1"
+    try:
+        import numpy  # noqa: F401, ICN001 - the library reads its number of threads once, when loaded
+    finally:
+        del os.environ[THREADS]
+
+
 def with_option_sets(command: Callable[..., None]) -> Callable[..., None]:
     """The command as typer reads it: a parameter that is a set of options becomes its options."""
     hints = get_type_hints(command, include_extras=True)
@@ -334,6 +353,7 @@ def with_option_sets(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(**given: Any) -> None:  # noqa: ANN401 - typer passes what the options say
+        load_numpy()
         made = {
             name: kind(**{field.name: given.pop(field.name) for field in fields(kind)})
             for name, kind in sets.items()

@@ -54,6 +54,28 @@ def test_a_model_scored_tune_never_imports_the_training_stack(tmp_path: Path) ->
     assert names & {*HEAVY, "optuna", "sqlalchemy", "sqlite3", "tqdm", "asyncio"} == set()
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
+@pytest.mark.parametrize("stated", [None, "2"])
+def test_linear_algebra_takes_one_thread_unless_the_user_says_otherwise(stated: str | None) -> None:
+    code = (
+        "import os\n"
+        "from autotune.cli.options import load_numpy\n"
+        "load_numpy()\n"
+        "import numpy\n"
+        "print(len(os.listdir('/proc/self/task')), os.environ.get('OPENBLAS_NUM_THREADS'))\n"
+    )
+    inherited = {key: value for key, value in os.environ.items() if not key.endswith("_THREADS")}
+    given = {} if stated is None else {"OPENBLAS_NUM_THREADS": stated}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True, text=True,
+        env={**inherited, "PYTHONPATH": str(ROOT), **given},
+    )  # fmt: skip
+    threads, left = done.stdout.split()
+    assert left == str(stated), "what is started later has the user's environment"
+    if stated is None or (os.cpu_count() or 1) > 1:
+        assert threads == (stated or "1")
+
+
 def test_the_module_runs_as_a_command() -> None:
     done = _run("--help")
     assert done.returncode == 0

@@ -8,8 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.app.dataset import lengths as length_rules
-from autotune.app.dataset.folder import as_hub_id
-from autotune.catalog import hub
 from autotune.catalog.datasets import SHORT_ROWS, PublishedDataset, published, published_names
 from autotune.domain.job import Assumption
 from autotune.domain.paths import stated_in
@@ -32,6 +30,9 @@ def published_rows(section: DataSection, model: Model, base_dir: Path) -> Publis
     path = stated_in(base_dir, section.dataset)
     if path.exists():
         return ()
+    from autotune.app.dataset.folder import as_hub_id
+    from autotune.catalog import hub
+
     name = as_hub_id(path)
     if name is not None and hub.cached_snapshot(name, kind="datasets") is not None:
         return ()

@@ -14,12 +14,11 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from autotune.catalog.files import home_dir
+from autotune.catalog.files import machines_dir
 from autotune.cost.time.measured_rates import as_measured
 from autotune.domain.job import Assumption
 from autotune.domain.units import GIB, format_bytes
 from autotune.probe import device as devices
-from autotune.probe.machine.kept import FOLDER, read, store_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,7 +155,7 @@ class Known:
 
 def as_measured_here(offers: Sequence[Offer], assumed: list[Assumption]) -> tuple[Offer, ...]:
     """The offers, those that are this machine with its measured facts; what was taken is listed."""
-    if not any((home_dir() / FOLDER).glob("*.json")):
+    if not any(machines_dir().glob("*.json")):
         return tuple(offers)
     gpus = any(offer.device.vendor == "nvidia" for offer in offers)
     here = devices.local_devices() if gpus else [devices.cpu()]
@@ -168,6 +167,8 @@ def as_measured_here(offers: Sequence[Offer], assumed: list[Assumption]) -> tupl
 
 def known_of(local: LocalDevice) -> tuple[Known | None, bool]:
     """What is kept of this machine beside that device, and whether its file is damaged."""
+    from autotune.probe.machine.kept import read, store_of
+
     path = store_of(local)
     facts, damaged = read(path)
     return (Known(facts, path) if facts and facts.facts else None), damaged
@@ -205,6 +206,8 @@ def _taken(
         return offer
     known, damaged = known_of(found[0])
     if damaged:
+        from autotune.probe.machine.kept import store_of
+
         why = f"{store_of(found[0])} is damaged"
         assumed.append(Assumption(f"{label}.measured", "left out", why))
     if known is None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from autotune.app.job.method import unquantised_note, variant_note
 from autotune.app.runs import folder as runs
-from autotune.app.runs.find import to_resume
 from autotune.app.whatif.levers import last_resort
 from autotune.catalog.prices.prices import refused_prices
 from autotune.domain.answer.recommendation import Decisive
@@ -150,7 +149,11 @@ def run_dir_of(asked: runs.Identity, options: Options) -> Path:
     """The folder of this run: the stated one, that of the run to go on with, or a new one."""
     if options.run_dir is not None:
         return options.run_dir
-    return to_resume(asked) if options.resume else runs.new_run_dir(asked.job)
+    if not options.resume:
+        return runs.new_run_dir(asked.job)
+    from autotune.app.runs.find import to_resume
+
+    return to_resume(asked)
 
 
 def price_notes(job: Job) -> list[str]:

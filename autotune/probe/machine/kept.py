@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
 from autotune.catalog.devices import local_host
-from autotune.catalog.files import home_dir, write_whole
+from autotune.catalog.files import machines_dir, write_whole
 from autotune.catalog.local import processor_name
 from autotune.domain.machine import FACT_NAMES, Fact, MachineFacts
 from autotune.probe.device import fingerprint
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from autotune.domain.machine import FactName
     from autotune.probe.device import LocalDevice
 
-FOLDER = "machines"
 SCHEMA_VERSION = 1
 MAX_BYTES = 1_000_000
 MOST_FACTS, MOST_CHARACTERS = 200, 300
@@ -39,7 +38,7 @@ def store_of(local: LocalDevice) -> Path:
     facts = (board, processor_name(), host.cores, host.wsl)
     exact = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
     plain = "".join(c if c.isalnum() else "-" for c in local.name.casefold())
-    return home_dir() / FOLDER / f"{plain[:40]}-{exact}.json"
+    return machines_dir() / f"{plain[:40]}-{exact}.json"
 
 
 def remember(local: LocalDevice, found: MachineFacts) -> Path:

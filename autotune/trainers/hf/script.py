@@ -42,7 +42,8 @@ def _script(template: str, settings: list[tuple[str, object, str]]) -> str:
     for name in _PARTS:
         part = (folder / f"{name.casefold()}.py.txt").read_text(encoding="utf-8")
         text = text.replace(f"# @{name}@\n", part)
-    settings = [row for row in settings if re.search(rf"\b{row[0]}\b", text)]
+    words = set(re.findall(r"\w+", text))
+    settings = [row for row in settings if row[0] in words]
     return text.replace(_MARK, "".join(_setting(*row) for row in settings))
 
 
