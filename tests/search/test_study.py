@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -369,7 +370,10 @@ def test_a_storage_that_cannot_be_opened_is_an_input_error(small_bill: Bill, url
     assert "secret" not in caught.value.message
 
 
-def test_a_database_whose_driver_is_absent_is_named(small_bill: Bill) -> None:
+def test_a_database_whose_driver_is_absent_is_named(
+    small_bill: Bill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(InputError, match="needs psycopg") as caught:
         explore(small_bill, trials=2, storage="postgresql://u:secret@h/db")
     assert "driver" in str(caught.value.hint)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from autotune.search.posterior.stopping import ProbeBudget
 
@@ -52,6 +52,19 @@ class Measurer(Protocol):
 
     def budget(self, index: int) -> ProbeBudget:
         """What measuring that candidate next costs, and what may be spent."""
+
+
+class SharedMeasurer(Measurer, Protocol):
+    """Who measures beside peers, and hears of what they do."""
+
+    def count_pending(self, candidates: Sequence[int]) -> None:
+        """Peers measure these now: they count for what may still be measured."""
+
+    def made(self) -> list[dict[str, Any]]:
+        """What was recorded since the last call, for peers that cannot read this disk."""
+
+    def adopt(self, made: Sequence[dict[str, Any]]) -> None:
+        """What a peer recorded of one trial."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from autotune.search.measured.measurer import FunctionMeasurer, Scored, StopSear
 from autotune.search.posterior.measurements import DROPPED, history_of
 from autotune.search.posterior.stopping import Remaining, judged, remaining
 from autotune.search.selection import TIE
-from autotune.search.study.record import TrialLog, TrialRecord
+from autotune.search.study.record import TrialLog, TrialRecord, next_number
 from autotune.search.study.samplers import CALIBRATED, check_sampler
 from autotune.search.study.storage import StudyStore, finished_trial, tell, with_sampler_state
 from autotune.search.study.study import Exploration, Search
@@ -126,6 +126,12 @@ class MeasuredSearch(Search):
         records = self._restore(study, store.log, self._distributions())
         resumed = len(records)
         why, ended = self._search_and_repeat(study, store, measurer, trials, records)
+        return self._explored(study, records, resumed, why, ended=ended)
+
+    def _explored(
+        self, study: Study, records: list[TrialRecord], resumed: int, why: str, *, ended: bool
+    ) -> MeasuredExploration:
+        """What all measurements say when no more are made."""
         posterior = self.posterior(study)
         finals = self._finals(posterior, records)
         found = {self._candidate(r): r for r in records if r.kind == "trial"}
@@ -212,10 +218,10 @@ class MeasuredSearch(Search):
     ) -> TrialRecord:  # fmt: skip
         """Ask the sampler, measure, record, tell. Raises StopSearch, and drops the trial."""
         trial = study.ask(self._distributions())
-        record = self._record_of(dict(trial.params), len(records), tried)
+        record = self._record_of(dict(trial.params), next_number(records), tried)
         if record.kind == "trial":
             try:
-                record = _with_score(record, measurer.measure(self._candidate(record)))
+                record = with_score(record, measurer.measure(self._candidate(record)))
             except BaseException:
                 _drop(study, trial.number)
                 raise
@@ -303,7 +309,7 @@ class MeasuredSearch(Search):
             params = self.space.params(index)
             first = next(r for r in records if r.kind == "trial" and r.params == params)
             record = replace(
-                _with_score(first, scored), number=len(records), kind="repeat",
+                with_score(first, scored), number=next_number(records), kind="repeat",
                 withdrawn=scored.value is None, sampler_state={},
             )  # fmt: skip
             if store.log:
@@ -312,7 +318,8 @@ class MeasuredSearch(Search):
             study.add_trial(finished_trial(record, distributions))
 
 
-def _with_score(record: TrialRecord, scored: Scored) -> TrialRecord:
+def with_score(record: TrialRecord, scored: Scored) -> TrialRecord:
+    """The record of a candidate with what was measured of it."""
     kind: Kind = "trial" if scored.value is not None else "failed"
     return replace(
         record, kind=kind, value=scored.value, constraints=scored.constraints,

@@ -7,6 +7,7 @@ together. A line torn by a crash is cut off.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -18,6 +19,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.paths import near
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 TRIALS_FILE = "trials.jsonl"
 SEARCH_FILE = "search.json"
+WORKERS_FOLDER = "workers"  # of a run: a folder for each worker, with a record of its own
 MAX_RECORD_BYTES = 1 << 30
 LOCK_TRIES, LOCK_WAIT_S = 5, 0.05
 
@@ -85,6 +88,11 @@ class TrialRecord:
             return cls(**{name: value for name, value in data.items() if name in known})
         except TypeError as error:
             raise ValueError(str(error)) from None
+
+
+def next_number(records: Sequence[TrialRecord]) -> int:
+    """The number of the trial after these; those of several workers may leave gaps."""
+    return max((record.number for record in records), default=-1) + 1
 
 
 def attributes_of(record: TrialRecord) -> dict[str, Any]:
@@ -151,6 +159,15 @@ class TrialLog:
         append_synced(self._file, b"".join(record.line() for record in records))
         self.records.extend(records)
 
+    def gather(self) -> None:
+        """Take over what workers of this run have recorded and this record does not have yet."""
+        mine = {record.number for record in self.records}
+        found = records_of_workers(self.path.parent)
+        new = [found[number] for number in sorted(found.keys() - mine)]
+        if new:
+            self.append(*new)
+        self.records.sort(key=lambda record: record.number)
+
     def _lock(self, run_dir: Path) -> None:
         """One process a folder. The lock goes with the process, however it ends.
 
@@ -195,6 +212,30 @@ class TrialLog:
                 msg = f"{near(self.path)}, line {number}, is not a trial"
                 raise InputError(msg, "the record is damaged; choose another --run") from None
         return records
+
+
+def records_of_workers(run_dir: Path) -> dict[int, TrialRecord]:
+    """What the workers of a run have recorded, by the trial's number.
+
+    A line that is half written, or damaged, is passed over: its trial never counted.
+    """
+    found: dict[int, TrialRecord] = {}
+    for path in sorted(run_dir.glob(f"{WORKERS_FOLDER}/*/{TRIALS_FILE}")):
+        try:
+            content = path.read_bytes()
+        except OSError:
+            continue
+        for line in content[: content.rfind(b"\n") + 1].splitlines():
+            with contextlib.suppress(ValueError):
+                record = TrialRecord.of(json.loads(line, parse_constant=_refused))
+                found.setdefault(record.number, record)
+    return found
+
+
+def workers_of(run_dir: Path) -> list[str]:
+    """The workers of a run that live, by name. Empty where nobody can tell."""
+    folders = sorted(path.parent for path in run_dir.glob(f"{WORKERS_FOLDER}/*/{TRIALS_FILE}"))
+    return [folder.name for folder in folders if is_locked(folder)]
 
 
 def is_locked(run_dir: Path) -> bool:

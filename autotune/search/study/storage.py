@@ -10,16 +10,24 @@ import json
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
-from autotune.domain.paths import whole
-from autotune.search.study.journal import IDENTITY, JOB_KEY, StudyJournal, clear, other_space
-from autotune.search.study.record import attributes_of
+from autotune.domain.paths import near, whole
+from autotune.search.study.backends import connect, shared_journal, without_password
+from autotune.search.study.journal import (
+    IDENTITY,
+    JOB_KEY,
+    JOURNAL_FILE,
+    StudyJournal,
+    clear,
+    other_space,
+)
+from autotune.search.study.record import attributes_of, workers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from optuna.distributions import BaseDistribution
     from optuna.storages import BaseStorage
@@ -28,6 +36,9 @@ if TYPE_CHECKING:
 
     from autotune.search.axes import Axis
     from autotune.search.study.record import TrialLog, TrialRecord
+
+
+MOST_LISTED = 8  # studies that are named where the one asked for is not there
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,42 +136,74 @@ def _journal(path: Path) -> BaseStorage:
     return JournalStorage(RunJournal())
 
 
+def shared_study(
+    *, run_dir: Path, storage: str | None, name: str, job_key: str, resume: bool
+) -> Study:
+    """The study of a search of several workers, opened or created by whoever leads it.
+
+    Without a storage it is the run folder's journal, written anew where no worker lives. Raises
+    InputError as `open_study`.
+    """
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with quiet():
+        if storage is not None:
+            study = _in_storage(storage, name, resume=resume)
+        else:
+            path = run_dir / JOURNAL_FILE if workers_of(run_dir) else clear(run_dir)
+            study = optuna.create_study(
+                storage=shared_journal(path), study_name=name, direction="minimize",
+                load_if_exists=True,
+            )  # fmt: skip
+        _agree(study, job_key, storage or near(run_dir))
+    return study
+
+
+def joined_study(*, run_dir: Path | None, storage: str | None, name: str) -> Study:
+    """The study that a worker joins. Raises InputError where there is none of that name."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with quiet():
+        opened = connect(storage) if storage else _journal_of(run_dir)
+        place = without_password(storage) if storage else near(run_dir or ".")
+        try:
+            return optuna.load_study(storage=opened, study_name=name)
+        except KeyError:
+            names = [found.study_name for found in opened.get_all_studies()]
+    listed = ", ".join(names[-MOST_LISTED:]) or "none"
+    msg = f"{place} holds no study {name!r}"
+    raise InputError(
+        msg, f"studies there: {listed}; `autotune tune --score probe --workers 1` begins one"
+    )  # fmt: skip
+
+
+def _journal_of(run_dir: Path | None) -> BaseStorage:
+    path = (run_dir or Path()) / JOURNAL_FILE
+    if not path.is_file():
+        msg = f"{near(path.parent)} holds no search that could be joined"
+        raise InputError(
+            msg, "begin it with `autotune tune --score probe --workers 1`, or name --storage"
+        )  # fmt: skip
+    return shared_journal(path)
+
+
 def _in_storage(url: str, name: str, *, resume: bool) -> Study:
     import optuna
 
     try:
         return optuna.create_study(
-            storage=url, study_name=name, direction="minimize", load_if_exists=resume
+            storage=connect(url), study_name=name, direction="minimize", load_if_exists=resume
         )
     except optuna.exceptions.DuplicatedStudyError:
-        msg = f"storage {_without_password(url)} already holds a study {name!r}"
+        msg = f"storage {without_password(url)} already holds a study {name!r}"
         raise InputError(msg, "add --resume to go on in it, or name another run") from None
-    except Exception as error:  # noqa: BLE001 - every driver raises its own
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        hint = "give an Optuna storage URL, such as sqlite:///study.db, or leave --storage out"
-        driver = _missing_module(error)
-        if driver:
-            reason = f"its driver needs {driver}, which is not installed"
-            hint = "install the database's driver, or take sqlite:///study.db, which needs none"
-        msg = f"storage {_without_password(url)} cannot be opened: {reason}"
-        raise InputError(msg, hint) from None
-
-
-def _missing_module(error: BaseException | None) -> str:
-    """The absent module behind an error, if that is what it is about."""
-    while error is not None and not isinstance(error, ModuleNotFoundError):
-        error = error.__cause__ or error.__context__
-    return error.name or "" if error is not None else ""
-
-
-def _without_password(url: str) -> str:
-    scheme, mark, rest = url.partition("://")
-    return f"{scheme}{mark}{rest.rpartition('@')[2]}"
 
 
 def _agree(study: Study, job_key: str, storage: str | None) -> None:
     """A study belongs to one job. One that holds trials of somebody else's is not taken over."""
-    found, place = study.user_attrs.get(JOB_KEY), _without_password(storage or "")
+    found, place = study.user_attrs.get(JOB_KEY), without_password(storage or "")
     foreign = found is None and (
         len(study.directions) > 1 or bool(study.get_trials(deepcopy=False))
     )

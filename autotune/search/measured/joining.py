@@ -1,0 +1,165 @@
+"""Leading a search that workers share, and joining it: the study, the record, what both agree on.
+
+Whoever leads holds the run folder and its `trials.jsonl`; each worker has a folder below it, or on
+its own machine, with a record of the same form. The study is rebuilt from all of them; where it is
+in a database, workers need no common disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from autotune.domain.errors import InputError
+from autotune.domain.paths import near
+from autotune.search.study.backends import close
+from autotune.search.study.journal import IDENTITY
+from autotune.search.study.owner import Owner
+from autotune.search.study.record import (
+    WORKERS_FOLDER,
+    TrialLog,
+    records_of_workers,
+)
+from autotune.search.study.storage import joined_study, shared_study
+from autotune.search.study.turns import LEASE_S, SharedStudy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from optuna.study import Study
+
+    from autotune.search.measured.shared import SharedSearch
+
+TERMS = "autotune:terms"  # of a study: what its workers must agree on, as the application says
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a shared search is kept. storage None: the journal of its run folder."""
+
+    run_dir: Path
+    storage: str | None = None
+    name: str = "autotune"
+    job_key: str = ""
+    lease_s: float = LEASE_S
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A study whose storage is closed when it is done with."""
+
+    study: Study
+
+    def close(self) -> None:
+        """Give its connections back."""
+        close(self.study._storage)  # noqa: SLF001 - a study does not say where it is
+
+
+@dataclass
+class Led:
+    """A search as its leader has it: the study and the record that outlives it."""
+
+    shared: SharedStudy
+    log: TrialLog
+    resumed: int = field(default=0)
+
+    def gather(self) -> int:
+        """Take over what workers have finished, by the study and by their records; how many."""
+        before = len(self.log.records)
+        self.log.gather()
+        mine = {record.number for record in self.log.records}
+        new = [record for record in self.shared.records() if record.number not in mine]
+        if new:
+            self.log.append(*new)
+            self.log.records.sort(key=lambda record: record.number)
+        return len(self.log.records) - before
+
+
+@contextlib.contextmanager
+def leading(
+    search: SharedSearch, place: Place, terms: dict[str, Any], *, resume: bool
+) -> Iterator[Led]:
+    """Begin a search that others join, or go on with it. Raises InputError as `explore_measured`.
+
+    terms: kept in the study for whoever joins. Raises InputError where it was begun under others.
+    """
+    with TrialLog(place.run_dir, header_of(search, place), resume=resume) as log:
+        log.gather()
+        study = shared_study(
+            run_dir=place.run_dir, storage=place.storage, name=place.name,
+            job_key=place.job_key, resume=resume,
+        )  # fmt: skip
+        _agree(study, search, terms)
+        shared = SharedStudy(
+            study, Owner.here(), lease_s=place.lease_s,
+            known=lambda: records_of_workers(place.run_dir),
+        )  # fmt: skip
+        with contextlib.closing(Opened(study)), shared:
+            shared.bury()
+            shared.rebuild(log.records, search._distributions())  # noqa: SLF001 - of one room
+            led = Led(shared, log, len(log.records))
+            led.gather()
+            yield led
+
+
+@contextlib.contextmanager
+def joining(
+    search: SharedSearch, study: Study, place: Place, owner: Owner
+) -> Iterator[tuple[SharedStudy, TrialLog]]:
+    """Take part in a search. place: as the leader has it, or a run folder of this machine's own."""
+    own = worker_folder(place.run_dir, owner.name)
+    with TrialLog(own, header_of(search, place), resume=False) as log:
+        shared = SharedStudy(
+            study, owner, lease_s=place.lease_s, known=lambda: records_of_workers(place.run_dir)
+        )
+        found = study.user_attrs.get(IDENTITY)
+        if found != search.priced.identity:
+            msg = f"the study {study.study_name!r} is of another job or search space"
+            raise InputError(msg, "join it with the job, the model and the data it was begun with")
+        with contextlib.closing(Opened(study)), shared:
+            yield shared, log
+
+
+def worker_folder(run_dir: Path, name: str) -> Path:
+    """Where a worker keeps its records."""
+    return run_dir / WORKERS_FOLDER / name
+
+
+def terms_of(run_dir: Path | None, storage: str | None, name: str) -> tuple[Study, dict[str, Any]]:
+    """The study to join, and what its workers must agree on. Raises InputError."""
+    study = joined_study(run_dir=run_dir, storage=storage, name=name)
+    terms = study.user_attrs.get(TERMS)
+    if not isinstance(terms, dict):
+        place = near(run_dir) if run_dir else "the storage"
+        msg = f"the study {name!r} of {place} was begun by a search that works alone"
+        raise InputError(msg, "begin one that can be joined: `autotune tune --workers 1`")
+    return study, terms
+
+
+def header_of(search: SharedSearch, place: Place) -> dict[str, str]:
+    """What all records of a search have in common."""
+    return {
+        "job_key": place.job_key, "score": search.score, "measured": "yes",
+        "space": search.priced.identity,
+    }  # fmt: skip
+
+
+def _agree(study: Study, search: SharedSearch, terms: dict[str, Any]) -> None:
+    found = study.user_attrs.get(IDENTITY)
+    if found not in {None, search.priced.identity}:
+        msg = f"the study {study.study_name!r} holds measurements of another job or space"
+        raise InputError(msg, "name another study, or tune the job that it was made for")
+    known = study.user_attrs.get(TERMS)
+    if isinstance(known, dict) and known.get("version") != terms.get("version"):
+        msg = (
+            f"the study {study.study_name!r} was begun by autotune {known.get('version')}, and "
+            f"here is {terms.get('version')}"
+        )
+        raise InputError(
+            msg, "go on with that version, or begin anew (no --resume, another --run); every "
+            "finished trial is on the disk"
+        )  # fmt: skip
+    study.set_user_attr(IDENTITY, search.priced.identity)
+    study.set_user_attr(TERMS, terms)

@@ -1,0 +1,240 @@
+"""A measured search that several workers share: what each does next follows from what all know.
+
+Every worker asks the same question of the same study: is another candidate worth measuring, is the
+front, has the pick to be measured again, or is it over? Candidates are measured side by side, with
+those of peers counted as pending. What ends a search is judged when nothing is pending any more,
+and its best are measured again by one worker at a time, so that what drifts touches all alike.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from autotune.search.measured.finals import is_measured, overturned
+from autotune.search.measured.measurer import FunctionMeasurer, StopSearch
+from autotune.search.measured.study import (
+    FRONT,
+    MOST_FRONT,
+    SEARCHED,
+    MeasuredExploration,
+    MeasuredSearch,
+    with_score,
+)
+from autotune.search.study.storage import with_sampler_state
+from autotune.search.study.turns import MOST_DEATHS, PROBES, TakenAwayError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from optuna.study import Study
+    from optuna.trial import FrozenTrial, Trial
+
+    from autotune.search.measured.measurer import SharedMeasurer
+    from autotune.search.study.record import TrialLog, TrialRecord
+    from autotune.search.study.turns import SharedStudy
+
+WAIT_S = 0.3  # between looks at what peers are doing
+LOST = "it was silent for so long that its trial was given to another worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be done next. index: of `again`; done: how often that was done before.
+
+    end: why, and whether the search ended by itself and not because no more was allowed.
+    """
+
+    kind: Literal["search", "front", "again", "wait", "end"]
+    why: str = ""
+    ended: bool = False
+    index: int = -1
+    done: int = 0
+
+
+class SharedSearch(MeasuredSearch):
+    """One worker's part in a search, or the view of whoever only looks on."""
+
+    refused = ""  # why this worker may measure no further candidate
+    _heard: frozenset[int] = frozenset()
+
+    def work(
+        self, shared: SharedStudy, log: TrialLog, measurer: SharedMeasurer | FunctionMeasurer,
+        trials: int, tell: Callable[[str], None] = lambda _: None,
+    ) -> Task:  # fmt: skip
+        """Measure what is asked for until the search is over; why it is."""
+        while True:
+            shared.bury()
+            task = self.decide(shared, measurer, trials)
+            if task.kind == "end":
+                return task
+            if task.kind == "wait":
+                time.sleep(WAIT_S)
+                continue
+            trial = shared.ticket()
+            try:
+                task = self.decide(shared, measurer, trials)  # now that it is our turn
+                if task.kind in {"end", "wait"}:
+                    shared.drop(trial)
+                    continue
+                self._do(task, trial, shared, log, measurer)
+            except TakenAwayError:
+                tell(LOST)
+            except StopSearch as stop:
+                shared.drop(trial)
+                if task.kind == "again":
+                    return Task("end", f"{stop}, before the pick could be run again")
+                self.refused = str(stop)
+            except BaseException:
+                shared.drop(trial)
+                raise
+
+    def _do(
+        self, task: Task, trial: Trial, shared: SharedStudy, log: TrialLog,
+        measurer: SharedMeasurer | FunctionMeasurer,
+    ) -> None:  # fmt: skip
+        """Choose, measure, record on the disk, tell."""
+        records, pending = shared.look()  # nobody else can choose before we have
+        shared.study.sampler = self._sampler_for(task, trial.number, shared.study, measurer)
+        shared.choose(trial, self._distributions())
+        peers = self._candidates(pending)
+        record = self._measured(task, trial, records, peers, shared, measurer)
+        if record is None:
+            shared.drop(trial)
+            return
+        record = with_sampler_state(record, shared.study, trial)
+        shared.check_ours(trial)
+        log.append(record)
+        made = [] if isinstance(measurer, FunctionMeasurer) else measurer.made()
+        shared.finish(trial, record, made)
+        self._heard |= {trial.number}
+
+    def _sampler_for(self, task: Task, number: int, study: Study, measurer):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - Optuna's
+        from optuna.samplers import PartialFixedSampler, RandomSampler
+
+        from autotune.search.study.storage import quiet
+
+        if task.kind == "again":
+            with quiet():
+                return PartialFixedSampler(self.space.params(task.index), RandomSampler())
+        if task.kind == "front" and self.front is not None:
+            return self.front.next_aim(study, measurer.budget)
+        return self._sampler_maker(self._distributions())(number)
+
+    def _measured(
+        self, task: Task, trial: Trial, records: list[TrialRecord], peers: list[int],
+        shared: SharedStudy, measurer: SharedMeasurer | FunctionMeasurer,
+    ) -> TrialRecord | None:  # fmt: skip
+        """What the trial gave; None where a peer is measuring just that."""
+        params = dict(trial.params)
+        if task.kind == "again" and not isinstance(measurer, FunctionMeasurer):
+            first = next(r for r in records if r.kind == "trial" and r.params == params)
+            scored = measurer.again(task.index, task.done)
+            return replace(
+                with_score(first, scored), number=trial.number, kind="repeat",
+                withdrawn=scored.value is None, sampler_state={},
+            )  # fmt: skip
+        tried = {self._candidate(r): r for r in records if r.kind == "trial"}
+        record = self._record_of(params, trial.number, tried)
+        if record.kind != "trial":
+            return record
+        index = self._candidate(record)
+        if index in peers:
+            return None
+        if shared.deaths(params) >= MOST_DEATHS:
+            why = f"{MOST_DEATHS} workers died while they measured it"
+            return replace(record, kind="failed", value=None, constraints={}, fits=False,
+                           reason=why)  # fmt: skip
+        scored = measurer.measure(index)
+        name = FRONT if task.kind == "front" else record.sampler
+        return replace(with_score(record, scored), sampler=name)
+
+    def _candidates(self, trials: list[FrozenTrial]) -> list[int]:
+        found = (self.space.find(dict(trial.params)) for trial in trials)
+        return [index for index in found if index is not None]
+
+    def hear(self, shared: SharedStudy, measurer: SharedMeasurer | FunctionMeasurer) -> None:
+        """Take in what peers measured since the last time."""
+        if isinstance(measurer, FunctionMeasurer):
+            return
+        for trial in shared.trials():
+            if trial.state.is_finished() and trial.number not in self._heard:
+                self._heard |= {trial.number}
+                if trial.user_attrs.get(PROBES):
+                    measurer.adopt(trial.user_attrs[PROBES])
+        measurer.count_pending(self._candidates(shared.pending()))
+
+    def decide(
+        self, shared: SharedStudy, measurer: SharedMeasurer | FunctionMeasurer, trials: int
+    ) -> Task:
+        """What is to be done next, by all that is known now."""
+        self.hear(shared, measurer)
+        records, pending = shared.look()
+        again = bool(records) and records[-1].kind == "repeat" and is_measured(records[-1])
+        if again and not isinstance(measurer, FunctionMeasurer):
+            end = self._ended_before(shared.study, measurer)
+        else:
+            again = False
+            found = self._end_of_search(shared, measurer, trials, records, pending)
+            if found is None:
+                return Task("search")
+            end = found
+        if pending:
+            return Task("wait")
+        if isinstance(measurer, FunctionMeasurer):
+            return Task("end", *end)
+        return self._behind(shared, measurer, trials, records, end, again=again)
+
+    def _behind(
+        self, shared: SharedStudy, measurer: SharedMeasurer, trials: int,
+        records: list[TrialRecord], end: tuple[str, bool], *, again: bool,
+    ) -> Task:  # fmt: skip
+        """What is done behind the search: the front, the best once more. again: that was begun."""
+        why, ended = end
+        if not again and ended and self._front_is_worth(shared.study, measurer, records):
+            return Task("front")
+        finals = self._finals(self.posterior(shared.study), records)
+        index = finals.next()
+        if index is not None:
+            return Task("again", index=index, done=finals.again.count(index))
+        if again and ended and overturned(records, self._candidate):
+            found = self._end_of_search(shared, measurer, trials, records, [])
+            return Task("search") if found is None else Task("end", *found)
+        return Task("end", why, ended)
+
+    def _front_is_worth(
+        self, study: Study, measurer: SharedMeasurer, records: list[TrialRecord]
+    ) -> bool:
+        made = sum(record.sampler == FRONT for record in records)
+        if self.front is None or self.refused or made >= MOST_FRONT:
+            return False
+        return self.front.next_aim(study, measurer.budget) is not None
+
+    def _end_of_search(
+        self, shared: SharedStudy, measurer: SharedMeasurer | FunctionMeasurer, trials: int,
+        records: list[TrialRecord], pending: list[FrozenTrial],
+    ) -> tuple[str, bool] | None:  # fmt: skip
+        """Why no further candidate is proposed, and whether that is its end; None to go on."""
+        tried = {self._candidate(r) for r in records if r.kind == "trial"}
+        failed = {self._candidate(r) for r in records if r.kind == "failed"}
+        tried |= set(self._candidates(pending))
+        if len(tried) >= trials:
+            return f"{trials} configurations were measured, which was the most allowed", False
+        stop = self._exhausted(len(tried) + len(failed), len(records), trials)
+        if stop:
+            return stop, True
+        begun = any(record.sampler == FRONT for record in records)
+        judgement = self._stop(shared.study, measurer)
+        if judgement is not None:
+            return judgement.reason, begun or judgement.rule != "budget"
+        if begun:
+            return SEARCHED, True
+        why = "" if isinstance(measurer, FunctionMeasurer) else measurer.stop_reason()
+        why = why or self.refused
+        return (why, False) if why else None
+
+    def explored(self, shared: SharedStudy, resumed: int, end: Task) -> MeasuredExploration:
+        """What all workers measured, once it is over."""
+        records = shared.records()
+        return self._explored(shared.study, records, resumed, end.why, ended=end.ended)

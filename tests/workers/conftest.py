@@ -1,0 +1,21 @@
+"""Where a server of another user may write, with room for the path of its socket."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="at-"))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
