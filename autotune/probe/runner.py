@@ -142,6 +142,8 @@ class Runner:
         predicted: dict[str, float],
     ) -> tuple[str, str, dict[str, Any]]:  # fmt: skip
         """Status, message and what is kept of the result. A rank that failed fails the probe."""
+        if ending.interrupted:  # also where the worker was just ending: Ctrl-C is never swallowed
+            return *unexplained(ending, ""), {}
         if isinstance(found, str):
             return *unexplained(ending, found), {}
         first = found if found["status"] != OK else None

@@ -6,10 +6,12 @@ import difflib
 import math
 import os
 import re
+import secrets
 import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +34,7 @@ def play(names: Iterable[str], out: Path) -> None:
 
     Raises RuntimeError where the process ends early.
     """
-    with tempfile.TemporaryDirectory(prefix="pins-", dir=_short()) as folder:
+    with _plain_folder() as folder:
         scratch = Path(folder) / "tmp"
         scratch.mkdir()
         environment = {
@@ -52,6 +54,17 @@ def play(names: Iterable[str], out: Path) -> None:
     if done.returncode:
         msg = f"the pinned commands could not be typed:\n{done.stdout}\n{done.stderr}"
         raise RuntimeError(msg)
+
+
+@contextmanager
+def _plain_folder() -> Iterator[str]:
+    """A new folder, gone at the end, whose name holds nothing that Markdown escapes."""
+    folder = Path(_short()) / f"pins-{secrets.token_hex(5)}"
+    folder.mkdir(mode=0o700)
+    try:
+        yield str(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _short() -> str:

@@ -161,7 +161,11 @@ def test_a_worker_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
     assert not alive(pid)
 
 
-def test_ctrl_c_ends_the_worker_and_is_an_outcome(tmp_path: Path, request_body: Any) -> None:
+@pytest.mark.parametrize("mode", ["sleep-and-tell", "ok-and-sleep"])
+def test_ctrl_c_ends_the_worker_and_is_an_outcome(
+    mode: str, tmp_path: Path, request_body: Any
+) -> None:
+    """Also where the result is there and the worker is just ending."""
     told = tmp_path / "pid"
     fake = Path(__file__).with_name("fake_worker.py")
     code = (
@@ -170,7 +174,7 @@ def test_ctrl_c_ends_the_worker_and_is_an_outcome(tmp_path: Path, request_body: 
         "from autotune.probe.device import cpu\n"
         "from autotune.probe.runner import Place, Runner\n"
         f"place = Place(cpu(), Path({str(tmp_path)!r}) / 'p', 600.0,"
-        f" ({str(fake)!r}, 'sleep-and-tell:{told}'), sys.executable)\n"
+        f" ({str(fake)!r}, '{mode}:{told}'), sys.executable)\n"
         "request = json.loads(sys.stdin.read())\n"
         "print(Runner(place).run(request, {}).status)\n"
     )
