@@ -93,3 +93,11 @@ llamafactory-fixture:  ## train with LLaMA-Factory, in an environment of its own
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+
+.PHONY: parsers
+PARSERS := skypilot==0.14.1 dstack==0.22.5 kubernetes-validate==1.37.0
+
+parsers:  ## install the real parsers of what is exported, each in an environment of its own
+	@set -e; for each in $(PARSERS); do name=$${each%%[=-]*}; \
+	  [ -x .venv-$$name/bin/python ] || $(PYTHON) -m venv .venv-$$name; \
+	  .venv-$$name/bin/python -m pip install --quiet --disable-pip-version-check "$$each"; done

@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from autotune.report.schema import RecommendationPayload
 
 TRIALS = 100
-EXPORT_HELP = "hf, trl, axolotl, llamafactory, litgpt, unsloth, or same (your own file)."
+EXPORT_HELP = (
+    "hf, trl, axolotl, llamafactory, litgpt, unsloth, or same (your own file); and beside it"
+    " what starts it elsewhere: sky, slurm, dstack, k8s."
+)
 
 
 class Score(StrEnum):

@@ -98,6 +98,7 @@ class Recorder:
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         """A training's log ends; an evaluation's is part of the evaluation."""
         if self.session is not None and "loss" in (logs or {}):
+            self.session.track()
             self.session.ends("other", state)
 
     @_guarded
@@ -129,8 +130,9 @@ class TrainerCallback(Recorder):
 
     Into the run's folder goes `observations.jsonl`, which `autotune verify RUN` reads: the seconds
     of every step, of waiting for data, of saves and evaluations, and the peak of memory. After
-    `judge_at` steps one line on stderr says "on plan" or how far off it is, and why. It never stops
-    a training and never raises into it.
+    `judge_at` steps one line on stderr says "on plan" or how far off it is, and why. A W&B or
+    MLflow run that the training has open gets the prediction, the pace and the dollars so far as
+    metrics below `autotune/`. It never stops a training and never raises into it.
 
     Args:
         run: the run's folder; the last run if left out, where the training is of its job. Without a

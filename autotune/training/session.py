@@ -18,6 +18,7 @@ from autotune.training.memory import Memory
 from autotune.training.process import say
 from autotune.training.record import Record
 from autotune.training.stopwatch import Step, Stopwatch, clock_of
+from autotune.training.trackers import Trackers, predicted, so_far
 from autotune.training.verdict import opening, pace_of, verdict
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Session:
         self.memory = Memory(indices)
         self.judge_at = judge_at
         self.judged: list[Step] | None = [] if judge_at else None
+        self.trackers, self.lately = Trackers(), list[float]()
         self.begun = self.scheduled = process.scheduled_s()
         self.epoch: float | None = None
         process.count_training()
@@ -65,6 +67,15 @@ class Session:
         if enough or now or self.record.is_due:
             self._write()
 
+    def track(self) -> None:
+        """Tell the training's own trackers what was predicted, and what it took since the last."""
+        lately, self.lately = self.lately, []
+        if not lately:
+            return
+        row = self.expected.row if self.expected is not None else None
+        step_s = sum(lately) / len(lately)
+        self.trackers.tell(predicted(row) | so_far(row, step_s, process.age_s()), self.done)
+
     def _keep(self, passed: Sequence[Step | Pause]) -> None:
         for item in passed:
             if isinstance(item, Step):
@@ -74,6 +85,7 @@ class Session:
                     duration_s=_rounded(item.duration_s),
                     data_wait_s=_rounded(item.data_wait_s),
                 )
+                self.lately.append(item.duration_s)
                 if self.judged is not None:
                     self.judged.append(item)
             else:

@@ -94,6 +94,13 @@ def of_rank(mode: str, rank: int, result_path: Path, result: dict[str, Any]) -> 
         write(result_path, result)
 
 
+def tell_and_sleep(mode: str, result_path: Path, result: dict[str, Any]) -> None:
+    if mode.startswith("ok"):
+        write(result_path, result)
+    Path(mode.split(":")[1]).write_text(str(os.getpid()))
+    time.sleep(600)
+
+
 def main() -> None:
     if sys.argv[2] == "--serve":
         serve(sys.argv[1])
@@ -110,10 +117,7 @@ def main() -> None:
             flag.write_text("failed once")
             sys.exit("something went wrong once")
     elif mode.startswith(("sleep-and-tell:", "ok-and-sleep:")):
-        if mode.startswith("ok"):
-            write(result_path, result)
-        Path(mode.split(":")[1]).write_text(str(os.getpid()))
-        time.sleep(600)
+        tell_and_sleep(mode, result_path, result)
     elif mode.startswith("grandchildren:"):
         code = "import time; time.sleep(600)"
         children = [

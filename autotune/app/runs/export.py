@@ -6,38 +6,39 @@ that will run. Not covered: learning rate, schedule and data content, which are 
 
 from __future__ import annotations
 
-from autotune.domain.candidates import Candidate
 import json
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-from autotune.app.runs.user_file import OWN_FOLDER, SAME, check_same, is_same, same_export
-from autotune.app.runs.folder import config_of_row
-from autotune.app.runs.folder import load_recommendation_payload, load_run_job
-from autotune.domain.errors import InputError
-from autotune.domain.answer.recommendation import Decisive
-from autotune.report.recorded import recorded_payload
-from autotune.trainers.registry import FORMATS, TRAINERS
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from autotune.app.runs.folder import config_of_row, load_recommendation_payload, load_run_job
+from autotune.app.runs.orchestrated import ORCHESTRATORS, orchestrated, split_targets
+from autotune.app.runs.user_file import (
+    OWN_FOLDER,
+    SAME,
+    check_same,
+    is_same,
+    output_folder,
+    same_export,
+)
 from autotune.catalog.files import write_whole
+from autotune.domain.answer.recommendation import Decisive
+from autotune.domain.candidates import Candidate
 from autotune.domain.errors import InputError, unknown
+from autotune.report.recorded import recorded_payload
 from autotune.trainers.contract import Export, Plan
 from autotune.trainers.registry import FORMATS, TRAINERS
 from autotune.trainers.versions import parse_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
     from typing import Any
 
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
-    from autotune.domain.config import Config
-    from autotune.domain.device import Offer
-    from autotune.domain.job import Job
     from autotune.trainers.contract import Trainer
 
 DEFAULT_EXPORT = "hf"
@@ -45,11 +46,14 @@ DEFAULT_EXPORT = "hf"
 
 def check_exports(job: Job, targets: Sequence[str]) -> None:
     """Raise InputError for a target that cannot be written, before anything is."""
-    for target in targets:
+    trainers, orchestrators = split_targets(targets)
+    for target in trainers:
         if is_same(target):
             check_same(target, job)
         else:
             check_target(target, job)
+    if orchestrators and not trainers and not default_exports(job)[0]:
+        raise InputError(default_exports(job)[1][0], "name a trainer as well: --export NAME")
 
 
 def default_exports(job: Job) -> tuple[tuple[str, ...], list[str]]:
@@ -71,18 +75,7 @@ def export_default(job: Job, best: Estimated, run_dir: Path) -> tuple[list[Path]
 
     A file that cannot be changed where it stands is replaced by one of ours, and that is said.
     """
-    targets, notes = default_exports(job)
-    if best.config.kernels == "chunked_loss" and targets == (DEFAULT_EXPORT,):
-        targets = ("trl",)  # Trainer's own loss holds all logits
-    try:
-        paths, said = export_pick(job, best, targets, run_dir)
-    except InputError as error:
-        if SAME not in targets:
-            raise
-        instead = TRAINERS[job.origin.trainer].stand_in if job.origin else DEFAULT_EXPORT
-        notes = [f"{error.message}: {instead} was written instead"]
-        paths, said = export_pick(job, best, (instead,), run_dir)
-    return paths, notes + said
+    return export_pick(job, best, (), run_dir)
 
 
 def export_pick(
@@ -90,16 +83,44 @@ def export_pick(
 ) -> tuple[list[Path], list[str]]:
     """Write the pick for each target into the run folder; returns the paths and the notes.
 
-    One target fills the folder itself; several get a folder each.
+    One trainer fills the folder itself; several get a folder each. An orchestrator's file lies
+    beside what the first trainer starts; where no trainer is named, that is the job's own.
     """
+    pick = _Pick(
+        job, best.offer, best.config, best.checkpoint_bytes, best.risk, best.duration_s.p90
+    )
+    trainers, orchestrators = split_targets(targets)
+    if not trainers:
+        return _write_default(pick, orchestrators, run_dir)
     paths: list[Path] = []
     notes: list[str] = []
-    for target in targets:
-        pick = _Pick(job, best.offer, best.config, best.checkpoint_bytes, best.risk)
-        written, said = _write(target, pick, run_dir, alone=len(targets) == 1)
+    for place, target in enumerate(trainers):
+        beside = orchestrators if place == 0 else ()
+        written, said = _write(target, pick, run_dir, beside, alone=len(trainers) == 1)
         paths += written
-        notes += [f"{target}: {note}" for note in said] if len(targets) > 1 else said
+        notes += [f"{target}: {note}" for note in said] if len(trainers) > 1 else said
     return paths, notes
+
+
+def _write_default(
+    pick: _Pick, orchestrators: Sequence[str], run_dir: Path
+) -> tuple[list[Path], list[str]]:
+    """The user's own file, or one of ours where it cannot be changed, and why."""
+    targets, notes = default_exports(pick.job)
+    if pick.config.kernels == "chunked_loss" and targets == (DEFAULT_EXPORT,):
+        targets = ("trl",)  # Trainer's own loss holds all logits
+    if not targets:
+        return [], notes
+    try:
+        paths, said = _write(targets[0], pick, run_dir, orchestrators, alone=True)
+    except InputError as error:
+        if SAME not in targets:
+            raise
+        origin = pick.job.origin
+        instead = TRAINERS[origin.trainer].stand_in if origin else DEFAULT_EXPORT
+        notes = [f"{error.message}: {instead} was written instead"]
+        paths, said = _write(instead, pick, run_dir, orchestrators, alone=True)
+    return list(paths), notes + said
 
 
 def other_formats(job: Job, best: Estimated, targets: Sequence[str]) -> tuple[str, ...]:
@@ -123,12 +144,13 @@ class _Pick(Candidate):
 
     checkpoint_bytes: float  # [bytes] of one checkpoint
     risk: str
+    slow_end_s: float  # [s] that nine runs in ten take at most
 
 
 def _write(
-    target: str, pick: _Pick, run_dir: Path, *, alone: bool
+    target: str, pick: _Pick, run_dir: Path, orchestrators: Sequence[str], *, alone: bool
 ) -> tuple[tuple[Path, ...], list[str]]:
-    """The files of one target, and what its format cannot express."""
+    """The files of one target and of what starts it elsewhere, and what they cannot express."""
     if is_same(target):
         below = f"{OWN_FOLDER}/" if alone else ""
         made = same_export(target, pick.job, pick.offer, pick.config, pick.risk, below)
@@ -136,10 +158,22 @@ def _write(
     else:
         made = export(
             target, pick.job, pick.offer, pick.config,
-            checkpoint_bytes=pick.checkpoint_bytes, risk=pick.risk, python=sys.executable,
+            checkpoint_bytes=pick.checkpoint_bytes, risk=pick.risk,
+            python="" if orchestrators else sys.executable,
         )  # fmt: skip
         folder = run_dir if alone else run_dir / target.replace("@", "-")
-    return write_export(made, folder), list(made.notes)
+    notes = list(made.notes)
+    files = made.files
+    if orchestrators:
+        own = pick.job.origin if is_same(target) else None
+        beside = orchestrated(
+            orchestrators, pick, made, own.trainer if own else target.partition("@")[0],
+            checkpoint_bytes=pick.checkpoint_bytes, slow_end_s=pick.slow_end_s,
+            writes_to=(output_folder(pick.job, relative=True) or "/") if own else None,
+        )  # fmt: skip
+        files = files | beside.files
+        notes += beside.notes
+    return write_export(Export(files), folder), notes
 
 
 def export_run(run_dir: Path, to: str) -> tuple[tuple[Path, ...], list[str]]:
@@ -154,9 +188,15 @@ def export_run(run_dir: Path, to: str) -> tuple[tuple[Path, ...], list[str]]:
     if not row:
         msg = f"the run {run_dir} found nothing that fits: there is nothing to export"
         raise InputError(msg, "see its report for the smallest changes that would fit")
-    checkpoint_bytes, risk = float(row.get("checkpoint_bytes", 0.0)), str(row.get("risk", ""))
-    pick = _Pick(job, _offer_of(job, row), config_of_row(row), checkpoint_bytes, risk)
-    return _write(to, pick, run_dir, alone=True)
+    pick = _Pick(
+        job, _offer_of(job, row), config_of_row(row), float(row.get("checkpoint_bytes", 0.0)),
+        str(row.get("risk", "")), float((row.get("duration_s") or {}).get("p90", 0.0)),
+    )  # fmt: skip
+    trainers, orchestrators = split_targets((to,))
+    if not trainers:
+        paths, notes = _write_default(pick, orchestrators, run_dir)
+        return tuple(paths), notes
+    return _write(to, pick, run_dir, (), alone=True)
 
 
 def _offer_of(job: Job, row: Mapping[str, Any]) -> Offer:
@@ -261,9 +301,12 @@ def _parse_target(target: str) -> tuple[Trainer, tuple[int, ...] | None]:
         msg = f"a file of {name} is read and given back, but not written from nothing"
         raise InputError(msg, f"export one of: {', '.join(FORMATS)}")
     if name not in FORMATS:
-        hint = f"formats: {', '.join(FORMATS)}; a version may follow, as in hf@5.10.0"
+        hint = (
+            f"formats: {', '.join(FORMATS)}; a version may follow, as in hf@5.10.0; beside them,"
+            f" what starts the run elsewhere: {', '.join(ORCHESTRATORS)}"
+        )
         kind = "trainer"
-        raise unknown(kind, name, FORMATS, hint)
+        raise unknown(kind, name, (*FORMATS, *ORCHESTRATORS), hint)
     return FORMATS[name], parse_version(version, target) if at else None
 
 

@@ -99,16 +99,19 @@ def same_export(
     return Export(files, tuple(notes))
 
 
-def output_folder(job: Job) -> str | None:
-    """Where the trainer of the user's own file writes its log; None where that is not said."""
+def output_folder(job: Job, *, relative: bool = False) -> str | None:
+    """Where the trainer of the user's own file writes its log; None where that is not said.
+
+    relative: as the file says it, instead of from the folder that its paths start in.
+    """
     origin = job.origin
-    if origin is None or not TRAINERS[origin.trainer].logs_state:
+    if origin is None or not (relative or TRAINERS[origin.trainer].logs_state):
         return None
     _, values = parsed_again(origin)
     named = values.get("output_dir")
     if not isinstance(named, str) or not named.isprintable():
         return None
-    return str(Path(start_folder(origin, values), named))
+    return named if relative else str(Path(start_folder(origin, values), named))
 
 
 def _patched_launchers(job: Job, offer: Offer, config: Config) -> tuple[Patched, ...]:

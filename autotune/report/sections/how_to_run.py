@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.answer.recommendation import NextStep
 from autotune.domain.paths import near
+from autotune.orchestrators.registry import ORCHESTRATORS
 from autotune.report.layout.blocks import Commands, Paragraph, Section
 
 if TYPE_CHECKING:
@@ -97,6 +98,21 @@ def to_train(payload: RecommendationPayload) -> list[NextStep]:
             what = f"a smoke run of {smoke} steps: does it start, and fit?"
             found.append(_step(f"MAX_STEPS={smoke} bash {script}", what))
         found.append(_step(f"bash {script}", "train with the pick"))
+    if payload.run_dir and payload.best:
+        found += _elsewhere(payload)
+    return found
+
+
+def _elsewhere(payload: RecommendationPayload) -> list[NextStep]:
+    """What starts the pick on somebody's machines, where it was exported for them."""
+    found = []
+    for name in payload.files:
+        folder, _, file = name.rpartition("/")
+        for each in ORCHESTRATORS.values():
+            if each.file == file:
+                place = quote(_below(payload, folder).rstrip("/"))
+                what = f"train with the pick by {each.title}; {file} says what it is told"
+                found.append(_step(f"(cd {place} && {each.command})", what))
     return found
 
 
