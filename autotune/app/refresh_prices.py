@@ -13,10 +13,8 @@ import os
 import re
 import socket
 import statistics
-import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.devices import load_devices
@@ -30,6 +28,7 @@ from autotune.domain.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
     from types import ModuleType
 
 SILENT_S = 30.0  # a server that says nothing for so long is not waited for
@@ -189,11 +188,11 @@ def _kept(path: Path) -> str | None:
 def _store(path: Path, prices: Sequence[Price]) -> None:
     """Write beside the old file, read that back as any answer would, and only then replace it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        fresh = Path(folder) / path.name
-        fresh.write_text(table_text(prices), encoding="utf-8")
-        read_cache_file(fresh)
-        write_whole(path, fresh.read_bytes())
+
+    def check(fresh: Path) -> None:
+        read_cache_file(fresh, provider=path.stem)
+
+    write_whole(path, table_text(prices), check=check)
 
 
 def prices_of(items: Iterable[Any], provider: str, kind: str, today: str) -> list[Price]:

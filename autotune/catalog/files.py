@@ -11,79 +11,183 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import time
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
+from typing import TYPE_CHECKING, BinaryIO
 
+from autotune.catalog.locks import LOCK_FILE, NoLocks, hold, take
 from autotune.domain.paths import whole
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
-def write_whole(path: Path, content: str | bytes, mode: int | None = None) -> None:
+SCRATCH = ".autotune-part"  # how the name of a half-written file ends
+LEFT_OVER_S = 3600.0  # after which one is nobody's, where no lock can tell
+MERGE_WAIT_S = 60.0  # for another process that keeps what it learned
+
+
+def write_whole(
+    path: Path,
+    content: str | bytes,
+    mode: int | None = None,
+    check: Callable[[Path], object] | None = None,
+) -> None:
     """Write a file beside its place, sync it, and rename it over whatever stands there.
 
     A reader, another process and a power cut see the old file or the new one. A link is replaced
     and not followed; a pipe or a device, as `/dev/stdout` is, is written to. Text becomes UTF-8.
+    What killed processes left half written in the folder is taken away.
 
     mode: permissions; those of the file that is replaced, or what umask leaves, if left out.
-    Raises OSError where the folder cannot be written; nothing of ours stays behind.
+    check: reads the new file, by whatever name, before it takes the old one's place.
+    Raises OSError where the folder cannot be written, and what `check` raises; nothing of ours
+    stays behind.
     """
     if path.exists() and not path.is_file():
         path.write_bytes(_as_bytes(content))
         return
-    scratch = _written(path, content, mode)
-    try:
+    with _written(path, content, mode) as scratch:
+        if check is not None:
+            check(scratch)
         scratch.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            scratch.unlink()
-        raise
     _sync_folder(path.parent)
 
 
-def append_synced(stream: IO[bytes], content: bytes) -> None:
-    """Write behind what a file holds, and wait until the disk has it. Raises OSError."""
-    stream.write(content)
-    stream.flush()
-    os.fsync(stream.fileno())
+def append_synced(stream: BinaryIO, content: bytes) -> None:
+    """Write behind what a file holds, and wait until the disk has it: all of it, or nothing.
+
+    stream: opened for appending, and nothing waits in its buffer. Raises OSError.
+    """
+    handle = stream.fileno()
+    end = os.lseek(handle, 0, os.SEEK_END)
+    try:
+        _write_all(handle, content)
+        os.fsync(handle)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.ftruncate(handle, end)
+        raise
 
 
 def write_new(path: Path, content: str | bytes) -> bool:
     """Write a file that nobody else has written; whether it was ours to write."""
-    scratch = _written(path, content, None)
-    try:
-        os.link(scratch, path)
-    except FileExistsError:
-        return False
-    except OSError:  # a file system without links
-        if path.exists():
+    with _written(path, content, None) as scratch:
+        try:
+            os.link(scratch, path)
+        except FileExistsError:
             return False
-        scratch.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            scratch.unlink()
+        except OSError:  # a file system without links
+            if os.path.lexists(path):
+                return False
+            scratch.replace(path)
     _sync_folder(path.parent)
     return True
 
 
-def is_scratch(path: Path, names: tuple[str, ...]) -> bool:
-    """Whether a file is what a killed process left of one of these names, half written."""
-    return any(path.name.startswith(f".{name}.") for name in names)
+def is_scratch(path: Path, names: tuple[str, ...] = ()) -> bool:
+    """Whether a file is what a killed process left half written.
+
+    names: of files whose earlier versions' names ended as chance would have it.
+    """
+    ours = path.name.startswith(".") and path.name.endswith(SCRATCH)
+    return ours or any(path.name.startswith(f".{name}.") for name in names)
 
 
-def _written(path: Path, content: str | bytes, mode: int | None) -> Path:
-    """The content on the disk under a name that is no file's yet."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    scratch = path.parent / name
+@contextlib.contextmanager
+def merging(path: Path) -> Iterator[None]:
+    """Alone with a file of evidence, for a writer that reads it again, adds to it, and writes it.
+
+    Its folder is made. Raises OSError: where the folder cannot be written, where its file system
+    has no locks (`NoLocks`), where another process holds it for a minute.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = take(path.parent / LOCK_FILE, MERGE_WAIT_S)
+    if lock is None:
+        msg = f"another process has held {path.parent / LOCK_FILE} for {MERGE_WAIT_S:.0f} s"
+        raise TimeoutError(msg)
+    with lock:
+        yield
+
+
+def set_aside(path: Path) -> str:
+    """Move a damaged file out of the way, never over another one; a sentence that says so."""
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    aside, number = path.with_name(f"{path.name}.damaged-{stamp}"), 2
+    while os.path.lexists(aside):
+        aside, number = path.with_name(f"{path.name}.damaged-{stamp}-{number}"), number + 1
+    path.rename(aside)
+    return f"{path} was damaged: it is kept as {aside.name}, and what it held is not used"
+
+
+@contextlib.contextmanager
+def _written(path: Path, content: str | bytes, mode: int | None) -> Iterator[Path]:
+    """The content on the disk under a name that is no file's yet, and that is gone at the end.
+
+    It is locked while it is ours, so that another process can tell it from a dead one's.
+    """
+    _sweep(path.parent)
+    handle, scratch = _new_scratch(path)
     try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(_as_bytes(content))
-            stream.flush()
-            os.fsync(stream.fileno())
-        scratch.chmod(_mode(path) if mode is None else mode)
-    except BaseException:
+        try:
+            _write_all(handle, _as_bytes(content))
+            os.fchmod(handle, _mode(path) if mode is None else mode)
+            os.fsync(handle)
+            yield scratch
+        finally:
+            os.close(handle)
+    finally:
         with contextlib.suppress(OSError):
             scratch.unlink()
-        raise
-    return scratch
+
+
+def _new_scratch(path: Path) -> tuple[int, Path]:
+    """A new file, open and ours: nobody took it for a dead one's before it was locked."""
+    while True:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=SCRATCH)
+        scratch, ours = path.parent / name, False
+        try:
+            ours = _is_ours(handle, scratch)
+            if ours:
+                return handle, scratch
+        finally:
+            if not ours:
+                os.close(handle)
+                with contextlib.suppress(OSError):
+                    scratch.unlink()
+
+
+def _is_ours(handle: int, scratch: Path) -> bool:
+    try:
+        return hold(handle, scratch) and scratch.exists()
+    except NoLocks:  # there only old files are taken for a dead one's
+        return True
+
+
+def _write_all(handle: int, content: bytes) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[os.write(handle, left) :]
+
+
+def _sweep(folder: Path) -> None:
+    """Take away half-written files whose writers are dead."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for path in [folder / entry.name for entry in entries if entry.name.endswith(SCRATCH)]:
+            if is_scratch(path):
+                _take_away(path)
+
+
+def _take_away(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        try:
+            lock = take(path)
+        except NoLocks:
+            lock = None
+            if time.time() - path.stat().st_mtime > LEFT_OVER_S:
+                path.unlink()
+        if lock is not None:
+            lock.close(remove=True)
 
 
 def _as_bytes(content: str | bytes) -> bytes:

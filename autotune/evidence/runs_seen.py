@@ -15,7 +15,7 @@ import math
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from autotune.catalog.files import home_dir, write_whole
+from autotune.catalog.files import home_dir, merging, set_aside, write_whole
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 from autotune.domain.identity import identity
@@ -64,21 +64,25 @@ def _named(job: Job, facts: tuple[object, ...]) -> Path:
     return home_dir() / FOLDER / f"{plain[:40]}-{exact}.json"
 
 
-def remember(job: Job, training: str, observations: tuple[Observation, ...]) -> Path:
-    """Keep what a training measured, in the place of what an earlier log of it did."""
+def remember(job: Job, training: str, observations: tuple[Observation, ...]) -> tuple[Path, str]:
+    """Keep what a training measured, in the place of what an earlier log of it did.
+
+    Where, and what became of a damaged file of earlier runs. Raises OSError.
+    """
     path = store_of(job)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    runs, _ = _read(path)
-    runs.pop(training, None)
-    runs[training] = observations
-    kept = list(runs.items())[-MOST_RUNS:]
-    content = {
-        "schema_version": 1,
-        "model": job.model.name,
-        "runs": [{"log": name, "observations": [asdict(o) for o in own]} for name, own in kept],
-    }
-    write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
-    return path
+    with merging(path):
+        runs, damaged = _read(path)
+        note = set_aside(path) if damaged else ""
+        runs.pop(training, None)
+        runs[training] = observations
+        kept = list(runs.items())[-MOST_RUNS:]
+        content = {
+            "schema_version": 1,
+            "model": job.model.name,
+            "runs": [{"log": name, "observations": [asdict(o) for o in own]} for name, own in kept],
+        }
+        write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    return path, note
 
 
 def with_verified(job: Job, *, but: str = "") -> Job:

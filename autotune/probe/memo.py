@@ -76,6 +76,7 @@ class Memo:
         self.earlier = [r for r in others if (r.key, r.when) not in mine and self._current(r)]
         self.stale = sum(not self._current(r) for r in others)
         self.bad = len(self._shared.bad) if self._shared else 0  # lines of others that hold none
+        self.not_shared = ""  # why later runs will not find a probe of this one
 
     def _current(self, record: ProbeRecord) -> bool:
         """Same device with as much room, same versions of what was measured."""
@@ -94,7 +95,10 @@ class Memo:
             self._own.append(record)
         told = record.fits is not None and not record.disturbed
         if self._shared and told and not record.reused:
-            self._shared.append(record)
+            try:
+                self._shared.append(record)
+            except OSError as error:  # costs later runs their start, and this one nothing
+                self.not_shared = f"{error.strerror or error}"
         self.records.append(record)
 
     def of_this_run(self, key: str) -> list[ProbeRecord]:

@@ -6,14 +6,14 @@ miss so close to the limit that another run may end otherwise is a coin thrown o
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from autotune.catalog.files import append_synced
+from autotune.catalog.locks import hold
 from autotune.domain.config import Config
 from autotune.domain.errors import InputError
 from autotune.domain.observation import Observation
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 PROBES_FILE = "probes.jsonl"
+APPEND_WAIT_S = 60.0  # for another process that writes its own line
 UNREAD_SLOWDOWN = 2.0  # of a disturbed probe that does not say by how much: assumption
 
 
@@ -230,20 +231,14 @@ class SharedProbeLog:
         """Write a record behind whatever others wrote, and wait until the disk has it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab+") as stream:
-            _lock(stream)
+            if not hold(stream.fileno(), self.path, APPEND_WAIT_S):
+                msg = f"another process has held {self.path} for {APPEND_WAIT_S:.0f} s"
+                raise TimeoutError(msg)
             end = stream.seek(0, os.SEEK_END)
             torn = end and os.pread(stream.fileno(), 1, end - 1) != b"\n"
             before = b"\n" if torn else b""  # a line that a crash tore stays a line of its own
             append_synced(stream, before + record.line())
         self.records.append(record)
-
-
-def _lock(stream: BinaryIO) -> None:
-    """Alone with the file until it is closed, where the system has such locks."""
-    with contextlib.suppress(ImportError, OSError):
-        import fcntl
-
-        fcntl.flock(stream, fcntl.LOCK_EX)
 
 
 # Assumption: the order of allocations and the workspaces that kernels choose move a peak by up to a

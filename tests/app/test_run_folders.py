@@ -19,7 +19,8 @@ from autotune.app.job.load import load_job
 from autotune.app.recompute.recompute import RecomputeOptions, recompute
 from autotune.app.runs.export import export_run
 from autotune.app.runs.find import last_answered, list_runs
-from autotune.app.runs.folder import load_record, load_run_job, new_run_dir
+from autotune.app.runs.folder import load_record, load_run_job
+from autotune.app.runs.ownership import new_run_dir
 from autotune.app.tune.tune import Options, tune
 from autotune.app.verify.verify import verify
 from autotune.domain.errors import InputError

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from autotune.catalog.files import is_scratch, write_new, write_whole
+from autotune.catalog import files
+from autotune.catalog.files import (
+    SCRATCH,
+    append_synced,
+    is_scratch,
+    set_aside,
+    write_new,
+    write_whole,
+)
 
 
 def mode(path: Path) -> int:
@@ -89,3 +97,55 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
 def test_half_written_files_are_known_by_their_name() -> None:
     assert is_scratch(Path("run/.job.json.k3x"), ("job.json",))
     assert not is_scratch(Path("run/.other.k3x"), ("job.json",))
+    assert is_scratch(Path(f"run/.other.k3x{SCRATCH}"))
+
+
+def test_what_a_killed_writer_left_goes_and_what_a_living_one_writes_stays(tmp_path: Path) -> None:
+    dead = tmp_path / f".answer.json.x1{SCRATCH}"
+    dead.write_text('{"half')
+    with files._written(tmp_path / "slow", "theirs", None) as scratch:
+        write_whole(tmp_path / "quick", "ours")
+        assert scratch.read_text() == "theirs"
+        assert not dead.exists()
+    assert [each.name for each in tmp_path.iterdir()] == ["quick"]
+
+
+def test_an_appended_line_is_whole_or_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, real, room = tmp_path / "trials.jsonl", os.write, [3, 3, 3]
+
+    def short(handle: int, content: bytes) -> int:
+        if not room:
+            raise OSError(28, "No space left on device")
+        return real(handle, bytes(content)[: room.pop()])
+
+    path.write_bytes(b"first\n")
+    monkeypatch.setattr(os, "write", short)
+    with path.open("ab") as stream, pytest.raises(OSError, match="No space"):
+        append_synced(stream, b"a line of more than nine bytes\n")
+    assert path.read_bytes() == b"first\n"
+    room[:] = [3] * 9
+    with path.open("ab") as stream:
+        append_synced(stream, b"three at a time\n")
+    assert path.read_bytes() == b"first\nthree at a time\n"
+
+
+def test_a_damaged_file_is_set_aside_and_never_over_another(tmp_path: Path) -> None:
+    path = tmp_path / "runs.json"
+    for number in range(3):
+        path.write_text(f"{{{number}")
+        said = set_aside(path)
+        assert "was damaged" in said
+        assert str(path) in said
+    assert not path.exists()
+    assert sorted(each.read_text() for each in tmp_path.iterdir()) == ["{0", "{1", "{2"]
+
+
+def test_a_check_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "prices.csv"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError):
+        write_whole(path, "new", check=lambda _: 1 // 0)
+    assert path.read_text() == "old"
+    assert [each.name for each in tmp_path.iterdir()] == ["prices.csv"]

@@ -427,7 +427,7 @@ def test_a_prior_of_another_shape_or_a_damaged_one_is_named(grid: Grid, tmp_path
     index = next(i for i in machine.order() if machine.probe(i) is not None)
     history.learn(machine, index, machine.probe(index) or {})
     key = PriorKey("24gb", "llama", "1b", "software")
-    path = save_residuals(machine, history, key, tmp_path)
+    path, _ = save_residuals(machine, history, key, tmp_path)
     other = load_residuals(machine, PriorKey("24gb", "llama", "8b", "software"), tmp_path)
     assert other.count > 0
     assert "weak prior" in other.warnings[0]

@@ -15,6 +15,7 @@ from autotune.app.init.folder import look_into
 from autotune.app.init.job_text import Rows, job_text
 from autotune.app.job.load import load_jobs
 from autotune.app.job.overrides import Overrides
+from autotune.catalog.files import write_new
 from autotune.catalog.models.models import find_model
 from autotune.domain.errors import InputError
 from autotune.domain.job import BYTES
@@ -123,10 +124,8 @@ def _rows(
 
 def _write(target: Path, text: str) -> None:
     try:
-        with target.open("x", encoding="utf-8") as stream:
-            stream.write(text)
-    except FileExistsError:
-        _refuse_existing(target)
+        if not write_new(target, text):
+            _refuse_existing(target)
     except OSError as error:
         msg = f"{near(target)} cannot be written: {error.strerror}"
         raise InputError(msg, "name a file in a folder that you may write with --out") from None

@@ -21,7 +21,7 @@ from autotune.evidence.cases import Refused
 from autotune.evidence.learned.effects import Residual, believed, effects_on, residual_of_run
 from autotune.evidence.learned.residuals import remember, residuals
 from autotune.evidence.learned.run import case_of_run
-from autotune.evidence.learned.store import keep, known_runs, store_path
+from autotune.evidence.learned.store import Keeping, keep, known_runs, store_path
 from autotune.pricing import Pricing
 
 if TYPE_CHECKING:
@@ -113,14 +113,15 @@ def learn(paths: list[Path], machine: Machine | None = None, *, dry_run: bool = 
         raise _nothing(paths, seen)
     usable, doubted = _priced(runs)
     refused += doubted
-    kept, new, known, not_kept = _keep(usable, dry_run=dry_run)
-    warnings = [*seen.unreadable[:EXAMPLES], *([seen.cut] if seen.cut else [])]
+    kept, keeping, not_kept = _keep(usable, dry_run=dry_run)
+    said = (keeping.note, *seen.unreadable[:EXAMPLES], seen.cut)
+    warnings = [note for note in said if note]
     if doubles:
         warnings.append(f"{doubles} runs were logged twice, and count once")
     return Learned(
         files=seen.files, folders=len(seen.folders), read=len(runs) + len(refused) - len(doubted),
         usable=tuple(usable), refusals=_counted(refused), machines=_machines(usable), kept=kept,
-        new=new, known=known, warnings=tuple(warnings), not_kept=not_kept,
+        new=keeping.new, known=keeping.known, warnings=tuple(warnings), not_kept=not_kept,
     )  # fmt: skip
 
 
@@ -203,20 +204,20 @@ def unlearned(found: Learned) -> InputError | None:
     return InputError(msg, "the reasons are listed above, with an example of each")
 
 
-def _keep(usable: list[Usable], *, dry_run: bool) -> tuple[str | None, int, int, str]:
+def _keep(usable: list[Usable], *, dry_run: bool) -> tuple[str | None, Keeping, str]:
     """Where they are kept, how many are new, how many are kept now, and why none is."""
     known = len(known_runs().runs)
     if dry_run or not usable:
-        return None, 0, known, ""
+        return None, Keeping(0, known), ""
     try:
-        new, known = keep(own.run for own in usable)
+        keeping = keep(own.run for own in usable)
         own_ids = {own.run.id for own in usable}
         others = [run for run in known_runs().runs if run.id not in own_ids]
         remember([*residuals(others, _price), *(own.residual for own in usable)])
     except OSError as error:
         why = f"{store_path().parent} cannot be written: {error.strerror or error}"
-        return None, 0, known, why
-    return str(store_path()), new, known, ""
+        return None, Keeping(0, known), why
+    return str(store_path()), keeping, ""
 
 
 def _counted(refused: list[tuple[str, str]]) -> tuple[Refusal, ...]:

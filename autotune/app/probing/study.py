@@ -159,10 +159,10 @@ def learn_from(explored: MeasuredExploration, key: PriorKey, probes: int) -> lis
     if posterior is None or not posterior.history.observed:
         return []
     try:
-        save_residuals(posterior.priced, posterior.history, key, probes=probes)
+        _, note = save_residuals(posterior.priced, posterior.history, key, probes=probes)
     except OSError as error:
         return [f"what was learned could not be kept for later runs: {error}"]
-    return []
+    return [note] if note else []
 
 
 def saving_note(prior: Prior, probes: int, *, ended: bool) -> list[str]:
@@ -186,6 +186,8 @@ def notes_of(prober: Prober, pick: int | None) -> list[str]:
         )
     if prober.memo.bad:
         found.append(f"{prober.memo.bad} lines among earlier probes are damaged: not used")
+    if prober.memo.not_shared:
+        found.append(f"probes could not be kept for later runs: {prober.memo.not_shared}")
     small = [r for r in prober.memo.records if r.ok and depths_of(r)]
     if small:
         low, high = depths_of(small[0])

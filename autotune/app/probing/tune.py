@@ -18,7 +18,7 @@ from autotune.app.probing.measured_bill import (
 )
 from autotune.app.probing.plan import ProbeOptions, local_for, offers_here, plan_probe
 from autotune.app.probing.study import check_affordable, probe_candidates
-from autotune.app.runs import folder as runs
+from autotune.app.runs.ownership import working_in
 from autotune.app.tune.answer import answer_of
 from autotune.app.tune.kept_answer import finish as finish_answer
 from autotune.app.tune.kept_answer import persist
@@ -79,9 +79,7 @@ def tune_by_probes(
     if options.dry_run:
         return _planned(priced, options, probing, bill, offer)
     asked = asked_of(priced, options, "probe", probing.on or "")
-    run_dir = run_dir_of(asked, options)
-    made = runs.open_run(asked, run_dir, resume=options.resume)
-    with runs.working_in(run_dir, made=made):
+    with working_in(asked, run_dir_of(asked, options), resume=options.resume) as run_dir:
         try:
             found = probe_candidates(
                 probed_job, bill, local, probing, objective=options.objective,

@@ -17,29 +17,21 @@ import contextlib
 import hashlib
 import json
 import os
-import re
-import shutil
-import tempfile
-import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from autotune.catalog.files import is_scratch, write_new, write_whole
-from autotune.domain.errors import AutotuneError, InputError, Interrupted
-from autotune.domain.typed.values import shown
-from autotune.domain.paths import near, whole
-from autotune.domain.units import DAY_S
-from typing import TYPE_CHECKING, Any
+
 from autotune.domain.config import KNOBS, Config, is_extra
 from autotune.domain.errors import InputError
+from autotune.domain.paths import near, whole
 from autotune.domain.typed.values import shown
+from autotune.domain.units import DAY_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from autotune.domain.job import Job
-    from collections.abc import Mapping
 
 JOB_FILE = "job.json"
 ANSWER_FILE = "recommendation.json"
@@ -49,7 +41,6 @@ OWN_FILES = (JOB_FILE, ANSWER_FILE, PAGE_FILE)
 RECORD_VERSION = 1
 KEY_VERSION = "content-2:"  # how a key is made; keys of other kinds cannot be compared with it
 MAX_BYTES = 100_000_000
-LEFT_OVER_S = 3600.0  # after which a half-written file is nobody's any more
 TUNE_AGAIN = "tune again with another --run"
 DAMAGED = f"the run folder may be damaged: {TUNE_AGAIN}"
 
@@ -102,135 +93,14 @@ def _without_paths(spec: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def new_run_dir(job: Job, now: datetime | None = None) -> Path:
-    """A new, empty folder for a run: date, time and the job's name. Nobody else gets the same.
-
-    Raises InputError where none can be made.
-    """
-    stamp = (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S")
-    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", job.name).strip("-.")[:48] or "job"
-    base = runs_root() / f"{stamp}-{slug}"
-    path, number = base, 2
-    with _usable(base):
-        base.parent.mkdir(parents=True, exist_ok=True)
-        while True:
-            with contextlib.suppress(FileExistsError):
-                path.mkdir()
-                return path
-            path, number = base.with_name(f"{base.name}-{number}"), number + 1
-
-
 @contextlib.contextmanager
-def _usable(run_dir: Path) -> Iterator[None]:
+def usable(run_dir: Path) -> Iterator[None]:
     """What the operating system refuses about a run folder, in words."""
     try:
         yield
     except OSError as error:
         msg = f"cannot use the run folder {shown(near(run_dir))}: {error.strerror or error}"
         raise InputError(msg, "choose another folder with --run") from None
-
-
-def open_run(asked: Identity, run_dir: Path, *, resume: bool) -> bool:
-    """Create the folder, or check that it holds this job and question (space, objective).
-
-    True if the run is new. A folder in which an earlier process died before it wrote the job is
-    as good as new.
-
-    Raises InputError when the folder holds another job, holds this one without `resume`, or cannot
-    be read or written.
-    """
-    with _usable(run_dir):
-        if (run_dir / JOB_FILE).exists():
-            _check_same(asked, run_dir, resume=resume)
-            with contextlib.suppress(OSError):
-                (run_dir / FAILURE_FILE).unlink()
-            return False
-        if run_dir.exists() and not run_dir.is_dir():
-            msg = f"{near(run_dir)} is a file, and a run needs a folder"
-            raise InputError(msg, "choose a new or empty folder with --run")
-        _remove_left_over(run_dir)
-        if run_dir.exists() and any(not is_scratch(path, OWN_FILES) for path in run_dir.iterdir()):
-            msg = f"{near(run_dir)} exists and is not a run folder"
-            raise InputError(msg, "choose a new or empty folder with --run")
-        if resume:
-            msg = f"{near(run_dir)} holds no run to resume"
-            raise InputError(msg, "leave --resume out, or name the run's folder with --run")
-        run_dir.mkdir(parents=True, exist_ok=True)
-        job = asked.job
-        record = {
-            "schema_version": RECORD_VERSION,
-            "job_key": asked.key,
-            "name": job.name,
-            "question": list(asked.question),
-            "base_dir": str(whole(job.base_dir)),
-            "spec": json.loads(job.spec) if job.spec else None,
-        }
-        if not write_new(run_dir / JOB_FILE, json.dumps(record, indent=1) + "\n"):
-            msg = f"{near(run_dir)} was taken by another process a moment ago"
-            raise InputError(msg, "choose another folder with --run, or leave --run out")
-    return True
-
-
-def _check_same(asked: Identity, run_dir: Path, *, resume: bool) -> None:
-    record = read_json(run_dir / JOB_FILE)
-    key = str(record.get("job_key"))
-    if key != asked.key:
-        if not key.startswith(KEY_VERSION):
-            msg = (
-                f"{near(run_dir)} holds a run of an earlier version of autotune: its trials have that "
-                "version's predictions, and cannot go on with today's"
-            )
-            raise InputError(
-                msg, "tune again in a new folder (no --resume, another --run); "
-                f"`autotune recompute {near(run_dir)}` shows what changed since"
-            )  # fmt: skip
-        msg = f"{near(run_dir)} holds another job ({shown(record.get('name', 'unknown'))})"
-        raise InputError(msg, "choose another folder with --run, or leave --run out")
-    if not resume and (run_dir / ANSWER_FILE).exists():
-        msg = f"{near(run_dir)} already holds an answer for this job"
-        raise InputError(msg, "add --resume to go on in it, or choose another --run")
-
-
-@contextlib.contextmanager
-def working_in(run_dir: Path, *, made: bool) -> Iterator[None]:
-    """Work in an open run folder: why it ended in an error is kept there.
-
-    made: it is new; it is taken away again where the user's input was refused before any trial.
-    """
-    try:
-        yield
-    except (KeyboardInterrupt, Interrupted):
-        raise
-    except Exception as error:
-        if made and isinstance(error, InputError):
-            _discard_untried(run_dir)
-        own = error.message if isinstance(error, AutotuneError) else None
-        _note_failure(run_dir, own or f"{type(error).__name__}: {error}")
-        raise
-
-
-def _discard_untried(run_dir: Path) -> None:
-    from autotune.search.study.record import TRIALS_FILE, is_locked
-
-    trials = run_dir / TRIALS_FILE
-    tried = trials.exists() and trials.stat().st_size > 0
-    if not tried and not is_locked(run_dir):
-        shutil.rmtree(run_dir, ignore_errors=True)
-
-
-def _note_failure(run_dir: Path, message: str) -> None:
-    content = {"message": message, "when": datetime.now(UTC).isoformat(timespec="seconds")}
-    with contextlib.suppress(OSError):
-        if run_dir.is_dir():
-            write_whole(run_dir / FAILURE_FILE, json.dumps(content) + "\n")
-
-
-def _remove_left_over(run_dir: Path) -> None:
-    """Take away what a process that was killed had half written, once it surely is nobody's."""
-    with contextlib.suppress(OSError):
-        for path in run_dir.iterdir():
-            if is_scratch(path, OWN_FILES) and time.time() - path.stat().st_mtime > LEFT_OVER_S:
-                path.unlink()
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -260,7 +130,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def load_recommendation_payload(run_dir: Path) -> dict[str, Any]:
     """The recorded answer of a run. Raises InputError when there is none."""
     path = run_dir / ANSWER_FILE
-    with _usable(run_dir):
+    with usable(run_dir):
         absent = not path.exists()
     if absent:
         _job_file(run_dir)
@@ -318,7 +188,7 @@ def is_run(path: Path) -> bool:
 def _job_file(run_dir: Path) -> Path:
     """Where a run folder keeps its job. Raises InputError for what is no run folder."""
     path = run_dir / JOB_FILE
-    with _usable(run_dir):
+    with usable(run_dir):
         if path.exists():
             return path
         if not run_dir.exists():

@@ -145,12 +145,12 @@ def asked_of(priced: Priced, options: Options, *how: str) -> runs.Identity:
     return runs.Identity(priced.job, (options.space or "", options.objective, *how), space)
 
 
-def run_dir_of(asked: runs.Identity, options: Options) -> Path:
-    """The folder of this run: the stated one, that of the run to go on with, or a new one."""
+def run_dir_of(asked: runs.Identity, options: Options) -> Path | None:
+    """The folder of this run: the stated one, or that of the run to go on with; None: a new one."""
     if options.run_dir is not None:
         return options.run_dir
     if not options.resume:
-        return runs.new_run_dir(asked.job)
+        return None
     from autotune.app.runs.find import to_resume
 
     return to_resume(asked)

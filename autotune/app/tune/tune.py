@@ -9,8 +9,8 @@ import time
 from typing import TYPE_CHECKING
 
 from autotune.app.choices import check_choices
-from autotune.app.runs import folder as runs
 from autotune.app.runs.export import check_exports
+from autotune.app.runs.ownership import working_in
 from autotune.app.tune.answer import answer_of
 from autotune.app.tune.kept_answer import finish, persist
 from autotune.app.tune.priced import Options, asked_of, placed, price, run_dir_of
@@ -53,9 +53,7 @@ def tune(
     if options.dry_run:
         return _tuned(priced, options, None, progress, begun)
     asked = asked_of(priced, options)
-    run_dir = run_dir_of(asked, options)
-    made = runs.open_run(asked, run_dir, resume=options.resume)
-    with runs.working_in(run_dir, made=made):
+    with working_in(asked, run_dir_of(asked, options), resume=options.resume) as run_dir:
         answer = _tuned(priced, options, run_dir, progress, begun)
         persist(answer, run_dir)
     return answer

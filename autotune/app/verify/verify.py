@@ -217,9 +217,10 @@ def _keep(
 ) -> tuple[list[str], list[str]]:
     """Files written and warnings. A home that cannot be written costs later runs their start."""
     try:
-        return [str(remember(job, training_of(log.path), observations))], []
+        path, note = remember(job, training_of(log.path), observations)
     except OSError as error:
         return [], [f"what was learned could not be kept for later runs: {error}"]
+    return [str(path)], [note] if note else []
 
 
 def _persisted(

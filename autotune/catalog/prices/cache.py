@@ -94,15 +94,21 @@ def _read(files: Signature) -> Cached:
     return Cached(tuple(prices), tuple(refused))
 
 
-def read_cache_file(path: Path, size: int | None = None) -> list[Price]:
-    """The rows of one file. Raises CatalogDataError, OSError, KeyError or ValueError."""
+def read_cache_file(
+    path: Path, size: int | None = None, provider: str | None = None
+) -> list[Price]:
+    """The rows of one file. Raises CatalogDataError, OSError, KeyError or ValueError.
+
+    provider: whose prices they must be; left out: the one that the file is named after.
+    """
     if size is None:
         size = path.stat().st_size
     if size < 0 or size > MAX_FILE_BYTES:
         msg = "no regular file" if size < 0 else f"larger than {MAX_FILE_BYTES // 10**6} MB"
         raise CatalogDataError(msg)
     own = path == own_table()
-    if not own and not _NAME.fullmatch(path.stem):
+    whose = provider or path.stem
+    if not own and not _NAME.fullmatch(whose):
         msg = "its name is no provider's"
         raise CatalogDataError(msg)
     rows = read_table(path)
@@ -110,7 +116,7 @@ def read_cache_file(path: Path, size: int | None = None) -> list[Price]:
         msg = "it holds no price"
         raise CatalogDataError(msg)
     for row in rows:
-        _check(row, None if own else path.stem)
+        _check(row, None if own else whose)
     return [replace(row, own=own) for row in rows]
 
 

@@ -14,12 +14,12 @@ from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from autotune.catalog.files import write_whole
+from autotune.catalog.files import merging, write_whole
 from autotune.catalog.software import DISTRIBUTION
 from autotune.cost.constants import PATH
 from autotune.evidence.cases import Refused
 from autotune.evidence.learned.effects import Residual, residual_of_run
-from autotune.evidence.learned.store import MAX_BYTES, store_path
+from autotune.evidence.learned.store import MAX_BYTES, MOST_KEPT, store_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,9 +58,13 @@ def residuals(runs: Sequence[PastRun], price: Price) -> list[Residual]:
 
 
 def remember(found: Sequence[Residual]) -> None:
-    """Keep residuals for later answers. Raises OSError."""
-    content = {"made_by": made_by(), "residuals": [asdict(own) for own in found]}
-    write_whole(store_path().parent / FILE, json.dumps(content, allow_nan=False) + "\n")
+    """Keep residuals for later answers, beside those that another process keeps. Raises OSError."""
+    path = store_path().parent / FILE
+    with merging(path):
+        every = _kept() | {own.id: own for own in found}
+        latest = list(every.values())[-MOST_KEPT:]
+        content = {"made_by": made_by(), "residuals": [asdict(own) for own in latest]}
+        write_whole(path, json.dumps(content, allow_nan=False) + "\n")
 
 
 def _kept() -> dict[str, Residual]:

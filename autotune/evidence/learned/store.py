@@ -6,15 +6,14 @@ run that is read twice, or that two loggers wrote down, is one run: the one that
 
 from __future__ import annotations
 
-import contextlib
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.catalog.files import home_dir, write_whole
+from autotune.catalog.files import home_dir, merging, set_aside, write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from pathlib import Path
 
     from autotune.evidence.learned.run import PastRun
@@ -64,8 +63,17 @@ def known_runs() -> Known:
         return Known(damaged=True)
 
 
-def keep(runs: Iterable[PastRun]) -> tuple[int, int]:
-    """Keep runs beside what is kept: how many are new, and how many are kept now.
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How many runs were new, how many are kept now. note: what became of a damaged file."""
+
+    new: int
+    known: int
+    note: str = ""
+
+
+def keep(runs: Iterable[PastRun]) -> Keeping:
+    """Keep runs beside what is kept by now.
 
     A damaged file is put aside under another name, never written over. Raises OSError where the
     home cannot be written.
@@ -73,11 +81,9 @@ def keep(runs: Iterable[PastRun]) -> tuple[int, int]:
     from autotune.evidence.learned.run import as_json
 
     path = store_path()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(path.parent):
+    with merging(path):
         known = known_runs()
-        if known.damaged:
-            path.replace(path.with_suffix(".damaged"))
+        note = set_aside(path) if known.damaged else ""
         kept = {run.id: run for run in known.runs}
         new = 0
         for run in runs:
@@ -87,15 +93,4 @@ def keep(runs: Iterable[PastRun]) -> tuple[int, int]:
         latest = list(kept.values())[-MOST_KEPT:]
         content = {"schema_version": 1, "runs": [as_json(run) for run in latest]}
         write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
-    return new, len(latest)
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Alone with the file, where the system has such locks."""
-    with (folder / ".lock").open("ab") as stream:
-        with contextlib.suppress(ImportError, OSError):
-            import fcntl
-
-            fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
+    return Keeping(new, len(latest), note)

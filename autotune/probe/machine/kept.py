@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
 from autotune.catalog.devices import local_host
-from autotune.catalog.files import machines_dir, write_whole
+from autotune.catalog.files import machines_dir, merging, set_aside, write_whole
 from autotune.catalog.local import processor_name
 from autotune.domain.machine import FACT_NAMES, Fact, MachineFacts
 from autotune.probe.device import fingerprint
@@ -42,16 +42,21 @@ def store_of(local: LocalDevice) -> Path:
 
 
 def remember(local: LocalDevice, found: MachineFacts) -> Path:
-    """Keep facts in the place of earlier ones of the same. Raises OSError."""
+    """Keep facts in the place of earlier ones of the same. Raises OSError.
+
+    A damaged file is moved aside, never written over.
+    """
     path = store_of(local)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    before, _ = read(path)
-    merged = MachineFacts(
-        merged_facts(before.facts if before else (), found.facts),
-        found.measured_on, found.software, found.threads, found.folder,
-    )  # fmt: skip
-    content = {"schema_version": SCHEMA_VERSION, "device": local.name, **asdict(merged)}
-    write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    with merging(path):
+        before, damaged = read(path)
+        if damaged:
+            set_aside(path)
+        merged = MachineFacts(
+            merged_facts(before.facts if before else (), found.facts),
+            found.measured_on, found.software, found.threads, found.folder,
+        )  # fmt: skip
+        content = {"schema_version": SCHEMA_VERSION, "device": local.name, **asdict(merged)}
+        write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
     return path
 
 

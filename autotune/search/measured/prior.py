@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from autotune.catalog.files import home_dir, write_whole
+from autotune.catalog.files import home_dir, merging, set_aside, write_whole
 from autotune.domain.config import is_extra
 from autotune.domain.errors import InputError
 from autotune.domain.observation import BETWEEN_RUNS_SD
@@ -81,16 +81,25 @@ def _digest(text: str) -> str:
 
 def save_residuals(
     priced: Priced, history: History, key: PriorKey, home: Path | None = None, probes: int = 0
-) -> Path:
-    """Add a study's observations to what is known; returns the file. Older ones give way.
+) -> tuple[Path, str]:
+    """Add a study's observations to what is known by now. Older ones give way.
 
     What other programs disturbed is left out. probes: that the study needed; 0 for one that did not
-    end by itself.
+    end by itself. Returns the file, and what became of a damaged one. Raises OSError.
     """
-    folder = (home or home_dir()) / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / key.file
-    before, _ = _read(path)
+    path = (home or home_dir()) / FOLDER / key.file
+    with merging(path):
+        before, damaged = _read(path)
+        note = set_aside(path) if damaged else ""
+        content = _merged(priced, history, key, before, probes)
+        write_whole(path, json.dumps(content, allow_nan=False))
+    return path, note
+
+
+def _merged(
+    priced: Priced, history: History, key: PriorKey, before: _Content, probes: int
+) -> dict[str, Any]:
+    """What a file holds when a study's observations join it."""
     entries = list(before.observed)
     seen = {json.dumps(entry, sort_keys=True) for entry in entries}
     entries += [
@@ -104,9 +113,7 @@ def save_residuals(
     runs = [*before.runs, probes][-MOST_RUNS:] if probes else list(before.runs)
     about = {"device": key.device, "family": key.family, "shape": key.shape,
              "software": key.software}  # fmt: skip
-    content = {"key": about, "observed": kept, "runs": runs}
-    write_whole(path, json.dumps(content, allow_nan=False))
-    return path
+    return {"key": about, "observed": kept, "runs": runs}
 
 
 def _entries(priced: Priced, observed: Mapping[str, Sequence[Observed]]) -> list[dict[str, Any]]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
 from autotune.catalog.files import append_synced, write_whole
+from autotune.catalog.locks import LOCK_FILE, NoLocks, hold, is_held
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near
 
@@ -29,7 +29,6 @@ TRIALS_FILE = "trials.jsonl"
 SEARCH_FILE = "search.json"
 WORKERS_FOLDER = "workers"  # of a run: a folder for each worker, with a record of its own
 MAX_RECORD_BYTES = 1 << 30
-LOCK_TRIES, LOCK_WAIT_S = 5, 0.05
 
 Kind = Literal["trial", "repeat", "invalid", "failed"]
 
@@ -169,24 +168,16 @@ class TrialLog:
         self.records.sort(key=lambda record: record.number)
 
     def _lock(self, run_dir: Path) -> None:
-        """One process a folder. The lock goes with the process, however it ends.
-
-        Whoever only looks (`is_locked`) has it for a moment, so one refusal is none.
-        """
+        """One process a folder. The lock goes with the process, however it ends."""
         try:
-            import fcntl
-        except ImportError:  # pragma: no cover - no such lock on Windows
-            return
-        for left in reversed(range(LOCK_TRIES)):
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                if left:
-                    time.sleep(LOCK_WAIT_S)
-                    continue
-                msg = f"{near(run_dir)} is in use by another process"
-                raise InputError(msg, "wait for it to end, or choose another --run") from None
-            return
+            ours = hold(self._file.fileno(), self.path)
+        except NoLocks as error:
+            msg = f"{near(run_dir)} cannot be kept to one process: {error.strerror}"
+            hint = "choose a folder on a local disk with --run, or mount this one with locks"
+            raise InputError(msg, hint) from None
+        if not ours:
+            msg = f"{near(run_dir)} is in use by another process"
+            raise InputError(msg, "wait for it to end, or choose another --run")
 
     def _continue(self, run_dir: Path, *, resume: bool) -> None:
         """Finished trials are never started over by accident."""
@@ -239,17 +230,8 @@ def workers_of(run_dir: Path) -> list[str]:
 
 
 def is_locked(run_dir: Path) -> bool:
-    """Whether a process searches in the folder now. False where nobody can tell."""
-    try:
-        import fcntl
-
-        with (run_dir / TRIALS_FILE).open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except (OSError, ImportError):
-        return False
-    return False
+    """Whether a process works in the folder now. False where nobody can tell."""
+    return any(is_held(run_dir / name) for name in (LOCK_FILE, TRIALS_FILE))
 
 
 def _other_search(found: object, header: dict[str, str]) -> str:

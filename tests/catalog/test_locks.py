@@ -1,0 +1,85 @@
+"""A lock ends with its process, is nobody's link, and is named where a file system has none."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from autotune.catalog.files import merging
+from autotune.catalog.locks import NoLocks, is_held, take
+from autotune.domain.errors import InputError
+from autotune.search.study.record import TrialLog
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+fcntl = pytest.importorskip("fcntl")
+HOLD = """
+import sys, time
+from pathlib import Path
+from autotune.catalog.locks import take
+lock = take(Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_lock_ends_with_a_killed_holder(tmp_path: Path) -> None:
+    path = tmp_path / ".lock"
+    assert not is_held(path)
+    command = [sys.executable, "-c", HOLD, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        assert is_held(path)
+        assert take(path) is None
+        os.kill(holder.pid, signal.SIGKILL)
+    assert not is_held(path)
+    found = take(path)
+    assert found is not None
+    found.close(remove=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_whose_file_another_made_anew_takes_nothing_away(tmp_path: Path) -> None:
+    path = tmp_path / ".lock"
+    first = take(path)
+    path.unlink()
+    second = take(path)
+    assert first is not None
+    assert second is not None
+    first.close(remove=True)
+    assert is_held(path), "the second one's lock is still there"
+    second.close()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("elsewhere")])
+def test_a_link_or_a_pipe_in_its_place_is_neither_followed_nor_waited_for(
+    make: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / ".lock"
+    make(path)
+    with pytest.raises(OSError, match=r"regular file|symbolic links"):
+        take(path)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_file_system_without_locks_is_named_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(NoLocks, match="has no locks"), merging(tmp_path / "store" / "a.json"):
+        pytest.fail("two writers could not be told apart")
+    with pytest.raises(InputError, match="has no locks") as refused:
+        TrialLog(tmp_path, {"job_key": "a"}, resume=False)
+    assert "--run" in (refused.value.hint or "")
+    assert not is_held(tmp_path / "trials.jsonl")
