@@ -1,0 +1,197 @@
+"""Workers as tasks of Ray, on this machine or on a cluster that runs already.
+
+Each worker is one task with the GPUs that it needs, on a node that has the device. It is never
+retried by Ray itself: what a lost node leaves behind is the study's to give to another worker. A
+task ends with its driver, and the worker with its task.
+Source: Ray 2.60, ray.remote (num_gpus, resources, max_retries), accelerator types as resources
+`accelerator_type:NAME`, ray.cancel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from autotune.app.workers.executor import WorkerState
+from autotune.app.workers.local import TOLD
+from autotune.catalog.software import install_command
+from autotune.domain.errors import InputError
+from autotune.probe.runner import GUARD, tail
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.app.workers.executor import WorkerJob
+
+ANSWER_S = 5.0  # for the head of a cluster to take a connection
+LEAVE_S = 10.0  # for a worker to end its probe and go, once it is asked to
+LOOK_S = 0.2
+SHARE = 0.001  # of an accelerator type: it marks a node, and is not used up
+_TYPE = "accelerator_type:"
+
+
+class RayExecutor:
+    """Tasks of one Ray cluster. Raises InputError without Ray, or without its cluster."""
+
+    def __init__(self, address: str | None = None) -> None:
+        """address: of a running cluster ("auto", "HOST:6379", "ray://HOST:10001"); None: here."""
+        try:
+            import ray
+        except ImportError:
+            msg = "--executor ray needs Ray, which is not installed"
+            raise InputError(msg, install_command("ray")) from None
+        self._ray = ray
+        self._tasks: dict[str, tuple[Any, WorkerJob]] = {}
+        self._ended: dict[str, WorkerState] = {}
+        self._own = not ray.is_initialized()
+        if self._own:
+            _connect(ray, address)
+
+    def start(self, job: WorkerJob, name: str) -> None:
+        """One more task. Raises InputError where no node could ever run it."""
+        wanted = _resources(job, self._ray.cluster_resources())
+        options: dict[str, Any] = {
+            "num_cpus": 1, "num_gpus": job.gpus, "resources": wanted, "max_retries": 0,
+            "name": f"autotune-{name}",
+        }  # fmt: skip
+        task = self._ray.remote(_work).options(**options)
+        handle = task.remote(list(job.argv), dict(job.environment), str(job.log(name)), str(GUARD))
+        self._tasks[name] = (handle, job)
+
+    def states(self) -> list[WorkerState]:
+        """How each is; a node that was lost took its worker along."""
+        living = {name: found for name, found in self._tasks.items() if name not in self._ended}
+        handles = [handle for handle, _ in living.values()]
+        done: set[Any] = set()
+        if handles:
+            ready, _ = self._ray.wait(handles, num_returns=len(handles), timeout=0)
+            done = set(ready)
+        for name, (handle, _) in living.items():
+            if handle in done:
+                self._ended[name] = self._result(name, handle)
+        return [
+            self._ended.get(name) or WorkerState(name, _waiting_or_running(job.log(name)))
+            for name, (_, job) in self._tasks.items()
+        ]
+
+    def _result(self, name: str, handle: Any) -> WorkerState:  # noqa: ANN401 - Ray's reference
+        try:
+            code, why = self._ray.get(handle, timeout=LEAVE_S)
+        except self._ray.exceptions.RayError as error:  # a lost node, a killed or cancelled task
+            return WorkerState(name, "ended", None, f"{type(error).__name__}: {error}"[:TOLD])
+        if code < 0:
+            return WorkerState(name, "ended", code, f"killed by signal {-code}")
+        return WorkerState(name, "ended", code, why)
+
+    def stop(self) -> None:
+        """Cancel every task, wait until its worker has left, and leave the cluster."""
+        living = [h for name, (h, _) in self._tasks.items() if name not in self._ended]
+        for handle in living:
+            with contextlib.suppress(Exception):
+                self._ray.cancel(handle, force=False)
+        if living:
+            with contextlib.suppress(Exception):
+                self._ray.wait(living, num_returns=len(living), timeout=2 * LEAVE_S)
+        self.states()
+        for name, (handle, _) in self._tasks.items():
+            if name not in self._ended:
+                with contextlib.suppress(Exception):
+                    self._ray.cancel(handle, force=True)
+                self._ended[name] = WorkerState(name, "ended", None, "cancelled")
+        if self._own:
+            self._ray.shutdown()
+
+
+def _connect(ray: Any, address: str | None) -> None:  # noqa: ANN401 - a module without types
+    """Join the cluster, or start one on this machine."""
+    _answers(address)
+    here: dict[str, Any] = {} if address else {"include_dashboard": False}
+    try:
+        ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **here)
+    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        where = f"the Ray cluster at {address}" if address else "Ray on this machine"
+        said = " ".join(str(error).split())[:TOLD]
+        msg = f"{where} cannot be joined: {type(error).__name__}: {said}"
+        hint = "`ray status` says whether it runs; --ray-address HOST:6379 names its head"
+        raise InputError(msg, hint) from None
+
+
+def _answers(address: str | None) -> None:
+    """Raise InputError where nobody listens: Ray itself tries for minutes."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not colon:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
+    except (OSError, ValueError, OverflowError) as error:
+        msg = f"the Ray cluster at {str(address)[:80]} cannot be joined: {error}"
+        hint = "`ray status` says whether it runs; --ray-address HOST:6379 names its head"
+        raise InputError(msg, hint) from None
+
+
+def _resources(job: WorkerJob, there: Mapping[str, float]) -> dict[str, float]:
+    """What marks the nodes that have the device: its own name, else Ray's accelerator type.
+
+    A cluster that marks nothing gives any node with enough GPUs; a worker there refuses another
+    device by itself. Raises InputError where no node can ever run the worker.
+    """
+    if there.get("GPU", 0.0) < job.gpus:
+        msg = f"a worker needs {job.gpus} GPUs, and the Ray cluster has {there.get('GPU', 0):g}"
+        raise InputError(msg, "`ray start --num-gpus N` says how many a node has")
+    if job.device in there:
+        return {job.device: float(max(job.count, 1))}
+    types = [name.removeprefix(_TYPE) for name in there if name.startswith(_TYPE)]
+    if not job.gpus or not types:
+        return {}
+    chip = job.device.split("-")[0]
+    own = [name for name in types if name.casefold().split("-")[0] == chip]
+    if not own:
+        msg = f"no node of the Ray cluster has {job.device}; it has {', '.join(sorted(types))}"
+        hint = f"""`ray start --resources '{{"{job.device}": N}}'` marks nodes that have it"""
+        raise InputError(msg, hint)
+    return {_TYPE + own[0]: SHARE}
+
+
+def _waiting_or_running(log: Path) -> Literal["running", "queued"]:
+    return "running" if log.exists() else "queued"
+
+
+def _work(argv: list[str], environment: dict[str, str], log: str, guard: str) -> tuple[int, str]:
+    """In a process of Ray on the node: run the worker, and be gone when the task is cancelled.
+
+    Returns its exit code (negative: the signal) and the last words of it.
+    """
+    kept = Path(log)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    guarded = [sys.executable, "-S", "-E", guard, str(os.getpid()), *argv]
+    with kept.open("ab") as words:
+        process = subprocess.Popen(  # noqa: S603 - our own command
+            guarded, stdin=subprocess.DEVNULL, stdout=words, stderr=words, start_new_session=True,
+            env={**os.environ, **environment},
+        )  # fmt: skip
+    try:
+        while process.poll() is None:
+            time.sleep(LOOK_S)
+    except BaseException:  # cancelled: Ray raises KeyboardInterrupt here
+        _end(process)
+        raise
+    lines = [line for line in tail(kept).splitlines() if line.strip()]
+    return process.returncode, " ".join(lines[-2:])[-TOLD:]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGINT)
+    try:
+        process.wait(LEAVE_S)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,118 @@
+"""Workers as tasks of Ray: placed, lost with their node, cancelled with the search."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from autotune.app.workers.executor import WorkerJob
+from autotune.app.workers.ray_cluster import RayExecutor, _answers, _resources
+from autotune.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from autotune.app.workers.executor import WorkerState
+
+SLEEPS = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+EIGHT = {"GPU": 8.0, "CPU": 64.0, "accelerator_type:H100": 1.0, "accelerator_type:L4": 1.0}
+
+
+def job(folder: Path, code: str, device: str = "cpu", count: int = 1) -> WorkerJob:
+    return WorkerJob((sys.executable, "-c", code), folder, device, count)
+
+
+@pytest.mark.parametrize(
+    ("device", "count", "there", "wanted"),
+    [
+        ("cpu", 1, {"CPU": 2.0}, {}),
+        ("h100-sxm", 2, EIGHT, {"accelerator_type:H100": 0.001}),
+        ("h100-sxm", 2, EIGHT | {"h100-sxm": 8.0}, {"h100-sxm": 2.0}),
+        ("h100-sxm", 2, {"GPU": 8.0}, {}),
+    ],
+)
+def test_a_worker_is_placed_where_its_device_is(
+    device: str, count: int, there: dict[str, float], wanted: dict[str, float], tmp_path: Path
+) -> None:
+    assert _resources(job(tmp_path, "", device, count), there) == wanted
+
+
+@pytest.mark.parametrize(
+    ("device", "count", "says"),
+    [("a100-sxm4-80gb", 1, "it has H100, L4"), ("h100-sxm", 16, "needs 16 GPUs")],
+)
+def test_a_cluster_that_can_never_run_it_is_refused(
+    device: str, count: int, says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=says):
+        _resources(job(tmp_path, "", device, count), EIGHT)
+
+
+def until(found: Callable[[], bool], seconds: float = 90.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not found():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def state(executor: RayExecutor, name: str) -> WorkerState:
+    return next(found for found in executor.states() if found.name == name)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes on loopback; the head runs no worker."""
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={
+        "num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 * 2**20,
+    })  # fmt: skip
+    yield made
+    made.shutdown()
+
+
+def node(cluster: Any) -> Any:
+    return cluster.add_node(
+        num_cpus=1, resources={"cpu": 1}, object_store_memory=80 * 2**20, wait=True
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_workers_of_a_cluster_end_are_lost_with_their_node_and_leave_with_the_search(
+    cluster: Any, tmp_path: Path
+) -> None:
+    one = node(cluster)
+    executor = RayExecutor(cluster.address)
+    try:
+        executor.start(job(tmp_path, "print('no such study'); raise SystemExit(2)"), "1")
+        until(lambda: state(executor, "1").state == "ended")
+        found = state(executor, "1")
+        assert (found.code, found.why, found.is_final) == (2, "no such study", True)
+
+        executor.start(job(tmp_path, SLEEPS), "2")
+        executor.start(job(tmp_path, SLEEPS), "3")  # waits: the node has room for one
+        until(lambda: state(executor, "2").state == "running")
+        assert state(executor, "3").state == "queued"
+        cluster.remove_node(one, allow_graceful=False)
+        until(lambda: state(executor, "2").state == "ended")
+        lost = state(executor, "2")
+        assert lost.code is None
+        assert not lost.is_final
+
+        node(cluster)
+        until(lambda: state(executor, "3").state == "running")
+    finally:
+        executor.stop()
+    assert [found.state for found in executor.states()] == ["ended", "ended", "ended"]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:port"])
+def test_a_cluster_that_is_not_there_is_named_at_once(address: str) -> None:
+    with pytest.raises(InputError, match=f"Ray cluster at {address} cannot be joined"):
+        _answers(address)

@@ -1,0 +1,168 @@
+"""Workers as Slurm jobs: against commands that behave as Slurm's do, and against Slurm itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autotune.app.workers.executor import WorkerJob
+from autotune.app.workers.slurm import SlurmExecutor
+from autotune.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from autotune.app.workers.executor import WorkerState
+
+SLEEPS = "import time; print('up', flush=True); time.sleep(600)"
+# A controller in one file: jobs are processes in sessions of their own, their number is their pid.
+FAKE = """#!{python}
+import json, os, signal, subprocess, sys
+from pathlib import Path
+home, me = Path({home!r}), Path(sys.argv[0]).name
+if (home / "down").exists():
+    sys.stderr.write("slurm_load_jobs error: Unable to contact slurm controller\\n")
+    raise SystemExit(1)
+if me == "sbatch":
+    script, flags = sys.stdin.read(), dict(a.partition("=")[::2] for a in sys.argv[1:])
+    if os.environ.get("SBATCH_PARTITION") == "nowhere":
+        sys.stderr.write("sbatch: error: invalid partition specified: nowhere\\n")
+        raise SystemExit(1)
+    with (home / "submitted").open("a") as kept:
+        kept.write(json.dumps([flags, script]) + "\\n")
+    with open(flags["--output"], "ab") as log:
+        job = subprocess.Popen(["sh", "-c", script], stdin=subprocess.DEVNULL, stdout=log,
+                               stderr=log, start_new_session=True, cwd=flags["--chdir"])
+    print(f"{{job.pid}};cluster")
+elif me == "squeue":
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if state != "Z":
+                print(f"{{entry.name}}|RUNNING")
+else:
+    for number in sys.argv[1:]:
+        try:
+            os.killpg(int(number), signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Fake commands first in PATH; what they were asked is in this folder."""
+    home = tmp_path / "slurm"
+    home.mkdir()
+    for name in ("sbatch", "squeue", "scancel"):
+        path = home / name
+        path.write_text(FAKE.format(python=sys.executable, home=str(home)))
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{home}:{os.environ['PATH']}")
+    return home
+
+
+@pytest.fixture
+def executor(home: Path) -> Iterator[SlurmExecutor]:
+    made = SlurmExecutor()
+    yield made
+    (home / "down").unlink(missing_ok=True)
+    made.stop()
+
+
+def job(folder: Path, code: str, device: str = "cpu", count: int = 1) -> WorkerJob:
+    return WorkerJob((sys.executable, "-c", code), folder, device, count, {"WHO": "it's me"})
+
+
+def until(found: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not found():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def state(executor: SlurmExecutor, name: str) -> WorkerState:
+    return next(found for found in executor.states() if found.name == name)
+
+
+def number(folder: Path, name: str) -> int:
+    return int((folder / "workers" / f"{name}.slurm").read_text())
+
+
+def test_a_job_ends_with_its_code_and_last_words(executor: SlurmExecutor, tmp_path: Path) -> None:
+    says = "import os; print(os.environ['WHO']); raise SystemExit(5)"
+    executor.start(job(tmp_path, says), "1")
+    until(lambda: state(executor, "1").state == "ended")
+    found = state(executor, "1")
+    assert (found.code, found.why, found.is_final) == (5, "it's me", True)
+
+
+def test_a_worker_asks_for_its_gpus_on_one_node(
+    executor: SlurmExecutor, home: Path, tmp_path: Path
+) -> None:
+    executor.start(job(tmp_path, "print()", "h100-sxm", 4), "1")
+    flags, _ = json.loads((home / "submitted").read_text())
+    assert flags["--gpus-per-node"] == "4"
+    assert flags["--nodes"] == "1"
+    assert "--no-requeue" in flags
+
+
+def test_a_job_whose_node_fails_is_no_final_answer(executor: SlurmExecutor, tmp_path: Path) -> None:
+    executor.start(job(tmp_path, SLEEPS), "1")
+    until(lambda: state(executor, "1").state == "running")
+    os.killpg(number(tmp_path, "1"), signal.SIGKILL)
+    until(lambda: state(executor, "1").state == "ended")
+    found = state(executor, "1")
+    assert found.code is None
+    assert not found.is_final
+
+
+def test_while_the_controller_is_away_nothing_counts_as_lost(
+    executor: SlurmExecutor, home: Path, tmp_path: Path
+) -> None:
+    executor.start(job(tmp_path, SLEEPS), "1")
+    (home / "down").touch()
+    found = state(executor, "1")
+    assert found.state == "running"
+    assert "Unable to contact slurm controller" in found.why
+
+
+def test_the_next_search_takes_over_a_job_that_outlived_the_last(
+    executor: SlurmExecutor, home: Path, tmp_path: Path
+) -> None:
+    executor.start(job(tmp_path, SLEEPS), "1")
+    again = SlurmExecutor()
+    again.start(job(tmp_path, SLEEPS), "2")
+    assert state(again, "2").state == "running"
+    assert len((home / "submitted").read_text().splitlines()) == 1
+    again.start(job(tmp_path, SLEEPS), "3")
+    assert len((home / "submitted").read_text().splitlines()) == 2
+    again.stop()
+    assert [found.state for found in again.states()] == ["ended", "ended"]
+    assert SlurmExecutor().states() == []
+
+
+def test_what_sbatch_refuses_is_said_in_its_words(
+    executor: SlurmExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SBATCH_PARTITION", "nowhere")
+    with pytest.raises(InputError, match="invalid partition specified"):
+        executor.start(job(tmp_path, SLEEPS), "1")
+
+
+def test_without_slurm_the_missing_commands_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="sbatch, squeue, scancel"):
+        SlurmExecutor()
