@@ -102,7 +102,7 @@ def stated_config(job: Job) -> Config:
 
     Raises InputError when the split cannot make the global batch.
     """
-    from autotune.app.job.load import default_config
+    from autotune.app.job.evidence import default_config
 
     offer = job.offers[0]
     config = job.today_here or default_config(job, offer)

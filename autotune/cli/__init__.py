@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Objects made between two looks for cyclic garbage. Python's own (700, 10, 10) look hundreds of
 # times while modules load and tables are made, all of which lives until the answer is told.
-GARBAGE_LOOKS = (50_000, 20, 50)
+GARBAGE_LOOKS = (200_000, 20, 50)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -202,7 +202,7 @@ def test_a_file_that_cannot_be_changed_is_replaced_by_one_of_ours_and_that_is_sa
     def refused(*_: object, **__: object) -> None:
         raise InputError("axolotl.yml cannot be changed where it stands")  # noqa: EM101, TRY003
 
-    monkeypatch.setattr(own_file, "patch", refused)
+    monkeypatch.setattr(own_file, "patched", refused)
     answer = answered(loaded(path), tmp_path / "run")
     assert "sft_config.json" in answer.files
     assert any(

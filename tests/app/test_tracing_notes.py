@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.app.estimate import estimate
-from autotune.app.job.load import default_config, load_job
+from autotune.app.job.evidence import default_config
+from autotune.app.job.load import load_job
 from autotune.app.tune.tracing import FORMULA_TOLERANCE, Tracing
 from autotune.catalog.software import find_software
 from autotune.cost.memory.device import blas_bytes

@@ -133,7 +133,7 @@ def _effect(local: LocalDevice, done: Measurement, job: Job | None) -> Effect | 
 
 def _step(job: Job, offer: Offer) -> Range:
     """The modelled step of the trainer's defaults on the offer."""
-    from autotune.app.job.load import default_config
+    from autotune.app.job.evidence import default_config
 
     here = replace(job, offers=(offer,), today=None, evidence=())
     bill = Pricing(here).of([(offer, default_config(here, offer))])

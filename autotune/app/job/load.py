@@ -21,14 +21,6 @@ from autotune.app.job.defaults import (
     training_of,
     zero_of,
 )
-from autotune.app.job.evidence import (
-    default_config,
-    observations_of,
-    seen_on,
-    todays_batch,
-    todays_config,
-    todays_offer,
-)
 from autotune.app.job.feasible_locks import (
     check_batch,
     check_locks,
@@ -60,7 +52,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NamedJob",
-    "default_config",
     "jobs_of_command",
     "jobs_of_line",
     "jobs_of_spec",
@@ -344,6 +335,16 @@ def _statements(jobfile: JobFile) -> tuple[Statement, ...]:
 
 def _with_evidence(job: Job, jobfile: JobFile, assumed: list[Assumption]) -> Job:
     """The job with what was seen before, and today's config."""
+    if not jobfile.evidence:
+        return replace(job, assumed=tuple(assumed), stated=_statements(jobfile))
+    from autotune.app.job.evidence import (
+        observations_of,
+        seen_on,
+        todays_batch,
+        todays_config,
+        todays_offer,
+    )
+
     seen = []
     machines = [seen_on(entry, job) for entry in jobfile.evidence]
     for index, entry in enumerate(jobfile.evidence):

@@ -19,9 +19,6 @@ from autotune.domain.typed.values import shown
 from autotune.trainers.launch.config import add_accelerate
 from autotune.trainers.registry import TRAINERS, detect
 from autotune.trainers.schema import refuse_misspelt
-from autotune.trainers.syntax.command_line import parse_command, parse_shell
-from autotune.trainers.syntax.python_source import parse_script, refuse_computed
-from autotune.trainers.syntax.rewrite import changed_values
 
 if TYPE_CHECKING:
     from autotune.domain.typed.job import JobFile
@@ -61,6 +58,8 @@ def read_any(path: Path, overrides: Overrides) -> tuple[Document, Overrides]:
 
 
 def _script_document(text: str, path: Path, overrides: Overrides) -> tuple[Document, Overrides]:
+    from autotune.trainers.syntax.python_source import parse_script, refuse_computed
+
     script = parse_script(text, str(path))
     refuse_computed(script, str(path))
     made = TRAINERS[script.trainer].read(script.values, path.name)
@@ -121,19 +120,24 @@ def parsed_again(origin: Origin) -> tuple[Parsed, dict[str, Any]]:
     if origin.trainer not in TRAINERS:
         msg = f"the recorded file is of an unknown trainer, {shown(origin.trainer)}"
         raise InputError(msg, "tune again from your file")
-    values: dict[str, Any]
-    if origin.syntax == "python":
-        values = parse_script(origin.text, name).values
-    elif origin.syntax == "shell":
-        values = parse_shell(origin.text, name).values
-    elif origin.syntax == "args":
-        values = parse_command(origin.text).values
-    else:
-        values = document_of(origin.text, name, json=origin.syntax == "json").values
+    values = _values_of(origin, name)
     made = TRAINERS[origin.trainer].read(values, name)
     made.knobs.update(origin.knobs)
     made.devices = origin.devices
     return made, values
+
+
+def _values_of(origin: Origin, name: str) -> dict[str, Any]:
+    """The recorded text by its syntax, whose reader is loaded where it is that of the file."""
+    from autotune.trainers.syntax import command_line, python_source
+
+    if origin.syntax == "python":
+        return python_source.parse_script(origin.text, name).values
+    if origin.syntax == "shell":
+        return command_line.parse_shell(origin.text, name).values
+    if origin.syntax == "args":
+        return command_line.parse_command(origin.text).values
+    return document_of(origin.text, name, json=origin.syntax == "json").values
 
 
 def values_beside(beside: Beside) -> dict[str, Any]:
@@ -145,6 +149,8 @@ def command_document(
     command: str, overrides: Overrides, path: Path | None = None
 ) -> tuple[Document, Overrides]:
     """The job of a launch command. Raises InputError as `read_any` does."""
+    from autotune.trainers.syntax.command_line import parse_command, parse_shell
+
     name = str(path) if path else COMMAND
     parsed = parse_shell(command, name) if path else parse_command(command)
     if parsed.config is not None:
@@ -186,6 +192,8 @@ def _refuse_flags_over(
     dialect: Trainer, values: dict[str, Any], flags: dict[str, Any], made: Parsed, name: str
 ) -> None:
     """Raise InputError for a flag that changes what the command's file says."""
+    from autotune.trainers.syntax.rewrite import changed_values
+
     for key, value in flags.items():
         both = dialect.read(changed_values(values, {key: value}), name)
         if (both.values, both.meaning) == (made.values, made.meaning):

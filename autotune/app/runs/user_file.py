@@ -13,10 +13,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.paths import near
 from autotune.trainers.launch.config import is_deepspeed
 from autotune.trainers.contract import Export, Plan
-from autotune.trainers.patch import Patched, patch
 from autotune.trainers.hf.launch import accelerate_yaml
-from autotune.trainers.launch.user_start import LAUNCHER_FILE, own_run_sh, resume_notes, start_folder
-from autotune.trainers.launch.user_start import patch_launcher, takes
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.versions import KNOWN, check_installed, check_known, parse_version
 
@@ -27,6 +24,7 @@ if TYPE_CHECKING:
     from autotune.domain.device import Offer
     from autotune.domain.job import Beside, Job
     from autotune.domain.answer.recommendation import Recommendation
+    from autotune.trainers.patch import Patched
 
 SAME = "same"
 BOM = "\ufeff"
@@ -59,6 +57,8 @@ def check_in_place(job: Job, *, writes: bool = True) -> None:
 
 def patched(target: str, job: Job, offer: Offer, config: Config) -> Patched:
     """The user's file with `config` in it. Raises InputError as `check_same` does."""
+    from autotune.trainers.patch import patch
+
     check_same(target, job)
     assert job.origin is not None  # noqa: S101 - check_same
     parsed, values = parsed_again(job.origin)
@@ -73,6 +73,13 @@ def same_export(
     Where there are several devices and nothing beside the file can start them, the launcher's
     config is added. folder: where all but run.sh lies; empty or with a slash at its end.
     """
+    from autotune.trainers.launch.user_start import (
+        LAUNCHER_FILE,
+        own_run_sh,
+        resume_notes,
+        start_folder,
+    )
+
     found = patched(target, job, offer, config)
     assert job.origin is not None  # noqa: S101 - patched
     plan = Plan(
@@ -107,6 +114,8 @@ def output_folder(job: Job, *, relative: bool = False) -> str | None:
     origin = job.origin
     if origin is None or not (relative or TRAINERS[origin.trainer].logs_state):
         return None
+    from autotune.trainers.launch.user_start import start_folder
+
     _, values = parsed_again(origin)
     named = values.get("output_dir")
     if not isinstance(named, str) or not named.isprintable():
@@ -116,12 +125,16 @@ def output_folder(job: Job, *, relative: bool = False) -> str | None:
 
 def _patched_launchers(job: Job, offer: Offer, config: Config) -> tuple[Patched, ...]:
     """The configs that were read beside the file, with the pick in them."""
+    from autotune.trainers.launch.user_start import patch_launcher
+
     beside = job.origin.beside if job.origin else ()
     return tuple(patch_launcher(each, values_beside(each), config, offer.count) for each in beside)
 
 
 def _launcher_beside(beside: Sequence[Beside], config: Config) -> str:
     """The name of the accelerate config beside the file, if it can start the pick."""
+    from autotune.trainers.launch.user_start import takes
+
     for each in beside:
         values = values_beside(each)
         if not is_deepspeed(values) and takes(values, config.sharding):

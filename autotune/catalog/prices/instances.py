@@ -28,13 +28,13 @@ HOW_TO_NAME = (
 # How the providers form their names, to say whose an unknown one would be. Source: the names
 # themselves, in instances.csv and prices.csv.
 _FORMS = (
-    ("aws", re.compile(r"(?:ml\.)?[a-z]+[0-9][a-z0-9-]*\.(?:[0-9]*x?large|metal)", re.IGNORECASE)),
-    ("gcp", re.compile(r"[a-z][0-9][a-z]?-[a-z]+(?:-[a-z]+)*-[0-9]+g?", re.IGNORECASE)),
-    ("azure", re.compile(r"(?:standard_)?n[cdv][0-9]+[a-z0-9_]*", re.IGNORECASE)),
-    ("lambda", re.compile(r"gpu_[0-9]+x_\w+", re.IGNORECASE)),
-    ("oci", re.compile(r"(?:vm|bm)\.gpu[\w.-]*", re.IGNORECASE)),
-    ("nebius", re.compile(r"gpu-[a-z0-9-]+[ _][0-9]+gpu[\w-]*", re.IGNORECASE)),
-    ("verda", re.compile(r"[0-9]+[a-z]+[0-9]+[a-z0-9]*(?:\.[0-9]+[sv])+", re.IGNORECASE)),
+    ("aws", r"(?:ml\.)?[a-z]+[0-9][a-z0-9-]*\.(?:[0-9]*x?large|metal)"),
+    ("gcp", r"[a-z][0-9][a-z]?-[a-z]+(?:-[a-z]+)*-[0-9]+g?"),
+    ("azure", r"(?:standard_)?n[cdv][0-9]+[a-z0-9_]*"),
+    ("lambda", r"gpu_[0-9]+x_\w+"),
+    ("oci", r"(?:vm|bm)\.gpu[\w.-]*"),
+    ("nebius", r"gpu-[a-z0-9-]+[ _][0-9]+gpu[\w-]*"),
+    ("verda", r"[0-9]+[a-z]+[0-9]+[a-z0-9]*(?:\.[0-9]+[sv])+"),
 )
 _BEHIND = re.compile(r"([^()]+) \(([^()]+)\)")
 _MOST_NAMED = 16
@@ -89,7 +89,8 @@ def instance_names(provider: str = "") -> tuple[str, ...]:
 def unknown_instance(text: str) -> InputError | None:
     """The error for a name that has a provider's form; None where it has none."""
     bare = text.strip()
-    provider = next((name for name, form in _FORMS if form.fullmatch(bare)), None)
+    forms = (name for name, form in _FORMS if re.fullmatch(form, bare, re.IGNORECASE))
+    provider = next(forms, None)
     if provider is None:
         return None
     ours = instance_names(provider)

@@ -78,11 +78,11 @@ def used_words(text: str) -> list[tuple[str, str]]:
 def words_section(sections: Sequence[Section]) -> Section:
     """The words that a report uses, each explained once."""
     text = " ".join(each for section in sections for each in _texts(section))
-    found = dict(used_words(text))
+    found, used = dict(used_words(text)), set(re.findall(r"\w+", text))
     found |= {
         knob: f"{name} in transformers"
         for knob, name in TRAINER_NAMES.items()
-        if knob not in found and re.search(rf"\b{knob}\b", text)
+        if knob not in found and knob in used
     }
     items = tuple(f"{word}: {what}" for word, what in found.items())
     return Section("Words", (Bullets(items, "quiet"),) if items else ())
