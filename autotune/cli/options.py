@@ -169,6 +169,15 @@ class Changes:
             "--allow", metavar="KNOB", help="Open a numeric knob to the search; repeatable."
         ),
     ] = None
+    as_: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="sft",
+            help="Price a trainer's file that trains something else (preference, RL, vision) as "
+            "supervised fine-tuning; the answer says so.",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +294,16 @@ def overrides_of(
         spot=spot,
         stated=line.stated,
         beside=tuple(beside or ()),
+        priced_as=_as(changes.as_),
     )
+
+
+def _as(text: str | None) -> str:
+    """What another kind of training is priced as. Raises InputError for all but sft."""
+    if text not in {None, "sft"}:
+        msg = f"--as {text!r} is not one of: sft"
+        raise InputError(msg, "--as sft prices supervised fine-tuning with the file's settings")
+    return text or ""
 
 
 def gpu_names(values: Sequence[str] | None) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -28,6 +29,11 @@ Base = Literal["16bit", "32bit", "int8", "nf4"]
 QUANTISED = frozenset({"nf4", "int8"})  # bases whose weights are stored in 4 or 8 bits
 Variant = Literal["none", "dora", "rslora"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
+Objective = Literal[
+    "sft", "pretraining", "preference", "reward", "rl", "distillation", "classification",
+    "embedding", "vision", "audio", "diffusion", "evaluation", "inference", "merging",
+]  # fmt: skip
+PRICED_OBJECTIVES: frozenset[Objective] = frozenset({"sft", "pretraining"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +166,20 @@ class Beside:
 
 
 @dataclass(frozen=True, slots=True)
+class Uncounted:
+    """What a trainer's file says that changes time or memory, and that no formula here prices.
+
+    time_sd, memory_sd: by how much it widens the log of a step and of the peak, as an assumption.
+    """
+
+    key: str
+    value: str
+    why: str
+    time_sd: float
+    memory_sd: float
+
+
+@dataclass(frozen=True, slots=True)
 class Origin:
     """The trainer's own file that a job was read from: what `--export same` gives back."""
 
@@ -171,6 +191,8 @@ class Origin:
     devices: int | None = None  # that it runs on, if that is stated
     beside: tuple[Beside, ...] = ()
     typed_in: str = ""  # the folder that autotune was called in
+    objective: Objective = "sft"  # what the file trains; priced as supervised where it is another
+    uncounted: tuple[Uncounted, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +239,17 @@ class Job:
     origin: Origin | None = None
     base_dir: str = "."  # folder that relative paths of the job file start from
     zero: ZeroSettings = ZeroSettings()  # read by runs under DeepSpeed alone
+
+    @property
+    def objective(self) -> Objective:
+        """What the job's own file trains."""
+        return self.origin.objective if self.origin is not None else "sft"
+
+    @property
+    def uncounted_sd(self) -> tuple[float, float]:
+        """Log standard deviations of a step and of the peak by what nothing here prices."""
+        found = self.origin.uncounted if self.origin is not None else ()
+        return math.hypot(*(x.time_sd for x in found)), math.hypot(*(x.memory_sd for x in found))
 
     @property
     def one_length(self) -> bool:

@@ -129,7 +129,7 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     """The job that the file states. Raises InputError for a value of the wrong kind."""
     keys = Keys(values, name)
     parsed = Parsed("llamafactory", defaults={**HF_DEFAULTS, "activation_checkpointing": "full"})
-    _read_stage(keys)
+    keys.get("stage")
     read_model(keys, parsed)
     read_batch(keys, parsed)
     read_length_of_run(keys, parsed, EPOCHS)
@@ -145,13 +145,6 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
         parsed.values.setdefault("evaluation", {})
     leave_rest(keys, parsed)
     return parsed
-
-
-def _read_stage(keys: Keys) -> None:
-    stage = keys.word("stage")
-    if stage not in {None, "sft", "pt"}:
-        msg = f"{keys.name}: stage is {shown(stage)}; sft and pt can be priced"
-        raise InputError(msg, "reward models and preference training run other steps")
 
 
 def _read_method(keys: Keys, parsed: Parsed) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from autotune.domain.config import KnobValue
+    from autotune.domain.job import Objective, Uncounted
 
 
 _ON = {"true", "yes", "on", "1"}
@@ -51,6 +52,8 @@ class Parsed:
     misspelt: dict[str, str] = field(default_factory=dict)  # unknown key -> the one it may mean
     notes: list[Assumption] = field(default_factory=list)
     beside: list[Beside] = field(default_factory=list)  # what completed it
+    objective: Objective = "sft"  # what the file trains
+    uncounted: list[Uncounted] = field(default_factory=list)  # of what decides time or memory
 
     @property
     def meaning(self) -> dict[str, KnobValue]:

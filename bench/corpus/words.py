@@ -21,7 +21,7 @@ class Patterns:
     names: tuple[str, ...] = ()
 
 
-_UNTRAINED = r'^(?!.*"(optimizer|optim|stage|train|datasets)")(?!.*"do_train": true).*'
+_UNTRAINED = r'^(?!.*"(optimizer|optim|stage|train|datasets)")(?!.*"do_train": "?true).*'
 _NAMED = r'"(base_model|model_name_or_path|model_name|model)": "([^"]*/)?'
 OUT_OF_SCOPE: dict[str, Patterns] = {
     "reward": Patterns((
@@ -60,7 +60,7 @@ OUT_OF_SCOPE: dict[str, Patterns] = {
         r"models\.\w*vision|flamingo", r"automodelforimagetext", r"dreambooth|stable-diffusion",
     )),
     "evaluation": Patterns((
-        rf'{_UNTRAINED}"tasks"', r'^(?!.*"do_train": true).*"do_predict": true',
+        rf'{_UNTRAINED}"tasks"', r'^(?!.*"do_train": "?true).*"do_predict": true',
         r"eleuther_eval",
     )),
     "inference": Patterns((
@@ -72,7 +72,7 @@ OUT_OF_SCOPE: dict[str, Patterns] = {
     "pretraining": Patterns((r'"stage": "pt"', r'"pretraining_dataset"')),
 }  # fmt: skip
 
-_ARGUMENTS = re.compile(r"(TrainingArguments|SFTConfig|\w+Config|\w+Trainer)$")
+_ARGUMENTS = re.compile(r"(TrainingArguments|SFTConfig|\w+Config|\w+Trainer|\w+Collator)$")
 _TAKES = {
     "r": "lora_r", "model_name": "model_name_or_path", "optim": "optim",
     "per_device_train_batch_size": "per_device_train_batch_size", "load_in_4bit": "load_in_4bit",
@@ -106,7 +106,7 @@ def script_values(text: str) -> dict[str, Any]:
             continue
         if name == "from_pretrained" and not owner.startswith(("Fast", "AutoModel")):
             continue
-        names.append(name if not owner.startswith("Fast") else owner)
+        names.append(owner if owner.startswith(("Fast", "AutoModel")) else name)
         if name in {"get_peft_model", "LoraConfig"}:
             found.setdefault("@use_peft", True)
         if name == "from_pretrained" and node.args:

@@ -18,7 +18,7 @@ LINE = {
     "--model", "--method", "--rows", "--data", "--max-length", "--epochs", "--global-batch",
 }  # fmt: skip
 SOURCE = {"--from-args", "--variant", "--beside"}
-CHANGES = {"--gpu", "--price", "--set", "--allow"}
+CHANGES = {"--gpu", "--price", "--set", "--allow", "--as"}
 LIMITS = {"--max-price", "--deadline", "--budget"}
 FLAGS = {
     "tune": {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,6 +131,7 @@ def completed(parsed: Parsed, origin: Origin, overrides: Overrides) -> tuple[Doc
         "text": origin.text, "knobs": dict(parsed.knobs), "devices": parsed.devices,
         "notes": [[note.key, note.value, note.why] for note in parsed.notes],
         "beside": [asdict(each) | {"path": str(whole(each.path))} for each in parsed.beside],
+        "objective": parsed.objective, "uncounted": [astuple(each) for each in parsed.uncounted],
     }  # fmt: skip
     return Document(values, name), overrides
 

@@ -67,6 +67,7 @@ class Overrides:
     spot: bool = False  # beside every machine without a stated kind, the same one on spot
     stated: Mapping[str, object] = field(default_factory=dict)  # what a trainer's file lacks
     beside: Sequence[str] = ()  # configs of accelerate or DeepSpeed that belong to it
+    priced_as: str = ""  # what a trainer's file of another kind of training is priced as: sft
 
 
 def settable_keys() -> list[str]:
@@ -233,8 +234,9 @@ def line_document(overrides: Overrides) -> Document:
     Raises InputError where the model, the size of the data or the machine is missing.
     """
     stated, given = dict(overrides.stated), overrides.set_values
-    if overrides.beside:
-        msg = "--beside is of a trainer's own file, and there is none"
+    if overrides.beside or overrides.priced_as:
+        flag = "--beside" if overrides.beside else "--as"
+        msg = f"{flag} is of a trainer's own file, and there is none"
         raise InputError(msg, "name the trainer's file as JOB, or give --from-args")
     known = {*stated, *given}
     lengths = [key for key in given if key.startswith("data.lengths.")]

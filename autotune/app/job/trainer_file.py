@@ -14,11 +14,12 @@ from autotune.app.job.file import Document, document_of, read_document, read_tex
 from autotune.app.job.from_trainer import COMMAND, completed, flag_of, read_beside
 from autotune.app.job.overrides import Overrides, line_document, overridden
 from autotune.domain.errors import InputError
-from autotune.domain.job import Assumption, Beside, Origin
+from autotune.domain.job import Assumption, Beside, Origin, Uncounted
 from autotune.domain.typed.values import shown
 from autotune.trainers.launch.config import add_accelerate
 from autotune.trainers.registry import TRAINERS, detect
 from autotune.trainers.schema import refuse_misspelt
+from autotune.trainers.scope import aim_of, refuse_other_aims, take_aim
 
 if TYPE_CHECKING:
     from autotune.domain.typed.job import JobFile
@@ -51,18 +52,27 @@ def read_any(path: Path, overrides: Overrides) -> tuple[Document, Overrides]:
         refuse_flags(overrides, document.name)
         return document, overrides
     syntax = "json" if kind == ".json" else "yaml"
+    aim = aim_of(dialect.name, document.values)
+    refuse_other_aims(aim, str(path), overrides.priced_as)
     made = dialect.read(document.values, path.name)
+    take_aim(made, aim)
     refuse_misspelt(made, str(path))
     read_beside(made, document.values, path, overrides)
     return completed(made, Origin(dialect.name, syntax, str(path), text), overrides)
 
 
 def _script_document(text: str, path: Path, overrides: Overrides) -> tuple[Document, Overrides]:
-    from autotune.trainers.syntax.python_source import parse_script, refuse_computed
+    from autotune.trainers.syntax.python_source import called, parse_script, refuse_computed
 
+    aim = aim_of("", {}, calls=called(text, str(path)))
+    refuse_other_aims(aim, str(path), overrides.priced_as)
     script = parse_script(text, str(path))
+    if not aim.said:
+        aim = aim_of(script.trainer, script.values)
+        refuse_other_aims(aim, str(path), overrides.priced_as)
     refuse_computed(script, str(path))
     made = TRAINERS[script.trainer].read(script.values, path.name)
+    take_aim(made, aim)
     for key in script.defaulted:
         made.note(f"{path.name}: {key}", script.values[key], "not in the file; PEFT's default")
     for key in script.computed:
@@ -88,10 +98,11 @@ def refuse_flags(overrides: Overrides, name: str) -> None:
     """Flags of a trainer's file beside a job file, which states these itself."""
     given = [flag_of(key) for key in overrides.stated]
     given += ["--beside"] if overrides.beside else []
+    given += ["--as"] if overrides.priced_as else []
     if given:
         msg = f"{name} states the job, so {', '.join(given)} cannot be given beside it"
         changes = " ".join(f"--set {key}={value}" for key, value in overrides.stated.items())
-        hint = f"to change the job, use {changes}" if changes else "leave --beside out"
+        hint = f"to change the job, use {changes}" if changes else f"leave {given[-1]} out"
         raise InputError(msg, hint)
 
 
@@ -105,6 +116,8 @@ def origin_of(jobfile: JobFile) -> Origin | None:
         dict(section.knobs), section.devices,
         tuple(Beside(each.path, each.syntax, each.text) for each in section.beside),
         section.typed_in,
+        section.objective,
+        tuple(Uncounted(*each) for each in section.uncounted),
     )  # fmt: skip
 
 
@@ -155,12 +168,18 @@ def command_document(
     parsed = parse_shell(command, name) if path else parse_command(command)
     if parsed.config is not None:
         return _configured(parsed, name, overrides, path)
+    aim = aim_of("", {}, parsed.program)
+    refuse_other_aims(aim, name, overrides.priced_as)
     dialect = detect(parsed.values, name)
     if dialect is None:
         known = "TrainingArguments, SFTConfig or LLaMA-Factory"
         msg = f"{name} holds no flags of {known}: {', '.join(list(parsed.values)[:6])}"
         raise InputError(msg, 'such as "python train.py --per_device_train_batch_size 4"')
+    if not aim.said:
+        aim = aim_of(dialect.name, parsed.values)
+        refuse_other_aims(aim, name, overrides.priced_as)
     made = dialect.read(parsed.values, name)
+    take_aim(made, aim)
     _add_launcher(made, parsed, name, path or Path("command"), parsed.values, overrides)
     return completed(
         made, Origin(dialect.name, "shell" if path else "args", str(path or ""), command), overrides
@@ -179,7 +198,10 @@ def _configured(
     if dialect is None:
         msg = f"{name} names {named}, which is the file of no trainer that is read"
         raise InputError(msg, "give the trainer's own file as JOB")
+    aim = aim_of(dialect.name, values, parsed.program)
+    refuse_other_aims(aim, str(file), overrides.priced_as)
     made = dialect.read(values, file.name)
+    take_aim(made, aim)
     refuse_misspelt(made, str(file))
     flags = {key: value for key, value in parsed.values.items() if value != named}
     _refuse_flags_over(dialect, values, flags, made, name)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from autotune.catalog.files import write_whole
 from autotune.app.job.trainer_file import COMMAND, parsed_again, values_beside
 from autotune.domain.errors import InputError
+from autotune.domain.job import PRICED_OBJECTIVES
 from autotune.domain.paths import near
 from autotune.trainers.launch.config import is_deepspeed
 from autotune.trainers.contract import Export, Plan
@@ -41,6 +42,9 @@ def check_same(target: str, job: Job) -> None:
     if job.origin is None:
         msg = "--export same gives back a trainer's file, and the job was not read from one"
         raise InputError(msg, "give your trainer's file as JOB, or --export hf or trl")
+    if job.objective not in PRICED_OBJECTIVES:
+        msg = f"the file trains {job.objective}, and what was priced is supervised fine-tuning"
+        raise InputError(msg, "its settings are not given back; --export hf or trl writes new ones")
     _transformers(target, job)
 
 

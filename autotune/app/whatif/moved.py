@@ -94,8 +94,11 @@ def _not_kept(job: Job) -> dict[str, Assumption]:
 
 
 def uncounted_notes(job: Job) -> list[str]:
-    """What today's own file does and no formula here prices: parameters in the host's memory."""
-    return [
+    """What the trainer's own file does and no formula here prices, the widest first."""
+    found = job.origin.uncounted if job.origin is not None else ()
+    widest = sorted(found, key=lambda each: -max(each.time_sd, each.memory_sd))
+    notes: list[str] = [Decisive(f"{x.key} {x.value}: {x.why}") for x in widest]
+    return notes + [
         Decisive(f"{item.key.rpartition(': ')[2]} {item.value} is {item.why}")
         for item in job.assumed
         if "offload_param" in item.key

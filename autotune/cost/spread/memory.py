@@ -80,7 +80,7 @@ def uncertainty(
     whole = columns.equals("activation_checkpointing", "none")
     spread = np.where(whole, np.maximum(spread, UNSEEN), spread)
     spread = np.where(columns.equals("compile", "off"), spread, np.maximum(spread, COMPILED))
-    return np.hypot(spread, BETWEEN)
+    return np.hypot(np.hypot(spread, BETWEEN), job.uncounted_sd[1])
 
 
 def _unseen(job: Job) -> float:

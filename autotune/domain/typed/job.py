@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from autotune.domain.job import QUANTISED, Variant
+from autotune.domain.job import QUANTISED, Objective, Variant
 from autotune.domain.typed.deepspeed import DeepSpeedSection
 from autotune.domain.typed.values import (
     MAPPING,
@@ -340,6 +340,8 @@ class OriginSection(Section):
     devices: Annotated[int, whole(1, MAX_DEVICES)] | None = None
     notes: tuple[tuple[str, str, str], ...] = ()  # key, value, why
     beside: tuple[BesideSection, ...] = ()
+    objective: Objective = "sft"  # what the file trains
+    uncounted: tuple[tuple[str, str, str, float, float], ...] = ()  # and its two spreads
 
 
 class JobFile(Section):

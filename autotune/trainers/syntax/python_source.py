@@ -18,9 +18,13 @@ from autotune.trainers.schema import schema_of
 if TYPE_CHECKING:
     from autotune.trainers.contract import Changes
 
+_OTHERS = (  # of TRL, read where such a job is priced as another
+    "DPOConfig", "KTOConfig", "ORPOConfig", "CPOConfig", "BCOConfig", "TPOConfig", "GRPOConfig",
+    "RLOOConfig", "OnlineDPOConfig", "RewardConfig", "PRMConfig", "GKDConfig",
+)  # fmt: skip
 ARGUMENTS = {
     "TrainingArguments": "hf", "Seq2SeqTrainingArguments": "hf", "SFTConfig": "trl",
-    "UnslothTrainingArguments": "trl",
+    "UnslothTrainingArguments": "trl", **dict.fromkeys(_OTHERS, "trl"),
 }  # fmt: skip
 _LORA = {
     "r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout",
@@ -83,6 +87,16 @@ def parse_script(text: str, name: str) -> Script:
         made.defaulted = [key for key in _PEFT if key not in {*made.values, *made.computed}]
         made.values |= {key: schema_of("peft").default(_PEFT[key]) for key in made.defaulted}
     return made
+
+
+def called(text: str, name: str) -> set[str]:
+    """Every name that a script uses, imports left out, and every keyword that it switches on."""
+    found: set[str] = set()
+    for node in ast.walk(_tree(text, name)):
+        found.add(str(getattr(node, "attr", getattr(node, "id", ""))))
+        if isinstance(node, ast.keyword) and isinstance(node.value, ast.Constant):
+            found |= {str(node.arg)} if node.value.value not in (None, False, 0) else set()
+    return found
 
 
 def rewrite_script(text: str, changes: Changes, name: str) -> str:

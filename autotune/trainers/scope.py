@@ -1,0 +1,229 @@
+"""What a trainer's file trains, and whether that is priced: looked at before anything else is.
+
+A sign is a key that is there with a certain value, the script that a command starts, or a class
+that a script calls. The first sign that holds decides; without any the file trains supervised.
+Source: the keys of axolotl 0.21, llamafactory 0.9.5 and its v1, torchtune 0.6.1, litgpt 0.5.13 and
+the configs of trl 1.16 (DPOConfig, GRPOConfig, ...); unsloth 2026.10.9.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from autotune.domain.errors import InputError
+from autotune.domain.job import PRICED_OBJECTIVES, Uncounted
+from autotune.domain.typed.values import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from autotune.domain.job import Objective
+    from autotune.trainers.parsed import Parsed
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """One key that says what is trained. pattern: of its whole value as text, in any case."""
+
+    objective: Objective
+    key: str
+    pattern: str = r".+"
+    unless: tuple[str, ...] = ()  # keys that stand for another job where they are stated
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What a file trains, and where it says so."""
+
+    objective: Objective = "sft"
+    said: str = ""
+
+
+_ON = r"true|1|yes|on"
+_EYES = r".*(-vl\b|-vl-|vision|llava|pixtral|smolvlm|internvl|-ocr\b).*"
+_EARS = r".*(whisper|voxtral|/csm-|-asr\b).*"
+_OFF = {"", "false", "none", "null", "0", "0.0", "[]", "{}"}
+_STEPS = ("optimizer", "optim", "train", "stage", "do_train", "train_dataset", "datasets",
+          "per_device_train_batch_size", "num_train_epochs")  # fmt: skip
+_AXOLOTL = (
+    Sign("reward", "reward_model", _ON), Sign("reward", "process_reward_model", _ON),
+    Sign("rl", "rl", r"grpo|gdpo|ppo|ebft|rloo"), Sign("preference", "rl"),
+    Sign("distillation", "kd_trainer", _ON), Sign("distillation", "plugins", r".*KDPlugin.*"),
+    Sign("diffusion", "plugins", r".*DiffusionPlugin.*"),
+    Sign("classification", "num_labels"), Sign("audio", "base_model", _EARS),
+    Sign("classification", "model_type", r".*ForSequenceClassification"),
+    Sign("vision", "processor_type"), Sign("vision", "base_model", _EYES),
+    Sign("pretraining", "pretraining_dataset"),
+)  # fmt: skip
+_FACTORY = (
+    Sign("reward", "stage", "rm"), Sign("rl", "stage", "ppo"),
+    Sign("preference", "stage", "dpo|kto|orpo|simpo"),
+    Sign("merging", "export_dir", unless=("do_train",)),
+    Sign("evaluation", "do_predict", _ON, unless=("do_train",)),
+    Sign("inference", "infer_backend", unless=_STEPS),
+    Sign("inference", "sample_backend", unless=_STEPS),
+    Sign("evaluation", "task", r".*(mmlu|ceval|cmmlu).*"),
+    *(Sign("vision", key) for key in (
+        "image_max_pixels", "video_max_pixels", "freeze_vision_tower", "image_resolution",
+        "freeze_multi_modal_projector", "train_mm_proj_only",
+    )),
+    Sign("audio", "model_name_or_path", _EARS), Sign("vision", "model_name_or_path", _EYES),
+    Sign("vision", "model", _EYES), Sign("vision", "model_class", "(m|v)llm"),
+    Sign("classification", "model_class", "cls|classification"),
+    Sign("pretraining", "stage", "pt"),
+)  # fmt: skip
+_TUNE = (
+    Sign("evaluation", "tasks", unless=("optimizer",)),
+    Sign("merging", "quantizer", unless=("optimizer",)),
+    Sign("inference", "max_new_tokens", unless=("optimizer",)),
+    Sign("distillation", "teacher_model"), Sign("distillation", "kd_ratio"),
+    Sign("rl", "loss._component_", r".*(grpo|ppo).*"), Sign("rl", "kl_coeff"),
+    Sign("rl", "ppo_epochs"), Sign("rl", "grpo_samples"), Sign("rl", "orchestration"),
+    Sign("preference", "loss._component_", r".*(dpo|rsoloss|ipo|simpo).*"),
+    Sign("preference", "dataset._component_", r".*(preference|paired|hh_rlhf).*"),
+    Sign("classification", "model._component_", r".*(classifier|reward).*"),
+    Sign("vision", "model._component_", r".*(vision|flamingo|early_fusion).*"),
+    Sign("vision", "tokenizer.image_size"),
+)  # fmt: skip
+_LITGPT = (
+    Sign("inference", "max_new_tokens"), Sign("pretraining", "train.max_tokens"),
+    Sign("pretraining", "initial_checkpoint_dir"), Sign("pretraining", "model_name"),
+)  # fmt: skip
+_ARGUMENTS = (
+    Sign("rl", "num_generations"), Sign("rl", "reward_funcs"), Sign("rl", "kl_coef"),
+    Sign("rl", "num_ppo_epochs"), Sign("rl", "reward_model_path"), Sign("rl", "vllm_mode"),
+    Sign("distillation", "teacher_model_name_or_path"), Sign("distillation", "lmbda"),
+    Sign("preference", "max_prompt_length"), Sign("preference", "beta"),
+    Sign("preference", "rpo_alpha"), Sign("preference", "ref_model"),
+    Sign("preference", "loss_type", r"dpo|sigmoid|hinge|ipo|apo_\w+|kto|bco_pair|simpo|orpo"),
+    Sign("reward", "center_rewards_coefficient"), Sign("classification", "num_labels"),
+    Sign("classification", "task_name", r"cola|mnli|mrpc|qnli|qqp|rte|sst2|stsb|wnli"),
+    Sign("evaluation", "do_predict", _ON, unless=("do_train", "per_device_train_batch_size")),
+    Sign("audio", "model_name_or_path", _EARS), Sign("vision", "model_name_or_path", _EYES),
+    Sign("vision", "vision_tower"), Sign("vision", "mm_projector_lr"),
+)  # fmt: skip
+SIGNS: Final[Mapping[str, Sequence[Sign]]] = {
+    "axolotl": _AXOLOTL, "llamafactory": _FACTORY, "torchtune": _TUNE, "litgpt": _LITGPT,
+    "hf": _ARGUMENTS, "trl": _ARGUMENTS, "unsloth": _ARGUMENTS,
+}  # fmt: skip
+
+# Scripts and subcommands by their stem, and classes that a script calls.
+_PROGRAMS: tuple[tuple[Objective, str], ...] = (
+    ("rl", r"(\w*_)?(a?grpo|gspo|ppo|rloo|online_dpo|nash_md|xpo|ssd|sdpo|reinforce)(_\w+)?"),
+    ("preference", r"(run_|train_)?(dpo|kto|orpo|cpo|bco|simpo|tpo|mpo)(_\w+)?"),
+    ("reward", r"(\w+_)?(reward|reward_modell?ing|prm|rm)"),
+    ("distillation", r"(gkd|gold|distill?(ation)?|minillm|sdft)(_\w+)?"),
+    ("vision", r"(sft|train)_vlm(_\w+)?|train_dreambooth\w*|\w*image_classification\w*"),
+    ("classification", r"run_(glue|classification|ner|xnli|swag|squad|qa)\w*"),
+    ("evaluation", r"(run_|lm_)?eval(uate|uation)?(_\w+)?"),
+    ("inference", r"(chat|generate|inference|vllm_infer|serve|vllm-serve)(_\w+)?"),
+    ("merging", r"(merge|convert|export)(_\w+)?"),
+)
+_CALLS: tuple[tuple[Objective, str], ...] = (
+    ("rl", r"(Async)?(GRPO|PPO|RLOO|OnlineDPO|NashMD|XPO|SSD|SDPO)(Config|Trainer)"),
+    ("preference", r"(DPO|KTO|ORPO|CPO|BCO|TPO|SimPO)(Config|Trainer)|PatchDPOTrainer"),
+    ("reward", r"(Reward|PRM)(Config|Trainer)"),
+    ("distillation", r"(GKD|GOLD|MiniLLM|SDFT|\w*Distill\w*)(Config|Trainer)"),
+    ("embedding", r"(Fast)?SentenceTransformer\w*"),
+    ("classification", r"AutoModelFor(Sequence|Token|Image|Audio)Classification|num_labels"),
+    ("audio", r"(Whisper|Csm|Voxtral)\w*|AutoModelForSpeechSeq2Seq|finetune_audio_layers"),
+    ("vision", (r"FastVisionModel|UnslothVisionDataCollator|AutoModelForImageTextToText|"
+                r"AutoModelForVision2Seq|\w*VisionTrainer|finetune_vision_layers")),
+    ("diffusion", r"(StableDiffusion|UNet2D|DDPM)\w*"),
+)  # fmt: skip
+
+_WORDS: dict[Objective, str] = {
+    "preference": "trains preference pairs, a chosen answer beside a rejected one",
+    "reward": "trains a reward model",
+    "rl": "trains by reinforcement learning (rl)",
+    "distillation": "trains by distillation from a teacher",
+    "classification": "trains classification, not a decoder's next token",
+    "embedding": "trains an embedding model",
+    "vision": "trains a model that sees (vision)",
+    "audio": "trains a model that hears or speaks (audio)",
+    "diffusion": "trains by diffusion",
+    "evaluation": "is an evaluation and trains nothing",
+    "inference": "runs a model (inference) and trains nothing",
+    "merging": "merges or converts weights (merging) and trains nothing",
+}
+_TRAINS_NOTHING = frozenset({"evaluation", "inference", "merging"})
+PRICED = "supervised fine-tuning and continued pre-training are priced"
+AS_SFT = "sft"
+# How far the run may lie from its price as supervised fine-tuning: a reference model's forward and
+# pairs of sequences are two to three times its time. An assumption, wide on purpose.
+_AS_OTHER_SD = (0.7, 0.4)
+
+
+def aim_of(
+    trainer: str,
+    values: Mapping[str, Any],
+    program: Sequence[str] = (),
+    calls: Collection[str] = (),
+) -> Aim:
+    """What a file or a command trains, by the first sign that holds.
+
+    Args:
+        trainer: whose words the values are.
+        values: the file's mapping, or a command's flags.
+        program: words of the command in front of its flags.
+        calls: names that a script calls.
+    """
+    for objective, pattern in _CALLS:
+        found = sorted(name for name in calls if re.fullmatch(pattern, name))
+        if found:
+            return Aim(objective, f"{found[0]}(...)")
+    for word in program:
+        stem = word.rpartition("/")[2].removesuffix(".py").rpartition(".")[2]
+        for objective, pattern in _PROGRAMS:
+            if re.fullmatch(pattern, stem) and not word.startswith("-"):
+                return Aim(objective, word)
+    for sign in SIGNS.get(trainer, ()):
+        text = _text(values, sign.key)
+        stated = text is not None and not any(_text(values, key) for key in sign.unless)
+        if stated and re.fullmatch(sign.pattern, str(text), re.IGNORECASE | re.DOTALL):
+            return Aim(sign.objective, f"{sign.key}: {shown(_at(values, sign.key))}")
+    return Aim()
+
+
+def _at(values: Mapping[str, Any], dotted: str) -> Any:  # noqa: ANN401
+    value: Any = values
+    for part in dotted.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _text(values: Mapping[str, Any], dotted: str) -> str | None:
+    """What a key says; None where it says nothing, or that it is off."""
+    value = _at(values, dotted)
+    text = str(value).strip()
+    return None if value is None or text.casefold() in _OFF else text
+
+
+def refuse_other_aims(aim: Aim, name: str, asked: str = "") -> None:
+    """Raise InputError for what is not priced, unless it is asked to be priced as another.
+
+    Args:
+        aim: what the file trains.
+        name: what the error calls it.
+        asked: what `--as` says: sft, or nothing.
+    """
+    if aim.objective in PRICED_OBJECTIVES:
+        return
+    if asked == AS_SFT and aim.objective not in _TRAINS_NOTHING:
+        return
+    msg = f"{name} {_WORDS[aim.objective]} ({aim.said}): {PRICED}"
+    if aim.objective in _TRAINS_NOTHING:
+        raise InputError(msg, "name the file that the training was started with")
+    hint = "--as sft prices supervised fine-tuning with the same settings, and says so"
+    raise InputError(msg, hint)
+
+
+def take_aim(parsed: Parsed, aim: Aim) -> None:
+    """Keep what the file trains; where that is priced as another, the answer says so first."""
+    parsed.objective = aim.objective
+    if aim.objective in PRICED_OBJECTIVES:
+        return
+    why = f"priced as supervised fine-tuning, as --as sft asks; the file {_WORDS[aim.objective]}"
+    parsed.uncounted.append(Uncounted("objective", aim.said, why, *_AS_OTHER_SD))

@@ -1,0 +1,170 @@
+"""What a file trains is looked at before anything is priced, in every dialect."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autotune.app.estimate import estimate
+from autotune.app.job.load import jobs_of_command, load_jobs
+from autotune.app.job.overrides import Overrides
+from autotune.app.runs.user_file import check_same
+from autotune.domain.errors import InputError
+from autotune.trainers.scope import aim_of, refuse_other_aims
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+AXOLOTL = """\
+base_model: meta-llama/Llama-3.2-1B
+adapter: lora
+lora_r: 16
+lora_target_linear: true
+datasets: [{path: my/rows, type: alpaca}]
+sequence_len: 512
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+num_epochs: 1
+"""
+FACTORY = """\
+model_name_or_path: Qwen/Qwen2.5-0.5B
+finetuning_type: lora
+template: qwen
+dataset: mine
+cutoff_len: 512
+per_device_train_batch_size: 1
+"""
+TUNE = """\
+model: {_component_: torchtune.models.llama3_2.lora_llama3_2_1b, lora_rank: 8}
+checkpointer: {checkpoint_dir: /tmp/Llama-3.2-1B-Instruct}
+batch_size: 2
+"""
+TUNE_RUN = TUNE + "epochs: 1\noptimizer: {_component_: torch.optim.AdamW}\n"
+HF = "model_name_or_path: Qwen/Qwen2.5-0.5B\nper_device_train_batch_size: 2\nmax_length: 512\n"
+SCRIPT = """\
+from trl import {0}Config, {0}Trainer
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B")
+args = {0}Config(per_device_train_batch_size=2, max_steps=10, max_length=256)
+trainer = {0}Trainer(model=model, args=args)
+"""
+FILES = {
+    "axolotl-dpo.yml": (AXOLOTL + "rl: dpo\n", "preference"),
+    "axolotl-grpo.yml": (AXOLOTL + "rl: grpo\n", "reinforcement"),
+    "axolotl-reward.yml": (AXOLOTL + "reward_model: true\n", "reward model"),
+    "axolotl-vision.yml": (AXOLOTL + "processor_type: AutoProcessor\n", "vision"),
+    "axolotl-kd.yml": (AXOLOTL + "kd_trainer: true\n", "distillation"),
+    "factory-rm.yaml": (FACTORY + "stage: rm\n", "reward model"),
+    "factory-kto.yaml": (FACTORY + "stage: kto\n", "preference"),
+    "factory-merge.yaml": (FACTORY + "export_dir: out\n", "merging"),
+    "factory-predict.yaml": (FACTORY + "stage: sft\ndo_predict: true\n", "evaluation"),
+    "factory-vision.yaml": (FACTORY + "stage: sft\nimage_max_pixels: 262144\n", "vision"),
+    "tune-eval.yaml": (TUNE + "tasks: [truthfulqa_mc2]\n", "evaluation"),
+    "tune-chat.yaml": (TUNE + "max_new_tokens: 300\nprompt: {user: hi}\n", "inference"),
+    "tune-dpo.yaml": (
+        TUNE_RUN + "loss: {_component_: torchtune.rlhf.loss.DPOLoss}\n", "preference"
+    ),
+    "tune-kd.yaml": (TUNE_RUN + "kd_ratio: 0.5\n", "distillation"),
+    "handbook-dpo.yaml": (HF + "beta: 0.05\nmax_prompt_length: 128\n", "preference"),
+    "trl-grpo.yaml": (HF + "num_generations: 8\n", "reinforcement"),
+    "dpo.py": (SCRIPT.format("DPO"), "preference"),
+    "grpo.py": (SCRIPT.format("GRPO"), "reinforcement"),
+    "vision.py": (SCRIPT.format("SFT") + "c = UnslothVisionDataCollator(model)\n", "vision"),
+}  # fmt: skip
+
+
+def given(tmp_path: Path, name: str) -> Path:
+    path = tmp_path / name
+    path.write_text(FILES[name][0])
+    return path
+
+
+def asked(**more: object) -> Overrides:
+    return Overrides(("h100",), stated={"data.rows": 100_000}, **more)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_not_priced_is_refused_in_the_first_line_with_its_reason(
+    tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        load_jobs(given(tmp_path, name), asked())
+    assert FILES[name][1] in refused.value.message
+    assert "\n" not in refused.value.message
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize("name", ["axolotl-dpo.yml", "handbook-dpo.yaml", "grpo.py"])
+def test_as_sft_prices_it_and_says_so_first(tmp_path: Path, name: str) -> None:
+    own = {} if name.startswith("axolotl") else {"method.kind": "full"}
+    (found,) = load_jobs(given(tmp_path, name), asked(priced_as="sft", set_values=own))
+    warnings = estimate(found.job, fidelity="formula").warnings
+    assert "priced as supervised fine-tuning" in warnings[0]
+    assert found.job.objective != "sft"
+    assert json.loads(found.job.spec)["origin"]["objective"] == found.job.objective
+
+
+def test_a_price_as_another_kind_of_training_is_wider(tmp_path: Path) -> None:
+    path = given(tmp_path, "axolotl-dpo.yml")
+    (other,) = load_jobs(path, asked(priced_as="sft"))
+    path.write_text(AXOLOTL)
+    (plain,) = load_jobs(path, asked())
+    wide, own = (estimate(x.job, fidelity="formula").row for x in (other, plain))
+    assert wide.duration_s.p50 == pytest.approx(own.duration_s.p50, rel=0.2)
+    assert wide.duration_s.p90 > 1.5 * own.duration_s.p90
+    assert other.job.uncounted_sd[1] > plain.job.uncounted_sd[1] == 0.0
+
+
+def test_settings_of_another_kind_of_training_are_not_given_back(tmp_path: Path) -> None:
+    (found,) = load_jobs(given(tmp_path, "axolotl-dpo.yml"), asked(priced_as="sft"))
+    with pytest.raises(InputError, match="trains preference"):
+        check_same("same", found.job)
+
+
+def test_what_trains_nothing_cannot_be_priced_as_training(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        load_jobs(given(tmp_path, "tune-eval.yaml"), asked(priced_as="sft"))
+    assert "--as" not in str(refused.value.hint)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "accelerate launch run_dpo.py --model_name_or_path a/b --per_device_train_batch_size 2",
+        "trl dpo --model_name_or_path a/b --per_device_train_batch_size 2",
+        "python examples/scripts/reward_modeling.py --model_name_or_path a/b --output_dir x",
+    ],
+)
+def test_a_command_is_told_by_its_script(command: str) -> None:
+    with pytest.raises(InputError, match="trains"):
+        jobs_of_command(command, asked())
+
+
+@pytest.mark.parametrize("text", [AXOLOTL, FACTORY + "stage: sft\ndo_train: true\n", TUNE_RUN, HF])
+def test_supervised_files_pass(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "sft.yaml"
+    path.write_text(text)
+    (found,) = load_jobs(path, asked(set_values={"method.kind": "full"} if text == HF else {}))
+    assert found.job.objective == "sft"
+
+
+def test_continued_pre_training_is_in_scope(tmp_path: Path) -> None:
+    path = tmp_path / "pt.yaml"
+    path.write_text(FACTORY + "stage: pt\n")
+    (found,) = load_jobs(path, asked())
+    assert found.job.objective == "pretraining"
+
+
+def test_a_key_that_is_off_is_no_sign() -> None:
+    assert aim_of("axolotl", {"rl": None, "reward_model": False}).objective == "sft"
+    assert aim_of("llamafactory", {"export_dir": "x", "do_train": True}).objective == "sft"
+
+
+def test_as_is_refused_beside_a_job_file_and_for_another_word(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("model: Qwen/Qwen2.5-0.5B\ndata: {rows: 100}\nhardware: [h100]\n")
+    with pytest.raises(InputError, match="--as cannot be given"):
+        load_jobs(path, Overrides(priced_as="sft"))
+    with pytest.raises(InputError, match="trains preference"):
+        refuse_other_aims(aim_of("axolotl", {"rl": "dpo"}), "x", "dpo")
