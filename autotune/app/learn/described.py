@@ -1,47 +1,36 @@
 """A training that a logger saw, in the columns of the public table, or why it cannot be compared.
 
 How many devices trained follows from the arithmetic (rows a second over steps a second, over
-micro-batch and accumulation), not from what was visible. How long rows were follows from
-`total_flos` = 6 x parameters (without input embeddings) x tokens, padding included, where neither
-packing nor the training's own count says it; under FSDP the Trainer counts the parameters of one
-rank's shard. Source: transformers, `floating_point_ops` and `num_parameters` of modeling_utils.py,
-`speed_metrics` of trainer_utils.py.
+micro-batch and accumulation), not from what was visible. What else a row needs: how a step was
+timed (`timed`), what ran (`what_ran`) and how long rows were (`row_lengths`).
 """
 
 from __future__ import annotations
 
-import math
-import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from autotune.app.learn.found import number
+from autotune.app.learn.row_lengths import length_of
+from autotune.app.learn.timed import steps_an_epoch, timed_run
+from autotune.app.learn.what_ran import cells_of, model_of, parallelism_of, without_place
 from autotune.catalog.devices import find_device, identify
-from autotune.catalog.models.hf_config import model_from_config
-from autotune.catalog.models.models import derived_of, find_model, is_known, load_models
-from autotune.cost.parameters import embedding_parameters, lora_parameters, parameter_count
 from autotune.domain.errors import InputError
 from autotune.domain.typed.machine import split_machine
 from autotune.evidence.cases import Refused
-from autotune.evidence.learned.run import NOISE, UNSHAPED, PastRun, identity_of
-from autotune.evidence.log.run_log import speed_of
+from autotune.evidence.learned.run import NOISE, PastRun, identity_of
 from autotune.evidence.record.machine import device_named
-from autotune.evidence.record.training import model_targets
 from autotune.trainers.registry import TRAINERS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from autotune.app.learn.found import Found
-    from autotune.domain.model import Model
-    from autotune.evidence.learned.run import Grade
+    from autotune.app.learn.timed import Timed
     from autotune.trainers.parsed import Parsed
 
-FEWEST_STEPS, LONG_STEPS = 10, 50
-UNEVEN = 0.2  # log sd of a step between parts of a run
-SHORT_S = 120.0  # a run whose warm-up is part of its time
+
 ARITHMETIC = 0.04  # rows a step over what one device makes of them, from a whole number
+
 MOST_DEVICES = 1024
+
 # What a repository is called in the record, by trainer.
 REPOSITORIES = {
     "hf": "huggingface/transformers", "trl": "huggingface/trl",
@@ -49,19 +38,8 @@ REPOSITORIES = {
     "llamafactory": "hiyouga/LLaMA-Factory", "unsloth": "unslothai/unsloth",
     "torchtune": "pytorch/torchtune", "litgpt": "Lightning-AI/litgpt",
 }  # fmt: skip
+
 _NOT_ARGUMENTS = {"hf": ("max_length", "max_seq_length", "model_max_length", "packing")}
-_SIZES = (
-    "model_type", "architectures", "hidden_size", "intermediate_size", "num_hidden_layers",
-    "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "hidden_act",
-    "max_position_embeddings", "tie_word_embeddings", "attention_bias", "mlp_bias", "n_embd",
-    "n_layer", "n_head", "n_inner", "n_positions", "num_local_experts", "num_experts_per_tok",
-    "num_experts", "moe_intermediate_size", "sliding_window", "use_sliding_window",
-    "attn_logit_softcapping", "final_logit_softcapping", "hidden_activation", "activation_function",
-    "partial_rotary_factor", "rotary_pct", "use_parallel_residual", "new_decoder_architecture",
-    "multi_query", "parallel_attn", "alibi", "bias", "decoder_sparse_step", "norm_topk_prob",
-    "shared_expert_intermediate_size", "first_k_dense_replace", "n_routed_experts",
-    "n_shared_experts", "query_pre_attn_scalar",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,24 +50,14 @@ class Machine:
     count: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Timed:
-    step_s: float
-    grade: Grade
-    save_s: float | None
-    steps: int
-    notes: tuple[str, ...]
-    saves: int = 0  # inside, and not timed
-
-
 def past_run(found: Found, machine: Machine | None = None) -> PastRun:
     """The training as a past run. Raises Refused with the reason where it cannot be one."""
     device = _device(found, machine)
     parsed = _parsed(found)
-    timed = _timed(found, parsed)
+    timed = timed_run(found, parsed)
     count = _devices(found, parsed, machine)
-    model, shape = _model(found)
-    cells = _what_ran(found, parsed, model)
+    model, shape = model_of(found)
+    cells = cells_of(found, parsed, model)
     split = (
         int(parsed.meaning["micro_batch_size"]),
         int(parsed.meaning["gradient_accumulation_steps"]),
@@ -101,14 +69,14 @@ def past_run(found: Found, machine: Machine | None = None) -> PastRun:
         "model_id": model.name,
         "gpu": device,
         "n_gpus": str(count),
-        "parallelism": _parallelism(found, parsed, count),
+        "parallelism": parallelism_of(found, parsed, count),
         "micro_batch": str(split[0]),
         "grad_accum": str(split[1]),
         "global_batch": str(split[0] * split[1] * count),
         "step_time_s": f"{timed.step_s:.6g}",
         "samples_per_s": f"{split[0] * split[1] * count / timed.step_s:.6g}",
     }
-    length, told = _length(found, parsed, model, cells, timed)
+    length, told = length_of(found, parsed, model, cells, timed)
     cells |= length
     runtime = found.runtime_s
     if runtime:
@@ -148,90 +116,13 @@ def _parsed(found: Found) -> Parsed:
     try:
         parsed = trainer.read(values, found.source)
     except InputError as error:
-        msg = f"an argument that no trainer takes: {_without_place(error.message)}"
+        msg = f"an argument that no trainer takes: {without_place(error.message)}"
         raise Refused(msg) from None
     stated = parsed.knobs.keys() & {"micro_batch_size"}
     if not stated:
         msg = "its micro-batch is stated nowhere"
         raise Refused(msg)
     return parsed
-
-
-def _without_place(message: str) -> str:
-    return re.sub(r"\S*/\S*", "...", message)[:160]
-
-
-def _timed(found: Found, parsed: Parsed) -> _Timed:
-    """[s] of a step, how sure that is, and what is inside. Raises Refused."""
-    log, runtime = found.log, found.runtime_s
-    steps = found.steps or (log.steps_done if log else None)
-    if log is not None and log.is_timed and log.timed_by != "train_runtime":
-        speed = speed_of(log, 0.0, 0.0)
-        if speed is not None and speed.steps >= FEWEST_STEPS:
-            inside = sum(log.saves_in(part) for part in log.stretches) if speed.save_assumed else 0
-            saves = max(inside, 0 if speed.save_s else _saves(found, parsed, speed.steps))
-            grade: Grade = "B" if saves or speed.log_sd > UNEVEN else "A"
-            if log.dated or found.clock:
-                grade = "C"
-            kept = log.evaluations and not all(part.pure for part in log.stretches)
-            notes = [f"slope of {log.timed_by} over {speed.steps} steps"]
-            notes += _said(saves)
-            notes += ["evaluations taken off as timed"] if kept else []
-            told = tuple(notes)
-            return _Timed(speed.step_s, grade, speed.save_s, speed.steps, told, saves)
-    if runtime is None and found.elapsed_s and steps and steps >= LONG_STEPS:
-        saves = _saves(found, parsed, steps)
-        note = f"its logger's clock over {steps} steps; it did not end"
-        return _Timed(found.elapsed_s / steps, "C", None, steps, (note, *_said(saves)), saves)
-    if runtime is None or not steps:
-        msg = "it ended before its time was written, and no progress bar has a clock"
-        raise Refused(msg)
-    if steps < FEWEST_STEPS:
-        msg = f"fewer than {FEWEST_STEPS} steps: mostly warm-up"
-        raise Refused(msg)
-    return _by_runtime(found, parsed, runtime, steps)
-
-
-def _by_runtime(found: Found, parsed: Parsed, runtime: float, steps: int) -> _Timed:
-    rate = found.results.get("train_steps_per_second")
-    covered = steps
-    notes = []
-    if rate is not None and 0 < rate * runtime < 0.9 * steps:
-        covered = max(round(rate * runtime), 1)
-        notes.append(f"resumed: its runtime covers {covered} of {steps} steps")
-    log = found.log
-    evaluations = sum(seconds for _, seconds in log.evaluations) if log else 0.0
-    own = runtime - evaluations if 0 < evaluations < 0.9 * runtime else runtime
-    notes.append(f"train_runtime over {covered} steps")
-    if evaluations:
-        notes.append("evaluations taken off as timed")
-    saves = _saves(found, parsed, covered)
-    notes += _said(saves)
-    short = own < SHORT_S or covered < 5 * FEWEST_STEPS
-    if short:
-        notes.append("short: its warm-up is inside")
-    untimed = found.arguments.get("eval_strategy", found.arguments.get("evaluation_strategy")) in {
-        "steps", "epoch",
-    } and not evaluations  # fmt: skip
-    if untimed:
-        notes.append("evaluations inside")
-    grade: Grade = "B" if saves or short or untimed or covered < steps else "A"
-    return _Timed(own / covered, grade, None, covered, tuple(notes), saves)
-
-
-def _saves(found: Found, parsed: Parsed, steps: int) -> int:
-    """How many checkpoints were saved while it trained."""
-    strategy = str(found.arguments.get("save_strategy") or "").casefold().rpartition(".")[2]
-    if strategy == "no":
-        return 0
-    if strategy == "epoch":
-        return max(round(steps / _steps_an_epoch(found)), 1)
-    every = parsed.knobs.get("checkpoint_every_steps")
-    return steps // int(every) if isinstance(every, int) and every else 0
-
-
-def _said(saves: int) -> list[str]:
-    return [f"about {saves} save{'s' * (saves != 1)} inside"] if saves else []
 
 
 def _devices(found: Found, parsed: Parsed, machine: Machine | None) -> int:
@@ -255,210 +146,21 @@ def _devices(found: Found, parsed: Parsed, machine: Machine | None) -> int:
         raise Refused(msg)
     ratio = samples / steps / each
     count = max(round(ratio), 1)
-    last = 1.0 / max(_steps_an_epoch(found), 1.0)  # the last step of an epoch may be short
+    last = 1.0 / max(steps_an_epoch(found), 1.0)  # the last step of an epoch may be short
     if abs(ratio - count) > (ARITHMETIC + last) * count or count > MOST_DEVICES:
         msg = f"rows and steps a second make {ratio:.2f} devices: its figures contradict"
         raise Refused(msg)
     return count
 
 
-def _steps_an_epoch(found: Found) -> float:
-    epochs = number(found.arguments.get("num_train_epochs"))
-    return (found.steps or 1) / epochs if epochs and (found.steps or 0) > epochs else 1e9
-
-
-def _model(found: Found) -> tuple[Model, dict[str, Any]]:
-    """The model under the name that may be told, and its shape where no catalogue has it.
-
-    A name of a folder on the user's disk is told to nobody: the shape is.
-    """
-    shape = {key: found.model[key] for key in _SIZES if found.model.get(key) is not None}
-    name = _bare(found.model_name)
-    if name and is_known(name):
-        return find_model(name), {}
-    if "hidden_size" in shape or "n_embd" in shape:
-        try:
-            plain = f"{shape.get('model_type', 'decoder')}-of-its-own-shape"
-            model = model_from_config(shape, plain, "past run")
-        except InputError as error:
-            msg = f"model outside the cost model: {_without_place(error.message)}"
-            raise Refused(msg) from None
-        known = next((own for own in load_models().values() if _alike(own, model)), None)
-        return (known, {}) if known else (model, shape)
-    if name and (derived := _derived(name)) is not None:
-        return derived, {}
-    raise Refused(UNSHAPED)
-
-
-def _alike(one: Model, other: Model) -> bool:
-    return one.fingerprint == other.fingerprint
-
-
-def _derived(name: str) -> Model | None:
-    """A fine-tune or copy whose name says whose shape it has; never asked for at the hub."""
-    found = derived_of(name, lambda text: text if is_known(text) else None)
-    return find_model(found.base) if found is not None and is_known(found.base) else None
-
-
-def _bare(name: str) -> str:
-    """A hub id or a catalogue's name; of a path, its last part, which may be one."""
-    parts = name.rstrip("/").replace("\\", "/").split("/")
-    hub = len(parts) == len(("organisation", "name")) and parts[0] not in {"", ".", "~", ".."}
-    return "/".join(parts) if hub else parts[-1]
-
-
-def _what_ran(found: Found, parsed: Parsed, model: Model) -> dict[str, str]:
-    """Method, precision, knobs: the columns that say what ran."""
-    arguments, knobs = found.arguments, parsed.meaning
-    stated = parsed.values.get("method", {})
-    rank = found.adapter.get("r") or stated.get("rank")
-    bases = {"nf4": "nf4", "int8": "int8"}
-    quant = bases.get(str(stated.get("base"))) or _quantised(found)
-    lora = bool(rank)
-    targets = found.adapter.get("target_modules") or stated.get("targets")
-    if isinstance(targets, str):
-        targets = [targets]
-    names = [str(each) for each in targets] if isinstance(targets, list | tuple) else []
-    base = stated.get("base") or _stored(found)
-    precision = str(knobs.get("precision") or "fp32")
-    if precision in {"bf16", "fp16"} and not lora and base == "32bit":
-        precision = "mixed"
-    checkpointing = parsed.knobs.get("activation_checkpointing") or _unstated(found, parsed)
-    dora = found.adapter.get("use_dora") is True
-    objective = _objective(arguments)
-    task = ("qlora" if quant else "lora") if lora else "full"
-    return {
-        "task": f"{task} ({objective})" if objective else f"{task} (dora)" if dora else task,
-        "lora_r": str(rank) if lora else "",
-        "target_modules": " ".join(sorted(names)) if lora else "",
-        "precision": precision,
-        "quant": quant or "none",
-        "optimizer": str(arguments.get("optim") or knobs.get("optimizer") or ""),
-        "n_params": str(parameter_count(model)),
-        "packing": "yes" if knobs.get("packing") == "on" else "no",
-        "grad_ckpt": str(checkpointing),
-        "attn": _attention(found, parsed),
-        "compile": "yes" if knobs.get("compile", "off") != "off" else "no",
-        "other_kernels": "" if knobs.get("kernels", "none") == "none" else str(knobs["kernels"]),
-    }
-
-
-def _unstated(found: Found, parsed: Parsed) -> object:
-    """Activation checkpointing where nobody states it: the trainer's default, if all are read."""
-    known = len(found.arguments) > 20 or found.trainer not in {"hf", "trl"}  # noqa: PLR2004
-    return parsed.defaults.get("activation_checkpointing", "") if known else ""
-
-
-def _quantised(found: Found) -> str:
-    held = found.model.get("quantization_config") or found.arguments.get("quantization_config")
-    held = held if isinstance(held, dict) else found.arguments
-    if held.get("load_in_4bit") is True or held.get("_load_in_4bit") is True:
-        return "nf4"
-    if held.get("load_in_8bit") is True or held.get("_load_in_8bit") is True:
-        return "int8"
-    method = held.get("quant_method")
-    return str(method) if isinstance(method, str) and method != "bitsandbytes" else ""
-
-
-def _stored(found: Found) -> str:
-    text = found.model.get("torch_dtype") or found.model.get("dtype")
-    wide = isinstance(text, str) and text.removeprefix("torch.") in {"float32", "fp32"}
-    return "32bit" if wide else ""
-
-
-_PREFERENCES = ("beta", "loss_type", "reference_free", "precompute_ref_log_probs")
-
-
-def _objective(arguments: Mapping[str, Any]) -> str:
-    """Another objective than the next token's, by the arguments that only its trainer has."""
-    if "precompute_ref_log_probs" in arguments or "rpo_alpha" in arguments:
-        return "dpo"
-    if "num_generations" in arguments or "max_completion_length" in arguments:
-        return "generation"
-    return ""
-
-
-def _attention(found: Found, parsed: Parsed) -> str:
-    stated = parsed.knobs.get("attention") or found.model.get("_attn_implementation")
-    stated = stated or found.model.get("attn_implementation")
-    if found.model.get("_flash_attn_2_enabled") is True:
-        return "flash_attention_2"
-    return str(stated) if isinstance(stated, str) else "unknown"
-
-
-def _parallelism(found: Found, parsed: Parsed, count: int) -> str:
-    """How the devices share the work, in the table's words."""
-    zero = _zero_stage(found.arguments.get("deepspeed"))
-    if count == 1 and not zero:
-        return "none"
-    if zero:
-        return f"zero{zero}" if zero > 1 else "ddp"
-    knob = parsed.knobs.get("sharding")
-    return str(knob) if knob and knob != "none" else "ddp" if count > 1 else "none"
-
-
-def _zero_stage(config: object) -> int:
-    """The stage of a DeepSpeed config, inside the arguments or by its file's name; 0: none."""
-    if isinstance(config, dict):
-        zero = config.get("zero_optimization")
-        stage = zero.get("stage") if isinstance(zero, dict) else None
-        return int(stage) if isinstance(stage, int) else 0
-    if isinstance(config, str) and config:
-        found = re.search(
-            r"z(?:ero)?[_-]?(?:stage)?[_-]?([123])", config.rpartition("/")[2].casefold()
-        )
-        if found is None:
-            msg = "trained by DeepSpeed, of a stage that is stated nowhere"
-            raise Refused(msg)
-        return int(found[1])
-    return 0
-
-
-def _length(
-    found: Found, parsed: Parsed, model: Model, cells: dict[str, str], timed: _Timed
-) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The longest row and what the notes say of the mean."""
-    cap = parsed.values.get("data", {}).get("max_length")
-    made: dict[str, str] = {"seq_len": str(cap)} if cap else {}
-    if cells["packing"] == "yes":
-        return made, ()
-    rows = int(cells["global_batch"]) * (found.steps or timed.steps)
-    each = _tokens_a_row(found, model, cells, rows, cap)
-    if each is None:
-        return made, ()
-    if cap and each > 0.98 * cap:
-        return made, (
-            f"every row {cap} tokens: avg tokens/sample incl. padding = {each:.0f} exactly",
-        )
-    return made, (f"avg tokens/sample incl. padding = {each:.0f}",)
-
-
-def _tokens_a_row(
-    found: Found, model: Model, cells: Mapping[str, str], rows: int, cap: int | None
-) -> float | None:
-    flos = found.results.get("total_flos")
-    if flos:
-        parameters = float(parameter_count(model) - embedding_parameters(model))
-        if cells["lora_r"]:
-            targets, _ = model_targets(model, tuple(cells["target_modules"].split()))
-            parameters += lora_parameters(model, int(cells["lora_r"]), targets)
-        shards = int(cells["n_gpus"]) if cells["parallelism"] == "fsdp" else 1
-        if cells["parallelism"] == "zero3":
-            return found.tokens / rows if found.tokens else None
-        each = flos / (6.0 * parameters / shards) / rows
-        if 1.0 <= each <= 1.05 * (cap or model.max_position_embeddings or math.inf):
-            return each
-    return found.tokens / rows if found.tokens else None
-
-
-def _notes(found: Found, timed: _Timed, notes: tuple[str, ...]) -> str:
+def _notes(found: Found, timed: Timed, notes: tuple[str, ...]) -> str:
     """The last column: the grade first, as every row of the record has it; nothing private."""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(found.versions.items()))
     parts = [f"Quality {timed.grade} (time). {found.source}", *notes, versions]
     return "; ".join(part for part in parts if part)
 
 
-def _content(found: Found, timed: _Timed) -> str:
+def _content(found: Found, timed: Timed) -> str:
     """The run by its figures: two loggers of one training print the same runtime."""
     if found.runtime_s:
         return identity_of("runtime", timed.steps, f"{found.runtime_s:.4g}")

@@ -6,8 +6,11 @@ Several loggers may have written down the same training: `content` tells.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from autotune.evidence.learned.run import PACKAGES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,3 +91,29 @@ def whole(value: object) -> int | None:
     """A whole number above zero, else None."""
     real = number(value)
     return int(real) if real is not None and real == int(real) else None
+
+
+_PINNED = re.compile(r"^\s*([A-Za-z][\w.-]*)==([\w.+!-]+)\s*$", re.MULTILINE)
+_CARD = re.compile(
+    r"^- (PEFT|TRL|Transformers|Pytorch|PyTorch)[: ]+v?([\d.]+\S*)\s*$", re.MULTILINE
+)
+_IN_CARD = {"pytorch": "torch"}
+
+
+def versions_of(requirements: str, config: Mapping[str, object] | None = None) -> dict[str, str]:
+    """Of a frozen list, else of a model's config, which names the transformers that wrote it."""
+    found = {
+        name: version
+        for raw, version in _PINNED.findall(requirements)
+        if (name := raw.casefold().replace("-", "_")) in PACKAGES
+    }
+    written = (config or {}).get("transformers_version")
+    if isinstance(written, str) and len(written) < 20:  # noqa: PLR2004 - a version
+        found.setdefault("transformers", written)
+    return found
+
+
+def versions_of_card(card: str) -> dict[str, str]:
+    """Of a model card's "Framework versions"."""
+    pairs = ((name.casefold(), version) for name, version in _CARD.findall(card))
+    return {_IN_CARD.get(name, name): version for name, version in pairs}

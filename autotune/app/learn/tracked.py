@@ -11,8 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.learn.found import Found, number, results_in
-from autotune.app.learn.versions import versions_of
+from autotune.app.learn.found import Found, number, results_in, versions_of
 from autotune.app.learn.walk import Unreadable, read_text, read_yaml
 
 if TYPE_CHECKING:

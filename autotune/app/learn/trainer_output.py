@@ -12,10 +12,9 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.learn.found import Found, number, results_in, whole
+from autotune.app.learn.found import Found, number, results_in, versions_of, versions_of_card, whole
 from autotune.app.learn.pickled import FILE as PICKLED
 from autotune.app.learn.pickled import arguments_of
-from autotune.app.learn.versions import versions_of, versions_of_card
 from autotune.app.learn.walk import Unreadable, read_log, read_mapping, read_text, read_yaml
 from autotune.domain.errors import InputError
 from autotune.evidence.log.run_log import RunLog, Stretch

@@ -17,8 +17,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.learn.console import Printed, read_printed
-from autotune.app.learn.found import Found, number, results_in, whole
-from autotune.app.learn.versions import versions_of
+from autotune.app.learn.found import Found, number, results_in, versions_of, whole
 from autotune.app.learn.walk import (
     Unreadable,
     read_bytes,
