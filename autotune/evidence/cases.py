@@ -78,13 +78,16 @@ class MeasuredCase(Candidate):
 
     @property
     def teaches_time(self) -> bool:
-        """Whether its seconds may go into a fit: nothing that decides them is a guess."""
-        return self.grades.time != "C" and not self.guessed
+        """Whether its seconds may go into a fit: nothing that decides them is a guess.
+
+        What joins several machines is known by its name at best, so those rows are compared alone.
+        """
+        return self.grades.time != "C" and not self.guessed and self.offer.network is None
 
     @property
     def teaches_memory(self) -> bool:
         """The same of its bytes and of whether it fitted."""
-        return self.grades.memory != "C" and not self.guessed
+        return self.grades.memory != "C" and not self.guessed and self.offer.network is None
 
     @property
     def step(self) -> Observation | None:

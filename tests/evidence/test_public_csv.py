@@ -83,7 +83,7 @@ def test_a_packed_row_is_full_sequences_and_its_step_follows_from_tokens_per_sec
         ({"n_gpus": "2"}, "layers split"),
         ({"n_gpus": "8", "parallelism": "tp8", "global_batch": "64"}, "tensor"),
         ({"n_gpus": "8", "parallelism": "fsdp+ep2", "global_batch": "64"}, "expert"),
-        ({"n_gpus": "64", "parallelism": "fsdp", "global_batch": "512"}, "several machines"),
+        ({"n_gpus": "66", "parallelism": "fsdp", "global_batch": "264"}, "several machines"),
         ({"n_gpus": ""}, "number of GPUs"),
         ({"parallelism": "mp (device_map)"}, "layers split"),
         ({"micro_batch": "", "global_batch": ""}, "batch size not stated"),

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import csv
+import math
 from typing import TYPE_CHECKING
 
 import pytest
 
 from autotune.catalog.models.models import find_model
+from autotune.evidence.accuracy import predict, residuals
 from autotune.evidence.cases import Grades, MeasuredCase, Skipped
 from autotune.evidence.record.machine import device_named
 from autotune.evidence.record.notes import grades_of, names, offload_of, trainable_of, version_of
 from autotune.evidence.record.refusals import CELLS, help_for, is_training
 from autotune.evidence.record.row import Row
 from autotune.evidence.record.table import SHIPPED_ROWS, case_of, read_cases
+from autotune.pricing import Pricing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -203,6 +206,46 @@ def test_grades_name_the_quantity_that_they_grade() -> None:
 def test_a_figure_for_orientation_teaches_no_fit() -> None:
     case = used(notes="Quality C (time), A (memory). x")
     assert (case.teaches_time, case.teaches_memory) == (False, True)
+
+
+SIXTEEN = {
+    "task": "full", "lora_r": "", "target_modules": "", "n_gpus": "16", "parallelism": "fsdp",
+    "global_batch": "128",
+}  # fmt: skip
+
+
+def test_a_run_on_machines_whose_network_is_stated_is_compared_and_in_no_fit() -> None:
+    case = used(**SIXTEEN, notes="A100 with 1600 Gbps node-node interconnect (RoCE)")
+    network = case.offer.network
+    assert network is not None
+    assert (network.nodes, network.bytes_per_s) == (2, 200e9)
+    assert case.offer.host.cores == used(**{**SIXTEEN, "n_gpus": "8"}).offer.host.cores
+    assert not case.guessed
+    assert (case.teaches_time, case.teaches_memory) == (False, False)
+
+
+def test_a_network_that_nobody_states_is_a_guess_with_a_wide_interval() -> None:
+    case = used(**SIXTEEN, notes="nodes 4")
+    network = case.offer.network
+    assert network is not None
+    assert network.nodes == 4
+    assert case.guessed
+    low, high = (network.bytes_per_s * math.exp(s * 1.2816 * network.log_sd) for s in (-1, 1))
+    assert low == pytest.approx(100e9 / 8, rel=0.01)
+    assert high == pytest.approx(3200e9 / 8, rel=0.01)
+    assert used(**{**SIXTEEN, "n_gpus": "16"}, notes="one node of 16").offer.network is None
+
+
+def test_shipped_runs_on_several_machines_lie_within_their_intervals() -> None:
+    cases = [case for case in read_cases(SHIPPED_ROWS).cases if case.offer.network is not None]
+    found = residuals(cases, predict(cases, lambda job, own: Pricing(job).bill(own)))
+    for guessed in (False, True):
+        steps = [r for r in found if r.kind == "time" and r.case.guessed is guessed]
+        inside = [abs(math.log(r.ratio)) < 1.2816 * r.log_sd for r in steps]
+        assert len(steps) > 30
+        assert sum(inside) > 0.8 * len(steps)
+    stated = [r.error for r in found if r.kind == "time" and not r.case.guessed]
+    assert sorted(stated)[len(stated) // 2] < 0.15
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from autotune.catalog.local import default_host
 from autotune.cost.memory.modelling_code import LITGPT
 from autotune.domain.candidates import Candidate
 from autotune.domain.config import Config
-from autotune.domain.device import Device, Offer
+from autotune.domain.device import Device, Network, Offer
 from autotune.domain.job import Job, Limits
 from autotune.evidence.cases import Refused
 from autotune.evidence.record.defaults import checkpointing_of
@@ -24,6 +24,7 @@ from autotune.evidence.record.lengths import lengths_of
 from autotune.evidence.record.machine import (
     SHARING_ASSUMED,
     device_of,
+    network_of,
     offload_of,
     sharding_of,
     software_of,
@@ -100,10 +101,12 @@ def describe(row: Row, find_model: Callable[[str], Model]) -> Described:
         "compile": compiled,
         "compile_scope": scope,
     }
+    network, joined = network_of(row, device, gpus)
     shared = SHARING_ASSUMED if "not stated" in row.word("parallelism") and gpus > 1 else ""
-    guessed = tuple(text for text in (default, own, offload[1], shared) if text)
+    guessed = tuple(text for text in (default, own, offload[1], shared, joined) if text)
     return _described(
-        row, _Parts(model, method, device, gpus, split, knobs, (*assumed, *more), guessed)
+        row,
+        _Parts(model, method, device, gpus, network, split, knobs, (*assumed, *more), guessed),
     )
 
 
@@ -113,6 +116,7 @@ class _Parts:
     method: Method
     device: Device
     gpus: int
+    network: Network | None
     split: tuple[int, int]
     knobs: dict[str, str]
     assumed: tuple[str, ...]
@@ -137,7 +141,9 @@ def _described(row: Row, parts: _Parts) -> Described:
     )
     return Described(
         job=_job(row, parts, known.lengths, row.count("seq_len"), global_batch),
-        offer=_offer(parts.device, parts.gpus, count_in(r"\bhost (\d+) cores\b", row.notes)),
+        offer=_offer(
+            parts.device, parts.gpus, parts.network, count_in(r"\bhost (\d+) cores\b", row.notes)
+        ),
         config=config,
         mean_known=known.mean_known,
         longest_known=known.longest_known,
@@ -183,11 +189,11 @@ def _job(row: Row, parts: _Parts, lengths: Lengths, longest: int | None, global_
 
 
 @lru_cache(maxsize=256)
-def _offer(device: Device, gpus: int, cores: int | None) -> Offer:
-    host = default_host(gpus, device)
+def _offer(device: Device, gpus: int, network: Network | None, cores: int | None) -> Offer:
+    host = default_host(gpus // (network.nodes if network else 1), device)
     if cores:
         host = replace(host, cores=cores, assumed=tuple(x for x in host.assumed if x != "cores"))
-    return Offer(device, gpus, 0.0, host, price_source="not needed")
+    return Offer(device, gpus, 0.0, host, price_source="not needed", network=network)
 
 
 def batch_split(row: Row, gpus: int) -> tuple[int, int]:

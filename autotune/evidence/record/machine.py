@@ -5,14 +5,17 @@ Versions are those that a source pins, else follow from its date.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from autotune.catalog.devices import find_device
+from autotune.catalog.networks import find_network
 from autotune.domain.config import ZERO_STAGE
 from autotune.domain.errors import InputError
+from autotune.domain.outcome import Z90
 from autotune.domain.software import Software
 from autotune.domain.units import GIB
 from autotune.evidence.cases import Refused
@@ -28,14 +31,18 @@ from autotune.evidence.record.notes import offload_of as offloaded_by
 from autotune.evidence.record.notes import version_of
 
 if TYPE_CHECKING:
-    from autotune.domain.device import Device
+    from autotune.domain.device import Device, Network
     from autotune.evidence.record.row import Row
 
 SAME_MEMORY = 0.12  # advertised against driver's total, and GB against GiB
 _MEMORY = re.compile(r"[- ]?(\d{1,3})\s*(?:GB|GiB)\b", re.IGNORECASE)
 SHARING_ASSUMED = "data parallel: which kind is not stated"
 MAX_ONE_HOST = 8
-SEVERAL_MACHINES = "several machines: the network between them is not modelled"
+UNEVEN_MACHINES = "several machines: not the same number of GPUs on each"
+NETWORK_ASSUMED = "the network between machines is not stated: 100 to 3200 Gb/s each"
+# What machines of eight have been joined by: from 100 Gb/s of a cloud's plain instance to a port of
+# 400 Gb/s for each GPU. Taken is the middle, and half of the way as 1.28 standard deviations.
+SLOWEST_NETWORK, FASTEST_NETWORK = 100e9 / 8.0, 3200e9 / 8.0  # [bytes/s]
 LAYERS_SPLIT = "layers split over several GPUs without data parallelism"
 SHARING_NOT_STATED = "how the GPUs share the work is not stated"
 
@@ -131,8 +138,6 @@ def sharding_of(parallelism: str, gpus: int, notes: str) -> str:
         return next(
             (own for name, own in _SHARDINGS if own in ZERO_STAGE and name in words), "none"
         )
-    if gpus > MAX_ONE_HOST and "one node of" not in notes:
-        raise Refused(SEVERAL_MACHINES)
     if "SHARD_GRAD_OP" in notes:
         return "zero2"
     for word in words:
@@ -140,6 +145,39 @@ def sharding_of(parallelism: str, gpus: int, notes: str) -> str:
             if re.fullmatch(rf"{name}\d*", word):
                 return sharding
     raise Refused(SHARING_NOT_STATED)
+
+
+_JOINED = re.compile(
+    r"\b(\d{2,5}) ?(?:Gbps|Gb/s|Gbit/s) (?:node-node |inter-?node )?interconnect \((\w+)\)",
+    re.IGNORECASE,
+)
+_NODES = re.compile(r"\bnodes (\d{1,4})\b")
+
+
+def network_of(row: Row, device: Device, gpus: int) -> tuple[Network | None, str]:
+    """What joins the machines of a row (None: one machine), and what was assumed of it.
+
+    Machines hold eight unless the notes say how many there were. Raises Refused where the GPUs
+    cannot be shared out evenly.
+    """
+    if "one node of" in row.notes:
+        return None, ""
+    stated = _NODES.search(row.notes)
+    nodes = int(stated[1]) if stated else -(-gpus // MAX_ONE_HOST)
+    if nodes <= 1:
+        return None, ""
+    if gpus % nodes:
+        raise Refused(UNEVEN_MACHINES)
+    joined = _JOINED.search(row.notes)
+    if joined:
+        network, _ = find_network(f"1x {joined[2]}-{joined[1]}g", nodes, device, gpus // nodes)
+        return network, ""
+    middle = math.sqrt(SLOWEST_NETWORK * FASTEST_NETWORK)
+    log_sd = math.log(FASTEST_NETWORK / middle) / Z90
+    unknown, _ = find_network("roce-100g", nodes, device, gpus // nodes)
+    return replace(
+        unknown, name="not stated", bytes_per_s=middle, log_sd=log_sd, source=NETWORK_ASSUMED
+    ), NETWORK_ASSUMED
 
 
 OFFLOADED = ("offload", "cpu-offload", "offloaded")

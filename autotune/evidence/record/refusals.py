@@ -115,7 +115,7 @@ _HELP = (
     (MEGATRON, "nothing: trainers that run PyTorch's own modules are modelled"),
     (EXPERT_KERNELS, "a run with the model's own experts"),
     (SELECTIVE, "a run with full checkpointing or none"),
-    ("several machines", "a run on one machine"),
+    ("several machines", "`nodes N` in the notes, and as many GPUs on each"),
     ("tensor, pipeline", "a run with data parallelism alone"),
     ("layers split", "a run with data parallelism, or on one GPU"),
     ("how the GPUs share", "the column parallelism: ddp, fsdp, zero2 or zero3"),

@@ -83,6 +83,7 @@ class Validation:
     left_out: dict[str, LeftOutErrors] = field(default_factory=dict)  # by what was left out
     bounds: dict[str, Bounds] = field(default_factory=dict)
     orientation: dict[str, Errors] = field(default_factory=dict)  # grade C, or a setting guessed
+    machines: dict[str, Errors] = field(default_factory=dict)  # runs on several machines
     usable_by: dict[str, str] = field(default_factory=dict)  # what a reason's rows would need
 
     def as_dict(self) -> dict[str, Any]:
@@ -111,7 +112,8 @@ def validate(
     counted = [r for r in every if exact(r)]
     memory = [r for r in counted if primary(r)]
     time = [r for r in counted if r.kind == "time"] if steps is None else list(steps)
-    rough = [r for r in every if not exact(r)]
+    joined = [r for r in every if r.case.offer.network is not None]
+    rough = [r for r in every if not exact(r) and r.case.offer.network is None]
     accuracy = accuracy_of(time)
     kinds = ("allocated", "reserved", "nvidia-smi")
     return Validation(
@@ -148,6 +150,7 @@ def validate(
             "time": errors_of([r for r in rough if r.kind == "time"]),
             "memory": errors_of([r for r in rough if primary(r)]),
         },
+        machines=_on_machines(joined),
         usable_by={
             reason: help_for(reason)
             for reason in dict.fromkeys(
@@ -155,6 +158,17 @@ def validate(
             )
         },
     )
+
+
+def _on_machines(items: Sequence[Residual]) -> dict[str, Errors]:
+    """Errors of runs on several machines, no fit of which they are in, by what joins them."""
+    found = {}
+    for stated in (True, False):
+        network = "network stated" if stated else "network not stated"
+        own = [r for r in items if r.case.guessed is not stated]
+        found[f"time, {network}"] = errors_of([r for r in own if r.kind == "time"])
+        found[f"memory, {network}"] = errors_of([r for r in own if primary(r)])
+    return found
 
 
 def exact(item: Residual) -> bool:

@@ -83,6 +83,11 @@ def judged_section(payload: Mapping[str, Any]) -> Section:
             for name, own in payload["orientation"].items()
             if own["n"]
         ),
+        *(
+            f"several machines, in no fit, {name}: {_in_words(own)}"
+            for name, own in payload["machines"].items()
+            if own["n"]
+        ),
     ]
     return Section("Who is judged how", (Bullets(tuple(lines)),) if lines else ())
 
