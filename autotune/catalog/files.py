@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from autotune.catalog.locks import LOCK_FILE, NoLocks, hold, take
+from autotune.catalog.locks import LEFT_OVER_S, LOCK_FILE, NoLocks, hold, take
 from autotune.domain.paths import whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SCRATCH = ".autotune-part"  # how the name of a half-written file ends
-LEFT_OVER_S = 3600.0  # after which one is nobody's, where no lock can tell
 MERGE_WAIT_S = 60.0  # for another process that keeps what it learned
 
 
@@ -92,6 +92,24 @@ def is_scratch(path: Path, names: tuple[str, ...] = ()) -> bool:
     """
     ours = path.name.startswith(".") and path.name.endswith(SCRATCH)
     return ours or any(path.name.startswith(f".{name}.") for name in names)
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """What a file holds that another program wrote: a pipe or a device is not waited for.
+
+    Raises OSError where there is none or it cannot be read, ValueError for what is no regular file
+    or is larger.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(handle, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            msg = "it is no regular file"
+            raise ValueError(msg)
+        content = stream.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        msg = f"it is larger than {most_bytes / 1e6:g} MB"
+        raise ValueError(msg)
+    return content
 
 
 @contextlib.contextmanager

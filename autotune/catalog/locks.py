@@ -6,10 +6,14 @@ processes of one machine, or of machines that share a file system with locks, se
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import shutil
 import stat
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 try:
@@ -20,10 +24,11 @@ else:
     HAS_LOCKS = True
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 LOCK_FILE = ".lock"  # of a folder
 POLL_S = 0.01
+LEFT_OVER_S = 3600.0  # after which what was left is nobody's, where no lock can tell
 _TRIES = 5  # whoever only looks (`is_held`) has the lock for a moment, so one refusal is none
 
 
@@ -112,6 +117,45 @@ def hold(handle: int, path: Path, wait_s: float = 0.0) -> bool:
             return False
         time.sleep(POLL_S)
     return True
+
+
+@contextlib.contextmanager
+def own_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """A new folder of this process alone, gone at the end; what dead processes left goes first.
+
+    Its lock lies inside. Raises OSError where none can be made.
+    """
+    _take_away_dead(parent, prefix)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        try:
+            lock = take(folder / LOCK_FILE)
+        except NoLocks:
+            lock = None
+        except FileNotFoundError:  # it was taken for a dead one's before it was locked
+            continue
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            if lock is not None:
+                lock.close()
+        return
+
+
+def _take_away_dead(parent: Path, prefix: str) -> None:
+    """Folders whose process died; one without a lock is nobody's after an hour, empty at once."""
+    for folder in parent.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):
+            if (folder / LOCK_FILE).is_file():
+                lock = take(folder / LOCK_FILE)
+                if lock is not None:
+                    with lock:
+                        shutil.rmtree(folder, ignore_errors=True)
+            elif time.time() - folder.stat().st_mtime > LEFT_OVER_S:
+                shutil.rmtree(folder, ignore_errors=True)
+            else:
+                folder.rmdir()
 
 
 _NOT_A_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)

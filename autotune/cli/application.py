@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
 import sys
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -122,7 +124,45 @@ def application(names: Iterable[str] = COMMANDS) -> typer.Typer:
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; its exit code. Errors are told on stderr, without a traceback."""
+    """Run a command line; its exit code. Errors are told on stderr, without a traceback.
+
+    SIGTERM and SIGHUP end it as Ctrl-C does, with all that it started: what finished is kept, and
+    the code is 128 and the signal's number.
+    """
+    with _stopped_by_signals() as stopped_by:
+        try:
+            code = _run(argv)
+        except KeyboardInterrupt:
+            if not stopped_by:
+                raise
+            code = Interrupted.exit_code
+        return 128 + stopped_by[0] if stopped_by else code
+
+
+@contextlib.contextmanager
+def _stopped_by_signals() -> Iterator[list[int]]:
+    """The signal that ended the block, if one did. One that is ignored, as by nohup, stays so."""
+    stopped_by: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        if not stopped_by:  # a second one must not stop what puts things in order
+            stopped_by.append(number)
+            raise KeyboardInterrupt
+
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in map(signal.Signals.__getitem__, names)}
+    here = threading.current_thread() is threading.main_thread()
+    ours = [number for number, how in before.items() if here and how is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, stop)
+    try:
+        yield stopped_by
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _run(argv: Sequence[str] | None) -> int:
     prepare_streams()
     words = with_values(sys.argv[1:] if argv is None else argv)
     try:

@@ -22,8 +22,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.catalog.files import read_regular
 from autotune.domain.config import ARGUMENT
 from autotune.domain.errors import unknown
+from autotune.domain.units import DAY_S
 from autotune.probe.worker.contract import KEPT_CHARACTERS, SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ RETRIED = frozenset({"cuda_error", "nccl_error", "crash", "invalid_result"})
 
 THRASH_SHARE = 0.1  # of steps in which the allocator had to give memory back
 SPILL_RATIO = 3.0  # times the prediction, on a device that is full
+SHORTEST_S, LONGEST_S, MOST_BYTES = 1e-6, 31 * DAY_S, 1e15  # of a believable step
 MAX_RESULT_BYTES = 10_000_000
 LINE_CHARACTERS = 300
 TRACEBACK = "Traceback (most recent call last):"
@@ -74,12 +77,11 @@ def root_cause(failures: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     return next(iter(own or failures), None)
 
 
-def read_result(path: Path, key: str) -> dict[str, Any] | str:  # noqa: PLR0911 - a reason each
+def read_result(path: Path, key: str) -> dict[str, Any] | str:
     """The worker's result, or why what lies there is none."""
     try:
-        if path.stat().st_size > MAX_RESULT_BYTES:
-            return "the result is too large"
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_not_finite)
+        text = read_regular(path, MAX_RESULT_BYTES).decode()
+        content = json.loads(text, parse_constant=_not_finite)
     except FileNotFoundError:
         return "the worker left no result"
     except (OSError, ValueError, RecursionError) as error:
@@ -111,8 +113,22 @@ def _implausible(content: dict[str, Any]) -> str | None:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is None or not number or not math.isfinite(value) or value < 0:
             return f"{name} is {str(value)[:40]!r}, not a number of at least 0"
-    if step["step_s"] <= 0:
-        return "a step of no time at all"
+    return _out_of_range(step, memory)
+
+
+def _out_of_range(step: dict[str, Any], memory: dict[str, Any]) -> str | None:
+    """Why figures are no machine's: shorter than a launch, longer than a month, more than any RAM.
+
+    Assumption: no kernel is launched in under a microsecond, no host has a petabyte.
+    """
+    if step["step_s"] < SHORTEST_S:
+        return f"a step of {step['step_s']:g} s: no machine makes one in less than {SHORTEST_S:g} s"
+    longest = max(("step_s", "micro_s", "optimizer_s"), key=lambda name: step[name])
+    if step[longest] > LONGEST_S:
+        return f"{longest} is {step[longest]:g} s, which is more than a month"
+    most = max(("allocated_bytes", "reserved_bytes", "driver_bytes"), key=lambda name: memory[name])
+    if memory[most] > MOST_BYTES:
+        return f"{most} is {memory[most]:g}, which is more than a petabyte"
     return None
 
 

@@ -14,19 +14,21 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.catalog.files import read_regular
+from autotune.catalog.locks import own_folder
 from autotune.domain.config import UNSET
 from autotune.domain.paths import whole
 from autotune.domain.units import GIB
 from autotune.probe import device as devices
 from autotune.probe.device import leased
 from autotune.probe.outcomes import (
+    MAX_RESULT_BYTES,
     OK,
     RETRIED,
     Ending,
@@ -109,9 +111,8 @@ class Runner:
         timeout_s: float | None,
     ) -> ProbeRecord:  # fmt: skip
         held = self._wait_for_baseline()
-        folder = Path(tempfile.mkdtemp(prefix="probe-", dir=self.place.folder))
         begun = time.monotonic()
-        try:
+        with own_folder(self.place.folder, "probe-") as folder:
             result_path = folder / "result.json"
             asked = {**request, "work_dir": str(folder)}
             (folder / "request.json").write_text(json.dumps(asked), encoding="utf-8")
@@ -122,8 +123,6 @@ class Runner:
             status, message, found = self._judged(found, ending, request, predicted)
             log = keep_log(self.place.logs, request["key"], status, found, folder / "stderr")
             message = explained(status, message, found, ending.stderr, log)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
         if status == "oom_device":
             held = max(held, self._wait_for_baseline())
         if held:
@@ -336,7 +335,7 @@ def _rank_failures(folder: Path) -> tuple[dict[str, Any], ...]:
     found = []
     for path in sorted(folder.glob("result.rank*.json")):
         with contextlib.suppress(OSError, ValueError):
-            found.append(json.loads(path.read_text(encoding="utf-8")))
+            found.append(json.loads(read_regular(path, MAX_RESULT_BYTES)))
     return tuple(found)
 
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-import shutil
 import subprocess
-import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from autotune.catalog.locks import own_folder
 from autotune.probe.outcomes import INTERRUPTED, judged, read_result
 from autotune.probe.runner import Runner, excess, kill_all, worker_environment
 from autotune.probe.watch import Watch, disturbed
@@ -43,7 +42,8 @@ class Session:
         self.starts = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._mark = ""
-        self._folder = Path(tempfile.mkdtemp(prefix="session-", dir=self.place.folder))
+        self._own = ExitStack()
+        self._folder = self._own.enter_context(own_folder(self.place.folder, "session-"))
 
     def __enter__(self) -> Self:
         """Use as a context manager: the process ends with the block."""
@@ -57,7 +57,7 @@ class Session:
     ) -> None:
         """End the process and remove its folder."""
         self.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._own.close()
 
     def close(self) -> None:
         """End the process, whatever it is doing."""

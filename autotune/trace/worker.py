@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import sys
 import time
 import warnings
 from dataclasses import asdict
@@ -117,6 +119,7 @@ def _streams() -> tuple[TextIO, TextIO]:
 
 def main() -> None:
     """Answer requests until stdin closes."""
+    _die_with_parent()
     warnings.simplefilter("ignore")
     asks, out = _streams()
     from autotune.trace.request import StepRequest
@@ -135,6 +138,17 @@ def main() -> None:
         except Exception as error:  # noqa: BLE001 - any failure of foreign model code is an answer
             answer = {"failed": _reason(error)}
         print(json.dumps(answer), file=out, flush=True)
+
+
+def _die_with_parent() -> None:
+    """A trace takes minutes, and nobody waits for it once its parent was killed (Linux).
+
+    Source: man 2 prctl, PR_SET_PDEATHSIG.
+    """
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)
 
 
 def _reason(error: Exception) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -182,3 +183,43 @@ def test_streams_that_take_nothing_are_no_bug(argv: str, code: int) -> None:
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
     assert done.returncode == code
+
+
+WAITING_TUNE = """
+import sys, time
+from autotune.app.tune import tune
+from autotune.cli.application import run
+
+def explore(*_):
+    print("in the search", flush=True)
+    time.sleep(600)
+
+if sys.argv[1] == "wait":
+    tune._explore = explore
+sys.exit(run(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_ends_a_search_with_its_own_code_and_the_run_goes_on(
+    name: str, tmp_path: Path
+) -> None:
+    number, folder = signal.Signals[name], tmp_path / "run"
+    command = [sys.executable, "-c", WAITING_TUNE]
+    tune = ["tune", str(ROOT / "jobs" / "rtx4090_qwen2_05b.yaml"), "--run", str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [*command, "wait", *tune, "--fidelity", "formula"], env=environment,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as started:  # fmt: skip
+        assert started.stdout is not None
+        assert started.stdout.readline() == "in the search\n"
+        started.send_signal(number)
+        _, said = started.communicate(timeout=600)
+    assert started.returncode == 128 + number
+    assert "interrupted; everything that finished is kept" in said
+    assert [path.name for path in folder.iterdir()] == ["job.json"]
+    again = [*command, "go", *tune, "--fidelity", "formula", "--resume", "--quiet"]
+    done = subprocess.run(again, env=environment, capture_output=True, timeout=600, check=False)
+    assert done.returncode == 0
+    assert (folder / "recommendation.json").is_file()

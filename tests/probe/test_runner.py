@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fake_worker import good
 
+from autotune.catalog.locks import LOCK_FILE, own_folder
 from autotune.probe.device import cpu
-from autotune.probe.outcomes import Ending, unexplained
+from autotune.probe.outcomes import Ending, read_result, unexplained
 from autotune.probe.runner import GUARD, Place, Runner
 from autotune.probe.worker.contract import Phase
 
@@ -133,12 +136,16 @@ def test_nothing_is_left_in_the_folder(run_fake: Run, tmp_path: Path) -> None:
     assert list((tmp_path / "probing").iterdir()) == []
 
 
-def test_a_worker_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
+def test_a_worker_and_all_that_it_started_die_with_the_process_that_started_it(
+    tmp_path: Path,
+) -> None:
     told = tmp_path / "pid"
     script = tmp_path / "sleeper.py"
     script.write_text(
-        "import os, time\nfrom pathlib import Path\n"
-        f"Path({str(told)!r}).write_text(str(os.getpid()))\ntime.sleep(600)\n"
+        "import os, subprocess, sys, time\nfrom pathlib import Path\n"
+        "command = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
+        "below = subprocess.Popen(command, start_new_session=True, env={})\n"
+        f"Path({str(told)!r}).write_text(f'{{os.getpid()}} {{below.pid}}')\ntime.sleep(600)\n"
     )
     code = (
         "import os, subprocess, sys, time\n"
@@ -151,14 +158,67 @@ def test_a_worker_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
         deadline = time.monotonic() + 600
         while not (told.exists() and told.read_text()) and time.monotonic() < deadline:
             time.sleep(0.05)
-        pid = int(told.read_text())
-        assert alive(pid)
+        pids = [int(pid) for pid in told.read_text().split()]
+        assert len(pids) == 2
+        assert all(map(alive, pids))
     finally:
         parent.kill()
         parent.wait()
-    while alive(pid) and time.monotonic() < deadline:
+    while any(map(alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not alive(pid)
+    assert not any(map(alive, pids))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGTERM])
+def test_a_guard_ends_by_the_signal_that_ended_its_command(number: signal.Signals) -> None:
+    code = f"import os; os.kill(os.getpid(), {int(number)})"
+    guard = [sys.executable, "-S", "-E", str(GUARD), str(os.getpid())]
+    assert subprocess.run([*guard, sys.executable, "-c", code], check=False).returncode == -number
+    code = "raise SystemExit(7)"
+    assert subprocess.run([*guard, sys.executable, "-c", code], check=False).returncode == 7
+
+
+def test_folders_of_dead_searches_go_and_those_of_living_ones_stay(
+    run_fake: Run, tmp_path: Path
+) -> None:
+    place = tmp_path / "probing"
+    dead, empty = place / "probe-dead", place / "probe-empty"
+    (dead / "checkpoint-5").mkdir(parents=True)
+    (dead / LOCK_FILE).touch()
+    (dead / "checkpoint-5" / "model.safetensors").write_bytes(b"0" * 1000)
+    empty.mkdir()
+    with own_folder(place, "probe-") as living:
+        assert run_fake("good").status == "ok"
+        assert list(place.iterdir()) == [living]
+    assert list(place.iterdir()) == []
+
+
+def test_a_pipe_or_a_link_to_one_as_a_result_is_not_waited_for(tmp_path: Path) -> None:
+    pipe, link = tmp_path / "result.json", tmp_path / "link.json"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    for path in (pipe, link):
+        assert "no regular file" in str(read_result(path, "key"))
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value", "why"),
+    [
+        ("step", "step_s", 1e-300, "no machine makes one"),
+        ("step", "step_s", 1e12, "more than a month"),
+        ("memory", "driver_bytes", 1e30, "more than a petabyte"),
+    ],
+)
+def test_figures_that_no_machine_has_are_refused(
+    part: str, name: str, value: float, why: str, tmp_path: Path
+) -> None:
+    result = good({"key": "key", "gradient_accumulation_steps": 1})
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(result))
+    assert isinstance(read_result(path, "key"), dict)
+    result[part][name] = value
+    path.write_text(json.dumps(result))
+    assert why in str(read_result(path, "key"))
 
 
 @pytest.mark.parametrize("mode", ["sleep-and-tell", "ok-and-sleep"])

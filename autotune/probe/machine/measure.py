@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.catalog.files import read_regular
 from autotune.catalog.software import install_command
 from autotune.domain.machine import Fact, MachineFacts
 from autotune.domain.units import MB, format_bytes
@@ -148,11 +149,10 @@ def _worker(
 def _result(path: Path, key: str) -> dict[str, Any]:
     """The worker's result as far as it came; empty where nothing of it can be believed."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        if path.stat().st_size <= MAX_RESULT_BYTES:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            known = content.get("schema_version") == SCHEMA_VERSION
-            if isinstance(content, dict) and known and content.get("key") == key:
-                return content
+        content = json.loads(read_regular(path, MAX_RESULT_BYTES))
+        known = isinstance(content, dict) and content.get("schema_version") == SCHEMA_VERSION
+        if known and content.get("key") == key:
+            return dict(content)
     return {}
 
 
