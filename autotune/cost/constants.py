@@ -53,8 +53,9 @@ class Constants:
 class Spreads:
     """Log standard deviations of a step that remain after the fit, from sources left out of it.
 
-    All but `source` are of rows of one source around their mean; that is of the mean itself: a
-    stack, data, a machine and a way of measuring that no fit has seen.
+    Those before `source` are of rows of one source around their mean; that is of the mean itself: a
+    stack, data, a machine and a way of measuring that no fit has seen. `known` is no size but a
+    factor: how much of what the fit says that it is unsure of the means of sources show.
     """
 
     residual: float  # of every step
@@ -64,6 +65,7 @@ class Spreads:
     ragged: float  # rows of different lengths
     sharded: float  # several devices
     source: float  # shared by all rows of a source
+    known: float  # times the standard deviation of constants and offsets
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,7 @@ def _of_constants(causes: Table, row: int, variance: float) -> dict[Key, float]:
         for name in model.names
     ])  # fmt: skip
     values, directions = _directions()
-    parts = (slopes @ directions) * np.sqrt(np.maximum(values, 0.0))
+    parts = model.spreads.known * (slopes @ directions) * np.sqrt(np.maximum(values, 0.0))
     return {(CONSTANTS, number): float(part) for number, part in enumerate(parts) if part}
 
 

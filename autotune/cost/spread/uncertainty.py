@@ -94,7 +94,7 @@ def variances(
         f"{name} scatter": (getattr(model.spreads, name) * feature) ** 2
         for name, feature in features.items()
     }
-    found["constants"] = parameter_variance(terms, model)
+    found["constants"] = model.spreads.known**2 * parameter_variance(terms, model)
     found.update(_offsets(job, columns, model))
     found["compile"] = compile_variance(job, columns) + lever_variance(columns)
     found["variant"] = np.full(columns.rows, DORA**2 * job.method.is_dora)
@@ -154,13 +154,13 @@ def unseen_device(columns: Columns, model: Fitted | None = None) -> FloatArray:
 def _offsets(job: Job, columns: Columns, model: Fitted) -> dict[str, FloatArray]:
     devices, index = distinct_devices(columns)
     of_device = np.asarray([sd_of_device(device, model) for device in devices])[index]
-    ones = np.ones(columns.rows)
+    size = np.full(columns.rows, model.spreads.known**2)
     stack = model.offset("stack", job.software.stack)
     kernels = model.offset("kernels", job.software.kernels)
     return {
         "device": of_device**2,
-        "stack": ones * (stack.log_sd if stack else OTHER_STACK) ** 2,
-        "kernels": ones * (kernels.log_sd if kernels else OTHER_STACK) ** 2,
+        "stack": size * (stack.log_sd if stack else OTHER_STACK) ** 2,
+        "kernels": size * (kernels.log_sd if kernels else OTHER_STACK) ** 2,
     }
 
 
@@ -174,7 +174,8 @@ def sd_of_device(device: Device, model: Fitted) -> float:
     if model.offset("device", device.name) is not None:
         places = [model.names.index(name) for name in names if name in model.names]
         both = float(model.covariance[np.ix_(places, places)].sum())
-        usual = max(math.sqrt(max(both, 0.0)), LABEL_IN_DOUBT.get(device.name, 0.0))
+        usual = model.spreads.known * math.sqrt(max(both, 0.0))
+        usual = max(usual, LABEL_IN_DOUBT.get(device.name, 0.0))
     if device.rates is None:
         return usual
     left = MEASURED_PROCESSOR if device.is_cpu else MEASURED_DEVICE

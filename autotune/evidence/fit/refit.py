@@ -116,7 +116,8 @@ _HEAD = """\
 # step: constants of `cost.constants.Constants`. offset: [log factor, log sd] of whole steps,
 # against Hugging Face's Trainer with eager kernels on an A100 80 GB; one whose log sd is near 0.10,
 # its prior's, rests on one source or less, and hardly moves a step. log_sd: scatter that is left,
-# sized on sources left out of the fit; `source` is what all rows of a new source share.
+# sized on sources left out of the fit; `source` is what all rows of a new source share, `known`
+# what the standard deviations of constants and offsets are multiplied by.
 # covariance: of logits (shares) and logarithms (the rest). observed: highest executed FLOP over
 # dense peak, by method and base. left_out: errors of sources that the fit has not seen, with
 # intervals sized on the other sources; forms, effects and priors were chosen with all in view.

@@ -1,14 +1,18 @@
 """How far steps scatter, by what they are and by where they come from, from sources left out.
 
-Within a source: the log of a squared deviation from the source's own mean is regressed on the log
-of its predicted variance. Between sources: the one spread that makes the 80 % interval hold four of
-five rows of sources that the fit has not seen, on devices that it has (a device that nobody
-measured has a spread of its own, `cost.spread.uncertainty`), every group of source, model and
-device weighing the same. The interval that judges a source is sized on the other sources alone.
+In three steps, each on sources left out of the fit. Within a source: the log of a squared deviation
+from the source's own mean is regressed on the log of its predicted variance. Between sources: the
+spread of their means, and how much of what the fit says that it is unsure of they show, are the
+most likely ones under their priors. At last one factor on all of it, so that the 80 % interval
+holds four of five rows, every group of source, model and device weighing the same. It counts rows
+on devices that the fit has seen: of the others a spread is assumed that no factor touches
+(`cost.spread.uncertainty`). The interval that judges a source is sized on the other sources alone.
 
 Source: Harvey, "Estimating Regression Models with Multiplicative Heteroscedasticity" (1976): the
 log of a chi-squared variable has mean -1.27 and standard deviation 2.22; Gelman & Hill, "Data
-Analysis Using Regression" (2007), chapter 12, for variance between groups.
+Analysis Using Regression" (2007), chapter 12, for variance between groups; Lei et al.,
+"Distribution-Free Predictive Inference for Regression" (2018), section 5.2, for the factor: the
+quantile of residuals over what they were predicted to be.
 """
 
 from __future__ import annotations
@@ -31,14 +35,15 @@ if TYPE_CHECKING:
 # Hand estimates, half a logarithm wide.
 PRIOR = Spreads(
     residual=0.06, issuing=0.15, quantised=0.04, mixture=0.06, ragged=0.10, sharded=0.04,
-    source=0.12,
+    source=0.12, known=1.0,
 )  # fmt: skip
 PRIOR_SD = 0.5
 LOG_CHI2_MEAN, LOG_CHI2_SD = -1.27, 2.22
 STEPS = 40  # halvings of the bracket
-LARGEST = 1.0  # [log] no spread between sources is above
+LARGEST = 5.0  # no factor is above
 LEAST_ROWS = 3  # of a source whose own mean says something of the scatter around it
-BETWEEN = "source"
+BETWEEN = ("source", "known")
+GRID = np.linspace(-2.5, 1.5, 41)  # logarithms of a spread between sources over its prior
 
 
 def fit_spreads(left_out: LeftOut, known: BoolArray | None = None) -> Spreads:
@@ -46,18 +51,52 @@ def fit_spreads(left_out: LeftOut, known: BoolArray | None = None) -> Spreads:
 
     known: [n] whether another source has a step on the row's device; else by the rows themselves.
     """
-    shaped = _within(left_out)
     mask = device_known(left_out) if known is None else known
     judged = left_out.take(mask) if mask.any() else left_out
+    shaped = _between(judged, _within(left_out))
     weights = judged.weights
     low, high = 0.0, LARGEST
     for _ in range(STEPS):
         middle = (low + high) / 2.0
-        if coverage(judged, replace(shaped, source=middle), weights) < WANTED:
+        if coverage(judged, _times(shaped, middle), weights) < WANTED:
             low = middle
         else:
             high = middle
-    return replace(shaped, source=max(high, SMALLEST))
+    return _times(shaped, high)
+
+
+def _times(spreads: Spreads, factor: float) -> Spreads:
+    own = {item.name: factor * getattr(spreads, item.name) for item in fields(Spreads)}
+    return Spreads(**own)
+
+
+def _between(left_out: LeftOut, within: Spreads) -> Spreads:
+    """With the most likely spread of sources' means, and share of what the fit is unsure of.
+
+    Formula: a source's mean residual is normal with variance source^2 + known^2 K + V / g, where K
+    is the mean variance of constants and offsets, V that of rows and g the number of groups.
+    """
+    own = replace(within, source=0.0, known=0.0)
+    of_rows = left_out.log_sd(own) ** 2 - left_out.assumed_variance
+    of_fit = left_out.features[:, [item.name for item in fields(Spreads)].index("known")] ** 2
+    means = []
+    sources = np.asarray([case.group[0] for case in left_out.steps.cases])
+    for source in dict.fromkeys(sources.tolist()):
+        rows = sources == source
+        share = left_out.weights[rows] / left_out.weights[rows].sum()
+        groups = len({g for g, yes in zip(left_out.groups, rows, strict=True) if yes})
+        found = (left_out.log_ratio, of_fit, of_rows / groups)
+        means.append([float(share @ values[rows]) for values in found])
+    mean, fitted, rest = np.asarray(means).T
+    best, most = within, -np.inf
+    for a in GRID:
+        for b in GRID:
+            source, known = PRIOR.source * np.exp(a), PRIOR.known * np.exp(b)
+            variance = source**2 + known**2 * fitted + rest
+            likely = -np.sum(np.log(variance) + mean**2 / variance) - (a**2 + b**2) / PRIOR_SD**2
+            if likely > most:
+                best, most = replace(within, source=float(source), known=float(known)), likely
+    return best
 
 
 def device_known(left_out: LeftOut) -> BoolArray:
@@ -103,13 +142,13 @@ def coverage(left_out: LeftOut, spreads: Spreads, weights: FloatArray | None = N
 
 
 def _within(left_out: LeftOut) -> Spreads:
-    """Spreads of rows around the mean of their source; the one between sources stays the prior."""
-    names = [item.name for item in fields(Spreads) if item.name != BETWEEN]
+    """Spreads of rows around the mean of their source; those between sources stay the prior."""
+    names = [item.name for item in fields(Spreads) if item.name not in BETWEEN]
     mean = np.log([getattr(PRIOR, name) for name in names])
     apart, use = _deviations(left_out)
     squared = np.log(np.maximum(np.abs(apart), SMALLEST) ** 2) - LOG_CHI2_MEAN
     weights = np.sqrt(left_out.weights * len(set(left_out.groups))) * use
-    features = left_out.features[:, [item.name != BETWEEN for item in fields(Spreads)]]
+    features = left_out.features[:, [item.name not in BETWEEN for item in fields(Spreads)]]
 
     def residuals(x: FloatArray) -> FloatArray:
         variance = ((features * np.exp(x)) ** 2).sum(axis=1)

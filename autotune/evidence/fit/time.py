@@ -317,8 +317,8 @@ class LeftOut:
     groups: tuple[LeftOutGroup, ...]
     units: tuple[Hashable, ...]
     predicted_s: FloatArray
-    known_variance: FloatArray  # of the constants and the offsets
-    features: FloatArray  # [n, spreads]
+    assumed_variance: FloatArray  # of devices that the fit has no step of
+    features: FloatArray  # [n, spreads] what each of them is multiplied by
 
     @property
     def log_ratio(self) -> FloatArray:
@@ -342,7 +342,7 @@ class LeftOut:
             tuple(self.groups[i] for i in chosen),
             tuple(self.units[i] for i in chosen),
             self.predicted_s[where],
-            self.known_variance[where],
+            self.assumed_variance[where],
             self.features[where],
         )
 
@@ -350,7 +350,7 @@ class LeftOut:
         """[n] standard deviation of the log of each prediction."""
         sizes = np.asarray([getattr(spreads, item.name) for item in fields(Spreads)])
         scatter = ((self.features * sizes) ** 2).sum(axis=1)
-        total: FloatArray = np.sqrt(self.known_variance + scatter)
+        total: FloatArray = np.sqrt(self.assumed_variance + scatter)
         return total
 
 
@@ -366,24 +366,27 @@ def leave_out(
         out = np.asarray([own == name for own in units])
         model, rows = fit(steps.take(~out), whole), steps.take(out)
         predicted[out] = model.predict(rows)
-        variance[out] = _known_variance(model, rows)
-        features[out] = _scatter_features(model, rows)
+        known, variance[out] = _variances(model, rows)
+        features[out] = _features_of(model, rows, known)
     return LeftOut(steps, groups, units, predicted, variance, features)
 
 
-NO_SPREADS = Spreads(**{item.name: 0.0 for item in fields(Spreads)})
+KNOWN = "known"  # the spread that multiplies what the fit is unsure of
+NO_SPREADS = Spreads(**{item.name: float(item.name == KNOWN) for item in fields(Spreads)})
 
 
-def _known_variance(model: Fit, rows: MeasuredSteps) -> FloatArray:
+def _variances(model: Fit, rows: MeasuredSteps) -> tuple[FloatArray, FloatArray]:
+    """([n], [n]) what the fit is unsure of, and what is assumed of devices that it has not."""
     known = model.fitted(NO_SPREADS)
-    of_constants = parameter_variance(rows.terms, known)
-    of_offsets = [
-        sd_of_device(case.offer.device, known) ** 2
-        + sum(_offset_sd(known, e, level) ** 2 for e, level in _levels(case).items())
+    devices = [case.offer.device for case in rows.cases]
+    seen = np.asarray([known.offset("device", device.name) is not None for device in devices])
+    of_device = np.asarray([sd_of_device(device, known) ** 2 for device in devices])
+    of_offsets = np.asarray([
+        sum(_offset_sd(known, e, level) ** 2 for e, level in _levels(case).items())
         for case in rows.cases
-    ]
-    total: FloatArray = of_constants + np.asarray(of_offsets)
-    return total
+    ])  # fmt: skip
+    own = parameter_variance(rows.terms, known) + of_offsets
+    return own + np.where(seen, of_device, 0.0), np.where(seen, 0.0, of_device)
 
 
 def _offset_sd(model: Fitted, effect: str, level: str) -> float:
@@ -393,7 +396,8 @@ def _offset_sd(model: Fitted, effect: str, level: str) -> float:
     return own.log_sd if own is not None else OTHER_STACK
 
 
-def _scatter_features(model: Fit, rows: MeasuredSteps) -> FloatArray:
-    own = {item.name: getattr(rows.features, item.name) for item in fields(Spreads)}
+def _features_of(model: Fit, rows: MeasuredSteps, known: FloatArray) -> FloatArray:
+    own = {item.name: getattr(rows.features, item.name) for item in fields(Features)}
     own["issuing"] = issuing_share(rows.terms, model.fitted(NO_SPREADS))
-    return np.stack(list(own.values()), axis=1)
+    own[KNOWN] = np.sqrt(known)
+    return np.stack([own[item.name] for item in fields(Spreads)], axis=1)
