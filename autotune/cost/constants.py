@@ -149,7 +149,8 @@ def offset_factor(job: Job, columns: Columns) -> FloatArray:
 # Kinds of configuration whose predicted allocated peak has a spread of its own, most uncertain
 # first: a configuration belongs to the first that applies.
 KINDS = ("own_model", "experts", "fused", "sharded", "quantised", "plain")
-RESERVED_KINDS = ("emptied", "ragged", "even")
+RESERVED_KINDS = ("emptied", "ragged", "even")  # names of how batches vary
+CACHED = "cached"  # of what is held beside the peak
 # Priors of the logarithm of what another trainer's model code keeps for the backward, against the
 # class of transformers: hand estimates, since two such trainers have measurements.
 STACK_SD, FAMILY_SD = 0.30, 0.15
@@ -197,7 +198,8 @@ class MemoryConstants:
     model code of their own. spreads: standard deviation of log(predicted / measured) allocated
     bytes by kind; of `own_model` relative to activations and logits. cached: what the allocator
     holds beside the allocated peak when there is room, as a share of each term of `memory.cache`.
-    reserved: spread that this adds to the reserved peak. claims: tested claims of a fit by kind,
+    cached_sd: log standard deviation of what is held beside the peak, which moves the reserved peak
+    by its share. claims: tested claims of a fit by kind,
     which bound how sure another may be; none: not bounded.
     """
 
@@ -205,7 +207,7 @@ class MemoryConstants:
     offsets: dict[str, Offset]
     spreads: dict[str, float]
     cached: dict[str, float]
-    reserved: dict[str, float]
+    cached_sd: float
     claims: dict[str, Claims] = field(default_factory=dict)
 
     def offset(self, software: Software, family: str) -> Offset:
@@ -223,7 +225,7 @@ def parse_memory(table: dict[str, Any]) -> MemoryConstants:
         {name: Offset(float(pair[0]), float(pair[1])) for name, pair in table["offset"].items()},
         {kind: float(table["log_sd"][kind]) for kind in KINDS},
         {term: float(share) for term, share in table["cached"].items()},
-        {kind: float(table["reserved_log_sd"][kind]) for kind in RESERVED_KINDS},
+        float(table["log_sd"][CACHED]),
         {kind: Claims(*map(int, table["claims"][kind])) for kind in CLAIM_KINDS},
     )
 

@@ -106,6 +106,14 @@ def test_ragged_rows_widen_what_is_said_of_reserved_bytes_by_how_their_order_fal
     assert ragged()["reserved_log_sd"] > ragged(length_grouping="on")["reserved_log_sd"] + 0.005
 
 
+def test_a_run_that_caches_little_is_known_better_than_one_that_caches_much() -> None:
+    for found in (ragged(), ragged(length_grouping="on")):
+        share = 1.0 - found["allocated"] / found["reserved"]
+        least = np.hypot(found["log_sd"], memory_constants().cached_sd * share)
+        assert found["reserved_log_sd"] >= least * (1.0 - 1e-9)
+        assert found["reserved_log_sd"] < least + 0.1
+
+
 def test_a_loss_without_logits_leaves_no_outgrown_logits() -> None:
     job = replace(priced_job(SEVEN, lora(SEVEN), 2048), lengths=UNIFORM)
     fused = replace(job, software=replace(job.software, loss="fused"))

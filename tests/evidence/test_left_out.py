@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -11,10 +11,11 @@ import builders as build
 import numpy as np
 import pytest
 
+from autotune.cost.constants import Spreads
 from autotune.evidence.accuracy import Prediction
 from autotune.evidence.cases import UNITS, source_of, timed_cases
-from autotune.evidence.fit.spreads import device_known, fit_spreads, nested_sd
-from autotune.evidence.fit.time import LeftOut, fit, leave_out, measured_steps
+from autotune.evidence.fit.spreads import coverage, device_known, fit_spreads, nested_sd
+from autotune.evidence.fit.time import NO_SPREADS, LeftOut, fit, leave_out, measured_steps
 from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 from autotune.evidence.validation.left_out import bounds_of
 from autotune.report.lists.validation import VALIDATE_REPORT, validation_payload
@@ -62,12 +63,33 @@ def test_sources_that_differ_as_wholes_have_a_spread_between_them() -> None:
     inside = draw.normal(0.0, 0.01, len(own.units))
     names = sorted(set(own.units))
     shift = dict(zip(names, draw.normal(0.0, 0.6, len(names)), strict=True))
-    alike = replace(own, known_variance=np.zeros(len(own.units)))
+    sure = np.asarray([item.name != "known" for item in fields(Spreads)], np.float64)
+    alike = replace(own, features=own.features * sure)
     together = fit_spreads(moved(alike, inside))
     apart = fit_spreads(moved(alike, inside + np.asarray([shift[name] for name in own.units])))
     assert together.source < 0.05
     assert apart.source > 0.25
-    assert apart.residual == pytest.approx(together.residual, rel=0.5)
+    assert apart.residual < 0.1 * apart.source
+
+
+def test_a_fit_that_doubts_more_than_its_sources_differ_is_believed_less() -> None:
+    own = sources()
+    doubts = own.features.copy()
+    doubts[:, [item.name for item in fields(Spreads)].index("known")] = 0.5
+    quiet = moved(replace(own, features=doubts), 0.02 * np.sin(np.arange(len(own.units))))
+    found = fit_spreads(quiet)
+    assert found.known < 0.2
+    known = device_known(own)
+    judged = quiet.take(known)
+    assert coverage(judged, found, judged.weights) == pytest.approx(0.8, abs=0.02)
+
+
+def test_what_is_assumed_of_a_device_that_nobody_measured_is_not_scaled_away() -> None:
+    own = sources()
+    nothing = replace(NO_SPREADS, known=0.0)
+    unseen = ~device_known(own)
+    assert unseen.any()
+    assert (own.log_sd(nothing)[unseen] > 0.3).all()
 
 
 def test_a_device_of_one_source_alone_does_not_size_the_spread_between_sources() -> None:

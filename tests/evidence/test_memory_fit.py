@@ -15,7 +15,7 @@ from autotune.cost.constants import KINDS, PATH, Slack, memory_constants
 from autotune.evidence.cases import covering_spread, memory_cases, weighted_quantile
 from autotune.evidence.fit import refit
 from autotune.evidence.fit.memory import MemoryRows, fit_memory, log_cdf, memory_rows
-from autotune.evidence.fit.memory_left_out import MemoryRefit, refit_memory
+from autotune.evidence.fit.memory_left_out import MemoryRefit, refit_memory, student_90
 from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 
 if TYPE_CHECKING:
@@ -49,6 +49,13 @@ def test_a_spread_holds_the_wanted_share_of_the_errors() -> None:
     assert covering_spread(error, np.ones(4000)) == pytest.approx(0.05, rel=0.05)
     assert covering_spread(error, np.ones(4000), known_sd=0.04) == pytest.approx(0.03, rel=0.1)
     assert covering_spread(error, np.ones(4000), scale=0.5) == pytest.approx(0.10, rel=0.05)
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), [(4.0, 1.533), (9.0, 1.383), (30.0, 1.310)])
+def test_few_sources_make_an_interval_as_much_wider_as_student_s_quantile(
+    freedom: float, quantile: float
+) -> None:
+    assert student_90(freedom) == pytest.approx(quantile, rel=0.003)
 
 
 def test_the_weighted_median_follows_the_weights() -> None:

@@ -85,7 +85,8 @@ def price_memory(job: Job, columns: Columns, model: MemoryConstants | None = Non
     total: FloatArray = allocated + context + slack
     room = capacity - context - allocated
     beside = device_memory.caches(columns) * peak.cache.held(model.cached)
-    reserved = allocated + np.minimum(beside, np.maximum(room, 0.0))
+    cached = np.minimum(beside, np.maximum(room, 0.0))
+    reserved = allocated + cached
     lengths_sd = model.cached["outgrown_logits"] * peak.records_sd / reserved
     log_sd = np.hypot(uncertainty(job, columns, live, model), offloading.memory_sd(columns))
     slack_log_sd = model.slack.sd * moving / total
@@ -108,7 +109,7 @@ def price_memory(job: Job, columns: Columns, model: MemoryConstants | None = Non
         "log_sd": log_sd,
         "host_bytes": offloading.host_bytes(job, columns),
         "reserved_log_sd": np.hypot(
-            np.hypot(log_sd, by_reserved_kind(job, columns, model.reserved)), lengths_sd
+            np.hypot(log_sd, model.cached_sd * cached / reserved), lengths_sd
         ),
         "kind": by_kind(job, columns, KIND_INDEX),
         "reserved_kind": by_reserved_kind(job, columns, RESERVED_INDEX),

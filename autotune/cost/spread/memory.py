@@ -92,7 +92,7 @@ def _unseen(job: Job) -> float:
 
 
 def by_reserved_kind(job: Job, columns: Columns, sizes: Mapping[str, float]) -> FloatArray:
-    """[rows] the size that belongs to how batches vary, which decides what the allocator caches."""
+    """[rows] the number that belongs to how batches vary, which decides what is cached."""
     if job.software.empties_cache:
         return np.full(columns.rows, sizes["emptied"])
     return np.where(unchanging_lengths(job, columns), sizes["even"], sizes["ragged"])

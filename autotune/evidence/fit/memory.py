@@ -31,7 +31,6 @@ from autotune.cost.columns import Component, tabulate
 from autotune.cost.constants import (
     FAMILY_SD,
     KINDS,
-    RESERVED_KINDS,
     STACK_SD,
     UNKNOWN_CODE,
     MemoryConstants,
@@ -63,7 +62,7 @@ NEUTRAL = MemoryConstants(
     {},
     dict.fromkeys(KINDS, 0.0),
     dict.fromkeys(PRIORS, 0.0),
-    dict.fromkeys(RESERVED_KINDS, 0.0),
+    0.0,
 )
 
 
@@ -148,6 +147,7 @@ EXPERTS_WIDER = 2.0  # prior of mixtures: routing decides how many tokens an exp
 # run (lengths that nobody stated), and the reading says nothing of a cache.
 OTHER_TENSORS = 1.02
 CACHE_SD = 0.10  # of what the allocator holds, groups of runs around the terms of the cache
+CACHED_PRIOR = 0.5  # of its log: 96 replays of traced steps lie within 0.46 (rms) of the terms
 FULL_CARD = 0.97  # of the capacity: what a fuller card caches is cut off by the card
 _FIRST = 3  # parameters before the offsets: both slacks and their spread
 
@@ -178,7 +178,7 @@ def fit_memory(rows: MemoryRows) -> MemoryFit:
         offsets=problem.offsets(found.x, found.covariance),
         spreads=spreads,
         cached=_cached(rows),
-        reserved=dict.fromkeys(RESERVED_KINDS, WITHIN_SD),
+        cached_sd=CACHED_PRIOR,
     )
     teaching = both_outcomes(rows.cases)
     failures = sum(c.oom and c.group[0] in teaching for c in rows.cases)
@@ -373,11 +373,11 @@ def log_cdf(z: FloatArray) -> FloatArray:
     return np.where(z < FAR, tail, near)
 
 
-def with_spreads(fit: MemoryFit, own_model: float, reserved: dict[str, float]) -> MemoryFit:
+def with_spreads(fit: MemoryFit, own_model: float, cached_sd: float) -> MemoryFit:
     """The fit with spreads that groups left out of it have shown."""
     constants = replace(
         fit.constants,
         spreads={**fit.constants.spreads, "own_model": own_model},
-        reserved=reserved,
+        cached_sd=cached_sd,
     )
     return replace(fit, constants=constants)

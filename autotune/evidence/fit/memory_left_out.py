@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost.columns import Component
-from autotune.cost.constants import CLAIM_KINDS, CROWDED, RESERVED_KINDS, ROOMY, Claims
+from autotune.cost.constants import CACHED, CLAIM_KINDS, CROWDED, ROOMY, Claims
 from autotune.cost.memory import component as memory
-from autotune.cost.spread.memory import by_reserved_kind
-from autotune.domain.outcome import FEASIBLE_PROBABILITY
+from autotune.domain.outcome import FEASIBLE_PROBABILITY, Z90
 from autotune.evidence.accuracy import OUTPUTS
 from autotune.evidence.cases import (
     READ_AS,
@@ -34,6 +33,7 @@ from autotune.evidence.cases import (
     source_of,
 )
 from autotune.evidence.fit.memory import (
+    CACHED_PRIOR,
     WITHIN_SD,
     MemoryFit,
     by_job,
@@ -55,9 +55,8 @@ if TYPE_CHECKING:
 # Crowded claims are rare among measured runs, so replays of traced runs on such cards count too:
 # `python -m bench.crowded`, 8 of 8 ran. Each counts half: a replay has one length and three steps.
 REPLAYS_WORTH = Claims(4, 0)
-# Priors where no reading of a kind is left: of what the allocator caches, relative to its peak.
-RESERVED_PRIOR = {"emptied": 0.05, "ragged": 0.22, "even": 0.12}
-RESERVED_WORTH = 2.0  # [sources] that the prior weighs
+CACHED_WORTH = 2.0  # [sources] that the prior of what is cached weighs
+LEAST_SHARE = 0.01  # of what is held: no less is cached
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +95,7 @@ def refit_memory(
     spreads = _LeftOutSpreads.of(rows.cases, first)
     left_out: Predicted = {}
     for group, own in members.items():
-        sized = with_spreads(fits[group], spreads.own_model(group), spreads.reserved(group))
+        sized = with_spreads(fits[group], spreads.own_model(group), spreads.cached(group))
         left_out.update(_price(own, sized.constants))
     said = fit_claims(rows.cases, left_out)
     for group, own in members.items():
@@ -105,7 +104,7 @@ def refit_memory(
     for case in rows.cases:
         if case.oom or case.peak or case.job.software.own_model:
             sources[case.group[0]] = sources.get(case.group[0], 0) + 1
-    whole = with_spreads(fit_memory(rows), spreads.own_model(None), spreads.reserved(None))
+    whole = with_spreads(fit_memory(rows), spreads.own_model(None), spreads.cached(None))
     whole = replace(whole, constants=replace(whole.constants, claims=said.without(None)))
     return MemoryRefit(whole, left_out, dict(sorted(sources.items())))
 
@@ -128,23 +127,27 @@ def _price(cases: Sequence[MeasuredCase], model: MemoryConstants) -> Predicted:
     return found
 
 
-_EXTRA = ("usable", "fits_probability", "live_share", "offset_sd", "known_sd", "crowded")
+_EXTRA = (
+    "usable", "fits_probability", "live_share", "offset_sd", "known_sd", "cached_share", "crowded",
+)  # fmt: skip
 
 
 def _outputs(job: Job, columns: Columns, *, model: MemoryConstants) -> Outputs:
     found = memory.price_memory(job, columns, model)
     offset = model.offset(job.software, job.model.family)
+    cached = 1.0 - found["allocated"] / found["reserved"]
     return {
         **found,
         "live_share": (found["activations"] + found["logits"]) / found["allocated"],
-        "known_sd": _beside_cache(found, by_reserved_kind(job, columns, model.reserved)),
+        "known_sd": _beside_cache(found, model.cached_sd * cached),
+        "cached_share": cached,
         "offset_sd": np.full(columns.rows, offset.log_sd),
     }
 
 
-def _beside_cache(found: Outputs, kind: FloatArray) -> FloatArray:
-    """[rows] spread of the reserved peak without that of its kind: of the tensors and the order."""
-    own: FloatArray = np.sqrt(np.maximum(found["reserved_log_sd"] ** 2 - kind**2, 0.0))
+def _beside_cache(found: Outputs, cached: FloatArray) -> FloatArray:
+    """[rows] spread of the reserved peak beside that of the cache: of tensors and their order."""
+    own: FloatArray = np.sqrt(np.maximum(found["reserved_log_sd"] ** 2 - cached**2, 0.0))
     return own
 
 
@@ -156,7 +159,7 @@ class _Reading:
     error: float  # absolute logarithm
     known_sd: float
     scale: float
-    kind: str  # "own_model", or of RESERVED_KINDS
+    kind: str  # "own_model" or "cached"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,15 +179,17 @@ class _LeftOutSpreads:
         """
         return max(self._held("own_model", without), WITHIN_SD)
 
-    def reserved(self, without: Unit | None) -> dict[str, float]:
-        """By kind, shrunk towards the prior."""
-        found = {}
-        for kind, prior in RESERVED_PRIOR.items():
-            own = self._held(kind, without)
-            worth = float(len({r.group[0] for r in self._of(kind, without)}))
-            logs = worth * np.log(max(own, SMALLEST)) + RESERVED_WORTH * np.log(prior)
-            found[kind] = float(np.exp(logs / (worth + RESERVED_WORTH)))
-        return found
+    def cached(self, without: Unit | None) -> float:
+        """Of the log of what is cached, shrunk towards the prior.
+
+        One size for all runs: what is known of the cache is a share of what moves in a step, so a
+        run that caches little is known better than one that caches half of what it holds. It rests
+        on a handful of sources, so it is as much wider as Student's quantile is than the normal.
+        """
+        worth = float(len({r.group[0] for r in self._of(CACHED, without)}))
+        own = self._held(CACHED, without) * student_90(worth - 1.0) / Z90
+        logs = worth * np.log(max(own, SMALLEST)) + CACHED_WORTH * np.log(CACHED_PRIOR)
+        return float(np.exp(logs / (worth + CACHED_WORTH)))
 
     def _of(self, kind: str, without: Unit | None) -> list[_Reading]:
         return [r for r in self.readings if r.kind == kind and not _within(r.group, without)]
@@ -201,6 +206,15 @@ class _LeftOutSpreads:
         return covering_spread(column("error"), weights, column("known_sd"), column("scale"))
 
 
+def student_90(freedom: float) -> float:
+    """The 90 % quantile of Student's t; of one degree of freedom where there is less.
+
+    Source: Abramowitz and Stegun 1964, formula 26.7.5, two terms: within 0.3 % from four on.
+    """
+    n, z = max(freedom, 1.0), Z90
+    return z + (z**3 + z) / (4.0 * n) + (5.0 * z**5 + 16.0 * z**3 + 3.0 * z) / (96.0 * n**2)
+
+
 def _readings(case: MeasuredCase, own: dict[str, float]) -> Iterable[_Reading]:
     group = left_out_key(case)
     for seen in case.observations:
@@ -208,8 +222,8 @@ def _readings(case: MeasuredCase, own: dict[str, float]) -> Iterable[_Reading]:
             continue
         error = abs(float(np.log(own[READ_AS[seen.kind]] / seen.value)))
         if seen.kind != "allocated":
-            name = RESERVED_KINDS[int(own["reserved_kind"])]
-            yield _Reading(group, error, own["known_sd"], 1.0, name)
+            share = max(own["cached_share"], LEAST_SHARE)
+            yield _Reading(group, error, own["known_sd"] / share, share, CACHED)
         elif case.job.software.own_model:
             yield _Reading(group, error, own["offset_sd"], own["live_share"], "own_model")
 

@@ -9,7 +9,7 @@ import hashlib
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from autotune.cost.constants import Constants, Spreads
+from autotune.cost.constants import CACHED, Constants, Spreads
 from autotune.domain.errors import InputError
 from autotune.evidence.accuracy import Accuracy, Residual, accuracy_of
 from autotune.evidence.cases import source_of, timed_cases
@@ -124,10 +124,11 @@ _HEAD = """\
 #
 # memory: constants of `cost.memory_constants.MemoryConstants`, on {readings} peaks and verdicts;
 # slack on {outcomes} runs of sources that report both outcomes, {failures} of which ran out of
-# memory. log_sd: half-widths of 80 % intervals over 1.28; own_model, the reserved on sources
-# left out of the fit. claims: [runs called a fit by fits without their source, of them failed]; of
-# a source that reports no failures, each group counts as one run; crowded ones with half of the
-# replays that `bench.crowded` makes. cached: shares of the terms of `cost.memory.cache`.
+# memory. log_sd: half-widths of 80 % intervals over 1.28; own_model and cached on sources left
+# out of the fit; cached moves the reserved peak by its share. claims: [runs called a fit by fits
+# without their source, of them failed]; of a source that reports no failures, each group counts as
+# one run; crowded ones with half of the replays that `bench.crowded` makes. cached: shares of the
+# terms of `cost.memory.cache`.
 """
 
 
@@ -152,7 +153,7 @@ def _memory(found: MemoryRefit) -> list[str]:
     lines = ["[memory.rows]", *(f'"{name}" = {n}' for name, n in found.sources.items()), ""]
     lines += ["[memory.slack]", *slack, "", "[memory.offset]"]
     lines += [f'"{level}" = {_pair(offset)}' for level, offset in sorted(own.offsets.items())]
-    tables = (("log_sd", own.spreads), ("cached", own.cached), ("reserved_log_sd", own.reserved))
+    tables = (("log_sd", {**own.spreads, CACHED: own.cached_sd}), ("cached", own.cached))
     for name, table in tables:
         lines += ["", f"[memory.{name}]", *(f"{kind} = {v:.3g}" for kind, v in table.items())]
     claims = (f"{kind} = [{each.n}, {each.failures}]" for kind, each in own.claims.items())

@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from autotune.cost.constants import CACHED
 from autotune.domain.units import format_count
 from autotune.report.layout.blocks import Paragraph, Section, Table, columns
 from autotune.report.layout.csv_rows import rows_csv
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 def calibration_payload(found: Refit, written: Path | None, seconds: float) -> dict[str, Any]:
     """Everything that was fitted, and the errors of left-out groups."""
     model = found.fit.fitted(found.spreads)
+    memory = found.memory.fit.constants
     accuracy = found.accuracy
     return {
         "schema_version": SCHEMA_VERSION,
@@ -37,7 +39,11 @@ def calibration_payload(found: Refit, written: Path | None, seconds: float) -> d
         "left_out": {name: asdict(own) for name, own in accuracy.scopes.items()},
         "left_out_devices": {name: asdict(own) for name, own in accuracy.devices.items()},
         "sweeps": asdict(accuracy.sweeps),
-        "memory": {**asdict(found.memory.fit.constants), "rows": found.memory.sources},
+        "memory": {
+            **asdict(memory),
+            "reserved": {CACHED: memory.cached_sd},
+            "rows": found.memory.sources,
+        },
         "seconds": seconds,
         "written": None if written is None else str(written),
     }
