@@ -91,6 +91,7 @@ COMMANDS = {  # by name, in the order of the help: the module that holds each
     "verify": "verify",
     "learn": "learn",
     "plan": "plan",
+    "worker": "worker",
     "devices": "lists",
     "models": "lists",
     "prices": "lists",

@@ -52,6 +52,14 @@ class Score(StrEnum):
     probe = "probe"
 
 
+class Starter(StrEnum):
+    """Who starts the workers of a search."""
+
+    local = "local"
+    ray = "ray"
+    slurm = "slurm"
+
+
 class Sampler(StrEnum):
     """Who proposes candidates."""
 
@@ -96,6 +104,16 @@ def tune(
     probe_on: Annotated[
         str | None,
         typer.Option("--probe-on", metavar="NAME", help="Probe on this device of this machine."),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=0, help="Probe with so many workers; 0 waits for others."),
+    ] = None,
+    executor: Annotated[
+        Starter, typer.Option("--executor", help="Who starts the workers.")
+    ] = Starter.local,
+    ray_address: Annotated[
+        str | None, typer.Option("--ray-address", metavar="HOST:PORT", help="An existing cluster.")
     ] = None,
     trials: Annotated[
         int, typer.Option("--trials", min=1, help="Trials of the study at most.")
@@ -152,7 +170,12 @@ def tune(
             trust_remote_code=trust_remote_code,
             score=score.value,
             dry_run=dry_run,
-            probing=_probing(score, probes, probe_budget, probe_on, progress.status),
+            probing=_with_workers(
+                _probing(score, probes, probe_budget, probe_on, progress.status),
+                workers,
+                executor,
+                ray_address,
+            ),
             asked=asked(context),
         )
         told = progress.line if score is Score.probe else progress
@@ -215,6 +238,22 @@ def _probing(
 
     seconds = parse_seconds(budget) if budget else None
     return ProbeOptions(probes=probes, budget_s=seconds, on=on, status=status)
+
+
+def _with_workers(
+    probing: ProbeOptions | None, workers: int | None, executor: Starter, address: str | None
+) -> ProbeOptions | None:
+    """Who probes. Raises InputError for workers of a search without probes."""
+    if executor is Starter.local and workers is None and address is None:
+        return probing
+    if probing is None:
+        msg = "--workers, --executor or --ray-address without --score probe: nothing is measured"
+        raise InputError(msg, "add --score probe")
+    if address is not None and executor is not Starter.ray:
+        msg = f"--ray-address {address} without --executor ray: nobody would connect to it"
+        raise InputError(msg, "add --executor ray")
+    count = 1 if workers is None else workers
+    return replace(probing, workers=count, executor=executor.value, ray_address=address)
 
 
 def print_recommendation(payload: RecommendationPayload, output: Output) -> None:

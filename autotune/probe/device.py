@@ -2,9 +2,7 @@
 
 Every reading may be refused (consumer cards, containers); what is refused is left out.
 
-One probe at a time measures on a device, since two at once would each measure the other: a lock
-file for each device below $AUTOTUNE_HOME, which the kernel takes back when its holder ends, however
-that happens.
+One probe at a time measures on a device (`lease`).
 """
 
 from __future__ import annotations
@@ -17,18 +15,14 @@ import os
 import platform
 import re
 import sys
-import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.devices import cpu_device, identify, local_host
-from autotune.catalog.files import home_dir
-from autotune.probe.worker.contract import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import BinaryIO
 
     from autotune.domain.device import Device, Offer
 
@@ -308,53 +302,3 @@ def fingerprint(local: LocalDevice) -> str:
         known = asdict(local.device)
         facts |= {name: known[name] for name in ("architecture", "fp32_flop_per_s", "sm_count")}
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
-
-
-LOCKS_FOLDER = "devices"
-LOCK_POLL_S = 0.25
-WAITING = "waiting for another search that measures on this device"
-
-
-@contextlib.contextmanager
-def leased(
-    local: LocalDevice, on_phase: Callable[[Phase, float], None] | None = None
-) -> Iterator[None]:
-    """Hold the device; wait while another process of this user does. on_phase: is told of waiting.
-
-    A home that cannot be written, or a system without such locks, is no reason not to measure.
-    """
-    try:
-        stream = _lock_file(local)
-    except (OSError, ImportError):
-        yield
-        return
-    with stream:
-        begun = time.monotonic()
-        while not _takes(stream):
-            if on_phase is not None:
-                on_phase(Phase(WAITING), time.monotonic() - begun)
-            time.sleep(LOCK_POLL_S)
-        yield
-
-
-def _lock_file(local: LocalDevice) -> BinaryIO:
-    import fcntl  # noqa: F401 - Windows has none: the caller goes on without
-
-    folder = home_dir() / LOCKS_FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    name = local.uuid or f"{local.name}-{local.index}"
-    safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)
-    return (folder / f"{safe}.lock").open("ab")
-
-
-def _takes(stream: BinaryIO) -> bool:
-    """Whether the lock is ours now."""
-    import fcntl
-
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        return True
-    return True

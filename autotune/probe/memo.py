@@ -101,6 +101,18 @@ class Memo:
                 self.not_shared = f"{error.strerror or error}"
         self.records.append(record)
 
+    def adopt(self, record: ProbeRecord, *, keep: bool) -> bool:
+        """Take over what another worker of this run measured; whether it was new.
+
+        keep: in this run's record as well.
+        """
+        if any(r.key == record.key and r.line() == record.line() for r in self.records):
+            return False
+        if keep and self._own:
+            self._own.append(record)
+        self.records.append(record)
+        return True
+
     def of_this_run(self, key: str) -> list[ProbeRecord]:
         """This study's records of a request, the oldest first."""
         return [record for record in self.records if record.key == key]

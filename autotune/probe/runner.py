@@ -26,7 +26,7 @@ from autotune.domain.config import UNSET
 from autotune.domain.paths import whole
 from autotune.domain.units import GIB
 from autotune.probe import device as devices
-from autotune.probe.device import leased
+from autotune.probe.lease import leased
 from autotune.probe.outcomes import (
     MAX_RESULT_BYTES,
     OK,
@@ -94,7 +94,11 @@ class Runner:
         timeout_s: float | None = None,
     ) -> ProbeRecord:  # fmt: skip
         """One probe, with one more attempt where another could end differently."""
-        with leased(self.place.local, self.on_phase):
+        most_s = 2.0 * (timeout_s or self.place.timeout_s)  # two attempts
+        count = int(request.get("count", 1))
+        held = _shown_to(self.place.local)[:count]
+        what = f"({self.place.folder.parent})"
+        with leased(held, self.on_phase, most_s=most_s, what=what):
             begun = time.monotonic()
             record = self._once(request, config, predicted or {}, timeout_s)
             if record.status in RETRIED:
@@ -263,10 +267,18 @@ def _absolute_pythonpath() -> list[str]:
 
 
 def _visible(local: LocalDevice) -> list[str]:
-    """The device, and then the others of its kind: what a worker may see."""
+    """What a worker may see, as CUDA wants it."""
+    return [gpu.uuid or str(gpu.index) for gpu in _shown_to(local)]
+
+
+def _shown_to(local: LocalDevice) -> list[LocalDevice]:
+    """The device, and then the others of its kind in a circle: of two searches, others of each."""
+    if local.is_cpu:
+        return [local]
     here = devices.visible(devices.gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
-    others = [gpu for gpu in here if gpu.name == local.name and gpu.uuid != local.uuid]
-    return [gpu.uuid or str(gpu.index) for gpu in (local, *others)]
+    alike = [gpu for gpu in here if gpu.name == local.name]
+    at = next((n for n, gpu in enumerate(alike) if gpu.uuid == local.uuid), len(alike))
+    return [local, *alike[at + 1 :], *alike[:at]]
 
 
 def wait(process: subprocess.Popen[bytes], timeout_s: float, watch: Watch, folder: Path) -> str:

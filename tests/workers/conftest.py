@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "app"))  # simulatedmachine lives there
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

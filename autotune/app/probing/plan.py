@@ -14,6 +14,7 @@ from autotune.domain.config import KNOBS, Config
 from autotune.domain.device import Offer
 from autotune.domain.errors import NoLocalDevice
 from autotune.probe import device as devices
+from autotune.probe.device import LocalDevice
 from autotune.probe.memo import installed_versions
 from autotune.probe.request import Effort, request_for
 from autotune.probe.two_depth import requests_at_depths
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from autotune.probe.runner import Place, Runner
 
     Request = dict[str, Any]
-    from autotune.probe.device import LocalDevice
 
 DEFAULT_PROBES, DEFAULT_BUDGET_S = 12, 600.0
 IMPORT_S, TRAINER_S = 10.0, 2.0  # importing torch, transformers and peft; what surrounds the steps
@@ -53,6 +53,9 @@ class ProbeOptions:
     )
     held_bytes: float | None = None  # by the device, where the bill's limits are another machine's
     reuse: bool = True  # what earlier studies on this machine measured and learned
+    workers: int | None = None  # that the search starts; 0: it waits for some; None: it is alone
+    executor: str = "local"  # who starts them
+    ray_address: str | None = None
     status: Callable[[str], None] | None = None  # hears every moment what a probe does just now
 
     @property
@@ -173,6 +176,37 @@ def offers_here(job: Job, offer: Offer) -> tuple[Offer, ...]:
     return tuple(found) if offer in job.offers else (offer,)
 
 
+def groups_here(offer: Offer, local: LocalDevice, count: int) -> list[tuple[LocalDevice, ...]]:
+    """The devices of that kind here, as many together as a probe occupies; `local` at the least."""
+    found = [
+        other
+        for other in devices.local_devices()
+        if other.device is not None and other.device.name == offer.device.name
+    ]
+    groups = [tuple(found[at : at + count]) for at in range(0, len(found) - count + 1, count)]
+    return groups or [(local,)]
+
+
+def remote_for(job: Job, on: str | None) -> tuple[LocalDevice, Offer]:
+    """The device that workers elsewhere probe on: the first offer's, or the one that is named."""
+    if on is not None:
+        offer = next((o for o in job.offers if o.device.name == on.casefold()), None)
+        offer = offer or lent_offer(job, on.casefold())
+    else:
+        offer = job.offers[0]
+    total = offer.device.memory_driver_bytes
+    return LocalDevice(0, offer.device.name, total, 0.0, "", offer.device), offer
+
+
+def lent_offer(job: Job, name: str) -> Offer:
+    """A device of this machine that the job does not offer: it only lends its speed."""
+    device = devices.cpu().device if name == "cpu" else find_device(name)
+    if device is None:
+        msg = f"{name} is no device of the catalogue"
+        raise NoLocalDevice(msg, "`autotune devices` lists them")
+    return Offer(device, 1, 0.0, default_host(1, device, job.storage), "this machine")
+
+
 def _named(job: Job, on: str, here: list[LocalDevice]) -> tuple[LocalDevice, Offer]:
     wanted = devices.cpu().device if on.casefold() == "cpu" else find_device(on)
     for local in here:
@@ -180,8 +214,7 @@ def _named(job: Job, on: str, here: list[LocalDevice]) -> tuple[LocalDevice, Off
             for offer in job.offers:
                 if offer.device.name == wanted.name and offer.count == 1:
                     return local, offer
-            host = default_host(1, local.device, job.storage)
-            return local, Offer(local.device, 1, 0.0, host, "this machine")
+            return local, lent_offer(job, local.device.name)
     names = ", ".join(sorted({local.name for local in here}))
     msg = f"--probe-on {on}: that device is not here; here: {names}"
     raise NoLocalDevice(msg, "name a device of this machine, or leave --score probe out")

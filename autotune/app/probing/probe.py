@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,7 +45,7 @@ from autotune.domain.units import format_seconds
 from autotune.probe import device as devices
 from autotune.probe.memo import Memo
 from autotune.probe.outcomes import INFEASIBLE, INTERRUPTED, LOGS_FOLDER
-from autotune.probe.record import NARROW_RUNS, PROBES_FILE, until_sure
+from autotune.probe.record import NARROW_RUNS, PROBES_FILE, ProbeRecord, until_sure
 from autotune.probe.runner import Place, Runner
 from autotune.probe.two_depth import run_two
 from autotune.probe.unsupported import Unsupported
@@ -54,7 +54,7 @@ from autotune.search.posterior.stopping import ProbeBudget
 from autotune.search.selection import score_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from autotune.cost.bill import Bill
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
     from autotune.probe.device import LocalDevice
-    from autotune.probe.record import ProbeRecord
     from autotune.search.measured.study import MeasuredExploration
     from autotune.search.selection import Objective
 
@@ -105,6 +104,9 @@ class Prober:
         self.unsupported = Unsupported(self.memo.records)
         self.rows: dict[int, MeasuredRow] = {}
         self.broken_in_a_row = 0
+        self.leads = False  # over workers: what they measured is told, and kept in this record
+        self._made: list[ProbeRecord] = []
+        self._pending: tuple[int, float] = (0, 0.0)  # at peers: configurations and seconds
         self.progress = ProbeProgress(options.most, options.status)
         if isinstance(self.runner, Runner):
             self.runner.on_phase = self.progress.on_phase
@@ -119,8 +121,8 @@ class Prober:
 
     @property
     def spent_s(self) -> float:
-        """[s] of probing in this run."""
-        return sum(record.wall_s for record in self.own)
+        """[s] of probing in this run, with what peers are expected to take now."""
+        return sum(record.wall_s for record in self.own) + self._pending[1]
 
     @property
     def searched(self) -> int:
@@ -142,7 +144,7 @@ class Prober:
                 raise StopSearch(enough)
             record = self._run(plan, predicted, "search")
         elif not known:
-            self.memo.add(record)
+            self._keep(record)
         self._tell(index, record, predicted)
 
         def again(role: str, why: str = "") -> ProbeRecord:
@@ -153,9 +155,46 @@ class Prober:
         record = self._believable(plan, self._sure(plan, record, again), again)
         return self._scored(index, predicted, record)
 
+    def _keep(self, record: ProbeRecord) -> None:
+        self.memo.add(record)
+        self._made.append(record)
+
+    def made(self) -> list[dict[str, Any]]:
+        """What was recorded since the last call, for workers that cannot read this disk."""
+        found, self._made = self._made, []
+        return [asdict(record) for record in found]
+
+    def adopt(self, made: Sequence[dict[str, Any]]) -> None:
+        """What another worker recorded. Raises InputError for what is no record of a probe."""
+        for data in made:
+            try:
+                record = ProbeRecord.of(data)
+            except ValueError as error:
+                msg = f"a worker told of something that is no probe: {error}"
+                raise InputError(msg, "have all workers run the same autotune") from None
+            self.take(record)
+
+    def take(self, record: ProbeRecord) -> None:
+        """Another worker's probe counts as one of this run."""
+        if not self.memo.adopt(record, keep=self.leads):
+            return
+        self.unsupported.learn(record)
+        found = candidates_of(self.bill, record)
+        for index in found:
+            self._refresh(index)
+        if self.leads and found:
+            self._tell(found[0], record, self.bill.estimate(found[0]))
+
+    def count_pending(self, candidates: Sequence[int]) -> None:
+        """Peers probe these now: of what may be probed, and spent, that much is taken."""
+        plans = [self._plan(self.bill.estimate(index)) for index in candidates]
+        new = {plan.key for plan in plans if not self.known(plan.key)}
+        self._pending = 0, 0.0
+        self._pending = len(new), sum(plan.expected_s for plan in plans) * self.pace
+
     def stop_reason(self) -> str:
         """Why no further configuration may be probed; empty while one may."""
-        if self.searched >= self.options.most:
+        if self.searched + self._pending[0] >= self.options.most:
             return f"{self.options.most} configurations were probed, which was the most allowed"
         if in_vain(self.own, HOPELESS):
             return (
@@ -302,7 +341,7 @@ class Prober:
         else:
             record = run(plan.requests[0])
         record = replace(record, key=plan.key, role=role, predicted=figures)
-        self.memo.add(record)
+        self._keep(record)
         self.unsupported.learn(record)
         self.broken_in_a_row = 0 if record.fits is not None else self.broken_in_a_row + 1
         if record.status == INTERRUPTED:

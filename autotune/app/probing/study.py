@@ -64,7 +64,7 @@ def probe_candidates(  # noqa: PLR0913 - what a probed search is, each named
     begun = time.perf_counter()
     run_dir.mkdir(parents=True, exist_ok=True)
     prober = Prober(job, bill, local, options, objective, run_dir, announce)
-    _tell_held(prober, local)
+    tell_held(prober, local)
     key = prior_key(job, local, prober.fingerprint, prober.memo.versions)
     prior = prior_for(bill, objective, key, run_dir, reuse=options.reuse, resume=resume)
     explored = explore_measured(
@@ -72,6 +72,14 @@ def probe_candidates(  # noqa: PLR0913 - what a probed search is, each named
         run_dir=run_dir, storage=storage, study_name=run_dir.name, job_key=job_key, resume=resume,
         prior=prior.observed,
     )  # fmt: skip
+    return probed_of(prober, explored, key, prior, begun)
+
+
+def probed_of(
+    prober: Prober, explored: MeasuredExploration, key: PriorKey, prior: Prior, begun: float
+) -> Probed:
+    """What a search found, as it is told; later searches learn from it."""
+    bill, options = prober.bill, prober.options
     _check_ran(prober)
     probes = prober.searched
     ended = explored.ended
@@ -120,7 +128,7 @@ def _check_ran(prober: Prober) -> None:
     raise NoLocalDevice(msg, hint_for(status, message))
 
 
-def _tell_held(prober: Prober, local: LocalDevice) -> None:
+def tell_held(prober: Prober, local: LocalDevice) -> None:
     """Memory that somebody else holds is said before it is mistaken for the job's own."""
     if local.is_cpu or not local.processes:
         return

@@ -7,8 +7,7 @@ from dataclasses import replace
 from shlex import join
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from autotune.app.probing.ground import Ground, local_bill, without_limits
 from autotune.app.probing.measured_bill import (
     as_measured,
     narrowest_measured,
@@ -16,7 +15,14 @@ from autotune.app.probing.measured_bill import (
     told_apart,
     transferred,
 )
-from autotune.app.probing.plan import ProbeOptions, local_for, offers_here, plan_probe
+from autotune.app.probing.plan import (
+    ProbeOptions,
+    groups_here,
+    local_for,
+    offers_here,
+    plan_probe,
+    remote_for,
+)
 from autotune.app.probing.study import check_affordable, probe_candidates
 from autotune.app.runs.ownership import working_in
 from autotune.app.tune.answer import answer_of
@@ -28,16 +34,16 @@ from autotune.app.whatif import explain
 from autotune.app.whatif.moved import moved_notes
 from autotune.domain.answer.limits import odds, worst_excess
 from autotune.domain.answer.recommendation import ProbedRun
-from autotune.domain.candidates import OFFER
 from autotune.domain.errors import Interrupted
 from autotune.domain.paths import near
 from autotune.domain.units import format_seconds, format_usd
 from autotune.pricing import Pricing
+from autotune.probe.lease import seated
 from autotune.probe.outcomes import check_arguments
 from autotune.probe.record import config_of
 from autotune.search import selection
 from autotune.search.alternatives import proposal_order
-from autotune.space.extra import at_every_level
+from autotune.space.enumerate import enumerate_candidates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,9 +58,9 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job, Limits
     from autotune.domain.observation import Calibration
     from autotune.domain.outcome import Estimated
+    from autotune.probe.device import LocalDevice
 
 ALTERNATIVES = 5
-ROOMY_BYTES = 1e18  # more than any model: nothing is refused for memory
 
 
 def tune_by_probes(
@@ -66,12 +72,22 @@ def tune_by_probes(
     Interrupted (130) on Ctrl-C, with every finished probe kept.
     """
     probing = options.probing or ProbeOptions()
-    local, offer = local_for(job, probing.on)
+    elsewhere = probing.executor != "local" or probing.workers == 0
+    if elsewhere and probing.workers is not None:
+        local, offer = remote_for(job, probing.on)
+    else:
+        local, offer = local_for(job, probing.on)
     priced = price(job, options, progress)
     check_arguments(priced.space.extra)
     exact = offer in job.offers
     probed_job = job if exact else replace(job, offers=(offer,))
-    bill = _local_bill(priced, probed_job, offers_here(job, offer), exact=exact)
+    offers = offers_here(job, offer)
+    if elsewhere and exact:
+        offers = tuple(o for o in job.offers if (o.device, o.count) == (offer.device, offer.count))
+    candidates = priced.found.candidates
+    if not exact:
+        candidates = enumerate_candidates(probed_job, priced.space).candidates
+    bill = local_bill(probed_job, candidates, priced.space, priced.calibration, offers)
     if not exact:
         held = float(bill.usable_bytes.min(initial=offer.device.memory_torch_bytes))
         probing, bill = replace(probing, held_bytes=held), without_limits(bill)
@@ -81,11 +97,10 @@ def tune_by_probes(
     asked = asked_of(priced, options, "probe", probing.on or "")
     with working_in(asked, run_dir_of(asked, options), resume=options.resume) as run_dir:
         try:
-            found = probe_candidates(
-                probed_job, bill, local, probing, objective=options.objective,
-                sampler=options.sampler, seed=options.seed, run_dir=run_dir,
-                storage=options.storage, job_key=asked.key, resume=options.resume,
-                announce=progress,
+            found = _probed(
+                Ground(probed_job, priced.space, priced.calibration, offer, offers, exact, bill,
+                       probing.held_bytes),
+                local, replace(options, probing=probing), run_dir, asked.key, progress,
             )  # fmt: skip
         except (KeyboardInterrupt, Interrupted) as stopped:
             msg = "interrupted between two probes; every finished one is kept"
@@ -101,31 +116,35 @@ def tune_by_probes(
         return _finish(answer, taught, options, found, run_dir, begun)
 
 
+def _probed(
+    ground: Ground, local: LocalDevice, options: Options, run_dir: Path, key: str,
+    progress: Callable[[str], None],
+) -> Probed:  # fmt: skip
+    """The probes of a search: by this process, or by workers."""
+    probing = options.probing or ProbeOptions()
+    if probing.workers is not None:
+        from autotune.app.workers.lead import Question, probe_by_workers
+
+        asked = Question(
+            options.objective, options.sampler, options.seed, run_dir, options.storage, key,
+            options.resume,
+        )  # fmt: skip
+        return probe_by_workers(ground, local, probing, asked, progress)
+    count = max(offer.count for offer in ground.offers)
+    groups = groups_here(ground.offer, local, count)
+    with seated(groups, progress, f"({near(run_dir)})") as group:
+        return probe_candidates(
+            ground.job, ground.bill, group[0], probing, objective=options.objective,
+            sampler=options.sampler, seed=options.seed, run_dir=run_dir,
+            storage=options.storage, job_key=key, resume=options.resume, announce=progress,
+        )  # fmt: skip
+
+
 def _resumed(options: Options, run_dir: Path) -> str:
     """The command that goes on where this one stopped."""
     from autotune.report.sections.how_to_run import again
 
     return again(options.asked, "tune", join(["--run", near(run_dir), "--resume"]))
-
-
-def _local_bill(priced: Priced, job: Job, offers: tuple[Offer, ...], *, exact: bool) -> Bill:
-    """Every candidate that can run on the local device, the user's own knobs at all levels."""
-    if exact:
-        candidates = priced.found.candidates
-        levels = [candidates.levels[OFFER].index(offer) for offer in offers]
-        here = candidates.take(np.flatnonzero(np.isin(candidates.codes[OFFER], levels)))
-    else:
-        from autotune.space.enumerate import enumerate_candidates
-
-        here = enumerate_candidates(job, priced.space).candidates
-    wide = at_every_level(here, priced.space.extra)
-    return Pricing(job, priced.calibration).bill(wide)
-
-
-def without_limits(bill: Bill) -> Bill:
-    """The bill for a device that only lends its speed: what fits it decides nothing."""
-    roomy = np.full(len(bill), ROOMY_BYTES)
-    return bill.with_memory(usable_bytes=roomy, fits_probability=np.ones(len(bill)))
 
 
 def _planned(

@@ -25,7 +25,7 @@ from autotune.catalog.software import install_command
 from autotune.domain.machine import Fact, MachineFacts
 from autotune.domain.units import MB, format_bytes
 from autotune.probe import runner
-from autotune.probe.device import leased
+from autotune.probe.lease import leased
 from autotune.probe.machine.kept import fact_of
 from autotune.probe.memo import installed_versions
 from autotune.probe.outcomes import MAX_RESULT_BYTES, Ending, unexplained
@@ -90,7 +90,7 @@ def measure(
     else:
         missing.append(NotMeasured("disk", disk))
     if "torch" in installed_versions():
-        with leased(local, on_phase):
+        with leased([local], on_phase):
             result, readings, why = _worker(local, seconds, on_phase)
     else:
         why = f"torch is not installed: {install_command('probe')}"

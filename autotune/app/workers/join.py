@@ -1,0 +1,93 @@
+"""What one worker does: join a search, price its job, take a device, probe until it is over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autotune.app.probing.plan import groups_here
+from autotune.app.probing.probe import Prober
+from autotune.app.probing.study import tell_held
+from autotune.app.runs.folder import runs_root
+from autotune.app.workers.terms import checked, ground_of, probing_of
+from autotune.domain.errors import NoLocalDevice
+from autotune.probe import device as devices
+from autotune.probe.lease import seated
+from autotune.search.axes import ParameterSpace
+from autotune.search.billed import BilledCandidates
+from autotune.search.measured.joining import Place, joining, terms_of, worker_folder
+from autotune.search.measured.prior import PRIOR_FILE, Prior, load_prior
+from autotune.search.measured.shared import SharedSearch
+from autotune.search.study.owner import Owner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from autotune.app.probing.ground import Ground
+    from autotune.app.probing.plan import ProbeOptions
+    from autotune.probe.device import LocalDevice
+    from autotune.search.selection import Objective
+
+LEFT = "autotune:left"  # of a study: why each worker has gone
+
+
+def work(
+    run_dir: Path | None, storage: str | None, name: str | None, tell: Callable[[str], None],
+    change: Callable[[ProbeOptions], ProbeOptions] = lambda options: options,
+) -> str:  # fmt: skip
+    """Take part in a search until it is over; why it is.
+
+    run_dir: of the search, where this machine has it; its name is the study's unless another is
+    given. change: what is different here of how the study probes (another runner).
+    Raises InputError where there is no such study or this machine's differ from it, NoLocalDevice
+    where it has no such device, Interrupted on Ctrl-C; what was measured is told or kept.
+    """
+    study_name = name or (run_dir.name if run_dir else "")
+    study, kept = terms_of(run_dir, storage, study_name)
+    terms = checked(kept)
+    options = change(probing_of(terms))
+    ground = ground_of(terms)
+    groups = [(devices.cpu(),)] if terms["device"] == "cpu" else _cards(ground)
+    place = Place(run_dir or runs_root() / study_name, storage, study_name, terms["job_key"])
+    owner = Owner.here()
+    folder = worker_folder(place.run_dir, owner.name)
+    prior = _prior(ground, terms["prior"], folder, terms["objective"])
+    search = SharedSearch(
+        ground.bill, terms["objective"], terms["sampler"], terms["seed"], prior.observed
+    )
+    with (
+        joining(search, study, place, owner) as (shared, log),
+        seated(groups, tell, f"({place.run_dir})") as group,
+    ):
+        local = group[0]
+        tell(f"worker {owner.name} has joined {study_name}; it probes on {local.name}")
+        prober = Prober(ground.job, ground.bill, local, options, terms["objective"], folder, tell)
+        tell_held(prober, local)
+        end = search.work(shared, log, prober, len(ground.bill), tell)
+        study.set_user_attr(f"{LEFT}:{owner.name}", end.why)
+        return end.why
+
+
+def _cards(ground: Ground) -> list[tuple[LocalDevice, ...]]:
+    """The devices here of the study's kind. Raises NoLocalDevice where there are too few."""
+    count = max(offer.count for offer in ground.offers)
+    wanted = replace(ground.offer, count=count)
+    here = devices.local_devices()
+    found = devices.matching(wanted, here)
+    if not found:
+        names = ", ".join(sorted({local.name for local in here}))
+        msg = f"the study probes on {count}x {wanted.device.name}, and here is only {names}"
+        raise NoLocalDevice(msg, "join from a machine that has it")
+    return groups_here(wanted, found[0], count)
+
+
+def _prior(ground: Ground, text: str | None, folder: Path, objective: str) -> Prior:
+    """What the search began with, as its leader found it."""
+    if text is None:
+        return Prior({})
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / PRIOR_FILE).write_text(text, encoding="utf-8")
+    goal: Objective = "cost" if objective == "cost" else "time"
+    space = ParameterSpace(ground.bill.candidates)
+    return load_prior(BilledCandidates(ground.bill, space, goal), folder)

@@ -1,0 +1,205 @@
+"""Leading a search of many hands: workers are started, watched and replaced; their probes told.
+
+The leader measures nothing and hands nothing out. It keeps the run's record, says what goes on, and
+sees from the same study as the workers when it is over; killed, it is resumed while they work on.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from autotune.app.probing.probe import Prober
+from autotune.app.probing.study import prior_for, prior_key, probed_of
+from autotune.app.workers.executor import WorkerJob
+from autotune.app.workers.join import LEFT
+from autotune.app.workers.terms import terms_of
+from autotune.domain.errors import InputError, NoLocalDevice
+from autotune.domain.paths import near
+from autotune.probe.record import PROBES_FILE, SharedProbeLog
+from autotune.search.measured.joining import Place, leading
+from autotune.search.measured.prior import PRIOR_FILE
+from autotune.search.measured.shared import SharedSearch, Task
+from autotune.search.study.record import WORKERS_FOLDER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from autotune.app.probing.ground import Ground
+    from autotune.app.probing.plan import ProbeOptions
+    from autotune.app.probing.probe import Probed
+    from autotune.app.workers.executor import Executor, WorkerState
+    from autotune.probe.device import LocalDevice
+    from autotune.search.measured.joining import Led
+    from autotune.search.selection import Objective
+
+POLL_S = 0.5
+LEAVE_S = 20.0  # for workers to see by themselves that it is over
+EXECUTORS = ("local", "ray", "slurm")
+STARTS_EACH = 4  # of a worker, counting those that were killed
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of a search: of the job, and where it is kept."""
+
+    objective: Objective
+    sampler: str
+    seed: int
+    run_dir: Path
+    storage: str | None
+    job_key: str
+    resume: bool
+
+
+def executor_of(options: ProbeOptions) -> Executor:
+    """Who starts the workers. Raises InputError for an unknown one."""
+    if options.executor == "local":
+        from autotune.app.workers.local import LocalExecutor
+
+        return LocalExecutor()
+    msg = f"--executor {options.executor} is not one of {', '.join(EXECUTORS)}"
+    raise InputError(msg, "take local, or start `autotune worker` yourself beside --workers 0")
+
+
+def probe_by_workers(
+    ground: Ground, local: LocalDevice, options: ProbeOptions, asked: Question,
+    announce: Callable[[str], None], executor: Executor | None = None,
+) -> Probed:  # fmt: skip
+    """Probe the candidates of a bill by several workers."""
+    begun = time.perf_counter()
+    run_dir, bill = asked.run_dir, ground.bill
+    run_dir.mkdir(parents=True, exist_ok=True)
+    prober = Prober(ground.job, bill, local, options, asked.objective, run_dir, announce)
+    prober.leads = True
+    key = prior_key(ground.job, local, prober.fingerprint, prober.memo.versions)
+    prior = prior_for(bill, asked.objective, key, run_dir, reuse=options.reuse, resume=asked.resume)
+    kept = run_dir / PRIOR_FILE
+    terms = terms_of(
+        ground, options, objective=asked.objective, sampler=asked.sampler, seed=asked.seed,
+        job_key=asked.job_key, prior=kept.read_text(encoding="utf-8") if kept.exists() else None,
+    )  # fmt: skip
+    search = SharedSearch(bill, asked.objective, asked.sampler, asked.seed, prior.observed)
+    place = Place(run_dir, asked.storage, run_dir.name, asked.job_key)
+    with leading(search, place, terms, resume=asked.resume) as led:
+        job = worker_job(ground, place)
+        crew = Crew(executor or executor_of(options), job, options.workers or 0, announce)
+        _gather_probes(prober, run_dir)
+        announce(f"others join it with: {' '.join(joined_by(place))}")
+        try:
+            crew.start()
+            end = _followed(led, search, prober, crew)
+            crew.let_leave()
+        finally:
+            crew.executor.stop()
+        led.gather()
+        search.hear(led.shared, prober)
+        _gather_probes(prober, run_dir)
+        explored = search.explored(led.shared, led.resumed, end)
+    return probed_of(prober, explored, key, prior, begun)
+
+
+def joined_by(place: Place) -> list[str]:
+    """The command by which a worker joins."""
+    words = ["autotune", "worker", near(place.run_dir)]
+    if place.storage is not None:
+        words = ["autotune", "worker", "--study", place.name, "--storage", "URL"]
+    return words
+
+
+def worker_job(ground: Ground, place: Place) -> WorkerJob:
+    """One worker as an executor starts it; the storage's URL may hold a password."""
+    words = [sys.executable, "-m", "autotune", "worker", str(place.run_dir), "--study", place.name]
+    count = max(offer.count for offer in ground.offers)
+    secret = {"AUTOTUNE_STORAGE": place.storage} if place.storage else {}
+    return WorkerJob(tuple(words), place.run_dir, ground.offer.device.name, count, secret)
+
+
+@dataclass
+class Crew:
+    """The workers that this leader has started."""
+
+    executor: Executor
+    job: WorkerJob
+    count: int
+    announce: Callable[[str], None]
+    started: int = 0
+    gone: set[str] = field(default_factory=set)
+
+    def start(self) -> None:
+        """The first of them."""
+        for _ in range(self.count):
+            self._start_one()
+
+    def _start_one(self) -> None:
+        self.started += 1
+        self.executor.start(self.job, f"{int(time.time())}-{self.started}")
+
+    def watch(self) -> list[WorkerState]:
+        """Those that are still there. One that was killed is replaced, a few times."""
+        states = self.executor.states()
+        for state in states:
+            if state.state == "ended" and state.name not in self.gone:
+                self.gone.add(state.name)
+                if state.code != 0:
+                    self.announce(f"worker {state.name} has ended: {state.why or state.code}")
+                if not state.is_final and self.started < STARTS_EACH * self.count:
+                    self._start_one()
+                    states = self.executor.states()
+        return [state for state in states if state.state != "ended"]
+
+    def let_leave(self) -> None:
+        """Workers see by themselves that it is over."""
+        deadline = time.monotonic() + LEAVE_S
+        while time.monotonic() < deadline and any(
+            state.state != "ended" for state in self.executor.states()
+        ):
+            time.sleep(POLL_S / 5.0)
+
+    def why_all_ended(self) -> str:
+        """What the last of them said; raises what it was about where none could work."""
+        states = self.executor.states()
+        codes = {state.code for state in states}
+        why = next((s.why for s in reversed(states) if s.code != 0), "")
+        if codes and codes <= {InputError.exit_code, NoLocalDevice.exit_code}:
+            kind = NoLocalDevice if NoLocalDevice.exit_code in codes else InputError
+            msg = f"no worker could join: {why.removeprefix('error: ')}"
+            raise kind(msg, f"what they said is kept in {near(self.job.log('').parent)}")
+        return f"all workers have ended: {why}" if why else ""
+
+
+def _followed(led: Led, search: SharedSearch, prober: Prober, crew: Crew) -> Task:
+    """Wait until it is over, or nobody is left to work on it; how it ended."""
+    known: object = None
+    task = Task("search")
+    while True:
+        led.shared.bury()
+        led.gather()
+        records, pending = led.shared.look()
+        state = (len(records), [trial.number for trial in pending])
+        if state != known:  # otherwise nothing else follows from it
+            known, task = state, search.decide(led.shared, prober, len(prober.bill))
+        if task.kind == "end":
+            return task
+        living = crew.watch()
+        if crew.count and not living and not led.shared.pending():
+            why = crew.why_all_ended() or _said(led)
+            return Task("end", why or "all workers have ended")
+        time.sleep(POLL_S)
+
+
+def _said(led: Led) -> str:
+    """Why the worker that left last had gone."""
+    attributes = led.shared.study.user_attrs
+    found = [str(why) for name, why in attributes.items() if name.startswith(LEFT)]
+    return found[-1] if found else ""
+
+
+def _gather_probes(prober: Prober, run_dir: Path) -> None:
+    """What workers on this disk have recorded, also those that died before they told it."""
+    for path in sorted(run_dir.glob(f"{WORKERS_FOLDER}/*/{PROBES_FILE}")):
+        for record in SharedProbeLog(path).records:
+            prober.take(record)

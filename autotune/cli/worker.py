@@ -1,0 +1,54 @@
+"""`autotune worker`: one more pair of hands for a search."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autotune.cli.output import Progress, QuietOption, emit
+from autotune.domain.errors import InputError, Interrupted
+from autotune.domain.paths import whole
+
+STORAGE = "AUTOTUNE_STORAGE"  # a URL with a password is seen by everybody on a command line
+
+
+def worker(
+    run: Annotated[
+        Path | None,
+        typer.Argument(metavar="RUN", help="The run folder of the search, where it is here."),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            "--storage", metavar="URL", help=f"Where the search is shared; or set {STORAGE}."
+        ),
+    ] = None,
+    study: Annotated[
+        str | None,
+        typer.Option("--study", metavar="NAME", help="Its name there: that of its run folder."),
+    ] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Join a search: probe what is next until it is over.
+
+    The search is one of `autotune tune --score probe --workers N`, on this machine or another. This
+    machine needs the same autotune, packages, model and data, and a device of the same kind; each
+    difference is said. For example, with a database:
+    autotune worker --storage postgresql+psycopg://me@host/tuning --study 20260101-120000-my-job
+    """
+    url = storage or os.environ.get(STORAGE) or None
+    if run is None and (url is None or study is None):
+        msg = "which search is to be joined is not said"
+        raise InputError(msg, "name its run folder, or its --storage URL and --study NAME")
+    from autotune.app.workers.join import work
+
+    with Progress(quiet=quiet) as progress:
+        try:
+            why = work(None if run is None else whole(run), url, study, progress.line)
+        except KeyboardInterrupt:
+            msg = "interrupted; the probe that was running is another worker's now"
+            raise Interrupted(msg, "the same command joins again") from None
+    emit(f"the search is over: {why}")
