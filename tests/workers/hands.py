@@ -6,25 +6,33 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "app"))
 
-from simulatedmachine import Machine
+from simulatedmachine import Machine, step_of
 
 from autotune.app.workers.join import work
+from autotune.domain.errors import AutotuneError
 
 
-def slow(config: dict[str, object]) -> float:
-    from simulatedmachine import step_of
-
-    time.sleep(0.2)
+def measured(config: dict[str, Any]) -> float:
+    time.sleep(0.05)
     return step_of(config)
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
     run, url, name = sys.argv[1:4]
-    print(work(
-        Path(run) if run else None, url or None, name,
-        lambda line: print(line, flush=True),
-        lambda options: replace(options, runner=lambda _: Machine(slow), reuse=False),
-    ))  # fmt: skip
+    try:
+        say(work(
+            Path(run) if run else None, url or None, name, say,
+            lambda options: replace(options, runner=lambda _: Machine(measured), reuse=False),
+        ))  # fmt: skip
+    except AutotuneError as error:
+        say(f"error: {error.message}")
+        sys.exit(error.exit_code)

@@ -2,42 +2,58 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
 import sys
+import threading
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import optuna
 import pytest
-from simulatedmachine import TINY, Machine, options_of, step_of
+from simulatedmachine import TINY, Machine, options_of, search, step_of
 
 from autotune.app.job.load import load_job
-from autotune.app.probing.ground import Ground
-from autotune.app.probing.plan import ProbeOptions
+from autotune.app.probing.ground import Ground, local_bill
+from autotune.app.workers import terms as terms_of_study
+from autotune.app.workers.join import work
 from autotune.app.workers.lead import Question, probe_by_workers
 from autotune.app.workers.local import LocalExecutor
-from autotune.probe import device as devices
+from autotune.app.workers.terms import checked, ground_of, terms_of
+from autotune.domain.errors import InputError
 from autotune.pricing import Pricing
+from autotune.probe import device as devices
+from autotune.search.measured.joining import TERMS
+from autotune.search.study.record import TRIALS_FILE
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
-from autotune.app.probing.ground import local_bill
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autotune.app.probing.probe import Probed
     from autotune.app.workers.executor import WorkerJob, WorkerState
 
 HANDS = Path(__file__).with_name("hands.py")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are watched through /proc")
 
 
 @dataclass
 class FakeHands:
-    """The processes of this machine, with workers that measure nothing."""
+    """Processes of this machine that measure by a formula."""
 
     inner: LocalExecutor = field(default_factory=LocalExecutor)
+    after_start: Callable[[LocalExecutor], None] = lambda _: None
 
     def start(self, job: WorkerJob, name: str) -> None:
         url = job.environment.get("AUTOTUNE_STORAGE", "")
         words = (sys.executable, str(HANDS), str(job.folder), url, job.folder.name)
         self.inner.start(replace(job, argv=words), name)
+        self.after_start(self.inner)
 
     def states(self) -> list[WorkerState]:
         return self.inner.states()
@@ -49,29 +65,166 @@ class FakeHands:
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("AUTOTUNE_RUNS", str(tmp_path / "runs"))
 
 
 def ground() -> Ground:
     job = load_job(TINY, set_values={"compile": "off"})
     space = load_space(None)
-    candidates = enumerate_candidates(job, space).candidates
     calibration = Pricing.learned(job).calibration
+    candidates = enumerate_candidates(job, space).candidates
     bill = local_bill(job, candidates, space, calibration, job.offers)
-    return Ground(job, space, calibration, job.offers[0], job.offers, True, bill)
+    return Ground(job, space, calibration, job.offers[0], job.offers, exact=True, bill=bill)
 
 
-def search(folder: Path, **changes: object) -> Probed:
-    asked = Question("cost", "calibrated", 0, folder, None, "job", False)
-    options = replace(options_of(Machine()), workers=2)
+def many(
+    folder: Path, hands: FakeHands | None = None, *, resume: bool = False,
+    storage: str | None = None, workers: int = 2, told: list[str] | None = None,
+) -> Probed:  # fmt: skip
+    asked = Question("cost", "calibrated", 0, folder, storage, "job", resume)
+    options = replace(options_of(Machine()), workers=workers)
+    announce = (lambda _: None) if told is None else told.append
     return probe_by_workers(
-        ground(), devices.cpu(), options, asked, print, FakeHands()
-    )
+        ground(), devices.cpu(), options, asked, announce, hands or FakeHands()
+    )  # fmt: skip
 
 
-def test_two_workers_find_what_one_finds(tmp_path: Path) -> None:
-    found = search(tmp_path / "run")
-    best = min(step_of(c) for i in range(len(found.bill)) for c in [found.bill.candidates.config(i).as_dict()])
+def pick_s(found: Probed) -> float:
     assert found.explored.pick is not None
-    print(found.stopped_because, [r.role for r in found.records])
-    assert step_of(found.bill.candidates.config(found.explored.pick).as_dict()) <= best * 1.05
+    return step_of(found.bill.candidates.config(found.explored.pick).as_dict())
+
+
+def searched(folder: Path) -> list[str]:
+    """The configurations that were measured to the end, as the record has them."""
+    lines = (folder / TRIALS_FILE).read_text().splitlines()
+    return [r["config"] for r in map(json.loads, lines) if r["kind"] == "trial"]
+
+
+@pytest.mark.slow
+def test_two_workers_find_what_one_finds_and_confirm_it(tmp_path: Path) -> None:
+    found = many(tmp_path / "run")
+    alone = search(ground().job, found.bill, Machine(), tmp_path / "alone")
+    assert pick_s(found) <= pick_s(alone) * 1.003
     assert found.explored.pick in found.explored.confirmed
+    tried = searched(tmp_path / "run")
+    assert len(tried) == len(set(tried)) == found.explored.trials
+    owners = {path.parent.name for path in (tmp_path / "run" / "workers").glob("*/trials.jsonl")}
+    assert len(owners) == 2
+
+
+@linux
+@pytest.mark.slow
+def test_a_worker_that_is_killed_is_replaced_and_its_configuration_probed_by_another(
+    tmp_path: Path,
+) -> None:
+    told: list[str] = []
+
+    def kill_first(local: LocalExecutor) -> None:
+        if len(local._started) == 2:
+            process, job = next(iter(local._started.values()))
+            thread = threading.Thread(target=kill_when_busy, args=(process, job.folder))
+            thread.start()
+
+    found = many(tmp_path / "run", FakeHands(after_start=kill_first), told=told)
+    assert any("killed by signal 9" in line for line in told)
+    tried = searched(tmp_path / "run")
+    assert len(tried) == len(set(tried))
+    assert found.explored.pick in found.explored.confirmed
+
+
+def kill_when_busy(process: subprocess.Popen[bytes], folder: Path) -> None:
+    deadline = time.monotonic() + 60.0
+    while not list(folder.glob("workers/*/probes.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+
+
+@linux
+@pytest.mark.slow
+def test_a_search_whose_leader_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    code = (
+        f"import sys; sys.path[:0] = {sys.path!r}\n"
+        "from test_search_of_many import many\nfrom pathlib import Path\n"
+        f"many(Path({str(folder)!r}))\n"
+    )
+    path = os.pathsep.join((str(HANDS.parent), os.environ.get("PYTHONPATH", "")))
+    leader = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})
+    deadline = time.monotonic() + 120.0
+    while len(list(folder.glob("workers/*/probes.jsonl"))) < 1 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    leader.kill()
+    leader.wait()
+    found = many(folder, resume=True)
+    tried = searched(folder)
+    assert len(tried) == len(set(tried)) == found.explored.trials
+    assert found.explored.pick in found.explored.confirmed
+
+
+def terms() -> dict[str, Any]:
+    """As the study keeps them: JSON."""
+    found = terms_of(
+        ground(), options_of(Machine()), objective="cost", sampler="calibrated", seed=0,
+        job_key="job", prior=None,
+    )  # fmt: skip
+    kept: dict[str, Any] = json.loads(json.dumps(found))
+    return kept
+
+
+def test_a_worker_prices_the_search_from_the_study_as_its_leader_does() -> None:
+    own, theirs = ground(), ground_of(checked(terms()))
+    assert theirs.bill.cost_usd.tolist() == own.bill.cost_usd.tolist()
+    assert [theirs.bill.candidates.config(i).key for i in range(len(own.bill))] == [
+        own.bill.candidates.config(i).key for i in range(len(own.bill))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"version": "0.0.1 (code 123)"}, "begun by autotune 0.0.1"),
+        ({"packages": {"torch": "1.0"}}, "measures with torch 1.0"),
+        ({"model": "another"}, "model has another shape"),
+        ({"data": "another"}, "data differ"),
+        ({"figures": {"candidates": 5, "keys": "", "log_s": 0, "log_usd": 0}}, "5 candidates"),
+        ({"format": 99}, "another form"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_worker_that_differs_from_the_study_is_refused_by_name(
+    change: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(InputError, match=named) as caught:
+        ground_of(checked(terms() | change))
+    assert caught.value.hint
+
+
+def test_a_study_that_prices_otherwise_than_this_machine_is_refused() -> None:
+    kept = terms()
+    dearer = [{**offer, "usd_per_hour": offer["usd_per_hour"] + 1.0} for offer in kept["offers"]]
+    with pytest.raises(InputError, match="cost something else here"):
+        ground_of(checked(kept | {"offers": dearer}))
+
+
+def test_a_search_that_works_alone_cannot_be_joined(tmp_path: Path) -> None:
+    found = ground()
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    search(found.job, found.bill, Machine(), tmp_path / "run", storage=url)
+    with pytest.raises(InputError, match="works alone"):
+        work(None, url, "run", print)
+    with pytest.raises(InputError, match="holds no study 'other'") as caught:
+        work(None, url, "other", print)
+    assert "studies there: run" in str(caught.value.hint)
+    with pytest.raises(InputError, match="no search that could be joined"):
+        work(tmp_path / "none", None, None, print)
+
+
+def test_two_versions_of_autotune_do_not_work_on_one_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    study = optuna.create_study(storage=url, study_name="run")
+    study.set_user_attr(TERMS, terms())
+    monkeypatch.setattr(terms_of_study, "code_version", lambda: "0.9 (code abc)")
+    with pytest.raises(InputError, match=r"begun by autotune .*, and here is 0\.9"):
+        work(None, url, "run", print)
