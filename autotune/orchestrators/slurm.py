@@ -13,6 +13,11 @@ from autotune.orchestrators.contract import REQUIREMENTS, SCRIPT, Orchestrator, 
 if TYPE_CHECKING:
     from autotune.orchestrators.contract import Launch
 
+_MEETING = (
+    "# the machines meet at the first one",
+    'MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
+    "export MASTER_ADDR MASTER_PORT=$(( 20000 + SLURM_JOB_ID % 20000 ))",
+)
 DAY_S, HOUR_S, MINUTE_S = 86400, 3600, 60
 
 
@@ -24,6 +29,7 @@ class Slurm(Orchestrator):
     file = "run.sbatch"
     command = "sbatch run.sbatch"
     has_spot = False
+    has_nodes = True
 
     def write(self, launch: Launch) -> tuple[str, list[str]]:
         """The script."""
@@ -31,11 +37,15 @@ class Slurm(Orchestrator):
         ram = launch.stated("ram_bytes")
         options = {
             "job-name": launch.name,
-            "nodes": "1",
-            "ntasks": "1",
+            "nodes": f"{offer.nodes}",
+            **({"ntasks": "1"} if offer.nodes == 1 else {"ntasks-per-node": "1"}),
             "cpus-per-task": f"{offer.host.cores}",
             **({"mem": f"{whole_gib(ram)}G"} if ram else {}),
-            **({} if offer.device.is_cpu else {"gpus-per-node": f"{_type(launch)}:{offer.count}"}),
+            **(
+                {}
+                if offer.device.is_cpu
+                else {"gpus-per-node": f"{_type(launch)}:{offer.per_node}"}
+            ),
             **({"time": _clock(launch.limit_s)} if launch.limit_s else {}),
             "requeue": "",
             "open-mode": "append",
@@ -52,6 +62,7 @@ class Slurm(Orchestrator):
             f"# an environment with {REQUIREMENTS} in it: sbatch --export=ALL,VENV=/path/of/it",
             'if [[ -n "${VENV:-}" ]]; then source "$VENV/bin/activate"; fi',
             "export RESUME=1  # after a requeue, and after a limit of the queue, it goes on",
+            *(_MEETING if offer.nodes > 1 else ()),
             f"exec srun --kill-on-bad-exit=1 bash {SCRIPT}",
         ]
         notes = []

@@ -145,6 +145,7 @@ class Trainer(ABC):
     resumes_with: ClassVar[str] = ""  # what makes a second start go on; empty: it does unasked
     logs_state: ClassVar[bool] = True  # a trainer_state.json in `output_dir`
     launched: ClassVar[bool] = False  # several devices need accelerate's config beside the file
+    several_machines: ClassVar[bool] = False  # its export starts on each of several machines
     config_nearby: ClassVar[bool] = False  # which may lie beside the file without being named
     deepspeed_by_name: ClassVar[bool] = False  # a DeepSpeed file that is absent goes by its name
     process_per_device: ClassVar[str] = ""  # its program that starts one process a visible device

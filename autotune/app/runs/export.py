@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -258,6 +258,10 @@ def export(  # noqa: PLR0913 - what a plan is, each named
     """
     trainer, version = _parse_target(target)
     check_contract(job, offer, config)
+    if offer.nodes > 1 and not trainer.several_machines:
+        able = ", ".join(name for name, own in FORMATS.items() if own.several_machines)
+        msg = f"an export of {trainer.name} starts on one machine, and this is {offer.label}"
+        raise InputError(msg, f"export one of: {able}")
     transformers, trl = trainer.plan_versions(job, version)
     plan = Plan(
         job=job,
@@ -272,7 +276,18 @@ def export(  # noqa: PLR0913 - what a plan is, each named
         trainer=version,
         python=python,
     )
-    return trainer.export(plan)
+    made = trainer.export(plan)
+    if offer.nodes == 1:
+        return made
+    return replace(made, notes=(*made.notes, on_machines(offer)))
+
+
+def on_machines(offer: Offer) -> str:
+    """How a run on several machines is started."""
+    return (
+        f"{offer.nodes} machines: start run.sh on each, with MASTER_ADDR=the first one's address "
+        f"and NODE_RANK=0 to {offer.nodes - 1}; they must see one OUTPUT_DIR and the same data"
+    )
 
 
 def write_export(exported: Export, run_dir: Path) -> tuple[Path, ...]:
@@ -338,9 +353,6 @@ def check_contract(job: Job, offer: Offer, config: Config) -> None:
 
 
 def _check_devices(offer: Offer, config: Config) -> None:
-    if offer.nodes > 1:
-        msg = f"what starts a run on {offer.nodes} machines is not written yet"
-        raise InputError(msg, "start the pick of one machine")
     if config.sharding == "none" and offer.count > 1:
         msg = f"sharding none uses one device, but the offer has {offer.count}"
         raise InputError(msg, "sharding must be ddp, fsdp, zero2 or zero3 on several devices")

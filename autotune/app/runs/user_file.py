@@ -84,6 +84,9 @@ def same_export(
         start_folder,
     )
 
+    if offer.nodes > 1:
+        msg = f"your own file starts on one machine, and this is {offer.label}"
+        raise InputError(msg, "--export hf or trl writes what starts on each of several")
     found = patched(target, job, offer, config)
     assert job.origin is not None  # noqa: S101 - patched
     plan = Plan(

@@ -44,6 +44,7 @@ class HuggingFace(Trainer):
     known = KNOWN["transformers"]
     resumes_with = "resume_from_checkpoint"
     launched = True
+    several_machines = True
     config_nearby = True
     stand_in = "hf"
 

@@ -29,7 +29,7 @@ def accelerate_yaml(plan: Plan) -> str:
     settings: dict[str, object] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": _DISTRIBUTED[plan.config.sharding],
-        "num_machines": 1,
+        "num_machines": plan.offer.nodes,
         "num_processes": plan.offer.count,
         "machine_rank": 0,
         "gpu_ids": "all",  # run.sh says which are visible
@@ -37,6 +37,8 @@ def accelerate_yaml(plan: Plan) -> str:
         "use_cpu": plan.on_cpu,
         "main_training_function": "main",
     }
+    if plan.offer.nodes > 1:
+        settings["rdzv_backend"] = "static"  # run.sh says which machine this is, and the first
     if plan.config.compile_scope == "regional" and plan.config.compile != "off":
         settings["dynamo_config"] = {
             "dynamo_backend": "INDUCTOR", "dynamo_mode": plan.config.compile,

@@ -48,6 +48,7 @@ class Trl(Trainer):
     known = KNOWN["trl"]
     resumes_with = "resume_from_checkpoint"
     launched = True
+    several_machines = True
     config_nearby = True
     software: ClassVar[Mapping[str, str]] = {"trainer": "trl"}
 

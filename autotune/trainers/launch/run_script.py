@@ -67,7 +67,7 @@ def run_sh(plan: Plan, files: Iterable[str], packages: Iterable[str]) -> str:
         *_disk_check(plan),
         *_staging(plan),
         *_preparing(plan),
-        *_command(),
+        *_command(plan),
     ]
     return "\n".join(lines) + "\n"
 
@@ -169,7 +169,8 @@ def _places(plan: Plan) -> list[str]:
                 "fi",
             ]
         else:
-            lines.append('LOCAL_DIR="${LOCAL_DIR:-$here/tokens}"')
+            own = "tokens-${NODE_RANK:-${SLURM_NODEID:-0}}" if plan.offer.nodes > 1 else "tokens"
+            lines.append(f'LOCAL_DIR="${{LOCAL_DIR:-$here/{own}}}"')
     lines.append(f'export RESUME="${{RESUME:-{int(plan.may_be_interrupted)}}}"')
     return lines
 
@@ -177,17 +178,39 @@ def _places(plan: Plan) -> list[str]:
 def _environment(plan: Plan) -> list[str]:
     lines = [""]
     if not plan.on_cpu:
-        devices = ",".join(str(i) for i in range(plan.offer.count))
+        devices = ",".join(str(i) for i in range(plan.offer.per_node))
         lines.append("# more visible devices than these would change the global batch")
         lines.append(f'export CUDA_VISIBLE_DEVICES="${{CUDA_VISIBLE_DEVICES:-{devices}}}"')
     if plan.config.num_dataloader_workers > 0:
         lines.append("export TOKENIZERS_PARALLELISM=false  # tokenizer threads and forks deadlock")
     lines += _allocator(plan)
     if plan.offer.count > 1:
-        threads = max(1, plan.offer.host.cores // plan.offer.count)
+        threads = max(1, plan.offer.host.cores // plan.offer.per_node)
         lines.append(f'export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{threads}}}"')
     lines += own_environment(plan)
+    lines += _machines(plan)
     return lines if len(lines) > 1 else []
+
+
+def _machines(plan: Plan) -> list[str]:
+    """Which of several machines this is, and where they meet."""
+    nodes = plan.offer.nodes
+    if nodes == 1:
+        return []
+    asked = f"{nodes} machines train together: start this on each, with the same MASTER_ADDR"
+    return [
+        f"# {asked}",
+        "# (an address of the first) and its own NODE_RANK; Slurm's srun says the rank itself",
+        'export NODE_RANK="${NODE_RANK:-${SLURM_NODEID:-}}" MASTER_PORT="${MASTER_PORT:-29500}"',
+        (
+            f'if [[ ! "$NODE_RANK" =~ ^[0-9]+$ ]] || (( NODE_RANK >= {nodes} ))'
+            ' || [[ -z "${MASTER_ADDR:-}" ]]; then'
+        ),
+        f'  echo "run.sh: {asked} and NODE_RANK=0 to {nodes - 1}" >&2',
+        "  exit 1",
+        "fi",
+        "export MASTER_ADDR",
+    ]
 
 
 def _allocator(plan: Plan) -> list[str]:
@@ -287,7 +310,11 @@ def _preparing(plan: Plan) -> list[str]:
     ]
 
 
-def _command() -> list[str]:
+def _command(plan: Plan) -> list[str]:
+    config = '--config_file "$here/accelerate.yaml"'
+    if plan.offer.nodes > 1:
+        config += ' --machine_rank "$NODE_RANK" --main_process_ip "$MASTER_ADDR"'
+        config += ' --main_process_port "$MASTER_PORT"'
     return [
         "",
         'if [[ "${USE_CPU:-0}" == 1 ]]; then',
@@ -296,7 +323,7 @@ def _command() -> list[str]:
         "# accelerate launch, in that Python",
         "launch='import sys; sys.path = [p for p in sys.path if p];'",
         "launch+=' from accelerate.commands.launch import main; main()'",
-        ('exec "$PYTHON" -c "$launch" --config_file "$here/accelerate.yaml" "$here/train.py"'),
+        f'exec "$PYTHON" -c "$launch" {config} "$here/train.py"',
     ]
 
 
