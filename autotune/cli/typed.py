@@ -86,6 +86,7 @@ _BOUNDS = {
 _CHOICE = re.compile(r"is not one of (.*?)\.?$")
 ASIDE = "--chart"  # an option whose value may be left out
 HERE = "-"
+MOST_SHOWN = 200  # characters of a word that is wrong
 
 
 def with_values(argv: Sequence[str]) -> list[str]:
@@ -119,7 +120,12 @@ def as_input_error(problem: Any, argv: Sequence[str], commands: Mapping[str, Any
 def unknown_command(word: str, known: Sequence[str]) -> InputError:
     """A first word that is no command: a near one, or the job that it may be."""
     hint = "`autotune --help` lists the commands"
-    if Path(word).suffix or Path(word).exists():
+    word = word[:MOST_SHOWN]
+    try:
+        is_path = bool(Path(word).suffix) or Path(word).exists()
+    except (OSError, ValueError):  # longer than any path, or with a null in it
+        is_path = False
+    if is_path:
         return InputError(f'"{word}" is no command', f"autotune tune {quote(word)}")
     return unknown("command", word, known, hint)
 

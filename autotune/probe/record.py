@@ -12,7 +12,7 @@ import re
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Self
 
-from autotune.catalog.files import append_synced
+from autotune.catalog.files import append_synced, read_regular
 from autotune.catalog.locks import hold
 from autotune.domain.config import Config
 from autotune.domain.errors import InputError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PROBES_FILE = "probes.jsonl"
 APPEND_WAIT_S = 60.0  # for another process that writes its own line
+MAX_BYTES = 1 << 30
 UNREAD_SLOWDOWN = 2.0  # of a disturbed probe that does not say by how much: assumption
 
 
@@ -185,7 +186,11 @@ def _parsed(path: Path) -> tuple[list[ProbeRecord], list[int]]:
     """The records of a file's whole lines, and the numbers of the lines that hold none."""
     if not path.exists():
         return [], []
-    content = path.read_bytes()
+    try:
+        content = read_regular(path, MAX_BYTES)
+    except (OSError, ValueError) as error:
+        msg = f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise InputError(msg, "the record is damaged; move it away") from None
     whole = content[: content.rfind(b"\n") + 1]
     found, bad = [], []
     for number, line in enumerate(whole.splitlines(), start=1):

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.answer.contract import read
-from autotune.domain.config import completed
+from autotune.domain.config import KNOBS, completed
 from autotune.domain.errors import InputError
+from autotune.domain.typed.values import shown
 from autotune.report.schema import SCHEMA_VERSION, RecommendationPayload
 from autotune.report.sections.how_to_run import ROWS_FILE
 from autotune.report.sections.limits import odds_of_row
@@ -22,13 +23,35 @@ def recorded_payload(content: Mapping[str, Any], where: str) -> RecommendationPa
     if version != SCHEMA_VERSION:
         msg = f"the answer in {where} has schema version {version!r}, not {SCHEMA_VERSION}"
         raise InputError(msg, "tune again: it was written by another version of autotune")
-    content = _with_later_keys(content)
+    content = _with_later_knobs(_with_later_keys(content))
     try:
-        found = read(RecommendationPayload, _with_later_knobs(content))
+        _check_knobs(content)
+        found = read(RecommendationPayload, content)
     except ValueError as error:
         msg = f"the answer in {where} is damaged at {error}"
         raise InputError(msg, "tune again with another --run") from None
     return found if "limits" in content else _with_odds(found)
+
+
+def _check_knobs(content: Mapping[str, Any]) -> None:
+    """Raise ValueError for a configuration with a value that its knob cannot have."""
+    waiting: list[tuple[str, Any]] = list(content.items())
+    while waiting:
+        path, here = waiting.pop()
+        if isinstance(here, dict):
+            waiting += [(f"{path}.{key}", each) for key, each in here.items()]
+        elif isinstance(here, list):
+            waiting += [(f"{path}.{index}", each) for index, each in enumerate(here)]
+        if not (path.endswith(".config") and isinstance(here, dict)):
+            continue
+        for name in KNOBS.keys() & here.keys():
+            try:
+                same = KNOBS[name].parse(here[name]) == here[name]
+            except InputError:
+                same = False
+            if not same:
+                msg = f"{path}.{name}: {shown(here[name])} is no value of {name}"
+                raise ValueError(msg)
 
 
 def _with_odds(found: RecommendationPayload) -> RecommendationPayload:

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.catalog.files import read_regular
 from autotune.domain.candidates import AUTO, SearchSpace
 from autotune.domain.config import KNOBS, KnobValue, knob
 from autotune.domain.errors import InputError, unknown
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT = "default"
 MAX_FILE_BYTES = 16 * 1024  # the shipped files have under 4 KiB
+MAX_READ_BYTES = 10_000_000
 MAX_DEPTH = 8  # the format itself needs three levels
 AUTO_WORD = "auto"
 AUTO_KNOBS = ("micro_batch_size", "pin_memory", "checkpoint_every_steps", "save_total_limit")
@@ -94,10 +96,9 @@ def whole_name(name_or_path: str) -> str:
 
 def _read_text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        msg = f"search space {path} cannot be read: {error.strerror or error}"
+        raw = read_regular(path, MAX_READ_BYTES)
+    except (OSError, ValueError) as error:
+        msg = f"search space {path} cannot be read: {getattr(error, 'strerror', None) or error}"
         raise InputError(msg, "give a readable YAML file, or default or extended") from None
     if len(raw) > MAX_FILE_BYTES:
         msg = f"search space {path} has more than {MAX_FILE_BYTES // 1024} KiB: no space needs that"

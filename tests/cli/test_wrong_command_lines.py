@@ -110,3 +110,10 @@ def test_an_empty_command_line_is_answered_with_the_help(capsys: Capture) -> Non
 )
 def test_a_chart_without_a_file_is_drawn_here(typed: list[str], read: list[str]) -> None:
     assert with_values(typed) == read
+
+
+def test_a_word_longer_than_any_path_is_no_command(capsys: Capture) -> None:
+    assert run(["a" * 5000]) == 2
+    said = capsys.readouterr().err
+    assert "unknown command" in said
+    assert len(said) < 500

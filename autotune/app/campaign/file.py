@@ -99,12 +99,31 @@ def load_campaign(
         what = "it states a model, so it is a job file" if "model" in document.values else ""
         msg = f"{path} holds no campaign: it has neither phases nor runs"
         raise InputError(f"{msg}; {what}" if what else msg, CAMPAIGN_SAMPLE)
+    _refuse_odd_keys(document)
     document = overridden(document, Overrides(gpus, price))
     file = checked_as(document, CampaignFile)
     layers = list(_layers(file))
     names = _names(layers, document.name)
     after = _order(layers, names, document.name)
     return _resolved(document, file, layers, after, path)
+
+
+def _refuse_odd_keys(document: Document) -> None:
+    """Raise InputError for a key that is a number, a truth or nothing: no key of a job is."""
+    waiting: list[tuple[KeyPath, object]] = [((), document.values)]
+    while waiting:
+        path, here = waiting.pop()
+        items = here.items() if isinstance(here, dict) else ()
+        for key, value in items:
+            if not isinstance(key, str):
+                line = document.lines.get((*path, str(key)))
+                where = f" line {line}" if line else ""
+                inside = f" of {'.'.join(str(part) for part in path)}" if path else ""
+                msg = f"{document.name}{where}: the key {shown(key)}{inside} is not text"
+                raise InputError(msg, "put it in quotes, or take it out")
+            waiting.append(((*path, key), value))
+        if isinstance(here, list):
+            waiting += [((*path, index), value) for index, value in enumerate(here)]
 
 
 def _layers(file: CampaignFile) -> Iterator[_Layer]:

@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from autotune.catalog.files import read_regular
 from autotune.catalog.models.config_values import (
     Sizes,
     as_flag,
@@ -63,9 +64,9 @@ def read_config_file(path: Path) -> dict[str, Any]:
         if size > MAX_CONFIG_BYTES:
             msg = f"{path} has {size:,} bytes; a config.json stays under {MAX_CONFIG_BYTES:,}"
             raise InputError(msg, HOW_TO_DESCRIBE)
-        data = path.read_bytes()
-    except OSError as error:
-        msg = f"cannot read {path}: {error.strerror or error}"
+        data = read_regular(path, MAX_CONFIG_BYTES)
+    except (OSError, ValueError) as error:
+        msg = f"cannot read {path}: {getattr(error, 'strerror', None) or error}"
         raise InputError(msg, HOW_TO_DESCRIBE) from None
     return parse_config(data, str(path))
 

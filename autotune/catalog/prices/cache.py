@@ -102,7 +102,7 @@ def read_cache_file(
     provider: whose prices they must be; left out: the one that the file is named after.
     """
     if size is None:
-        size = path.stat().st_size
+        size = path.stat().st_size if path.is_file() else -1
     if size < 0 or size > MAX_FILE_BYTES:
         msg = "no regular file" if size < 0 else f"larger than {MAX_FILE_BYTES // 10**6} MB"
         raise CatalogDataError(msg)

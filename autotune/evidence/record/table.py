@@ -13,11 +13,13 @@ no memory free, as the run did not.
 from __future__ import annotations
 
 import csv
+import io
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.catalog.files import read_regular
 from autotune.catalog.models.models import find_model
 from autotune.domain.errors import InputError
 from autotune.domain.observation import Observation
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 SHIPPED_ROWS = Path(__file__).parents[1] / "data" / "measured.csv"
 MAX_ROWS = 200_000
+MAX_BYTES = 500_000_000
 DRIVER_READING = r"nvidia-smi (?:used \(mean over GPUs\)|peak) (\d+) MiB"
 RESERVED_READING = r"device reserved (\d+\.\d+) GiB"
 _KINDS: dict[str, MemoryKind] = {
@@ -252,11 +255,13 @@ def read_table(path: Path) -> list[Row]:
     the caller, who skips the row by name.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            return list(_rows(csv.DictReader(stream), path))
-    except OSError as error:
-        msg = f"{path} cannot be read: {error.strerror or error}"
+        content = read_regular(path, MAX_BYTES)
+    except (OSError, ValueError) as error:
+        msg = f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
         raise InputError(msg) from None
+    try:
+        text = io.StringIO(content.decode("utf-8-sig"), newline="")
+        return list(_rows(csv.DictReader(text), path))
     except (UnicodeDecodeError, csv.Error) as error:
         msg = f"{path} is not a CSV in UTF-8: {error}"
         raise InputError(msg) from None

@@ -8,6 +8,7 @@ together. A line torn by a crash is cut off.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from dataclasses import dataclass, field, fields
@@ -115,6 +116,13 @@ def _refused(constant: str) -> None:
     raise ValueError(constant)
 
 
+def _opened(path: Path) -> BinaryIO:
+    """The record to read and write behind. Raises OSError, also for a pipe or a device."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, f"{TRIALS_FILE} is no regular file")
+    return path.open("ab+")
+
+
 class TrialLog:
     """The record of one run folder, held by one process at a time."""
 
@@ -129,7 +137,7 @@ class TrialLog:
         self.path = run_dir / TRIALS_FILE
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
-            self._file: BinaryIO = self.path.open("ab+")
+            self._file = _opened(self.path)
         except OSError as error:
             msg = f"{near(run_dir)} cannot hold a run: {error.strerror or error}"
             raise InputError(msg, "choose another folder with --run") from None
@@ -199,7 +207,7 @@ class TrialLog:
         for number, line in enumerate(content[:whole].splitlines(), start=1):
             try:
                 records.append(TrialRecord.of(json.loads(line, parse_constant=_refused)))
-            except ValueError:
+            except (ValueError, RecursionError):
                 msg = f"{near(self.path)}, line {number}, is not a trial"
                 raise InputError(msg, "the record is damaged; choose another --run") from None
         return records

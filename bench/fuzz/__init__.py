@@ -1,0 +1,1 @@
+"""Damaged and hostile input for everything that autotune reads: `python -m bench.fuzz`."""

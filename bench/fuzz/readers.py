@@ -1,0 +1,8 @@
+"""All readers by name; each module enters its own."""
+
+from __future__ import annotations
+
+from bench.fuzz import files, kept, words
+from bench.fuzz.reading import READERS
+
+__all__ = ["READERS", "files", "kept", "words"]
