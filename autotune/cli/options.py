@@ -128,6 +128,14 @@ class OneLine:
     global_batch: Annotated[
         str | None, typer.Option("--global-batch", metavar="N", help="Rows of one optimizer step.")
     ] = None
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            "--objective",
+            metavar="sft|dpo|kto|orpo|reward",
+            help="What is trained: answers (sft), preferences, or a reward model; else sft.",
+        ),
+    ] = None
 
     @property
     def stated(self) -> dict[str, object]:
@@ -153,6 +161,8 @@ class OneLine:
         if self.global_batch is not None:
             batch = whole_of_flag("--global-batch", self.global_batch, MAX_BATCH)
             found["train.global_batch_size"] = batch
+        if self.objective is not None:
+            found["train.objective"] = self.objective
         return found
 
 
@@ -173,9 +183,9 @@ class Changes:
         str | None,
         typer.Option(
             "--as",
-            metavar="sft",
-            help="Price a trainer's file that trains something else (preference, RL, vision) as "
-            "supervised fine-tuning; the answer says so.",
+            metavar="sft|dpo|...",
+            help="What a trainer's file is priced as: sft for one that trains something else (RL, "
+            "vision), which the answer says; dpo, kto or orpo where it does not say which.",
         ),
     ] = None
 
@@ -299,9 +309,14 @@ def overrides_of(
 
 
 def _as(text: str | None) -> str:
-    """What another kind of training is priced as. Raises InputError for all but sft."""
-    if text not in {None, "sft"}:
-        msg = f"--as {text!r} is not one of: sft"
+    """What a trainer's file is priced as. Raises InputError for what is not priced."""
+    from typing import get_args
+
+    from autotune.domain.objective import Stated
+
+    known = get_args(Stated)
+    if text not in {None, *known}:
+        msg = f"--as {text!r} is not one of: {', '.join(known)}"
         raise InputError(msg, "--as sft prices supervised fine-tuning with the file's settings")
     return text or ""
 

@@ -47,7 +47,7 @@ def padded_length(job: Job, columns: Columns) -> FloatArray:
     Source: derived: order statistics; length grouping pads as if a batch were drawn from a slice
     of the sorted rows, so the waste falls by the number of batches in a grouping chunk.
     """
-    micro = columns.number("micro_batch_size")
+    micro = columns.sequences(job)
     packed = columns.equals("packing", "on")
     if job.padding == "max_length":
         length = np.full(columns.rows, float(job.max_length))
@@ -80,7 +80,7 @@ def waited_length(job: Job, columns: Columns) -> FloatArray:
     if job.padding == "max_length" or not waits.any():
         return own
     waits = np.where(columns.equals("length_grouping", "on"), 0.0, waits)
-    together, back = np.unique(columns.number("micro_batch_size") * count, return_inverse=True)
+    together, back = np.unique(columns.sequences(job) * count, return_inverse=True)
     longest = np.asarray([expected_longest(job.lengths, float(b)) for b in together])[back]
     waited: FloatArray = own + waits * np.maximum(longest - own, 0.0)
     return waited
@@ -98,11 +98,11 @@ def real_tokens_per_row(job: Job, columns: Columns) -> FloatArray:
     return np.where(packed, job.max_length * PACKING_FILL, job.lengths.mean)
 
 
-def evaluation_rows(plan: Evaluation, columns: Columns) -> FloatArray:
-    """[rows] rows of one evaluation batch on one device."""
+def evaluation_rows(plan: Evaluation, job: Job, columns: Columns) -> FloatArray:
+    """[rows] sequences of one evaluation batch on one device."""
     stated = float(plan.batch_size)
     own = np.minimum(columns.number("micro_batch_size"), EVALUATION_ROWS)
-    return np.where(stated > 0, stated, own)
+    return np.where(stated > 0, stated, own) * job.work.sequences
 
 
 def optimizer_steps(job: Job, columns: Columns) -> FloatArray:

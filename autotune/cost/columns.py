@@ -154,6 +154,10 @@ class Columns:
         peaks: FloatArray = found[pair]
         return peaks
 
+    def sequences(self, job: Job) -> FloatArray:
+        """[rows] sequences of a micro-batch: a preference pair is two."""
+        return self.number("micro_batch_size") * job.work.sequences
+
     def accumulation(self, job: Job) -> FloatArray:
         """[rows] micro-steps per optimizer step that make the global batch exactly.
 

@@ -76,7 +76,7 @@ def kept_share(job: Job, columns: Columns) -> FloatArray:
 
 def checkpoint_bytes(job: Job, columns: Columns) -> FloatArray:
     """[bytes] that one device moves out of its memory in a forward: an input a layer."""
-    tokens = columns.number("micro_batch_size") * longest_length(job, columns)
+    tokens = columns.sequences(job) * longest_length(job, columns)
     each = job.method.plain_bytes * job.model.hidden_size * job.model.num_layers * tokens
     return np.where(checkpoints_away(columns), each, 0.0)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from autotune.domain.answer.contract import Answer
 from autotune.domain.identity import LATER
+from autotune.domain.objective import WORK, Objective, Work
 from autotune.domain.paths import stated_in
 
 if TYPE_CHECKING:
@@ -29,11 +30,6 @@ Base = Literal["16bit", "32bit", "int8", "nf4"]
 QUANTISED = frozenset({"nf4", "int8"})  # bases whose weights are stored in 4 or 8 bits
 Variant = Literal["none", "dora", "rslora"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
-Objective = Literal[
-    "sft", "pretraining", "preference", "reward", "rl", "distillation", "classification",
-    "embedding", "vision", "audio", "diffusion", "evaluation", "inference", "merging",
-]  # fmt: skip
-PRICED_OBJECTIVES: frozenset[Objective] = frozenset({"sft", "pretraining"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +187,7 @@ class Origin:
     devices: int | None = None  # that it runs on, if that is stated
     beside: tuple[Beside, ...] = ()
     typed_in: str = ""  # the folder that autotune was called in
-    objective: Objective = "sft"  # what the file trains; priced as supervised where it is another
+    objective: Objective = "sft"  # what the file trains; the job says as what it is priced
     uncounted: tuple[Uncounted, ...] = ()
 
 
@@ -239,11 +235,12 @@ class Job:
     origin: Origin | None = None
     base_dir: str = "."  # folder that relative paths of the job file start from
     zero: ZeroSettings = ZeroSettings()  # read by runs under DeepSpeed alone
+    objective: Objective = field(default="sft", metadata=LATER)  # as which it is priced
 
     @property
-    def objective(self) -> Objective:
-        """What the job's own file trains."""
-        return self.origin.objective if self.origin is not None else "sft"
+    def work(self) -> Work:
+        """What one row takes; of what is priced as supervised, as such."""
+        return WORK.get(self.objective, WORK["sft"])
 
     @property
     def uncounted_sd(self) -> tuple[float, float]:
@@ -294,5 +291,5 @@ class Job:
 
     @property
     def tokens(self) -> int:
-        """[tokens] real (unpadded) tokens of the whole run: steps x global batch x mean length."""
-        return round(self.steps * self.global_batch_size * self.lengths.mean)
+        """[tokens] of the run without padding: steps x global batch x sequences x mean length."""
+        return round(self.steps * self.global_batch_size * self.work.sequences * self.lengths.mean)

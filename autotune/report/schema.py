@@ -21,6 +21,7 @@ from autotune.domain.answer.recommendation import (
 )
 from autotune.domain.answer.waterfall import MeasuredGap, SideOption, WaterfallStep
 from autotune.domain.job import CONFIDENCE, Assumption
+from autotune.domain.objective import Objective
 from autotune.domain.outcome import Spread
 
 SCHEMA_VERSION = 1
@@ -99,6 +100,7 @@ class JobPayload(Answer):
     closed_knobs: tuple[str, ...]
     dataset: str | None = None  # the rows, where the job names a file of them
     learned: tuple[str, ...] = ()  # what past runs say of its machines, in words
+    objective: Objective = field(default="sft", metadata=ABSENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

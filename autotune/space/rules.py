@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.config import EIGHT_BIT, FLASH, KNOBS, ZERO_STAGE
 from autotune.domain.device import FLASH_CAPABILITY
+from autotune.domain.objective import PAIRED
 from autotune.space.requirements import (
     BUFFERS_TOO_LARGE,
     TOO_FEW_CORES,
@@ -209,6 +210,14 @@ def _packing_keeps_rows_apart(job: Job, _offer: Offer, packing: str, attention: 
     return packing == "off" or attention in FLASH or locked
 
 
+def _pairs_are_not_packed(job: Job, _offer: Offer, packing: str) -> bool:
+    return packing == "off" or job.objective not in PAIRED
+
+
+def _pairs_have_their_own_loss(job: Job, _offer: Offer, kernels: str) -> bool:
+    return kernels != "chunked_loss" or job.objective not in PAIRED
+
+
 def _packing_or_grouping(_job: Job, _offer: Offer, packing: str, grouping: str) -> bool:
     return packing == "off" or grouping == "off"
 
@@ -279,6 +288,10 @@ RULES: tuple[Rule, ...] = (
          _bf16_adapters_need_bf16),
     Rule("packing_keeps_apart", ("packing", "attention"),
          "packing needs flash attention to keep joined rows apart", _packing_keeps_rows_apart),
+    Rule("pairs_are_not_packed", ("packing",),
+         "rows of a preference stay apart: no trainer packs them", _pairs_are_not_packed),
+    Rule("pairs_have_their_own_loss", ("kernels",),
+         "chunked_loss is of supervised fine-tuning", _pairs_have_their_own_loss),
     Rule("packing_or_grouping", ("packing", "length_grouping"),
          "packed sequences have one length already", _packing_or_grouping),
     Rule("scope_offered", ("compile_scope",),

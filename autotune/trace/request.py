@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.catalog.models.models import local_folder
 from autotune.domain.config import FLASH
+from autotune.domain.objective import PAIRED
 from autotune.domain.software import EVALUATES_WITHOUT_CACHE_FROM
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ def untraceable(job: Job, *, trust_remote_code: bool) -> str:
             model.remote_code and not trust_remote_code,
             f"its code is not part of transformers and runs only with {TRUST}",
         ),
+        (job.objective in PAIRED, f"the trace runs supervised steps, not those of {job.objective}"),
         (model.hf_config == "{}", "its config.json is not known"),
         (software.own_model, f"{software.stack} has model code of its own"),
         (

@@ -9,17 +9,18 @@ the configs of trl 1.16 (DPOConfig, GRPOConfig, ...); unsloth 2026.10.9.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from autotune.domain.errors import InputError
-from autotune.domain.job import PRICED_OBJECTIVES, Uncounted
+from autotune.domain.job import Uncounted
+from autotune.domain.objective import AS_SFT, PAIRED, WORK
 from autotune.domain.typed.values import shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from autotune.domain.job import Objective
+    from autotune.domain.objective import Objective
     from autotune.trainers.parsed import Parsed
 
 
@@ -39,6 +40,7 @@ class Aim:
 
     objective: Objective = "sft"
     said: str = ""
+    as_sft: bool = False  # to be priced as supervised fine-tuning, though it is not
 
 
 _ON = r"true|1|yes|on"
@@ -49,7 +51,8 @@ _STEPS = ("optimizer", "optim", "train", "stage", "do_train", "train_dataset", "
           "per_device_train_batch_size", "num_train_epochs")  # fmt: skip
 _AXOLOTL = (
     Sign("reward", "reward_model", _ON), Sign("reward", "process_reward_model", _ON),
-    Sign("rl", "rl", r"grpo|gdpo|ppo|ebft|rloo"), Sign("preference", "rl"),
+    Sign("rl", "rl", r"grpo|gdpo|ppo|ebft|rloo"), Sign("dpo", "rl", "dpo|ipo"),
+    Sign("kto", "rl", "kto"), Sign("orpo", "rl", "orpo|simpo"), Sign("preference", "rl"),
     Sign("distillation", "kd_trainer", _ON), Sign("distillation", "plugins", r".*KDPlugin.*"),
     Sign("diffusion", "plugins", r".*DiffusionPlugin.*"),
     Sign("classification", "num_labels"), Sign("audio", "base_model", _EARS),
@@ -59,7 +62,8 @@ _AXOLOTL = (
 )  # fmt: skip
 _FACTORY = (
     Sign("reward", "stage", "rm"), Sign("rl", "stage", "ppo"),
-    Sign("preference", "stage", "dpo|kto|orpo|simpo"),
+    Sign("kto", "stage", "kto"), Sign("orpo", "stage", "orpo|simpo"),
+    Sign("orpo", "pref_loss", "orpo|simpo"), Sign("dpo", "stage", "dpo"),
     Sign("merging", "export_dir", unless=("do_train",)),
     Sign("evaluation", "do_predict", _ON, unless=("do_train",)),
     Sign("inference", "infer_backend", unless=_STEPS),
@@ -81,7 +85,8 @@ _TUNE = (
     Sign("distillation", "teacher_model"), Sign("distillation", "kd_ratio"),
     Sign("rl", "loss._component_", r".*(grpo|ppo).*"), Sign("rl", "kl_coeff"),
     Sign("rl", "ppo_epochs"), Sign("rl", "grpo_samples"), Sign("rl", "orchestration"),
-    Sign("preference", "loss._component_", r".*(dpo|rsoloss|ipo|simpo).*"),
+    Sign("orpo", "loss._component_", r".*simpo.*"),
+    Sign("dpo", "loss._component_", r".*(dpo|rsoloss|ipo).*"),
     Sign("preference", "dataset._component_", r".*(preference|paired|hh_rlhf).*"),
     Sign("classification", "model._component_", r".*(classifier|reward).*"),
     Sign("vision", "model._component_", r".*(vision|flamingo|early_fusion).*"),
@@ -95,9 +100,10 @@ _ARGUMENTS = (
     Sign("rl", "num_generations"), Sign("rl", "reward_funcs"), Sign("rl", "kl_coef"),
     Sign("rl", "num_ppo_epochs"), Sign("rl", "reward_model_path"), Sign("rl", "vllm_mode"),
     Sign("distillation", "teacher_model_name_or_path"), Sign("distillation", "lmbda"),
+    Sign("orpo", "loss_type", "simpo|orpo"), Sign("kto", "loss_type", "kto|kto_pair"),
+    Sign("dpo", "loss_type", r"dpo|sigmoid|hinge|ipo|apo_\w+"), Sign("dpo", "rpo_alpha"),
+    Sign("preference", "loss_type", r"bco_pair"), Sign("dpo", "ref_model"),
     Sign("preference", "max_prompt_length"), Sign("preference", "beta"),
-    Sign("preference", "rpo_alpha"), Sign("preference", "ref_model"),
-    Sign("preference", "loss_type", r"dpo|sigmoid|hinge|ipo|apo_\w+|kto|bco_pair|simpo|orpo"),
     Sign("reward", "center_rewards_coefficient"), Sign("classification", "num_labels"),
     Sign("classification", "task_name", r"cola|mnli|mrpc|qnli|qqp|rte|sst2|stsb|wnli"),
     Sign("evaluation", "do_predict", _ON, unless=("do_train", "per_device_train_batch_size")),
@@ -112,7 +118,10 @@ SIGNS: Final[Mapping[str, Sequence[Sign]]] = {
 # Scripts and subcommands by their stem, and classes that a script calls.
 _PROGRAMS: tuple[tuple[Objective, str], ...] = (
     ("rl", r"(\w*_)?(a?grpo|gspo|ppo|rloo|online_dpo|nash_md|xpo|ssd|sdpo|reinforce)(_\w+)?"),
-    ("preference", r"(run_|train_)?(dpo|kto|orpo|cpo|bco|simpo|tpo|mpo)(_\w+)?"),
+    ("dpo", r"(run_|train_)?dpo(_\w+)?"),
+    ("kto", r"(run_|train_)?kto(_\w+)?"),
+    ("orpo", r"(run_|train_)?(orpo|cpo|simpo)(_\w+)?"),
+    ("preference", r"(run_|train_)?(bco|tpo|mpo)(_\w+)?"),
     ("reward", r"(\w+_)?(reward|reward_modell?ing|prm|rm)"),
     ("distillation", r"(gkd|gold|distill?(ation)?|minillm|sdft)(_\w+)?"),
     ("vision", r"(sft|train)_vlm(_\w+)?|train_dreambooth\w*|\w*image_classification\w*"),
@@ -123,7 +132,8 @@ _PROGRAMS: tuple[tuple[Objective, str], ...] = (
 )
 _CALLS: tuple[tuple[Objective, str], ...] = (
     ("rl", r"(Async)?(GRPO|PPO|RLOO|OnlineDPO|NashMD|XPO|SSD|SDPO)(Config|Trainer)"),
-    ("preference", r"(DPO|KTO|ORPO|CPO|BCO|TPO|SimPO)(Config|Trainer)|PatchDPOTrainer"),
+    ("orpo", r"(ORPO|CPO|SimPO)(Config|Trainer)"), ("kto", r"KTO(Config|Trainer)"),
+    ("dpo", r"DPO(Config|Trainer)"), ("preference", r"(BCO|TPO)(Config|Trainer)|PatchDPOTrainer"),
     ("reward", r"(Reward|PRM)(Config|Trainer)"),
     ("distillation", r"(GKD|GOLD|MiniLLM|SDFT|\w*Distill\w*)(Config|Trainer)"),
     ("embedding", r"(Fast)?SentenceTransformer\w*"),
@@ -134,7 +144,16 @@ _CALLS: tuple[tuple[Objective, str], ...] = (
     ("diffusion", r"(StableDiffusion|UNet2D|DDPM)\w*"),
 )  # fmt: skip
 
+# Arguments that several kinds of preference share: the names of a run say which.
+_NAMED = ("output_dir", "run_name", "hub_model_id", "wandb_project", "exp_name")
+_NAMES: tuple[tuple[Objective, str], ...] = (
+    ("orpo", r"orpo|simpo|cpo"), ("kto", "kto"), ("dpo", "dpo|ipo"),
+)  # fmt: skip
+
 _WORDS: dict[Objective, str] = {
+    "dpo": "trains preference pairs against a reference model (DPO)",
+    "kto": "trains preferences against a reference model (KTO)",
+    "orpo": "trains preference pairs without a reference model (ORPO, SimPO)",
     "preference": "trains preference pairs, a chosen answer beside a rejected one",
     "reward": "trains a reward model",
     "rl": "trains by reinforcement learning (rl)",
@@ -149,8 +168,9 @@ _WORDS: dict[Objective, str] = {
     "merging": "merges or converts weights (merging) and trains nothing",
 }
 _TRAINS_NOTHING = frozenset({"evaluation", "inference", "merging"})
-PRICED = "supervised fine-tuning and continued pre-training are priced"
-AS_SFT = "sft"
+PRICED = (
+    "supervised fine-tuning, continued pre-training, DPO, KTO, ORPO and reward models are priced"
+)
 # How far the run may lie from its price as supervised fine-tuning: a reference model's forward and
 # pairs of sequences are two to three times its time. An assumption, wide on purpose.
 _AS_OTHER_SD = (0.7, 0.4)
@@ -201,29 +221,51 @@ def _text(values: Mapping[str, Any], dotted: str) -> str | None:
     return None if value is None or text.casefold() in _OFF else text
 
 
-def refuse_other_aims(aim: Aim, name: str, asked: str = "") -> None:
-    """Raise InputError for what is not priced, unless it is asked to be priced as another.
+def settled(aim: Aim, name: str, asked: str = "", values: Mapping[str, Any] | None = None) -> Aim:
+    """As what it is priced. Raises InputError for what is not priced and not asked to be.
 
     Args:
         aim: what the file trains.
         name: what the error calls it.
-        asked: what `--as` says: sft, or nothing.
+        asked: what `--as` says: an objective that is priced, or nothing.
+        values: the file's mapping, whose names may say which preference it is.
     """
-    if aim.objective in PRICED_OBJECTIVES:
-        return
-    if asked == AS_SFT and aim.objective not in _TRAINS_NOTHING:
-        return
-    msg = f"{name} {_WORDS[aim.objective]} ({aim.said}): {PRICED}"
+    if aim.objective == "preference":
+        aim = replace(aim, objective=_named(f"{name} {_names(values or {})}"))
     if aim.objective in _TRAINS_NOTHING:
+        msg = f"{name} {_WORDS[aim.objective]} ({aim.said}): {PRICED}"
         raise InputError(msg, "name the file that the training was started with")
+    if asked == AS_SFT:
+        return replace(aim, as_sft=aim.objective not in {"sft", "pretraining"})
+    if asked in PAIRED:
+        return Aim(asked, aim.said or "--as")
+    if aim.objective in WORK:
+        return aim
+    msg = f"{name} {_WORDS[aim.objective]} ({aim.said}): {PRICED}"
     hint = "--as sft prices supervised fine-tuning with the same settings, and says so"
+    if aim.objective == "preference":
+        msg = f"{name} trains preferences ({aim.said}), and does not say which kind"
+        hint = "--as dpo or kto (with a reference model), or --as orpo (without one)"
     raise InputError(msg, hint)
+
+
+def _names(values: Mapping[str, Any]) -> str:
+    return " ".join(str(values[key]) for key in _NAMED if key in values)
+
+
+def _named(text: str) -> Objective:
+    """The kind of preference that exactly one name speaks of."""
+    found: set[Objective] = {
+        objective for objective, pattern in _NAMES
+        if re.search(rf"(?<![a-z])({pattern})(?![a-z])", text.casefold())
+    }  # fmt: skip
+    return found.pop() if len(found) == 1 else "preference"
 
 
 def take_aim(parsed: Parsed, aim: Aim) -> None:
     """Keep what the file trains; where that is priced as another, the answer says so first."""
     parsed.objective = aim.objective
-    if aim.objective in PRICED_OBJECTIVES:
+    if not aim.as_sft:
         return
     why = f"priced as supervised fine-tuning, as --as sft asks; the file {_WORDS[aim.objective]}"
     parsed.uncounted.append(Uncounted("objective", aim.said, why, *_AS_OTHER_SD))

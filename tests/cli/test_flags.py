@@ -16,6 +16,7 @@ QUIET = {"--quiet", "-q"}
 VERBOSE = {"--verbose", "-v"}
 LINE = {
     "--model", "--method", "--rows", "--data", "--max-length", "--epochs", "--global-batch",
+    "--objective",
 }  # fmt: skip
 SOURCE = {"--from-args", "--variant", "--beside"}
 CHANGES = {"--gpu", "--price", "--set", "--allow", "--as"}

@@ -12,7 +12,7 @@ from autotune.app.job.load import jobs_of_command, load_jobs
 from autotune.app.job.overrides import Overrides
 from autotune.app.runs.user_file import check_same
 from autotune.domain.errors import InputError
-from autotune.trainers.scope import aim_of, refuse_other_aims
+from autotune.trainers.scope import aim_of, settled
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,33 +50,41 @@ args = {0}Config(per_device_train_batch_size=2, max_steps=10, max_length=256)
 trainer = {0}Trainer(model=model, args=args)
 """
 FILES = {
-    "axolotl-dpo.yml": (AXOLOTL + "rl: dpo\n", "preference"),
     "axolotl-grpo.yml": (AXOLOTL + "rl: grpo\n", "reinforcement"),
-    "axolotl-reward.yml": (AXOLOTL + "reward_model: true\n", "reward model"),
     "axolotl-vision.yml": (AXOLOTL + "processor_type: AutoProcessor\n", "vision"),
     "axolotl-kd.yml": (AXOLOTL + "kd_trainer: true\n", "distillation"),
-    "factory-rm.yaml": (FACTORY + "stage: rm\n", "reward model"),
-    "factory-kto.yaml": (FACTORY + "stage: kto\n", "preference"),
     "factory-merge.yaml": (FACTORY + "export_dir: out\n", "merging"),
     "factory-predict.yaml": (FACTORY + "stage: sft\ndo_predict: true\n", "evaluation"),
     "factory-vision.yaml": (FACTORY + "stage: sft\nimage_max_pixels: 262144\n", "vision"),
     "tune-eval.yaml": (TUNE + "tasks: [truthfulqa_mc2]\n", "evaluation"),
     "tune-chat.yaml": (TUNE + "max_new_tokens: 300\nprompt: {user: hi}\n", "inference"),
-    "tune-dpo.yaml": (
-        TUNE_RUN + "loss: {_component_: torchtune.rlhf.loss.DPOLoss}\n", "preference"
-    ),
     "tune-kd.yaml": (TUNE_RUN + "kd_ratio: 0.5\n", "distillation"),
-    "handbook-dpo.yaml": (HF + "beta: 0.05\nmax_prompt_length: 128\n", "preference"),
+    "which.yaml": (HF + "beta: 0.05\nmax_prompt_length: 128\n", "preference"),
     "trl-grpo.yaml": (HF + "num_generations: 8\n", "reinforcement"),
-    "dpo.py": (SCRIPT.format("DPO"), "preference"),
+    "bco.py": (SCRIPT.format("BCO"), "preference"),
     "grpo.py": (SCRIPT.format("GRPO"), "reinforcement"),
     "vision.py": (SCRIPT.format("SFT") + "c = UnslothVisionDataCollator(model)\n", "vision"),
 }  # fmt: skip
 
 
+PREFERENCES = {
+    "axolotl-ipo.yml": (AXOLOTL + "rl: ipo\n", "dpo"),
+    "axolotl-simpo.yml": (AXOLOTL + "rl: simpo\n", "orpo"),
+    "axolotl-reward.yml": (AXOLOTL + "reward_model: true\n", "reward"),
+    "factory-rm.yaml": (FACTORY + "stage: rm\n", "reward"),
+    "factory-kto.yaml": (FACTORY + "stage: kto\n", "kto"),
+    "factory-simpo.yaml": (FACTORY + "stage: dpo\npref_loss: simpo\n", "orpo"),
+    "tune.yaml": (TUNE_RUN + "loss: {_component_: torchtune.rlhf.loss.DPOLoss}\n", "dpo"),
+    "handbook.yaml": (HF + "beta: 0.05\noutput_dir: data/zephyr-7b-dpo-full\n", "dpo"),
+    "handbook-orpo.yaml": (HF + "beta: 0.05\nmax_prompt_length: 128\n", "orpo"),
+    "pairs.py": (SCRIPT.format("DPO"), "dpo"),
+    "answers.py": (SCRIPT.format("KTO"), "kto"),
+}  # fmt: skip
+
+
 def given(tmp_path: Path, name: str) -> Path:
     path = tmp_path / name
-    path.write_text(FILES[name][0])
+    path.write_text({**PREFERENCES, **FILES}[name][0])
     return path
 
 
@@ -95,18 +103,19 @@ def test_what_is_not_priced_is_refused_in_the_first_line_with_its_reason(
     assert refused.value.hint
 
 
-@pytest.mark.parametrize("name", ["axolotl-dpo.yml", "handbook-dpo.yaml", "grpo.py"])
+@pytest.mark.parametrize("name", ["axolotl-ipo.yml", "handbook.yaml", "grpo.py"])
 def test_as_sft_prices_it_and_says_so_first(tmp_path: Path, name: str) -> None:
     own = {} if name.startswith("axolotl") else {"method.kind": "full"}
     (found,) = load_jobs(given(tmp_path, name), asked(priced_as="sft", set_values=own))
     warnings = estimate(found.job, fidelity="formula").warnings
     assert "priced as supervised fine-tuning" in warnings[0]
-    assert found.job.objective != "sft"
-    assert json.loads(found.job.spec)["origin"]["objective"] == found.job.objective
+    assert found.job.origin
+    assert found.job.objective == "sft" != found.job.origin.objective
+    assert json.loads(found.job.spec)["origin"]["objective"] == found.job.origin.objective
 
 
 def test_a_price_as_another_kind_of_training_is_wider(tmp_path: Path) -> None:
-    path = given(tmp_path, "axolotl-dpo.yml")
+    path = given(tmp_path, "axolotl-ipo.yml")
     (other,) = load_jobs(path, asked(priced_as="sft"))
     path.write_text(AXOLOTL)
     (plain,) = load_jobs(path, asked())
@@ -117,8 +126,8 @@ def test_a_price_as_another_kind_of_training_is_wider(tmp_path: Path) -> None:
 
 
 def test_settings_of_another_kind_of_training_are_not_given_back(tmp_path: Path) -> None:
-    (found,) = load_jobs(given(tmp_path, "axolotl-dpo.yml"), asked(priced_as="sft"))
-    with pytest.raises(InputError, match="trains preference"):
+    (found,) = load_jobs(given(tmp_path, "axolotl-ipo.yml"), asked(priced_as="sft"))
+    with pytest.raises(InputError, match="trains dpo, and what was priced is sft"):
         check_same("same", found.job)
 
 
@@ -131,14 +140,48 @@ def test_what_trains_nothing_cannot_be_priced_as_training(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "command",
     [
-        "accelerate launch run_dpo.py --model_name_or_path a/b --per_device_train_batch_size 2",
-        "trl dpo --model_name_or_path a/b --per_device_train_batch_size 2",
-        "python examples/scripts/reward_modeling.py --model_name_or_path a/b --output_dir x",
+        "accelerate launch run_bco.py --model_name_or_path a/b --per_device_train_batch_size 2",
+        "trl grpo --model_name_or_path a/b --per_device_train_batch_size 2",
+        "python examples/scripts/gkd.py --model_name_or_path a/b --output_dir x",
     ],
 )
 def test_a_command_is_told_by_its_script(command: str) -> None:
     with pytest.raises(InputError, match="trains"):
         jobs_of_command(command, asked())
+
+
+@pytest.mark.parametrize("name", PREFERENCES)
+def test_a_preference_is_priced_as_what_it_is(tmp_path: Path, name: str) -> None:
+    """Pairs take longer than rows, and its own file is given back."""
+    own = {} if name.startswith(("axolotl", "factory", "tune")) else {"method.kind": "full"}
+    (found,) = load_jobs(given(tmp_path, name), asked(set_values=own))
+    assert found.job.objective == PREFERENCES[name][1]
+    (plain,) = load_jobs(tmp_path / name, asked(set_values=own, priced_as="sft"))
+    one, other = (estimate(x.job, fidelity="formula").row for x in (found, plain))
+    assert one.step_time_s > other.step_time_s  # a small model issues kernels most of the time
+    assert one.memory_bytes.total >= other.memory_bytes.total
+    check_same("same", found.job)
+
+
+@pytest.mark.parametrize("kind", ["dpo", "kto", "orpo"])
+def test_a_file_that_fits_several_preferences_is_priced_as_the_one_that_is_named(
+    tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "args.yaml"
+    path.write_text(HF + "beta: 0.05\nmax_prompt_length: 128\n")
+    own = {"method.kind": "full"}
+    with pytest.raises(InputError, match="does not say which kind") as refused:
+        load_jobs(path, asked(set_values=own))
+    assert f"{kind}" in str(refused.value.hint)
+    (found,) = load_jobs(path, asked(set_values=own, priced_as=kind))
+    assert found.job.objective == kind
+
+
+def test_preferences_cannot_be_packed(tmp_path: Path) -> None:
+    path = given(tmp_path, "pairs.py")
+    own = {"method.kind": "full", "packing": "on"}
+    with pytest.raises(InputError, match="packing joins rows"):
+        load_jobs(path, asked(set_values=own))
 
 
 @pytest.mark.parametrize("text", [AXOLOTL, FACTORY + "stage: sft\ndo_train: true\n", TUNE_RUN, HF])
@@ -166,5 +209,5 @@ def test_as_is_refused_beside_a_job_file_and_for_another_word(tmp_path: Path) ->
     path.write_text("model: Qwen/Qwen2.5-0.5B\ndata: {rows: 100}\nhardware: [h100]\n")
     with pytest.raises(InputError, match="--as cannot be given"):
         load_jobs(path, Overrides(priced_as="sft"))
-    with pytest.raises(InputError, match="trains preference"):
-        refuse_other_aims(aim_of("axolotl", {"rl": "dpo"}), "x", "dpo")
+    with pytest.raises(InputError, match="reinforcement"):
+        settled(aim_of("axolotl", {"rl": "grpo"}), "x", "grpo")

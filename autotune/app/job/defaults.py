@@ -26,6 +26,7 @@ from autotune.domain.job import (
     Method,
     ZeroSettings,
 )
+from autotune.domain.objective import PAIRED
 from autotune.domain.paths import stated_in
 from autotune.domain.typed.job import TrainSection
 from autotune.domain.units import format_bytes, parse_seconds, parse_usd
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
     from autotune.app.dataset.count import Count
     from autotune.app.dataset.lengths import Histogram
     from autotune.app.dataset.published_rows import Published
-    from autotune.domain.job import Lengths
+    from autotune.domain.job import Job, Lengths
     from autotune.domain.model import Model
+    from autotune.domain.objective import Objective
     from autotune.domain.typed.deepspeed import DeepSpeedSection
     from autotune.domain.typed.job import (
         DataSection,
@@ -266,6 +268,30 @@ def _lengths(
         why = "not stated; a row of max_length may come, and the longest batch decides memory"
         _assume(assumed, "data.lengths.max", maximum, why)
     return length_rules.from_quantiles(stated.p50, stated.p95, maximum, stated.mean)
+
+
+def objective_of(jobfile: JobFile, assumed: Assumed) -> Objective:
+    """What is trained, and for preferences what a row of it takes, which nobody has measured.
+
+    A trainer's own file says it by itself, unless it is to be priced as supervised fine-tuning.
+    """
+    train, origin = jobfile.train, jobfile.origin
+    found: Objective = "sft"
+    if isinstance(train, TrainSection) and train.objective is not None:
+        found = train.objective
+    elif origin is not None and not any(key == "objective" for key, *_ in origin.uncounted):
+        found = origin.objective
+    if found in PAIRED:
+        why = f"{PAIRED[found]}; lengths are of one sequence; no measured run narrows its range yet"
+        _assume(assumed, "train.objective", found, why)
+    return found
+
+
+def refuse_packed_pairs(job: Job) -> None:
+    """Raise InputError where preferences are to be packed, which no trainer does."""
+    if job.lock.get("packing") == "on" or "packing" in job.allow:
+        msg = f"packing joins rows, and the rows of {job.objective} stay apart"
+        raise InputError(msg, "leave packing out: padding_free of TRL changes no batch")
 
 
 def training_of(jobfile: JobFile, rows: int, assumed: Assumed) -> tuple[float, int, int]:

@@ -18,6 +18,8 @@ from autotune.app.job.defaults import (
     evaluation_of,
     limits_of,
     method_of,
+    objective_of,
+    refuse_packed_pairs,
     training_of,
     zero_of,
 )
@@ -38,6 +40,7 @@ from autotune.catalog.software import find_software
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption, Job
+from autotune.domain.objective import PAIRED
 from autotune.domain.paths import whole
 from autotune.domain.typed.values import parse_offer_price
 from autotune.domain.units import format_usd
@@ -279,6 +282,7 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
         evaluation=evaluation_of(jobfile.evaluation, assumed),
         limits=limits_of(jobfile.limits, assumed),
         zero=zero,
+        objective=objective_of(jobfile, assumed),
         software=software,
         offers=offers,
         lock=_locks(jobfile, assumed),
@@ -290,6 +294,8 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
         base_dir=str(folder),
     )
     check_variant(job)
+    if job.objective in PAIRED:
+        refuse_packed_pairs(job)
     job = without_impossible(job, assumed)
     check_batch(job)
     check_locks(job)

@@ -19,7 +19,7 @@ from autotune.domain.typed.values import shown
 from autotune.trainers.launch.config import add_accelerate
 from autotune.trainers.registry import TRAINERS, detect
 from autotune.trainers.schema import refuse_misspelt
-from autotune.trainers.scope import aim_of, refuse_other_aims, take_aim
+from autotune.trainers.scope import aim_of, settled, take_aim
 
 if TYPE_CHECKING:
     from autotune.domain.typed.job import JobFile
@@ -52,8 +52,8 @@ def read_any(path: Path, overrides: Overrides) -> tuple[Document, Overrides]:
         refuse_flags(overrides, document.name)
         return document, overrides
     syntax = "json" if kind == ".json" else "yaml"
-    aim = aim_of(dialect.name, document.values)
-    refuse_other_aims(aim, str(path), overrides.priced_as)
+    values = document.values
+    aim = settled(aim_of(dialect.name, values), str(path), overrides.priced_as, values)
     made = dialect.read(document.values, path.name)
     take_aim(made, aim)
     refuse_misspelt(made, str(path))
@@ -65,11 +65,12 @@ def _script_document(text: str, path: Path, overrides: Overrides) -> tuple[Docum
     from autotune.trainers.syntax.python_source import called, parse_script, refuse_computed
 
     aim = aim_of("", {}, calls=called(text, str(path)))
-    refuse_other_aims(aim, str(path), overrides.priced_as)
+    if aim.said:
+        aim = settled(aim, str(path), overrides.priced_as)
     script = parse_script(text, str(path))
     if not aim.said:
         aim = aim_of(script.trainer, script.values)
-        refuse_other_aims(aim, str(path), overrides.priced_as)
+        aim = settled(aim, str(path), overrides.priced_as, script.values)
     refuse_computed(script, str(path))
     made = TRAINERS[script.trainer].read(script.values, path.name)
     take_aim(made, aim)
@@ -169,7 +170,8 @@ def command_document(
     if parsed.config is not None:
         return _configured(parsed, name, overrides, path)
     aim = aim_of("", {}, parsed.program)
-    refuse_other_aims(aim, name, overrides.priced_as)
+    if aim.said:
+        aim = settled(aim, name, overrides.priced_as, parsed.values)
     dialect = detect(parsed.values, name)
     if dialect is None:
         known = "TrainingArguments, SFTConfig or LLaMA-Factory"
@@ -177,7 +179,7 @@ def command_document(
         raise InputError(msg, 'such as "python train.py --per_device_train_batch_size 4"')
     if not aim.said:
         aim = aim_of(dialect.name, parsed.values)
-        refuse_other_aims(aim, name, overrides.priced_as)
+        aim = settled(aim, name, overrides.priced_as, parsed.values)
     made = dialect.read(parsed.values, name)
     take_aim(made, aim)
     _add_launcher(made, parsed, name, path or Path("command"), parsed.values, overrides)
@@ -199,7 +201,7 @@ def _configured(
         msg = f"{name} names {named}, which is the file of no trainer that is read"
         raise InputError(msg, "give the trainer's own file as JOB")
     aim = aim_of(dialect.name, values, parsed.program)
-    refuse_other_aims(aim, str(file), overrides.priced_as)
+    aim = settled(aim, str(file), overrides.priced_as, values)
     made = dialect.read(values, file.name)
     take_aim(made, aim)
     refuse_misspelt(made, str(file))

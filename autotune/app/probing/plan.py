@@ -12,7 +12,8 @@ from autotune.catalog.software import install_command
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS, Config
 from autotune.domain.device import Offer
-from autotune.domain.errors import NoLocalDevice
+from autotune.domain.errors import InputError, NoLocalDevice
+from autotune.domain.objective import PAIRED
 from autotune.probe import device as devices
 from autotune.probe.device import LocalDevice
 from autotune.probe.memo import installed_versions
@@ -144,6 +145,9 @@ def candidates_of(bill: Bill, record: ProbeRecord) -> list[int]:
 
 def local_for(job: Job, on: str | None) -> tuple[LocalDevice, Offer]:
     """The device to probe on and the offer that it is. Raises NoLocalDevice (exit 5)."""
+    if job.objective in PAIRED:
+        msg = f"--score probe runs supervised steps, and the job trains {job.objective}"
+        raise InputError(msg, "leave --score probe out: the model prices it, with a wide range")
     absent = [name for name in ("torch", "transformers", "peft") if name not in
               installed_versions()]  # fmt: skip
     if absent:

@@ -26,6 +26,7 @@ from autotune.catalog.files import write_whole
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.candidates import Candidate
 from autotune.domain.errors import InputError, unknown
+from autotune.domain.objective import PAIRED
 from autotune.report.recorded import recorded_payload
 from autotune.trainers.contract import Export, Plan
 from autotune.trainers.registry import FORMATS, TRAINERS
@@ -222,6 +223,9 @@ __all__ = ["Export", "check_target", "export", "write_export"]
 def check_target(target: str, job: Job) -> None:
     """Raise InputError if `target` ("hf", "trl@1.9.0", ...) cannot be written for this job."""
     trainer, version = _parse_target(target)
+    if job.objective in PAIRED:
+        msg = f"{trainer.name} is written from nothing for supervised training, not {job.objective}"
+        raise InputError(msg, "give your trainer's own file as JOB: it is given back with the pick")
     trainer.plan_versions(job, version)
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from autotune.catalog.files import write_whole
 from autotune.app.job.trainer_file import COMMAND, parsed_again, values_beside
 from autotune.domain.errors import InputError
-from autotune.domain.job import PRICED_OBJECTIVES
 from autotune.domain.paths import near
 from autotune.trainers.launch.config import is_deepspeed
 from autotune.trainers.contract import Export, Plan
@@ -42,8 +41,8 @@ def check_same(target: str, job: Job) -> None:
     if job.origin is None:
         msg = "--export same gives back a trainer's file, and the job was not read from one"
         raise InputError(msg, "give your trainer's file as JOB, or --export hf or trl")
-    if job.objective not in PRICED_OBJECTIVES:
-        msg = f"the file trains {job.objective}, and what was priced is supervised fine-tuning"
+    if job.origin.objective != job.objective:
+        msg = f"the file trains {job.origin.objective}, and what was priced is {job.objective}"
         raise InputError(msg, "its settings are not given back; --export hf or trl writes new ones")
     _transformers(target, job)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.config import KNOBS, ZERO_STAGE
 from autotune.domain.job import NOT_KEPT, ZeroSettings
+from autotune.domain.objective import PAIRED
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config, KnobClass, KnobValue
@@ -98,6 +99,9 @@ def uncounted_notes(job: Job) -> list[str]:
     found = job.origin.uncounted if job.origin is not None else ()
     widest = sorted(found, key=lambda each: -max(each.time_sd, each.memory_sd))
     notes: list[str] = [Decisive(f"{x.key} {x.value}: {x.why}") for x in widest]
+    if job.objective in PAIRED:
+        why = "no run of it was measured, and its range says so"
+        notes.append(Decisive(f"priced as {job.objective}: {PAIRED[job.objective]}; {why}"))
     return notes + [
         Decisive(f"{item.key.rpartition(': ')[2]} {item.value} is {item.why}")
         for item in job.assumed

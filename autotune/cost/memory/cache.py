@@ -171,7 +171,7 @@ def _outgrown(job: Job, columns: Columns) -> tuple[FloatArray, FloatArray]:
     """[rows] mean and spread of the sum of records before the longest batch, over the longest."""
     still = unchanging_lengths(job, columns) | columns.equals("length_grouping", "on")
     still = still | (job.padding == "max_length") | np.full(columns.rows, job.steps == 0)
-    micro = columns.number("micro_batch_size")
+    micro = columns.sequences(job)
     batches = np.maximum(job.steps * columns.accumulation(job), 1.0)
     if job.software.empties_cache:
         batches = np.minimum(batches, BEFORE_LONGEST)

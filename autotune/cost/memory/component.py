@@ -218,7 +218,7 @@ def _totals(job: Job, columns: Columns) -> Outputs:
         name: instant.total + (own_code - 1.0) * (instant.activations + instant.logits)
         for name, instant in instants(step).items()
     }
-    found[_ROWS] = columns.number("micro_batch_size")
+    found[_ROWS] = columns.sequences(job)
     found[_EVALUATION_ROWS] = step.evaluation_rows
     found[_LENGTH] = step.length
     return found

@@ -78,6 +78,8 @@ def instants(step: Step) -> dict[str, Instant]:
         if step.job.method.is_dora:
             found["adapted forward"] = _adapted_forward(step)
         found["head forward"] = _head_forward(step)
+        if step.job.work.reference:
+            found["reference"] = _reference(step)
         found["head backward"] = _head_backward(step)
         found["final norm"] = _final_norm(step)
         found["first layer"] = _first_layer(step)
@@ -184,6 +186,21 @@ def _head_forward(step: Step) -> Instant:
         activations=step.saved + step.final_norm + _given_output(step),
         logits=head_memory.forward_bytes(step.job, step.tokens, step.compute, step.autocast),
         workspace=resident.workspace + casts,
+    )
+
+
+def _reference(step: Step) -> Instant:
+    """The reference scores the batch while the policy's graph waits for its backward.
+
+    Source: trl 1.16 trainer/dpo_trainer.py, _compute_loss: the policy's forward comes first.
+    """
+    policy = _head_forward(step)
+    inside, logits = _scored(step, step.tokens)
+    return replace(
+        policy,
+        activations=policy.activations + inside,
+        logits=policy.logits + logits,
+        workspace=policy.workspace + step.gathered_layer + dequantised_bytes(step.job, step.size),
     )
 
 
@@ -325,21 +342,26 @@ def _scoring(step: Step) -> Instant:
     resident = _resident(step, _standing(step))
     if step.job.evaluation is None:
         return resident
+    caches = step.job.software.transformers < EVALUATES_WITHOUT_CACHE_FROM
+    inside, logits = _scored(step, step.evaluation_rows * step.length)
+    return replace(
+        resident,
+        activations=_cache(step, step.length) * caches + inside,
+        logits=logits,
+        workspace=resident.workspace + step.gathered_layer + dequantised_bytes(step.job, step.size),
+    )
+
+
+def _scored(step: Step, tokens: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """[bytes] activations and logits of a forward without gradients over so many tokens."""
     model, e = step.job.model, step.compute
-    tokens = step.evaluation_rows * step.length
     scores = np.where(step.eager, 6.0 * tokens * step.length * model.num_attention_heads, 0.0)
     inside = e * tokens * (4.0 * model.hidden_size + 3.0 * model.intermediate_size) + scores
     inside = inside + merged_experts_bytes(step.job) + step.layer.norms
     logits = head_memory.evaluation_bytes(step.job, tokens, e, step.autocast)
     hidden = e * tokens * model.hidden_size
     deeper = inside > logits + hidden
-    caches = step.job.software.transformers < EVALUATES_WITHOUT_CACHE_FROM
-    return replace(
-        resident,
-        activations=_cache(step, step.length) * caches + np.where(deeper, inside, hidden),
-        logits=np.where(deeper, 0.0, logits),
-        workspace=resident.workspace + step.gathered_layer + dequantised_bytes(step.job, step.size),
-    )
+    return np.where(deeper, inside, hidden), np.where(deeper, 0.0, logits)
 
 
 def _generation(step: Step, new_tokens: int) -> Instant:

@@ -255,8 +255,9 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
     here = np.where(shards, 0.0, 1.0)
     zero = replace(zero, step=np.where(states, 0.0, zero.step))
     held = trains * _state_bytes(job, columns, element, trainable, embedding) / gradient_shards
+    second = 0.0 if method.is_lora or not job.work.reference else 1.0  # the reference's own copy
     return Static(
-        weights=here * whole / sharded,
+        weights=here * whole / sharded + second * weight_bytes(job, size) / sharded,
         adapters=here * adapters,
         gradients=here * gradients,
         buckets=trains * (np.where(ddp, element * trainable, 0.0) + zero.always),

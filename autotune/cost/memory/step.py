@@ -128,7 +128,7 @@ class Step:
         """Everything that the instants share."""
         model, size = job.model, sizes(job.model)
         static = static_bytes(job, columns, size)
-        rows, length = columns.number("micro_batch_size"), longest_length(job, columns)
+        rows, length = columns.sequences(job), longest_length(job, columns)
         tokens = rows * length
         modes = _Modes.of(job, columns, length)
         compute, stream = (
@@ -153,7 +153,7 @@ class Step:
             size=size,
             static=static,
             evaluation_rows=(
-                evaluation_rows(job.evaluation, columns)
+                evaluation_rows(job.evaluation, job, columns)
                 if job.evaluation
                 else np.zeros(columns.rows)
             ),

@@ -80,7 +80,8 @@ def uncertainty(
     whole = columns.equals("activation_checkpointing", "none")
     spread = np.where(whole, np.maximum(spread, UNSEEN), spread)
     spread = np.where(columns.equals("compile", "off"), spread, np.maximum(spread, COMPILED))
-    return np.hypot(np.hypot(spread, BETWEEN), job.uncounted_sd[1])
+    unpriced = np.hypot(job.uncounted_sd[1], job.work.memory_sd)
+    return np.hypot(np.hypot(spread, BETWEEN), unpriced)
 
 
 def _unseen(job: Job) -> float:

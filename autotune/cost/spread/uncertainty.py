@@ -97,6 +97,7 @@ def variances(
     found["constants"] = model.spreads.known**2 * parameter_variance(terms, model)
     found.update(_offsets(job, columns, model))
     found["compile"] = compile_variance(job, columns) + lever_variance(columns)
+    found["objective"] = np.full(columns.rows, job.work.time_sd**2)
     found["variant"] = np.full(columns.rows, DORA**2 * job.method.is_dora)
     found["uncounted"] = np.full(columns.rows, job.uncounted_sd[0] ** 2)
     found.update(_job_unknowns(job, columns))

@@ -80,7 +80,7 @@ def padded(job: Job, columns: Columns) -> BoolArray:
     """
     fixed = job.padding == "max_length"
     shorter = job.lengths.quantiles[0] < (job.max_length if fixed else job.lengths.maximum)
-    together = (columns.number("micro_batch_size") > 1) | fixed
+    together = (columns.sequences(job) > 1) | fixed
     return shorter & together & ~columns.equals("packing", "on")
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost import deepspeed
-from autotune.cost.batches import optimizer_steps, real_tokens_per_row
+from autotune.cost.batches import optimizer_steps, real_tokens_per_row, waited_length
 from autotune.cost.columns import Columns, Component, Outputs
 from autotune.cost.constants import constants, offset_factor
 from autotune.cost.fused_kernels import with_doubt
@@ -30,7 +30,7 @@ from autotune.cost.spread.uncertainty import (
     log_sd,
     unseen_device,
 )
-from autotune.cost.time import flops
+from autotune.cost.time import evaluation, flops
 from autotune.cost.time.optimizer import optimizer_terms
 from autotune.cost.time.step_terms import step_terms
 from autotune.domain.config import FLASH
@@ -59,9 +59,11 @@ def price_compute(job: Job, columns: Columns) -> Outputs:
     for name in ("micro_step_s", "compute_s", "bandwidth_s", "launch_s"):
         outputs[name] = outputs[name] * factor
     outputs["micro_step_s"] = np.maximum(outputs["micro_step_s"], outputs["roofline_s"])
+    if job.work.scored:
+        outputs["micro_step_s"] = outputs["micro_step_s"] + _scored_s(job, columns) * factor
     outputs["optimizer_s"] = optimizer_terms(job, columns).seconds(c) * factor
     outputs["steps"] = optimizer_steps(job, columns)
-    rows = float(job.global_batch_size)
+    rows = float(job.global_batch_size * job.work.sequences)
     tokens = real_tokens_per_row(job, columns) * rows
     outputs["real_tokens_per_step"] = tokens
     outputs["useful_flop_per_step"] = (
@@ -73,6 +75,16 @@ def price_compute(job: Job, columns: Columns) -> Outputs:
     outputs["unseen_device"] = unseen_device(columns)
     outputs["unmeasured_gain"] = _unmeasured_gain(job, columns, terms)
     return outputs
+
+
+def _scored_s(job: Job, columns: Columns) -> FloatArray:
+    """[s] of a micro-step's forwards without gradients: what a preference's reference says of it.
+
+    Adapters that are switched off are counted as if they ran.
+    """
+    each = columns.number("micro_batch_size") * min(job.work.scored, job.work.sequences)
+    forward = evaluation.forward_seconds(job, columns, each, waited_length(job, columns))
+    return forward * (job.work.scored / min(job.work.scored, job.work.sequences))
 
 
 def _unmeasured_gain(job: Job, columns: Columns, terms: StepTerms) -> FloatArray:

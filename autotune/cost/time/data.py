@@ -43,7 +43,7 @@ MEASURED_LOG_SD = 0.35  # on rows like the job's; its own columns and collator m
 
 def price_data(job: Job, columns: Columns) -> Outputs:
     """[s] for a micro-batch in one worker, for all rows, for the first batch; [bytes] of RAM."""
-    micro, workers = columns.number("micro_batch_size"), columns.number("num_dataloader_workers")
+    micro, workers = columns.sequences(job), columns.number("num_dataloader_workers")
     count = np.maximum(columns.per_node(), 1.0)
     cores = np.maximum(columns.host("cores") / count, 1.0)
     row_s = columns.of_host(lambda host: host.loader.row_s if host.loader else ROW_S)

@@ -46,12 +46,15 @@ def price_evaluation(job: Job, columns: Columns) -> Outputs:
     if plan is None or plan.rows <= 0:
         return {"once_s": once, "log_sd": log_sd}
     count = np.maximum(columns.number("offer.count"), 1.0)
-    size = np.minimum(evaluation_rows(plan, columns), float(plan.rows))
-    batches = np.ceil(plan.rows / (size * count))
+    work = job.work
+    rows = float(plan.rows * work.sequences)
+    size = np.minimum(evaluation_rows(plan, job, columns), rows)
+    batches = np.ceil(rows / (size * count))
     length = np.full(columns.rows, float(job.max_length))
     if job.padding == "longest":
         length = np.asarray([expected_longest(job.lengths, float(rows)) for rows in size])
-    forward = _forward_seconds(job, columns, size, length)
+    forward = forward_seconds(job, columns, size, length)
+    forward = forward * (1.0 + work.scored / work.sequences)  # the reference scores them too
     once = ONCE_S + batches * forward
     if plan.generate_tokens > 0:
         token = _token_seconds(job, columns, size, length + plan.generate_tokens / 2.0)
@@ -62,10 +65,11 @@ def price_evaluation(job: Job, columns: Columns) -> Outputs:
 COMPONENT = Component("evaluation", READS, under_each(price_evaluation))
 
 
-def _forward_seconds(
-    job: Job, columns: Columns, rows: FloatArray, length: FloatArray
-) -> FloatArray:
-    """[s] forward of one batch with its loss; the larger of device and issuing in quadrature."""
+def forward_seconds(job: Job, columns: Columns, rows: FloatArray, length: FloatArray) -> FloatArray:
+    """[s] forward of one batch with its loss; the larger of device and issuing in quadrature.
+
+    rows, length: [rows] sequences of the batch, and tokens of each.
+    """
     c = constants()
     devices, index = distinct_devices(columns)
     efficiency = Efficiency.of(devices)

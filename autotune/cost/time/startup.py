@@ -68,7 +68,8 @@ def _load_seconds(job: Job, columns: Columns) -> FloatArray:
     )
     stored = weight_bytes(job, sizes(job.model))
     moved = file_bytes if job.method.is_quantised else stored
-    copy = moved / columns.device("pcie_bytes_per_s")
+    second = job.work.reference and not job.method.is_lora  # the reference is loaded as well
+    copy = moved / columns.device("pcie_bytes_per_s") * (1.0 + second)
     quantise = count / QUANTISED_PER_S if job.method.is_quantised else 0.0
     adapters = trainable_parameters(job) / INITIALISED_PER_S if job.method.is_lora else 0.0
     return IMPORT_S + TRAINER_S + read + copy + quantise + adapters

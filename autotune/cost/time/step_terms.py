@@ -149,7 +149,7 @@ class StepRows:
 
 
 def _rows(job: Job, columns: Columns) -> StepRows:
-    micro = columns.number("micro_batch_size")
+    micro = columns.sequences(job)
     length = waited_length(job, columns)
     devices, index = distinct_devices(columns)
     bandwidth = np.asarray([d.memory_bandwidth_bytes_per_s for d in devices])[index]

@@ -16,7 +16,8 @@ from pydantic import (
     model_validator,
 )
 
-from autotune.domain.job import QUANTISED, Objective, Variant
+from autotune.domain.job import QUANTISED, Variant
+from autotune.domain.objective import Objective, Stated
 from autotune.domain.typed.deepspeed import DeepSpeedSection
 from autotune.domain.typed.values import (
     MAPPING,
@@ -153,6 +154,7 @@ class TrainSection(Section):
     epochs: Annotated[float, real(0.0, MAX_EPOCHS, open_low=True)] | None = None
     steps: Steps | None = None
     global_batch_size: Batch | None = None
+    objective: Stated | None = None  # sft where it is not stated
 
     @model_validator(mode="after")
     def _agrees(self) -> TrainSection:

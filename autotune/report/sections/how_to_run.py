@@ -10,6 +10,7 @@ from shlex import join, quote, split
 from typing import TYPE_CHECKING
 
 from autotune.domain.answer.recommendation import NextStep
+from autotune.domain.objective import PAIRED
 from autotune.domain.paths import near
 from autotune.orchestrators.registry import ORCHESTRATORS
 from autotune.report.layout.blocks import Commands, Paragraph, Section
@@ -141,6 +142,8 @@ def _is_own(payload: RecommendationPayload) -> bool:
 def to_probe(payload: RecommendationPayload) -> list[NextStep]:
     """The same question, answered by short measured runs where the pick's device is at hand."""
     best, asked = payload.best, payload.asked
+    if payload.job.objective in PAIRED:
+        return []  # probes run supervised steps
     if not best or not asked or payload.search.score == "probe" or not _has_steps(payload):
         return []
     command = again(asked, "tune", "--score probe")
