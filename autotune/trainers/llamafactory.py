@@ -158,7 +158,7 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
         return
     if kind != "lora":
         msg = f"{keys.name}: finetuning_type is {shown(kind)}; lora and full can be priced"
-        raise InputError(msg)
+        raise InputError(msg, "finetuning_type: lora is nearest to freeze and oft in what it needs")
     if rank is None:
         parsed.note("method.rank", _RANK, "lora_rank is not in the file; LLaMA-Factory's default")
     rank = rank or _RANK

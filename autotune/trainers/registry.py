@@ -48,6 +48,8 @@ def detect(values: Mapping[str, Any], name: str) -> Trainer | None:
     Raises InputError for a mixture, and for a config that states no training job.
     """
     found = set(values)
+    if _is_deepspeed(values):
+        _refuse_launcher(found | {"zero_optimization"}, name)
     whose = _by_structure(values)
     if whose is None:
         scores = {each.name: len(found & each.own_keys) for each in TRAINERS.values()}
@@ -72,6 +74,15 @@ def detect(values: Mapping[str, Any], name: str) -> Trainer | None:
             msg, "keep the trainer's own keys, and give the rest as flags: --gpu, --set"
         )
     return TRAINERS[whose]
+
+
+def _is_deepspeed(values: Mapping[str, Any]) -> bool:
+    """Whether precision and optimizer are mappings, as in a config of DeepSpeed alone."""
+    enabled = any(
+        isinstance(each := values.get(key), dict) and "enabled" in each
+        for key in ("bf16", "fp16", "bfloat16", "amp")
+    )
+    return enabled and not {"model_name_or_path", "base_model", "datasets"} & set(values)
 
 
 def _by_structure(values: Mapping[str, Any]) -> str | None:

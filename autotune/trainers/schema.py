@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
 from autotune.trainers.parsed import named_datasets
+from autotune.trainers.unread import decisive
 from autotune.trainers.versions import parse_version
 
 if TYPE_CHECKING:
@@ -150,6 +151,9 @@ def leave_rest(keys: Keys, parsed: Parsed, trainer: str | None = None) -> None:
         parsed.asked |= keys.asked
         parsed.datasets = named_datasets(keys)
     rest = [str(key) for key in keys.unused()]
+    found = decisive(keys, rest)
+    parsed.uncounted += found
+    rest = [key for key in rest if key not in {each.key for each in found}]
     known = [key for key in rest if schema.find(key) is not None]
     if known:
         parsed.note(f"{keys.name}: not read", _listed(known), "kept as they are in the file")

@@ -11,9 +11,10 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.models import is_known
+from autotune.domain.job import Uncounted
 from autotune.trainers.contract import Trainer
 from autotune.trainers.hf.keys import FULL
-from autotune.trainers.hf.read import HF_DEFAULTS, read_words
+from autotune.trainers.hf.read import HF_DEFAULTS, keep_optimizer, read_words
 from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.schema import leave_rest
 from autotune.trainers.words import ON_OFF, Word, say
@@ -92,11 +93,39 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
         parsed.note("max_steps_per_epoch", steps, "not counted: epochs run over all rows")
     parsed.part("train", epochs=keys.number("epochs") or 1.0)
     _tune_method(keys, parsed)
+    _read_optimizer(keys, parsed)
     parsed.part("data", max_length=keys.whole("tokenizer.max_seq_len", low=1))
     parsed.saves_per_epoch = 1.0
     parsed.kept |= {"checkpoint_every_steps", "save_total_limit"}
     leave_rest(keys, parsed)
     return parsed
+
+
+_OPTIMIZERS: Mapping[str, KnobValue] = {  # of its component -> the knob's value
+    "torch.optim.AdamW": "adamw_torch", "torch.optim.Adam": "adamw_torch",
+    "bitsandbytes.optim.AdamW8bit": "adamw_bnb_8bit", "bitsandbytes.optim.AdamW": "adamw_torch",
+    "bitsandbytes.optim.PagedAdamW8bit": "paged_adamw_8bit",
+    "torchao.optim.AdamW8bit": "adamw_bnb_8bit",
+    "torchao.prototype.low_bit_optim.AdamW8bit": "adamw_bnb_8bit",
+}  # fmt: skip
+
+
+def _read_optimizer(keys: Keys, parsed: Parsed) -> None:
+    """The optimizer's component; where it steps in the backward no gradient is kept.
+
+    Source: torchtune 0.6.1 recipes/full_finetune_single_device.py, optimizer_in_bwd.
+    """
+    component = keys.word("optimizer._component_")
+    fused = keys.switch("optimizer.fused")
+    if component is not None and component in _OPTIMIZERS:
+        value = _OPTIMIZERS[component]
+        parsed.knobs["optimizer"] = "adamw_torch_fused" if fused else value
+        parsed.kept.add("optimizer")
+    elif component is not None:
+        keep_optimizer(parsed, "optimizer", component)
+    if keys.switch("optimizer_in_bwd"):
+        why = "the optimizer steps in the backward; counted with all gradients kept: it needs less"
+        parsed.uncounted.append(Uncounted("optimizer_in_bwd", "true", why, 0.10, 0.35))
 
 
 def spell(knob: str, value: KnobValue) -> Changes | str:

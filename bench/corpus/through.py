@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _GPU, _ROWS = "h100", 10_000
 _MODEL = "meta-llama/Llama-3.1-8B"  # the shape that stands in for a model unknown offline
 _COMMAND = ".cmd"
+_UNKNOWN = re.compile(r'unknown model "([^"]*)"|cannot read (\S+)config\.json: No such file')
 _MISSING = re.compile(r"does not say (.*)")
 
 
@@ -55,10 +56,10 @@ def read_through(path: Path, text: str, *, sharded: bool) -> Read:
             _price(found, path, text, Overrides((gpu,), stated=stated, set_values=changed))
         except InputError as error:
             found.refusal, found.hint = error.message, error.hint or ""
-            if not _answered(found, stated, changed):
-                return found
             if ":" not in gpu and "on several devices" in found.refusal:
                 gpu = f"{_GPU}:8"
+            elif not _answered(found, stated, changed):
+                return found
         except Exception:  # noqa: BLE001 - a traceback is a finding
             found.crash = traceback.format_exc().strip().splitlines()[-1][:200]
             return found
@@ -90,9 +91,9 @@ def _answered(found: Read, stated: dict[str, object], changed: dict[str, str]) -
     if "data.rows" in stated and "--rows is" in message:
         del stated["data.rows"]
         return True
-    unknown = re.search(r'unknown model "([^"]*)"', message)
+    unknown = _UNKNOWN.search(message)
     if unknown and "model" not in changed:
-        found.unknown_model = unknown[1]
+        found.unknown_model = unknown[1] or unknown[2]
         changed["model"] = _MODEL
         return True
     if found.unknown_model and "LoRA target" in message and "method.targets" not in changed:

@@ -20,7 +20,7 @@ _OWN_FAULT = re.compile(
     r"must be written out|is computed|does not say|is not UTF-8|contradict|both stated|"
     r"is found$|no such file is found|placeholder|needs? load_in_|not valid|is no multiple of|"
     r"stores its weights|refuses|not possible on|cannot be split|is given twice|cannot train|"
-    r"no key of|unpriced|; it must "
+    r"no key of|unpriced|; it must |can be priced"
 )
 _NO_JOB = re.compile(
     r"holds no|no launch command|0 launch commands|is a config of|states? no|neither a job file|"

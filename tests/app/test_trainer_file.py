@@ -231,7 +231,6 @@ def test_two_sources_that_contradict_each_other_are_refused(
         ("a.py", "SFTConfig(\n", "line 1: not valid Python"),
         ("a.py", "x = 1\n", "no TrainingArguments"),
         ("a.py", "import a\na.TrainingArguments(per_device_train_batch_size=n())\n", "written out"),
-        ("a.py", "SFTConfig()\nTrainingArguments()\n", "and again on 2"),
         ("a.py", "(" * 500 + ")" * 500, "not valid Python"),
         ("a.sh", "echo hello\n", "0 launch commands"),
         ("a.yaml", "model: x\nsft_type: lora\ntuner: x\ndata_seed: 1\n", "neither a job file nor"),

@@ -20,6 +20,7 @@ from autotune.app.runs.export import export
 from autotune.domain.config import Config
 from autotune.domain.errors import InputError
 from autotune.trainers.contract import GONE
+from autotune.trainers.hf.adapter import OWN_FLAGS
 from autotune.trainers.patch import patch
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import Schema, schema_of
@@ -33,6 +34,7 @@ SCHEMAS = ("hf", "trl", "axolotl", "llamafactory", "torchtune", "litgpt", "unslo
 # Read although no release in the data has them: names that people's own scripts use, and
 # transformers before 4.40.
 FOLKLORE = {"model_id", "model_name", "model", "use_lora", "lora_rank", "model_max_length"}
+FOLKLORE |= {flag for flags in OWN_FLAGS.values() for flag in flags}
 WRITTEN_BOOL = {"fsdp"}  # text on a command line, and true in a file: transformers 5.10 takes both
 
 

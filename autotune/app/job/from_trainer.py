@@ -6,7 +6,6 @@ asked for by flag. Numeric knobs that it opens itself are locked as it has them.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.hardware.machines import ALL, as_devices
 from autotune.app.job.file import Document, document_of, read_text
+from autotune.app.job.targets import fill_targets
 from autotune.catalog.datasets import published, published_names
-from autotune.catalog.models.models import find_model
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 from autotune.domain.job import Beside
@@ -44,6 +43,7 @@ OFFLOAD = "offload"  # neutral: what it saves is memory, and it costs time
 _BESIDE = ("accelerate.yaml", "accelerate_config.yaml", "default_config.yaml")
 COMMAND = "the command"
 _LONGEST_PATH = 1000
+_ABOVE = 8  # folders above a file in which its root may lie
 _NAMED = 6  # data sets of a file, in one note
 FLASH_ATTENTION_3 = "3.0.0"
 HUB_KERNELS = "0.18.2"  # the oldest that transformers 5.23 takes
@@ -58,7 +58,7 @@ def read_beside(parsed: Parsed, values: dict[str, Any], path: Path, overrides: O
     if isinstance(deepspeed, dict):
         add_deepspeed(parsed, deepspeed, f"{path.name}: deepspeed")
     elif isinstance(deepspeed, str) and deepspeed:
-        near = _near(deepspeed, path)
+        near = near_file(deepspeed, path)
         if near is not None:
             names.append(near)
         elif not trainer.deepspeed_by_name:
@@ -70,15 +70,19 @@ def read_beside(parsed: Parsed, values: dict[str, Any], path: Path, overrides: O
         found = _read_one(parsed, name)
         inner = found.get("deepspeed_config")
         named = inner.get("deepspeed_config_file") if isinstance(inner, dict) else None
-        if isinstance(named, str) and (near := _near(named, name)) is not None:
+        if isinstance(named, str) and (near := near_file(named, name)) is not None:
             _read_one(parsed, near)
 
 
-def _near(named: str, path: Path) -> Path | None:
-    """A file that another one names, relative to that one or to where we are."""
-    if len(named) > _LONGEST_PATH or "\0" in named:
+def near_file(named: str, path: Path) -> Path | None:
+    """A file that another one names, relative to that one, to where we are, or to a folder above.
+
+    Files of a repository name each other from its root, or from the folder that they are run in.
+    """
+    if len(named) > _LONGEST_PATH or "\0" in named or not named.strip():
         return None
-    return next((p for p in (path.parent / named, Path(named)) if p.is_file()), None)
+    above = [folder / named for folder in list(path.absolute().parents)[1:_ABOVE]]
+    return next((p for p in (path.parent / named, Path(named), *above) if p.is_file()), None)
 
 
 def _read_one(parsed: Parsed, path: Path) -> dict[str, Any]:
@@ -99,7 +103,7 @@ def completed(parsed: Parsed, origin: Origin, overrides: Overrides) -> tuple[Doc
     overrides = _with_counts(parsed, overrides)
     _ask_for(values, overrides, name)
     model = str(overrides.set_values.get("model", values.get("model")))
-    _fill_targets(parsed, model, Path(origin.path).parent)
+    fill_targets(parsed, model, Path(origin.path).parent)
     first, counted = _first_machine(overrides)
     devices = parsed.devices or counted
     batch = parsed.batch_on(devices)
@@ -151,21 +155,6 @@ def _widen_masters(parsed: Parsed, values: dict[str, Any]) -> None:
         method["base"] = "32bit"
         why = "FSDP under mixed precision makes fp32 of what is trained, and gathers it in 16 bit"
         parsed.note("method.base", "32bit", why)
-
-
-def _fill_targets(parsed: Parsed, model: str, folder: Path) -> None:
-    """The modules that PEFT adapts where the file names none; it goes by the model's type."""
-    if not parsed.peft_targets:
-        return
-    with contextlib.suppress(InputError):  # an unknown model is refused where the job is resolved
-        family = find_model(model, folder).family
-        peft = schema_of("peft")
-        targets = peft.targets.get(family)
-        why = f"not in the file; the default of {peft.newest} for {family}"
-        if targets is None:
-            why = f"not in the file, and {peft.newest} has no default for {family}: state them"
-        parsed.note("method.targets", ", ".join(targets or ["all-linear"]), why)
-        parsed.part("method", targets=targets)
 
 
 def _job_name(values: dict[str, Any], origin: Origin) -> str:

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.job.file import Document, document_of, read_document, read_text
-from autotune.app.job.from_trainer import COMMAND, completed, flag_of, read_beside
+from autotune.app.job.from_trainer import (
+    COMMAND,
+    completed,
+    flag_of,
+    near_file,
+    read_beside,
+)
 from autotune.app.job.overrides import Overrides, line_document, overridden
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption, Beside, Origin, Uncounted
@@ -74,6 +80,10 @@ def _script_document(text: str, path: Path, overrides: Overrides) -> tuple[Docum
     refuse_computed(script, str(path))
     made = TRAINERS[script.trainer].read(script.values, path.name)
     take_aim(made, aim)
+    if script.again:
+        lines = ", ".join(map(str, script.again))
+        why = "the script trains again there: the price is of its first training alone"
+        made.uncounted.append(Uncounted("another training", f"on line {lines}", why, 0.0, 0.0))
     for key in script.defaulted:
         made.note(f"{path.name}: {key}", script.values[key], "not in the file; PEFT's default")
     for key in script.computed:
@@ -246,7 +256,8 @@ def _add_launcher(
     if launched:
         add_accelerate(made, launched, f"{name}: accelerate launch")
     configs = [parsed.launcher.get(key) for key in ("config_file", "deepspeed_config_file")]
-    more = (*overrides.beside, *(each for each in configs if isinstance(each, str)))
+    named = [str(near_file(each, path) or each) for each in configs if isinstance(each, str)]
+    more = (*overrides.beside, *named)
     read_beside(made, values, path, replace(overrides, beside=more))
 
 

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+_FSDP_CHECKPOINTING = (
+    "fsdp_config.activation_checkpointing", "fsdp_config.fsdp_activation_checkpointing",
+)  # fmt: skip
 _EPOCHS, _LENGTH, _RANK, _ALPHA = 1.0, 512, 8, 16  # where the file states none
 
 
@@ -178,7 +181,12 @@ def _read_checkpointing(keys: Keys, parsed: Parsed) -> None:
             parsed.knobs["offload"] = "activations"
         read_offload(keys, parsed)
         return
+    inside = keys.switch(*_FSDP_CHECKPOINTING)  # FSDP's own wrapper: the same, said elsewhere
     read_checkpointing(keys, parsed)
+    if inside and parsed.knobs.get("activation_checkpointing") != "full":
+        parsed.knobs["activation_checkpointing"] = "full"
+        why = "in fsdp_config: FSDP's own wrapper recomputes"
+        parsed.keep("activation_checkpointing", "activation_checkpointing", "true", why)
 
 
 def _read_evaluation(keys: Keys, parsed: Parsed) -> None:

@@ -20,14 +20,26 @@ _DTYPES = {
 }  # fmt: skip
 
 
+# What public scripts call the same. Source: peft examples/sft/train.py, qlora.py, DeepSpeed-Chat's
+# main.py, FastChat's train_lora.py.
+OWN_FLAGS = {
+    "lora_r": ("lora_dim",), "lora_target_modules": ("lora_modules",),
+    "use_peft": ("use_peft_lora",), "quantization_bit": ("bits",),
+    "load_in_4bit": ("use_4bit_quantization", "q_lora"),
+    "load_in_8bit": ("use_8bit_quantization",), "max_length": ("max_seq_len", "block_size"),
+    "length": ("source_max_len", "target_max_len"), "sharding": ("zero_stage",),
+    "attention": ("use_flash_attn",),
+}  # fmt: skip
+
+
 def read_adapter(keys: Keys, parsed: Parsed) -> None:
     """LoRA of TRL's ModelConfig or PEFT's LoraConfig; full only where the file says so."""
-    rank = keys.whole("lora_r", "lora_rank", low=1)
+    rank = keys.whole("lora_r", "lora_rank", *OWN_FLAGS["lora_r"]) or None  # 0 is no adapter
     alpha = keys.number("lora_alpha")
     dropout = keys.number("lora_dropout")
-    targets = keys.words("lora_target_modules", "lora_target")
-    peft = keys.switch("use_peft", "use_lora")
-    base = read_base(keys)
+    targets = keys.words("lora_target_modules", "lora_target", *OWN_FLAGS["lora_target_modules"])
+    peft = keys.switch("use_peft", "use_lora", *OWN_FLAGS["use_peft"])
+    base = read_base(keys, own=True)
     variant = read_variant(keys, parsed)
     stated = {"rank": rank, "alpha": alpha, "dropout": dropout}
     if peft or (peft is None and (rank is not None or targets)):
@@ -58,11 +70,17 @@ def all_linear(targets: list[str] | None) -> list[str] | None:
     return ["all-linear"] if targets in (["all"], ["all-linear"]) else targets
 
 
-def read_base(keys: Keys, *, dtype: bool = True) -> str | None:
-    """How the base is stored: nf4, int8, 16bit or 32bit; None where nothing is stated."""
-    bits = keys.whole("quantization_bit")
-    four = keys.switch("load_in_4bit", "model_init_kwargs.load_in_4bit")
-    eight = keys.switch("load_in_8bit", "model_init_kwargs.load_in_8bit")
+def read_base(keys: Keys, *, dtype: bool = True, own: bool = False) -> str | None:
+    """How the base is stored: nf4, int8, 16bit or 32bit; None where nothing is stated.
+
+    own: flags of public scripts count as well.
+    """
+    flags = OWN_FLAGS if own else {}
+    bits = keys.whole("quantization_bit", *flags.get("quantization_bit", ()))
+    four, eight = (
+        keys.switch(name, f"model_init_kwargs.{name}", *flags.get(name, ()))
+        for name in ("load_in_4bit", "load_in_8bit")
+    )
     keys.get("bnb_4bit_quant_type")
     if four or bits == 4:  # noqa: PLR2004
         return "nf4"

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.config import hub_attention
+from autotune.domain.job import Uncounted
 from autotune.trainers import words
-from autotune.trainers.hf.adapter import read_adapter
+from autotune.trainers.hf.adapter import OWN_FLAGS, read_adapter
 from autotune.trainers.hf.keys import ATTENTION, CHECKPOINTING, COMPILE_MODES, WORDS
 from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.schema import leave_rest
@@ -37,7 +38,7 @@ TRL_DEFAULTS: dict[str, KnobValue] = {
 EPOCHS = 3.0  # num_train_epochs of TrainingArguments
 TRL_MAX_LENGTH = 1024  # max_length of SFTConfig
 
-MAX_LENGTH = ("max_length", "max_seq_length", "model_max_length")
+MAX_LENGTH = ("max_length", "max_seq_length", "model_max_length", *OWN_FLAGS["max_length"])
 FSDP_OFFLOADS = ("cpu_offload", "offload_params", "fsdp_offload_params")
 
 
@@ -65,10 +66,29 @@ def read_arguments(values: Mapping[str, Any], name: str, trainer: str) -> Parsed
         parsed.knobs["sharding"] = "fsdp"
     keys.get("fsdp_config")
     keys.get("deepspeed")
+    _read_own_flags(keys, parsed)
     read_shared(keys, parsed)
     read_words(keys, parsed, "packing")
     leave_rest(keys, parsed)
     return parsed
+
+
+_STAGES = {"0": "ddp", "1": "zero2", "2": "zero2", "3": "zero3"}
+
+
+def _read_own_flags(keys: Keys, parsed: Parsed) -> None:
+    """Flags that public scripts have beside the Trainer's.
+
+    Source: peft examples/sft/utils.py, DeepSpeed-Chat's main.py, FastChat's train.py, qlora.py.
+    """
+    stage = keys.get("zero_stage")
+    if str(stage) in _STAGES:
+        parsed.knobs.setdefault("sharding", _STAGES[str(stage)])
+    if keys.switch("use_flash_attn"):
+        parsed.knobs.setdefault("attention", "flash_attention_2")
+    source, target = keys.whole("source_max_len"), keys.whole("target_max_len")
+    if source is not None and target is not None:
+        parsed.part("data", max_length=source + target)
 
 
 def read_shared(keys: Keys, parsed: Parsed) -> None:
@@ -215,7 +235,20 @@ def read_optimizer(keys: Keys, parsed: Parsed, own: Words = WORDS) -> None:
     stated = keys.word(name)
     read_words(keys, parsed, "optimizer", own=own)
     if stated is not None and "optimizer" not in parsed.knobs:
-        parsed.keep("optimizer", name, stated, "priced as adamw_torch_fused, which it is not")
+        keep_optimizer(parsed, name, stated)
+
+
+# Optimizers whose states are smaller or larger than AdamW's, or that do other work: how far their
+# run may lie from AdamW's. Assumptions: Lion keeps one moment of two, Adafactor nearly none, Muon
+# one and some matrix products.
+_OTHER_OPTIMIZER_SD = (0.10, 0.25)
+
+
+def keep_optimizer(parsed: Parsed, key: str, stated: str) -> None:
+    """An optimizer that no knob has: it stays, is counted as AdamW, and widens the answer."""
+    why = "counted as adamw_torch_fused, which it is not"
+    parsed.keep("optimizer", key, stated, why)
+    parsed.uncounted.append(Uncounted(key, stated, why, *_OTHER_OPTIMIZER_SD))
 
 
 def read_checkpointing(keys: Keys, parsed: Parsed) -> None:

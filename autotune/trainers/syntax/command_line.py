@@ -195,6 +195,8 @@ def _tokens(text: str) -> list[_Token]:
     if len(text) > _TOO_LONG:
         msg = "the command is longer than any launch command"
         raise InputError(msg)
+    if (end := len(text.rstrip())) and text[end - 1] == "\\":  # nothing follows it
+        text = f"{text[: end - 1]} {text[end:]}"
     joined = text.replace("\\\r\n", "   ").replace("\\\n", "  ")
     found = []
     at = 0

@@ -67,6 +67,7 @@ class Script:
     defaulted: list[str] = field(default_factory=list)  # of LoraConfig, where it states nothing
     keywords: dict[str, ast.keyword] = field(default_factory=dict)
     calls: dict[str, ast.Call] = field(default_factory=dict)  # arguments, model
+    again: tuple[int, ...] = ()  # lines on which it begins another training
 
 
 def parse_script(text: str, name: str) -> Script:
@@ -74,13 +75,14 @@ def parse_script(text: str, name: str) -> Script:
     tree = _tree(text, name)
     constants = _constants(tree)
     calls = [call for call in (_call(node) for node in ast.walk(tree)) if call is not None]
+    calls.sort(key=lambda call: (call.node.lineno, call.node.col_offset))
+    calls, again = _first_training(calls)
     arguments = [call for call in calls if call.name in ARGUMENTS]
     if not arguments:
         msg = f"{name} holds no TrainingArguments(...) or SFTConfig(...)"
         raise InputError(msg, "name the file that makes the trainer's arguments")
-    _refuse_several(calls, name)
     unsloth = any(call.unsloth for call in calls)
-    made = Script("unsloth" if unsloth else ARGUMENTS[arguments[0].name])
+    made = Script("unsloth" if unsloth else ARGUMENTS[arguments[0].name], again=again)
     for call in calls:
         _add(made, call, constants)
     if any(call.name == "LoraConfig" for call in calls):
@@ -144,14 +146,27 @@ def _call(node: ast.AST) -> _Call | None:
     return _Call(name, node, unsloth=owner_name.startswith("Fast"))
 
 
-def _refuse_several(calls: list[_Call], name: str) -> None:
-    seen: dict[str, int] = {}
-    for call in calls:
+def _first_training(calls: list[_Call]) -> tuple[list[_Call], tuple[int, ...]]:
+    """The calls of the first training, and the lines on which another one begins.
+
+    The model is the one that adapters are put on, else the first: scripts load what they have
+    trained again at their end.
+    """
+    adapted = next((i for i, call in enumerate(calls) if call.name == "get_peft_model"), len(calls))
+    loads = [i for i, call in enumerate(calls) if call.name == "from_pretrained"]
+    before = [i for i in loads if i < adapted] if adapted < len(calls) else loads[:1]
+    wanted = {(before or loads)[-1]} if loads else set()
+    kept, again, seen = [], [], set[str]()
+    for index, call in enumerate(calls):
         kind = "arguments" if call.name in ARGUMENTS else call.name
-        if kind in seen and kind in {"arguments", "LoraConfig"}:
-            msg = f"{name} makes {call.name} on line {seen[kind]} and again on {call.node.lineno}"
-            raise InputError(msg, "keep one of them in a file of its own")
-        seen[kind] = call.node.lineno
+        if kind in seen:
+            again += [call.node.lineno] if kind == "arguments" else []
+            continue
+        if kind == "from_pretrained" and index not in wanted:
+            continue
+        seen.add(kind)
+        kept.append(call)
+    return kept, tuple(again)
 
 
 def _constants(tree: ast.Module) -> dict[str, ast.expr]:

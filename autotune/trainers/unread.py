@@ -1,0 +1,91 @@
+"""Keys that no reader asks for though they decide time, memory, or whether the run starts at all.
+
+All others that stay unread are harmless: names, logging, schedules of the learning rate. How far
+each may move a run is an assumption on the wide side; none of them is priced.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from autotune.domain.job import Uncounted
+from autotune.domain.typed.values import shown
+
+if TYPE_CHECKING:
+    from autotune.trainers.parsed import Keys
+
+_OFF = {"", "false", "none", "null", "0", "0.0", "1.0", "[]", "{}", "auto", "default", "off"}
+
+
+class _Kind(NamedTuple):
+    """Keys of one kind: what they do, and log standard deviations of a step and of the peak."""
+
+    pattern: str
+    does: str
+    time_sd: float
+    memory_sd: float
+    above: float | None = None  # numbers up to this one are as if the key were not there
+
+
+_KINDS: Final = (
+    _Kind(r"(context|tensor|expert|sequence|pipeline)_parallel_(size|degree|dim)|cp_size|tp_size|"
+          r"ep_size|sp_size|dp_replicate_size|mp_replicate_size|pp_size",
+          "splits one sequence or one layer over devices: not priced", 0.40, 0.50, 1.0),
+    _Kind(r"parallelism_config|ring_attn_func|heads_k_stride",
+          "splits sequences over devices: not priced", 0.40, 0.50),
+    _Kind(r"qat|quantizer|quantization_aware\w*|qat_config",
+          "trains through rounded weights: slower, and more is kept", 0.30, 0.20),
+    _Kind(r"use_(galore|apollo|badam|adam_mini|muon)|galore_\w*rank|apollo_\w*rank",
+          "another optimizer than is counted: other states", 0.15, 0.30),
+    _Kind(r"lisa_\w+|relora\w*|unfrozen_parameters|freeze_trainable_\w+|freeze_extra_modules|"
+          r"use_llama_pro|lora_fa",
+          "trains other weights than are counted", 0.25, 0.30),
+    _Kind(r"(lora_)?modules_to_save|additional_target|lora_target_parameters|peft_layers_to_\w+|"
+          r"trainable_token_indices",
+          "trains or leaves out more weights than are counted", 0.15, 0.25),
+    _Kind(r"lora_(mlp|qkv|o|embedding)_kernel",
+          "fuses adapters with their weights: faster and smaller than is counted", 0.15, 0.15),
+    _Kind(r"tiled_mlp\w*|unsloth_tiled_mlp|layer_offloading|use_unsloth_gc|offload_embedding",
+          "keeps less on the device than is counted, and is slower", 0.25, 0.30),
+    _Kind(r"flash_attn_\w+|s2_attention|xformers_attention|flex_attention|shift_attn|"
+          r"mixture_of_depths|use_unsloth|mixture_of_experts\w*|flash_attn_fuse_\w+",
+          "other kernels than are counted", 0.20, 0.20),
+    _Kind(r"quantize_moe_experts|moe_\w*(kernel|backend)s?|experts_implementation|use_scattermoe|"
+          r"use_sonicmoe|use_kernels",
+          "other kernels or storage of experts than are counted", 0.30, 0.30),
+    _Kind(r"use_kt|kt_\w+|fast_inference|use_onebitllms|use_quartet\w*|gptq|nvfp4\w*|use_hadamard",
+          "other weights on the device than are counted", 0.40, 0.40),
+    _Kind(r"fsdp_cpu_offload|offload_params|cpu_offload|low_cpu_ram_offload|zero_offload",
+          "moves states into the host's memory: less on the device, slower", 0.40, 0.40),
+    _Kind(r"streaming|max_tokens_per_step|batch_flattening|multipack_real_batches|use_dft_packing|"
+          r"dynamic_batching|batching_strategy",
+          "forms batches otherwise than is counted", 0.20, 0.10),
+    _Kind(r"auto_find_batch_size", "changes the micro-batch when memory runs out", 0.20, 0.10),
+)  # fmt: skip
+
+
+def decisive(keys: Keys, rest: list[str]) -> list[Uncounted]:
+    """Those of the unread keys that decide something, with what they do.
+
+    Args:
+        keys: the file.
+        rest: dotted names that nobody asked for.
+    """
+    found = []
+    for key in rest:
+        value, last = keys.at(key), key.rpartition(".")[2]
+        if str(value).strip().casefold() in _OFF:
+            continue
+        for kind in _KINDS:
+            if re.fullmatch(kind.pattern, last) and _is_above(value, kind.above):
+                found.append(Uncounted(key, shown(value), kind.does, kind.time_sd, kind.memory_sd))
+                break
+    return found
+
+
+def _is_above(value: object, least: float | None) -> bool:
+    """Whether a number says more than nothing; text and mappings always do."""
+    if least is None or not re.fullmatch(r"-?[\d.]+", str(value)):
+        return True
+    return float(str(value).strip(".") or 0) > least

@@ -1,0 +1,232 @@
+"""What other people's files have that tidy ones do not: each is read as its trainer reads it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autotune.app.estimate import estimate
+from autotune.app.job.load import jobs_of_command, load_jobs
+from autotune.app.job.overrides import Overrides
+from autotune.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.domain.job import Job
+
+QWEN = "Qwen/Qwen2.5-0.5B"
+NOTEBOOK = """\
+max_seq_length = 4096
+model, tok = FastLanguageModel.from_pretrained(
+    model_name = "unsloth/Qwen2.5-0.5B", max_seq_length = max_seq_length, load_in_4bit = True)
+model = FastLanguageModel.get_peft_model(model, r = 16, target_modules = ["q_proj", "v_proj"])
+trainer = SFTTrainer(model = model, args = SFTConfig(
+    per_device_train_batch_size = 2, gradient_accumulation_steps = 4, max_steps = 60))
+if False:
+    model, tok = FastLanguageModel.from_pretrained(
+        model_name = "qwen_lora", max_seq_length = 1024, load_in_4bit = False)
+"""
+AXOLOTL = f"""\
+base_model: {QWEN}
+sequence_len: 512
+micro_batch_size: 1
+gradient_accumulation_steps: 2
+num_epochs: 1
+datasets: [{{path: a, type: alpaca}}]
+"""
+TUNE = """\
+model: {_component_: torchtune.models.llama3_2.llama3_2_1b}
+tokenizer: {max_seq_len: 512}
+checkpointer: {checkpoint_dir: /tmp/Llama-3.2-1B-Instruct}
+batch_size: 2
+epochs: 1
+gradient_accumulation_steps: 1
+"""
+
+
+def job(
+    path: Path, text: str, gpu: str = "h100", rows: int | None = 100_000, **set_values: str
+) -> Job:
+    path.write_text(text)
+    stated = {"data.rows": rows} if rows else {}
+    (found,) = load_jobs(path, Overrides((gpu,), stated=stated, set_values=set_values))
+    return found.job
+
+
+def command(text: str, **set_values: str) -> Job:
+    overrides = Overrides(("h100",), stated={"data.rows": 1000}, set_values=set_values)
+    return jobs_of_command(text, overrides)[0].job
+
+
+def first_warning(found: Job) -> str:
+    return str(estimate(found, fidelity="formula").warnings[0])
+
+
+def test_the_model_is_the_one_that_adapters_are_put_on_not_the_one_loaded_last(
+    tmp_path: Path,
+) -> None:
+    found = job(tmp_path / "a.py", NOTEBOOK)
+    assert found.model.name == QWEN
+    assert (found.max_length, found.method.base, found.method.rank) == (4096, "nf4", 16)
+
+
+def test_the_model_of_a_script_without_adapters_is_the_first(tmp_path: Path) -> None:
+    text = (
+        f'model = AutoModelForCausalLM.from_pretrained("{QWEN}")\n'
+        "a = SFTConfig(max_steps=9, max_length=128)\nSFTTrainer(model=model, args=a)\n"
+        'again = AutoModelForCausalLM.from_pretrained("out/final")\n'
+    )
+    found = job(tmp_path / "a.py", text, **{"method.kind": "full"})
+    assert found.model.name == QWEN
+
+
+def test_of_two_trainings_in_a_script_the_first_is_priced_and_the_answer_says_so(
+    tmp_path: Path,
+) -> None:
+    text = NOTEBOOK + "SFTTrainer(model = model, args = SFTConfig(max_steps = 9))\n"
+    found = job(tmp_path / "a.py", text)
+    assert found.steps == 60
+    assert "trains again" in first_warning(found)
+
+
+@pytest.mark.parametrize("key", ["activation_checkpointing", "fsdp_activation_checkpointing"])
+def test_axolotl_s_checkpointing_inside_fsdp_config_is_read(tmp_path: Path, key: str) -> None:
+    inside = f"fsdp_config: {{{key}: true}}\ngradient_checkpointing: false\n"
+    found = job(tmp_path / "a.yml", AXOLOTL + inside, gpu="h100:2")
+    assert found.today is not None
+    assert found.today.activation_checkpointing == "full"
+
+
+@pytest.mark.parametrize(
+    ("component", "optimizer"),
+    [
+        ("bitsandbytes.optim.PagedAdamW8bit", "paged_adamw_8bit"),
+        ("torchao.optim.AdamW8bit", "adamw_bnb_8bit"),
+        ("torch.optim.AdamW", "adamw_torch"),
+    ],
+)
+def test_torchtune_s_optimizer_is_read(tmp_path: Path, component: str, optimizer: str) -> None:
+    found = job(tmp_path / "a.yaml", TUNE + f"optimizer: {{_component_: {component}}}\n")
+    assert found.today is not None
+    assert found.today.optimizer == optimizer
+
+
+def test_an_optimizer_without_a_knob_warns_first_and_widens(tmp_path: Path) -> None:
+    plain = job(tmp_path / "a.yaml", TUNE + "optimizer: {_component_: torch.optim.AdamW}\n")
+    other = job(
+        tmp_path / "b.yaml",
+        TUNE + "optimizer: {_component_: bitsandbytes.optim.Lion}\noptimizer_in_bwd: true\n",
+    )
+    assert "optimizer_in_bwd" in first_warning(other)
+    assert other.uncounted_sd > plain.uncounted_sd == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ("context_parallel_size: 2", "context_parallel_size"),
+        ("qat: {weight_dtype: int8}", "qat"),
+        ("lora_modules_to_save: [embed_tokens]", "lora_modules_to_save"),
+    ],
+)
+def test_an_unread_key_that_decides_time_or_memory_is_the_first_warning(
+    tmp_path: Path, line: str, key: str
+) -> None:
+    found = job(tmp_path / "a.yml", f"{AXOLOTL}{line}\n")
+    assert key in first_warning(found)
+    assert max(found.uncounted_sd) > 0
+
+
+@pytest.mark.parametrize(
+    "line", ["context_parallel_size: 1", "wandb_project: x", "qat:", "warmup_ratio: 0.1"]
+)
+def test_a_harmless_key_widens_nothing(tmp_path: Path, line: str) -> None:
+    assert job(tmp_path / "a.yml", f"{AXOLOTL}{line}\n").uncounted_sd == (0.0, 0.0)
+
+
+def test_flags_that_scripts_call_otherwise_are_read() -> None:
+    found = command(
+        f"python train.py --model_name_or_path {QWEN} --per_device_train_batch_size 2 "
+        "--max_seq_len 512 --use_4bit_quantization True --use_peft_lora True --lora_r 8 "
+        "--lora_target_modules all-linear --num_train_epochs 1"
+    )
+    assert (found.max_length, found.method.base, found.method.rank) == (512, "nf4", 8)
+    found = command(
+        f"python qlora.py --model_name_or_path {QWEN} --per_device_train_batch_size 1 --bits 4 "
+        "--lora_r 64 --lora_modules all --source_max_len 16 --target_max_len 512 --max_steps 10"
+    )
+    assert (found.max_length, found.method.base, found.method.rank) == (528, "nf4", 64)
+
+
+def test_an_adapter_of_rank_nought_is_none() -> None:
+    found = command(
+        f"deepspeed main.py --model_name_or_path {QWEN} --per_device_train_batch_size 4 "
+        "--max_seq_len 512 --lora_dim 0 --num_train_epochs 1 --zero_stage 2",
+        **{"method.kind": "full"},
+    )
+    assert found.method.kind == "full"
+
+
+def test_a_backslash_at_the_end_of_a_command_is_nothing() -> None:
+    text = f"python t.py --model_name_or_path {QWEN} --max_seq_length 64 \\\n"
+    more = "--per_device_train_batch_size 2 --num_train_epochs 1 \\"
+    assert command(text + more, **{"method.kind": "full"}).max_length == 64
+
+
+@pytest.mark.parametrize(
+    ("model", "stated", "targets"),
+    [
+        (QWEN, r".*\.layers\.\d+\.self_attn\.(q|v)_proj", {"q_proj", "v_proj"}),
+        (QWEN, "model.layers.[\\d]+.(mlp|cross_attn|self_attn).(up|down|q)_proj",
+         {"up_proj", "down_proj", "q_proj"}),
+        ("microsoft/Phi-3-mini-4k-instruct", "q_proj,v_proj,o_proj", {"qkv_proj", "o_proj"}),
+        ("tiiuae/falcon-7b", "q_proj,o_proj,up_proj",
+         {"query_key_value", "dense", "dense_h_to_4h"}),
+    ],
+)  # fmt: skip
+def test_targets_are_put_into_the_model_s_own_names(
+    tmp_path: Path, model: str, stated: str, targets: set[str]
+) -> None:
+    text = AXOLOTL.replace(QWEN, model)
+    names = json.dumps(stated.split(",") if "(" not in stated else stated)
+    found = job(
+        tmp_path / "a.yml", f"{text}adapter: lora\nlora_r: 8\nlora_target_modules: {names}\n"
+    )
+    assert set(found.method.targets) == targets
+
+
+def test_a_pattern_of_some_layers_is_counted_on_all_and_says_so(tmp_path: Path) -> None:
+    pattern = r".*\\.layers\\.(3|7)\\.self_attn\\.(q|k)_proj"
+    text = f'{AXOLOTL}adapter: lora\nlora_r: 8\nlora_target_modules: "{pattern}"\n'
+    assert "some layers alone" in first_warning(job(tmp_path / "a.yml", text))
+
+
+def test_a_name_that_no_model_has_is_still_refused(tmp_path: Path) -> None:
+    text = f"{AXOLOTL}adapter: lora\nlora_r: 8\nlora_target_modules: [no_such]\n"
+    with pytest.raises(InputError, match="unknown LoRA target"):
+        job(tmp_path / "a.yml", text)
+
+
+def test_a_deepspeed_config_with_precision_alone_is_told_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text('{"bf16": {"enabled": "auto"}, "gradient_accumulation_steps": "auto"}')
+    with pytest.raises(InputError, match="config of DeepSpeed"):
+        load_jobs(path, Overrides(("h100",)))
+
+
+def test_a_launcher_s_config_is_found_from_the_folder_of_the_script(tmp_path: Path) -> None:
+    inside = tmp_path / "examples" / "sft"
+    (tmp_path / "configs").mkdir()
+    inside.mkdir(parents=True)
+    (tmp_path / "configs" / "acc.yaml").write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nnum_processes: 4\n"
+    )
+    text = (
+        f"accelerate launch --config_file configs/acc.yaml train.py --model_name_or_path {QWEN} "
+        "--per_device_train_batch_size 2 --num_train_epochs 1 --max_seq_length 64\n"
+    )
+    found = job(inside / "run.sh", text, **{"method.kind": "full"})
+    assert found.global_batch_size == 8
