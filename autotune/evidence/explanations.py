@@ -1,7 +1,7 @@
 """What could explain a measured time that the cost model does not predict.
 
-Each alternative is a changed question to the cost model: the same run, with one belief about it
-changed. Alternatives that come equally close cannot be told apart by the measurement.
+Each alternative is an `Edit` of the run: the same question to the cost model, with one belief about
+it changed. Alternatives that come equally close cannot be told apart by the measurement.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autotune.cost.time.data import TOKENISED_PER_CORE_S, row_bytes
+from autotune.domain.edit import Edit
 from autotune.domain.units import MB, format_seconds
 from autotune.evidence.reference import Reference, cut
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from autotune.cost.bill import Bill
     from autotune.evidence.cases import Price
+
+Belief = Edit[Reference]
 
 CLOSE = 1.33  # measured within a third of the alternative's prediction: it explains the gap
 SOLVE_STEPS = 24
@@ -83,15 +86,18 @@ def explanations_of(
         return ()
     slower = measured > expected
     found = []
-    for name, text, changed in alternatives(reference, bill, price, measured):
-        if saves_known and name == "checkpoint_disk":
+    for belief in alternatives(reference, bill, price, measured):
+        if saves_known and belief.key == "checkpoint_disk":
             continue
+        changed = belief.apply(reference)
         seconds = predicted_seconds(changed, changed.bill(price))
         if seconds is None or seconds <= 0 or (seconds > expected) != slower:
             continue
         if 1 / MOVES < seconds / expected < MOVES:
             continue
-        found.append(Explanation(reference.observation.id, name, text, seconds, measured))
+        found.append(
+            Explanation(reference.observation.id, belief.key, belief.label, seconds, measured)
+        )
     return tuple(sorted(found, key=lambda e: max(e.ratio, 1 / e.ratio)))
 
 
@@ -100,8 +106,8 @@ MOVES = 1.05  # an alternative that changes less than this explains nothing
 
 def alternatives(
     reference: Reference, bill: Bill, price: Price, measured: float, *, solve: bool = True
-) -> Iterator[tuple[str, str, Reference]]:
-    """Name, text and changed run of every belief that may be wrong, whichever way it moves.
+) -> Iterator[Belief]:
+    """Every belief that may be wrong, whichever way it moves: its name is the edit's key.
 
     solve: also lengths and disk speeds that would give exactly the measured time.
     """
@@ -113,13 +119,13 @@ def alternatives(
 
 def _data_alternatives(
     reference: Reference, price: Price, measured: float, *, solve: bool
-) -> Iterator[tuple[str, str, Reference]]:
+) -> Iterator[Belief]:
     job = reference.job
     if job.padding == "longest" and reference.config.packing == "off":
         text = f"rows are padded to max_length ({job.max_length} tokens), not to the longest row"
-        yield "padding", text, replace(reference, job=replace(job, padding="max_length"))
+        yield _believed("padding", text, replace(reference, job=replace(job, padding="max_length")))
     elif job.padding == "max_length":
-        yield (
+        yield _believed(
             "padding",
             "rows are padded to the longest of a batch, not to max_length",
             replace(reference, job=replace(job, padding="longest")),
@@ -132,10 +138,10 @@ def _data_alternatives(
     mean = scaled.job.lengths.mean if scaled else 0.0
     if scaled and 1 / CREDIBLE_LENGTHS <= mean / job.lengths.mean <= CREDIBLE_LENGTHS:
         text = f"rows have {mean:.0f} tokens on average, not {job.lengths.mean:.0f}"
-        yield "lengths", text, scaled
+        yield _believed("lengths", text, scaled)
     slow = replace(reference.config, num_dataloader_workers=0)
     host = replace(reference.offer.host, storage_read_bytes_per_s=SLOW_READ_BYTES_PER_S)
-    yield (
+    yield _believed(
         "dataloader",
         f"data is loaded without workers from storage at {SLOW_READ_BYTES_PER_S / MB:.0f} MB/s"
         + _data_needs(reference, measured),
@@ -171,7 +177,7 @@ SLOW_READ_BYTES_PER_S = 20.0 * MB  # a busy network file system
 
 def _disk_alternative(
     reference: Reference, bill: Bill, price: Price, measured: float
-) -> Iterator[tuple[str, str, Reference]]:
+) -> Iterator[Belief]:
     if reference.observation.quantity not in {"duration_s", "checkpoint_save_s"}:
         return
 
@@ -189,19 +195,19 @@ def _disk_alternative(
             f"checkpoints are written at {speed / MB:.1f} MB/s "
             f"({format_seconds(size / speed)} for {size / MB:.0f} MB)"
         )
-        yield "checkpoint_disk", text, found
+        yield _believed("checkpoint_disk", text, found)
 
 
-def _knob_alternatives(reference: Reference) -> Iterator[tuple[str, str, Reference]]:
+def _knob_alternatives(reference: Reference) -> Iterator[Belief]:
     config, job = reference.config, reference.job
     if config.attention != "eager":
-        yield (
+        yield _believed(
             "attention",
             "attention runs eagerly, without flash or sdpa kernels",
             _knob(reference, attention="eager"),
         )
     other = "none" if config.activation_checkpointing == "full" else "full"
-    yield (
+    yield _believed(
         "activation_checkpointing",
         f"activation checkpointing is {other}",
         _knob(reference, activation_checkpointing=other),
@@ -210,7 +216,7 @@ def _knob_alternatives(reference: Reference) -> Iterator[tuple[str, str, Referen
     for micro in (1, config.micro_batch_size * 4, config.micro_batch_size * 16):
         if micro != config.micro_batch_size and micro <= per_device and per_device % micro == 0:
             text = f"the micro-batch is {micro}, not {config.micro_batch_size}"
-            yield (
+            yield _believed(
                 "micro_batch",
                 text,
                 _knob(
@@ -220,11 +226,16 @@ def _knob_alternatives(reference: Reference) -> Iterator[tuple[str, str, Referen
                 ),
             )
     if config.precision in {"bf16", "fp16"} and reference.offer.device.fp32_flop_per_s:
-        yield (
+        yield _believed(
             "precision",
             "matrix products run in fp32, not in 16 bit",
             _knob(reference, precision="fp32"),
         )
+
+
+def _believed(name: str, text: str, run: Reference) -> Belief:
+    """The edit that makes the stated run that one."""
+    return Edit(lambda _: run, text, name)
 
 
 def _knob(reference: Reference, **knobs: str | int) -> Reference:

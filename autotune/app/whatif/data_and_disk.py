@@ -16,11 +16,9 @@ from autotune.catalog.text_tokens import TOKENISED_BYTES
 from autotune.cost.time.data import TOKENISED_PER_CORE_S, row_bytes
 from autotune.domain.answer.waterfall import SideOption
 from autotune.domain.edit import Edit
-from autotune.domain.errors import InputError
 from autotune.domain.units import MB, format_bytes, format_count, format_seconds
-from autotune.pricing import Pricing
+from autotune.pricing import Pricing, bills_under
 from autotune.search.selection import best_index
-from autotune.space.enumerate import enumerate_candidates
 from autotune.space.rules import CUDA_GRAPH_MODES
 
 if TYPE_CHECKING:
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     from autotune.domain.candidates import SearchSpace
     from autotune.domain.job import Job
     from autotune.domain.observation import Calibration
+    from autotune.pricing import Question, QuestionEdit
 
 NVME_WRITE_BYTES_PER_S = LOCAL_READ_BYTES_PER_S  # assumption: a local disk writes as it reads
 NOTHING = 0.005  # share of the run below which a change is worth about nothing
@@ -157,30 +156,37 @@ def _other_batch(
     pick: State, space: SearchSpace, calibration: Calibration, price: PriceStates
 ) -> SideOption | None:
     """The global batch that an entry of the evidence speaks of, else twice the job's."""
-    job = pick.job
-    batch = _seen_batch(job) or 2 * job.global_batch_size
-    if batch > job.rows:
+    batch = _seen_batch(pick.job) or 2 * pick.job.global_batch_size
+    if batch > pick.job.rows:
         return None
-    steps = math.ceil(job.epochs * math.ceil(job.rows / batch))
-    other = replace(
-        job, global_batch_size=batch, steps=steps, offers=(pick.offer,), today=None, lock={}
-    )
-    try:
-        found = enumerate_candidates(other, space)
-    except InputError:
-        return None
-    bill = Pricing(other, calibration).bill(found.candidates)
-    index = best_index(bill, "time", other.limits).index
-    if index is None:
+    edit = _batch_edit(pick, batch)
+    (bill,) = bills_under((pick.job, space), [edit], calibration)
+    index = None if bill is None else best_index(bill, "time", bill.job.limits).index
+    if bill is None or index is None:
         return None
     before_s, before_usd = price([pick])
     row = bill.estimate(index)
     return SideOption(
-        "train.global_batch_size", str(job.global_batch_size), str(batch),
+        edit.key, edit.before, edit.value,
         row.duration_s.p50 - float(before_s[0]), row.cost_usd.p50 - float(before_usd[0]),
-        f"{format_count(steps)} steps instead of {format_count(job.steps)}: your decision, because "
-        "it changes what is learned, and the learning rate with it",
-        f"--set train.global_batch_size={batch}", yours=True,
+        edit.note, edit.typed, yours=edit.changes_training,
+    )  # fmt: skip
+
+
+def _batch_edit(pick: State, batch: int) -> QuestionEdit:
+    """The question on the pick's machine with another global batch, free to be split anew."""
+    before, steps = pick.job, math.ceil(pick.job.epochs * math.ceil(pick.job.rows / batch))
+
+    def edited(question: Question) -> Question:
+        job, space = question
+        made = replace(job, global_batch_size=batch, steps=steps, offers=(pick.offer,))
+        return replace(made, today=None, lock={}), space
+
+    return Edit(
+        edited, key="train.global_batch_size", before=str(before.global_batch_size),
+        value=str(batch), typed=f"--set train.global_batch_size={batch}", changes="quality",
+        note=f"{format_count(steps)} steps instead of {format_count(before.steps)}: your decision, "
+        "because it changes what is learned, and the learning rate with it",
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from autotune.claims.feasibility import ceiling_flop_per_s, observed_share
 from autotune.cost.batches import expected_longest
 from autotune.domain.config import KNOBS
+from autotune.domain.edit import Edit
 from autotune.domain.observation import Calibration
 from autotune.domain.outcome import Z90
 from autotune.domain.units import format_count
@@ -31,10 +32,13 @@ if TYPE_CHECKING:
 
     from autotune.cost.bill import Bill
     from autotune.evidence.cases import Price
+    from autotune.evidence.explanations import Belief
 
 AS_STATED = "as stated"
 OTHER_CONFIG = "other config"
-SOLVED = ("lengths", "checkpoint_disk")  # beliefs made to give the measured time exactly
+# Beliefs that a prediction which hardly moves does not settle: what is stated, and what was made to
+# give the measured time exactly. Any other explains nothing then.
+SETTLED_OTHERWISE = (AS_STATED, OTHER_CONFIG, "lengths", "checkpoint_disk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +82,12 @@ def hypotheses_of(reference: Reference, price: Price) -> tuple[Hypothesis, ...]:
     if step_factor(reference, bill, 1.0) is None:
         return ()  # without training steps no speed of them explains anything
     told = 1 / MOVES < measured / expected < MOVES  # nothing is left to solve for
-    found = [_reading(AS_STATED, _stated_text(reference), reference, price, None)]
-    changed = [
-        *((OTHER_CONFIG, text, other) for text, other in _other_configs(reference)),
+    beliefs = [
+        Edit(lambda run: run, _stated_text(reference), AS_STATED),
+        *_other_configs(reference),
         *alternatives(reference, bill, price, measured, solve=not told),
     ]
-    for name, text, other in changed:
-        against = None if name == OTHER_CONFIG else expected
-        found.append(_reading(name, text, other, price, against))
+    found = [_reading(belief, reference, price, expected) for belief in beliefs]
     return tuple(sorted(found, key=lambda r: (not r.open, abs(math.log(r.factor)))))
 
 
@@ -99,7 +101,7 @@ def _stated_text(reference: Reference) -> str:
     )
 
 
-def _other_configs(reference: Reference) -> Iterator[tuple[str, Reference]]:
+def _other_configs(reference: Reference) -> Iterator[Belief]:
     """The other config that the entry says it may have been, as the run it would be."""
     stated = reference.observation.facts.get("or_config")
     if not isinstance(stated, dict) or not stated:
@@ -123,25 +125,28 @@ def _other_configs(reference: Reference) -> Iterator[tuple[str, Reference]]:
             f": a global batch of {other.job.global_batch_size}, "
             f"{format_count(other.job.steps)} steps"
         )
-    yield f"it was {words}{batch_text}", replace(other, offer=reference.offer)
+    meant = replace(other, offer=reference.offer)
+    yield Edit(lambda _: meant, f"it was {words}{batch_text}", OTHER_CONFIG)
 
 
-def _reading(
-    name: str, text: str, reference: Reference, price: Price, expected: float | None
-) -> Hypothesis:
-    """expected: the stated prediction, where a reading that does not move it explains nothing."""
+def _reading(belief: Belief, stated: Reference, price: Price, expected: float) -> Hypothesis:
+    """The run as it is believed to be. expected: [s] the prediction of the stated one."""
+    reference = belief.apply(stated)
     bill = reference.bill(price)
     measured = measured_seconds(reference, bill) or 1.0
     predicted = predicted_seconds(reference, bill) or 1.0
     factor = step_factor(reference, bill, 1.0) or 1.0
     share, most, ceiling = _shares(reference, bill, factor)
-    if expected is not None and 1 / MOVES < predicted / expected < MOVES and name not in SOLVED:
+    moved = not 1 / MOVES < predicted / expected < MOVES
+    if not moved and belief.key not in SETTLED_OTHERWISE:
         verdict = "immaterial"
     else:
         log_sd = bill.at("compute", "log_sd", 0)
         verdict = _verdict(factor, log_sd, share, most, ceiling)
     save_s = float(bill.tables["checkpoint"].gather("save_s")[0])
-    return Hypothesis(name, text, reference, predicted, measured, factor, share, save_s, verdict)
+    return Hypothesis(
+        belief.key, belief.label, reference, predicted, measured, factor, share, save_s, verdict
+    )
 
 
 def _verdict(factor: float, log_sd: float, share: float, most: float, ceiling: float) -> str:
