@@ -150,7 +150,8 @@ def test_what_to_install_is_pinned_and_can_be_read_by_pip(
     lines = cases["rented"].written("slurm", target=target).files["requirements.txt"].splitlines()
     found = {each.name: each for each in map(Requirement, lines)}
     package = {"hf": "transformers"}.get(target, target)
-    assert str(found["torch"].specifier).startswith("==")
+    own = target in {"hf", "trl"}  # another trainer pins its torch by itself
+    assert ("torch" in found) == own
     assert str(found[package].specifier).startswith("==")
 
 

@@ -94,9 +94,9 @@ def requirements(pick: Candidate, trainer: str) -> list[str]:
         "flash_attn": config.attention == "flash_attention_2",
     }
     needed = [name for name, wanted in extra.items() if wanted]
-    lines = [f"torch=={show(software.torch)}"]
+    lines = []
     if trainer in {"hf", "trl"}:
-        names = ["transformers", "peft", "accelerate", *(["trl"] if trainer == "trl" else [])]
+        names = ["torch", "transformers", "peft", "accelerate", *(["trl"] if trainer == "trl" else [])]
         lines += [_pinned(name, getattr(software, name)) for name in names] + ["datasets"]
     else:
         schema = schema_of(trainer)
