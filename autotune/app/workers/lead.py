@@ -61,6 +61,14 @@ def executor_of(options: ProbeOptions) -> Executor:
         from autotune.app.workers.local import LocalExecutor
 
         return LocalExecutor()
+    if options.executor == "ray":
+        from autotune.app.workers.ray_cluster import RayExecutor
+
+        return RayExecutor(options.ray_address)
+    if options.executor == "slurm":
+        from autotune.app.workers.slurm import SlurmExecutor
+
+        return SlurmExecutor()
     msg = f"--executor {options.executor} is not one of {', '.join(EXECUTORS)}"
     raise InputError(msg, "take local, or start `autotune worker` yourself beside --workers 0")
 

@@ -9,6 +9,7 @@ Source: Slurm 24.11, sbatch(1) (--parsable, input environment variables), squeue
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -24,7 +25,7 @@ from autotune.domain.errors import InputError
 from autotune.probe.runner import tail
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from autotune.app.workers.executor import WorkerJob
@@ -81,7 +82,8 @@ class SlurmExecutor:
             return
         submitted = _Submitted("", log)
         submitted.code_file.unlink(missing_ok=True)
-        answer = _ask(_options(job, name, log), _script(job, submitted.code_file))
+        own = {**os.environ, **job.environment}  # a script would show what is secret of it
+        answer = _ask(_options(job, name, log), _script(job, submitted.code_file), own)
         found = _ID.fullmatch(answer.strip().splitlines()[-1].strip() if answer.strip() else "")
         if found is None:
             msg = f"sbatch answered {answer.strip()[:80]!r}, which is no job's number"
@@ -150,10 +152,9 @@ def _options(job: WorkerJob, name: str, log: Path) -> list[str]:
 
 def _script(job: WorkerJob, code_file: Path) -> str:
     """The job: the worker in a process of its own, and its exit code in a file beside its log."""
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in job.environment.items()]
     part = shlex.quote(f"{code_file}.part")
     return "\n".join([
-        "#!/bin/sh", *lines, shlex.join(job.argv), "code=$?",
+        "#!/bin/sh", shlex.join(job.argv), "code=$?",
         f"echo $code > {part} && mv -f {part} {shlex.quote(str(code_file))}", "exit $code", "",
     ])  # fmt: skip
 
@@ -183,12 +184,14 @@ def _queue(numbers: Sequence[str]) -> dict[str, str]:
     return {n: state for n, _, state in rows if n in numbers and state not in over}
 
 
-def _ask(command: Sequence[str], stdin: str | None = None) -> str:
+def _ask(
+    command: Sequence[str], stdin: str | None = None, environment: Mapping[str, str] | None = None
+) -> str:
     """What a command of Slurm printed. Raises InputError with its own words where it failed."""
     try:
         done = subprocess.run(  # noqa: S603 - Slurm's own commands
             list(command), input=stdin, capture_output=True, text=True, timeout=ANSWER_S,
-            check=False, errors="replace",
+            check=False, errors="replace", env=environment,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         msg = f"{command[0]} did not answer: {type(error).__name__}"
