@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from builders import BLAS_A100, lora, memory_columns, priced_job
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from autotune.catalog.models.models import find_model
 from autotune.catalog.software import find_software
+from autotune.cost.memory import logits
 from autotune.cost.memory.component import COMPONENT
 from autotune.cost.memory.modelling_code import windowed_share
 from autotune.cost.memory.peak import INSTANTS, instants
@@ -65,6 +67,15 @@ def test_fused_adapters_keep_what_they_read_once_and_make_the_mlp_s_product_agai
     norms = 2 * (2 * h + 4)
     attention = 2 * (h + q + k + k + q) + 4 * model.num_attention_heads
     assert float(found.layer.kept[0]) == tokens * (norms + attention + 2 * (h + 2 * f))
+
+
+def test_unsloth_s_loss_makes_all_logits_where_half_of_what_is_free_holds_them() -> None:
+    job = job_of(kernels="unsloth", loss="chunked")
+    free, tokens = np.asarray([12.0, 0.5, 400.0]) * 2**30, np.asarray([4096.0, 4096.0, 200_000.0])
+    found = logits.sized_chunk_bytes(job, tokens, free)
+    count = tokens * SEVEN.vocab_size  # 0.49 GiB in fp32; 23.8 of the third are six times 4 GiB
+    assert found / count == pytest.approx(14.0 / np.asarray([1.0, 4.0, 8.0]))
+    assert not logits.sized_chunk_bytes(job_of(kernels="unsloth", loss="fused"), tokens, free).any()
 
 
 def test_a_reentrant_checkpoint_holds_the_recomputed_output() -> None:

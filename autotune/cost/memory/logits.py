@@ -29,6 +29,7 @@ from autotune.domain.software import (
     TILE_TOKENS,
     TILE_VOCABULARY,
 )
+from autotune.domain.units import GIB
 
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, FloatArray
@@ -112,6 +113,28 @@ def backward_bytes(
     return each * tokens * job.model.vocab_size
 
 
+UNSLOTH_MOST = 4.0 * GIB  # of fp32 logits at once; less where half of what is free is less
+UNSLOTH_EACH = 14.0  # of a logit: in 16 bits, in fp32, log-softmax, gradient
+
+
+def sized_chunk_bytes(job: Job, tokens: FloatArray, free: FloatArray) -> FloatArray:
+    """[bytes] of the logits of one chunk, as Unsloth's loss sizes it by the memory that is free.
+
+    Formula: all logits where 4 T V bytes fit in half of it, else the next multiple of four chunks.
+    Source: unsloth_zoo fused_losses/cross_entropy_loss.py, get_chunk_size (August 2026).
+    """
+    if not _sizes_chunks(job):
+        return np.zeros_like(tokens)
+    logits = tokens * job.model.vocab_size
+    share = 4.0 * logits / np.clip(free / 2.0, 1.0, UNSLOTH_MOST)
+    chunks = np.where(share <= 1.0, 1.0, 4.0 * np.ceil(share / 4.0))
+    return UNSLOTH_EACH * logits / np.minimum(chunks, tokens)
+
+
+def _sizes_chunks(job: Job) -> bool:
+    return job.software.kernels == "unsloth" and job.software.loss == "chunked"
+
+
 def gradient_bytes(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
     """[bytes] of the logits' gradient while the head's weight gradient is computed."""
     if job.software.loss in {"chunked", "fused", "liger"}:
@@ -181,7 +204,7 @@ def _tiled(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
     vocabulary, hidden = float(job.model.vocab_size), float(job.model.hidden_size)
     trained = 0.0 if job.method.is_lora else 4.0 * vocabulary * hidden
     states = (4.0 + compute) * tokens * hidden + trained
-    if job.software.loss == "fused":
+    if job.software.loss == "fused" or _sizes_chunks(job):
         return states
     tile = np.minimum(tokens, TILE_TOKENS) * min(TILE_VOCABULARY, vocabulary)
     return states + compute * tile

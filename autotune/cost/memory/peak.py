@@ -181,12 +181,14 @@ def _head_forward(step: Step) -> Instant:
     resident = _resident(step, _held(step))
     casts = step.cached_casts + step.head_cast + _graph_casts(step)
     casts = casts - np.where(step.checkpointing, 0.0, step.cached_casts)
-    return replace(
+    found = replace(
         resident,
         activations=step.saved + step.final_norm + _given_output(step),
         logits=head_memory.forward_bytes(step.job, step.tokens, step.compute, step.autocast),
         workspace=resident.workspace + casts,
     )
+    chunk = head_memory.sized_chunk_bytes(step.job, step.tokens, step.room - found.total)
+    return replace(found, logits=found.logits + chunk)
 
 
 def _reference(step: Step) -> Instant:

@@ -15,6 +15,7 @@ import numpy as np
 
 from autotune.cost import deepspeed, dora, offloading
 from autotune.cost.batches import evaluation_rows, longest_length
+from autotune.cost.memory import device as device_memory
 from autotune.cost.memory.activations import (
     layer_activations,
     norm_kept,
@@ -117,6 +118,7 @@ class Step:
     head_cast: FloatArray
     foreach: FloatArray  # what the optimizer needs beside gradients and states while it runs
     eager: BoolArray
+    room: FloatArray  # what the device has for the allocator
 
     @property
     def hidden(self) -> FloatArray:
@@ -195,6 +197,7 @@ class Step:
                 np.where(columns.equals("optimizer", "adamw_torch"), static.gradients, 0.0),
             ),
             eager=modes.each(lambda mode: float(mode.attention in {"eager", "math"})).astype(bool),
+            room=device_memory.capacity(columns) - device_memory.context(columns),
         )
 
 

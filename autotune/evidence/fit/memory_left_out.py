@@ -180,7 +180,7 @@ class _LeftOutSpreads:
         return max(self._held("own_model", without), WITHIN_SD)
 
     def cached(self, without: Unit | None) -> float:
-        """Of the log of what is cached, shrunk towards the prior.
+        """Of the log of what is cached, shrunk towards the prior and no less.
 
         One size for all runs: what is known of the cache is a share of what moves in a step, so a
         run that caches little is known better than one that caches half of what it holds. It rests
@@ -189,7 +189,7 @@ class _LeftOutSpreads:
         worth = float(len({r.group[0] for r in self._of(CACHED, without)}))
         own = self._held(CACHED, without) * student_90(worth - 1.0) / Z90
         logs = worth * np.log(max(own, SMALLEST)) + CACHED_WORTH * np.log(CACHED_PRIOR)
-        return float(np.exp(logs / (worth + CACHED_WORTH)))
+        return max(float(np.exp(logs / (worth + CACHED_WORTH))), CACHED_PRIOR)
 
     def _of(self, kind: str, without: Unit | None) -> list[_Reading]:
         return [r for r in self.readings if r.kind == kind and not _within(r.group, without)]
