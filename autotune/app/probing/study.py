@@ -19,6 +19,7 @@ from autotune.domain.errors import NoLocalDevice
 from autotune.domain.identity import identity
 from autotune.domain.units import format_bytes
 from autotune.probe.outcomes import hint_for
+from autotune.probe.record import PROBES_FILE, SharedProbeLog
 from autotune.probe.two_depth import agreement
 from autotune.search.alternatives import proposal_order
 from autotune.search.measured.prior import (
@@ -32,6 +33,7 @@ from autotune.search.measured.prior import (
 from autotune.search.measured.study import FRONT, explore_measured
 from autotune.search.posterior.repeats import repeat_sd
 from autotune.search.posterior.stopping import ProbeBudget, check_budget, described
+from autotune.search.study.record import WORKERS_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -64,6 +66,9 @@ def probe_candidates(  # noqa: PLR0913 - what a probed search is, each named
     begun = time.perf_counter()
     run_dir.mkdir(parents=True, exist_ok=True)
     prober = Prober(job, bill, local, options, objective, run_dir, announce)
+    if resume:
+        prober.leads = True
+        gather_probes(prober, run_dir)
     tell_held(prober, local)
     key = prior_key(job, local, prober.fingerprint, prober.memo.versions)
     prior = prior_for(bill, objective, key, run_dir, reuse=options.reuse, resume=resume)
@@ -126,6 +131,13 @@ def _check_ran(prober: Prober) -> None:
     status, message = records[-1].status, records[-1].message
     msg = f"no probe could run: {status}, {message}"
     raise NoLocalDevice(msg, hint_for(status, message))
+
+
+def gather_probes(prober: Prober, run_dir: Path) -> None:
+    """What workers on this disk have recorded, also those that died before they told it."""
+    for path in sorted(run_dir.glob(f"{WORKERS_FOLDER}/*/{PROBES_FILE}")):
+        for record in SharedProbeLog(path).records:
+            prober.take(record)
 
 
 def tell_held(prober: Prober, local: LocalDevice) -> None:

@@ -12,17 +12,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from autotune.app.probing.probe import Prober
-from autotune.app.probing.study import prior_for, prior_key, probed_of
+from autotune.app.probing.study import gather_probes, prior_for, prior_key, probed_of
 from autotune.app.workers.executor import WorkerJob
 from autotune.app.workers.join import LEFT
 from autotune.app.workers.terms import terms_of
 from autotune.domain.errors import InputError, NoLocalDevice
 from autotune.domain.paths import near
-from autotune.probe.record import PROBES_FILE, SharedProbeLog
 from autotune.search.measured.joining import Place, leading
 from autotune.search.measured.prior import PRIOR_FILE
 from autotune.search.measured.shared import SharedSearch, Task
-from autotune.search.study.record import WORKERS_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,7 +93,7 @@ def probe_by_workers(
     with leading(search, place, terms, resume=asked.resume) as led:
         job = worker_job(ground, place)
         crew = Crew(executor or executor_of(options), job, options.workers or 0, announce)
-        _gather_probes(prober, run_dir)
+        gather_probes(prober, run_dir)
         announce(f"others join it with: {' '.join(joined_by(place))}")
         try:
             crew.start()
@@ -105,7 +103,7 @@ def probe_by_workers(
             crew.executor.stop()
         led.gather()
         search.hear(led.shared, prober)
-        _gather_probes(prober, run_dir)
+        gather_probes(prober, run_dir)
         explored = search.explored(led.shared, led.resumed, end)
     return probed_of(prober, explored, key, prior, begun)
 
@@ -204,10 +202,3 @@ def _said(led: Led) -> str:
     attributes = led.shared.study.user_attrs
     found = [str(why) for name, why in attributes.items() if name.startswith(LEFT)]
     return found[-1] if found else ""
-
-
-def _gather_probes(prober: Prober, run_dir: Path) -> None:
-    """What workers on this disk have recorded, also those that died before they told it."""
-    for path in sorted(run_dir.glob(f"{WORKERS_FOLDER}/*/{PROBES_FILE}")):
-        for record in SharedProbeLog(path).records:
-            prober.take(record)

@@ -21,7 +21,13 @@ from autotune.search.posterior.stopping import Remaining, judged, remaining
 from autotune.search.selection import TIE
 from autotune.search.study.record import TrialLog, TrialRecord, next_number
 from autotune.search.study.samplers import CALIBRATED, check_sampler
-from autotune.search.study.storage import StudyStore, finished_trial, tell, with_sampler_state
+from autotune.search.study.storage import (
+    StudyStore,
+    finished_trial,
+    of_a_peer,
+    tell,
+    with_sampler_state,
+)
 from autotune.search.study.study import Exploration, Search
 
 if TYPE_CHECKING:
@@ -104,7 +110,7 @@ class MeasuredSearch(Search):
     ) -> list[TrialRecord]:
         """A trial whose process died was never measured: its candidate is as before."""
         for trial in study.get_trials(deepcopy=False):
-            if not trial.state.is_finished():
+            if not trial.state.is_finished() and not of_a_peer(trial):
                 _drop(study, trial.number)
         return super()._restore(study, log, distributions)
 
@@ -368,5 +374,6 @@ def explore_measured(  # noqa: PLR0913 - what a search is, each named
     space = search.priced.identity
     header = {"job_key": job_key, "score": search.score, "measured": "yes", "space": space}
     with TrialLog(run_dir, header, resume=resume) as log:
+        log.gather()
         store = StudyStore(log, storage, study_name, job_key)
         return search.measure_all(store, who, trials, resume=resume)

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
+OWNER = "autotune:owner"  # of a trial: who measures it
 STARTED = 19  # of /proc/pid/stat behind the name, from 0. Source: man 5 proc, field 22: starttime
 
 

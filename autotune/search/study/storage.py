@@ -24,6 +24,7 @@ from autotune.search.study.journal import (
     clear,
     other_space,
 )
+from autotune.search.study.owner import OWNER, Owner
 from autotune.search.study.record import attributes_of, workers_of
 
 if TYPE_CHECKING:
@@ -220,6 +221,12 @@ def with_sampler_state(record: TrialRecord, study: Study, trial: Trial) -> Trial
     attrs = study.get_trials(deepcopy=False)[trial.number].system_attrs
     state = {key: value for key, value in attrs.items() if isinstance(value, int)}
     return replace(record, sampler_state=state)
+
+
+def of_a_peer(trial: FrozenTrial) -> bool:
+    """Whether an unfinished trial is a worker's that is not known to have ended."""
+    owner = Owner.of(trial.system_attrs.get(OWNER))
+    return owner is not None and not owner.is_dead
 
 
 def tell(study: Study, trial: Trial, record: TrialRecord) -> None:

@@ -25,6 +25,7 @@ from autotune.search.study.samplers import CALIBRATED, check_sampler, sampler_ma
 from autotune.search.study.storage import (
     StudyStore,
     finished_trial,
+    of_a_peer,
     tell,
     with_sampler_state,
 )
@@ -324,7 +325,8 @@ class Search:
         known: dict[int, TrialRecord] = {}
         for trial in study.get_trials(deepcopy=False):
             if not trial.state.is_finished():
-                study.tell(trial.number, state=TrialState.FAIL)  # its process died before the end
+                if not of_a_peer(trial):  # its process died before the end
+                    study.tell(trial.number, state=TrialState.FAIL)
             elif "record" in trial.user_attrs:
                 record = TrialRecord.of(trial.user_attrs["record"])
                 known[record.number] = record

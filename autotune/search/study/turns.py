@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from autotune.search.posterior.measurements import DROPPED
-from autotune.search.study.owner import Owner
+from autotune.search.study.owner import OWNER, Owner
 from autotune.search.study.record import TrialRecord, attributes_of
 from autotune.search.study.storage import finished_trial
 
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import FrozenTrial, Trial
 
-OWNER, BEAT = "autotune:owner", "autotune:beat"  # of a trial, as the two below
-CHOSEN, DIED = "autotune:chosen", "autotune:died"
+BEAT, CHOSEN, DIED = "autotune:beat", "autotune:chosen", "autotune:died"  # of a trial
 RECORD, PROBES = "record", "probes"
 BEAT_S, LEASE_S = 5.0, 60.0
 TURN_S = 0.05  # between looks at who is before

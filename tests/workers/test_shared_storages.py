@@ -1,0 +1,228 @@
+"""Storages that several workers share: what is wrong with one is said, and nothing is lost."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import optuna
+import pytest
+
+from autotune.domain.errors import InputError
+from autotune.search.study import backends
+from autotune.search.study.backends import connect, shared_journal, with_driver
+from autotune.search.study.owner import OWNER, Owner
+from autotune.search.study.turns import BEAT, CHOSEN, SharedStudy, TakenAwayError
+from bench.many_hands import absent, postgresql, redis_server
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DISTRIBUTIONS = {"x": optuna.distributions.IntDistribution(0, 9)}
+
+
+def sqlite_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'study.db'}"
+
+
+def change(tmp_path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(tmp_path / "study.db")) as file, file:
+        file.execute(statement)
+
+
+@pytest.mark.parametrize(
+    ("statement", "named", "hint"),
+    [
+        ("UPDATE alembic_version SET version_num='v3.0.0.d'", "set up by Optuna", "upgrade"),
+        ("UPDATE alembic_version SET version_num='v9.9.9'", "set up by Optuna", "pip install -U"),
+        ("ALTER TABLE studies RENAME COLUMN study_name TO name", "cannot read", "migration"),
+    ],
+    ids=["older", "newer", "half migrated"],
+)
+def test_a_database_of_another_optuna_or_half_migrated_is_named_with_what_to_do(
+    tmp_path: Path, statement: str, named: str, hint: str
+) -> None:
+    url = sqlite_url(tmp_path)
+    optuna.create_study(storage=url, study_name="kept")
+    change(tmp_path, statement)
+    with pytest.raises(InputError, match=named) as caught:
+        connect(url)
+    assert hint in str(caught.value.hint)
+    assert "nothing was lost" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql+psycopg://u:secret@127.0.0.1:9/db", "redis://:secret@127.0.0.1:9"]
+)
+def test_a_server_that_is_not_there_is_named_without_its_password(url: str) -> None:
+    kind = "postgresql" if url.startswith("postgresql") else "redis"
+    pytest.importorskip({"postgresql": "psycopg", "redis": "redis"}[kind])
+    with pytest.raises(InputError, match="cannot be opened") as caught:
+        connect(url)
+    assert "secret" not in caught.value.message + str(caught.value.hint)
+    assert "start the server" in str(caught.value.hint)
+
+
+def test_a_plain_postgresql_url_takes_the_driver_of_the_extra() -> None:
+    assert with_driver("postgresql://u@h/d") == "postgresql+psycopg://u@h/d"
+    assert with_driver("postgresql+pg8000://u@h/d") == "postgresql+pg8000://u@h/d"
+
+
+@pytest.mark.slow
+def test_three_processes_make_the_tables_of_a_new_database_at_once(tmp_path: Path) -> None:
+    code = f"from autotune.search.study.backends import connect; connect({sqlite_url(tmp_path)!r})"
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) for _ in range(3)
+    ]
+    ended = [process.communicate()[1].decode() for process in started]
+    assert [process.returncode for process in started] == [0] * 3, ended
+
+
+def test_a_line_that_a_killed_writer_left_half_is_cut_off_and_never_counts(tmp_path: Path) -> None:
+    path = tmp_path / "study.log"
+    study = optuna.create_study(storage=shared_journal(path), study_name="s")
+    study.add_trial(optuna.create_trial(value=1.0))
+    with path.open("ab") as file:
+        file.write(b'{"op_code": 4, "stu')
+    again = optuna.load_study(storage=shared_journal(path), study_name="s")
+    assert len(again.trials) == 1
+    again.add_trial(optuna.create_trial(value=2.0))
+    assert [t.value for t in study.trials] == [1.0, 2.0]
+
+
+def test_a_damaged_journal_is_named_with_how_it_is_written_anew(tmp_path: Path) -> None:
+    path = tmp_path / "study.log"
+    optuna.create_study(storage=shared_journal(path), study_name="s")
+    path.write_bytes(b"no journal\n" + path.read_bytes())
+    with pytest.raises(InputError, match="line 1, is no line of an Optuna journal") as caught:
+        shared_journal(path)
+    assert "--resume" in str(caught.value.hint)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("storage", ["postgresql", "redis"])
+def test_an_outage_of_the_server_is_waited_out(storage: str, open_folder: Path) -> None:
+    why = absent(storage)
+    if why:
+        pytest.skip(why)
+    served = postgresql if storage == "postgresql" else redis_server
+    with served(open_folder / "s") as (url, server):
+        opened = connect(url)
+        study = optuna.create_study(storage=opened, study_name="s")
+        study.add_trial(optuna.create_trial(value=1.0))
+        server.kill()
+        restarted = subprocess.Popen(["sleep", "0.5"])
+        restarted.wait()
+        server.start()
+        study.add_trial(optuna.create_trial(value=2.0))
+        assert [t.value for t in study.trials] == [1.0, 2.0]
+        backends.close(opened)
+
+
+@pytest.mark.slow
+def test_a_redis_server_that_forgot_the_study_is_named(open_folder: Path) -> None:
+    why = absent("redis")
+    if why:
+        pytest.skip(why)
+    with redis_server(open_folder / "s") as (url, _):
+        study = optuna.create_study(storage=connect(url), study_name="s")
+        import redis
+
+        redis.Redis.from_url(url).flushall()
+        with pytest.raises(InputError, match="has lost the study") as caught:
+            study.get_trials()
+        assert "--resume" in str(caught.value.hint)
+
+
+def elsewhere(name: str) -> Owner:
+    """A worker of another machine: nobody here can look whether its process lives."""
+    return Owner(name, 1, "1", "another machine", "other")
+
+
+def pair(tmp_path: Path, lease_s: float) -> tuple[SharedStudy, SharedStudy]:
+    path = tmp_path / "study.log"
+    study = optuna.create_study(storage=shared_journal(path), study_name="s")
+    other = optuna.load_study(storage=shared_journal(path), study_name="s")
+    return (
+        SharedStudy(study, Owner.here("here"), lease_s=lease_s, beat_s=0.02),
+        SharedStudy(other, elsewhere("there"), lease_s=lease_s, beat_s=0.02),
+    )
+
+
+def test_a_silent_worker_of_another_machine_loses_its_trial_after_its_lease_and_hears_of_it(
+    tmp_path: Path,
+) -> None:
+    here, there = pair(tmp_path, lease_s=0.2)
+    trial = there.ticket()
+    there.choose(trial, DISTRIBUTIONS)
+    assert [t.number for t in here.pending()] == [trial.number]
+    with here:  # watches; the other shows no life
+        while here.pending():
+            here.bury()
+    with pytest.raises(TakenAwayError):
+        there.check_ours(trial)
+
+
+def test_a_worker_that_shows_life_keeps_its_trial(tmp_path: Path) -> None:
+    here, there = pair(tmp_path, lease_s=2.0)
+    with here, there:
+        trial = there.ticket()
+        there.choose(trial, DISTRIBUTIONS)
+        count = here.pending()[0].system_attrs[BEAT]
+        while here.pending()[0].system_attrs[BEAT] < count + 20:
+            assert here.bury() == []
+    there.check_ours(trial)
+
+
+def test_after_an_outage_of_the_storage_every_lease_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = pair(tmp_path, lease_s=60.0)
+    there.choose(there.ticket(), DISTRIBUTIONS)
+    now = [1000.0]
+    monkeypatch.setattr("autotune.search.study.turns.time.monotonic", lambda: now[0])
+    here.watch()
+    now[0] += 3600.0  # nobody could look meanwhile
+    here.watch()
+    assert here.bury() == []
+    for _ in range(70):  # each look a moment after the last
+        now[0] += 0.05
+        here.watch()
+    assert here.bury() == []
+    here.lease_s = 1.0
+    assert len(here.bury()) == 1
+
+
+def test_nobody_asks_before_an_earlier_ticket_has_chosen(tmp_path: Path) -> None:
+    here, there = pair(tmp_path, lease_s=60.0)
+    first = there.ticket()
+    order: list[str] = []
+    import threading
+
+    def second() -> None:
+        here.ticket()
+        order.append("asked")
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    while len(there.trials()) < 2:
+        pass
+    order.append("chosen")
+    there.choose(first, DISTRIBUTIONS)
+    thread.join(60.0)
+    assert order == ["chosen", "asked"]
+
+
+def test_resuming_alone_leaves_the_trials_of_living_workers_alone(tmp_path: Path) -> None:
+    from autotune.search.study.storage import of_a_peer
+
+    study = optuna.create_study(storage=sqlite_url(tmp_path), study_name="s")
+    alive, dead = Owner.here("alive"), Owner("dead", 2**22 + 1, "1", Owner.here().place, "here")
+    for owner in (alive, dead):
+        study._storage.set_trial_system_attr(study.ask()._trial_id, OWNER, owner.as_dict())
+    study.ask()
+    assert [of_a_peer(trial) for trial in study.get_trials()] == [True, False, False]
+    assert CHOSEN not in study.get_trials()[0].system_attrs
