@@ -102,8 +102,10 @@ def _calibrated(machine: Hidden, probes: int) -> Ran:
         posterior = sampler.posterior(study)
         curve.append(machine.regret(posterior.pick()))
         known = posterior.incumbent is not None
-        bounds.append(remaining(posterior).bound if known else None)
-        if stop is None and known and judged(posterior, sampler.proposal(posterior), FREE):
+        left = remaining(posterior)
+        bounds.append(left.bound if known else None)
+        proposal = sampler.proposal(posterior)
+        if stop is None and known and judged(posterior, proposal, FREE, left=left):
             stop = number
     return Ran(curve, ooms, bounds, stop)
 

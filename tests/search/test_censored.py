@@ -10,8 +10,8 @@ import pytest
 
 from autotune.search.measured.prior import PriorKey, load_residuals, save_residuals
 from autotune.search.posterior.censored import equivalent_observations, hazard, residuals_of
+from autotune.search.posterior.kernel import Observed
 from autotune.search.posterior.measurements import History
-from autotune.search.posterior.residuals import Observed, Residual
 from autotune.search.priced import Dimension, Part, part_of
 from bench.simulated import Grid, Machine
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.cost.columns import FloatArray
+    from autotune.search.posterior.residuals import Residual
 
 GRID = np.linspace(-3.0, 3.0, 1201)
 SD = 0.3

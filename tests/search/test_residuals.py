@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autotune.search.posterior.residuals import (
-    Observed,
-    Residual,
+from autotune.search.posterior.amplitudes import (
+    contradiction,
     expected_amplitudes,
     fitted_amplitudes,
 )
+from autotune.search.posterior.kernel import Observed
+from autotune.search.posterior.residuals import Residual
 from autotune.search.priced import Dimension, Part, part_of
 
 SHAPE = (3, 4, 2)
@@ -41,13 +42,15 @@ def test_the_prior_s_spread_is_the_one_that_the_model_states(spread: float) -> N
     assert np.sqrt(residual.variance) == pytest.approx(np.full(24, spread), rel=1e-6)
 
 
-def test_a_knob_that_moves_a_hundredth_of_a_part_cannot_move_the_part() -> None:
+def test_a_knob_that_moves_a_hundredth_of_a_part_moves_it_by_what_is_a_signatures_own() -> None:
     whole, split = Residual(part(), []), Residual(part(summands=True), [])
     for residual, least, most in ((whole, 0.05, 0.3), (split, 0.0, 0.01)):
         one, other = row(residual.part, 0, 0, 0), row(residual.part, 0, 0, 1)
         covariance = residual.joint(np.asarray([one, other]))
-        difference = np.sqrt(covariance[0, 0] + covariance[1, 1] - 2.0 * covariance[0, 1])
-        assert least <= difference < most
+        own = 2.0 * residual.amplitudes.own**2
+        difference = covariance[0, 0] + covariance[1, 1] - 2.0 * covariance[0, 1]
+        assert least <= np.sqrt(difference - own) < most
+        assert np.sqrt(own) < 0.2 * 0.2, "a fifth of what the model says of its spread"
 
 
 def test_summands_read_what_moves_them_and_together_all() -> None:
@@ -68,16 +71,43 @@ def test_near_counts_are_believed_to_behave_alike_and_far_ones_less() -> None:
 
 def test_a_pair_that_is_bad_together_is_learned_without_blaming_either_column() -> None:
     found = part()
-    effect = {(1, 2): 0.5}
     observed = [
-        Observed(tuple(codes), effect.get((codes[0], codes[1]), 0.0), 0.01)
+        Observed(tuple(codes), 0.5 if (codes[0], codes[2]) == (1, 1) else 0.0, 0.01)
         for codes in found.codes.tolist()
-        if codes[2] == 0
+        if codes[1] != 2
     ]
     residual = Residual(found, observed)
     assert residual.mean[row(found, 1, 2, 1)] > 0.25
-    others = [row(found, 1, 0, 1), row(found, 0, 2, 1), row(found, 2, 0, 1)]
+    others = [row(found, 1, 2, 0), row(found, 0, 2, 1), row(found, 2, 2, 1)]
     assert np.abs(residual.mean[others]).max() < 0.1
+
+
+def test_what_one_signature_shows_alone_is_its_own_and_says_little_of_others() -> None:
+    found = part()
+    observed = [
+        Observed(tuple(codes), 0.4 if codes == [1, 2, 0] else 0.0, 0.01)
+        for codes in found.codes.tolist()
+        if codes != [1, 2, 1]
+    ]
+    residual = Residual(found, observed)
+    assert residual.mean[row(found, 1, 2, 0)] > 0.2
+    assert abs(residual.mean[row(found, 1, 2, 1)]) < 0.15
+    unseen = np.sqrt(residual.variance[row(found, 1, 2, 1)])
+    assert unseen > 1.5 * np.sqrt(residual.variance[row(found, 0, 0, 0)]), "it may be odd as well"
+
+
+def test_measurements_of_one_signature_that_differ_show_the_noise_of_all() -> None:
+    found = part()
+    twice = [
+        Observed((kernel, 1, 0), value, found.noise)
+        for kernel, off in enumerate((0.2, 0.25, 0.15))
+        for value in (0.1 - off, 0.1 + off)
+    ]
+    loud = Residual(found, twice)
+    quiet = Residual(found, [Observed(o.codes, 0.1, o.noise) for o in twice])
+    assert loud.noise > 4.0 * found.noise
+    assert quiet.noise == pytest.approx(found.noise)
+    assert abs(loud.mean[row(found, 0, 1, 0)]) < 0.15
 
 
 def test_a_model_that_is_wrong_about_one_part_is_doubted_about_the_others() -> None:
@@ -104,3 +134,16 @@ def test_an_observation_of_levels_that_no_candidate_combines_is_used_all_the_sam
     fewer = part_of("compute", READS, columns, step + late, terms={"step": step, "late": late})
     residual = Residual(fewer, [Observed((2, 0, 0), 0.3, 0.01)])
     assert residual.mean.min() > 0.0
+
+
+def test_measurements_beyond_what_the_model_says_of_itself_are_called_a_contradiction() -> None:
+    found = part()
+    draw = np.random.default_rng(4)
+    codes = [tuple(c) for c in found.codes.tolist()[::3]]
+    usual = [Observed(c, float(draw.normal(0.1, 0.1)), found.noise) for c in codes]
+    wild = [Observed(c, float(draw.normal(0.0, 0.8)), found.noise) for c in codes]
+    assert contradiction(found, usual) == 0.0
+    assert 2.0 < contradiction(found, wild) < 8.0
+    assert contradiction(found, wild[:2]) == 0.0, "two say nothing yet"
+    narrow, wide = Residual(found, usual), Residual(found, wild)
+    assert np.sqrt(wide.variance.mean()) > 2.0 * np.sqrt(narrow.variance.mean())

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
     from autotune.search.axes import ParameterSpace
     from autotune.search.posterior.acquisition import Posterior
-    from autotune.search.posterior.residuals import Observed
+    from autotune.search.posterior.kernel import Observed
     from autotune.search.posterior.stopping import ProbeBudget
     from autotune.search.priced import Part, Priced
     from autotune.search.selection import Objective

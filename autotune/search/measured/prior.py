@@ -18,7 +18,7 @@ from autotune.catalog.files import home_dir, merging, set_aside, write_whole
 from autotune.domain.config import is_extra
 from autotune.domain.errors import InputError
 from autotune.domain.observation import BETWEEN_RUNS_SD
-from autotune.search.posterior.residuals import Observed
+from autotune.search.posterior.kernel import Observed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from autotune.search.measured.front import FrontSampler
     from autotune.search.measured.measurer import Measurer
     from autotune.search.posterior.acquisition import Posterior
-    from autotune.search.posterior.residuals import Observed
+    from autotune.search.posterior.kernel import Observed
     from autotune.search.posterior.stopping import Stop
     from autotune.search.selection import Objective
     from autotune.search.study.record import Kind

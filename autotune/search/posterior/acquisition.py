@@ -12,23 +12,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autotune.domain.job import CONFIDENCE
 from autotune.domain.outcome import Z90
+from autotune.search.posterior.amplitudes import contradiction
 from autotune.search.posterior.censored import dominated, residuals_of
-from autotune.search.posterior.improvement import (
-    FIRST,
-    SECOND,
-    WORLDS,
-    Belief,
-    Table,
-    expected_improvement,
-    normal_cdf,
-    reward,
-)
+from autotune.search.posterior.improvement import expected_improvement, normal_cdf
+from autotune.search.posterior.lookahead import first_of_two
 from autotune.search.priced import MEMORY, Limited
 from autotune.search.selection import TIE
 
@@ -38,18 +32,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from autotune.cost.columns import BoolArray, FloatArray
+    from autotune.search.posterior.kernel import Observed
     from autotune.search.posterior.measurements import History
-    from autotune.search.posterior.residuals import Observed
     from autotune.search.priced import Priced
 
     Indices = NDArray[np.intp]
 
-SHORTLIST = 50_000  # candidates whose uncertainty is worked out, by calibrated cost and fit
+SHORTLIST = 12_000  # candidates whose uncertainty is worked out, by calibrated cost and fit
 LEAST_FIT = 0.02  # probability below which a candidate is not worth a probe
 CONFIRM_BELOW = 0.003  # expected saving under which neighbours are confirmed instead
 INFLATED = 3.0  # times the sd, for a neighbour's sake
 LEAST_DOUBT = 0.003  # sd of the log of a limited figure, however much was measured
-LOOKED_AT = 1.3  # times the sd, for a candidate that may be chosen after the next probe
 SAMPLE = 2000  # candidates at which a part's bend is looked for
 BEND = 1e-3  # of the log objective; a part that bends it less is taken at its mean
 
@@ -99,7 +92,7 @@ class Posterior:
         self.timed = [
             name for name, part in self.parts.items() if name != MEMORY and part.predicted.any()
         ]
-        self._compared: dict[int, tuple[FloatArray, FloatArray]] = {}
+        self._compared: dict[int, tuple[FloatArray, FloatArray, FloatArray]] = {}
         self.fits_probability = self._fits()
         self.missed = False
         self.keeps_probability = self._keeps()
@@ -126,6 +119,16 @@ class Posterior:
         """[USD or s] an objective over the same parts, at the posterior means."""
         return priced.totals({name: self._factor(name, at, 0.0) for name in self.parts}, at)
 
+    @cached_property
+    def distrusted(self) -> dict[str, float]:
+        """Parts that measurements contradict: how many times as far off as the model says.
+
+        Their residuals are as wide as what was measured, not as what was stated.
+        """
+        observed = self.history.observed
+        found = {n: contradiction(p, observed.get(n, ())) for n, p in self.parts.items()}
+        return {name: times for name, times in found.items() if times}
+
     @property
     def chance(self) -> FloatArray:
         """[n] probability of fitting and of keeping the job's limits."""
@@ -141,9 +144,9 @@ class Posterior:
 
     def _log_total(self, at: Indices, shifts: Mapping[str, float]) -> FloatArray:
         """Log objective at posterior means, some parts moved by so many standard deviations."""
-        return self._aim({n: self._factor(n, at, shifts.get(n, 0.0)) for n in self.timed}, at)
+        return self.aim({n: self._factor(n, at, shifts.get(n, 0.0)) for n in self.timed}, at)
 
-    def _aim(self, factors: dict[str, FloatArray], at: Indices) -> FloatArray:
+    def aim(self, factors: dict[str, FloatArray], at: Indices) -> FloatArray:
         """What is minimised: log objective, or the largest excess where no limit can be kept."""
         factors = {name: factors.get(name, np.ones(len(at))) for name in self.parts}
         if self.missed and isinstance(self.priced, Limited):
@@ -191,7 +194,7 @@ class Posterior:
             found *= normal_cdf(-centre / np.sqrt(variance[limit]))
         return found
 
-    def _weights(self, at: Indices) -> dict[str, FloatArray]:
+    def weights(self, at: Indices) -> dict[str, FloatArray]:
         """How much the log objective moves with each part's log factor.
 
         Derived: the central difference over one standard deviation, so that a part that matters
@@ -261,18 +264,32 @@ class Posterior:
 
     def difference(self, at: Indices, to: int) -> tuple[FloatArray, FloatArray]:
         """Mean and sd of log objective at `at` minus that of one candidate."""
+        mean, sd, _ = self._comparison(at, to)
+        return mean, sd
+
+    def learnable(self, at: Indices, to: int) -> FloatArray:
+        """Sd by which measuring each of `at` is expected to move its difference to a candidate.
+
+        What is left of a difference's sd is noise, which one more measurement does not settle.
+        Source: Frazier et al., "The knowledge-gradient policy for correlated normal beliefs"
+        (2009), eq. 9, for every part by itself.
+        """
+        return self._comparison(at, to)[2]
+
+    def _comparison(self, at: Indices, to: int) -> tuple[FloatArray, FloatArray, FloatArray]:
         if at is self.shortlist and to in self._compared:
             return self._compared[to]
-        weights, own = self._weights(at), self._weights(np.asarray([to]))
-        variance = np.zeros(len(at))
+        weights, own = self.weights(at), self.weights(np.asarray([to]))
+        variance, learned = np.zeros(len(at)), np.zeros(len(at))
         for name in self.timed:
             residual, part = self.residuals[name], self.parts[name]
             rows, row = part.row_of[at], int(part.row_of[to])
             w, w0 = weights[name], float(own[name][0])
-            shared = residual.covariance(row)[rows]
-            variance += w * w * residual.variance[rows] + w0 * w0 * residual.variance[row]
-            variance -= 2.0 * w * w0 * shared
-        found = self.log_cost[at] - self.log_cost[to], np.sqrt(np.maximum(variance, 0.0))
+            shared, there = residual.covariance(row)[rows], residual.variance[rows]
+            variance += w * w * there + w0 * w0 * residual.variance[row] - 2.0 * w * w0 * shared
+            learned += (w * there - w0 * shared) ** 2 / (there + residual.noise**2)
+        sd = np.sqrt(np.maximum(variance, 0.0))
+        found = self.log_cost[at] - self.log_cost[to], sd, np.minimum(np.sqrt(learned), sd)
         if at is self.shortlist:
             self._compared[to] = found
         return found
@@ -286,60 +303,20 @@ class Posterior:
         if self.incumbent is None:
             index = int(at[np.argmin(self.log_cost[at] - np.log(chance[at]))])
             return Proposal(index, math.inf, math.inf, float(self.fits_probability[index]), "first")
-        mean, sd = self.difference(at, self.incumbent)
-        gains = expected_improvement(mean, sd) * chance[at]
+        mean, _, learned = self._comparison(at, self.incumbent)
+        gains = expected_improvement(mean, learned) * chance[at]
         most = float(np.max(gains))
         index, why = int(at[np.argmax(gains)]), "improve"
         if most < CONFIRM_BELOW:
             near = self.neighbour()
             index, why = (near, "confirm") if near is not None else (index, why)
         else:
-            index = self._ahead(at, mean, sd, gains)
+            index = first_of_two(self, at, mean, learned)
         return Proposal(index, self._gain(index), most, float(self.fits_probability[index]), why)
 
     def _gain(self, index: int) -> float:
-        mean, sd = self.difference(np.asarray([index]), self.incumbent or 0)
-        return float(expected_improvement(mean, sd)[0] * self.chance[index])
-
-    def _ahead(self, at: Indices, mean: FloatArray, sd: FloatArray, gains: FloatArray) -> int:
-        """The most promising candidates, each played through with the probe after it."""
-        bold = expected_improvement(mean, LOOKED_AT * sd) * self.chance[at]
-        order = np.argsort(-bold, kind="stable")[:SECOND]
-        among = np.append(at[order], self.incumbent or 0)
-        table = self._table(among, np.append(mean[order], 0.0), np.append(sd[order] ** 2, 0.0))
-        firsts = np.argsort(-gains[order], kind="stable")[:FIRST]
-        rewards = [reward(table, int(first)) for first in firsts]
-        return int(among[firsts[int(np.argmax(rewards))]])
-
-    def _table(self, at: Indices, mean: FloatArray, variance: FloatArray) -> Table:
-        weights = self._weights(at)
-        timed = [self._belief(name, at, weights[name]) for name in self.timed]
-        seed = np.random.default_rng(len(self.history.tried))
-        drawn = {number: belief.draw(seed, WORLDS) for number, belief in enumerate(timed)}
-        factors = {name: np.exp(drawn[number]).ravel() for number, name in enumerate(self.timed)}
-        worlds = self._aim(factors, np.repeat(at, WORLDS)).reshape(len(at), WORLDS)
-        fits, keeps = self.fits_probability[at], self.keeps_probability[at]
-        known = np.where((fits <= 0.0) | (fits >= 1.0), fits, np.nan)
-        known[-1] = keeps[-1] = 1.0
-        memory, over = None, np.zeros(len(at))
-        fitting = np.ones(worlds.shape, np.bool_)
-        if MEMORY in self.parts:
-            part = self.parts[MEMORY]
-            memory = self._belief(MEMORY, at, np.ones(len(at)))
-            needed = np.maximum(part.predicted[part.row_of[at]], 1e-300)
-            over = np.log(needed / self.priced.limit[at])
-            drawn[-1] = memory.draw(seed, WORLDS)
-            fitting = over[:, None] + drawn[-1] <= 0.0
-        fitting = np.where(np.isnan(known)[:, None], fitting, known[:, None] > 0)
-        return Table(
-            mean, variance, timed, memory, over, known, keeps, drawn, worlds - worlds[-1], fitting
-        )
-
-    def _belief(self, name: str, at: Indices, weight: FloatArray) -> Belief:
-        residual, part = self.residuals[name], self.parts[name]
-        rows, row_of = np.unique(part.row_of[at], return_inverse=True)
-        mean = residual.mean[rows][row_of]
-        return Belief(mean, residual.joint(rows), row_of, weight, part.noise)
+        mean, _, learned = self._comparison(np.asarray([index]), self.incumbent or 0)
+        return float(expected_improvement(mean, learned)[0] * self.chance[index])
 
     def neighbour(self) -> int | None:
         """The incumbent's most promising one-knob neighbour, its uncertainty inflated.

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.search.posterior.residuals import Evidence, Observed, Residual, codes_of, jointly
+from autotune.search.posterior.amplitudes import Evidence, jointly
+from autotune.search.posterior.kernel import Observed, codes_of
+from autotune.search.posterior.residuals import Residual
 from autotune.search.priced import MEMORY
 
 if TYPE_CHECKING:

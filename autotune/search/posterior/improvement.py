@@ -92,10 +92,11 @@ class Belief:
 class Table:
     """What is known of the candidates, the incumbent last.
 
-    mean, variance: [c] of the log objective minus the incumbent's. memory: log of the predicted
-    memory over the limit, which its belief corrects; None where nothing limits it. known: [c]
-    fits for certain (1), cannot (0), open (NaN). keeps: [c] probability that all other limits are
-    kept. worlds: [c, worlds] the objective's log minus the incumbent's, fits: [c, worlds].
+    mean: [c] of the log objective minus the incumbent's; variance: [c] of it, as far as a probe can
+    settle it. memory: log of the predicted memory over the limit, which its belief corrects; None
+    where nothing limits it. known: [c] fits for certain (1), cannot (0), open (NaN). keeps: [c]
+    probability that all other limits are kept. rivals: before the incumbent, so many that were
+    measured too. worlds: [c, worlds] the objective's log minus the incumbent's, fits: [c, worlds].
     """
 
     mean: FloatArray
@@ -108,6 +109,7 @@ class Table:
     drawn: Mapping[int, FloatArray]  # belief -> [c, worlds]; memory is -1
     worlds: FloatArray
     fits: BoolArray
+    rivals: int = 0
 
 
 def reward(table: Table, first: int) -> float:
@@ -115,22 +117,27 @@ def reward(table: Table, first: int) -> float:
     count = table.worlds.shape[1]
     each = np.arange(count)
     fits = table.fits[first]
-    gain = np.where(fits, np.maximum(-table.worlds[first], 0.0), 0.0) * table.keeps[first]
+    measured = slice(len(table.mean) - 1 - table.rivals, None)
     mean = np.repeat(table.mean[:, None], count, axis=1)
     variance = table.variance.copy()
+    blur = np.random.default_rng(0).standard_normal((len(table.timed), count))
     for number, belief in enumerate(table.timed):
         moved, sd = belief.shift(first)
         moved = belief.weight * moved
         moved = moved - moved[-1]
-        seen = (table.drawn[number][first] - belief.mean[first]) / sd
+        seen = table.drawn[number][first] - belief.mean[first] + belief.noise * blur[number]
+        seen = seen / sd
         mean += moved[:, None] * np.where(fits, seen, 0.0)
         variance -= moved * moved
     open_fit = fit_after(table, first, fits)
-    base = np.minimum(mean[-1], np.where(fits, mean[first], np.inf))
+    held = mean[measured].min(axis=0)
+    base = np.minimum(held, np.where(fits, mean[first], np.inf))
+    kept = (held - base) * table.keeps[first]
+    gain = mean[-1] - held + kept
     sd_after = np.sqrt(np.maximum(variance, 1e-8))[:, None]
     worth = expected_improvement(mean - base, np.broadcast_to(sd_after, mean.shape))
     worth *= open_fit * table.keeps[:, None]
-    worth[[first, -1]] = -1.0
+    worth[first] = worth[measured] = -1.0
     second = worth.argmax(axis=0)
     later = np.where(table.fits[second, each], -table.worlds[second, each], 0.0)
     later = np.maximum(later, 0.0) * table.keeps[second]

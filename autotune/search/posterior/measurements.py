@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.domain.errors import InputError, unknown
+from autotune.search.posterior.kernel import Observed
 from autotune.search.posterior.repeats import DISTURBED_SD, Run, believed
-from autotune.search.posterior.residuals import Observed
 from autotune.search.priced import MEMORY
 
 if TYPE_CHECKING:

@@ -8,25 +8,28 @@ left that could fit. No rule says "optimal": the remaining uncertainty is part o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from autotune.domain.errors import InputError
-from autotune.domain.outcome import Z90
 from autotune.domain.units import format_seconds, format_usd
 from autotune.search.posterior.acquisition import INFLATED, LEAST_FIT
+from autotune.search.posterior.bound import worlds_of
 from autotune.search.posterior.improvement import expected_improvement
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autotune.search.posterior.acquisition import Posterior, Proposal
 
 Rule = Literal["budget", "regret", "saving", "exhausted"]
 Unit = Literal["usd", "s"]
+WORDS = {"compute": "computing", "data": "loading data", "save": "saving",
+         "compile": "compiling"}  # fmt: skip
 REGRET = 0.003  # of the objective: expected saving under which no probe is worth its name
 LEAST_SHOWN = 0.001  # bounds below this are not told apart
-LIKELY = 0.1  # probability of fitting from which a candidate counts for the bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +37,15 @@ class Remaining:
     """What another probe could still bring.
 
     saving: [USD or s] expected of the best next probe. fraction: the same, relative to the run.
-    bound: share of the objective by which no single candidate is better than the pick, each with
-    nine chances in ten.
+    bound: share of the objective by which no candidate at all is better than the pick, with nine
+    chances in ten. distrusted: parts that measurements contradict, and how many times as far off
+    they are as the cost model says.
     """
 
     saving: float
     fraction: float
     bound: float
+    distrusted: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +90,21 @@ def described(left: Remaining, budget: ProbeBudget, *, saving: bool = True) -> s
     if not math.isfinite(left.saving):
         return "nothing that fits has been measured"
     bound = f"{left.bound:.1%}" if left.bound >= LEAST_SHOWN else f"{LEAST_SHOWN:.1%}"
-    text = f"with nine chances in ten no single configuration is more than {bound} better"
+    text = f"with nine chances in ten no configuration is more than {bound} better"
+    if left.distrusted:
+        text = f"{_doubt(left.distrusted)}: {text}"
     if not saving:
         return text
     return f"another probe is expected to save {budget.amount_text(left.saving)}; {text}"
+
+
+def _doubt(distrusted: Mapping[str, float]) -> str:
+    name = max(distrusted, key=lambda part: distrusted[part])
+    what = WORDS.get(name, name)
+    return (
+        f"{what} is {distrusted[name]:.1f} times as far off as the cost model says of itself, "
+        "which is distrusted here"
+    )
 
 
 def over_budget(budget: ProbeBudget) -> str:
@@ -125,13 +141,12 @@ def remaining(posterior: Posterior) -> Remaining:
     at = posterior.shortlist
     if not len(at):
         return Remaining(0.0, 0.0, 0.0)
-    mean, sd = posterior.difference(at, posterior.incumbent)
-    fits = posterior.chance[at]
-    fraction = float(np.max(expected_improvement(mean, sd) * fits))
-    likely = fits >= LIKELY
-    best = np.max((Z90 * sd - mean)[likely], initial=0.0)
+    mean, _ = posterior.difference(at, posterior.incumbent)
+    gains = expected_improvement(mean, posterior.learnable(at, posterior.incumbent))
+    fraction = float(np.max(gains * posterior.chance[at]))
     value = posterior.value(posterior.incumbent)
-    return Remaining(fraction * value, fraction, float(1.0 - math.exp(-max(best, 0.0))))
+    bound = worlds_of(posterior).saving()
+    return Remaining(fraction * value, fraction, bound, posterior.distrusted)
 
 
 def confirmed(posterior: Posterior, least: float = REGRET) -> bool:
@@ -166,10 +181,14 @@ def verdict(
 
 
 def judged(
-    posterior: Posterior, proposal: Proposal | None, budget: ProbeBudget, *, least: float = REGRET
-) -> Stop | None:
-    """`verdict` for a search under way: a budget that is used up ends it and is no error."""
-    left = remaining(posterior)
+    posterior: Posterior, proposal: Proposal | None, budget: ProbeBudget, *, least: float = REGRET,
+    left: Remaining | None = None,
+) -> Stop | None:  # fmt: skip
+    """`verdict` for a search under way: a budget that is used up ends it and is no error.
+
+    left: what `remaining` says of the posterior, where that is known.
+    """
+    left = left or remaining(posterior)
     if proposal is None:
         return Stop("exhausted", "no candidate is left that could fit", left)
     if budget.exceeded:

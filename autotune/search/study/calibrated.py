@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import FrozenTrial
 
+    from autotune.search.posterior.kernel import Observed
     from autotune.search.posterior.measurements import History
-    from autotune.search.posterior.residuals import Observed
     from autotune.search.priced import Priced
 
 

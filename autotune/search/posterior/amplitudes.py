@@ -1,0 +1,218 @@
+"""How strong each term of a component's kernel is, and how noisy its measurements are.
+
+By how much the cost model's statement of its own spread is wrong is fitted by marginal likelihood
+under weak priors: one scale for the whole model and one for each part around it; how much of a part
+is a signature's own; how much noisier measurements are than stated, which repeated signatures show;
+then single columns and the pairs.
+
+Source: Rasmussen and Williams (2006), section 5.4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.search.posterior.kernel import Amplitudes, Shape, codes_of
+from autotune.search.priced import MEMORY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from autotune.cost.columns import FloatArray
+    from autotune.search.posterior.kernel import Observed
+    from autotune.search.priced import Part
+
+# Proportions that are expected of the constant and of a column's own effect. Together with what is
+# a signature's own they make up the spread that the cost model states for the part.
+CONSTANT, MAIN = 1.5, 1.0
+PAIR = 0.45  # of the columns' own effects
+SCALES = tuple(3.0 ** (k / 4.0) for k in range(-4, 7))  # times what the cost model states
+OWN = (0.02, 0.05, 0.12, 0.3, 0.7)  # of the spread that the model states: a signature's own
+OWN_EXPECTED, OWN_WIDTH = 0.12, 0.9  # and the sd of its log
+NOISES = (0.0, 0.05, 0.1, 0.2, 0.35)  # sd on top of the noise that is stated
+QUIET = (0.0, 2.0, 3.0, 4.0, 5.0)  # log of how much less likely each is held before any repeat
+APART = 2.0  # and for each step that a part's is away from that of all
+COLUMNS = (0.35, 1.0, 2.8)  # times a column's expected amplitude
+PAIRS = (0.5, 1.0, 2.0)  # times PAIR
+# Weak priors: sd of the log of how wrong the model is as a whole, of a part's scale given that, of
+# a column's amplitude, of the pairs'.
+WHOLE_WIDTH, PART_WIDTH, COLUMN_WIDTH, PAIR_WIDTH = 0.6, 0.4, 0.6, 0.5
+LEAST_SPREAD = 0.01
+CONTRADICTED = 4.0  # sds above the mean square that the model's own statement has
+ENOUGH = 3  # observations from which single columns are judged
+JITTER = 1e-8
+
+
+class Evidence:
+    """Log marginal likelihood of many amplitudes of a part at once, and the best of them."""
+
+    def __init__(self, part: Part, observed: Sequence[Observed]) -> None:
+        """Keep what the likelihood needs of the observations."""
+        self.part = part
+        shape, codes = Shape(part), codes_of(part, observed)
+        self.values = np.asarray([o.log_ratio for o in observed], np.float64)
+        self._stated = np.asarray([o.noise**2 for o in observed], np.float64)
+        self._columns = [list(s.columns) for s in shape.summands]
+        self._shares = [np.outer(s, s) for s in shape.shares(codes)]
+        self._grams = np.stack(
+            [t[np.ix_(codes[:, k], codes[:, k])] for k, t in enumerate(shape.tables)]
+        )
+        self._same = shape.same(codes, codes)
+        self.varied = [k for k in range(codes.shape[1]) if len(set(codes[:, k].tolist())) > 1]
+        self._refined: dict[Amplitudes, Amplitudes] = {}
+
+    @cached_property
+    def starts(self) -> list[list[list[Amplitudes]]]:
+        """[NOISES][SCALES][OWN] expected amplitudes."""
+        spread = max(self.part.spread, LEAST_SPREAD)
+        expected = [expected_amplitudes(self.part, scale) for scale in SCALES]
+        return [
+            [[replace(e, own=own * spread, noise=noise) for own in OWN] for e in expected]
+            for noise in self.noises
+        ]
+
+    @property
+    def noises(self) -> tuple[float, ...]:
+        """Bytes are counted and not timed: their noise is known."""
+        return NOISES[:1] if self.part.name == MEMORY else NOISES
+
+    @cached_property
+    def grid(self) -> FloatArray:
+        """[NOISES, SCALES, OWN] score of the expected amplitudes; memory has one noise."""
+        flat = [a for by_scale in self.starts for by_own in by_scale for a in by_own]
+        own = -0.5 * (np.log(np.asarray(OWN) / OWN_EXPECTED) / OWN_WIDTH) ** 2
+        return self.scores(flat).reshape(-1, len(SCALES), len(OWN)) + own
+
+    def refined(self, start: Amplitudes) -> Amplitudes:
+        """One pass over the columns that were varied, and over the strength of the pairs."""
+        if start not in self._refined:
+            self._refined[start] = self._search(start)
+        return self._refined[start]
+
+    def _search(self, start: Amplitudes) -> Amplitudes:
+        if len(self.values) < ENOUGH:
+            return start
+        best = start
+        for k in self.varied:
+            choices = [_with_main(best, k, start.mains[k] * factor) for factor in COLUMNS]
+            best = choices[_best(self.scores(choices), COLUMNS, COLUMN_WIDTH)]
+        choices = [replace(best, pair=best.pair * factor) for factor in PAIRS]
+        return choices[_best(self.scores(choices), PAIRS, PAIR_WIDTH)]
+
+    def scores(self, choices: Sequence[Amplitudes]) -> FloatArray:
+        """[choices] up to a constant."""
+        size = len(self.values)
+        if not size:
+            return np.zeros(len(choices))
+
+        def stacked(name: str) -> FloatArray:
+            return np.asarray([getattr(a, name) for a in choices])
+
+        mains = stacked("mains")
+        constant = stacked("constant")[:, None, None] ** 2
+        pair = stacked("pair")[:, None, None] ** 2 / 2.0
+        kernel = stacked("own")[:, None, None] ** 2 * self._same
+        more = (stacked("noise") ** 2)[:, None]
+        at = np.arange(size)
+        kernel[:, at, at] += self._stated + more + JITTER
+        for columns, share in zip(self._columns, self._shares, strict=True):
+            own, grams = mains[:, columns], self._grams[columns]
+            single = np.tensordot(own, grams, axes=1)
+            squared = np.tensordot(own**2, grams**2, axes=1)
+            main = constant + np.tensordot(own**2, grams, axes=1)
+            kernel += share * (main + pair * (single * single - squared))
+        factor = np.linalg.cholesky(kernel)
+        white = np.linalg.solve(
+            factor, np.broadcast_to(self.values[:, None], (*factor.shape[:2], 1))
+        )
+        logdet = np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(axis=1)
+        found: FloatArray = -0.5 * (white[..., 0] ** 2).sum(axis=1) - logdet
+        return found
+
+
+def expected_amplitudes(part: Part, scale: float = 1.0) -> Amplitudes:
+    """What a part that is as wrong as the cost model says, times a scale, is expected to have."""
+    varied = int((part.codes != part.codes[:1]).any(axis=0).sum())
+    pairs = varied * (varied - 1) / 2.0
+    parts = CONSTANT**2 + MAIN**2 * (varied + PAIR**2 * pairs)
+    spread = max(part.spread, LEAST_SPREAD)
+    unit = spread * scale * np.sqrt((1.0 - OWN_EXPECTED**2) / parts)
+    mains = (float(MAIN * unit),) * len(part.reads)
+    return Amplitudes(float(CONSTANT * unit), mains, PAIR, OWN_EXPECTED * spread)
+
+
+def contradiction(part: Part, observed: Sequence[Observed]) -> float:
+    """How many times as far off a part is as it says, where that is no chance; 0 where it may be.
+
+    Derived: the mean square of residuals that are standardised by the stated covariance is 1 on
+    average, with a variance of 2/n for n of them.
+    """
+    exact = [o for o in observed if not o.least and not o.disturbed]
+    if len(exact) < ENOUGH:
+        return 0.0
+    shape, codes = Shape(part), codes_of(part, exact)
+    noise = np.diag(np.asarray([o.noise**2 for o in exact]) + JITTER)
+    kernel = shape.kernel(codes, codes, expected_amplitudes(part)) + noise
+    values = np.asarray([o.log_ratio for o in exact])
+    square = float(values @ np.linalg.solve(kernel, values)) / len(exact)
+    if square <= 1.0 + CONTRADICTED * np.sqrt(2.0 / len(exact)):
+        return 0.0
+    return float(max(np.sqrt(np.mean(values**2)) / max(part.spread, LEAST_SPREAD), 1.0))
+
+
+def fitted_amplitudes(
+    parts: Mapping[str, Part], observed: Mapping[str, Sequence[Observed]]
+) -> dict[str, Amplitudes]:
+    """Amplitudes of the highest marginal likelihood under weak priors, for all parts together."""
+    return jointly({name: Evidence(part, observed.get(name, ())) for name, part in parts.items()})
+
+
+def jointly(evidence: Mapping[str, Evidence]) -> dict[str, Amplitudes]:
+    """The same from the evidence of each part, which may be used again where it has not changed.
+
+    A model that is wrong about one part is likely to be wrong about the others: one scale for the
+    whole, a scale for each part around it; the same of the noise. Then single columns and the pairs
+    of each part.
+    """
+    scales = np.log(SCALES)
+    chosen: dict[str, tuple[int, int, int]] = {}
+    best = -np.inf
+    for loud, unlikely in enumerate(QUIET):
+        narrowed = {
+            name: e.grid - APART * np.abs(np.arange(len(e.noises)) - loud)[:, None, None]
+            if len(e.noises) > 1
+            else e.grid
+            for name, e in evidence.items()
+        }
+        for whole in scales:
+            own = {
+                n: grid - 0.5 * ((scales - whole) / PART_WIDTH)[:, None] ** 2
+                for n, grid in narrowed.items()
+            }
+            total = sum(float(s.max()) for s in own.values())
+            total -= 0.5 * (whole / WHOLE_WIDTH) ** 2 + unlikely
+            if total > best:
+                best = total
+                chosen = {name: _place(s) for name, s in own.items()}
+    return {
+        name: e.refined(e.starts[chosen[name][0]][chosen[name][1]][chosen[name][2]])
+        for name, e in evidence.items()
+    }
+
+
+def _place(scores: FloatArray) -> tuple[int, int, int]:
+    one, two, three = np.unravel_index(int(scores.argmax()), scores.shape)
+    return int(one), int(two), int(three)
+
+
+def _with_main(amplitudes: Amplitudes, column: int, value: float) -> Amplitudes:
+    mains = (*amplitudes.mains[:column], value, *amplitudes.mains[column + 1 :])
+    return replace(amplitudes, mains=mains)
+
+
+def _best(scores: FloatArray, factors: Iterable[float], width: float) -> int:
+    return int(np.argmax(scores - 0.5 * (np.log(tuple(factors)) / width) ** 2))

@@ -1,0 +1,99 @@
+"""How much better than the pick anything may be: one statement over all candidates together.
+
+A bound for each candidate by itself, however often it holds, says little of the best of thousands.
+So worlds are drawn from the joint posterior: in each, the best candidate that fits is compared with
+the pick. Nine worlds in ten have none that is better by more than the bound. The posterior takes
+its own amplitudes for known, and a linear response of the bill; that makes worlds too alike, so
+that deviations are widened by a factor that was fitted on machines of no prior (`bench.families`).
+
+Source: derived; maximum of a Gaussian process by draws: Hennig and Schuler, "Entropy search"
+(2012), section 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.search.posterior.lookahead import beliefs, over_limit
+from autotune.search.priced import MEMORY
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from autotune.cost.columns import BoolArray, FloatArray
+    from autotune.search.posterior.acquisition import Posterior
+
+    Indices = NDArray[np.intp]
+
+PROBABILITY = 0.9
+WORLDS = 256
+AMONG = 400  # candidates: those that may be best
+ALIKE = 4  # of them with one signature of the part that has most
+LOOKED_AT = 2.0  # sds to the better side, by which candidates are chosen
+WIDENED = 1.6  # times the deviations, fitted
+LIKELY = 0.05  # probability of fitting and of keeping the limits, from which one may be best
+KEPT = 0.5  # probability of keeping the job's limits
+
+
+@dataclass(frozen=True, slots=True)
+class Worlds:
+    """Draws of the log of the objective over the pick's.
+
+    mean: [c]. off: [c, worlds] deviations. fits: [c, worlds].
+    """
+
+    mean: FloatArray
+    off: FloatArray
+    fits: BoolArray
+
+    def saving(self, probability: float = PROBABILITY, widened: float = WIDENED) -> float:
+        """Share of the pick's objective that the best saves at most, so probably."""
+        if not len(self.mean):
+            return 0.0
+        gain = np.where(self.fits, -(self.mean[:, None] + widened * self.off), 0.0)
+        best = np.maximum(gain.max(axis=0), 0.0)
+        return float(1.0 - np.exp(-np.quantile(best, probability)))
+
+
+def worlds_of(posterior: Posterior) -> Worlds:
+    """What the best candidates may be worth beside the pick."""
+    pick = posterior.pick()
+    at = posterior.shortlist
+    if pick is None or not len(at):
+        return Worlds(np.zeros(0), np.zeros((0, WORLDS)), np.zeros((0, WORLDS), np.bool_))
+    measured = np.asarray([i for i in posterior.fitting if i != pick], np.intp)
+    at = np.append(_promising(posterior, at, pick), measured)
+    mean, _ = posterior.difference(at, pick)
+    everyone = np.append(at, pick)
+    draw = np.random.default_rng(len(posterior.history.tried))
+    off = np.zeros((len(everyone), WORLDS))
+    fits = np.ones((len(at), WORLDS), np.bool_)
+    for name, belief in beliefs(posterior, everyone).items():
+        drawn = belief.draw(draw, WORLDS)
+        if name == MEMORY:
+            chance = posterior.fits_probability[at]
+            over = over_limit(posterior, at)[:, None] + drawn[:-1] <= 0.0
+            settled = (chance <= 0.0) | (chance >= 1.0)
+            fits = np.where(settled[:, None], chance[:, None] > 0.0, over)
+        else:
+            off += belief.weight[:, None] * (drawn - belief.mean[:, None])
+    fits &= (posterior.keeps_probability[at] >= KEPT)[:, None]
+    return Worlds(mean, off[:-1] - off[-1], fits)
+
+
+def _promising(posterior: Posterior, at: Indices, pick: int) -> Indices:
+    """Candidates that may be best, few of them alike in the part that varies most."""
+    mean, sd = posterior.difference(at, pick)
+    worth = np.where(posterior.chance[at] >= LIKELY, mean - LOOKED_AT * sd, np.inf)
+    order = np.argsort(worth, kind="stable")[: AMONG * 8]
+    order = order[np.isfinite(worth[order])]
+    most = max((posterior.parts[name] for name in posterior.timed), key=lambda p: len(p.predicted))
+    rows = most.row_of[at[order]]
+    by_row = np.argsort(rows, kind="stable")
+    first = np.searchsorted(rows[by_row], rows[by_row], side="left")
+    place = np.empty(len(rows), np.intp)
+    place[by_row] = np.arange(len(rows)) - first
+    return at[order[place < ALIKE][:AMONG]]

@@ -1,0 +1,123 @@
+"""The next probe, looked for two probes ahead: which candidates are played through, and on what.
+
+Played through are those that promise most by themselves, and those that would measure again what
+the incumbent, or the measured candidate next to it, was measured to be: where noise decides between
+two, telling them apart is worth more than a third.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.search.posterior.improvement import (
+    FIRST,
+    SECOND,
+    WORLDS,
+    Belief,
+    Table,
+    expected_improvement,
+    reward,
+)
+from autotune.search.priced import MEMORY
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from autotune.cost.columns import FloatArray
+    from autotune.search.posterior.acquisition import Posterior
+    from autotune.search.priced import Part
+
+    Indices = NDArray[np.intp]
+
+LOOKED_AT = 1.3  # times the sd, for a candidate that may be chosen after the next probe
+RIVALS = 6  # measured candidates that may be the pick after the next probe
+AGAIN = 2  # of which the first so many may be measured again
+
+
+def first_of_two(posterior: Posterior, at: Indices, mean: FloatArray, learned: FloatArray) -> int:
+    """The most promising candidates, each played through with the probe after it.
+
+    mean, learned: of the difference to the incumbent, and by how much a probe moves it.
+    """
+    incumbent = posterior.incumbent or 0
+    chance, cost = posterior.chance[at], posterior.log_cost
+    bold = expected_improvement(mean, LOOKED_AT * learned) * chance
+    order = np.argsort(-bold, kind="stable")[:SECOND]
+    rivals = sorted((i for i in posterior.fitting if i != incumbent), key=lambda i: float(cost[i]))
+    rivals = rivals[:RIVALS]
+    again = _alike(posterior, at, [incumbent, *rivals][:AGAIN])
+    order = np.concatenate([order, np.setdiff1d(again, order)])
+    gains = expected_improvement(mean[order], learned[order]) * chance[order]
+    firsts = np.argsort(-gains, kind="stable")[:FIRST]
+    firsts = np.union1d(firsts, np.flatnonzero(np.isin(order, again)))
+    among = np.concatenate([at[order], rivals, [incumbent]]).astype(np.intp)
+    known = cost[among[len(order) :]] - cost[incumbent]
+    variance = np.concatenate([learned[order] ** 2, np.zeros(len(known))])
+    table = _table(posterior, among, np.concatenate([mean[order], known]), variance, len(rivals))
+    rewards = [reward(table, int(first)) for first in firsts]
+    return int(among[firsts[int(np.argmax(rewards))]])
+
+
+def _alike(posterior: Posterior, at: Indices, measured: list[int]) -> Indices:
+    """Places in `at` that share the chief part's signature with a measured one, the cheapest."""
+    chief = max((posterior.parts[name] for name in posterior.timed), key=lambda p: len(p.predicted))
+    rows, found = chief.row_of[at], []
+    for index in measured:
+        same = np.flatnonzero(rows == chief.row_of[index])
+        if len(same):
+            found.append(int(same[np.argmin(posterior.log_cost[at[same]])]))
+    return np.asarray(found, np.intp)
+
+
+def beliefs(posterior: Posterior, at: Indices) -> dict[str, Belief]:
+    """What is believed of every part that matters at some candidates, memory included."""
+    weights = posterior.weights(at)
+    if MEMORY in posterior.parts:
+        weights[MEMORY] = np.ones(len(at))
+    return {name: _belief(posterior, name, at, weight) for name, weight in weights.items()}
+
+
+def over_limit(posterior: Posterior, at: Indices) -> FloatArray:
+    """Log of the memory that the model predicts over what there is; 0 without a limit."""
+    part = posterior.parts.get(MEMORY)
+    return np.zeros(len(at)) if part is None else _over(posterior, part, at)
+
+
+def _over(posterior: Posterior, part: Part, at: Indices) -> FloatArray:
+    needed = np.maximum(part.predicted[part.row_of[at]], 1e-300)
+    found: FloatArray = np.log(needed / posterior.priced.limit[at])
+    return found
+
+
+def _belief(posterior: Posterior, name: str, at: Indices, weight: FloatArray) -> Belief:
+    residual, part = posterior.residuals[name], posterior.parts[name]
+    rows, row_of = np.unique(part.row_of[at], return_inverse=True)
+    mean = residual.mean[rows][row_of]
+    return Belief(mean, residual.joint(rows), row_of, weight, residual.noise)
+
+
+def _table(
+    posterior: Posterior, at: Indices, mean: FloatArray, variance: FloatArray, rivals: int
+) -> Table:
+    believed = beliefs(posterior, at)
+    memory = believed.pop(MEMORY, None)
+    timed = list(believed.values())
+    seed = np.random.default_rng(len(posterior.history.tried))
+    drawn = {number: belief.draw(seed, WORLDS) for number, belief in enumerate(timed)}
+    factors = {name: np.exp(drawn[number]).ravel() for number, name in enumerate(believed)}
+    worlds = posterior.aim(factors, np.repeat(at, WORLDS)).reshape(len(at), WORLDS)
+    fits, keeps = posterior.fits_probability[at], posterior.keeps_probability[at]
+    known = np.where((fits <= 0.0) | (fits >= 1.0), fits, np.nan)
+    known[-1 - rivals :] = keeps[-1] = 1.0
+    over = over_limit(posterior, at)
+    fitting = np.ones(worlds.shape, np.bool_)
+    if memory is not None:
+        drawn[-1] = memory.draw(seed, WORLDS)
+        fitting = over[:, None] + drawn[-1] <= 0.0
+    fitting = np.where(np.isnan(known)[:, None], fitting, known[:, None] > 0)
+    return Table(
+        mean, variance, timed, memory, over, known, keeps, drawn, worlds - worlds[-1], fitting,
+        rivals,
+    )  # fmt: skip

@@ -1,0 +1,57 @@
+"""What is said of the best of all candidates together, and how it is said."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autotune.search.posterior.acquisition import Posterior
+from autotune.search.posterior.bound import Worlds, worlds_of
+from autotune.search.posterior.measurements import History
+from autotune.search.posterior.stopping import ProbeBudget, Remaining, described, remaining
+from bench.simulated import Grid, Machine
+
+DRAW = np.random.default_rng(3)
+
+
+def test_the_best_of_many_may_be_better_than_any_single_one_is_likely_to_be() -> None:
+    off = DRAW.normal(0.0, 0.1, (200, 2000))
+    fits = np.ones(off.shape, np.bool_)
+    mean = np.full(200, 0.1)
+    one = Worlds(mean[:1], off[:1], fits[:1]).saving(widened=1.0)
+    all_of_them = Worlds(mean, off, fits).saving(widened=1.0)
+    assert one == pytest.approx(0.028, abs=0.01)
+    assert all_of_them > 0.15
+    assert Worlds(mean, off, ~fits).saving() == 0.0, "what does not fit is no better"
+    together = Worlds(mean, np.repeat(off[:1], 200, axis=0), fits).saving(widened=1.0)
+    assert together == pytest.approx(one), "twins are one"
+
+
+def test_the_bound_of_a_machine_is_joint_and_narrows_with_measurements() -> None:
+    machine = Machine(Grid.of(1), 4, 0.1)
+    history, bounds = History(), []
+    for index in list(machine.order())[:1] + np.flatnonzero(machine.truly_fits)[::900].tolist():
+        measured = machine.probe(index)
+        if measured is not None:
+            history.learn(machine, index, measured)
+        posterior = Posterior(machine, history)
+        if posterior.incumbent is not None:
+            bounds.append(remaining(posterior).bound)
+    assert all(0.0 < bound < 1.0 for bound in bounds)
+    assert bounds[-1] < 0.9 * bounds[0]
+    worlds = worlds_of(posterior)
+    assert bounds[-1] >= worlds.saving(probability=0.5)
+    assert len(worlds.mean) > 20
+
+
+def test_without_a_measurement_there_is_no_bound_to_speak_of() -> None:
+    left = remaining(Posterior(Machine(Grid.of(1), 4, 0.1), History()))
+    assert left.bound == 1.0
+    assert described(left, ProbeBudget(0.0)) == "nothing that fits has been measured"
+
+
+def test_an_answer_says_that_the_model_is_distrusted_where_measurements_contradict_it() -> None:
+    text = described(Remaining(1.0, 0.01, 0.12, {"save": 2.0, "compute": 3.14}), ProbeBudget(0.0))
+    assert "computing is 3.1 times as far off as the cost model says of itself" in text
+    assert text.endswith("no configuration is more than 12.0% better")
+    assert "distrusted" not in described(Remaining(1.0, 0.01, 0.12), ProbeBudget(0.0))
