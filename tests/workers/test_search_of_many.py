@@ -27,6 +27,7 @@ from autotune.app.workers.terms import checked, ground_of, terms_of
 from autotune.domain.errors import InputError
 from autotune.pricing import Pricing
 from autotune.probe import device as devices
+from autotune.probe.record import PROBES_FILE, read_records
 from autotune.search.measured.joining import TERMS
 from autotune.search.study.record import TRIALS_FILE
 from autotune.space.enumerate import enumerate_candidates
@@ -48,11 +49,15 @@ class FakeHands:
 
     inner: LocalExecutor = field(default_factory=LocalExecutor)
     after_start: Callable[[LocalExecutor], None] = lambda _: None
+    runs: Path | None = None  # of a machine that has not the leader's folder
 
     def start(self, job: WorkerJob, name: str) -> None:
         url = job.environment.get("AUTOTUNE_STORAGE", "")
-        words = (sys.executable, str(HANDS), str(job.folder), url, job.folder.name)
-        self.inner.start(replace(job, argv=words), name)
+        folder = "" if self.runs else str(job.folder)
+        words = (sys.executable, str(HANDS), folder, url, job.folder.name)
+        there = {"AUTOTUNE_RUNS": str(self.runs)} if self.runs else {}
+        changed = replace(job, argv=words, environment={**job.environment, **there})
+        self.inner.start(changed, name)
         self.after_start(self.inner)
 
     def states(self) -> list[WorkerState]:
@@ -110,6 +115,19 @@ def test_two_workers_find_what_one_finds_and_confirm_it(tmp_path: Path) -> None:
     assert len(tried) == len(set(tried)) == found.explored.trials
     owners = {path.parent.name for path in (tmp_path / "run" / "workers").glob("*/trials.jsonl")}
     assert len(owners) == 2
+
+
+@pytest.mark.slow
+def test_workers_that_share_nothing_but_the_storage_tell_their_probes_through_it(
+    tmp_path: Path,
+) -> None:
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    found = many(tmp_path / "run", FakeHands(runs=tmp_path / "elsewhere"), storage=url)
+    assert not list((tmp_path / "run").glob("workers/*/trials.jsonl"))
+    assert list((tmp_path / "elsewhere" / "run").glob("workers/*/trials.jsonl"))
+    assert len(searched(tmp_path / "run")) == found.explored.trials
+    assert len(read_records(tmp_path / "run" / PROBES_FILE)) == len(found.records)
+    assert found.rows[0].index == found.explored.pick
 
 
 @linux
