@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +17,7 @@ from builders import BRIEF
 from autotune.probe.device import cpu
 from autotune.probe.outcomes import Ending, root_cause, unexplained
 from autotune.probe.request import Effort, key_of, request_for
-from autotune.probe.runner import Place, Runner
+from autotune.probe.runner import Place, Runner, worker_environment
 from autotune.probe.worker import ranks
 
 if TYPE_CHECKING:
@@ -129,6 +131,46 @@ def test_fsdp_divides_the_model_over_two_processes(
     assert found["checkpoint"]["save_s"] > 0
     assert found["checkpoint"]["load_s"] > 0
     assert found["evaluation"]["batch_s"] > 0
+    assert len(found["memory"]["driver_bytes_of_ranks"]) == 2
+
+
+@pytest.mark.slow
+def test_two_launchers_that_meet_at_one_rendezvous_measure_one_step(
+    tmp_path: Path, job: Job, offer: Offer, config: Config
+) -> None:
+    """Two machines as a probe sees them: a launcher each, one folder that both see."""
+    needs_torch()
+    body = request_for(job, offer, config.with_knobs(sharding="ddp"), effort=QUICK) | {
+        "count": 2, "evaluation": None, "work_dir": str(tmp_path),
+    }  # fmt: skip
+    asked, result = tmp_path / "request.json", tmp_path / "result.json"
+    asked.write_text(json.dumps(body | {"key": key_of(body)}))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        meeting = f"127.0.0.1:{free.getsockname()[1]}"
+    place = Place(cpu(), tmp_path / "probing", 900.0)
+    command = [
+        place.python, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1",
+        "--rdzv-backend", "c10d", "--rdzv-endpoint", meeting, "--rdzv-id", "probe",
+    ]  # fmt: skip
+    launchers = []
+    for node in ("0", "1"):
+        with (tmp_path / f"stderr-{node}").open("wb") as words:
+            launchers.append(subprocess.Popen(
+                [*command, "--node-rank", node, *place.worker, str(asked), str(result)],
+                cwd=tmp_path, env=worker_environment(place, f"mark-{node}"), stdout=words,
+                stderr=words,
+            ))  # fmt: skip
+    try:
+        codes = [launcher.wait(600) for launcher in launchers]
+    finally:
+        for launcher in launchers:
+            launcher.kill()
+    said = (tmp_path / "stderr-0").read_text(errors="replace")[-2000:]
+    assert codes == [0, 0], said
+    found = json.loads(result.read_text())
+    assert found["status"] == "ok", found
+    assert found["step"]["world"] == 2
     assert len(found["memory"]["driver_bytes_of_ranks"]) == 2
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -166,3 +168,88 @@ def test_without_slurm_the_missing_commands_are_named(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match="sbatch, squeue, scancel"):
         SlurmExecutor()
+
+
+CONF = """ClusterName=one
+SlurmctldHost={host}(127.0.0.1)
+AuthType=auth/munge
+AuthInfo=socket={home}/munge/sock
+CredType=cred/munge
+SlurmUser=root
+SlurmdUser=root
+SlurmctldPort={port}
+SlurmdPort={next_port}
+StateSaveLocation={home}/state
+SlurmdSpoolDir={home}/spool
+SlurmctldPidFile={home}/slurmctld.pid
+SlurmdPidFile={home}/slurmd.pid
+SlurmctldLogFile={home}/slurmctld.log
+SlurmdLogFile={home}/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+ReturnToService=2
+MailProg=/bin/true
+KillWait=2
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=500 State=UNKNOWN
+PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP
+"""
+DAEMONS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "sinfo")
+
+
+@pytest.fixture
+def real_slurm(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Slurm on this machine alone, in a temporary folder."""
+    missing = [name for name in DAEMONS if shutil.which(name) is None]
+    if missing or os.geteuid() != 0:
+        pytest.skip(f"needs slurm-wlm and root; missing: {', '.join(missing) or 'root'}")
+    home, munge = open_folder, open_folder / "munge"
+    for folder in (munge, home / "state", home / "spool"):
+        folder.mkdir(mode=0o700)
+    (munge / "key").write_bytes(os.urandom(1024))
+    (munge / "key").chmod(0o600)
+    port, host = 20000 + os.getpid() % 20000, os.uname().nodename.partition(".")[0]
+    (home / "slurm.conf").write_text(CONF.format(
+        host=host, home=home, port=port, next_port=port + 1, cpus=os.cpu_count(),
+    ))  # fmt: skip
+    monkeypatch.setenv("SLURM_CONF", str(home / "slurm.conf"))
+    own = [f"--{what}={munge}/{name}" for what, name in (
+        ("key-file", "key"), ("socket", "sock"), ("pid-file", "pid"), ("log-file", "log"),
+        ("seed-file", "seed"),
+    )]  # fmt: skip
+    try:
+        subprocess.run(["munged", "--force", *own], check=True, timeout=60)
+        for daemon in ("slurmctld", "slurmd"):
+            subprocess.run([daemon, "-f", str(home / "slurm.conf")], check=True, timeout=60)
+        until(lambda: "idle" in subprocess.run(
+            ["sinfo", "--noheader", "--format=%T"], capture_output=True, text=True, check=False
+        ).stdout, 90.0)  # fmt: skip
+        yield home
+    finally:
+        for path in (home / "slurmd.pid", home / "slurmctld.pid", munge / "pid"):
+            if path.exists():
+                os.kill(int(path.read_text()), signal.SIGTERM)
+
+
+@pytest.mark.slow
+def test_slurm_itself_runs_cancels_and_hands_on_what_an_earlier_search_left(
+    real_slurm: Path, tmp_path: Path
+) -> None:
+    assert real_slurm.exists()
+    first = SlurmExecutor()
+    says = "import os; print(os.environ['WHO']); raise SystemExit(5)"
+    first.start(job(tmp_path, says), "1")
+    until(lambda: state(first, "1").state == "ended", 120.0)
+    assert (state(first, "1").code, state(first, "1").why) == (5, "it's me")
+    first.start(job(tmp_path, SLEEPS), "2")
+    until(lambda: state(first, "2").state == "running", 120.0)
+    again = SlurmExecutor()
+    again.start(job(tmp_path, SLEEPS), "3")
+    assert state(again, "3").state == "running"
+    assert number(tmp_path, "2") > number(tmp_path, "1")
+    assert not (tmp_path / "workers" / "3.slurm").exists()
+    again.stop()
+    lost = state(again, "3")
+    assert (lost.state, lost.is_final) == ("ended", False)
