@@ -35,7 +35,9 @@ def test_enough_of_the_public_record_is_covered(found: Refit, limits: dict[str, 
 
 
 @pytest.mark.parametrize("unit", ["source", "device", "group"])
-@pytest.mark.parametrize("figure", ["time", "memory", "memory_allocated"])
+@pytest.mark.parametrize(
+    "figure", ["time", "memory", "memory_allocated", "memory_reserved", "memory_driver"]
+)
 def test_what_is_left_out_is_predicted_this_well(
     validation: Validation, limits: dict[str, Any], unit: str, figure: str
 ) -> None:

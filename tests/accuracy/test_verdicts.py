@@ -60,6 +60,10 @@ def test_intervals_hold_four_of_five_readings_and_no_kind_far_fewer(
     everything = validation.coverage["memory_p10_p90"]
     assert everything is not None
     assert wanted["all_least"] <= everything <= wanted["all_most"]
+    unseen = validation.left_out["source"]
+    for name, figure in (("reserved", unseen.memory_reserved), ("driver", unseen.memory_driver)):
+        assert figure.coverage is not None
+        assert wanted[name]["least"] <= figure.coverage <= wanted[name]["most"], name
 
 
 @pytest.mark.usefixtures("fitted_once")
