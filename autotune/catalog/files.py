@@ -216,9 +216,14 @@ def _mode(path: Path) -> int:
     with contextlib.suppress(OSError):
         if not path.is_symlink():
             return path.stat().st_mode & 0o777
+    return umask_mode(0o666)
+
+
+def umask_mode(wanted: int) -> int:
+    """What umask leaves of permissions."""
     umask = os.umask(0o077)
     os.umask(umask)
-    return 0o666 & ~umask
+    return wanted & ~umask
 
 
 def _sync_folder(folder: Path) -> None:

@@ -223,6 +223,9 @@ def _tell_usage(problem: Exception, words: Sequence[str]) -> int:
 
 
 def _tell(message: str, hint: str | None) -> None:
+    from autotune.domain.secrets import without_secrets
+
+    message, hint = without_secrets(message)[0], without_secrets(hint or "")[0]
     told = f"error: {_printable(message)}\n" + (f"hint: {_printable(hint)}\n" if hint else "")
     with contextlib.suppress(OSError):  # nobody to tell: the exit code still says it
         sys.stdout.flush()

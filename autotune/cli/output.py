@@ -89,8 +89,10 @@ def _open_closed_streams() -> None:
 
 def emit(text: str) -> None:
     """Print a result. A reader that has gone away ends the printing, not the program."""
+    from autotune.domain.secrets import without_secrets
     from autotune.report.layout.text import to_ascii
 
+    text, _ = without_secrets(text)
     try:
         sys.stdout.write(text if _shows_blocks(sys.stdout) else to_ascii(text))
         if not text.endswith("\n"):

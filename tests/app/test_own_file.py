@@ -304,3 +304,30 @@ def test_a_script_of_ones_own_finds_the_modules_beside_it_from_anywhere(
     answered(job, Path("run"))
     told = run_there(tmp_path / "run", tmp_path, "python")
     assert told.endswith(f"with {tmp_path / 'there'}:{tmp_path}")
+
+
+def test_a_token_in_the_user_s_file_stays_there_and_reaches_nothing_that_is_written(
+    tmp_path: Path,
+) -> None:
+    token = "hf_" + "abcdefghijklmnopqrstuv"
+    path, folder = tmp_path / "axolotl.yml", tmp_path / "run"
+    path.write_text(f"{AXOLOTL}hub_token: {token}\nwandb_api_key: correct-horse\n")
+    path.chmod(0o600)
+    job = loaded(path)
+    found = answered(job, folder)
+    written = [each for each in folder.rglob("*") if each.is_file()]
+    assert {"axolotl.yml", "job.json", "recommendation.json", "report.html", "run.sh"} <= {
+        each.name for each in written
+    }
+    for each in written:
+        assert token not in each.read_text(), each
+        assert "correct-horse" not in each.read_text(), each
+    own = folder / "own" / "axolotl.yml"
+    assert "hub_token: LEFT-OUT" in own.read_text()
+    assert stat.S_IMODE(own.stat().st_mode) == 0o600
+    assert any("hub_token" in text and "left out" in text for text in found.warnings)
+    replace_in_place(patched(job), str(path), path.read_text())
+    assert token in path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    again = tune(loaded(path), Options(fidelity="formula", trials=1, run_dir=tmp_path / "second"))
+    assert again.best is not None

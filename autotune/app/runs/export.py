@@ -6,6 +6,7 @@ that will run. Not covered: learning rate, schedule and data content, which are 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from dataclasses import dataclass, replace
@@ -22,11 +23,12 @@ from autotune.app.runs.user_file import (
     output_folder,
     same_export,
 )
-from autotune.catalog.files import write_whole
+from autotune.catalog.files import umask_mode, write_whole
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.candidates import Candidate
 from autotune.domain.errors import InputError, unknown
 from autotune.domain.objective import PAIRED
+from autotune.domain.secrets import without_secrets
 from autotune.report.recorded import recorded_payload
 from autotune.trainers.contract import Export, Plan
 from autotune.trainers.registry import FORMATS, TRAINERS
@@ -164,7 +166,7 @@ def _write(
         )  # fmt: skip
         folder = run_dir if alone else run_dir / target.replace("@", "-")
     notes = list(made.notes)
-    files = made.files
+    files, sources = made.files, _modes_of_sources(pick.job) if is_same(target) else {}
     if orchestrators:
         own = pick.job.origin if is_same(target) else None
         beside = orchestrated(
@@ -174,7 +176,7 @@ def _write(
         )  # fmt: skip
         files = files | beside.files
         notes += beside.notes
-    return write_export(Export(files), folder), notes
+    return write_export(Export(files), folder, sources), notes
 
 
 def export_run(run_dir: Path, to: str) -> tuple[tuple[Path, ...], list[str]]:
@@ -294,10 +296,30 @@ def on_machines(offer: Offer) -> str:
     )
 
 
-def write_export(exported: Export, run_dir: Path) -> tuple[Path, ...]:
+def _modes_of_sources(job: Job) -> dict[str, int]:
+    """Permissions of the user's own files, by their names: what comes of them is as private."""
+    found = {}
+    for path in (job.origin.path, *(each.path for each in job.origin.beside)) if job.origin else ():
+        with contextlib.suppress(OSError):
+            found[Path(path).name] = Path(path).stat().st_mode & 0o777
+    return found
+
+
+def _mode(name: str, path: Path, sources: Mapping[str, int]) -> int:
+    plain = umask_mode(0o777 if path.suffix == _EXECUTABLE else 0o666)
+    source = None if name == "run.sh" else sources.get(path.name.removesuffix(".diff"))
+    if source is None:
+        return plain
+    return source if not name.endswith(".diff") else source & 0o666
+
+
+def write_export(
+    exported: Export, run_dir: Path, sources: Mapping[str, int] | None = None
+) -> tuple[Path, ...]:
     """Write every file below `run_dir`, each at once or not at all; returns their paths.
 
-    Files of an earlier export in `run_dir` are replaced; nothing outside it is ever touched.
+    Files of an earlier export in `run_dir` are replaced; nothing outside it is ever touched, and no
+    secret is written. sources: permissions of the user's own files, by their names.
 
     Raises:
         InputError: a name that would lie outside `run_dir`, or a folder that cannot be written.
@@ -307,7 +329,8 @@ def write_export(exported: Export, run_dir: Path) -> tuple[Path, ...]:
     try:
         for name, path in targets.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, exported.files[name], 0o755 if path.suffix == _EXECUTABLE else 0o644)
+            text, _ = without_secrets(exported.files[name])
+            write_whole(path, text, _mode(name, path, sources or {}))
     except OSError as error:
         msg = f'cannot write to "{run_dir}": {error.strerror or error}'
         raise InputError(msg, "choose another folder with --run") from error

@@ -31,6 +31,7 @@ from autotune.catalog.files import is_scratch, write_new, write_whole
 from autotune.catalog.locks import LOCK_FILE, Lock, NoLocks, take
 from autotune.domain.errors import AutotuneError, InputError, Interrupted
 from autotune.domain.paths import near, whole
+from autotune.domain.secrets import without_secrets
 from autotune.domain.typed.values import shown
 
 if TYPE_CHECKING:
@@ -189,7 +190,8 @@ def _write_job(asked: Identity, folder: Path) -> None:
     for path in folder.iterdir():
         if is_scratch(path, OWN_FILES):
             path.unlink(missing_ok=True)
-    if not write_new(folder / JOB_FILE, json.dumps(record, indent=1) + "\n"):
+    text, _ = without_secrets(json.dumps(record, indent=1) + "\n")
+    if not write_new(folder / JOB_FILE, text):
         msg = f"{near(folder)} was taken by another process a moment ago"
         raise InputError(msg, ANOTHER)
 

@@ -12,6 +12,7 @@ from autotune.app.runs.export import default_exports, export_default, export_pic
 from autotune.app.runs.user_file import output_folder
 from autotune.catalog.files import write_whole
 from autotune.claims import job_contradictions
+from autotune.domain.secrets import left_out_note, without_secrets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +43,7 @@ def finish(
     search = replace(answer.search, wall_seconds=time.perf_counter() - begun)
     if explored.resumed:
         notes.append(f"{explored.resumed} finished trials were taken over from the run's record")
+    notes += left_out_note(without_secrets(priced.job.spec)[1])
     journey = _journey(answer, priced)
     return replace(
         answer,
@@ -84,5 +86,5 @@ def persist(answer: Recommendation, run_dir: Path) -> None:
 
     payload = recommendation_payload(answer)
     text = json.dumps(plain(payload), indent=1, allow_nan=False)
-    write_whole(run_dir / runs.ANSWER_FILE, text + "\n")
-    write_whole(run_dir / runs.PAGE_FILE, recommendation_html(payload))
+    write_whole(run_dir / runs.ANSWER_FILE, without_secrets(text + "\n")[0])
+    write_whole(run_dir / runs.PAGE_FILE, without_secrets(recommendation_html(payload))[0])

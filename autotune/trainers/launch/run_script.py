@@ -165,6 +165,7 @@ def _places(plan: Plan) -> list[str]:
                     '  [[ -O "$own" && ! -L "$own" ]] ||'
                     ' stop "$own is not a folder of yours: set LOCAL_DIR"'
                 ),
+                '  chmod 700 -- "$own"  # rows that are copied there are nobody else\'s',
                 f'  LOCAL_DIR="$own/{name}"',
                 "fi",
             ]

@@ -1,0 +1,94 @@
+"""Secrets in a user's own files: never written, printed or reported, and named as left out.
+
+What is one: the value of a key that is known to hold one, and text that looks like a token of the
+services that trainers speak to. A reference to a variable is none, and stays.
+"""
+
+from __future__ import annotations
+
+import re
+
+LEFT_OUT = "LEFT-OUT"
+_NAMES = (
+    r"(?:hub|hf|huggingface|hugging_face_hub|huggingface_hub|access|auth|bearer|refresh|github|gh"
+    r"|comet|neptune|mlflow_tracking|replicate|slack|telegram|discord)_(?:api_)?token"
+    r"|use_auth_token|(?:[a-z0-9]+_)*api_?key|(?:[a-z0-9]+_)*secret(?:_access)?(?:_key)?"
+    r"|(?:[a-z0-9]+_)*(?:password|passwd)|aws_(?:access_key_id|session_token)"
+)
+# Source: the forms that the services document: Hugging Face, OpenAI and Anthropic, GitHub, GitLab,
+# AWS, Google, Slack, PyPI, and W&B's 40 hexadecimal digits behind its variable (by its key).
+_KEYS = _NAMES.replace("_", "[_-]")
+_TOKEN = re.compile(
+    r"(?<![A-Za-z0-9_-])(?:(?:hf|api_org)_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}"
+    r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}"
+    r"|A[KS]IA[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{30,}|xox[abprs]-[A-Za-z0-9-]{10,}"
+    r"|pypi-[A-Za-z0-9_-]{20,}|wandb_v1_[A-Za-z0-9_-]{16,})"
+)
+# A word that may be such a key, however it is quoted or escaped, and its value behind it.
+_KEYED = re.compile(
+    r"(?:(?<=\\n)|(?<=\\t)|(?<=\\r)|(?<![A-Za-z0-9_\\]))"
+    r"(?P<key>(?=[A-Za-z0-9_-]{0,80}?(?:token|key|secret|passw))[A-Za-z][A-Za-z0-9_-]{2,80})"
+    r"(?P<mark>\\*[\"']?\]?(?:\s{0,9}[:=,]\s{0,9}|\s{1,9})\\*[\"']?)"
+    r"(?P<value>[A-Za-z0-9_+/=.~!@%-]{6,})(?![A-Za-z0-9_.]*[(\[])",
+    re.IGNORECASE,
+)
+_KEY = re.compile(_KEYS, re.IGNORECASE)
+_ADDRESS = re.compile(
+    r"(?<![a-z0-9+.-])(?P<scheme>[a-z][a-z0-9+.-]{0,30}://)"
+    r"(?P<user>[^\s/:@\"']{0,100}):(?P<word>[^\s/@\"']{1,300})@"
+)
+_NO_SECRETS = frozenset({"false", LEFT_OUT.casefold(), "string", "required", "optional", "secret"})
+
+
+def without_secrets(text: str) -> tuple[str, tuple[str, ...]]:
+    """The text with `LEFT-OUT` in the place of secrets, and what was left out: keys and kinds."""
+    names: list[str] = []
+
+    def token(_: re.Match[str]) -> str:
+        names.append("a token")
+        return LEFT_OUT
+
+    def address(found: re.Match[str]) -> str:
+        if found["word"].startswith("$") or found["word"] == LEFT_OUT:
+            return found[0]
+        names.append("a password in an address")
+        return f"{found['scheme']}{found['user']}:{LEFT_OUT}@"
+
+    text = _TOKEN.sub(token, _without_keyed(text, names))
+    text = _ADDRESS.sub(address, text)
+    return text, tuple(dict.fromkeys(names))
+
+
+def _without_keyed(text: str, names: list[str]) -> str:
+    """The text without the values of keys that hold secrets, whose names are added."""
+    parts, done, at = [], 0, 0
+    while found := _KEYED.search(text, at):
+        at = found.end("key")
+        if not _is_secret(found):
+            continue
+        key, mark = found["key"], found["mark"]
+        names.append(key)
+        assigned = key.isupper() and mark in {"=", '="', '=\\"'}  # of a shell
+        parts += [text[done : found.start("value")], f"${{{key}:-}}" if assigned else LEFT_OUT]
+        done = at = found.end()
+    return "".join([*parts, text[done:]])
+
+
+def _is_secret(found: re.Match[str]) -> bool:
+    mark, value = found["mark"], found["value"]
+    option = found.string.endswith("--", 0, found.start())
+    written = ":" in mark or "=" in mark or option
+    known = value.casefold() in _NO_SECRETS or value.startswith("os.")
+    return written and not known and _KEY.fullmatch(found["key"]) is not None
+
+
+def left_out_note(names: tuple[str, ...]) -> list[str]:
+    """What to say of secrets that were left out; nothing where there were none."""
+    if not names:
+        return []
+    what = ", ".join(names)
+    note = (
+        f"{what}: left out of everything that is written and printed ({LEFT_OUT} stands there); "
+        "give it to the run by the environment, as HF_TOKEN or WANDB_API_KEY"
+    )
+    return [note]

@@ -1,0 +1,49 @@
+"""What is a secret of a user's file and what is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.domain.secrets import LEFT_OUT, left_out_note, without_secrets
+
+WORD = "correct-horse-42"
+TOKEN = "hf_" + "abcdefghijklmnopqrstuv"  # nobody's
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"hub_token: {TOKEN}", f"hub_token: '{WORD}'", f"--hub_token {WORD} --push_to_hub",
+        f"--hub-token={WORD}", f'"hub_token": "{WORD}"', f'\\"hub_token\\": \\"{WORD}\\"',
+        f'os.environ["WANDB_API_KEY"] = "{WORD}"', f'TrainingArguments(hub_token="{WORD}")',
+        f'["--hub_token", "{WORD}"]', f"export HF_TOKEN={TOKEN}", f'export HF_TOKEN="{WORD}"',
+        f"postgresql://me:{WORD}@host/db", f"login(token='{TOKEN}')",
+        f"aws_secret_access_key={WORD}",
+        "key = 'sk-proj-abcdefghijklmnop'", "OPENAI_API_KEY=whatever-it-is",
+    ],
+)  # fmt: skip
+def test_a_secret_is_left_out_and_named(text: str) -> None:
+    found, names = without_secrets(text)
+    assert WORD not in found
+    assert TOKEN not in found
+    assert names
+    assert LEFT_OUT in left_out_note(names)[0]
+    assert without_secrets(found) == (found, ())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hub_token: null", "hub_token: $HF_TOKEN", "export HF_TOKEN=${HF_TOKEN}",
+        'hub_token=os.environ["HF_TOKEN"]', "hub_token=get_token()", "pad_token: <|endoftext|>",
+        "set HF_TOKEN, or run `hf auth login`", "max_new_tokens: 1000000", "use_auth_token: false",
+        "the token that ends a row: eos_token", "https://host:8080/path", "tokenizer: gpt2-large",
+    ],
+)  # fmt: skip
+def test_what_is_none_stays(text: str) -> None:
+    assert without_secrets(text) == (text, ())
+    assert left_out_note(()) == []
+
+
+def test_a_variable_of_a_script_is_taken_from_the_environment_instead() -> None:
+    assert without_secrets(f"export HF_TOKEN={TOKEN}\n")[0] == "export HF_TOKEN=${HF_TOKEN:-}\n"
