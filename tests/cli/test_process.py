@@ -23,19 +23,18 @@ def _run(*argv: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
     )  # fmt: skip
 
 
-def _imported(*argv: str) -> tuple[int, set[str]]:
-    """The exit code, and the top-level modules imported when the command line is done."""
+def _imported(*argv: str, **environment: str) -> tuple[int, set[str]]:
+    """The exit code, and the modules imported when the command line is done."""
     code = (
         "import sys, json\n"
         "from autotune.cli.application import run\n"
         "code = run(sys.argv[1:])\n"
-        "names = sorted({name.partition('.')[0] for name in sys.modules})\n"
-        "print('\\n' + json.dumps([code, names]), file=sys.stderr)\n"
+        "print('\\n' + json.dumps([code, sorted(sys.modules)]), file=sys.stderr)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, *argv],
         cwd=ROOT, capture_output=True, timeout=900, check=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
     )  # fmt: skip
     left, names = json.loads(done.stderr.strip().splitlines()[-1])
     return left, set(names)
@@ -53,6 +52,22 @@ def test_a_model_scored_tune_never_imports_the_training_stack(tmp_path: Path) ->
     left, names = _imported("tune", job, "--fidelity", "formula", "--run", str(tmp_path / "run"))
     assert left in {0, 4}
     assert names & {*HEAVY, "optuna", "sqlalchemy", "sqlite3", "tqdm", "asyncio"} == set()
+
+
+# What reads something that a job in one line has not, or that only a later command wants.
+READERS = (
+    "app.dataset.folder", "app.job.evidence", "app.runs.find", "evidence.calibrate",
+    "probe.machine.kept", "trainers.launch.user_start", "trainers.patch",
+    "trainers.syntax.command_line", "trainers.syntax.python_source",
+)  # fmt: skip
+
+
+def test_a_job_in_one_line_loads_no_reader_of_what_it_has_not(tmp_path: Path) -> None:
+    line = ("--model", "Qwen/Qwen2.5-7B", "--rows", "20000", "--gpu", "h100")
+    run = ("--fidelity", "formula", "--run", str(tmp_path / "run"))
+    left, names = _imported("tune", *line, *run, AUTOTUNE_HOME=str(tmp_path / "home"))
+    assert left == 0
+    assert names & {f"autotune.{each}" for each in READERS} == set()
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
