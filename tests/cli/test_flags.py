@@ -25,7 +25,8 @@ FLAGS = {
     "tune": {
         "--space", "--minimize", "--score", "--fidelity", "--sampler", "--trials", "--seed",
         "--storage", "--run", "--resume", "--export", "--dry-run", "--probes", "--probe-budget",
-        "--probe-on", "--trust-remote-code", "--in-place",
+        "--probe-on", "--trust-remote-code", "--in-place", "--workers", "--executor",
+        "--ray-address",
         *SOURCE, *LINE, *CHANGES, *LIMITS, *FORMAT, *QUIET, *VERBOSE,
     },
     "compare": {
@@ -47,6 +48,7 @@ FLAGS = {
     },
     "verify": {"--gpu", "--set", "--elapsed", "--next-runs", *LINE, *FORMAT, *QUIET, *VERBOSE},
     "learn": {"--gpu", "--export", "--dry-run", *FORMAT, *QUIET, *VERBOSE},
+    "worker": {"--storage", "--study", *QUIET},
     "devices": FORMAT,
     "models": FORMAT,
     "prices": {"--provider", *FORMAT, *QUIET},
