@@ -2,7 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+# Exactly what requirements/*.txt name, checked by hash, and the checkout itself on top of it.
+LOCKED := $(PIP) --no-deps --require-hashes
+CHECKOUT := $(PIP) --no-deps --no-build-isolation -e .
 STAMP := $(VENV)/.stamps
 JOB ?= jobs/h100_38h.yaml
 WORKERS ?= logical
@@ -10,7 +13,7 @@ BINDIR ?= $(HOME)/.local/bin
 
 .DEFAULT_GOAL := help
 unexport PYTHON  # run.sh has a meaning of its own for it
-.PHONY: help demo test walk check fmt bench docs gpu-suite install clean where
+.PHONY: help demo test walk check fmt bench docs gpu-suite install lock clean where
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -20,14 +23,15 @@ $(STAMP)/venv:
 	$(PYTHON) -m venv $(VENV)
 	@mkdir -p $(STAMP) && touch $@
 
-$(STAMP)/product: $(STAMP)/venv pyproject.toml constraints.txt
-	$(PIP) -e '.[dataset]'
+$(STAMP)/product: $(STAMP)/venv pyproject.toml requirements/product.txt
+	$(LOCKED) -r requirements/product.txt
+	$(CHECKOUT)
 	@touch $@
 
-# torch goes first and alone: a CPU wheel at hand is then kept by everything that needs torch.
-$(STAMP)/tests: $(STAMP)/product
-	$(PIP) torch
-	$(PIP) -e '.[dataset,postgres,probe,ray,redis,test]'
+# torch alone has no hash: it is another file for every accelerator, and brings its own libraries.
+$(STAMP)/tests: $(STAMP)/product requirements/test.txt constraints.txt
+	$(LOCKED) -r requirements/test.txt
+	$(PIP) -c constraints.txt torch
 	@touch $@
 
 demo: $(STAMP)/product  ## set up and answer the main question for jobs/h100_38h.yaml (no GPU needed)
@@ -90,6 +94,22 @@ llamafactory-fixture:  ## train with LLaMA-Factory, in an environment of its own
 	$(FACTORY)/bin/pip uninstall --quiet --yes torchvision torchaudio
 	: > $$($(FACTORY)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torchaudio.py
 	OMP_NUM_THREADS=1 $(FACTORY)/bin/python tests/learn/make_llamafactory.py
+
+# A lock file for Python 3.11 and later on every platform. What torch brings is left to torch.
+LOCK := .venv-lock
+COMPILE := $(LOCK)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-header --no-annotate -c constraints.txt --no-emit-package torch --no-emit-package triton \
+	$(addprefix --no-emit-package ,cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas \
+	nvidia-cuda-cupti nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft \
+	nvidia-cufile nvidia-curand nvidia-cusolver nvidia-cusparse nvidia-cusparselt-cu13 \
+	nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx)
+TEST_EXTRAS := $(addprefix --extra ,dataset postgres probe ray redis test)
+
+lock:  ## resolve the dependencies anew, and write requirements/*.txt with their hashes
+	$(PYTHON) -m venv $(LOCK)
+	$(LOCK)/bin/pip install --quiet uv==0.13.9
+	$(COMPILE) $(UPGRADE) pyproject.toml requirements/build.in $(TEST_EXTRAS) -o requirements/test.txt
+	$(COMPILE) $(UPGRADE) -c requirements/test.txt pyproject.toml requirements/build.in --extra dataset -o requirements/product.txt
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
