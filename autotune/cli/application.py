@@ -15,11 +15,12 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from autotune.cli.output import give_up_on_stdout, prepare_streams
+from autotune.cli.output import as_wide, columns, give_up_on_stdout, prepare_streams
 from autotune.cli.typed import UsageProblem, as_input_error, unknown_command, with_values
 from autotune.domain.errors import AutotuneError, InputError, Interrupted
 
 BUG = 1
+LEAST_HELP_WIDTH = 52  # below it the parser would write lines of 50 characters all the same
 _OF_THE_MACHINE = frozenset(
     {
         errno.ENOSPC,
@@ -114,7 +115,11 @@ def application(names: Iterable[str] = COMMANDS) -> typer.Typer:
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "max_content_width": 100,
+            "terminal_width": columns() - 2 if columns() < LEAST_HELP_WIDTH else None,
+        },
         epilog="Exit codes: 0 answer, 1 bug, 2 bad input, 3 nothing feasible, 4 a limit is missed, "
         "5 no device to probe on, 6 the recommendation changed, 130 interrupted.",
     )
@@ -226,7 +231,8 @@ def _tell(message: str, hint: str | None) -> None:
     from autotune.domain.secrets import without_secrets
 
     message, hint = without_secrets(message)[0], without_secrets(hint or "")[0]
-    told = f"error: {_printable(message)}\n" + (f"hint: {_printable(hint)}\n" if hint else "")
+    told = as_wide(f"error: {_printable(message)}") + "\n"
+    told += as_wide(f"hint: {_printable(hint)}") + "\n" if hint else ""
     with contextlib.suppress(OSError):  # nobody to tell: the exit code still says it
         sys.stdout.flush()
         sys.stderr.write(told)

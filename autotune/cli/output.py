@@ -140,12 +140,35 @@ def give_up_on_stdout() -> None:
 def warn(warnings: Iterable[str], *, quiet: bool) -> None:
     """Warnings on stderr, for formats that do not show them to a person."""
     for warning in () if quiet else warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        print(as_wide(f"warning: {warning}"), file=sys.stderr)
+
+
+def as_wide(text: str) -> str:
+    """A message in lines of a narrow terminal; wider ones, and files, get it in one piece.
+
+    A command stays whole, to be copied.
+    """
+    import textwrap
+
+    width = columns()
+    if width >= LINE_WIDTH or text.startswith(("hint: autotune ", "autotune ")):
+        return text
+    lines = (
+        textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False,
+                      break_on_hyphens=False) or [""]
+        for line in text.splitlines()
+    )  # fmt: skip
+    return "\n".join(line for several in lines for line in several)
+
+
+def columns() -> int:
+    """How many characters a line of the terminal has; LINE_WIDTH where nothing says it."""
+    return shutil.get_terminal_size((LINE_WIDTH, 24)).columns
 
 
 def terminal_options() -> dict[str, Any]:
     """Width and colour of stdout, as keyword arguments of the text renderers."""
-    return {"width": shutil.get_terminal_size((LINE_WIDTH, 24)).columns, "colour": _wants_colour()}
+    return {"width": columns(), "colour": _wants_colour()}
 
 
 def _wants_colour() -> bool:

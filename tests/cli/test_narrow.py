@@ -1,0 +1,38 @@
+"""A terminal of 40 columns: nothing is wider but a command, which stays whole to be copied."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from commandline import typed
+
+ROOT = Path(__file__).parents[2]
+COMMAND = re.compile(r"(hint: )?\s*\(?(autotune|cd|bash|export|MAX_STEPS|data:) ?")
+WIDTH = 40
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--help", "init --help", "estimate nope.yaml", "devices", "models", "runs", "prices h100",
+        "estimate jobs/h100_38h.yaml --set foo=1 --fidelity formula",
+        "estimate jobs/h100_38h.yaml --fidelity formula --verbose",
+        "tune jobs/h100_38h.yaml --dry-run --fidelity formula",
+        "compare jobs/h100_38h.yaml --gpu h100,a100-80gb",
+        "plan jobs/campaigns/a100_llama7b.yaml --verbose",
+        "dataset jobs/data/tiny.jsonl --tokenizer bytes",
+        "learn tests/learn/fixtures/llamafactory --gpu h100 --dry-run",
+    ],
+)  # fmt: skip
+def test_forty_columns_are_respected(tmp_path: Path, words: str) -> None:
+    done = typed(*words.split(), home=tmp_path, COLUMNS=str(WIDTH))
+    wide = [x for x in (done.stdout + done.stderr).splitlines() if len(x) > WIDTH]
+    breakable = [x for x in wide if " " in x.strip() and not COMMAND.match(x)]
+    assert breakable == []
+
+
+def test_a_message_stays_one_line_where_the_terminal_is_no_narrow_one(tmp_path: Path) -> None:
+    done = typed("estimate", "jobs/h100_38h.yaml", "--set", "foo=1", home=tmp_path, COLUMNS="80")
+    assert len(done.stderr.splitlines()) == 2
