@@ -197,8 +197,13 @@ def _change_user_file(
 
     chosen, told = output.format_, own_changes(recommendation, options.exports)
     if told and (chosen is Format.md or (chosen is Format.text and output.verbose)):
-        fenced = chosen is Format.md and told.startswith("---")
-        emit(f"\n```diff\n{told}```" if fenced else f"\n{told}")
+        from autotune.report.layout.report import fenced, plain_markdown
+
+        if chosen is Format.md:
+            several = "\n" in told.strip()
+            language = "diff" if told.startswith("---") else "text"
+            told = fenced(language, told) if several else plain_markdown(told)
+        emit(f"\n{told}")
     if in_place:
         typer.echo(put_in_place(recommendation, options.exports), err=True)
 

@@ -267,3 +267,14 @@ def test_csv_cells_come_back_as_they_were(cells: list[str]) -> None:
     for read, cell in zip(rows[1], cells, strict=True):
         text = cell.replace("\r\n", "\n").replace("\r", "\n")  # one kind of line end
         assert read in {text, f"'{text}"}
+
+
+def test_nothing_in_a_fence_of_markdown_closes_it() -> None:
+    from markdown_it import MarkdownIt
+
+    from autotune.report.layout.report import fenced
+
+    hostile = "--- a/x\n```\n<script>alert(1)</script>\n````\n# not a title"
+    tokens = MarkdownIt().parse(fenced("diff", hostile))
+    assert [each.type for each in tokens] == ["fence"]
+    assert tokens[0].content == hostile + "\n"

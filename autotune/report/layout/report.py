@@ -70,10 +70,18 @@ def _block(block: Block) -> str:
 
 
 def _code(commands: Sequence[str]) -> str:
-    lines = [" ".join(command.splitlines()) for command in commands]
-    longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return "\n".join([f"{fence}sh", *lines, fence])
+    return fenced("sh", "\n".join(" ".join(command.splitlines()) for command in commands))
+
+
+def fenced(language: str, text: str) -> str:
+    """Text as code in Markdown, between fences that nothing in it can close."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}{language}\n{text.rstrip(chr(10))}\n{fence}"
+
+
+def plain_markdown(text: str) -> str:
+    """Text in Markdown that means nothing but itself."""
+    return _line(text)
 
 
 def _table(table: Table) -> str:
