@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from autotune.app.hardware.machines import as_devices, replace_hardware
 from autotune.app.job.load import resolve_spec
-from autotune.domain.errors import InputError
+from autotune.app.probing.plan import remote_for
+from autotune.domain.errors import InputError, NoLocalDevice
 from autotune.domain.typed.machine import machine_label, split_machine
 
 if TYPE_CHECKING:
@@ -116,3 +117,14 @@ def test_the_answer_names_the_machines_and_keeps_the_global_batch(
     assert (best["device_count"], best["nodes"], best["network"]) == (16, 2, "efa-3200g")
     split = best["config"]["micro_batch_size"] * best["config"]["gradient_accumulation_steps"]
     assert split * 16 == 64
+
+
+def test_workers_probe_one_machine_of_a_job_that_has_one() -> None:
+    both = job("2x8xh100-sxm over efa", "8xh100-sxm")
+    _, offer = remote_for(both, None)
+    assert (offer.count, offer.network) == (8, None)
+    with pytest.raises(NoLocalDevice, match="a worker probes one machine") as error:
+        remote_for(job("2x8xh100-sxm over efa"), None)
+    assert "--probe-on h100-sxm" in error.value.hint
+    _, lent = remote_for(job("2x8xh100-sxm over efa"), "h100-sxm")
+    assert (lent.count, lent.network) == (1, None)

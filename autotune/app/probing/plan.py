@@ -192,12 +192,22 @@ def groups_here(offer: Offer, local: LocalDevice, count: int) -> list[tuple[Loca
 
 
 def remote_for(job: Job, on: str | None) -> tuple[LocalDevice, Offer]:
-    """The device that workers elsewhere probe on: the first offer's, or the one that is named."""
+    """The device that workers elsewhere probe on: the first offer's, or the one that is named.
+
+    Raises NoLocalDevice where the job is on several machines alone: a worker is one.
+    """
+    alone = [offer for offer in job.offers if offer.network is None]
     if on is not None:
-        offer = next((o for o in job.offers if o.device.name == on.casefold()), None)
+        offer = next((o for o in alone if o.device.name == on.casefold()), None)
         offer = offer or lent_offer(job, on.casefold())
+    elif not alone:
+        msg = f"a worker probes one machine, and the job is on {job.offers[0].label} alone"
+        raise NoLocalDevice(
+            msg, f"--probe-on {job.offers[0].device.name} probes one device and transfers what it "
+            "learns; or name one machine beside it with --gpu"
+        )  # fmt: skip
     else:
-        offer = job.offers[0]
+        offer = alone[0]
     total = offer.device.memory_driver_bytes
     return LocalDevice(0, offer.device.name, total, 0.0, "", offer.device), offer
 

@@ -83,7 +83,8 @@ def tune_by_probes(
     probed_job = job if exact else replace(job, offers=(offer,))
     offers = offers_here(job, offer)
     if elsewhere and exact:
-        offers = tuple(o for o in job.offers if (o.device, o.count) == (offer.device, offer.count))
+        same = (offer.device, offer.count, None)
+        offers = tuple(o for o in job.offers if (o.device, o.count, o.network) == same)
     candidates = priced.found.candidates
     if not exact:
         candidates = enumerate_candidates(probed_job, priced.space).candidates
