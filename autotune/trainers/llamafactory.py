@@ -29,6 +29,7 @@ from autotune.trainers.hf.read import (
     read_words,
 )
 from autotune.trainers.launch.run_script import trainer_sh
+from autotune.trainers.llamafactory_v1 import is_v1, read_v1, spell_v1
 from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.schema import leave_rest
 from autotune.trainers.versions import JIT_CHECKPOINT
@@ -69,13 +70,17 @@ class LlamaFactory(Trainer):
     process_per_device = "llamafactory-cli"
     runs_on = ("transformers",)  # it has a loss of its own, whatever its TRL
 
+    def is_file(self, values: Mapping[str, Any]) -> bool:
+        """Its newer format shares keys with axolotl's."""
+        return is_v1(values)
+
     def read(self, values: Mapping[str, Any], name: str) -> Parsed:
         """The job that the file states."""
-        return read_file(values, name)
+        return read_v1(values, name) if is_v1(values) else read_file(values, name)
 
     def spell(self, knob: str, value: KnobValue, target: Target, /) -> Changes | str:
         """The keys that say it."""
-        return spell(knob, value, target)
+        return spell_v1(knob, value) if is_v1(target.values) else spell(knob, value, target)
 
     def commands(self, plan: Plan, file: str, launcher: str = "") -> list[str]:
         """Its own launcher, or accelerate's where it shards by FSDP."""

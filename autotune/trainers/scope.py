@@ -76,6 +76,8 @@ _FACTORY = (
     Sign("audio", "model_name_or_path", _EARS), Sign("vision", "model_name_or_path", _EYES),
     Sign("vision", "model", _EYES), Sign("vision", "model_class", "(m|v)llm"),
     Sign("classification", "model_class", "cls|classification"),
+    Sign("preference", "train_dataset", r".*(dpo|preference|pairwise).*"),
+    Sign("vision", "train_dataset", r".*(multimodal|mllm).*"),
     Sign("pretraining", "stage", "pt"),
 )  # fmt: skip
 _TUNE = (

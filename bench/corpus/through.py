@@ -99,11 +99,7 @@ def _answered(found: Read, stated: dict[str, object], changed: dict[str, str]) -
     if found.unknown_model and "LoRA target" in message and "method.targets" not in changed:
         changed["method.targets"] = "all-linear"
         return True
-    return (
-        "on several devices" in message
-        and "gpu" not in changed
-        and not changed.setdefault("name", "")
-    )
+    return False
 
 
 def _said(priced: Estimate) -> str:
@@ -115,6 +111,7 @@ def _facts(job: Job) -> dict[str, object]:
     """The same keys as the independent look has."""
     today = job.today
     found: dict[str, object] = {
+        "objective": job.objective,
         "model": job.model.name.rpartition("/")[2].casefold(),
         "method": job.method.kind,
         "base": job.method.base,

@@ -38,9 +38,16 @@ class Verdict:
     unknown_model: bool = False
 
 
+# What may be priced, and as what: the words of the look, and those of the product.
+_AS = {"sft": {"sft", "pretraining"}, "pretraining": {"sft", "pretraining"},
+       "preference": {"dpo", "kto", "orpo"}, "reward": {"reward"}}  # fmt: skip
+
+
 def judged(look: Look, read: Read) -> Verdict:
     """The verdict on one file by what was looked at and what the product made of it."""
-    scope, unknown = look.in_scope, bool(read.unknown_model)
+    priced_so = read.facts.get("objective", "sft") in _AS.get(look.objective, ())
+    scope = look.in_scope or (look.trains and read.priced and priced_so)
+    unknown = bool(read.unknown_model)
     if read.crash:
         return Verdict(CRASH, read.crash, scope, unknown)
     if not look.trains or not scope:

@@ -21,7 +21,9 @@ class Patterns:
     names: tuple[str, ...] = ()
 
 
-_UNTRAINED = r'^(?!.*"(optimizer|optim|stage|train|datasets)")(?!.*"do_train": "?true).*'
+_UNTRAINED = (
+    r'^(?!.*"(optimizer|optim|stage|train|datasets|train_dataset)")(?!.*"do_train": "?true).*'
+)
 _NAMED = r'"(base_model|model_name_or_path|model_name|model)": "([^"]*/)?'
 OUT_OF_SCOPE: dict[str, Patterns] = {
     "reward": Patterns((
@@ -58,6 +60,7 @@ OUT_OF_SCOPE: dict[str, Patterns] = {
         r'"processor_type"', r"fastvisionmodel", r"visiondatacollator", r'"image_\w+": [^n]',
         rf"{_NAMED}([\w.-]*-vl\b|[\w.-]*vision|llava|pixtral|smolvlm|internvl|[\w.-]*-ocr)",
         r"models\.\w*vision|flamingo", r"automodelforimagetext", r"dreambooth|stable-diffusion",
+        r'"train_dataset": "[^"]*multimodal',
     )),
     "evaluation": Patterns((
         rf'{_UNTRAINED}"tasks"', r'^(?!.*"do_train": "?true).*"do_predict": true',

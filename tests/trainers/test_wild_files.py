@@ -10,6 +10,7 @@ import pytest
 from autotune.app.estimate import estimate
 from autotune.app.job.load import jobs_of_command, load_jobs
 from autotune.app.job.overrides import Overrides
+from autotune.app.runs.user_file import patched
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
@@ -230,3 +231,48 @@ def test_a_launcher_s_config_is_found_from_the_folder_of_the_script(tmp_path: Pa
     )
     found = job(inside / "run.sh", text, **{"method.kind": "full"})
     assert found.global_batch_size == 8
+
+
+FACTORY_V1 = f"""\
+model: {QWEN}
+model_class: llm
+peft_config: {{name: lora, r: 16, lora_alpha: 32, target_modules: all}}
+quant_config: {{name: bnb, quantization_bit: 4}}
+dist_config: {{name: fsdp2}}
+train_dataset: data/mine.yaml
+micro_batch_size: 2
+global_batch_size: 16
+cutoff_len: 512
+max_steps: 10
+"""
+
+
+def test_llama_factory_s_newer_format_is_read_and_given_back(tmp_path: Path) -> None:
+    found = job(tmp_path / "a.yaml", FACTORY_V1, gpu="h100:2")
+    assert (found.method.kind, found.method.base, found.method.rank) == ("lora", "nf4", 16)
+    assert (found.max_length, found.steps, found.global_batch_size) == (512, 10, 16)
+    assert found.today is not None
+    assert (found.today.micro_batch_size, found.today.sharding) == (2, "fsdp")
+    changed = found.today.with_knobs(micro_batch_size=4, gradient_accumulation_steps=2)
+    text = patched("same", found, found.offers[0], changed).text
+    assert text.startswith(FACTORY_V1.replace("micro_batch_size: 2", "micro_batch_size: 4"))
+
+
+def test_no_checkpoints_are_offloaded_where_none_are_made(tmp_path: Path) -> None:
+    text = AXOLOTL + "gradient_checkpointing: true\nactivation_offloading: true\n"
+    found = job(tmp_path / "a.yml", text)
+    assert found.today is not None
+    changed = found.today.with_knobs(activation_checkpointing="none", offload="none")
+    assert "activation_offloading" not in patched("same", found, found.offers[0], changed).text
+
+
+def test_ring_attention_keeps_its_one_row(tmp_path: Path) -> None:
+    found = job(tmp_path / "a.yml", AXOLOTL + "context_parallel_size: 2\n", gpu="h100:2")
+    assert found.lock["micro_batch_size"] == 1
+
+
+def test_a_reference_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    text = AXOLOTL.replace("micro_batch_size: 1", "micro_batch_size: 64") + "rl: dpo\n"
+    text = text.replace("sequence_len: 512", "sequence_len: 16384")
+    missing = estimate(job(tmp_path / "a.yml", text, gpu="t4"), fidelity="formula").shortfall
+    assert missing is not None

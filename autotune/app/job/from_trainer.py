@@ -107,6 +107,7 @@ def completed(parsed: Parsed, origin: Origin, overrides: Overrides) -> tuple[Doc
     first, counted = _first_machine(overrides)
     devices = parsed.devices or counted
     batch = parsed.batch_on(devices)
+    _split_total(parsed, devices)
     values.setdefault("train", {})["global_batch_size"] = batch
     _place_saves(parsed, values, overrides, batch)
     _widen_masters(parsed, values)
@@ -138,6 +139,13 @@ def completed(parsed: Parsed, origin: Origin, overrides: Overrides) -> tuple[Doc
         "objective": parsed.objective, "uncounted": [astuple(each) for each in parsed.uncounted],
     }  # fmt: skip
     return Document(values, name), overrides
+
+
+def _split_total(parsed: Parsed, devices: int) -> None:
+    """The accumulation that a stated total leaves, on as many devices as there are."""
+    micro = int(parsed.meaning["micro_batch_size"]) * devices
+    if parsed.global_batch is not None and parsed.global_batch % micro == 0:
+        parsed.knobs["gradient_accumulation_steps"] = parsed.global_batch // micro
 
 
 def _widen_masters(parsed: Parsed, values: dict[str, Any]) -> None:

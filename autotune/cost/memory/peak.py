@@ -31,6 +31,7 @@ PARTS = (
 
 # Every instant in words. Forward and backward pass the layers in opposite orders.
 INSTANTS: dict[str, tuple[Phase, str]] = {
+    "reference": ("forward", "the reference model's forward pass over both answers"),
     "layer forward": ("forward", "the forward pass of a decoder layer"),
     "adapted forward": ("forward", "the forward pass of the top layer, at DoRA's norm of a weight"),
     "head forward": ("forward", "the forward pass of the output head and the loss"),

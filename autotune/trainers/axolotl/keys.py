@@ -117,7 +117,8 @@ def _named(value: KnobValue) -> str:
 def _checkpointing(value: KnobValue, target: Target) -> Changes:
     changes: Changes = {CHECKPOINTING: value == "full"}
     if value == "none":
-        return {**changes, **target.gone(f"{CHECKPOINTING}_kwargs")}
+        # It refuses activation_offloading without checkpoints to offload.
+        return {**changes, **target.gone(f"{CHECKPOINTING}_kwargs", "activation_offloading")}
     if not target.has(f"{CHECKPOINTING}_kwargs"):
         changes[f"{CHECKPOINTING}_kwargs"] = {"use_reentrant": False}
     return changes

@@ -88,6 +88,10 @@ def _read_batch(keys: Keys, parsed: Parsed) -> None:
     if steps is None:
         parsed.note("gradient_accumulation_steps", 1, "not in the file; axolotl's default")
     parsed.knobs["gradient_accumulation_steps"] = steps or 1
+    parallel = keys.at("context_parallel_size") or keys.at("sequence_parallel_degree")
+    if isinstance(parallel, int) and parallel > 1:  # it refuses ring attention on more
+        why = "ring attention takes one row at a time"
+        parsed.keep("micro_batch_size", "micro_batch_size", micro or 1, why)
 
 
 def _read_method(keys: Keys, parsed: Parsed) -> None:
