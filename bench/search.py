@@ -240,7 +240,7 @@ def main() -> None:
         from bench.search_docs import write
 
         write(result, {s: {m: [r.curve for r in c] for m, c in by.items()}
-                       for s, by in found.items()})  # fmt: skip
+                       for s, by in found.items()}, options.first_seed)  # fmt: skip
     if options.format == "json":
         print(json.dumps(result, indent=1, allow_nan=False))
         return

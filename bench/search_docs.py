@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bench.families import STRANGE
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, PLOT = ROOT / "docs" / "search.md", ROOT / "docs" / "search.svg"
+BEGIN_STRANGE, END_STRANGE = "<!-- begin families -->", "<!-- end families -->"
 BEGIN, END = "<!-- begin search -->", "<!-- end search -->"
 HEADS = {
     "probes_to_3pct": "probes to 3 %", "probes_to_1pct": "to 1 %",
@@ -41,11 +44,26 @@ CURVE = re.compile(r'<polyline .* stroke="(#\w+)"')
 def write(
     figures: Mapping[str, Mapping[str, Mapping[str, Any] | None]],
     curves: Mapping[str, Mapping[str, Sequence[Sequence[float]]]],
+    first_seed: int,
 ) -> None:
     """Write the table into the page, and the plot beside it.
 
     Rows and curves of methods that were not run stay as they are: the machines are the same.
+    Machines of no prior have a table of their own, which is written whole.
     """
+    strange = {s: by for s, by in figures.items() if s in STRANGE}
+    if strange:
+        text = PAGE.read_text(encoding="utf-8")
+        before, rest = text.split(BEGIN_STRANGE, 1)
+        after = rest.split(END_STRANGE, 1)[1]
+        many = max(len(c) for s in strange for c in curves[s].values())
+        body = strangers(strange, many, first_seed)
+        text = f"{before}{BEGIN_STRANGE}\n{body}\n{END_STRANGE}{after}"
+        PAGE.write_text(text, encoding="utf-8")
+    figures = {s: by for s, by in figures.items() if s not in STRANGE}
+    curves = {s: by for s, by in curves.items() if s not in STRANGE}
+    if not curves:
+        return
     text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN, 1)
     body, after = rest.split(END, 1)
@@ -56,6 +74,51 @@ def write(
     body = f"{head}\n\n{table(figures, kept)}\n\n{equal_regret(curves, kept)}"
     PAGE.write_text(f"{before}{BEGIN}\n{body}\n{END}{after}", encoding="utf-8")
     PLOT.write_text(plot(curves, drawn), encoding="utf-8")
+
+
+def strangers(
+    figures: Mapping[str, Mapping[str, Mapping[str, Any] | None]], machines: int, first_seed: int
+) -> str:
+    """Markdown: regret by method, then what was said of the rest and whether it held."""
+    last = first_seed + machines - 1
+    lines = [
+        (
+            f"{machines} machines a family (seeds {first_seed} to {last}), the same for every "
+            "method. Regret is that of the median machine / of the one at the 90th percentile."
+        ),
+        "",
+        "| family | method | after 6 | after 10 | after 20 | out of memory |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for family, by_method in figures.items():
+        ran = {m: v for m, v in by_method.items() if v is not None}
+        for method, values in ran.items():
+            name = f"**{method}**" if method == "calibrated" else method
+            pairs = [
+                f"{_cell('regret', values[f'regret_{n}'])} / "
+                f"{_cell('regret', values[f'regret_{n}_p90'])}"
+                for n in (6, 10, 20)
+            ]
+            cells = " | ".join([*pairs, f"{values['oom_probes']:g}"])
+            lines.append(f"| {family} | {name} | {cells} |")
+    lines += [
+        "",
+        "What `calibrated` says of how much better anything may be, and what comes of stopping:",
+        "",
+        "| family | true after 10 | bound after 10 | stops after | true then | regret then |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for family, by_method in figures.items():
+        own = by_method.get("calibrated")
+        if own is not None:
+            stop = own["stop_probe"]
+            lines.append(
+                f"| {family} | {own['bound_coverage_10']:.0%} | {own['bound_median_10']:.1%} | "
+                f"{'not by 20' if stop is None else f'{stop:g}'} | "
+                f"{own['bound_coverage_stop']:.0%} | {_cell('regret', own['stop_regret'])} / "
+                f"{_cell('regret', own['stop_regret_p90'])} |"
+            )
+    return "\n".join(lines)
 
 
 def table(figures: Mapping[str, Mapping[str, Mapping[str, Any] | None]], before: str = "") -> str:

@@ -203,3 +203,13 @@ def test_a_recorded_sweep_is_probed_once_a_point_and_regret_is_against_its_best(
     order = calibrated_order(points)
     assert sorted(order) == [0, 1, 2, 3]
     assert in_order(points, [3, 0, 2]) == [INF, 1.0, 0.0]
+
+
+def test_the_page_leads_with_machines_of_no_prior_and_says_what_held_there() -> None:
+    rival, own = Ran([0.5, 0.25, 0.25], 1), Ran([0.5, 0.125, 0.0], 0, [0.9, 0.2, 0.1], stop=3)
+    figures = {"grid_good": {"topk": search.figures([rival]), "calibrated": search.figures([own])}}
+    text = search_docs.strangers(figures, 1, 100)
+    assert "1 machines a family (seeds 100 to 100)" in text
+    assert "| grid_good | topk | 25.0% / 25.0% |" in text
+    assert "| grid_good | **calibrated** | 0.0% / 0.0% |" in text
+    assert "| grid_good | 100% | 10.0% | 3 | 100% | 0.0% / 0.0% |" in text
