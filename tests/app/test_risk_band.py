@@ -90,8 +90,9 @@ def test_a_crowded_config_is_claimed_less_surely_by_the_model_itself(tmp_path: P
     lengths = "lengths: {p50: 220, p95: 700, max: 1024}"
     path.write_text(JOB.replace("padding: max_length", f"padding: longest, {lengths}")
                     .replace("max_length: 64", "max_length: 1024")
+                    .replace("global_batch_size: 8", "global_batch_size: 40")
                     .replace("lock: {micro_batch_size: 1}", ""))  # fmt: skip
-    rows = [estimate(load_job(path, set_values={"micro_batch_size": str(n)})).row for n in (4, 8)]
+    rows = [estimate(load_job(path, set_values={"micro_batch_size": str(n)})).row for n in (4, 5)]
     crowded = [row for row in rows if row.crowded and row.verdict == "fits"]
     assert crowded
     for row in crowded:
