@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -191,3 +195,21 @@ def test_the_fact_that_is_named_is_the_one_that_narrows_most(job: Job) -> None:
         assert said(found[0]) == narrowest_input(each, 0)
         assert found[0].p90 == min(own.p90 for own in found)
         assert all(own.p90 < each.estimate(0).duration_s.p90 for own in found)
+
+
+def test_a_difference_is_the_same_to_its_last_digit_in_every_process() -> None:
+    """Names are hashed anew in each process, and a sum in another order ends in other digits."""
+    code = (
+        "from autotune.cost.spread.joint import Loadings, difference_log_sd\n"
+        "of = {(f'cause {n}',): 1 / (3 + n * n) for n in range(60)}\n"
+        "other = {key: value * 0.7 for key, value in of.items()}\n"
+        "print(repr(difference_log_sd(Loadings(of), Loadings(other))))\n"
+    )
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True,
+            capture_output=True, env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2", "3")
+    }  # fmt: skip
+    assert len(told) == 1

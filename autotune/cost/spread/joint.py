@@ -74,7 +74,7 @@ class Loadings:
 def difference_log_sd(one: Loadings, other: Loadings) -> float:
     """Log standard deviation of the ratio of two candidates' durations."""
     keys = one.of.keys() | other.of.keys()
-    return math.sqrt(sum((one.of.get(k, 0.0) - other.of.get(k, 0.0)) ** 2 for k in keys))
+    return math.sqrt(math.fsum((one.of.get(k, 0.0) - other.of.get(k, 0.0)) ** 2 for k in keys))
 
 
 def loadings(bill: Bill, at: Sequence[int]) -> list[Loadings]:
