@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -88,7 +89,9 @@ def test_workers_of_a_cluster_end_are_lost_with_their_node_and_leave_with_the_se
     cluster: Any, tmp_path: Path
 ) -> None:
     one = node(cluster)
+    before = signal.getsignal(signal.SIGTERM)
     executor = RayExecutor(cluster.address)
+    assert signal.getsignal(signal.SIGTERM) is before
     try:
         executor.start(job(tmp_path, "print('no such study'); raise SystemExit(2)"), "1")
         until(lambda: state(executor, "1").state == "ended")

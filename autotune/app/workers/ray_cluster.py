@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -112,6 +113,7 @@ class RayExecutor:
 def _connect(ray: Any, address: str | None) -> None:  # noqa: ANN401 - a module without types
     """Join the cluster, or start one on this machine."""
     _answers(address)
+    before = signal.getsignal(signal.SIGTERM)
     here: dict[str, Any] = {} if address else {"include_dashboard": False}
     try:
         ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **here)
@@ -121,6 +123,9 @@ def _connect(ray: Any, address: str | None) -> None:  # noqa: ANN401 - a module 
         msg = f"{where} cannot be joined: {type(error).__name__}: {said}"
         hint = "`ray status` says whether it runs; --ray-address HOST:6379 names its head"
         raise InputError(msg, hint) from None
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)  # Ray takes it: a search leaves in its own way
 
 
 def _answers(address: str | None) -> None:
