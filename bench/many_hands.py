@@ -53,6 +53,7 @@ JOB = ROOT / "jobs" / "h100_38h.yaml"
 STORAGES = ("journal", "postgresql", "redis")
 MEASURE_S = 0.05  # that a fake measurement takes
 LEASE_S = 20.0
+MOST_REFUSED = 20  # workers that ended with an error
 MOST_S = 900.0  # of one search: what takes longer is stuck
 NOBODY = 65534  # a user without rights, that a server runs as where we are root
 
@@ -226,10 +227,14 @@ class Hands:
     failed: int = 0
 
     def fill(self) -> None:
-        """Start as many as are wanting. Raises RuntimeError where one ended with an error."""
+        """Start as many as are wanting. Raises RuntimeError where several ended with an error.
+
+        One that joins at the moment at which its server is killed is refused, and comes again.
+        """
         for process in [p for p in self.processes if p.poll() is not None]:
             self.processes.remove(process)
-            if process.returncode > 0:
+            self.failed += process.returncode > 0
+            if self.failed > MOST_REFUSED:
                 words = (self.folder / "hands.log").read_text(errors="replace")[-3000:]
                 raise RuntimeError(words)
         while len(self.processes) < self.count:
