@@ -124,7 +124,8 @@ def _launch_commands() -> Reader:
         return jobs_of_command(command, Overrides(gpus=("h100",), stated={"data.rows": 1000}))
 
     def draw(rng: Random, folder: Path) -> str:
-        content = damage.text(rng, (OWN / "launch.sh").read_bytes())
+        script = (OWN / "launch.sh").read_bytes()
+        content = damage.text(rng, script[script.index(b"accelerate launch") :])
         (folder / "command").write_bytes(content)
         return repr(content[-300:])
 

@@ -87,15 +87,15 @@ LINES_TYPED = (
     f"estimate {JOBS}/h100_38h.yaml --gpu h100 --price 2.50USD/h --fidelity formula",
     "estimate --model Qwen2.5-7B --method lora --rows 50k --gpu l40s --fidelity formula",
     "estimate --model gpt2 --method full --rows 5k --gpu t4 --epochs 2 --global-batch 16",
-    f"estimate {JOBS}/h100_38h.yaml --claim 'micro_batch_size=4 fits' --format csv",
+    f"estimate {JOBS}/h100_38h.yaml --claim '38 h' --format csv",
     f"tune {JOBS}/tiny_cpu.yaml --dry-run --trials 3 --fidelity formula --set data.max_length=128",
     f"compare {JOBS}/h100_38h.yaml --gpu h100,a100-80gb --deadline 24h --budget 60USD",
     f"plan {JOBS}/campaigns/a100_llama7b.yaml --parallel 2 --budget 100USD --chart",
     f"dataset {JOBS}/data/tiny.jsonl --tokenizer bytes --max-length 64",
     f"learn {LOGGED} --gpu h100 --dry-run",
-    "init --model Qwen2.5-7B --gpu h100 --rows 1000",
+    "init --model Qwen2.5-7B",
     "recompute --gpu a100-40gb --software transformers=5.23.0",
-    "prices --gpu h100 --format json", "devices --format md", "verify nothing.json --elapsed 3h",
+    "prices h100 --format json", "devices --format md", "verify nothing.json --elapsed 3h",
     "models", "runs", "report", "export --to trl", "--version", "",
 )  # fmt: skip
 SLOW = frozenset(
