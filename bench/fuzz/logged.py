@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import shutil
 import tempfile
@@ -50,6 +51,7 @@ STEPS = "step,step_time_s,elapsed_s,data_wait_s,checkpoint_s,memory_bytes\n" + "
 def seeds_made() -> Path:
     """Logs, tracked runs and a run folder that are made here, once a process."""
     top = Path(tempfile.mkdtemp(prefix="autotune-fuzz-seeds-"))
+    atexit.register(shutil.rmtree, top, ignore_errors=True)
     logs = top / "logs"
     logs.mkdir()
     (logs / "trainer_state.json").write_text(json.dumps(STATE))
