@@ -45,6 +45,7 @@ own="${TMPDIR:-/tmp}/autotune-$(id -u)" LOCAL_DIR="${LOCAL_DIR:-}"
 if [[ -z "$LOCAL_DIR" ]]; then
   (umask 077 && mkdir -p -- "$own")
   [[ -O "$own" && ! -L "$own" ]] || stop "$own is not a folder of yours: set LOCAL_DIR"
+  chmod 700 -- "$own"  # rows that are copied there are nobody else's
   LOCAL_DIR="$own/h100-38h-$(cksum <<< "$here" | cut -d" " -f1)"
 fi
 export RESUME="${RESUME:-0}"
