@@ -307,6 +307,10 @@ BUDGET = "4m"  # [of time] in which a quiet machine is done, and a busy one has 
 
 def _measured(answer: Answer, probes: int) -> None:
     search, best = answer["search"], answer["best"]
+    bound = search["bound"] or {}
+    if bound.get("probability") != 0.9 or not 0 <= bound.get("fraction", -1) < 1:  # noqa: PLR2004 - nine chances in ten
+        msg = f"what may be better is not bounded: {bound}"
+        raise WalkError(msg)
     if best["basis"] != "measured" or not search["probes"]:
         msg = f"after {search['probes']} probes the answer is {best['basis']}"
         raise WalkError(msg)

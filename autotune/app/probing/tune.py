@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from shlex import join
@@ -33,7 +34,7 @@ from autotune.app.tune.tracing import Tracing
 from autotune.app.whatif import explain
 from autotune.app.whatif.moved import moved_notes
 from autotune.domain.answer.limits import odds, worst_excess
-from autotune.domain.answer.recommendation import ProbedRun
+from autotune.domain.answer.recommendation import ProbedRun, SearchBound
 from autotune.domain.errors import Interrupted
 from autotune.domain.paths import near
 from autotune.domain.units import format_seconds, format_usd
@@ -43,6 +44,7 @@ from autotune.probe.outcomes import check_arguments
 from autotune.probe.record import config_of
 from autotune.search import selection
 from autotune.search.alternatives import proposal_order
+from autotune.search.posterior.bound import PROBABILITY
 from autotune.space.enumerate import enumerate_candidates
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from autotune.domain.observation import Calibration
     from autotune.domain.outcome import Estimated
     from autotune.probe.device import LocalDevice
+    from autotune.search.posterior.stopping import Remaining
 
 ALTERNATIVES = 5
 
@@ -339,6 +342,7 @@ def _finish(
         probes=len({record.key for record in run if record.role == "search"}),
         probe_runs=len(run),
         noise=found.noise,
+        bound=_bound(found.explored.left),
         probe_seconds=sum(record.wall_s for record in run),
         stopped_because=found.stopped_because,
         probe_budget_s=(options.probing or ProbeOptions()).seconds,
@@ -352,3 +356,10 @@ def _finish(
     )
     persist(answer, run_dir)
     return answer
+
+
+def _bound(left: Remaining | None) -> SearchBound | None:
+    """What is said of all configurations together, once something was measured."""
+    if left is None or not math.isfinite(left.bound):
+        return None
+    return SearchBound(PROBABILITY, left.bound)

@@ -56,6 +56,14 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchBound(Answer):
+    """So probably, no configuration at all is more than `fraction` better than the pick."""
+
+    probability: float
+    fraction: float
+
+
+@dataclass(frozen=True, slots=True)
 class SearchRecord(Answer):
     """How the answer was found."""
 
@@ -73,6 +81,7 @@ class SearchRecord(Answer):
     probe_budget_s: float | None = None  # as asked for; None where nothing is probed
     # `probes` are configurations: these are all runs of them, repeats and confirmations included.
     probe_runs: int = field(default=0, metadata=ABSENT)
+    bound: SearchBound | None = None  # None: every candidate was priced, or nothing was measured
     noise: NoiseSeen | None = field(default=None, metadata=ABSENT)  # None: nothing was measured
 
 
