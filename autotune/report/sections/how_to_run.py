@@ -144,6 +144,8 @@ def to_probe(payload: RecommendationPayload) -> list[NextStep]:
     best, asked = payload.best, payload.asked
     if payload.job.objective in PAIRED:
         return []  # probes run supervised steps
+    if best and best.nodes > 1:
+        return []  # a search probes one machine
     if not best or not asked or payload.search.score == "probe" or not _has_steps(payload):
         return []
     command = again(asked, "tune", "--score probe")
