@@ -127,7 +127,7 @@ def _near(rng: Random, one: Any) -> Any:
     if isinstance(one, bool):
         return not one
     if isinstance(one, int | float):
-        return rng.choice((one * 2, one + 1, one * 1000, one / 3, -one, str(one), 0, 1, 10**9))
+        return rng.choice((one * 2, one + 1, one * 1000, one // 3, -one, str(one), 0, 1, 10**9))
     if isinstance(one, str):
         return rng.choice((*TEXTS[:40], one.upper(), f"{one} ", phrase(rng, one)))
     return list(one.values()) if isinstance(one, dict) else one[:1] if isinstance(one, list) else 1
