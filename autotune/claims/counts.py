@@ -57,6 +57,8 @@ def steps_text(job: Job, stated: Span) -> str:
     )
     if job.epochs > 1 and not _off(stated, job.steps / job.epochs):
         return f"{head} are one epoch: {real}"
+    if stated.middle <= 0:
+        return f"{head} are not this job's: {real}"
     batch = rows / stated.middle
     whole = round(batch)
     if whole == 1 and not _off(stated, rows):

@@ -15,7 +15,7 @@ import math
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from autotune.catalog.files import home_dir, merging, set_aside, write_whole
+from autotune.catalog.files import home_dir, merging, read_regular, set_aside, write_whole
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 from autotune.domain.identity import identity
@@ -134,9 +134,7 @@ def without_verified(job: Job) -> Job:
 def _read(path: Path) -> tuple[dict[str, tuple[Observation, ...]], bool]:
     """Observations by training, the oldest first, and whether the file is damaged."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            return {}, True
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_regular(path, MAX_BYTES))
         runs = {
             str(run["log"]): tuple(_observation(entry) for entry in run["observations"])
             for run in content["runs"]

@@ -33,6 +33,9 @@ def recorded_payload(content: Mapping[str, Any], where: str) -> RecommendationPa
     return found if "limits" in content else _with_odds(found)
 
 
+SPLIT = ("micro_batch_size", "gradient_accumulation_steps")  # what the texts multiply
+
+
 def _check_knobs(content: Mapping[str, Any]) -> None:
     """Raise ValueError for a configuration with a value that its knob cannot have."""
     waiting: list[tuple[str, Any]] = list(content.items())
@@ -44,6 +47,10 @@ def _check_knobs(content: Mapping[str, Any]) -> None:
             waiting += [(f"{path}.{index}", each) for index, each in enumerate(here)]
         if not (path.endswith(".config") and isinstance(here, dict)):
             continue
+        absent = [name for name in SPLIT if name not in here]
+        if path in {"best.config", "today.config"} and absent:
+            msg = f"{path}: {absent[0]} is not there"
+            raise ValueError(msg)
         for name in KNOBS.keys() & here.keys():
             try:
                 same = KNOBS[name].parse(here[name]) == here[name]

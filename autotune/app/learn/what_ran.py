@@ -12,6 +12,7 @@ from autotune.catalog.models.hf_config import model_from_config
 from autotune.catalog.models.models import derived_of, find_model, is_known, load_models
 from autotune.cost.parameters import parameter_count
 from autotune.domain.errors import InputError
+from autotune.domain.typed.values import MAX_RANK
 from autotune.evidence.cases import Refused
 from autotune.evidence.learned.run import UNSHAPED
 
@@ -82,11 +83,20 @@ def _bare(name: str) -> str:
     return "/".join(parts) if hub else parts[-1]
 
 
+def _rank(stated: object) -> int:
+    """The rank of the adapters; 0 where none is stated, or none that there can be."""
+    try:
+        rank = int(str(stated or 0))
+    except ValueError:
+        return 0
+    return rank if 0 < rank <= MAX_RANK else 0
+
+
 def cells_of(found: Found, parsed: Parsed, model: Model) -> dict[str, str]:
     """Method, precision, knobs: the columns that say what ran."""
     arguments, knobs = found.arguments, parsed.meaning
     stated = parsed.values.get("method", {})
-    rank = found.adapter.get("r") or stated.get("rank")
+    rank = _rank(found.adapter.get("r") or stated.get("rank"))
     bases = {"nf4": "nf4", "int8": "int8"}
     quant = bases.get(str(stated.get("base"))) or _quantised(found)
     lora = bool(rank)

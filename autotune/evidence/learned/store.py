@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.catalog.files import home_dir, merging, set_aside, write_whole
+from autotune.catalog.files import home_dir, merging, read_regular, set_aside, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,11 +51,9 @@ def known_runs() -> Known:
     """What is kept."""
     path = store_path()
     try:
-        if path.stat().st_size > MAX_BYTES:
-            return Known(damaged=True)
         from autotune.evidence.learned.run import from_json
 
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_regular(path, MAX_BYTES))
         return Known(tuple(from_json(entry) for entry in content["runs"]))
     except (FileNotFoundError, NotADirectoryError):
         return Known()

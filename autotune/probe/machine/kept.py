@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
 from autotune.catalog.devices import local_host
-from autotune.catalog.files import machines_dir, merging, set_aside, write_whole
+from autotune.catalog.files import machines_dir, merging, read_regular, set_aside, write_whole
 from autotune.catalog.local import processor_name
 from autotune.domain.machine import FACT_NAMES, Fact, MachineFacts
 from autotune.probe.device import fingerprint
@@ -73,9 +73,7 @@ def merged_facts(before: Iterable[Fact], now: Iterable[Fact]) -> tuple[Fact, ...
 def read(path: Path) -> tuple[MachineFacts | None, bool]:
     """What a file holds, and whether it is damaged; (None, False) where there is none."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            return None, True
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_regular(path, MAX_BYTES))
         entries = content["facts"][:MOST_FACTS]
         return MachineFacts(
             tuple(fact_of(entry) for entry in entries),

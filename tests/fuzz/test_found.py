@@ -1,0 +1,77 @@
+"""What the fuzzer once found, by hand: each ended in a traceback, or waited for ever."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from commandline import typed
+
+from autotune.app.learn.what_ran import _rank
+from autotune.evidence.learned.store import store_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+JOB = "jobs/tiny_cpu.yaml"
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("put", [pipe, endless])
+@pytest.mark.parametrize("name", ["learned", "verified"])
+def test_a_store_that_is_no_file_is_not_waited_for(
+    put: Callable[[Path], None], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
+    place = store_path()
+    if name == "verified":
+        from autotune.app.job.load import load_job
+        from autotune.evidence.runs_seen import store_of
+
+        place = store_of(load_job(JOB))
+    place.parent.mkdir(parents=True)
+    put(place)
+    assert typed("estimate", JOB, "--fidelity", "formula", "-q", home=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("absent", ["micro_batch_size", "gradient_accumulation_steps"])
+def test_a_recorded_pick_without_its_batch_is_named(absent: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert typed("tune", JOB, "--run", str(run), home=tmp_path).returncode == 0
+    answer: dict[str, Any] = json.loads((run / "recommendation.json").read_text())
+    del answer["best"]["config"][absent]
+    (run / "recommendation.json").write_text(json.dumps(answer))
+    done = typed("report", str(run), "--format", "md", home=tmp_path)
+    assert done.returncode == 2
+    assert f"{absent} is not there" in done.stderr
+
+
+def test_a_rank_that_no_adapter_has_is_none() -> None:
+    assert [_rank(each) for each in (1e300, "x", -4, None, 10**9, "16", 8)] == [
+        0,
+        0,
+        0,
+        0,
+        0,
+        16,
+        8,
+    ]
+
+
+def test_no_steps_at_all_fit_no_batch(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "model: Qwen/Qwen2.5-0.5B\ndata: {rows: 100, max_length: 64}\nhardware: [h100]\n"
+        "stated: [{steps: 0}]\n"
+    )
+    assert typed("estimate", str(job), "--fidelity", "formula", home=tmp_path).returncode in {0, 2}
