@@ -31,6 +31,7 @@ from autotune.domain.outcome import Infeasible, Measured
 from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 from autotune.probe.replay import Replay, replay_of_cases, sweeps
 from autotune.search.posterior.acquisition import Posterior
+from autotune.search.posterior.lookahead import next_probe
 from autotune.search.posterior.measurements import History
 from autotune.search.priced import MEMORY, Dimension, Part, part_of
 from bench.probed import replayed
@@ -199,7 +200,7 @@ def calibrated_order(points: Sequence[Point]) -> list[int]:
     priced, history = Recorded(points, "recorded"), History()
     tried: list[int] = []
     for _ in points:
-        proposal = Posterior(priced, history).propose() if history.probes else None
+        proposal = next_probe(Posterior(priced, history)) if history.probes else None
         fallback = (i for i in priced.order() if i not in history.tried)
         index = proposal.index if proposal is not None else next(fallback)
         tried.append(index)

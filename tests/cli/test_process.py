@@ -226,6 +226,7 @@ def test_a_signal_ends_a_search_with_its_own_code_and_the_run_goes_on(
     with subprocess.Popen(
         [*command, "wait", *tune, "--fidelity", "formula"], env=environment,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # noqa: PLW1509 - nohup ignores one
     ) as started:  # fmt: skip
         assert started.stdout is not None
         assert started.stdout.readline() == "in the search\n"

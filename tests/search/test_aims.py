@@ -17,6 +17,7 @@ import pytest
 from autotune.domain.errors import InputError
 from autotune.search.measured.front import CHEAPEST, KNEE, SOONEST, Blend, FrontSampler
 from autotune.search.posterior.acquisition import Posterior
+from autotune.search.posterior.lookahead import next_probe
 from autotune.search.posterior.measurements import History
 from autotune.search.posterior.stopping import ProbeBudget, remaining, verdict
 from autotune.search.priced import MEMORY, Dimension, part_of
@@ -131,7 +132,7 @@ def true_values(toy: Toy) -> tuple[FloatArray, FloatArray]:
 def searched(toy: Toy, probes: int) -> Posterior:
     history = History()
     for _ in range(probes):
-        proposal = Posterior(toy, history).propose()
+        proposal = next_probe(Posterior(toy, history))
         if proposal is None:
             break
         measured = truth(toy, proposal.index)
@@ -270,6 +271,6 @@ def test_objectives_of_different_candidates_do_not_blend() -> None:
 def test_a_search_with_a_deadline_ends_by_itself() -> None:
     toy = Toy(limits={"deadline": 40.0})
     posterior = searched(toy, 40)
-    stop = verdict(posterior, posterior.propose(), ProbeBudget(next_cost=0.0))
+    stop = verdict(posterior, next_probe(posterior), ProbeBudget(next_cost=0.0))
     assert stop is not None
     assert stop.rule in {"regret", "exhausted"}

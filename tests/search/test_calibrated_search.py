@@ -17,6 +17,7 @@ from autotune.search.posterior.acquisition import Posterior
 from autotune.search.posterior.censored import dominated
 from autotune.search.posterior.improvement import expected_improvement, normal_cdf
 from autotune.search.posterior.kernel import Observed
+from autotune.search.posterior.lookahead import next_probe
 from autotune.search.posterior.measurements import History, checked
 from autotune.search.posterior.residuals import Residual
 from autotune.search.posterior.stopping import ProbeBudget, remaining, verdict
@@ -351,7 +352,7 @@ def test_stopping_names_its_reason_and_what_stays_uncertain(machines: list[Machi
     while not probe(study, machine)[1]:
         pass
     posterior = sampler.posterior(study)
-    proposal = posterior.propose()
+    proposal = next_probe(posterior)
     left = remaining(posterior)
     value = posterior.value(posterior.incumbent or 0)
     assert left.saving == pytest.approx(left.fraction * value)
@@ -382,7 +383,7 @@ def test_the_remaining_uncertainty_shrinks_until_the_search_ends_by_itself(
         posterior = sampler.posterior(study)
         if posterior.incumbent is not None and first is None:
             first = remaining(posterior).fraction
-        ended = verdict(posterior, posterior.propose(), ProbeBudget(next_cost=0.0))
+        ended = verdict(posterior, next_probe(posterior), ProbeBudget(next_cost=0.0))
         if ended is not None:
             break
     assert ended is not None
@@ -410,7 +411,7 @@ def test_what_one_run_learned_saves_probes_in_the_next(grid: Grid, tmp_path: Pat
         history = History()
         warm: list[float] = []
         for _ in range(4):
-            proposal = Posterior(machine, history, prior.observed).propose()
+            proposal = next_probe(Posterior(machine, history, prior.observed))
             assert proposal is not None
             measured = machine.probe(proposal.index)
             if measured is None:

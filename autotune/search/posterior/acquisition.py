@@ -22,7 +22,6 @@ from autotune.domain.outcome import Z90
 from autotune.search.posterior.amplitudes import contradiction
 from autotune.search.posterior.censored import dominated, residuals_of
 from autotune.search.posterior.improvement import expected_improvement, normal_cdf
-from autotune.search.posterior.lookahead import first_of_two
 from autotune.search.priced import MEMORY, Limited
 from autotune.search.selection import TIE
 
@@ -264,7 +263,7 @@ class Posterior:
 
     def difference(self, at: Indices, to: int) -> tuple[FloatArray, FloatArray]:
         """Mean and sd of log objective at `at` minus that of one candidate."""
-        mean, sd, _ = self._comparison(at, to)
+        mean, sd, _ = self.comparison(at, to)
         return mean, sd
 
     def learnable(self, at: Indices, to: int) -> FloatArray:
@@ -274,9 +273,10 @@ class Posterior:
         Source: Frazier et al., "The knowledge-gradient policy for correlated normal beliefs"
         (2009), eq. 9, for every part by itself.
         """
-        return self._comparison(at, to)[2]
+        return self.comparison(at, to)[2]
 
-    def _comparison(self, at: Indices, to: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def comparison(self, at: Indices, to: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Mean and sd of the difference to a candidate, and by how much a probe there moves it."""
         if at is self.shortlist and to in self._compared:
             return self._compared[to]
         weights, own = self.weights(at), self.weights(np.asarray([to]))
@@ -293,30 +293,6 @@ class Posterior:
         if at is self.shortlist:
             self._compared[to] = found
         return found
-
-    def propose(self) -> Proposal | None:
-        """The next probe; None when nothing is left that could fit."""
-        at = self.shortlist
-        if not len(at):
-            return None
-        chance = self.chance
-        if self.incumbent is None:
-            index = int(at[np.argmin(self.log_cost[at] - np.log(chance[at]))])
-            return Proposal(index, math.inf, math.inf, float(self.fits_probability[index]), "first")
-        mean, _, learned = self._comparison(at, self.incumbent)
-        gains = expected_improvement(mean, learned) * chance[at]
-        most = float(np.max(gains))
-        index, why = int(at[np.argmax(gains)]), "improve"
-        if most < CONFIRM_BELOW:
-            near = self.neighbour()
-            index, why = (near, "confirm") if near is not None else (index, why)
-        else:
-            index = first_of_two(self, at, mean, learned)
-        return Proposal(index, self._gain(index), most, float(self.fits_probability[index]), why)
-
-    def _gain(self, index: int) -> float:
-        mean, _, learned = self._comparison(np.asarray([index]), self.incumbent or 0)
-        return float(expected_improvement(mean, learned)[0] * self.chance[index])
 
     def neighbour(self) -> int | None:
         """The incumbent's most promising one-knob neighbour, its uncertainty inflated.

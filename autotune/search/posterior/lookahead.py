@@ -7,10 +7,12 @@ two, telling them apart is worth more than a third.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.search.posterior.acquisition import CONFIRM_BELOW, Posterior, Proposal
 from autotune.search.posterior.improvement import (
     FIRST,
     SECOND,
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from autotune.cost.columns import FloatArray
-    from autotune.search.posterior.acquisition import Posterior
     from autotune.search.priced import Part
 
     Indices = NDArray[np.intp]
@@ -34,6 +35,32 @@ if TYPE_CHECKING:
 LOOKED_AT = 1.3  # times the sd, for a candidate that may be chosen after the next probe
 RIVALS = 6  # measured candidates that may be the pick after the next probe
 AGAIN = 2  # of which the first so many may be measured again
+
+
+def next_probe(posterior: Posterior) -> Proposal | None:
+    """The next probe; None when nothing is left that could fit."""
+    at = posterior.shortlist
+    if not len(at):
+        return None
+    chance, fits = posterior.chance, posterior.fits_probability
+    if posterior.incumbent is None:
+        index = int(at[np.argmin(posterior.log_cost[at] - np.log(chance[at]))])
+        return Proposal(index, math.inf, math.inf, float(fits[index]), "first")
+    mean, _, learned = posterior.comparison(at, posterior.incumbent)
+    gains = expected_improvement(mean, learned) * chance[at]
+    most = float(np.max(gains))
+    index, why = int(at[np.argmax(gains)]), "improve"
+    if most < CONFIRM_BELOW:
+        near = posterior.neighbour()
+        index, why = (near, "confirm") if near is not None else (index, why)
+    else:
+        index = first_of_two(posterior, at, mean, learned)
+    return Proposal(index, _gain(posterior, index), most, float(fits[index]), why)
+
+
+def _gain(posterior: Posterior, index: int) -> float:
+    mean, _, learned = posterior.comparison(np.asarray([index]), posterior.incumbent or 0)
+    return float(expected_improvement(mean, learned)[0] * posterior.chance[index])
 
 
 def first_of_two(posterior: Posterior, at: Indices, mean: FloatArray, learned: FloatArray) -> int:

@@ -16,6 +16,7 @@ from optuna.samplers import BaseSampler
 
 from autotune.domain.errors import InputError
 from autotune.search.posterior.acquisition import SHORTLIST, Posterior, Proposal
+from autotune.search.posterior.lookahead import next_probe
 from autotune.search.posterior.measurements import history_of
 from autotune.search.study.journal import IDENTITY
 
@@ -114,7 +115,7 @@ class CalibratedSampler(BaseSampler):
     def proposal(self, posterior: Posterior) -> Proposal | None:
         """The next probe in that state, worked out once: whether to stop is judged by it too."""
         if self._proposed is None or self._proposed[0] is not posterior:
-            self._proposed = (posterior, posterior.propose())
+            self._proposed = (posterior, next_probe(posterior))
         return self._proposed[1]
 
     def history(self, study: Study, trials: Sequence[FrozenTrial] | None = None) -> History:
