@@ -152,7 +152,8 @@ class Finals:
     def undecided(self, bound: float) -> str:
         """Why the pick cannot be told from the rest; empty when it can.
 
-        bound: share by which something that was not measured may be better.
+        bound: share by which one that was not measured may be better, judged by itself: the best
+        of all of them together may be so on the quietest machine, and that is no noise.
         """
         if self.pick is None:
             return ""

@@ -147,7 +147,7 @@ class MeasuredSearch(Search):
             **{name: getattr(base, name) for name in Exploration.__slots__},
             pick=finals.pick, ties=finals.ties, confirmed=frozenset(finals.again), left=left,
             posterior=posterior, ended=ended, unnoticed=finals.share,
-            undecided=finals.undecided(left.bound if left else 0.0),
+            undecided=finals.undecided(left.alone if left else 0.0),
         )  # fmt: skip
 
     def _search_and_repeat(
