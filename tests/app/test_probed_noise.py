@@ -180,12 +180,22 @@ def test_the_interval_contains_what_was_seen_of_the_step(
 def test_runs_that_nothing_betrays_are_found_out_by_running_again(
     job: Job, bill: Bill, tmp_path: Path
 ) -> None:
-    found, _ = found_by(job, hidden, tmp_path)
-    pick = found.explored.pick
-    assert pick is not None
-    assert found.explored.unnoticed > 0.02
-    near = quiet_of(bill, pick) <= 1.1 * best_of(bill)
-    assert near or found.noise.cannot_tell
+    """Whichever third is slow; a search that never met a slow run has nothing to find out."""
+    met = 0
+    for turn in range(3):
+
+        def unlucky(config: dict[str, Any], nth: int, turn: int = turn) -> tuple[float, list[str]]:
+            return hidden({**config, "micro_batch_size": config["micro_batch_size"] + turn}, nth)
+
+        found, _ = found_by(job, unlucky, tmp_path / str(turn))
+        pick = found.explored.pick
+        assert pick is not None
+        slow = any(r.result["step"]["window"]["slowdown"] > 1 for r in found.records if r.ok)
+        met += slow
+        assert (found.explored.unnoticed > 0.02) is slow
+        near = quiet_of(bill, pick) <= 1.1 * best_of(bill)
+        assert near or found.noise.cannot_tell
+    assert met >= 2
 
 
 @pytest.mark.parametrize("noise", [calm, first_busy, hidden])

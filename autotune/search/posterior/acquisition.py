@@ -311,6 +311,21 @@ class Posterior:
         best = int(np.argmax(gains))
         return int(near[best]) if gains[best] >= CONFIRM_BELOW else None
 
+    def plainer(self) -> int | None:
+        """The plainest one-knob neighbour that is expected to be the incumbent's equal.
+
+        Only what was measured can be picked: a tie goes to the plainer if that was probed.
+        """
+        if self.incumbent is None:
+            return None
+        near = [i for i in self.priced.neighbours(self.incumbent) if self.allowed[i]]
+        if not near:
+            return None
+        mean, _ = self.difference(np.asarray(near, np.intp), self.incumbent)
+        keys = self.priced.plainness([*near, self.incumbent])
+        equal = [k for k in range(len(near)) if mean[k] <= TIE / 3.0 and keys[k] < keys[-1]]
+        return near[min(equal, key=lambda k: keys[k])] if equal else None
+
     def pick(self) -> int | None:
         """The recommendation: a measured, fitting candidate of the least posterior mean.
 

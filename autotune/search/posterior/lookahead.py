@@ -23,6 +23,7 @@ from autotune.search.posterior.improvement import (
     reward,
 )
 from autotune.search.priced import MEMORY
+from autotune.search.selection import TIE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,7 +51,10 @@ def next_probe(posterior: Posterior) -> Proposal | None:
     gains = expected_improvement(mean, learned) * chance[at]
     most = float(np.max(gains))
     index, why = int(at[np.argmax(gains)]), "improve"
-    if most < CONFIRM_BELOW:
+    plainer = posterior.plainer() if most < TIE else None
+    if plainer is not None:
+        index, why = plainer, "confirm"
+    elif most < CONFIRM_BELOW:
         near = posterior.neighbour()
         index, why = (near, "confirm") if near is not None else (index, why)
     else:
