@@ -96,6 +96,17 @@ def test_what_one_signature_shows_alone_is_its_own_and_says_little_of_others() -
     assert unseen > 1.5 * np.sqrt(residual.variance[row(found, 0, 0, 0)]), "it may be odd as well"
 
 
+def test_a_noisy_part_and_a_wrong_model_make_no_measurement_of_another_part_noisy() -> None:
+    """Saving differs by half from run to run; computing is far off the model, and never differs."""
+    step, save = part("compute"), part("save")
+    draw = np.random.default_rng(0)
+    off = [Observed((k % 3, k % 4, k % 2), float(draw.normal(0, 0.5)), 0.02) for k in range(6)]
+    loud = [Observed((0, 0, 0), float(draw.normal(0, 0.4)), 0.02) for _ in range(8)]
+    found = fitted_amplitudes({"compute": step, "save": save}, {"compute": off, "save": loud})
+    assert found["compute"].noise == 0.0
+    assert found["save"].noise > 0.1
+
+
 def test_measurements_of_one_signature_that_differ_show_the_noise_of_all() -> None:
     found = part()
     twice = [
