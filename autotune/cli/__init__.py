@@ -27,8 +27,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         from autotune.cli.application import run
+        from autotune.cli.output import leave_streams
 
         code = run(argv)
+        leave_streams()
     except KeyboardInterrupt:  # while modules are still being imported
         code = 130
     gc.freeze()  # what is left goes with the process: no look through all of it at the end

@@ -233,8 +233,9 @@ def _tell(message: str, hint: str | None) -> None:
     message, hint = without_secrets(message)[0], without_secrets(hint or "")[0]
     told = as_wide(f"error: {_printable(message)}") + "\n"
     told += as_wide(f"hint: {_printable(hint)}") + "\n" if hint else ""
-    with contextlib.suppress(OSError):  # nobody to tell: the exit code still says it
+    with contextlib.suppress(OSError):
         sys.stdout.flush()
+    with contextlib.suppress(OSError):  # nobody to tell: the exit code still says it
         sys.stderr.write(told)
         sys.stderr.flush()
 

@@ -133,8 +133,22 @@ def print_answer(
 
 def give_up_on_stdout() -> None:
     """Stdout has no reader any more: what is still buffered must not raise at the end."""
+    _give_up_on(sys.stdout)
+
+
+def leave_streams() -> None:
+    """What a stream cannot take is dropped: Python would end with a code of its own, 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            _give_up_on(stream)
+
+
+def _give_up_on(stream: TextIO) -> None:
     with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        stream.flush()
 
 
 def warn(warnings: Iterable[str], *, quiet: bool) -> None:

@@ -189,13 +189,14 @@ def test_closed_streams_change_no_exit_code(argv: str, code: int, closed: str) -
     assert b"bug" not in done.stderr
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(("argv", "code"), [("devices", 2), ("estimate no-such.yaml", 2)])
-def test_streams_that_take_nothing_are_no_bug(argv: str, code: int) -> None:
+def test_streams_that_take_nothing_are_no_bug(argv: str, code: int, unbuffered: str) -> None:
     with Path("/dev/null").open("rb") as unwritable:
         done = subprocess.run(
             [sys.executable, "-m", "autotune", *argv.split()],
             cwd=ROOT, stdout=unwritable, stderr=unwritable, timeout=900, check=False,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered},
         )  # fmt: skip
     assert done.returncode == code
 
