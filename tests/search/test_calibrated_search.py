@@ -252,6 +252,24 @@ def test_trials_outside_the_space_are_named_in_a_warning(machines: list[Machine]
         study.ask(space_of(machine))
 
 
+@pytest.mark.parametrize("state", [optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.FAIL])
+def test_a_trial_that_another_process_is_telling_is_not_outside(
+    state: optuna.trial.TrialState, machines: list[Machine]
+) -> None:
+    """A database holds its parameters one after another; one may die between two of them."""
+    machine = machines[0]
+    space = space_of(machine)
+    study = optuna.create_study(sampler=CalibratedSampler(machine, space))
+    name = next(iter(space))
+    half = {name: space[name].to_external_repr(0.0)}
+    study.add_trial(
+        optuna.trial.create_trial(state=state, params=half, distributions={name: space[name]})
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", OutsideSpaceWarning)
+        study.ask(space)
+
+
 def test_trials_scored_by_the_model_are_no_probes(machines: list[Machine]) -> None:
     machine = machines[0]
     space = space_of(machine)

@@ -150,7 +150,7 @@ def history_of(trials: Iterable[FrozenTrial], priced: Priced, names: set[str]) -
     for trial in probed:
         index = _candidate(trial, priced, names)
         if index is None:
-            history.outside += bool(trial.params)
+            history.outside += bool(trial.params) and not _half_told(trial, names)
             continue
         where = f"trial {trial.number}"
         if not trial.state.is_finished():
@@ -168,6 +168,11 @@ def history_of(trials: Iterable[FrozenTrial], priced: Priced, names: set[str]) -
             if trial.user_attrs.get(WITHDRAWN):
                 history.measured.pop(index, None)
     return history
+
+
+def _half_told(trial: FrozenTrial, names: set[str]) -> bool:
+    """Whether another process is telling it parameter by parameter, or died while it did."""
+    return trial.values is None and trial.params.keys() < names
 
 
 def _too_long(trials: Iterable[FrozenTrial], priced: Priced, names: set[str]) -> set[int]:
