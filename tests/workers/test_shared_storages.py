@@ -66,6 +66,30 @@ def test_a_server_that_is_not_there_is_named_without_its_password(url: str) -> N
     assert "start the server" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize(
+    "words", ["FATAL:  the database system is starting up", "LOADING Redis is loading the dataset"]
+)
+def test_a_server_that_is_just_coming_up_is_waited_for_at_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    answers = iter([ConnectionError(words)] * (backends.FIRST_TRIES + 2))
+    opened, pauses = backends._opened, []
+
+    def coming_up(url: str) -> optuna.storages.BaseStorage:
+        for error in answers:
+            raise error
+        return opened(url)
+
+    monkeypatch.setattr(backends, "_opened", coming_up)
+    monkeypatch.setattr(backends.time, "sleep", pauses.append)
+    assert connect(sqlite_url(tmp_path)).get_all_studies() == []
+    assert len(pauses) == backends.FIRST_TRIES + 2
+    monkeypatch.setattr(backends, "START_UP_S", 0.0)
+    answers = iter([ConnectionError(words)])
+    with pytest.raises(InputError, match="cannot be opened"):
+        connect(sqlite_url(tmp_path))
+
+
 def test_a_plain_postgresql_url_takes_the_driver_of_the_extra() -> None:
     assert with_driver("postgresql://u@h/d") == "postgresql+psycopg://u@h/d"
     assert with_driver("postgresql+pg8000://u@h/d") == "postgresql+pg8000://u@h/d"

@@ -27,6 +27,8 @@ PATIENCE_S = 600.0  # for a storage that was there and does not answer
 PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # between tries; the last one stays
 FIRST_TRIES = 5  # at opening: of several processes that make the tables at once, one is first
 MADE_AT_ONCE = ("already exists", "duplicate key", "database is locked", "UNIQUE constraint")
+START_UP_S = 60.0  # that a server which is just coming up is given, at opening
+COMING_UP = ("the database system is", "LOADING")  # PostgreSQL's cannot_connect_now; Redis
 OUTAGES = ("OperationalError", "InterfaceError", "ConnectionError", "BusyLoadingError",
            "TimeoutError")  # fmt: skip
 KINDS = "postgresql+psycopg://USER@HOST/DATABASE, redis://HOST or sqlite:///study.db"
@@ -41,19 +43,22 @@ class StorageForgotError(Exception):
 
 def connect(url: str) -> BaseStorage:
     """The storage behind a URL. Raises InputError for one that cannot be used, and why."""
-    for left in reversed(range(FIRST_TRIES)):
+    begun, left = time.monotonic(), FIRST_TRIES
+    while True:
         try:
             storage = _opened(url)
             storage.get_all_studies()
         except InputError:
             raise
         except Exception as error:  # noqa: BLE001 - every driver raises its own
-            if left and any(words in _all_words(error) for words in MADE_AT_ONCE):
-                time.sleep(PAUSES_S[-left])
-                continue
-            raise refused(url, error) from None
-        return patient(storage, url)
-    raise AssertionError
+            words, left = _all_words(error), left - 1
+            at_once = left > 0 and any(each in words for each in MADE_AT_ONCE)
+            early = time.monotonic() - begun < START_UP_S and any(w in words for w in COMING_UP)
+            if not (at_once or early):
+                raise refused(url, error) from None
+            time.sleep(PAUSES_S[-max(left, 1)])
+        else:
+            return patient(storage, url)
 
 
 def _opened(url: str) -> BaseStorage:
