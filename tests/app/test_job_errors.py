@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from jobfiles import WHOLE, problem, write
 
 from autotune.app.job.load import load_job
 from autotune.domain.errors import InputError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def changed(base: dict[str, Any], path: str, value: object) -> dict[str, Any]:
@@ -166,3 +164,9 @@ def test_files_that_cannot_be_a_job_are_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError) as caught:
             load_job(tmp_path / name)
         assert says in caught.value.message
+
+
+def test_a_models_name_where_a_file_is_wanted_says_the_form_that_needs_none() -> None:
+    with pytest.raises(InputError) as caught:
+        load_job(Path("Llama-2-7B"))
+    assert "--model Llama-2-7B --rows N --gpu NAME" in str(caught.value.hint)

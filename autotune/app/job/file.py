@@ -14,6 +14,7 @@ import select
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
+from autotune.catalog.models.models import is_known
 from autotune.domain.errors import InputError, close_matches
 from autotune.domain.typed.values import MAPPING, TEXT, shown
 
@@ -30,7 +31,7 @@ MAX_FILE_BYTES = 5_000_000
 MAX_NODES = 20_000  # values in one file; the longest real job files hold a few hundred
 MAX_DEPTH = 20
 SILENT_PIPE_S = 3.0
-SAMPLE = "the README shows a job file; `jobs/` holds six that run"
+SAMPLE = "`autotune init` writes a commented job file; --model NAME --rows N --gpu NAME needs none"
 
 _WORDS = {  # what must hold, by pydantic's kind of error
     "model_type": "must be a mapping of keys",
@@ -65,7 +66,7 @@ def read_text(path: Path) -> str:
     except FileNotFoundError:
         near = _files_like(path)
         msg = f"{path} does not exist{near}"
-        raise InputError(msg, SAMPLE) from None
+        raise InputError(msg, _meant(path) or SAMPLE) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         msg = f"{path} cannot be read: {reason}"
@@ -82,6 +83,13 @@ def read_text(path: Path) -> str:
         msg = f"{path} is empty"
         raise InputError(msg, SAMPLE)
     return text
+
+
+def _meant(path: Path) -> str:
+    """What to type where a model's name stands for the file that is not there."""
+    if is_known(str(path)):
+        return f"it is a model of the catalogue: --model {path} --rows N --gpu NAME needs no file"
+    return ""
 
 
 def _first_bytes(path: Path) -> bytes:
