@@ -28,6 +28,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from socket import AF_UNIX, socket
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.job.load import load_job
@@ -197,16 +198,20 @@ class Server:
         self.kill()
 
     def start(self) -> None:
-        """Start it and wait for its socket."""
+        """Start it and wait until its socket takes a connection."""
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 self.command, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
             )
         deadline = time.monotonic() + 60.0
-        while not self.socket.exists():
+        while not self._listens():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError((self.folder / "log").read_text(errors="replace")[-2000:])
             time.sleep(0.05)
+
+    def _listens(self) -> bool:
+        with socket(AF_UNIX) as tried:
+            return tried.connect_ex(str(self.socket)) == 0
 
     def kill(self) -> None:
         """As a power cut would, with its own processes."""
