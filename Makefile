@@ -76,15 +76,8 @@ docs: $(STAMP)/tests  ## write the generated parts of README.md and docs
 gpu-suite: $(STAMP)/tests  ## measure on the GPU at hand, eight minutes a call; again until nothing is left
 	$(BIN)/python -m bench.gpu_suite
 
-.PHONY: test-loggers llamafactory-fixture
-LOGGERS := .venv-loggers
+.PHONY: llamafactory-fixture
 FACTORY := .venv-llamafactory
-
-test-loggers:  ## train for W&B, TensorBoard and MLflow, in an environment of its own, and read what they wrote
-	$(PYTHON) -m venv $(LOGGERS)
-	$(LOGGERS)/bin/pip install --quiet torch==2.13.0
-	$(LOGGERS)/bin/pip install --quiet -e '.[dataset,probe,test]' wandb tensorboard mlflow-skinny
-	$(LOGGERS)/bin/python -m pytest -q -n0 tests/learn/test_loggers.py
 
 # Text alone is trained: an empty torchaudio is enough, and a CUDA build of it would not load.
 llamafactory-fixture:  ## train with LLaMA-Factory, in an environment of its own, and keep what it wrote
@@ -103,7 +96,7 @@ COMPILE := $(LOCK)/bin/uv pip compile --quiet --universal --python-version 3.11 
 	nvidia-cuda-cupti nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft \
 	nvidia-cufile nvidia-curand nvidia-cusolver nvidia-cusparse nvidia-cusparselt-cu13 \
 	nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx)
-TEST_EXTRAS := $(addprefix --extra ,dataset postgres probe ray redis test)
+TEST_EXTRAS := $(addprefix --extra ,dataset loggers postgres probe ray redis test)
 
 lock:  ## resolve the dependencies anew, and write requirements/*.txt with their hashes
 	$(PYTHON) -m venv $(LOCK)

@@ -1,7 +1,4 @@
-"""Loggers that are no dependency, run live on a real training where they are installed.
-
-`make test-loggers` installs them into an environment of their own and runs this file there.
-"""
+"""Loggers of the extra `loggers`, run live on a real training where they are installed."""
 
 from __future__ import annotations
 
@@ -61,8 +58,11 @@ def test_what_a_logger_wrote_of_a_real_training_is_that_training(
     assert "incl. padding = 32" in other.cells["notes"]
 
 
-@pytest.mark.skipif(find_spec("wandb") is not None, reason="wandb is installed")
-def test_an_offline_run_says_what_it_needs_where_wandb_is_not_installed(tmp_path: Path) -> None:
+def test_an_offline_run_says_what_it_needs_where_wandb_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    monkeypatch.setitem(sys.modules, "wandb.proto", None)
     run = tmp_path / "offline-run-20261122_162434-abc"
     run.mkdir()
     (run / "run-abc.wandb").write_bytes(b":W&B\xd4\xbe\x00")
