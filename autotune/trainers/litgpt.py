@@ -93,7 +93,7 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     keys, schema = Keys(values, name), schema_of("litgpt")
     defaults = {**HF_DEFAULTS, "num_dataloader_workers": 4}
     parsed = Parsed("litgpt", defaults=defaults)
-    model = keys.word("checkpoint_dir")
+    model = keys.word("checkpoint_dir") or keys.word("initial_checkpoint_dir") or _named(keys)
     if model is not None:
         parsed.values["model"] = model.removeprefix("checkpoints/")
     devices = keys.get("devices")
@@ -102,6 +102,7 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     _read_method(keys, parsed)
     parsed.part("data", max_length=keys.whole("train.max_seq_length", low=1))
     steps, epochs = keys.whole("train.max_steps", low=1), keys.number("train.epochs")
+    steps = steps or _steps_of_tokens(keys, parsed)
     if steps is None and epochs is None:
         epochs = float(schema.default("train.epochs"))
         parsed.note("train.epochs", f"{epochs:g}", f"not in the file; that of {schema.newest}")
@@ -117,6 +118,35 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
         parsed.note("precision", precision, "no such precision here; the device's own is counted")
     leave_rest(keys, parsed)
     return parsed
+
+
+def _named(keys: Keys) -> str | None:
+    """The model that `litgpt pretrain` begins anew, by the hub's name where the tokenizer says it.
+
+    Source: litgpt/pretrain.py and litgpt/config.py, whose `hf_config` is an organisation and name.
+    """
+    name = keys.word("model_config.name") or keys.word("model_name")
+    owner, own = keys.word("model_config.hf_config.org"), keys.word("model_config.hf_config.name")
+    tokenizer = (keys.word("tokenizer_dir") or "").removeprefix("checkpoints/")
+    if owner and own:
+        return f"{owner}/{own}"
+    if name and tokenizer.rpartition("/")[2].casefold() == name.casefold():
+        return tokenizer
+    return name
+
+
+def _steps_of_tokens(keys: Keys, parsed: Parsed) -> int | None:
+    """Steps of `train.max_tokens`, each of the whole batch at the stated length."""
+    tokens, length = keys.get("train.max_tokens"), keys.at("train.max_seq_length")
+    if not isinstance(tokens, int) or tokens < 1 or parsed.global_batch is None:
+        return None
+    if not isinstance(length, int) or length < 1:
+        why = "without train.max_seq_length its steps are the model's: --set train.steps=N"
+        parsed.note("train.max_tokens", tokens, why)
+        return None
+    steps = max(1, tokens // (parsed.global_batch * length))
+    parsed.note("train.steps", steps, f"train.max_tokens {tokens:,} in batches of that length")
+    return steps
 
 
 def spell(knob: str, value: KnobValue, target: Target) -> Changes | str:

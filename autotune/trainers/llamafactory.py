@@ -14,7 +14,13 @@ from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
 from autotune.trainers import words
 from autotune.trainers.contract import Export, Trainer
-from autotune.trainers.hf.adapter import all_linear, read_base, read_variant, variant_keys
+from autotune.trainers.hf.adapter import (
+    all_linear,
+    base_of_adapter,
+    read_base,
+    read_variant,
+    variant_keys,
+)
 from autotune.trainers.hf.keys import FULL, LIGER, spell_argument
 from autotune.trainers.hf.launch import accelerate_yaml
 from autotune.trainers.hf.notes import trainer_notes
@@ -168,8 +174,9 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
         parsed.note("method.rank", _RANK, "lora_rank is not in the file; LLaMA-Factory's default")
     rank = rank or _RANK
     parsed.part(
-        "method", kind="lora", base=base or "16bit", rank=rank, alpha=alpha or 2.0 * rank,
-        dropout=dropout or 0.0, targets=all_linear(targets or ["all"]), variant=variant,
+        "method", kind="lora", base=base_of_adapter(base, parsed), rank=rank,
+        alpha=alpha or 2.0 * rank, dropout=dropout or 0.0,
+        targets=all_linear(targets or ["all"]), variant=variant,
     )  # fmt: skip
 
 

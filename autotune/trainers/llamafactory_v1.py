@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
-from autotune.trainers.hf.adapter import all_linear
+from autotune.trainers.hf.adapter import all_linear, base_of_adapter
 from autotune.trainers.hf.keys import FULL
 from autotune.trainers.hf.read import HF_DEFAULTS, keep_optimizer, read_words
 from autotune.trainers.parsed import Keys, Parsed
@@ -91,7 +91,7 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
         raise InputError(msg, "leave peft_config out for full fine-tuning")
     targets = keys.words("peft_config.target_modules") or ["all"]
     parsed.part(
-        "method", kind="lora", base=base or "16bit",
+        "method", kind="lora", base=base_of_adapter(base, parsed),
         rank=keys.whole("peft_config.r", low=1) or _RANK,
         alpha=keys.number("peft_config.lora_alpha") or _ALPHA,
         dropout=keys.number("peft_config.lora_dropout") or 0.0, targets=all_linear(targets),

@@ -13,7 +13,7 @@ from autotune.domain.job import Uncounted
 from autotune.domain.typed.values import shown
 
 if TYPE_CHECKING:
-    from autotune.trainers.parsed import Keys
+    from autotune.trainers.parsed import Keys, Parsed
 
 _OFF = {"", "false", "none", "null", "0", "0.0", "1.0", "[]", "{}", "auto", "default", "off"}
 
@@ -82,6 +82,33 @@ def decisive(keys: Keys, rest: list[str]) -> list[Uncounted]:
                 found.append(Uncounted(key, shown(value), kind.does, kind.time_sd, kind.memory_sd))
                 break
     return found
+
+
+# What a setting may do where it is not counted because of another one: assumptions, wide.
+_OFFLOADED_SD, _COMPILED_SD = (0.25, 0.30), (0.25, 0.15)
+
+
+def leave_uncounted(parsed: Parsed, devices: int) -> None:
+    """Settings that are priced alone, and not beside what else the file states: they stay in it.
+
+    The run is priced without them, and says so first.
+    """
+    meaning = parsed.meaning
+    sharded = devices > 1 and meaning.get("sharding") not in {None, "none", "ddp"}
+    if meaning.get("offload") == "activations" and sharded:
+        why = f"priced without it beside {meaning['sharding']}: less memory, and slower"
+        _leave(parsed, "offload", "none", Uncounted("offload", "activations", why, *_OFFLOADED_SD))
+    fused = meaning.get("kernels") not in {None, "none"} and meaning.get("precision") != "fp8"
+    if fused and meaning.get("compile") not in {None, "off"}:
+        why = "priced without it beside fused kernels: it may be faster, and smaller"
+        left = Uncounted("compile", str(meaning["compile"]), why, *_COMPILED_SD)
+        _leave(parsed, "compile", "off", left)
+
+
+def _leave(parsed: Parsed, knob: str, counted: str, left: Uncounted) -> None:
+    parsed.knobs[knob] = counted
+    parsed.kept.add(knob)
+    parsed.uncounted.append(left)
 
 
 def _is_above(value: object, least: float | None) -> bool:

@@ -95,7 +95,7 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     read_batch(keys, parsed)
     read_length_of_run(keys, parsed, EPOCHS)
     _read_method(keys, parsed)
-    length = keys.whole("max_seq_length", "max_length", low=1)
+    length = _read_length(keys)
     if length is None:
         length = 2048
         parsed.note("data.max_length", length, "not in the file; from_pretrained's default")
@@ -114,6 +114,14 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     parsed.kept |= {"attention", "compile", "activation_checkpointing"}
     leave_rest(keys, parsed)
     return parsed
+
+
+def _read_length(keys: Keys) -> int | None:
+    """Where rows are cut: of pairs by their trainer's own length, else by from_pretrained's."""
+    pairs = keys.get("beta") is not None or keys.get("max_prompt_length") is not None
+    own = keys.whole("max_length", low=1) if pairs else None
+    keys.get("max_seq_length") if own else None
+    return own or keys.whole("max_seq_length", "max_length", low=1)
 
 
 def _plain_name(parsed: Parsed) -> None:

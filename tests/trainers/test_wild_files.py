@@ -276,3 +276,106 @@ def test_a_reference_that_does_not_fit_is_named(tmp_path: Path) -> None:
     text = text.replace("sequence_len: 512", "sequence_len: 16384")
     missing = estimate(job(tmp_path / "a.yml", text, gpu="t4"), fidelity="formula").shortfall
     assert missing is not None
+
+
+@pytest.mark.parametrize("kind", ["GPTQ", "AWQ", "AQLM-2Bit-1x16"])
+def test_an_adapter_on_a_checkpoint_quantised_otherwise_is_refused_not_priced_in_16_bit(
+    tmp_path: Path, kind: str
+) -> None:
+    text = (
+        f"model_name_or_path: TechxGenus/Meta-Llama-3-8B-Instruct-{kind}\nstage: sft\n"
+        "finetuning_type: lora\ncutoff_len: 512\ndataset: a\nper_device_train_batch_size: 1\n"
+    )
+    with pytest.raises(InputError, match="stores its weights quantised by") as refused:
+        job(tmp_path / "a.yaml", text)
+    assert "name the model it was made from" in (refused.value.hint or "")
+
+
+def test_pairs_are_cut_where_their_trainer_says_not_where_the_model_was_loaded(
+    tmp_path: Path,
+) -> None:
+    text = (
+        'model, tok = FastLanguageModel.from_pretrained("unsloth/Qwen2.5-0.5B", '
+        "max_seq_length=4096, load_in_4bit=True)\n"
+        "model = FastLanguageModel.get_peft_model(model, r=8)\n"
+        "DPOTrainer(model, beta=0.1, max_length=1024, max_prompt_length=512, args=DPOConfig(\n"
+        "    per_device_train_batch_size=2, max_steps=9))\n"
+    )
+    found = job(tmp_path / "a.py", text)
+    assert (found.objective, found.max_length) == ("dpo", 1024)
+
+
+@pytest.mark.parametrize(
+    "cut",
+    ["DataCollatorForRows(0, max_length=CUT)", "tokenizer(text, truncation=True, max_length=CUT)"],
+)
+def test_a_script_of_the_plain_trainer_is_cut_where_its_own_code_cuts(
+    tmp_path: Path, cut: str
+) -> None:
+    text = (
+        f'CUT = 384\nmodel = AutoModelForCausalLM.from_pretrained("{QWEN}")\nrows = {cut}\n'
+        "Trainer(model=model, args=TrainingArguments(max_steps=9, per_device_train_batch_size=2))\n"
+    )
+    found = job(tmp_path / "a.py", text, **{"method.kind": "full"})
+    assert found.max_length == 384
+
+
+PRETRAIN = """\
+model_name: SmolLM2-135M
+tokenizer_dir: checkpoints/HuggingFaceTB/SmolLM2-135M
+train:
+  {global_batch_size: 64, micro_batch_size: 8, max_tokens: 13107200000000, max_seq_length: 2048}
+"""
+
+
+def test_litgpt_s_pretraining_names_its_model_and_its_tokens_make_steps(tmp_path: Path) -> None:
+    found = job(tmp_path / "a.yaml", PRETRAIN)
+    assert found.model.name == "HuggingFaceTB/SmolLM2-135M"
+    assert found.steps == 13107200000000 // (64 * 2048)
+
+
+def test_a_model_folder_that_is_not_there_is_an_unknown_model_with_what_it_may_be(
+    tmp_path: Path,
+) -> None:
+    tune = TUNE.replace("tmp/Llama-3.2-1B-Instruct", "nowhere/Qwen2.5-0.6B")
+    with pytest.raises(
+        InputError, match=r"unknown model .*no such folder here.*Qwen2\.5-0\.5B"
+    ) as no:
+        job(tmp_path / "a.yaml", tune.replace("llama3_2.llama3_2_1b", "qwen2_5.builder"))
+    assert "--set model=" in (no.value.hint or "")
+
+
+@pytest.mark.parametrize("word", ["legacy", "disk", "hidden_states"])
+def test_axolotl_s_ways_of_offloading_checkpoints_are_read_and_widen(
+    tmp_path: Path, word: str
+) -> None:
+    more = f"gradient_checkpointing: true\nactivation_offloading: {word}\n"
+    found = job(tmp_path / "a.yml", AXOLOTL + more)
+    assert found.today is not None
+    assert found.today.offload == "activations"
+    assert f"activation_offloading {word}" in first_warning(found).casefold()
+
+
+def test_offloading_beside_sharding_is_priced_without_it_and_says_so_first(tmp_path: Path) -> None:
+    more = (
+        "gradient_checkpointing: true\nactivation_offloading: true\nfsdp_config: "
+        "{fsdp_version: 2}\n"
+    )
+    found = job(tmp_path / "a.yml", AXOLOTL + more, gpu="h100:2")
+    assert found.today is not None
+    assert found.today.offload == "none"
+    assert "priced without it beside fsdp" in first_warning(found)
+    alone = job(tmp_path / "a.yml", AXOLOTL + more, gpu="h100")
+    assert alone.today is not None
+    assert alone.today.offload == "activations"
+
+
+def test_compiling_beside_fused_kernels_is_priced_without_it_and_says_so_first(
+    tmp_path: Path,
+) -> None:
+    more = "torch_compile: true\nliger_rms_norm: true\nliger_fused_linear_cross_entropy: true\n"
+    plugin = "plugins: [axolotl.integrations.liger.LigerPlugin]\n"
+    found = job(tmp_path / "a.yml", AXOLOTL + plugin + more)
+    assert found.today is not None
+    assert (found.today.compile, found.today.kernels) == ("off", "liger")
+    assert "beside fused kernels" in first_warning(found)

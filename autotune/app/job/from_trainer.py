@@ -24,6 +24,7 @@ from autotune.domain.typed.values import shown, whole_or_zero
 from autotune.trainers.launch.config import add_beside, add_deepspeed
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import schema_of
+from autotune.trainers.unread import leave_uncounted
 
 if TYPE_CHECKING:
     from autotune.app.job.overrides import Overrides
@@ -107,6 +108,7 @@ def completed(parsed: Parsed, origin: Origin, overrides: Overrides) -> tuple[Doc
     first, counted = _first_machine(overrides)
     devices = parsed.devices or counted
     batch = parsed.batch_on(devices)
+    leave_uncounted(parsed, devices)
     _split_total(parsed, devices)
     values.setdefault("train", {})["global_batch_size"] = batch
     _place_saves(parsed, values, overrides, batch)

@@ -25,7 +25,7 @@ from autotune.catalog.models.hf_config import (
     read_config_file,
 )
 from autotune.catalog.tables import DATA, CatalogDataError, read_rows
-from autotune.domain.errors import InputError, unknown
+from autotune.domain.errors import InputError, close_matches, unknown
 from autotune.domain.paths import stated_in
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def find_model(text: str, base_dir: Path | None = None) -> Model:
         raise InputError(msg, HOW_TO_ADD)
     path = stated_in(base_dir or Path(), wanted)
     if wanted.startswith((".", "/", "~")) or wanted.casefold().endswith(".json"):
+        _refuse_missing(path, wanted)
         return _from_path(path, wanted)
     found = _by_text().get(wanted.casefold())
     if found is not None:
@@ -148,6 +149,23 @@ def _from_name(name: str, derived: Derived) -> Model:
 def _names() -> list[str]:
     own = [name for entry in _entries() for name in (entry["name"], *entry["aliases"])]
     return [*own, *derived_names()]
+
+
+def _refuse_missing(path: Path, text: str) -> None:
+    """Raise InputError for a folder that is not there, with the model that its name may mean."""
+    if path.suffix.casefold() == ".json" or _exists(path):
+        return
+    near = close_matches(path.name, _names())
+    meant = f"; close to its name: {', '.join(near)}" if near else ""
+    msg = f'unknown model "{text[:200]}": there is no such folder here{meant}'
+    raise InputError(msg, f"--set model=NAME takes the catalogue's or the hub's; {HOW_TO_ADD}")
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name too long for the file system
+        return False
 
 
 def _is_dir(path: Path) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
 from autotune.trainers.axolotl.keys import CHECKPOINTING, OLD_ATTENTION, WORDS, read_plugins
-from autotune.trainers.hf.adapter import read_base, read_variant
+from autotune.trainers.hf.adapter import base_of_adapter, read_base, read_variant
 from autotune.trainers.hf.read import (
     HF_DEFAULTS,
     read_attention,
@@ -113,8 +113,9 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
     if rank is None:
         parsed.note("method.rank", _RANK, "not in the file; the recipes' value is counted")
     parsed.part(
-        "method", kind="lora", base=base or "16bit", rank=rank or _RANK, alpha=alpha or _ALPHA,
-        dropout=dropout, targets=["all-linear"] if linear else targets, variant=variant,
+        "method", kind="lora", base=base_of_adapter(base, parsed), rank=rank or _RANK,
+        alpha=alpha or _ALPHA, dropout=dropout, targets=["all-linear"] if linear else targets,
+        variant=variant,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autotune.catalog.models.models import stored_by_name
 from autotune.trainers.schema import schema_of
 
 if TYPE_CHECKING:
@@ -53,6 +54,14 @@ def read_adapter(keys: Keys, parsed: Parsed) -> None:
         parsed.part("method", kind="full", base=base)
     else:
         parsed.part("method", base=base)
+
+
+def base_of_adapter(stated: str | None, parsed: Parsed) -> str | None:
+    """The base under an adapter: as stated, or in 16 bit; None where the checkpoint itself says.
+
+    A checkpoint whose name says how it is quantised is trained on as it is stored.
+    """
+    return stated or (None if stored_by_name(str(parsed.values.get("model", ""))) else "16bit")
 
 
 def fill_adapter(parsed: Parsed, stated: dict[str, Any]) -> None:

@@ -259,9 +259,29 @@ def read_checkpointing(keys: Keys, parsed: Parsed) -> None:
     read_offload(keys, parsed)
 
 
+# axolotl 0.21 core/trainers/mixins/activation_checkpointing.py: "legacy" copies without a stream of
+# its own, "disk" goes to a file, "hidden_states" takes the layers' inputs alone. How far each may
+# lie from the copies that are counted is an assumption.
+_OFFLOADED_BY = {
+    "legacy": ("copies while the device waits: slower, and smaller", 0.25, 0.10),
+    "disk": ("goes on to a disk: as slow as that is", 0.60, 0.05),
+    "hidden_states": ("takes the inputs of layers alone", 0.10, 0.10),
+}
+
+
+def _offloads(keys: Keys, parsed: Parsed) -> bool:
+    """Whether checkpoints go to the host; a way of doing it that is not counted is said."""
+    word = keys.get("activation_offloading")
+    if word not in _OFFLOADED_BY:
+        return bool(keys.switch("activation_offloading"))
+    does, *how_far = _OFFLOADED_BY[word]
+    parsed.uncounted.append(Uncounted("activation_offloading", word, does, *how_far))
+    return True
+
+
 def read_offload(keys: Keys, parsed: Parsed) -> None:
     """Checkpoints, or FSDP's shards, in the host's memory."""
-    away = keys.switch("activation_offloading") or any(
+    away = _offloads(keys, parsed) or any(
         keys.switch(f"{name}_kwargs.offload") for name in CHECKPOINTING
     )
     if away and parsed.meaning.get("activation_checkpointing") == "full":

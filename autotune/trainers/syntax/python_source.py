@@ -31,8 +31,11 @@ _LORA = {
     "target_modules": "lora_target_modules", "use_dora": "use_dora", "use_rslora": "use_rslora",
 }  # fmt: skip
 _PEFT = {"lora_r": "r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout"}
-_TRAINERS = {"SFTTrainer", "Trainer", "UnslothTrainer"}
+_PAIRED = {"DPOTrainer", "KTOTrainer", "ORPOTrainer", "CPOTrainer", "BCOTrainer"}
+_TRAINERS = {"SFTTrainer", "Trainer", "UnslothTrainer", *_PAIRED}
 _TRAINER_KEYS = {"max_seq_length", "packing", "dataset_num_proc"}  # of SFTTrainer before trl 0.13
+_PAIRED_KEYS = {"max_length", "max_prompt_length", "beta", "loss_type"}  # of those before trl 0.9
+_LENGTHS = {"max_length", "max_seq_length", "model_max_length"}
 _CALLS = {
     *ARGUMENTS, *_TRAINERS, "LoraConfig", "BitsAndBytesConfig", "from_pretrained", "get_peft_model",
 }  # fmt: skip
@@ -88,7 +91,29 @@ def parse_script(text: str, name: str) -> Script:
     if any(call.name == "LoraConfig" for call in calls):
         made.defaulted = [key for key in _PEFT if key not in {*made.values, *made.computed}]
         made.values |= {key: schema_of("peft").default(_PEFT[key]) for key in made.defaulted}
+    if made.trainer == "hf" and not _LENGTHS & {*made.values, *made.computed}:
+        cut = _cut_at(tree, constants)
+        made.values |= {"max_length": cut} if cut is not None else {}
     return made
+
+
+def _cut_at(tree: ast.Module, constants: dict[str, ast.expr]) -> int | None:
+    """Where a script's own collator or tokenizer cuts rows; None where they differ, or none does.
+
+    The Trainer itself has no such argument.
+    """
+    found = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = str(getattr(node.func, "attr", getattr(node.func, "id", "")))
+        stated = {keyword.arg: keyword.value for keyword in node.keywords}
+        if "max_length" in stated and (
+            "DataCollator" in name or (name == "tokenizer" and "truncation" in stated)
+        ):
+            found.add(_literal(stated["max_length"], constants)[1])
+    length = found.pop() if len(found) == 1 else None
+    return length if isinstance(length, int) and length > 0 else None
 
 
 def called(text: str, name: str) -> set[str]:
@@ -279,7 +304,9 @@ def _key(call: _Call, name: str | None) -> str | None:
     if name in _RENAMED:
         return _RENAMED[name]
     kept = _BNB_KEYS if call.name == "BitsAndBytesConfig" else _MODEL_KEYS
-    return name if name in (_TRAINER_KEYS if call.name in _TRAINERS else kept) else None
+    if call.name in _TRAINERS:
+        kept = _PAIRED_KEYS if call.name in _PAIRED else _TRAINER_KEYS
+    return name if name in kept else None
 
 
 def _put(made: Script, key: str, node: ast.expr, constants: dict[str, ast.expr]) -> bool:
