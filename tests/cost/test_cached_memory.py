@@ -27,6 +27,11 @@ def drawn(lengths: Lengths, rows: int, batches: int, runs: int = 600) -> np.ndar
     return np.floor(np.interp(at, levels, lengths.quantiles))
 
 
+def up_to(longest: int) -> Lengths:
+    """Lengths that are spread evenly up to the longest."""
+    return Lengths(tuple(np.linspace(1.0, longest, 101).tolist()), longest / 2, longest, known=True)
+
+
 @pytest.mark.parametrize(("lengths", "rows", "batches"), [
     (UNIFORM, 1, 500), (UNIFORM, 8, 500), (UNIFORM, 1, 5), (CAPPED, 1, 500), (CAPPED, 4, 20),
 ])  # fmt: skip
@@ -112,6 +117,51 @@ def test_a_run_that_caches_little_is_known_better_than_one_that_caches_much() ->
         least = np.hypot(found["log_sd"], memory_constants().cached_sd * share)
         assert found["reserved_log_sd"] >= least * (1.0 - 1e-9)
         assert found["reserved_log_sd"] < least + 0.1
+
+
+@pytest.mark.parametrize("covered", [0.25, 0.5])
+def test_of_outgrown_logits_only_what_a_standing_block_does_not_hold_is_kept(
+    covered: float,
+) -> None:
+    token = 12 * 32_000  # bytes of the logits at the peak
+    standing = round(covered * 2048 * token)
+    ratios = []
+    for run in drawn(UNIFORM, 1, 60, runs=40):
+        allocator = CachingAllocator()
+        for length in run.astype(int):
+            allocator.free(allocator.malloc(standing))
+            blocks = [allocator.malloc(int(length) * token // 12) for _ in range(12)]
+            for block in blocks:
+                allocator.free(block)
+        longest = run.max() * token
+        ratios.append(allocator.counts.peak_reserved / longest - 1.0)
+    without = outgrown(UNIFORM, 1.0, 60.0).mean
+    beyond = outgrown(UNIFORM, 1.0, 60.0, covered).mean
+    assert beyond < (1.0 - covered) * without
+    assert np.mean(ratios) == pytest.approx(beyond, rel=0.2)
+
+
+def test_a_head_that_normalises_its_weight_needs_fp32_room_that_short_logits_share() -> None:
+    baichuan = find_model("Baichuan2-7B-Chat")
+    plain = replace(baichuan, family="llama")
+    found: dict[tuple[str, int], dict[str, float]] = {}
+    for name, own in (("normalised", baichuan), ("plain", plain)):
+        for length in (256, 1024, 4096):
+            job = replace(priced_job(own, lora(own), length), lengths=up_to(length))
+            priced = price_memory(
+                job, memory_columns(micro_batch_size=1, activation_checkpointing="full")
+            )
+            found[name, length] = {k: float(priced[k][0]) for k in ("allocated", "reserved")}
+    weight = baichuan.vocab_size * baichuan.hidden_size
+    short = found["normalised", 256]["allocated"] - found["plain", 256]["allocated"]
+    long = found["normalised", 4096]["allocated"] - found["plain", 4096]["allocated"]
+    assert 4.0 * weight < short < 6.0 * weight  # in fp32 and in 16 bits, less 256 rows of logits
+    assert long == pytest.approx(2.0 * weight, rel=0.01)  # the logits take what was fp32
+    grown = {
+        name: found[name, 1024]["reserved"] - found[name, 256]["reserved"]
+        for name in ("plain", "normalised")
+    }
+    assert grown["normalised"] < 0.25 * grown["plain"]
 
 
 def test_a_loss_without_logits_leaves_no_outgrown_logits() -> None:

@@ -8,7 +8,8 @@ those in 32, or the shifted copy that the backward cannot take; gradients and th
 temporaries; and, where rows differ in length, blocks that were outgrown. A batch longer than any
 before it needs longer blocks for its logits; those of the shorter ones stay, and nothing but whole
 segments of a full device is given back. So the sum of the lengths of all records before the
-longest, over the longest, says how often the logits are held once more. Grouping by length starts
+longest, over the longest, says how often the logits are held once more, but for those that lie in
+a block of one size that every step makes anyway: a normalised head's. Grouping by length starts
 with the longest batch.
 
 Covers: segments of fixed size (the default). Does not cover: expandable segments, which keep about
@@ -34,6 +35,7 @@ import numpy as np
 
 from autotune.cost import deepspeed
 from autotune.cost.batches import unchanging_lengths
+from autotune.cost.memory import logits as head_memory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,8 +67,11 @@ NOTHING_OUTGROWN = Outgrown(0.0, 0.0)
 
 
 @lru_cache(maxsize=4096)
-def outgrown(lengths: Lengths, rows: float, batches: float) -> Outgrown:
+def outgrown(lengths: Lengths, rows: float, batches: float, covered: float = 0.0) -> Outgrown:
     """Of batches whose length is the longest of `rows` rows drawn at random.
+
+    covered: share of the longest batch's bytes that have a block of their own; of a record only
+    what is above it counts.
 
     Formula: the first draw of a length whose ranks lie in [a, b) is a record among n, and a longer
     one follows, with probability (b - a) (1 - a^n) / (1 - a) - (b^n - a^n).
@@ -83,8 +88,9 @@ def outgrown(lengths: Lengths, rows: float, batches: float) -> Outgrown:
     last = upper**batches - lower**batches
     record = (upper - lower) * (1.0 - lower**batches) / (1.0 - lower) - last
     longest = float(np.sum(length * last))
-    mean = float(np.sum(length * record)) / longest
-    variance = float(np.sum(length**2 * record * (1.0 - record)))
+    beyond = np.maximum(length - covered * longest, 0.0)
+    mean = float(np.sum(beyond * record)) / longest
+    variance = float(np.sum(beyond**2 * record * (1.0 - record)))
     return Outgrown(mean, math.sqrt(max(variance, 0.0)) / longest)
 
 
@@ -132,13 +138,14 @@ def cache_terms(
     )
     logits = np.max([x.logits for x in within], axis=0)
     resting = step.static.gradients * step.static.gradients_here + step.foreach
-    ratio, spread = _outgrown(job, columns)
+    ratio, _ = _outgrown(job, columns, np.zeros_like(logits))
     layers = np.maximum(made - logits, 0.0)
     several = np.where(step.static.weight_shards > 1, 1.0, 0.0)
     reduces = np.maximum(several, deepspeed.runs(columns))
     whole = np.maximum(np.minimum(logits, resting) - REUSED * layers, 0.0)
-    outgrown_logits = np.maximum(ratio * logits - REUSED * layers, 0.0)
-    more = np.maximum((ratio + spread) * logits - REUSED * layers, 0.0) - outgrown_logits
+    beyond, spread = _outgrown(job, columns, _covered(step, logits))
+    outgrown_logits = np.maximum(beyond * logits - REUSED * layers, 0.0)
+    more = np.maximum((beyond + spread) * logits - REUSED * layers, 0.0) - outgrown_logits
     cache = Cache(
         layers=step.layer.kept,
         logits=np.maximum(1.0 - ratio, 0.0) * _unfit_logits(step),
@@ -167,7 +174,14 @@ def _unfit_logits(step: Step) -> FloatArray:
     return np.zeros_like(step.tokens)
 
 
-def _outgrown(job: Job, columns: Columns) -> tuple[FloatArray, FloatArray]:
+def _covered(step: Step, logits: FloatArray) -> FloatArray:
+    """[rows] share of the logits that lie in the block in which a head normalises its weight."""
+    _, block = head_memory.normalised_head(step.job, step.compute, step.autocast)
+    share: FloatArray = np.minimum(np.divide(block, np.maximum(logits, 1.0)), 1.0)
+    return share
+
+
+def _outgrown(job: Job, columns: Columns, covered: FloatArray) -> tuple[FloatArray, FloatArray]:
     """[rows] mean and spread of the sum of records before the longest batch, over the longest."""
     still = unchanging_lengths(job, columns) | columns.equals("length_grouping", "on")
     still = still | (job.padding == "max_length") | np.full(columns.rows, job.steps == 0)
@@ -176,11 +190,13 @@ def _outgrown(job: Job, columns: Columns) -> tuple[FloatArray, FloatArray]:
     if job.software.empties_cache:
         batches = np.minimum(batches, BEFORE_LONGEST)
     kinds, back = np.unique(
-        np.stack([np.where(still, 0.0, micro), np.round(batches)]), axis=1, return_inverse=True
+        np.stack([np.where(still, 0.0, micro), np.round(batches), np.round(covered, 2)]),
+        axis=1,
+        return_inverse=True,
     )
     found = [
-        outgrown(job.lengths, float(b), float(n)) if b > 0.0 else NOTHING_OUTGROWN
-        for b, n in kinds.T
+        outgrown(job.lengths, float(b), float(n), float(c)) if b > 0.0 else NOTHING_OUTGROWN
+        for b, n, c in kinds.T
     ]
     own = back.reshape(-1)
     return np.asarray([x.mean for x in found])[own], np.asarray([x.sd for x in found])[own]

@@ -22,6 +22,7 @@ from autotune.cost.memory.modelling_code import (
     family_memory,
     is_litgpt,
     is_torchtune,
+    normalises_head,
 )
 from autotune.domain.software import (
     LOSS_COPIES_FROM,
@@ -150,6 +151,21 @@ def evaluation_bytes(
     capped = 0.0 if whole is None or _lists(job) else _softcap(job, compute)
     made = forward_bytes(job, tokens, compute, autocast)
     return made - capped * tokens * job.model.vocab_size
+
+
+def normalised_head(
+    job: Job, compute: FloatArray, autocast: BoolArray
+) -> tuple[FloatArray, FloatArray]:
+    """[bytes] of a head's normalised weight until its backward, and of its fp32 one before that.
+
+    Autocast normalises in fp32, and so in a block that is free again when the first logits are
+    made: they take it where they fit. A trained weight keeps its fp32 copy for the backward.
+    Source: torch.nn.functional.normalize under the autocast rule of `norm`;
+    modeling_baichuan.py of Baichuan2, NormHead.
+    """
+    each = float(job.model.vocab_size * job.model.hidden_size) * normalises_head(job.model)
+    wide = np.where(autocast, 4.0, 0.0)
+    return (compute + (0.0 if job.method.is_lora else wide)) * each, wide * each
 
 
 def _softcap(job: Job, compute: FloatArray) -> FloatArray:

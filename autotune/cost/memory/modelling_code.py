@@ -84,6 +84,16 @@ def family_memory(family: str) -> FamilyMemory:
     return FAMILY_MEMORY.get(family, _LLAMA_LIKE)
 
 
+# Baichuan2 has about twice the words of Baichuan, and another head: its weight is normalised anew
+# in every forward. Source: modeling_baichuan.py beside the weights, NormHead.
+_BAICHUAN2_WORDS = 100_000
+
+
+def normalises_head(model: Model) -> bool:
+    """Whether the output head multiplies by a normalised copy of its weight."""
+    return model.family == "baichuan" and model.vocab_size > _BAICHUAN2_WORDS
+
+
 # Layers of a pattern that sees everything once: Source: configuration classes of transformers 5.23.
 _PATTERN = {"gemma2": 2, "gemma3_text": 6, "cohere2": 4, "gpt_oss": 2}
 

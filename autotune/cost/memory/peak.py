@@ -188,6 +188,9 @@ def _head_forward(step: Step) -> Instant:
         logits=head_memory.forward_bytes(step.job, step.tokens, step.compute, step.autocast),
         workspace=resident.workspace + casts,
     )
+    normalised, before = head_memory.normalised_head(step.job, step.compute, step.autocast)
+    made = normalised + np.maximum(before - found.logits, 0.0)
+    found = replace(found, workspace=found.workspace + made)
     chunk = head_memory.sized_chunk_bytes(step.job, step.tokens, step.room - found.total)
     return replace(found, logits=found.logits + chunk)
 
@@ -223,6 +226,7 @@ def _head_backward(step: Step) -> Instant:
         workspace=resident.workspace
         + _graph_casts(step)
         + step.head_cast
+        + head_memory.normalised_head(step.job, step.compute, step.autocast)[0]
         + step.static.zero.backward,
     )
 
