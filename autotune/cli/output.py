@@ -154,7 +154,13 @@ def _give_up_on(stream: TextIO) -> None:
 def warn(warnings: Iterable[str], *, quiet: bool) -> None:
     """Warnings on stderr, for formats that do not show them to a person."""
     for warning in () if quiet else warnings:
-        print(as_wide(f"warning: {warning}"), file=sys.stderr)
+        print(as_wide(_told(f"warning: {warning}")), file=sys.stderr)
+
+
+def _told(message: str) -> str:
+    from autotune.domain.secrets import without_secrets
+
+    return without_secrets(message)[0]
 
 
 def as_wide(text: str) -> str:
@@ -218,6 +224,7 @@ class Progress:
         if self._quiet or message == self._last:
             return
         self._last = message
+        message = _told(message)
         if self._rewrites:
             width = shutil.get_terminal_size((LINE_WIDTH, 24)).columns - 1
             sys.stderr.write(_CLEAR_LINE + message[:width])
@@ -237,7 +244,7 @@ class Progress:
         """Say something that stays on the screen: a probe that finished."""
         self._told = time.monotonic()
         if not self._quiet:
-            sys.stderr.write((_CLEAR_LINE if self._rewrites else "") + message + "\n")
+            sys.stderr.write((_CLEAR_LINE if self._rewrites else "") + _told(message) + "\n")
             sys.stderr.flush()
 
     def __enter__(self) -> Self:

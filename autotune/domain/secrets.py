@@ -1,19 +1,22 @@
 """Secrets in a user's own files: never written, printed or reported, and named as left out.
 
-What is one: the value of a key that is known to hold one, and text that looks like a token of the
-services that trainers speak to. A reference to a variable is none, and stays.
+What is one: the value of a key that is known to hold one, text that looks like a token of the
+services that trainers speak to, and what a variable of this process holds whose name says so. A
+reference to a variable is none, and stays.
 """
 
 from __future__ import annotations
 
+import os
 import re
 
 LEFT_OUT = "LEFT-OUT"
+SHORTEST = 8  # characters of a variable that are searched for: shorter ones are words
 _NAMES = (
     r"(?:hub|hf|huggingface|hugging_face_hub|huggingface_hub|access|auth|bearer|refresh|github|gh"
     r"|comet|neptune|mlflow_tracking|replicate|slack|telegram|discord)_(?:api_)?token"
     r"|use_auth_token|(?:[a-z0-9]+_)*api_?key|(?:[a-z0-9]+_)*secret(?:_access)?(?:_key)?"
-    r"|(?:[a-z0-9]+_)*(?:password|passwd)|aws_(?:access_key_id|session_token)"
+    r"|(?:[a-z0-9]+_)*(?:pg)?(?:password|passwd)|aws_(?:access_key_id|session_token)"
 )
 # Source: the forms that the services document: Hugging Face, OpenAI and Anthropic, GitHub, GitLab,
 # AWS, Google, Slack, PyPI, and W&B's 40 hexadecimal digits behind its variable (by its key).
@@ -55,8 +58,22 @@ def without_secrets(text: str) -> tuple[str, tuple[str, ...]]:
         return f"{found['scheme']}{found['user']}:{LEFT_OUT}@"
 
     text = _TOKEN.sub(token, _without_keyed(text, names))
+    for name, value in _held():
+        if value in text:
+            names.append(name)
+            text = text.replace(value, LEFT_OUT)
     text = _ADDRESS.sub(address, text)
     return text, tuple(dict.fromkeys(names))
+
+
+def _held() -> list[tuple[str, str]]:
+    """Variables of this process that hold secrets by their names, the longest value first."""
+    found = [
+        (name, value)
+        for name, value in os.environ.items()
+        if len(value) >= SHORTEST and _KEY.fullmatch(name) and value.casefold() not in _NO_SECRETS
+    ]
+    return sorted(found, key=lambda item: -len(item[1]))
 
 
 def _without_keyed(text: str, names: list[str]) -> str:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.catalog.files import read_regular
 from autotune.domain.config import ARGUMENT
 from autotune.domain.errors import unknown
+from autotune.domain.secrets import without_secrets
 from autotune.domain.units import DAY_S
 from autotune.probe.worker.contract import KEPT_CHARACTERS, SCHEMA_VERSION
 
@@ -91,7 +92,7 @@ def read_result(path: Path, key: str) -> dict[str, Any] | str:
         return f"the result answers another request ({str(content.get('key'))[:40]!r})"
     if str(content.get("status")) not in OUTCOMES:
         return f"the result has the unknown status {str(content.get('status'))[:40]!r}"
-    return _implausible(content) or content
+    return _implausible(content) or without_secrets_in(content)
 
 
 def _not_finite(name: str) -> float:
@@ -202,6 +203,8 @@ def _failure_class(text: str, *, device_was_full: bool) -> str | None:
 LOGS_FOLDER = "failed"  # of a run folder
 MOST_LOG_BYTES = 256 * 1024  # the end of what a worker printed
 MOST_LOGS = 50  # kept of one run
+STDERR_TAIL = 20_000  # bytes of it that are judged
+WORDS = ("message", "trace")  # of a result
 TRACE_LINES = 6
 HINTS = {
     "unsupported": "`autotune doctor` names the packages that are missing here; --set KNOB=VALUE "
@@ -255,21 +258,33 @@ def keep_log(
             path, number = folder / f"{key[:12]}-{number}.log", number + 1
         if sum(1 for _ in folder.iterdir()) >= MOST_LOGS:
             return None
-        with path.open("wb") as log:
-            trace = str(result.get("trace", ""))
-            if trace:
-                log.write(f"{result.get('message', '')}\n\n{trace}\n\n".encode())
-            log.write(b"what it printed:\n" + _end_of(printed))
+        trace = str(result.get("trace", ""))
+        first = f"{result.get('message', '')}\n\n{trace}\n\n" if trace else ""
+        text, _ = without_secrets(f"{first}what it printed:\n{_end_of(printed)}")
+        path.write_text(text, encoding="utf-8")
         return path
     return None
 
 
-def _end_of(path: Path) -> bytes:
+def _end_of(path: Path, most_bytes: int = MOST_LOG_BYTES) -> str:
     with contextlib.suppress(OSError), path.open("rb") as stream:
         size = stream.seek(0, 2)
-        stream.seek(max(size - MOST_LOG_BYTES, 0))
-        return stream.read()
-    return b""
+        stream.seek(max(size - most_bytes, 0))
+        text = stream.read().decode(errors="replace")
+        _, newline, behind = text.partition("\n") if size > most_bytes else ("", "", "")
+        return behind if newline else text  # half a line may be half a token
+    return ""
+
+
+def tail(path: Path) -> str:
+    """The end of what a worker printed, without secrets; empty where it cannot be read."""
+    return without_secrets(_end_of(path, STDERR_TAIL))[0]
+
+
+def without_secrets_in(result: dict[str, Any]) -> dict[str, Any]:
+    """A result whose words say no secrets: those of an exception may hold an address or a token."""
+    said = {name: without_secrets(str(result[name]))[0] for name in WORDS if result.get(name)}
+    return {**result, **said}
 
 
 def hint_for(status: str, message: str) -> str:

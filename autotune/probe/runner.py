@@ -37,7 +37,9 @@ from autotune.probe.outcomes import (
     keep_log,
     read_result,
     root_cause,
+    tail,
     unexplained,
+    without_secrets_in,
 )
 from autotune.probe.record import ProbeRecord
 from autotune.probe.watch import Watch, disturbed
@@ -55,7 +57,6 @@ POLL_S = 0.05
 SWEEPS = 5
 BASELINE_WAIT_S = 20.0
 BASELINE_SLACK_BYTES = 256 * 2**20
-STDERR_TAIL = 20_000
 MOST_PRINTED_BYTES = 64 * 2**20  # what a worker may print: a loop that prints would fill the disk
 LEAST_FREE_BYTES = 64 * 2**20  # on the disk of the probes: what is left for records
 IDLE_BYTES = GIB  # of a GPU: a driver and a desktop hold less
@@ -346,8 +347,8 @@ def _other_device(
 def _rank_failures(folder: Path) -> tuple[dict[str, Any], ...]:
     found = []
     for path in sorted(folder.glob("result.rank*.json")):
-        with contextlib.suppress(OSError, ValueError):
-            found.append(json.loads(read_regular(path, MAX_RESULT_BYTES)))
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            found.append(without_secrets_in(json.loads(read_regular(path, MAX_RESULT_BYTES))))
     return tuple(found)
 
 
@@ -359,12 +360,3 @@ def _oom_kills() -> int:
                 if line.startswith("oom_kill "):
                     return int(line.split()[1])
     return 0
-
-
-def tail(path: Path) -> str:
-    """The end of what a worker printed; empty where it cannot be read."""
-    with contextlib.suppress(OSError), path.open("rb") as stream:
-        stream.seek(0, os.SEEK_END)
-        stream.seek(max(stream.tell() - STDERR_TAIL, 0))
-        return stream.read().decode(errors="replace")
-    return ""

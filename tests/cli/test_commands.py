@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.cli.application import run
-from autotune.cli.output import Progress
+from autotune.cli.output import Progress, warn
 from autotune.domain.errors import InputError, Interrupted
 
 if TYPE_CHECKING:
@@ -94,6 +94,17 @@ def test_a_bug_leaves_with_1_apologises_and_hides_the_traceback(
     assert "KeyError: 'lost'" in error
     assert "AUTOTUNE_DEBUG=1" in error
     assert "Traceback" not in error
+
+
+def test_progress_and_warnings_on_stderr_say_no_secret(capsys: Capture) -> None:
+    token = "hf_" + "abcdefghijklmnopqrstuv"  # nobody's
+    with Progress(quiet=False) as progress:
+        progress.line(f"probe 1: OSError: {token} has no access")
+    warn([f"postgresql://me:{token}@host does not answer"], quiet=False)
+    said = capsys.readouterr().err
+    assert token not in said
+    assert "probe 1: OSError: LEFT-OUT has no access" in said
+    assert "me:LEFT-OUT@host" in said
 
 
 def test_a_bug_shows_its_traceback_when_asked(

@@ -47,3 +47,22 @@ def test_what_is_none_stays(text: str) -> None:
 
 def test_a_variable_of_a_script_is_taken_from_the_environment_instead() -> None:
     assert without_secrets(f"export HF_TOKEN={TOKEN}\n")[0] == "export HF_TOKEN=${HF_TOKEN:-}\n"
+
+
+@pytest.mark.parametrize("name", ["WANDB_API_KEY", "HF_TOKEN", "PGPASSWORD", "MY_SECRET"])
+def test_what_a_secret_variable_of_the_process_holds_is_left_out_wherever_it_stands(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, WORD)
+    found, names = without_secrets(f"wandb.errors.AuthenticationError: {WORD} is not valid\n")
+    assert WORD not in found
+    assert names == (name,)
+    script = f'export {name}="{WORD}"\n'
+    assert without_secrets(script)[0] == f'export {name}="${{{name}:-}}"\n'
+
+
+def test_a_short_word_in_a_secret_variable_is_not_taken_out_of_every_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MY_SECRET", "lora")
+    assert without_secrets("method: lora") == ("method: lora", ())

@@ -66,6 +66,42 @@ def test_the_exception_comes_first_then_the_trace_then_the_log(
     assert not list((tmp_path / "run" / "probing").iterdir())
 
 
+TELLING = """\
+import json, os, sys
+request, result = sys.argv[-2:]
+asked = json.load(open(request))
+print("logging in with " + os.environ["WANDB_API_KEY"], file=sys.stderr)
+if {in_result}:
+    json.dump({{"schema_version": 1, "key": asked["key"], "status": "crash",
+               "message": "OSError: {token} has no access to the repository",
+               "trace": "  File 'x', line 1\\n    login(token='{token}')"}}, open(result, "w"))
+else:
+    raise OSError("{token} has no access to the repository")
+"""
+HUB_TOKEN, WANDB_KEY = "hf_" + "abcdefghijklmnopqrstuv", "0123456789abcdef" * 2  # nobody's
+
+
+@pytest.mark.parametrize("in_result", [False, True])
+def test_a_token_in_a_traceback_is_in_no_record_and_no_log(
+    tmp_path: Path, request_body: dict[str, Any], config: Config,
+    monkeypatch: pytest.MonkeyPatch, in_result: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("WANDB_API_KEY", WANDB_KEY)
+    worker, run_dir = tmp_path / "telling.py", tmp_path / "run"
+    worker.write_text(TELLING.format(token=HUB_TOKEN, in_result=in_result))
+    place = Place(
+        cpu(), run_dir / "probing", 30.0, (str(worker),), sys.executable, run_dir / "failed"
+    )
+    record = Runner(place).run(request_body, config.as_dict())
+    assert record.message.startswith("OSError: LEFT-OUT has no access to the repository")
+    logs = [path.read_text() for path in (run_dir / "failed").iterdir()]
+    assert logs
+    for said in (*logs, json.dumps(record.result), record.message):
+        assert HUB_TOKEN not in said
+        assert WANDB_KEY not in said
+    assert "logging in with LEFT-OUT" in logs[0]
+
+
 TRACE = "Traceback (most recent call last):\n  File 'x', line 1\n"
 FATAL = "Fatal Python error: Segmentation fault"
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from autotune.app.workers.executor import WorkerState
 from autotune.domain.errors import InputError
-from autotune.probe.runner import GUARD, tail
+from autotune.probe.outcomes import tail
+from autotune.probe.runner import GUARD
 
 if TYPE_CHECKING:
     from autotune.app.workers.executor import WorkerJob

@@ -24,7 +24,8 @@ from autotune.app.workers.executor import WorkerState
 from autotune.app.workers.local import TOLD
 from autotune.catalog.software import install_command
 from autotune.domain.errors import InputError
-from autotune.probe.runner import GUARD, tail
+from autotune.probe.outcomes import tail
+from autotune.probe.runner import GUARD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

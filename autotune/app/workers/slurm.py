@@ -22,7 +22,7 @@ from autotune.app.workers.executor import WorkerState
 from autotune.app.workers.local import TOLD
 from autotune.catalog.files import write_whole
 from autotune.domain.errors import InputError
-from autotune.probe.runner import tail
+from autotune.probe.outcomes import tail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -28,7 +28,7 @@ from autotune.probe import runner
 from autotune.probe.lease import leased
 from autotune.probe.machine.kept import fact_of
 from autotune.probe.memo import installed_versions
-from autotune.probe.outcomes import MAX_RESULT_BYTES, Ending, unexplained
+from autotune.probe.outcomes import MAX_RESULT_BYTES, Ending, tail, unexplained
 from autotune.probe.watch import Watch
 from autotune.probe.worker import disturbance
 from autotune.probe.worker.contract import SCHEMA_VERSION
@@ -142,7 +142,7 @@ def _worker(
                 code = process.poll()
                 runner.kill_all(process, mark)
         found = _result(result, key)
-        ending = Ending(code, runner.tail(place.folder / "stderr"), ended_for=why)
+        ending = Ending(code, tail(place.folder / "stderr"), ended_for=why)
         return found, watch.summary(), unexplained(ending, "the worker left no result")[1]
 
 

@@ -1,0 +1,1 @@
+"""A fault at every file operation of a command, then the command again."""

@@ -1,0 +1,138 @@
+"""A row for each command: its operations, the faults tried, and what was wrong after how many."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.catalog.files import SCRATCH
+from bench.faults.commands import COMMANDS, nothing
+from bench.faults.injected import FAULTS, OF_WRITES, begin, in_child
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bench.faults.commands import Command
+
+KINDS = ("lost", "stuck", "corrupt", "left behind")
+ANSWERED = frozenset({0, 3, 4})  # exit codes of an answer
+EXAMPLES = 12
+LOADED = (
+    "autotune.cli.tune", "autotune.cli.verify", "autotune.cli.lists",
+    "autotune.app.tune.tune", "autotune.app.probing.tune", "autotune.search.study.study",
+    "autotune.search.study.storage", "autotune.app.verify.verify", "autotune.app.workers.lead",
+    "autotune.app.workers.join", "autotune.report.page.page", "autotune.app.refresh_prices",
+    "autotune.evidence.calibrate",
+)  # fmt: skip
+
+
+def measured(names: list[str] | None = None, most: int | None = None) -> Iterator[dict[str, Any]]:
+    """A row for each command. most: points of each fault; None: every operation."""
+    for name in LOADED:  # once, before any fork
+        import_module(name)
+    for command in [c for c in COMMANDS if not names or c.name in names]:
+        with tempfile.TemporaryDirectory(prefix="faults-") as name:
+            yield _in_warm_process(command, Path(name).resolve(), most)
+
+
+def _in_warm_process(command: Command, work: Path, most: int | None) -> dict[str, Any]:
+    """A process that has run the command, and from which its faults are forked: its row."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            _warm(command, work)
+            row = tried(command, work, most)
+            (work / "row").write_text(json.dumps(row), encoding="utf-8")
+            code = 0
+        finally:
+            if code:
+                import traceback
+
+                traceback.print_exc()
+            os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    if status:
+        said = work / "said"
+        words = said.read_text(encoding="utf-8")[-2000:] if said.exists() else ""
+        msg = f"the faults of {command.name} cannot be tried: {words}"
+        raise RuntimeError(msg)
+    row: dict[str, Any] = json.loads((work / "row").read_text(encoding="utf-8"))
+    return row
+
+
+def _warm(command: Command, work: Path) -> None:
+    """Run it once here: tables are read, and what it imports is loaded."""
+    folder = work / "one"
+    folder.mkdir()
+    in_child(folder, command.before)
+    begin(folder)
+    command.run()
+    command.again()
+    os.chdir(work)
+    shutil.rmtree(folder)
+
+
+def tried(command: Command, work: Path, most: int | None) -> dict[str, Any]:
+    """The command's row."""
+    folder, begun = work / "one", work / "begun"
+    folder.mkdir()
+    in_child(folder, command.before)
+    shutil.copytree(folder, begun, symlinks=True)
+    code, letters = in_child(folder, command.run)
+    behind, _ = in_child(folder, command.behind)
+    if {code, behind} - ANSWERED:
+        msg = f"{command.name} fails undisturbed, with exit codes {code} and {behind}"
+        raise RuntimeError(msg)
+    expected, wrong, points = command.left(folder), Counter[str](), 0
+    examples: list[str] = []
+    for fault, at in _points(letters, most):
+        shutil.rmtree(folder)
+        shutil.copytree(begun, folder, symlinks=True)
+        in_child(folder, command.run, at, fault)
+        again, _ = in_child(folder, command.again)
+        if again in ANSWERED and command.behind is not nothing:
+            again, _ = in_child(folder, command.behind)
+        what, which = _judged(command, expected, folder, again)
+        points += 1
+        if what:
+            wrong[what] += 1
+            examples.append(f"{fault} at operation {at}: {what}: {which}")
+    return {
+        "command": command.name, "operations": len(letters), "points": points,
+        **{kind: wrong[kind] for kind in KINDS}, "examples": examples[:EXAMPLES],
+    }  # fmt: skip
+
+
+def _points(letters: bytes, most: int | None) -> Iterator[tuple[str, int]]:
+    """Faults and the operations at which they are tried, from 1."""
+    for fault in FAULTS:
+        places = [
+            number
+            for number, letter in enumerate(letters, start=1)
+            if fault not in OF_WRITES or letter == ord("w")
+        ]
+        step = max(1, len(places) // most) if most else 1
+        yield from ((fault, at) for at in places[step // 2 :: step])
+
+
+def _judged(command: Command, expected: dict[str, Any], folder: Path, code: int) -> tuple[str, str]:
+    """What is wrong after the second run, and where; empty for nothing."""
+    if code not in ANSWERED:
+        return "stuck", f"exit code {code}"
+    try:
+        left = command.left(folder)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return "corrupt", str(error)[:200]
+    lost = [f"{name}: {left.get(name)}" for name in expected if expected[name] != left.get(name)]
+    if lost:
+        return "lost", ", ".join(lost[:3])
+    more = set(left) - set(expected) - {"run/failure.json"}
+    behind = [n for n in sorted(more) if SCRATCH in n or ".lock" in n or "probe-" in n]
+    return ("left behind", ", ".join(behind[:3])) if behind else ("", "")
