@@ -29,7 +29,6 @@ from autotune.domain.candidates import Candidate
 from autotune.domain.errors import InputError, unknown
 from autotune.domain.objective import PAIRED
 from autotune.domain.secrets import without_secrets
-from autotune.report.recorded import recorded_payload
 from autotune.trainers.contract import Export, Plan
 from autotune.trainers.registry import FORMATS, TRAINERS
 from autotune.trainers.versions import parse_version
@@ -184,6 +183,8 @@ def export_run(run_dir: Path, to: str) -> tuple[tuple[Path, ...], list[str]]:
 
     Raises InputError when nothing was picked.
     """
+    from autotune.report.recorded import recorded_payload
+
     job = load_run_job(run_dir)
     payload = load_recommendation_payload(run_dir)
     recorded_payload(payload, str(run_dir))  # refuses a damaged one
