@@ -34,12 +34,15 @@ from autotune.probe.record import PROBES_FILE, ProbeLog, config_of, read_records
 from autotune.probe.replay import RecordedRunner, replay_key
 from autotune.probe.request import request_for
 from autotune.search.alternatives import proposal_order
+from autotune.search.axes import ParameterSpace
+from autotune.search.billed import BilledCandidates
 from autotune.search.posterior.acquisition import Posterior
 from autotune.search.posterior.measurements import History
 from autotune.search.study.record import TRIALS_FILE, TrialRecord
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 from bench.grid import FOLDER, RECORD, tiny_job, undisturbed
+from bench.rivals import distinct
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -179,10 +182,14 @@ def curve_of(found: Probed, folder: Path, truth: Truth) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The recorded grid as `bench.replay` reads it: curves of regret, one a seed or order."""
+    """The recorded grid as `bench.replay` reads it: curves of regret, one a seed or order.
+
+    topk: the model's order without configurations that it takes for equal.
+    """
 
     calibrated: list[list[float]]
     model: list[float]
+    topk: list[float]
     random: list[list[float]]
     without_probes: float
 
@@ -200,8 +207,9 @@ def replayed(folder: Path = FOLDER, seeds: int = SEEDS, orders: int = 200) -> Re
     ran = list(truth.bills_s)
     chance = random.Random(0)  # noqa: S311 - orders of a bench
     order = [i for i in proposal_order(bill, "cost") if i in truth.bills_s]
+    priced = BilledCandidates(bill, ParameterSpace(bill.candidates), "cost")
     return Replayed(
-        curves, _best_seen(truth, order),
+        curves, _best_seen(truth, order), _best_seen(truth, list(distinct(priced, order))),
         [_best_seen(truth, chance.sample(ran, len(ran))) for _ in range(orders)],
         truth.regret(order[0]),
     )  # fmt: skip

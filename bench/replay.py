@@ -9,9 +9,10 @@ public_jobs    rows of one source and job, at least 8, on whatever machines and 
 tiny_cpu       every configuration of the tiny job on a processor (`bench.probed`), judged by the
                bill of the finished run; regret_0 is the cost model's pick, without a probe
 
-Methods: random (mean over orders), model (the cost model's order) and calibrated. Each figure is
-over the sweeps (tiny_cpu: over ten seeds): mean regret after 1, 2 and 3 probes against the best
-that was recorded, and the median probes to it. --quick: public_sweeps only.
+Methods: random (mean over orders), model (the cost model's order), topk (the same without twins)
+and calibrated. Each figure is over the sweeps (tiny_cpu: over ten seeds): mean regret after 1, 2
+and 3 probes against the best that was recorded, and the median probes to it. --quick: public_sweeps
+only.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from autotune.search.posterior.lookahead import next_probe
 from autotune.search.posterior.measurements import History
 from autotune.search.priced import MEMORY, Dimension, Part, part_of
 from bench.probed import replayed
+from bench.rivals import distinct
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -234,14 +236,17 @@ def _at(curve: Sequence[float], after: int) -> float:
 def measure(found: Sequence[list[Point]]) -> dict[str, Figures]:
     """Every method on every sweep."""
     rng = np.random.default_rng(0)
-    random, model, calibrated = [], [], []
+    random, model, topk, calibrated = [], [], [], []
     for points in found:
         orders = [rng.permutation(len(points)).tolist() for _ in range(ORDERS)]
         random += [in_order(points, order) for order in orders]
-        model.append(in_order(points, list(Recorded(points, "recorded").order())))
+        priced = Recorded(points, "recorded")
+        model.append(in_order(points, list(priced.order())))
+        topk.append(in_order(points, list(distinct(priced))))
         calibrated.append(in_order(points, calibrated_order(points)))
     by_chance = {**figures(random), "sweeps": len(found)}
-    return {"random": by_chance, "model": figures(model), "calibrated": figures(calibrated)}
+    by_model = {"model": figures(model), "topk": figures(topk)}
+    return {"random": by_chance, **by_model, "calibrated": figures(calibrated)}
 
 
 def answer(*, quick: bool) -> dict[str, dict[str, Figures]]:
@@ -259,9 +264,11 @@ def recorded_grid() -> dict[str, Figures]:
     grid = replayed()
     return {
         "random": figures(grid.random),
-        "model": {**figures([grid.model]), "regret_0": round(grid.without_probes, 5)},
-        "calibrated": {
-            **figures(grid.calibrated), "regret_0": round(grid.without_probes, 5),
+        **{
+            name: {**figures(curves), "regret_0": round(grid.without_probes, 5)}
+            for name, curves in (
+                ("model", [grid.model]), ("topk", [grid.topk]), ("calibrated", grid.calibrated),
+            )
         },
     }  # fmt: skip
 

@@ -19,11 +19,12 @@ from autotune.search.posterior.improvement import expected_improvement, normal_c
 from autotune.search.priced import MEMORY
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterable, Iterator
 
     from numpy.typing import NDArray
 
     from autotune.cost.columns import FloatArray
+    from autotune.search.priced import Priced
     from bench.hidden import Hidden, Params
 
     Asked = Generator[int, dict[str, float] | None, None]
@@ -36,9 +37,14 @@ MOST_LISTED = 4000  # candidates that the plain process looks at, by predicted c
 
 def topk(machine: Hidden, seed: int) -> Asked:  # noqa: ARG001 - as every rival
     """The model's distinct best."""
+    yield from distinct(machine)
+
+
+def distinct(priced: Priced, order: Iterable[int] | None = None) -> Iterator[int]:
+    """An order, the model's by default, without twins: equals in all that any part reads."""
     seen: set[tuple[int, ...]] = set()
-    for index in machine.order():
-        signature = tuple(int(part.row_of[index]) for part in machine.parts)
+    for index in priced.order() if order is None else order:
+        signature = tuple(int(part.row_of[index]) for part in priced.parts)
         if signature not in seen:
             seen.add(signature)
             yield index

@@ -32,13 +32,14 @@ class Ran:
 
     bounds: what it said after every probe, of how much better any candidate may be, as a share;
     None before it could say anything. stop: the probe after which it would have ended by itself;
-    None where it went on.
+    None where it went on. seconds: of computing that the study took.
     """
 
     curve: list[float]
     ooms: int
     bounds: list[float | None] = field(default_factory=list)
     stop: int | None = None
+    seconds: float = field(default=0.0, compare=False)
 
     def holds(self, after: int) -> bool:
         """Whether nothing was better than the recommendation by more than the bound."""

@@ -17,6 +17,7 @@ stop_probe                      median probe after which a search that costs not
                                 itself; null where the median machine goes on
 bound_coverage_stop, stop_regret, stop_regret_p90
                                 the same then; at the last probe where it went on
+study_s                         mean seconds of computing that a study took, its machine included
 
 A probe that repeats a configuration or runs out of memory counts like any other. Machines are those
 of the seeds from 100 on: the method was worked out on those below. `--docs` also writes the table
@@ -30,7 +31,7 @@ import json
 import os
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import lru_cache
 from importlib.util import find_spec
 from multiprocessing import get_context
@@ -79,7 +80,9 @@ def machine_of(scenario: str, seed: int) -> Hidden:
 def _run(task: Task) -> tuple[Task, Ran]:
     scenario, method, seed, probes = task
     os.environ["OMP_NUM_THREADS"] = "1"
-    return task, study_of(machine_of(scenario, seed), method, probes, seed)
+    begun = time.process_time()
+    ran = study_of(machine_of(scenario, seed), method, probes, seed)
+    return task, replace(ran, seconds=round(time.process_time() - begun, 2))
 
 
 def figures(studies: Sequence[Ran]) -> Figures:
@@ -95,6 +98,7 @@ def figures(studies: Sequence[Ran]) -> Figures:
         },
         "oom_probes": round(float(np.mean([ran.ooms for ran in studies])), 2),
         **_said(studies),
+        "study_s": round(float(np.mean([ran.seconds for ran in studies])), 2),
     }
 
 
@@ -150,10 +154,13 @@ def _quantile(values: Sequence[float], percent: float) -> float:
 
 
 def simulate(
-    tasks: Sequence[Task], jobs: int, record: Path | None
+    tasks: Sequence[Task], jobs: int, record: Path | None, again: Sequence[str] = ()
 ) -> dict[str, dict[str, list[Ran]]]:
-    """The studies of every machine by scenario and method."""
-    known = _recorded(record)
+    """The studies of every machine by scenario and method.
+
+    record: finished studies, which are not run again but those of the methods in `again`.
+    """
+    known = {task: ran for task, ran in _recorded(record).items() if task[1] not in again}
     todo = [task for task in tasks if task not in known]
     begun = time.monotonic()
     with get_context("spawn").Pool(min(jobs, max(len(todo), 1))) as pool:
@@ -211,6 +218,9 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--record", type=Path, help="keep finished studies here; run only the rest")
+    parser.add_argument(
+        "--again", nargs="+", choices=METHODS, default=(), help="run these though they are recorded"
+    )
     parser.add_argument("--docs", action="store_true", help="write docs/search.md's table and plot")
     options = parser.parse_args()
     for name in ("machines", "probes", "jobs"):
@@ -234,7 +244,7 @@ def main() -> None:
         for method in available(methods)
         for seed in range(options.first_seed, options.first_seed + machines)
     ]
-    found = simulate(tasks, options.jobs, options.record)
+    found = simulate(tasks, options.jobs, options.record, options.again)
     result = answer(found, methods)
     if options.docs:
         from bench.search_docs import write

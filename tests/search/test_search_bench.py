@@ -12,7 +12,7 @@ import pytest
 from autotune.domain.config import Config
 from bench import search, search_docs, search_machines
 from bench.families import STRANGE, stranger
-from bench.replay import Point, calibrated_order, in_order
+from bench.replay import Point, calibrated_order, in_order, measure
 from bench.rivals import ladder, topk
 from bench.samplers import Ran, study_of
 from bench.simulated import Grid, Machine
@@ -123,13 +123,16 @@ def test_answers_have_the_scenarios_methods_and_figures_that_are_promised(tmp_pa
     found = search.simulate(tasks, 1, record)
     assert len(record.read_text().splitlines()) == 4
     assert search.simulate(tasks, 1, record) == found
+    assert search.simulate(tasks, 1, record, ["ladder"]) == found
+    again = [json.loads(line)[0][1] for line in record.read_text().splitlines()[4:]]
+    assert again == ["ladder", "ladder"], "only what was asked for is run again"
     answer = search.answer(found, ("random", "ladder", "gp_warm"))
     assert set(answer) == {"one_card_b10"}
     assert answer["one_card_b10"]["gp_warm"] is None
     names = {"probes_to_3pct", "probes_to_1pct", "regret_6", "regret_6_p90", "regret_10",
              "regret_10_p90", "regret_20", "regret_20_p90", "oom_probes", "bound_coverage_10",
              "bound_median_10", "bound_coverage_stop", "stop_probe", "stop_regret",
-             "stop_regret_p90"}  # fmt: skip
+             "stop_regret_p90", "study_s"}  # fmt: skip
     assert set(answer["one_card_b10"]["ladder"] or {}) == names
     assert "| one_card_b10 | ladder |" in search_docs.table(answer)
     curves = {s: {m: [r.curve for r in c] for m, c in by.items()} for s, by in found.items()}
@@ -203,6 +206,20 @@ def test_a_recorded_sweep_is_probed_once_a_point_and_regret_is_against_its_best(
     order = calibrated_order(points)
     assert sorted(order) == [0, 1, 2, 3]
     assert in_order(points, [3, 0, 2]) == [INF, 1.0, 0.0]
+
+
+def test_a_replay_holds_the_search_against_the_models_distinct_best(build: Any) -> None:
+    offer = build.offer("h100", 1, 2.5)
+    points = [
+        Point(offer, Config(m, 8 // m, 1, "bf16"), pace, guess, 1e9 * m, 9e9)
+        for m, pace, guess in ((1, 2.0, 1.0), (1, 2.1, 1.0), (1, 2.2, 1.0), (4, 1.0, 1.3))
+    ]
+    found = measure([points])
+    assert list(found) == ["random", "model", "topk", "calibrated"]
+    assert found["model"]["probes_to_3pct"] == 4, (
+        "the model's order repeats what it takes for equal"
+    )
+    assert found["topk"]["probes_to_3pct"] == 2
 
 
 def test_the_page_leads_with_machines_of_no_prior_and_says_what_held_there() -> None:
