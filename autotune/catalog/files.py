@@ -9,13 +9,16 @@ shipped files are read: `tables`.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import stat
 import tempfile
 import time
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar
 
 from autotune.catalog.locks import LEFT_OVER_S, LOCK_FILE, NoLocks, hold, take
 from autotune.domain.paths import whole
@@ -23,6 +26,7 @@ from autotune.domain.paths import whole
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+T = TypeVar("T")
 SCRATCH = ".autotune-part"  # how the name of a half-written file ends
 MERGE_WAIT_S = 60.0  # for another process that keeps what it learned
 
@@ -128,14 +132,72 @@ def merging(path: Path) -> Iterator[None]:
         yield
 
 
-def set_aside(path: Path) -> str:
-    """Move a damaged file out of the way, never over another one; a sentence that says so."""
+@dataclass(frozen=True, slots=True)
+class Entries(Generic[T]):
+    """What can be read of a file that holds a list.
+
+    found: its entries. about: what stands beside the list. damage: what cannot be read, in words;
+    empty for a sound file.
+    """
+
+    found: tuple[T, ...] = ()
+    about: dict[str, Any] = field(default_factory=dict)
+    damage: str = ""
+
+
+def readable_entries(text: bytes | str, name: str, read: Callable[[Any], T]) -> Entries[T]:
+    """Entries of the list of that name in a JSON object, one by one: a bad one costs no other.
+
+    read: makes an entry of its JSON; raises ValueError, KeyError, TypeError or AttributeError where
+    it is none. Of a text that breaks off, or that is garbled half-way, the entries before are read.
+    """
+    about: dict[str, Any] = {}
+    broken = ""
+    try:
+        about = json.loads(text)
+        listed = list(about[name])
+    except (ValueError, RecursionError):
+        listed = _entries_before_the_break(text, name)
+        broken = f"the file breaks off behind {len(listed)} of its {name}"
+    except (KeyError, TypeError):
+        return Entries(damage=f"it has no list of {name}")
+    found: list[T] = []
+    for entry in listed:
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            found.append(read(entry))
+    bad = len(listed) - len(found)
+    lost = f"{bad} of {len(listed)} {name} cannot be read" if bad else ""
+    return Entries(tuple(found), about, ", ".join(filter(None, (broken, lost))))
+
+
+def _entries_before_the_break(text: bytes | str, name: str) -> list[Any]:
+    """The whole entries of a list whose end is missing."""
+    words = text.decode(errors="replace") if isinstance(text, bytes) else text
+    opening = re.search(rf'"{name}"\s*:\s*\[', words)
+    found: list[Any] = []
+    at = opening.end() if opening else len(words)
+    decoder = json.JSONDecoder()
+    with contextlib.suppress(ValueError, RecursionError):
+        while at < len(words):
+            at = len(words) - len(words[at:].lstrip(" \t\r\n,"))
+            entry, at = decoder.raw_decode(words, at)
+            found.append(entry)
+    return found
+
+
+def set_aside(path: Path, damage: str = "", used: int = 0) -> str:
+    """Move a damaged file out of the way, never over another one; a sentence that says so.
+
+    damage: of `Entries`. used: entries of it that are kept on.
+    """
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     aside, number = path.with_name(f"{path.name}.damaged-{stamp}"), 2
     while os.path.lexists(aside):
         aside, number = path.with_name(f"{path.name}.damaged-{stamp}-{number}"), number + 1
     path.rename(aside)
-    return f"{path} was damaged: it is kept as {aside.name}, and what it held is not used"
+    what = f"the {used} that can be read are used on" if used else "what it held is not used"
+    why = f" ({damage})" if damage else ""
+    return f"{path} was damaged{why}: it is kept as {aside.name}, and {what}"
 
 
 @contextlib.contextmanager

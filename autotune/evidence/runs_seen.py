@@ -15,7 +15,14 @@ import math
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from autotune.catalog.files import home_dir, merging, read_regular, set_aside, write_whole
+from autotune.catalog.files import (
+    home_dir,
+    merging,
+    read_regular,
+    readable_entries,
+    set_aside,
+    write_whole,
+)
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 from autotune.domain.identity import identity
@@ -71,8 +78,8 @@ def remember(job: Job, training: str, observations: tuple[Observation, ...]) -> 
     """
     path = store_of(job)
     with merging(path):
-        runs, damaged = _read(path)
-        note = set_aside(path) if damaged else ""
+        runs, damage = _read(path)
+        note = set_aside(path, damage, len(runs)) if damage else ""
         runs.pop(training, None)
         runs[training] = observations
         kept = list(runs.items())[-MOST_RUNS:]
@@ -92,10 +99,10 @@ def with_verified(job: Job, *, but: str = "") -> Job:
     """
     path = store_of(job)
     earlier = [(at, _read(at)[0]) for at in _earlier_stores_of(job)]
-    runs, damaged = _read(path)
-    if damaged:
-        note = Assumption("evidence", "verified runs left out", f"{path} is damaged")
-        return replace(job, assumed=(*job.assumed, note))
+    runs, damage = _read(path)
+    if damage:
+        note = Assumption("evidence", "verified runs left out", f"{path} is damaged: {damage}")
+        job = replace(job, assumed=(*job.assumed, note))
     if not runs:
         path = next((at for at, found in earlier if found), path)
     every = {name: own for _, found in (*earlier, (path, runs)) for name, own in found.items()}
@@ -131,19 +138,22 @@ def without_verified(job: Job) -> Job:
     return replace(job, evidence=tuple(o for o in job.evidence if VERIFIED not in o.facts))
 
 
-def _read(path: Path) -> tuple[dict[str, tuple[Observation, ...]], bool]:
-    """Observations by training, the oldest first, and whether the file is damaged."""
+def _read(path: Path) -> tuple[dict[str, tuple[Observation, ...]], str]:
+    """Observations by training, the oldest first, and what of the file is damaged, in words."""
     try:
-        content = json.loads(read_regular(path, MAX_BYTES))
-        runs = {
-            str(run["log"]): tuple(_observation(entry) for entry in run["observations"])
-            for run in content["runs"]
-        }
+        entries = readable_entries(read_regular(path, MAX_BYTES), "runs", _training)
     except (FileNotFoundError, NotADirectoryError):
-        return {}, False
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, InputError):
-        return {}, True
-    return runs, False
+        return {}, ""
+    except (OSError, ValueError) as error:
+        return {}, str(error)
+    return dict(entries.found), entries.damage
+
+
+def _training(run: Any) -> tuple[str, tuple[Observation, ...]]:  # noqa: ANN401 - parsed JSON
+    try:
+        return str(run["log"]), tuple(_observation(entry) for entry in run["observations"])
+    except InputError as error:
+        raise ValueError(error.message) from None
 
 
 def _observation(entry: Any) -> Observation:  # noqa: ANN401 - parsed JSON

@@ -170,3 +170,20 @@ def test_a_damaged_file_of_verified_runs_is_kept_beside_the_new_one_and_said(
     assert "was damaged" in note
     assert len(list(path.parent.glob(f"{path.name}.damaged-*"))) == 1
     assert kept_of(job) == [3.0]
+
+
+def test_one_damaged_training_of_a_store_costs_no_other(job: Job) -> None:
+    path, _ = runs_seen.remember(job, "first", seen(1))
+    runs_seen.remember(job, "second", seen(2))
+    content = json.loads(path.read_text())
+    content["runs"][0]["observations"][0]["value"] = "fast"
+    path.write_text(json.dumps(content))
+    told = runs_seen.with_verified(job).assumed
+    assert any("1 of 2 runs cannot be read" in str(assumed.why) for assumed in told)
+    assert kept_of(job) == [3.0]
+    path.write_text(path.read_text()[:-2])  # and its end is torn off
+    _, note = runs_seen.remember(job, "third", seen(3))
+    assert "1 of 2 runs cannot be read" in note
+    assert "the 1 that can be read are used on" in note
+    assert kept_of(job) == [3.0, 4.0]
+    assert len(list(path.parent.glob(f"{path.name}.damaged-*"))) == 1

@@ -14,6 +14,7 @@ from autotune.catalog.files import (
     SCRATCH,
     append_synced,
     is_scratch,
+    readable_entries,
     set_aside,
     write_new,
     write_whole,
@@ -140,6 +141,37 @@ def test_a_damaged_file_is_set_aside_and_never_over_another(tmp_path: Path) -> N
         assert str(path) in said
     assert not path.exists()
     assert sorted(each.read_text() for each in tmp_path.iterdir()) == ["{0", "{1", "{2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "damage"),
+    [
+        ('{"runs": [1, 2, 3]}', (1, 2, 3), ""),
+        ('{"runs": [1, "x", 3], "more": 4}', (1, 3), "1 of 3 runs cannot be read"),
+        ('{"runs": [1, 2, {"a', (1, 2), "the file breaks off behind 2 of its runs"),
+        ('{"about": [9],\n "runs" : [\n 1,\n 2\x00, 3]}', (1, 2), "breaks off behind 2"),
+        ("[" * 100_000, (), "breaks off behind 0"),
+        ('{"other": []}', (), "it has no list of runs"),
+        ("[1, 2]", (), "it has no list of runs"),
+        ("null", (), "it has no list of runs"),
+        ("", (), "breaks off behind 0"),
+    ],
+)
+def test_a_bad_entry_or_a_torn_end_costs_no_other_entry(
+    text: str, found: tuple[int, ...], damage: str
+) -> None:
+    entries = readable_entries(text.encode(), "runs", int)
+    assert entries.found == found
+    assert damage in entries.damage
+    assert bool(entries.damage) == bool(damage)
+
+
+def test_what_is_lost_of_a_damaged_file_and_what_is_used_on_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "runs.json"
+    path.write_text("{")
+    said = set_aside(path, "1 of 3 runs cannot be read", 2)
+    assert "was damaged (1 of 3 runs cannot be read)" in said
+    assert "the 2 that can be read are used on" in said
 
 
 def test_a_check_that_fails_leaves_the_old_file(tmp_path: Path) -> None:

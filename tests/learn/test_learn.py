@@ -202,6 +202,23 @@ def test_a_damaged_store_is_said_and_put_aside(tmp_path: Path, job: Path, wandb_
     assert len(known_runs().runs) == 1
 
 
+def test_a_past_run_that_cannot_be_read_costs_no_other(
+    tmp_path: Path, job: Path, wandb_run: Any
+) -> None:
+    wandb_run(tmp_path / "one", 6.0)
+    wandb_run(tmp_path / "two", 6.2)
+    assert learn([tmp_path / "one", tmp_path / "two"]).new == 2
+    content = json.loads(store_path().read_text())
+    content["runs"][1] = {"id": 7}
+    store_path().write_text(json.dumps(content))
+    whys = [assumed.why for assumed in load_job(job).assumed]
+    assert any("1 of 2 runs cannot be read" in why for why in whys)
+    assert any("1 past run" in str(a.value) for a in load_job(job).assumed)
+    again = learn([tmp_path / "two"])
+    assert again.known == 2
+    assert any("the 1 that can be read are used on" in note for note in again.warnings)
+
+
 def test_links_lead_nowhere(tmp_path: Path, wandb_run: Any) -> None:
     outside = wandb_run(tmp_path / "outside" / "run", 6.0)
     inside = tmp_path / "inside"

@@ -136,7 +136,7 @@ def test_past_runs_of_the_machine_and_its_rates_are_not_counted_twice(
     """What past runs are off by holds against the catalogue's device, not the measured one."""
 
     def kept() -> Any:
-        return SimpleNamespace(damaged=False, runs=["one"])
+        return SimpleNamespace(damage="", runs=["one"])
 
     def half_as_fast(*_: object) -> tuple[MachineEffect, ...]:
         return (MachineEffect("cpu", 1, "compute", 2.0, 0.5, 1, here=True),)

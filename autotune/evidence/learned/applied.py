@@ -26,9 +26,10 @@ MOST_RUNS = 200  # the latest that an answer is made from
 def with_learned(job: Job, price: Price) -> Job:
     """The job with what the user's past runs say of its machines."""
     kept = known_runs()
-    if kept.damaged:
-        note = Assumption("evidence", "past runs left out", f"{store_path()} is damaged")
-        return replace(job, assumed=(*job.assumed, note))
+    if kept.damage:
+        why = f"{store_path()} is damaged: {kept.damage}"
+        note = Assumption("evidence", "past runs left out", why)
+        job = replace(job, assumed=(*job.assumed, note))
     if not kept.runs:
         return job
     found, _ = believed(residuals(kept.runs[-MOST_RUNS:], price))

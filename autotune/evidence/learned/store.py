@@ -10,7 +10,14 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.catalog.files import home_dir, merging, read_regular, set_aside, write_whole
+from autotune.catalog.files import (
+    home_dir,
+    merging,
+    read_regular,
+    readable_entries,
+    set_aside,
+    write_whole,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,10 +32,10 @@ MOST_KEPT = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Runs that are kept, the oldest first. damaged: there is a file that cannot be read."""
+    """Runs that are kept, the oldest first. damage: what of the file cannot be read, in words."""
 
     runs: tuple[PastRun, ...] = ()
-    damaged: bool = False
+    damage: str = ""
 
 
 def store_path() -> Path:
@@ -53,12 +60,12 @@ def known_runs() -> Known:
     try:
         from autotune.evidence.learned.run import from_json
 
-        content = json.loads(read_regular(path, MAX_BYTES))
-        return Known(tuple(from_json(entry) for entry in content["runs"]))
+        entries = readable_entries(read_regular(path, MAX_BYTES), "runs", from_json)
     except (FileNotFoundError, NotADirectoryError):
         return Known()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return Known(damaged=True)
+    except (OSError, ValueError) as error:
+        return Known(damage=str(error))
+    return Known(entries.found, entries.damage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +80,15 @@ class Keeping:
 def keep(runs: Iterable[PastRun]) -> Keeping:
     """Keep runs beside what is kept by now.
 
-    A damaged file is put aside under another name, never written over. Raises OSError where the
-    home cannot be written.
+    A damaged file is put aside under another name, never written over; its readable runs stay.
+    Raises OSError where the home cannot be written.
     """
     from autotune.evidence.learned.run import as_json
 
     path = store_path()
     with merging(path):
         known = known_runs()
-        note = set_aside(path) if known.damaged else ""
+        note = set_aside(path, known.damage, len(known.runs)) if known.damage else ""
         kept = {run.id: run for run in known.runs}
         new = 0
         for run in runs:

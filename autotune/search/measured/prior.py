@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from autotune.catalog.files import home_dir, merging, set_aside, write_whole
+from autotune.catalog.files import home_dir, merging, readable_entries, set_aside, write_whole
 from autotune.domain.config import is_extra
 from autotune.domain.errors import InputError
 from autotune.domain.observation import BETWEEN_RUNS_SD
@@ -89,8 +89,8 @@ def save_residuals(
     """
     path = (home or home_dir()) / FOLDER / key.file
     with merging(path):
-        before, damaged = _read(path)
-        note = set_aside(path) if damaged else ""
+        before, damage = _read(path)
+        note = set_aside(path, damage, len(before.observed)) if damage else ""
         content = _merged(priced, history, key, before, probes)
         write_whole(path, json.dumps(content, allow_nan=False))
     return path, note
@@ -169,9 +169,9 @@ def load_residuals(priced: Priced, key: PriorKey, home: Path | None = None) -> P
     """
     folder = (home or home_dir()) / FOLDER
     notes: list[str] = []
-    own, damaged = _read(folder / key.file)
-    if damaged:
-        notes.append(f"{folder / key.file} is damaged and was left out")
+    own, damage = _read(folder / key.file)
+    if damage:
+        notes.append(f"{folder / key.file} is damaged and was left out ({damage})")
     found = _coded(priced, own.observed, BETWEEN_RUNS_SD)
     if any(found.values()):
         return Prior(found, tuple(notes), own.runs)
@@ -234,21 +234,22 @@ class _Content:
 _NOTHING = _Content([], (), {})
 
 
-def _read(path: Path) -> tuple[_Content, bool]:
-    """The content of a file, and whether it is damaged. No file: nothing, undamaged."""
+def _read(path: Path) -> tuple[_Content, str]:
+    """The content of a file, and what of it is damaged, in words. No file: nothing, undamaged."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        return _NOTHING, False
-    except (OSError, UnicodeDecodeError):
-        return _NOTHING, True
+        return _NOTHING, ""
+    except (OSError, UnicodeDecodeError) as error:
+        return _NOTHING, str(error)
+    entries = readable_entries(text, "observed", _entry)
     try:
-        data = json.loads(text)
-        observed = [_entry(entry) for entry in data["observed"]]
-        runs = tuple(int(probes) for probes in data.get("runs", ()))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return _NOTHING, True
-    return _Content(observed, runs, data), False
+        runs = tuple(int(probes) for probes in entries.about.get("runs", ()))
+    except (ValueError, TypeError):
+        runs, damage = (), entries.damage or "how many probes its runs needed cannot be read"
+    else:
+        damage = entries.damage
+    return _Content(list(entries.found), runs, entries.about), damage
 
 
 def _entry(entry: Any) -> dict[str, Any]:  # noqa: ANN401 - parsed JSON
