@@ -37,7 +37,8 @@ class Method:
     """How the model is trained. For `full`, rank, targets and adapters do not apply.
 
     variant: dora trains a magnitude of every adapted output beside its adapter; rslora divides
-    `alpha` by the square root of the rank and changes no bytes and no work.
+    `alpha` by the square root of the rank and changes no bytes and no work. double_quant: whether
+    the scales of 4-bit blocks are quantised themselves.
     """
 
     kind: Literal["full", "lora"]
@@ -47,6 +48,7 @@ class Method:
     dropout: float = 0.0
     targets: tuple[str, ...] = ()  # names of Model.linears that carry an adapter
     variant: Variant = field(default="none", metadata=LATER)
+    double_quant: bool = field(default=True, metadata=LATER)
 
     @property
     def is_dora(self) -> bool:

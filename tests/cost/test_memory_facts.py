@@ -142,25 +142,32 @@ def test_windows_are_counted_by_layer(name: str, share: float) -> None:
 
 
 # Source: Lightning-AI/litgpt tutorials/resource-tables.md (October 2023): allocated GB on an A100,
-# LoRA r8 on queries and values, dropout 0.05, bf16-true.
+# LoRA r8 on queries and values, dropout 0.05, bf16-true, or bnb.nf4 and bnb.nf4-dq.
 LITGPT = [
-    ("microsoft/phi-1_5", 1044, 1, 4.82), ("microsoft/phi-1_5", 1044, 4, 10.68),
-    ("meta-llama/Llama-2-7b-hf", 1304, 1, 21.30), ("meta-llama/Llama-2-7b-hf", 1304, 2, 29.07),
-    ("meta-llama/Llama-2-13b-hf", 1304, 1, 38.12),
+    ("microsoft/phi-1_5", 1044, 1, "bf16", 4.82), ("microsoft/phi-1_5", 1044, 4, "bf16", 10.68),
+    ("meta-llama/Llama-2-7b-hf", 1304, 1, "bf16", 21.30),
+    ("meta-llama/Llama-2-7b-hf", 1304, 2, "bf16", 29.07),
+    ("meta-llama/Llama-2-13b-hf", 1304, 1, "bf16", 38.12),
+    ("meta-llama/Llama-2-7b-hf", 1304, 1, "nf4", 14.14),
+    ("meta-llama/Llama-2-7b-hf", 1304, 1, "nf4-dq", 13.84),
+    ("meta-llama/Llama-2-13b-hf", 1304, 1, "nf4", 23.14),
+    ("meta-llama/Llama-2-13b-hf", 1304, 1, "nf4-dq", 22.55),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "length", "rows", "published"), LITGPT)
+@pytest.mark.parametrize(("name", "length", "rows", "weights", "published"), LITGPT)
 def test_litgpt_runs_match_their_published_peak(
-    name: str, length: int, rows: int, published: float
+    name: str, length: int, rows: int, weights: str, published: float
 ) -> None:
     model = find_model(name)
     activation = "gelu" if model.activation.startswith("gelu") else model.activation
     model = replace(model, activation=activation)
-    method = replace(lora(model, targets=("q_proj", "v_proj")), rank=8, dropout=0.05)
+    base = "16bit" if weights == "bf16" else "nf4"
+    method = lora(model, base, dropout=0.05, double_quant=weights == "nf4-dq")
+    method = replace(method, rank=8, targets=("q_proj", "v_proj"))
     job = job_of(
         model, method, own_model=True, stack="litgpt", loss="chunked", autocast=False,
-        transformers=(4, 35),
+        transformers=(4, 35), bitsandbytes=(0, 41, 1),
     )  # fmt: skip
     lengths = Lengths((float(length), float(length)), float(length), length, known=True)
     job = replace(job, lengths=lengths, max_length=length)

@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost.memory import logits as head_memory
-from autotune.cost.memory.states import dequantised_bytes, merged_experts_bytes
+from autotune.cost.memory.states import (
+    dequantised_bytes,
+    merged_experts_bytes,
+    unpacked_head_bytes,
+)
 from autotune.domain.software import EVALUATES_WITHOUT_CACHE_FROM
 
 if TYPE_CHECKING:
@@ -227,6 +231,7 @@ def _head_backward(step: Step) -> Instant:
         + _graph_casts(step)
         + step.head_cast
         + head_memory.normalised_head(step.job, step.compute, step.autocast)[0]
+        + unpacked_head_bytes(step.job, step.size, step.compute)
         + step.static.zero.backward,
     )
 

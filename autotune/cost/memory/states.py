@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost import deepspeed
-from autotune.cost.memory.modelling_code import family_memory
+from autotune.cost.memory.modelling_code import family_memory, is_litgpt
 from autotune.cost.parameters import (
     adapter_parameters,
     embedding_parameters,
@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 NF4_DOUBLE_QUANT = (
     1 / 2 + 1 / 64 + 1 / 4096
 )  # codes, 8-bit absmax per 64, fp32 scale per 256 of them
+NF4 = 1 / 2 + 1 / 16  # codes, fp32 absmax per 64
 # [bytes] a weight that a kernel reads to unpack it: codes, and a scale in fp32 for every 64.
-PACKED_BYTES = {"nf4": 1 / 2 + 1 / 16, "int8": 1.0}
+PACKED_BYTES = {"nf4": NF4, "int8": 1.0}
 STATE_BYTES_8BIT = 1 + 4 / 256  # one 8-bit moment and its share of an fp32 scale per block of 256
 
 
@@ -103,7 +104,7 @@ def weight_bytes(job: Job, size: Sizes) -> float:
     Source: QLoRA (Dettmers 2023) section 3: 4-bit codes in blocks of 64 with double quantisation in
     blocks of 256; LLM.int8 (Dettmers 2022) section 3: int8 codes and one fp32 scale a row.
     Embeddings, head, norms and biases stay 16-bit, unless the trainer casts them to fp32, and so
-    do experts that are one parameter.
+    do experts that are one parameter. litgpt's head is quantised too.
     """
     base = job.method.base
     if base == "32bit":
@@ -111,12 +112,12 @@ def weight_bytes(job: Job, size: Sizes) -> float:
     if base == "16bit" or not quantised(job):
         return 2.0 * size.total
     fused = experts_fused(job)
-    linear = size.linear - fused * size.fused
+    linear = size.linear - fused * size.fused + quantised_head(job, size)
     rest = size.total - linear
     wide = {"none": 0.0, "norms": size.norms, "all": rest}[job.software.kbit_upcast]
     kept = 2.0 * rest + 2.0 * wide
     if base == "nf4":
-        return NF4_DOUBLE_QUANT * linear + kept
+        return (NF4_DOUBLE_QUANT if job.method.double_quant else NF4) * linear + kept
     return linear + 4.0 * (size.linear_rows - fused * size.fused_rows) + kept
 
 
@@ -125,6 +126,23 @@ def quantised(job: Job) -> bool:
     own = family_memory(job.model.family).own_linear  # the same file of 5.23 skips subclasses
     ignored = own and job.software.transformers >= EXPERTS_FUSED_FROM
     return job.method.is_quantised and not ignored
+
+
+def quantised_head(job: Job, size: Sizes) -> float:
+    """Elements of an output head that is quantised with the other matrices.
+
+    Source: lightning_fabric 2.1 plugins/precision/bitsandbytes.py: every nn.Linear, no exception.
+    """
+    return size.head * (is_litgpt(job) and quantised(job))
+
+
+def unpacked_head_bytes(job: Job, size: Sizes, compute: FloatArray) -> FloatArray:
+    """[bytes] of a quantised head as its product needs it: in fp16, and a copy as computed.
+
+    Source: as above, `_quantize_weight` hands fp16 over; bitsandbytes 0.41 autograd/_functions.py,
+    MatMul4Bit: `dequantize_4bit(B, state).to(A.dtype)`, forward and backward.
+    """
+    return (2.0 + compute) * quantised_head(job, size)
 
 
 def experts_fused(job: Job) -> bool:

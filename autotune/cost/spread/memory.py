@@ -39,9 +39,6 @@ UNSEEN, INT8, DORA, COMPILED = 0.02, 0.06, 0.05, 0.10
 # source's, which says nothing of how far another's release, dtype or padding lies from what its
 # row tells. An assumption, three times that source's own spread.
 BETWEEN = 0.03
-# Of own model code on a quantised base: litgpt's nf4 rows come out 9 % low without litgpt, where
-# its LoRA rows come out right, and what a release keeps beside codes changes from one to the next.
-OWN_QUANTISED = 0.15
 HOPELESS = 0.01  # probability of fitting under which a run is said to fail for certain
 
 
@@ -75,7 +72,6 @@ def uncertainty(
     if job.software.own_model:
         offset = model.offset(job.software, job.model.family)
         spread = live_share * np.hypot(spread, offset.log_sd)
-        spread = np.hypot(spread, OWN_QUANTISED if job.method.is_quantised else 0.0)
     spread = np.maximum(spread, _unseen(job))
     whole = columns.equals("activation_checkpointing", "none")
     spread = np.where(whole, np.maximum(spread, UNSEEN), spread)

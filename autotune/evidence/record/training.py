@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autotune.cost.memory.modelling_code import LITGPT
 from autotune.cost.parameters import lora_parameters
 from autotune.domain.job import QUANTISED, Method
 from autotune.evidence.cases import Refused
 from autotune.evidence.record import defaults
+from autotune.evidence.record.kernels import FMS
 from autotune.evidence.record.machine import trainer_of
 from autotune.evidence.record.notes import trainable_of
 from autotune.evidence.record.row import FULL
@@ -89,13 +92,15 @@ def _wide_weights(row: Row) -> bool:
         return True
     if word == "fp16" and trainer_of(row) in SCALED and "zero" not in row.word("parallelism"):
         return True
-    if FMS_TASKS in row.word("source_repo") and "fsdp" in row.word("parallelism"):
+    if FMS in row.word("source_repo") and "fsdp" in row.word("parallelism"):
         return "autocast" in row.notes  # accelerate keeps trained weights in fp32 then
     own_stack = any(name in row.word("source_repo") for name in KEEP_FP32_MASTER)
     return own_stack or "mixed precision" in row.notes.casefold()
 
 
-FMS_TASKS = "fms-acceleration"  # its benchmark trains adapters with dropout 0.1 (scenarios.yaml)
+# Dropout of adapters where a row does not say: fms-acceleration's benchmark (scenarios.yaml), and
+# litgpt's finetune/lora.py.
+SOURCE_DROPOUT = {FMS: 0.1, LITGPT: 0.05}
 
 # Trainers that keep fp32 weights and cast them for compute, whatever dtype their tables print.
 KEEP_FP32_MASTER = ("torchtitan", "pytorch/ao", "llm-foundry")
@@ -238,8 +243,11 @@ def method_of(row: Row, model: Model) -> tuple[Method, tuple[str, ...]]:
         raise Refused(NO_TARGETS)
     if variant == "none" and exact and _other_variant(row, model, rank, targets):
         raise Refused(OTHER_VARIANT)
-    dropout = 0.1 if FMS_TASKS in row.word("source_repo") else 0.0
+    source = row.word("source_repo")
+    dropout = next((own for name, own in SOURCE_DROPOUT.items() if name in source), 0.0)
     method = Method("lora", base, rank, float(2 * rank), dropout, targets, variant)
+    if base == "nf4" and LITGPT in source:  # its `bnb.nf4` and `bnb.nf4-dq` are two settings
+        method = replace(method, double_quant="dq" in row.word("quant"))
     gptq = "4-bit GPTQ priced as nf4" if "gptq" in row.word("quant") else None
     return method, tuple(text for text in (assumed, gptq) if text)
 
