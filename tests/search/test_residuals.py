@@ -6,11 +6,16 @@ import numpy as np
 import pytest
 
 from autotune.search.posterior.amplitudes import (
+    JITTER,
+    NOISES,
+    OWN,
+    SCALES,
+    Evidence,
     contradiction,
     expected_amplitudes,
     fitted_amplitudes,
 )
-from autotune.search.posterior.kernel import Observed
+from autotune.search.posterior.kernel import Observed, Shape, codes_of
 from autotune.search.posterior.residuals import Residual
 from autotune.search.priced import Dimension, Part, part_of
 
@@ -158,3 +163,34 @@ def test_measurements_beyond_what_the_model_says_of_itself_are_called_a_contradi
     assert contradiction(found, wild[:2]) == 0.0, "two say nothing yet"
     narrow, wide = Residual(found, usual), Residual(found, wild)
     assert np.sqrt(wide.variance.mean()) > 2.0 * np.sqrt(narrow.variance.mean())
+
+
+@pytest.mark.parametrize("summands", [False, True])
+def test_the_likelihood_of_many_runs_of_few_signatures_is_the_exact_one(*, summands: bool) -> None:
+    """A search of many workers repeats signatures: each costs no more than one."""
+    found, draw = part(summands=summands), np.random.default_rng(3)
+    codes = [(0, 0, 0), (1, 2, 1), (2, 3, 0), (1, 0, 1)]
+    observed = [
+        Observed(codes[k % 4], float(draw.normal(0.1, 0.2)), float(draw.choice([0.01, 0.03])))
+        for k in range(30)
+    ]
+    evidence, shape = Evidence(found, observed), Shape(found)
+    at, values = codes_of(found, observed), np.asarray([o.log_ratio for o in observed])
+    assert evidence.start(0, 0, 0).noise == NOISES[0]
+    for noise in range(len(NOISES)):
+        errors = []
+        for scale in range(len(SCALES)):
+            for own in range(len(OWN)):
+                start = evidence.start(noise, scale, own)
+                variance = [o.noise**2 + start.noise**2 + JITTER for o in observed]
+                whole = shape.kernel(at, at, start) + np.diag(variance)
+                exact = -0.5 * (values @ np.linalg.solve(whole, values))
+                exact -= 0.5 * np.linalg.slogdet(whole)[1]
+                apart = evidence.loudness[noise]
+                errors.append(exact - apart - evidence.scores([start])[0])
+                prior = evidence.grid(noise)[scale, own] - evidence.scores([start])[0]
+                assert prior == pytest.approx(
+                    evidence.grid(noise)[0, own]
+                    - evidence.scores([evidence.start(noise, 0, own)])[0]
+                )
+        assert errors == pytest.approx([0.0] * len(errors), abs=1e-6)

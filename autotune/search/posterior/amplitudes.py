@@ -47,37 +47,39 @@ JITTER = 1e-8
 
 
 class Evidence:
-    """Log marginal likelihood of many amplitudes of a part at once, and the best of them."""
+    """Log marginal likelihood of many amplitudes of a part at once, and the best of them.
+
+    Runs of one signature share every term of the kernel: with their weighted mean and its variance
+    the likelihood is the same, so that its cost is that of the distinct signatures.
+    """
 
     def __init__(self, part: Part, observed: Sequence[Observed]) -> None:
         """Keep what the likelihood needs of the observations."""
         self.part = part
-        shape, codes = Shape(part), codes_of(part, observed)
+        shape, every = Shape(part), codes_of(part, observed)
         self.values = np.asarray([o.log_ratio for o in observed], np.float64)
         self._stated = np.asarray([o.noise**2 for o in observed], np.float64)
+        codes, group = np.unique(every, axis=0, return_inverse=True)
+        self._group = group.reshape(-1)
         self._columns = [list(s.columns) for s in shape.summands]
         self._shares = [np.outer(s, s) for s in shape.shares(codes)]
         self._grams = np.stack(
             [t[np.ix_(codes[:, k], codes[:, k])] for k, t in enumerate(shape.tables)]
         )
-        self._same = shape.same(codes, codes)
         self.varied = [k for k in range(codes.shape[1]) if len(set(codes[:, k].tolist())) > 1]
+        self._grids: dict[int, FloatArray] = {}
         self._refined: dict[Amplitudes, Amplitudes] = {}
-
-    @cached_property
-    def starts(self) -> list[list[list[Amplitudes]]]:
-        """[NOISES][SCALES][OWN] expected amplitudes."""
-        spread = max(self.part.spread, LEAST_SPREAD)
-        expected = [expected_amplitudes(self.part, scale) for scale in SCALES]
-        return [
-            [[replace(e, own=own * spread, noise=noise) for own in OWN] for e in expected]
-            for noise in self.noises
-        ]
 
     @property
     def noises(self) -> tuple[float, ...]:
         """Bytes are counted and not timed: their noise is known."""
         return NOISES[:1] if self.part.name == MEMORY else NOISES
+
+    def _means(self, noise: float) -> tuple[FloatArray, FloatArray]:
+        """[signatures] weighted mean of a signature's runs, and the variance of that."""
+        weight = 1.0 / (self._stated + noise**2 + JITTER)
+        total = np.bincount(self._group, weight)
+        return np.bincount(self._group, weight * self.values) / total, 1.0 / total
 
     @cached_property
     def loudness(self) -> FloatArray:
@@ -85,23 +87,36 @@ class Evidence:
 
         What the terms of the kernel do not explain is no noise: another run shows it again.
         """
-        stated = self._stated[:, None] + np.square(self.noises) + JITTER
         found = np.zeros(len(self.noises))
-        for same in np.unique(self._same > 0, axis=0):
-            if same.sum() > 1:
-                weight = 1.0 / stated[same]
-                values = self.values[same][:, None]
-                centre = (weight * values).sum(axis=0) / weight.sum(axis=0)
-                found += -0.5 * (weight * (values - centre) ** 2 - np.log(weight)).sum(axis=0)
-                found -= 0.5 * np.log(weight.sum(axis=0))
+        for k, noise in enumerate(self.noises if len(self.values) else ()):
+            stated = self._stated + noise**2 + JITTER
+            mean, variance = self._means(noise)
+            apart = np.square(self.values - mean[self._group]) / stated
+            found[k] = -0.5 * (apart + np.log(stated)).sum() + 0.5 * np.log(variance).sum()
         return found
 
-    @cached_property
-    def grid(self) -> FloatArray:
-        """[NOISES, SCALES, OWN] score of the expected amplitudes; memory has one noise."""
-        flat = [a for by_scale in self.starts for by_own in by_scale for a in by_own]
-        own = -0.5 * (np.log(np.asarray(OWN) / OWN_EXPECTED) / OWN_WIDTH) ** 2
-        return self.scores(flat).reshape(-1, len(SCALES), len(OWN)) + own
+    def start(self, noise: int, scale: int, own: int) -> Amplitudes:
+        """Expected amplitudes: by place in NOISES, SCALES and OWN."""
+        spread = max(self.part.spread, LEAST_SPREAD)
+        expected = expected_amplitudes(self.part, SCALES[scale])
+        return replace(expected, own=OWN[own] * spread, noise=self.noises[noise])
+
+    def grid(self, noise: int) -> FloatArray:
+        """[SCALES, OWN] score of the expected amplitudes under one of the noises.
+
+        All of them have one kernel, times the square of the scale.
+        """
+        if noise not in self._grids:
+            count, prior = len(self.values), np.log(np.asarray(OWN) / OWN_EXPECTED) / OWN_WIDTH
+            found = np.zeros((len(SCALES), len(OWN)))
+            if count:
+                unit = self._kernels([replace(expected_amplitudes(self.part), own=0.0)])[0]
+                own = np.asarray(OWN)[:, None, None] * max(self.part.spread, LEAST_SPREAD)
+                single = own**2 * np.eye(len(unit))
+                for k, scale in enumerate(SCALES):
+                    found[k] = self._scores(scale**2 * unit + single, self.noises[noise])
+            self._grids[noise] = found - 0.5 * prior**2
+        return self._grids[noise]
 
     def refined(self, start: Amplitudes) -> Amplitudes:
         """One pass over the columns that were varied, and over the strength of the pairs."""
@@ -120,10 +135,13 @@ class Evidence:
         return choices[_best(self.scores(choices), PAIRS, PAIR_WIDTH)]
 
     def scores(self, choices: Sequence[Amplitudes]) -> FloatArray:
-        """[choices] up to a constant."""
-        size = len(self.values)
-        if not size:
+        """[choices] up to a constant; all have the noise of the first."""
+        if not len(self.values):
             return np.zeros(len(choices))
+        return self._scores(self._kernels(choices), choices[0].noise)
+
+    def _kernels(self, choices: Sequence[Amplitudes]) -> FloatArray:
+        """[choices, signatures, signatures] prior covariance."""
 
         def stacked(name: str) -> FloatArray:
             return np.asarray([getattr(a, name) for a in choices])
@@ -131,22 +149,33 @@ class Evidence:
         mains = stacked("mains")
         constant = stacked("constant")[:, None, None] ** 2
         pair = stacked("pair")[:, None, None] ** 2 / 2.0
-        kernel = stacked("own")[:, None, None] ** 2 * self._same
-        more = (stacked("noise") ** 2)[:, None]
-        at = np.arange(size)
-        kernel[:, at, at] += self._stated + more + JITTER
+        kernel = stacked("own")[:, None, None] ** 2 * np.eye(self._grams.shape[1])
         for columns, share in zip(self._columns, self._shares, strict=True):
             own, grams = mains[:, columns], self._grams[columns]
             single = np.tensordot(own, grams, axes=1)
             squared = np.tensordot(own**2, grams**2, axes=1)
             main = constant + np.tensordot(own**2, grams, axes=1)
             kernel += share * (main + pair * (single * single - squared))
-        factor = np.linalg.cholesky(kernel)
-        white = np.linalg.solve(
-            factor, np.broadcast_to(self.values[:, None], (*factor.shape[:2], 1))
-        )
-        logdet = np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(axis=1)
-        found: FloatArray = -0.5 * (white[..., 0] ** 2).sum(axis=1) - logdet
+        return kernel
+
+    def _scores(self, kernels: FloatArray, noise: float) -> FloatArray:
+        """[kernels] log likelihood of what was observed, up to a constant.
+
+        The values go along as one more row of the matrix that is factored: below the factor stands
+        then what the triangular system gives. The row's own variance is large enough for that.
+        """
+        mean, variance = self._means(noise)
+        size = len(mean)
+        bordered = np.empty((len(kernels), size + 1, size + 1))
+        bordered[:, :size, :size] = kernels
+        at = np.arange(size)
+        bordered[:, at, at] += variance
+        bordered[:, size, :size] = bordered[:, :size, size] = mean
+        bordered[:, size, size] = 1.0 + 2.0 * float(mean @ mean) / float(variance.min())
+        factor = np.linalg.cholesky(bordered)
+        white = factor[:, size, :size]
+        logdet = np.log(factor[:, at, at]).sum(axis=1)
+        found: FloatArray = -0.5 * (white**2).sum(axis=1) - logdet
         return found
 
 
@@ -200,17 +229,14 @@ def jointly(evidence: Mapping[str, Evidence]) -> dict[str, Amplitudes]:
     best = -np.inf
     for whole in scales:
         own = {
-            n: e.grid[noises[n]] - 0.5 * ((scales - whole) / PART_WIDTH)[:, None] ** 2
+            n: e.grid(noises[n]) - 0.5 * ((scales - whole) / PART_WIDTH)[:, None] ** 2
             for n, e in evidence.items()
         }
         total = sum(float(s.max()) for s in own.values()) - 0.5 * (whole / WHOLE_WIDTH) ** 2
         if total > best:
             best = total
             chosen = {name: _place(s) for name, s in own.items()}
-    return {
-        name: e.refined(e.starts[noises[name]][chosen[name][0]][chosen[name][1]])
-        for name, e in evidence.items()
-    }
+    return {name: e.refined(e.start(noises[name], *chosen[name])) for name, e in evidence.items()}
 
 
 def noises_of(evidence: Mapping[str, Evidence]) -> dict[str, int]:
