@@ -1,12 +1,13 @@
 """What a probe costs and how far to trust it: `python -m bench.probe [--quick] --format text|json`.
 
-overhead_s     seconds of a probe by part, medians; all but `window` is beyond the measured steps
+overhead_s     seconds of a probe by part, medians; all but `window` is beyond the measured steps;
+               of the probes of a search, which one server forks, after the first; as `alone`, of
+               those that import everything for themselves, such as the run of the pick
 worker         a probe's step over that of a plain transformers Trainer run of the same arguments
 repeat         the same configuration probed again and again: sd of a step over its mean
 depth          two small depths extrapolated, over full depth where both ran
 
-All on this machine's processor with small models. overhead, repeat and memory: each probe in a
-process of its own; worker and depth: runs that are compared take turns, in processes that stay.
+All on this machine's processor with small models. Probes that are compared take turns.
 wall is what a clock on the wall saw, cpu the processor's own seconds, which other programs on the
 machine disturb less. `error` is the standard error of a median of ratios between neighbours in
 time.
@@ -83,7 +84,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         """folder: of probes under way."""
         self.place = Place(devices.cpu(), folder / "probing", TIMEOUT_S)
-        self.runner = Runner(self.place)
+        self.runner = Runner(self.place)  # of probes that import everything for themselves
         self.session = Session(self.place)
         self._plain: subprocess.Popen[str] | None = None
 
@@ -103,9 +104,9 @@ class Bench:
             self._plain.kill()
             self._plain.communicate()
 
-    def probe(self, request: dict[str, Any], *, kept: bool = False) -> ProbeRecord:
-        """One probe that must succeed; kept: in the process that stays."""
-        run = self.session.run if kept else self.runner.run
+    def probe(self, request: dict[str, Any], *, served: bool = True) -> ProbeRecord:
+        """One probe that must succeed; served: as a search runs it."""
+        run = self.session.run if served else self.runner.run
         record = run(request, CONFIG.as_dict())
         if not record.ok:
             msg = f"{record.status}: {record.message}"
@@ -152,13 +153,13 @@ def worker_over_plain(
 ) -> dict[str, Any]:
     """The worker's step over the plain Trainer's, taking turns."""
     request = request_for(job, job.offers[0], CONFIG, effort=effort)
-    bench.probe(request, kept=True)  # both processes import and warm up
+    bench.probe(request)  # both import
     bench.plain(request)
     probed, plain = [], []
     for number in range(rounds):
         for own in (True, False) if number % 2 else (False, True):
             if own:
-                probed.append(bench.probe(request, kept=True).result["step"])
+                probed.append(bench.probe(request).result["step"])
             else:
                 plain.append(bench.plain(request))
     return {
@@ -169,12 +170,9 @@ def worker_over_plain(
 
 
 def depth_over_full(
-    bench: Bench, job: Job, rounds: int, effort: Effort = STEPS_ONLY, *, kept: bool = False
+    bench: Bench, job: Job, rounds: int, effort: Effort = STEPS_ONLY
 ) -> dict[str, Any]:
-    """Extrapolation over full depth: times from several turns, memory from fresh processes.
-
-    kept: memory from the process that stays as well, whose resident memory is no measure.
-    """
+    """Extrapolation over full depth: times from several turns, memory from the first of them."""
     offer = job.offers[0]
     pair = requests_at_depths(job, offer, CONFIG, effort)
     if pair is None:
@@ -182,11 +180,11 @@ def depth_over_full(
         raise ValueError(msg)
     full = request_for(job, offer, CONFIG, effort=effort)
     asked = (*pair, full)
-    alone = [bench.probe(request, kept=kept) for request in asked]
-    turns = [[bench.probe(request, kept=True) for request in asked] for _ in range(rounds)]
+    turns = [[bench.probe(request) for request in asked] for _ in range(rounds)]
     low, high, whole = (_middle(runs) for runs in zip(*turns, strict=True))
     line = extrapolated(low, high, job.model.num_layers)
-    memory = agreement(extrapolated(alone[0], alone[1], job.model.num_layers), alone[2])
+    first = turns[0]
+    memory = agreement(extrapolated(first[0], first[1], job.model.num_layers), first[2])
     found: dict[str, Any] = {
         "layers": job.model.num_layers, "depths": line.result["extrapolated"]["depths"],
         "allocated": memory["allocated_bytes"], "driver": memory["driver_bytes"],
@@ -226,15 +224,24 @@ def parts_s(record: ProbeRecord) -> dict[str, float]:
     return found | {"trainer": record.wall_s - sum(found.values())}
 
 
-def repeats(bench: Bench, job: Job, rounds: int) -> tuple[dict[str, float], dict[str, Any]]:
-    """Whole probes of one configuration: their parts, and how much a step differs."""
-    request = request_for(job, job.offers[0], CONFIG, effort=WHOLE)
-    records = [bench.probe(request) for _ in range(rounds)]
+def overhead(records: Sequence[ProbeRecord]) -> dict[str, float]:
+    """[s] of whole probes of one configuration: medians by part, and of all but the window."""
     every = [parts_s(record) for record in records]
-    overhead = {name: statistics.median(p[name] for p in every) for name in every[0]}
-    overhead["beyond_window"] = statistics.median(
+    found = {name: statistics.median(p[name] for p in every) for name in every[0]}
+    found["beyond_window"] = statistics.median(
         record.wall_s - p["window"] for record, p in zip(records, every, strict=True)
     )
+    return found
+
+
+def repeats(
+    bench: Bench, job: Job, rounds: int
+) -> tuple[dict[str, float], dict[str, float], dict[str, Any]]:
+    """Whole probes of one configuration: parts of served ones and others, how a step differs."""
+    request = request_for(job, job.offers[0], CONFIG, effort=WHOLE)
+    bench.probe(request)  # the server imports, once in a search
+    pairs = [(bench.probe(request), bench.probe(request, served=False)) for _ in range(rounds)]
+    records = [served for served, _ in pairs]
     steps = [record.result["step"] for record in records]
     repeat: dict[str, Any] = {
         clock: spread([step[name] for step in steps]) for clock, name in CLOCKS.items()
@@ -243,7 +250,8 @@ def repeats(bench: Bench, job: Job, rounds: int) -> tuple[dict[str, float], dict
     memory = [r.result["memory"] for r in records]
     repeat["allocated"] = spread([m["allocated_bytes"] for m in memory])
     repeat["driver"] = spread([m["driver_bytes"] for m in memory])
-    return overhead, repeat | {"probes": rounds}
+    alone = [other for _, other in pairs]
+    return overhead(records), overhead(alone), repeat | {"probes": rounds}
 
 
 def compiled_parts(bench: Bench, job: Job) -> dict[str, float]:
@@ -259,9 +267,9 @@ def measure(*, quick: bool) -> dict[str, Any]:
     rounds = QUICK_ROUNDS if quick else ROUNDS
     kinds: tuple[Kind, ...] = ("lora",) if quick else ("lora", "full")
     with tempfile.TemporaryDirectory() as folder, Bench(Path(folder)) as bench:
-        overhead, repeat = repeats(bench, small_job(), rounds)
+        served, alone, repeat = repeats(bench, small_job(), rounds)
         found: dict[str, Any] = {
-            "overhead_s": overhead, "repeat": repeat,
+            "overhead_s": served, "overhead_alone_s": alone, "repeat": repeat,
             "worker": {
                 kind: worker_over_plain(bench, small_job(kind=kind), rounds)
                 for kind in kinds
@@ -279,7 +287,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
 
 def lines(found: dict[str, Any]) -> Iterable[str]:
     """The figures as tables."""
-    for name in ("overhead_s", "overhead_compiled_s"):
+    for name in ("overhead_s", "overhead_alone_s", "overhead_compiled_s"):
         if name in found:
             yield f"{name:22} seconds"
             yield from (f"  {part:20} {value:7.2f}" for part, value in found[name].items())

@@ -123,34 +123,6 @@ def brief_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "ProbeOptions", partial(plan.ProbeOptions, effort=effort))
 
 
-@pytest.fixture
-def one_worker() -> Iterator[Any]:
-    """For `ProbeOptions(runner=...)`: a real worker that stays, so that torch is imported once.
-
-    For tests that claim nothing of processes; each probe in its own is tests/probe/test_runner.py
-    and tests/probe/test_tune_by_probes.py.
-    """
-    from contextlib import ExitStack
-
-    from autotune.probe.runner import Runner
-    from autotune.probe.session import Session
-
-    with ExitStack() as kept:
-
-        class OneWorker(Runner):
-            """A runner that asks one session."""
-
-            def __init__(self, place: Any) -> None:
-                super().__init__(place)
-                self._session = kept.enter_context(Session(place))
-
-            def run(self, *arguments: Any, **named: Any) -> Any:
-                """As `Runner.run`."""
-                return self._session.run(*arguments, **named)
-
-        yield OneWorker
-
-
 @pytest.fixture(scope="session")
 def samples() -> Any:
     """Answers made by hand: tests/samples.py."""

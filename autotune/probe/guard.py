@@ -44,7 +44,7 @@ def main() -> None:
     try:
         _, status = os.waitpid(child, 0)
     finally:
-        _end_all()
+        end_all_below()
     _end_as(status, prctl)
 
 
@@ -60,7 +60,7 @@ def _become(command: list[str], prctl: Callable[..., int], guard: int) -> None:
         os._exit(127)
 
 
-def _end_all() -> None:
+def end_all_below() -> None:
     """Kill what is below us until nothing is: a process may start another while we look."""
     for _ in range(SWEEPS):
         for pid in _children(os.getpid()):

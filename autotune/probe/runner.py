@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.catalog.files import read_regular
 from autotune.catalog.locks import own_folder
@@ -43,6 +43,7 @@ from autotune.probe.outcomes import (
 )
 from autotune.probe.record import ProbeRecord
 from autotune.probe.watch import Watch, disturbed
+from autotune.probe.worker.contract import PRINTED_FILE, RESULT_FILE
 from autotune.probe.worker.disturbance import MARK
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Runner:
         held = self._wait_for_baseline()
         begun = time.monotonic()
         with own_folder(self.place.folder, "probe-") as folder:
-            result_path = folder / "result.json"
+            result_path = folder / RESULT_FILE
             asked = {**request, "work_dir": str(folder)}
             (folder / "request.json").write_text(json.dumps(asked), encoding="utf-8")
             ending, readings = self._process(
@@ -126,7 +127,7 @@ class Runner:
             )
             found = read_result(result_path, request["key"])
             status, message, found = self._judged(found, ending, request, predicted)
-            log = keep_log(self.place.logs, request["key"], status, found, folder / "stderr")
+            log = keep_log(self.place.logs, request["key"], status, found, folder / PRINTED_FILE)
             message = explained(status, message, found, ending.stderr, log)
         if status == "oom_device":
             held = max(held, self._wait_for_baseline())
@@ -177,10 +178,10 @@ class Runner:
         self, folder: Path, result_path: Path, request: dict[str, Any], timeout_s: float
     ) -> tuple[Ending, dict[str, Any]]:
         mark, count = secrets.token_hex(8), int(request.get("count", 1))
-        kills = _oom_kills()
+        kills = oom_kills()
         watch = Watch(self.place.local, self.on_phase)
         watch.before()
-        with (folder / "stderr").open("wb") as errors:
+        with (folder / PRINTED_FILE).open("wb") as errors:
             process = subprocess.Popen(  # noqa: S603 - our own interpreter and worker
                 self.command(str(folder / "request.json"), str(result_path), count=count),
                 stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, cwd=folder,
@@ -195,15 +196,7 @@ class Runner:
             finally:
                 code = process.poll()
                 kill_all(process, mark)
-        ending = Ending(
-            code=code,
-            stderr=tail(folder / "stderr"),
-            oom_kills=_oom_kills() - kills,
-            device_was_full=watch.was_full,
-            interrupted=interrupted,
-            rank_failures=_rank_failures(folder),
-            ended_for=ended_for,
-        )
+        ending = ending_of(folder, code, watch, kills, interrupted=interrupted, ended_for=ended_for)
         return ending, watch.summary()
 
     def command(self, *arguments: str, count: int = 1) -> Sequence[str]:
@@ -282,7 +275,33 @@ def _shown_to(local: LocalDevice) -> list[LocalDevice]:
     return [local, *alike[at + 1 :], *alike[:at]]
 
 
-def wait(process: subprocess.Popen[bytes], timeout_s: float, watch: Watch, folder: Path) -> str:
+def ending_of(
+    folder: Path, code: int | None, watch: Watch, kills_before: int, *, interrupted: bool,
+    ended_for: str,
+) -> Ending:  # fmt: skip
+    """How the process of a probe ended; kills_before: of this cgroup, by then."""
+    return Ending(
+        code=code,
+        stderr=tail(folder / PRINTED_FILE),
+        oom_kills=oom_kills() - kills_before,
+        device_was_full=watch.was_full,
+        interrupted=interrupted,
+        rank_failures=_rank_failures(folder),
+        ended_for=ended_for,
+    )
+
+
+class Waited(Protocol):
+    """What can be waited for: a process, or a fork that a server tells of."""
+
+    def poll(self) -> int | None:
+        """Its exit code; None while it goes on."""
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for its end, so long [s] at most."""
+
+
+def wait(process: Waited, timeout_s: float, watch: Watch, folder: Path) -> str:
     """Wait for the end or the deadline; why it may not go on, else an empty text."""
     deadline = time.monotonic() + timeout_s
     while process.poll() is None and time.monotonic() < deadline:
@@ -298,7 +317,7 @@ def wait(process: subprocess.Popen[bytes], timeout_s: float, watch: Watch, folde
 def excess(folder: Path) -> str:
     """What a worker has used too much of: output or disk. Empty while it is within bounds."""
     with contextlib.suppress(OSError):
-        if (folder / "stderr").stat().st_size > MOST_PRINTED_BYTES:
+        if (folder / PRINTED_FILE).stat().st_size > MOST_PRINTED_BYTES:
             return f"it printed more than {MOST_PRINTED_BYTES >> 20} MiB"
     with contextlib.suppress(OSError):
         free = shutil.disk_usage(folder).free
@@ -352,7 +371,7 @@ def _rank_failures(folder: Path) -> tuple[dict[str, Any], ...]:
     return tuple(found)
 
 
-def _oom_kills() -> int:
+def oom_kills() -> int:
     """How often the kernel ended a process of this cgroup for memory."""
     for name in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
         with contextlib.suppress(OSError, ValueError, IndexError):

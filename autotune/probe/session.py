@@ -1,8 +1,9 @@
-"""A worker that stays: many configurations without importing torch again for each.
+"""Probes of one search through one process that imports torch once: `worker/server` forks each.
 
-For sweeps. The process cleans up between configurations and is started anew after a sticky error,
-a time-out or a crash; a configuration that such a process spoiled is run once more on its own.
-Isolation is weaker than the runner's: what one configuration leaves behind may slow the next.
+A probe has a process of its own here as with `Runner`: its own memory, its own output, its own
+ending. What cannot be served so runs in one that was started for it alone: several devices, a limit
+on memory, variables that must be there before the first import, another attempt after a failure,
+and the run that confirms the pick, which nothing that a server might do can have touched.
 """
 
 from __future__ import annotations
@@ -11,42 +12,77 @@ import contextlib
 import json
 import secrets
 import subprocess
+import sys
 import time
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from autotune.catalog.locks import own_folder
-from autotune.probe.outcomes import INTERRUPTED, judged, read_result
-from autotune.probe.runner import Runner, excess, kill_all, worker_environment
-from autotune.probe.watch import Watch, disturbed
-from autotune.probe.worker.contract import STUCK
+from autotune.probe import runner as alone
+from autotune.probe.outcomes import read_result
+from autotune.probe.runner import POLL_S, Runner, kill_all, worker_environment
+from autotune.probe.watch import Watch
+from autotune.probe.worker.contract import PRINTED_FILE, read_ending
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
 
+    from autotune.probe.outcomes import Ending
     from autotune.probe.record import ProbeRecord
     from autotune.probe.runner import Place
 
-POLL_S = 0.05
-SPOILING = ("oom_device", "oom_host", "cuda_error", "nccl_error")
+CONFIRM = "confirm"  # the role of a run that is the answer's own
+MOST_IN_VAIN = 2  # servers that could not serve, until none is started any more
 
 
-class Session:
-    """Answers requests through one worker process for as long as that is usable."""
+class Served:
+    """A probe in a fork of the server, waited for as for a process."""
+
+    def __init__(self, server: subprocess.Popen[bytes], folder: Path) -> None:
+        """folder: of the probe; its request lies there."""
+        self.server, self.folder = server, folder
+
+    def ask(self) -> None:
+        """Have it begin. A server that is gone is seen by polling."""
+        with contextlib.suppress(OSError):
+            if self.server.stdin is not None:
+                self.server.stdin.write(json.dumps(str(self.folder)).encode() + b"\n")
+                self.server.stdin.flush()
+
+    def poll(self) -> int | None:
+        """Its exit code, or that of its server; None while it goes on."""
+        over = self.server.poll()  # read first: an ending may be told just before
+        told = read_ending(self.folder)
+        return told if told is not None else over
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """A moment."""
+        time.sleep(timeout or POLL_S)
+        return self.poll()
+
+    @property
+    def began(self) -> bool:
+        """Whether it ever ran: then what it printed has a file."""
+        return (self.folder / PRINTED_FILE).exists()
+
+
+class Session(Runner):
+    """A runner that imports once for all of its probes. Close it, or use it as a context."""
 
     def __init__(self, place: Place) -> None:
-        """The worker starts with the first request."""
-        self.runner = Runner(place)
-        self.place = self.runner.place
+        """The server starts with the first probe."""
+        super().__init__(place)
         self.starts = 0
-        self._process: subprocess.Popen[bytes] | None = None
+        self._server: subprocess.Popen[bytes] | None = None
         self._mark = ""
+        self._in_vain = 0 if sys.platform == "linux" else MOST_IN_VAIN
+        self._alone = False
         self._own = ExitStack()
-        self._folder = self._own.enter_context(own_folder(self.place.folder, "session-"))
+        self._folder: Path | None = None
 
     def __enter__(self) -> Self:
-        """Use as a context manager: the process ends with the block."""
+        """Use as a context manager: the server ends with the block."""
         return self
 
     def __exit__(
@@ -55,113 +91,86 @@ class Session:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the process and remove its folder."""
+        """End the server."""
         self.close()
-        self._own.close()
 
     def close(self) -> None:
-        """End the process, whatever it is doing."""
-        if self._process is not None:
-            kill_all(self._process, self._mark)
-            if self._process.stdin:
+        """End the server and whatever it is doing; another probe starts another one."""
+        if self._server is not None:
+            kill_all(self._server, self._mark)
+            if self._server.stdin:
                 with contextlib.suppress(OSError):
-                    self._process.stdin.close()
-            self._process = None
+                    self._server.stdin.close()
+            self._server = None
+        self._own.close()
+        self._folder = None
 
     def run(
         self, request: dict[str, Any], config: dict[str, Any], *,
         predicted: dict[str, float] | None = None, role: str = "search",
         timeout_s: float | None = None,
     ) -> ProbeRecord:  # fmt: skip
-        """One configuration, as `Runner.run`.
-
-        What the kept process could not answer runs on its own, in what is left of its time.
-        """
-        predicted = predicted or {}
+        """One probe, as `Runner.run`; another attempt is made in a process that nobody served."""
         limited = request.get("memory_limit_bytes") or request.get("environment")
-        if limited or int(request.get("count", 1)) > 1:  # what a process has cannot be taken back
-            return self.runner.run(
-                request, config, predicted=predicted, role=role, timeout_s=timeout_s
-            )
-        begun = time.monotonic()
-        record = self._run(request, config, predicted, timeout_s or self.place.timeout_s)
-        return replace(
-            record, wall_s=time.monotonic() - begun, role=role, predicted=predicted
-        )  # fmt: skip
+        several = int(request.get("count", 1)) > 1
+        self._alone = role == CONFIRM or bool(limited) or several
+        return super().run(request, config, predicted=predicted, role=role, timeout_s=timeout_s)
 
-    def _run(
-        self, request: dict[str, Any], config: dict[str, Any], predicted: dict[str, float],
-        limit: float,
-    ) -> ProbeRecord:  # fmt: skip
+    def _process(
+        self, folder: Path, result_path: Path, request: dict[str, Any], timeout_s: float
+    ) -> tuple[Ending, dict[str, Any]]:
+        if self._alone or self._in_vain >= MOST_IN_VAIN:
+            return super()._process(folder, result_path, request, timeout_s)
+        self._alone = True
         begun = time.monotonic()
-        watch = Watch(self.place.local)
+        watch = Watch(self.place.local, self.on_phase)
         watch.before()
+        kills = alone.oom_kills()
+        code, interrupted, ended_for, served = None, False, "", None
         try:
-            found = self._ask(request, limit, watch)
-            if found is None and self._gave_up:  # after the last answer: it never saw this one
-                found = self._ask(request, limit, watch)
+            served = Served(self._started(), folder)
+            served.ask()
+            ended_for = alone.wait(served, timeout_s, watch, folder)
+            code = served.poll()
         except KeyboardInterrupt:
-            self.close()
-            return self.runner.record(request, config, INTERRUPTED, "stopped by the user", {})
-        if found is None:
-            self.close()
-            left = limit - (time.monotonic() - begun)
-            if left <= 0:
-                message = "no result within its time"
-                return self.runner.record(request, config, "timeout", message, {})
-            return self.runner.run(request, config, predicted=predicted, timeout_s=left)
-        status, message = judged(found, predicted.get("step_s"))
-        if status in SPOILING:
-            self.close()
-        record = self.runner.record(request, config, status, message, found)
-        readings = watch.summary()
-        told = disturbed(found, readings) if record.ok else []
-        return replace(record, readings=readings, disturbed=told)
-
-    @property
-    def _gave_up(self) -> bool:
-        return self._process is not None and self._process.poll() == STUCK
-
-    def _ask(
-        self, request: dict[str, Any], limit_s: float, watch: Watch
-    ) -> dict[str, Any] | None:  # fmt: skip
-        """The kept process's answer; None when it gave none that can be believed."""
-        name = secrets.token_hex(4)
-        asked, result = self._folder / f"{name}.json", self._folder / f"{name}.result.json"
-        asked.write_text(json.dumps({**request, "work_dir": str(self._folder)}), encoding="utf-8")
-        process = self._started()
-        deadline = time.monotonic() + limit_s
-        try:
-            if process.stdin is None:
-                return None
-            process.stdin.write(json.dumps([str(asked), str(result)]).encode() + b"\n")
-            process.stdin.flush()
-            while not result.exists() and time.monotonic() < deadline:
-                if process.poll() is not None and not result.exists():
-                    return None
-                if excess(self._folder):
-                    return None
-                watch.sample()
-                time.sleep(POLL_S)
-            found = read_result(result, request["key"])
-        except OSError:
-            return None
+            interrupted = True
         finally:
-            asked.unlink(missing_ok=True)
-            result.unlink(missing_ok=True)
-        return None if isinstance(found, str) else found
+            if code is None or served is None or served.server.poll() is not None:
+                self.close()  # it hangs, was interrupted, or took its server along
+        unserved = code is not None and served is not None and not served.began
+        if unserved or _without_cuda(result_path, request):
+            self._in_vain += 1 if unserved else MOST_IN_VAIN
+            result_path.unlink(missing_ok=True)
+            left = max(timeout_s - (time.monotonic() - begun), POLL_S)
+            return super()._process(folder, result_path, request, left)
+        ending = alone.ending_of(
+            folder, code, watch, kills, interrupted=interrupted, ended_for=ended_for
+        )
+        return ending, watch.summary()
 
     def _started(self) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._process.poll() is None:
-            return self._process
+        if self._server is not None and self._server.poll() is None:
+            return self._server
         self.close()
+        self._folder = self._own.enter_context(own_folder(self.place.folder, "session-"))
         self._mark = secrets.token_hex(8)
         self.starts += 1
-        errors = (self._folder / "stderr").open("wb")
-        with errors:
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and worker
-                self.runner.command("--serve"), stdin=subprocess.PIPE, stdout=errors,
+        with (self._folder / PRINTED_FILE).open("wb") as errors:
+            self._server = subprocess.Popen(  # noqa: S603 - our own interpreter and worker
+                self.command("--serve"), stdin=subprocess.PIPE, stdout=errors,
                 stderr=errors, cwd=self._folder, start_new_session=True,
                 env=worker_environment(self.place, self._mark),
             )  # fmt: skip
-        return self._process
+        return self._server
+
+
+def _without_cuda(result_path: Path, request: dict[str, Any]) -> bool:
+    """Whether a fork could not use the GPU: something touched it while the server imported."""
+    if request.get("device") != "cuda":
+        return False
+    found = read_result(result_path, request["key"])
+    return (
+        not isinstance(found, str)
+        and found["status"] in {"unsupported", "cuda_error"}
+        and any(word in str(found.get("message", "")) for word in ("no CUDA device", "forked"))
+    )

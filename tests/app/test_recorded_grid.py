@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -22,9 +21,6 @@ from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 from bench.grid import FOLDER, RECORD, configurations, tiny_job
 from bench.probed import answer, replayed
-
-if TYPE_CHECKING:
-    from autotune.probe.runner import Runner
 
 ROOT = Path(__file__).parents[2]
 SMALL = {
@@ -102,15 +98,13 @@ def replay_key_of(config: dict[str, object]) -> str:
 
 
 @pytest.mark.slow
-def test_really_run_the_pick_is_one_that_was_measured(
-    tmp_path: Path, one_worker: type[Runner]
-) -> None:
+def test_really_run_the_pick_is_one_that_was_measured(tmp_path: Path) -> None:
     """How near it is to the best of all is a claim of time: `bench.grid`, `bench.probed`."""
     for package in ("torch", "transformers", "peft"):
         pytest.importorskip(package)
     job = load_job(ROOT / "jobs" / "tiny_cpu.yaml", set_values=SMALL)
     bill = CostModel(job).price(enumerate_candidates(job, load_space(None)).candidates)
-    options = ProbeOptions(probes=2, effort=QUICK, reuse=False, runner=one_worker)
+    options = ProbeOptions(probes=2, effort=QUICK, reuse=False)
     found = probe_candidates(
         job, bill, devices.cpu(), options, objective="cost", sampler="calibrated", seed=0,
         run_dir=tmp_path / "run", storage=None, job_key="job", resume=False,

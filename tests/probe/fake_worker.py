@@ -1,7 +1,7 @@
 """A worker that misbehaves on purpose: `fake_worker.py MODE REQUEST RESULT`. Free of torch.
 
-With --serve in the place of REQUEST and RESULT it stays and answers line after line; MODE then
-names what goes wrong with the request whose micro_batch_size is 13.
+With --serve in the place of REQUEST and RESULT it stays and forks for each folder that it is told.
+MODE:13 goes wrong with the request whose micro_batch_size is 13 alone.
 """
 
 from __future__ import annotations
@@ -53,22 +53,34 @@ def write(path: Path, content: Any) -> None:
 
 
 def serve(mode: str) -> None:
-    """Answers until the mode's trouble is asked for; every start is noted in the folder."""
-    with Path("starts").open("a") as stream:
-        stream.write(f"{os.getpid()}\n")
+    """One fork for each folder that is named on stdin."""
+    if mode == "will-not-serve":
+        sys.exit("this worker answers one request and no more")
     for line in sys.stdin:
-        request_path, result_path = map(Path, json.loads(line))
-        request = json.loads(request_path.read_text(encoding="utf-8"))
-        result = good(request) | {"pid": os.getpid()}
-        unlucky = request["micro_batch_size"] == 13
-        if unlucky and mode == "sticky":
-            result |= {"status": "cuda_error", "message": "CUDA error: unspecified launch failure"}
-        elif unlucky and mode in ENDINGS:
-            ENDINGS[mode]()
-        write(result_path.with_suffix(".tmp"), result)
-        result_path.with_suffix(".tmp").replace(result_path)
-        if unlucky and mode == "gives-up":
-            sys.exit(3)
+        folder = Path(json.loads(line))
+        child = os.fork()
+        if child == 0:
+            forked(mode, folder)
+        _, status = os.waitpid(child, 0)
+        write(folder / "ending.new", os.waitstatus_to_exitcode(status))
+        (folder / "ending.new").replace(folder / "ending.json")
+
+
+def forked(mode: str, folder: Path) -> None:
+    code = 1
+    try:
+        os.chdir(folder)
+        printed = os.open("stderr", os.O_WRONLY | os.O_CREAT, 0o644)
+        os.dup2(printed, 1)
+        os.dup2(printed, 2)
+        sys.argv[1:] = [mode, str(folder / "request.json"), str(folder / "result.json")]
+        main()
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+        os.write(2, f"{error.code}\n".encode())
+    finally:
+        os._exit(code)
 
 
 def of_rank(mode: str, rank: int, result_path: Path, result: dict[str, Any]) -> None:
@@ -101,21 +113,31 @@ def tell_and_sleep(mode: str, result_path: Path, result: dict[str, Any]) -> None
     time.sleep(600)
 
 
+def the_first_time(mode: str, flag: Path) -> None:
+    """Fail, or tell who serves it and sleep; all is fine the second time."""
+    if flag.exists():
+        return
+    if mode.startswith("once-and-tell:"):
+        write(flag, os.getppid())
+        time.sleep(600)
+    flag.write_text("failed once")
+    sys.exit("something went wrong once")
+
+
 def main() -> None:
     if sys.argv[2] == "--serve":
         serve(sys.argv[1])
         return
     mode, request_path, result_path = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     request = json.loads(request_path.read_text(encoding="utf-8"))
-    result = good(request)
+    result = good(request) | {"pid": os.getpid(), "parent": os.getppid()}
+    if mode.endswith(":13"):
+        mode = mode.removesuffix(":13") if request["micro_batch_size"] == 13 else "good"
     if "RANK" in os.environ:
         of_rank(mode, int(os.environ["RANK"]), result_path, result)
         return
-    if mode.startswith("once:"):  # fails the first time, is fine the second
-        flag = Path(mode.split(":")[1])
-        if not flag.exists():
-            flag.write_text("failed once")
-            sys.exit("something went wrong once")
+    if mode.startswith("once"):
+        the_first_time(mode, Path(mode.split(":")[1]))
     elif mode.startswith(("sleep-and-tell:", "ok-and-sleep:")):
         tell_and_sleep(mode, result_path, result)
     elif mode.startswith("grandchildren:"):

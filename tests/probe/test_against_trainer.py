@@ -48,7 +48,7 @@ def test_two_depths_are_the_full_depth_and_within_one_percent_in_memory(
     job = small_job(layers=layers, kind="full")
     seen = []
     for _ in range(ATTEMPTS):
-        found = depth_over_full(bench, job, 1, BRIEF, kept=True)
+        found = depth_over_full(bench, job, 1, BRIEF)
         assert found["allocated"] == pytest.approx(1.0, abs=0.01)
         seen.append(found["cpu"])
         if abs(seen[-1] - 1) <= NEAR:

@@ -47,6 +47,7 @@ from autotune.probe.memo import Memo
 from autotune.probe.outcomes import INFEASIBLE, INTERRUPTED, LOGS_FOLDER
 from autotune.probe.record import NARROW_RUNS, PROBES_FILE, ProbeRecord, until_sure
 from autotune.probe.runner import Place, Runner
+from autotune.probe.session import Session
 from autotune.probe.two_depth import run_two
 from autotune.probe.unsupported import Unsupported
 from autotune.search.measured.measurer import Scored, StopSearch
@@ -100,7 +101,7 @@ class Prober:
         place = Place(local, folder / "probing", options.timeout_s, logs=logs)
         if options.worker is not None:
             place = replace(place, worker=options.worker)
-        self.runner = (options.runner or Runner)(place)
+        self.runner = (options.runner or Session)(place)
         self.unsupported = Unsupported(self.memo.records)
         self.rows: dict[int, MeasuredRow] = {}
         self.broken_in_a_row = 0
@@ -113,6 +114,11 @@ class Prober:
         self.offers = len(np.unique(bill.candidates.codes[OFFER]))
         for index in {i for record in self.memo.records for i in candidates_of(bill, record)}:
             self._refresh(index)
+
+    def close(self) -> None:
+        """End what probes ran in, where that stays between them."""
+        if isinstance(self.runner, Session):
+            self.runner.close()
 
     @property
     def own(self) -> list[ProbeRecord]:

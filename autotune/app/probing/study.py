@@ -6,6 +6,7 @@ And what the reader must know of how measured figures came about.
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -72,11 +73,12 @@ def probe_candidates(  # noqa: PLR0913 - what a probed search is, each named
     tell_held(prober, local)
     key = prior_key(job, local, prober.fingerprint, prober.memo.versions)
     prior = prior_for(bill, objective, key, run_dir, reuse=options.reuse, resume=resume)
-    explored = explore_measured(
-        bill, prober, objective=objective, sampler=sampler, trials=len(bill), seed=seed,
-        run_dir=run_dir, storage=storage, study_name=run_dir.name, job_key=job_key, resume=resume,
-        prior=prior.observed,
-    )  # fmt: skip
+    with closing(prober):
+        explored = explore_measured(
+            bill, prober, objective=objective, sampler=sampler, trials=len(bill), seed=seed,
+            run_dir=run_dir, storage=storage, study_name=run_dir.name, job_key=job_key,
+            resume=resume, prior=prior.observed,
+        )  # fmt: skip
     return probed_of(prober, explored, key, prior, begun)
 
 

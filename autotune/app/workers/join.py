@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -64,7 +65,8 @@ def work(
         tell(f"worker {owner.name} has joined {study_name}; it probes on {local.name}")
         prober = Prober(ground.job, ground.bill, local, options, terms["objective"], folder, tell)
         tell_held(prober, local)
-        end = search.work(shared, log, prober, len(ground.bill), tell)
+        with closing(prober):
+            end = search.work(shared, log, prober, len(ground.bill), tell)
         study.set_user_attr(f"{LEFT}:{owner.name}", end.why)
         return end.why
 

@@ -1,7 +1,7 @@
 """`python -m autotune.probe.worker REQUEST RESULT`, or `--serve` for one request after another.
 
 Whatever happens that Python can still see ends in a result with a status; the parent names the
-rest. Exit 0: a result was written. Exit 3 in --serve: the process is of no more use.
+rest. Exit 0: a result was written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from .contract import KEPT_CHARACTERS, SCHEMA_VERSION, STUCK
+from .contract import KEPT_CHARACTERS, SCHEMA_VERSION
 
 BEGUN_S = time.perf_counter()
 PACKAGES = ("torch", "transformers", "peft", "accelerate", "bitsandbytes", "flash_attn")
@@ -77,19 +77,17 @@ def versions() -> dict[str, str]:
     return found
 
 
-def answer(request: dict[str, Any], begun_s: float) -> tuple[dict[str, Any], bool]:
-    """The result of a request, and whether this process can serve another one."""
+def answer(request: dict[str, Any], begun_s: float) -> dict[str, Any]:
+    """The result of a request."""
     from .ranks import several, working_folder
     from .run import Run, machine
 
     work = working_folder(request.get("work_dir"))
     run = Run(request, work, begun_s)
-    usable = True
     try:
         found = {"status": "ok", **run.measure()}
     except Exception as error:  # noqa: BLE001 - any failure of foreign code is a result
         status = status_of(error, run.stage)
-        usable = status not in {"cuda_error", "nccl_error"}
         found = {
             "status": status,
             "message": f"{type(error).__name__}: {error}"[:KEPT_CHARACTERS],
@@ -108,48 +106,19 @@ def answer(request: dict[str, Any], begun_s: float) -> tuple[dict[str, Any], boo
         "versions": versions(), "device": machine(run.device),
     }  # fmt: skip
     found["seconds"]["total"] = time.perf_counter() - begun_s
-    return found, usable
+    return found
 
 
-def serve_file(request_path: Path, result_path: Path, begun_s: float) -> bool:
-    """Answer one request file; whether this process can go on."""
+def answer_file(request_path: Path, result_path: Path, begun_s: float) -> None:
+    """Answer one request file."""
     request = json.loads(request_path.read_text(encoding="utf-8"))
-    found, usable = answer(request, begun_s)
+    found = answer(request, begun_s)
     rank = int(os.environ.get("RANK", "0"))
     if rank == 0 or found["status"] != "ok":
         target = result_path if rank == 0 else result_path.with_suffix(f".rank{rank}.json")
         write_atomic(target, found)
     if found["status"] != "ok" and "RANK" in os.environ:
         sys.exit(1)  # the launcher ends the other ranks
-    return usable
-
-
-def clean_up() -> None:
-    """Forget one configuration before the next."""
-    import gc
-
-    import torch
-
-    torch._dynamo.reset()  # noqa: SLF001 - the documented way to drop compiled code
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
-def serve(left_bytes: int = 1 << 28) -> int:
-    """Requests from stdin, one JSON list [request, result] a line, until one spoils the process."""
-    import torch
-
-    begun = BEGUN_S
-    for line in sys.stdin:
-        request, result = json.loads(line)
-        usable = serve_file(Path(request), Path(result), begun)
-        clean_up()
-        kept = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
-        if not usable or kept > left_bytes:
-            return STUCK
-        begun = time.perf_counter()
-    return 0
 
 
 def main() -> int:
@@ -159,8 +128,10 @@ def main() -> int:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if sys.argv[1:] == ["--serve"]:
-        return serve()
-    serve_file(Path(sys.argv[1]), Path(sys.argv[2]), BEGUN_S)
+        from .server import serve
+
+        return serve(answer_file)
+    answer_file(Path(sys.argv[1]), Path(sys.argv[2]), BEGUN_S)
     return 0
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from .ranks import rank
 
 SCHEMA_VERSION = 1  # of requests and results
-STUCK = 3  # exit code of a worker that is of no more use
+RESULT_FILE, PRINTED_FILE = "result.json", "stderr"  # in the folder of a probe
+ENDING_FILE = "ending.json"  # the exit code of a served one; negative: the signal
 KEPT_CHARACTERS = 2000  # of a message, and of a trace
 PHASE_FILE = "phase.json"
 TOLD_S = 0.5  # between two tellings of the same phase
@@ -62,6 +63,21 @@ def read_phase(folder: Path) -> Phase | None:
         return Phase(str(name), int(done), int(of))
     except (OSError, ValueError, TypeError):
         return None
+
+
+def tell_ending(folder: Path, code: int) -> None:
+    """A served probe's process has ended, and nothing of it is left."""
+    fresh = folder / f"{ENDING_FILE}.new"
+    with contextlib.suppress(OSError):
+        fresh.write_text(json.dumps(code), encoding="ascii")
+        fresh.replace(folder / ENDING_FILE)
+
+
+def read_ending(folder: Path) -> int | None:
+    """The exit code that was told; None while none was."""
+    with contextlib.suppress(OSError, ValueError):
+        return int(json.loads((folder / ENDING_FILE).read_text(encoding="ascii")))
+    return None
 
 
 def beyond_probes(kernels: str, offload: str, precision: str) -> str:

@@ -21,6 +21,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from .server import before
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -50,12 +52,12 @@ class Meter:
         self.peaks: dict[str, dict[str, int]] = {}
         self.counter: LiveBytes | None = None
         self._counting = False
+        self._forked = before()
         if self.cuda:
             torch.zeros(1, device=device)
             self.context = self._driver_used() - torch.cuda.memory_reserved(device)
         else:
-            self.context = resident_bytes()
-        self._retries = 0
+            self.context = self._forked.resident or resident_bytes()
 
     def count(self) -> None:
         """Count live tensors from now until `uncount`, for the phases noted meanwhile (CPU)."""
@@ -102,7 +104,8 @@ class Meter:
                 "reserved": torch.cuda.max_memory_reserved(self.device),
                 "driver": self._driver_used(),
             }
-        peak = resident_bytes("VmHWM")
+        unmapped = max(self._forked.of_files - resident_bytes("RssFile"), 0)
+        peak = resident_bytes("VmHWM") + unmapped
         own = max(peak - self.context, 0)
         found = {"reserved": own, "driver": peak}
         if self.counter is None:

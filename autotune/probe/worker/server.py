@@ -1,0 +1,127 @@
+"""A process that has imported everything once, and forks one for each request.
+
+A fork begins where importing ended: no tensor was made, no device was touched, no thread pool was
+filled. What a configuration allocates, sets or breaks ends with its own process, as if that had
+been started anew; only the seconds of importing are saved. Linux only.
+
+Does not cover: environment variables that must be there before the first import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.probe.guard import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, end_all_below
+
+from .contract import PRINTED_FILE, RESULT_FILE, tell_ending
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FORK_SAFE = "PYTORCH_NVML_BASED_CUDA_CHECK"  # asks the driver's library: CUDA stays untouched
+
+
+@dataclass(frozen=True)
+class Before:
+    """[bytes] of the server. resident: after importing torch and the Trainer; of_files: of files.
+
+    A fork inherits what is in memory, but maps the pages of a file only when it uses them.
+    """
+
+    resident: int = 0
+    of_files: int = 0
+
+
+_before = Before()
+
+
+def before() -> Before:
+    """What the server held before it forked this process; nothing where none did."""
+    return _before
+
+
+def serve(answer: Callable[[Path, Path, float], Any]) -> int:
+    """Folders from stdin, one a line: the request in each is answered by a fork."""
+    own = os.environ.get(FORK_SAFE)
+    os.environ.setdefault(FORK_SAFE, "1")
+    _import_all()
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    for line in sys.stdin:
+        folder = Path(json.loads(line))
+        request = folder / "request.json"
+        with contextlib.suppress(Exception):  # what is not there is the fork's to say
+            _import_model(json.loads(request.read_text(encoding="utf-8"))["model"])
+        gc.collect()
+        gc.freeze()
+        _note_files()
+        child = os.fork()
+        if child == 0:
+            if own is None:
+                del os.environ[FORK_SAFE]
+            _become(answer, folder)
+        _, status = os.waitpid(child, 0)
+        end_all_below()
+        tell_ending(folder, os.waitstatus_to_exitcode(status))
+    return 0
+
+
+def _import_all() -> None:
+    global _before  # noqa: PLW0603 - of this process, which is one server
+    from . import run  # noqa: F401 - torch and the Trainer
+    from .memory import resident_bytes
+
+    _before = Before(resident_bytes())
+    with contextlib.suppress(ImportError):
+        import peft  # noqa: F401 - most jobs train adapters
+
+
+def _note_files() -> None:
+    global _before  # noqa: PLW0603 - as above
+    from .memory import resident_bytes
+
+    _before = replace(_before, of_files=resident_bytes("RssFile"))
+
+
+def _import_model(fields: dict[str, Any]) -> None:
+    """The code of a family of models."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = type(AutoConfig.for_model(fields["model_type"]))
+    AutoModelForCausalLM._model_mapping[config]  # noqa: SLF001 - looking it up imports it
+
+
+def _become(answer: Callable[[Path, Path, float], Any], folder: Path) -> None:
+    """The fork: its own session, folder and output, as a process of its own has. Never returns."""
+    begun_s, code = time.perf_counter(), 1
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        os.setsid()
+        os.chdir(folder)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        printed = os.open(PRINTED_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        for target, source in ((0, nothing), (1, printed), (2, printed)):
+            os.dup2(source, target)
+        answer(folder / "request.json", folder / RESULT_FILE, begun_s)
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)  # noqa: T201 - as the interpreter does
+    except BaseException:  # noqa: BLE001 - as the interpreter does
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
