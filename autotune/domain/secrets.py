@@ -36,6 +36,10 @@ _KEYED = re.compile(
     re.IGNORECASE,
 )
 _KEY = re.compile(_KEYS, re.IGNORECASE)
+# Every such word holds one of these, at most 80 of its characters from where it begins.
+_HINT = re.compile(r"token|key|secret|passw", re.IGNORECASE)
+_REACH = 80
+_UP_TO_HINT = re.compile(r"[A-Za-z0-9_-]*\Z", re.IGNORECASE)
 _ADDRESS = re.compile(
     r"(?<![a-z0-9+.-])(?P<scheme>[a-z][a-z0-9+.-]{0,30}://)"
     r"(?P<user>[^\s/:@\"']{0,100}):(?P<word>[^\s/@\"']{1,300})@"
@@ -79,7 +83,7 @@ def _held() -> list[tuple[str, str]]:
 def _without_keyed(text: str, names: list[str]) -> str:
     """The text without the values of keys that hold secrets, whose names are added."""
     parts, done, at = [], 0, 0
-    while found := _KEYED.search(text, at):
+    while found := _keyed(text, at):
         at = found.end("key")
         if not _is_secret(found):
             continue
@@ -89,6 +93,18 @@ def _without_keyed(text: str, names: list[str]) -> str:
         parts += [text[done : found.start("value")], f"${{{key}:-}}" if assigned else LEFT_OUT]
         done = at = found.end()
     return "".join([*parts, text[done:]])
+
+
+def _keyed(text: str, at: int) -> re.Match[str] | None:
+    """The first word from there on that may be a key with its value, sought where a hint is."""
+    while hint := _HINT.search(text, at):
+        start = max(at, hint.start() - _REACH)
+        before = _UP_TO_HINT.search(text, start, hint.start())
+        for place in range(before.start() if before else start, hint.start() + 1):
+            if found := _KEYED.match(text, place):
+                return found
+        at = hint.start() + 1
+    return None
 
 
 def _is_secret(found: re.Match[str]) -> bool:

@@ -14,13 +14,13 @@ import numpy as np
 
 from autotune.catalog.devices import find_device
 from autotune.catalog.local import default_host
-from autotune.domain.candidates import Candidate
+from autotune.domain.candidates import Candidate, Candidates
 from autotune.domain.config import KNOBS, Config
 from autotune.domain.device import Offer
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from autotune.cost.bill import Bill
     from autotune.domain.job import Job, Lengths
@@ -49,6 +49,24 @@ class Reference(Run):
     """The run that one observation was measured on."""
 
     observation: Observation
+
+
+def bills_together(runs: Sequence[Run], price: Price) -> list[Bill]:
+    """The bill of each run, each of one row; the runs of one job are priced in one pass."""
+    found: dict[int, Bill] = {}
+    groups: list[tuple[Job, list[int]]] = []
+    for number, run in enumerate(runs):
+        same = next((members for job, members in groups if job == run.job), None)
+        if same is None:
+            groups.append((run.job, [number]))
+        else:
+            same.append(number)
+    for job, members in groups:
+        pairs = [(runs[number].offer, runs[number].config) for number in members]
+        bill = price(job, Candidates.of(pairs))
+        for place, number in enumerate(members):
+            found[number] = bill.take(np.asarray([place]), job, runs[number].candidates)
+    return [found[number] for number in range(len(runs))]
 
 
 def reference_of(job: Job, observation: Observation) -> Reference | None:

@@ -25,7 +25,7 @@ from autotune.evidence.explanations import (
     measured_seconds,
     predicted_seconds,
 )
-from autotune.evidence.reference import Reference, reference_of
+from autotune.evidence.reference import Reference, bills_together, reference_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,7 +87,13 @@ def hypotheses_of(reference: Reference, price: Price) -> tuple[Hypothesis, ...]:
         *_other_configs(reference),
         *alternatives(reference, bill, price, measured, solve=not told),
     ]
-    found = [_reading(belief, reference, price, expected) for belief in beliefs]
+    believed = [belief.apply(reference) for belief in beliefs]
+    found = [
+        _reading(belief, run, bill, expected)
+        for belief, run, bill in zip(
+            beliefs, believed, bills_together(believed, price), strict=True
+        )
+    ]
     return tuple(sorted(found, key=lambda r: (not r.open, abs(math.log(r.factor)))))
 
 
@@ -129,10 +135,8 @@ def _other_configs(reference: Reference) -> Iterator[Belief]:
     yield Edit(lambda _: meant, f"it was {words}{batch_text}", OTHER_CONFIG)
 
 
-def _reading(belief: Belief, stated: Reference, price: Price, expected: float) -> Hypothesis:
+def _reading(belief: Belief, reference: Reference, bill: Bill, expected: float) -> Hypothesis:
     """The run as it is believed to be. expected: [s] the prediction of the stated one."""
-    reference = belief.apply(stated)
-    bill = reference.bill(price)
     measured = measured_seconds(reference, bill) or 1.0
     predicted = predicted_seconds(reference, bill) or 1.0
     factor = step_factor(reference, bill, 1.0) or 1.0
