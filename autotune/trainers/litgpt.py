@@ -45,7 +45,8 @@ class LitGpt(Trainer):
         """A folder of converted weights, or the batch and the length inside `train`."""
         train = values.get("train")
         inside = isinstance(train, dict) and {"micro_batch_size", "max_seq_length"} & set(train)
-        return not set(values) & JOB_KEYS and ("checkpoint_dir" in values or bool(inside))
+        weights = "checkpoint_dir" in values and bool(_BESIDE_WEIGHTS & set(values))
+        return not set(values) & JOB_KEYS and (weights or bool(inside))
 
     def read(self, values: Mapping[str, Any], name: str) -> Parsed:
         """The job that the file states."""
@@ -70,6 +71,10 @@ class LitGpt(Trainer):
         return write_file(plan, self)
 
 
+_BESIDE_WEIGHTS = {  # other programs have a checkpoint_dir too
+    "train", "data", "eval", "precision", "quantize", "devices", "lora_r", "logger_name",
+    "access_token", "out_dir", "optimizer",
+}  # fmt: skip
 PRECISION = {  # of its word -> the knob's value
     "bf16-true": "bf16", "bf16-mixed": "bf16", "16-true": "fp16", "16-mixed": "fp16",
     "32-true": "fp32",

@@ -204,7 +204,12 @@ class Keys:
 
     def _wrong(self, names: tuple[str, ...], value: object, must: str) -> InputError:
         key = self.spelled(*names) or names[0]
-        return InputError(f"{self.name}: {key} is {shown(value)}; it {must}")
+        hint = None
+        if isinstance(value, str) and "$" in value:
+            hint = "nothing is executed or computed: write the value there"
+        elif isinstance(value, str) and "<" in value:
+            hint = "it is a placeholder: write the value there"
+        return InputError(f"{self.name}: {key} is {shown(value)}; it {must}", hint)
 
 
 def _number(value: object) -> float | None:

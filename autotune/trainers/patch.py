@@ -19,12 +19,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
 from autotune.trainers.contract import GONE, Target
 from autotune.trainers.registry import TRAINERS
-from autotune.trainers.syntax.command_line import (
-    parse_command,
-    parse_shell,
-    rewrite_command,
-    rewrite_shell,
-)
+from autotune.trainers.syntax.command_line import parse_command, rewrite_command
 from autotune.trainers.syntax.python_source import parse_script, rewrite_script
 from autotune.trainers.syntax.rewrite import (
     changed_values,
@@ -32,6 +27,7 @@ from autotune.trainers.syntax.rewrite import (
     rewrite_json,
     rewrite_yaml,
 )
+from autotune.trainers.syntax.shell_script import parse_shell, rewrite_shell
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

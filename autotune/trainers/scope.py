@@ -99,6 +99,7 @@ _LITGPT = (
     Sign("pretraining", "initial_checkpoint_dir"), Sign("pretraining", "model_name"),
 )  # fmt: skip
 _ARGUMENTS = (
+    Sign("rl", "actor_model_name_or_path"), Sign("rl", "critic_model_name_or_path"),
     Sign("rl", "num_generations"), Sign("rl", "reward_funcs"), Sign("rl", "kl_coef"),
     Sign("rl", "num_ppo_epochs"), Sign("rl", "reward_model_path"), Sign("rl", "vllm_mode"),
     Sign("distillation", "teacher_model_name_or_path"), Sign("distillation", "lmbda"),
@@ -127,7 +128,7 @@ _PROGRAMS: tuple[tuple[Objective, str], ...] = (
     ("reward", r"(\w+_)?(reward|reward_modell?ing|prm|rm)"),
     ("distillation", r"(gkd|gold|distill?(ation)?|minillm|sdft)(_\w+)?"),
     ("vision", r"(sft|train)_vlm(_\w+)?|train_dreambooth\w*|\w*image_classification\w*"),
-    ("classification", r"run_(glue|classification|ner|xnli|swag|squad|qa)\w*"),
+    ("classification", r"(\w+_)?run_(glue|classification|ner|xnli|swag|squad|qa)\w*"),
     ("evaluation", r"(run_|lm_)?eval(uate|uation)?(_\w+)?"),
     ("inference", r"(chat|generate|inference|vllm_infer|serve|vllm-serve)(_\w+)?"),
     ("merging", r"(merge|convert|export)(_\w+)?"),
@@ -144,6 +145,14 @@ _CALLS: tuple[tuple[Objective, str], ...] = (
     ("vision", (r"FastVisionModel|UnslothVisionDataCollator|AutoModelForImageTextToText|"
                 r"AutoModelForVision2Seq|\w*VisionTrainer|finetune_vision_layers")),
     ("diffusion", r"(StableDiffusion|UNet2D|DDPM)\w*"),
+)  # fmt: skip
+
+# A program's name that says nothing, and folders that then do. Source: DeepSpeedExamples,
+# applications/DeepSpeed-Chat/training: every step there is a main.py of its own.
+_PLAIN_PROGRAM = "main"
+_FOLDERS: tuple[tuple[Objective, str], ...] = (
+    ("dpo", r"step\d_dpo_finetuning"), ("reward", r"step\d_reward_model_finetuning"),
+    ("rl", r"step\d_rlhf_finetuning"),
 )  # fmt: skip
 
 # Arguments that several kinds of preference share: the names of a run say which.
@@ -183,6 +192,7 @@ def aim_of(
     values: Mapping[str, Any],
     program: Sequence[str] = (),
     calls: Collection[str] = (),
+    folders: Collection[str] = (),
 ) -> Aim:
     """What a file or a command trains, by the first sign that holds.
 
@@ -191,6 +201,7 @@ def aim_of(
         values: the file's mapping, or a command's flags.
         program: words of the command in front of its flags.
         calls: names that a script calls.
+        folders: those that a shell script lies in.
     """
     for objective, pattern in _CALLS:
         found = sorted(name for name in calls if re.fullmatch(pattern, name))
@@ -201,6 +212,10 @@ def aim_of(
         for objective, pattern in _PROGRAMS:
             if re.fullmatch(pattern, stem) and not word.startswith("-"):
                 return Aim(objective, word)
+        for objective, pattern in _FOLDERS if stem == _PLAIN_PROGRAM else ():
+            found = [folder for folder in folders if re.fullmatch(pattern, folder)]
+            if found:
+                return Aim(objective, found[0])
     for sign in SIGNS.get(trainer, ()):
         text = _text(values, sign.key)
         stated = text is not None and not any(_text(values, key) for key in sign.unless)

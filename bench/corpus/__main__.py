@@ -1,7 +1,8 @@
 """A table of what becomes of a folder of other people's files: `python -m bench.corpus FOLDER`.
 
 Each file is read and priced in this process, without the network, and held against an independent
-look at its obvious keys. A folder directly inside FOLDER is one line of the table.
+look at its obvious keys. A folder directly inside FOLDER is one line of the table; trainers are
+counted apart from the others, which hold scripts of all kinds.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from bench.corpus.verdict import NO_HELP, RIGHT, VERDICTS, WRONG, Verdict, judge
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+TRAINERS = ("axolotl", "llamafactory", "torchtune", "litgpt", "handbook", "trl", "unsloth", "peft",
+            "qlora")  # fmt: skip
 _KINDS = {".yaml", ".yml", ".json", ".py", ".sh", ".md"}
 _MOST_BYTES = 400_000
 _FENCED = re.compile(
@@ -84,10 +87,14 @@ def table(found: dict[str, tuple[Verdict, dict[str, Any]]]) -> str:
             causes[verdict.kind, verdict.cause] += 1
     lines = [f"| folder | files | {' | '.join(VERDICTS)} |", "|---" * (len(VERDICTS) + 2) + "|"]
     total: Counter[str] = Counter()
+    trained: Counter[str] = Counter()
     for folder, counts in folders.items():
         total += counts
+        trained += counts if folder in TRAINERS else Counter()
         lines.append(_row(folder, counts))
-    lines += [_row("**all**", total), "", _shares(found), ""]
+    lines += [_row("**trainers**", trained), _row("**all**", total), ""]
+    own = {name: each for name, each in found.items() if name.split("/", 1)[0] in TRAINERS}
+    lines += [f"trainers: {_shares(own)}", f"all: {_shares(found)}", ""]
     lines += [f"{n:4} {kind}: {cause}" for (kind, cause), n in causes.most_common()]
     return "\n".join(lines)
 

@@ -67,6 +67,9 @@ _ADAMW = re.compile(
 _EIGHT_BIT = re.compile(r"(paged_?)?adamw?_?(bnb_)?8bit$", re.IGNORECASE)
 
 
+_PARTS = 7  # of a path: folders say what is trained as well
+
+
 def look_at(path: Path, text: str) -> Look:
     """The obvious keys of a file by its kind."""
     kind = path.suffix.casefold()
@@ -78,7 +81,7 @@ def look_at(path: Path, text: str) -> Look:
         values = _mapping(lambda: json.loads(text))
     else:
         values = _mapping(lambda: _yaml(text))
-    return _of(values, f"{path.parent.name}/{path.name}".casefold())
+    return _of(values, "/".join(path.parts[-_PARTS:]).casefold())
 
 
 def _mapping(load: Any) -> dict[str, Any]:  # noqa: ANN401

@@ -65,7 +65,8 @@ def judged(look: Look, read: Read) -> Verdict:
 
 def _outside(look: Look, read: Read) -> Verdict:
     if read.priced:
-        if not look.trains and look.objective == "sft":
+        priced_so = read.facts.get("objective", "sft") in _AS.get(look.objective, ())
+        if not look.trains and priced_so:
             return Verdict(RIGHT, "", in_scope=False)  # nothing to hold it against
         what = look.objective if look.objective != "sft" else "no training"
         return Verdict(WRONG, f"{what}, priced as a supervised run")

@@ -1,6 +1,6 @@
 """The words by which a person tells what a file trains; the plain parts of scripts and commands.
 
-A pattern is searched in the file's mapping as JSON, in lower case, or in the last two parts of its
+A pattern is searched in the file's mapping as JSON, in lower case, or in the last parts of its
 path. What is read of Python and of a shell is what stands there in full.
 """
 
@@ -30,7 +30,7 @@ OUT_OF_SCOPE: dict[str, Patterns] = {
         r'"reward_model": true', r'"process_reward_model": true', r'"stage": "rm"',
         r'"@calls": [^]]*"(reward|prm)(config|trainer)',  r'"@script": "(reward_modeling|prm)',
         r'@script": "reward"',
-    )),
+    ), (r"reward_model_finetuning/",)),
     "distillation": Patterns((
         r"knowledge_distillation", r"kdplugin", r'"kd_trainer": true', r'"teacher_model',
         r'"@calls": [^]]*"(gkd|gold|distil\w*|minillm|sdft)(config|trainer)',
@@ -41,14 +41,14 @@ OUT_OF_SCOPE: dict[str, Patterns] = {
         r'"@calls": [^]]*"\w*(grpo|ppo|rloo|xpo|nashmd|onlinedpo|ssd|sdpo)(config|trainer)',
         r'"@script": "\w*(grpo|gspo|ppo|rloo|online_dpo|nash_md|xpo|ssd|sdpo|async_grpo)',
         r'"reward_funcs"', r"loss\.grpo", r"grpo_\w+_distributed", r'"num_generations"',
-        r"ppo_full_finetune", r'"kl_coeff"', r'"vllm_mode"',
-    )),
+        r"ppo_full_finetune", r'"kl_coeff"', r'"vllm_mode"', r'"(actor|critic)_model_name_or_path"',
+    ), (r"rlhf_finetuning/",)),
     "preference": Patterns((
         r'"rl": "\w+', r'"stage": "(dpo|kto)"', r'"dpo_\w+"', r"\.dpo\.|dpoloss|preference_dataset",
         r'"@calls": [^]]*"(dpo|orpo|kto|cpo|bco|simpo|tpo)(config|trainer)', r'"pref_(loss|beta)"',
         r'"@script": "(run_)?(dpo|orpo|kto|cpo|bco|simpo|tpo|mpo)', r'"max_prompt_length"',
         r'"beta": 0\.\d+', r'"rejected"', r'"dpo_config', r"lora_dpo|full_dpo",
-    ), (r"dpo/", r"orpo/", r"(^|[_/-])(dpo|orpo|kto)([_.-]|$)")),
+    ), (r"dpo/", r"orpo/", r"(^|[_/-])(dpo|orpo|kto)([_./-]|$)")),
     "embedding": Patterns((
         r"sentencetransformer", r'"@calls": [^]]*"fastsentence', r"automodelforsequenceclass",
         r'"num_labels"',  r"token_?classification", r"imageclassification",

@@ -12,12 +12,8 @@ from autotune.app.job.load import jobs_of_command, load_jobs
 from autotune.app.job.overrides import Overrides
 from autotune.app.runs.user_file import patched
 from autotune.domain.errors import InputError
-from autotune.trainers.syntax.command_line import (
-    parse_command,
-    parse_shell,
-    rewrite_command,
-    shell_names,
-)
+from autotune.trainers.syntax.command_line import parse_command, rewrite_command
+from autotune.trainers.syntax.shell_script import parse_shell, shell_names
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job

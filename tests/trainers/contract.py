@@ -26,8 +26,9 @@ from autotune.trainers.contract import GONE, Plan, Target
 from autotune.trainers.patch import patch
 from autotune.trainers.registry import TRAINERS, detect
 from autotune.trainers.schema import schema_of
-from autotune.trainers.syntax.command_line import parse_command, parse_shell
+from autotune.trainers.syntax.command_line import parse_command
 from autotune.trainers.syntax.python_source import parse_script
+from autotune.trainers.syntax.shell_script import parse_shell
 from autotune.trainers.versions import show
 
 if TYPE_CHECKING:

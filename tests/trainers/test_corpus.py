@@ -13,7 +13,7 @@ from bench.corpus import look, words
 from bench.corpus.__main__ import items, main, table, verdicts
 from bench.corpus.look import Look, look_at
 from bench.corpus.through import Read
-from bench.corpus.verdict import CLEAR, CRASH, NO_HELP, RIGHT, WRONG, judged, plain
+from bench.corpus.verdict import CLEAR, CRASH, NO_HELP, RIGHT, WRONG, Verdict, judged, plain
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -95,6 +95,26 @@ def test_a_job_of_another_kind_must_be_refused_by_its_name_and_with_help() -> No
     assert judged(seen, Read(crash="KeyError: 1")).kind == CRASH
 
 
+def test_trainers_are_counted_apart_from_other_folders() -> None:
+    found = {
+        "axolotl/a.yml": (Verdict(RIGHT, in_scope=True), {}),
+        "scripts/a.sh": (Verdict(WRONG, "x", in_scope=True), {}),
+    }
+    text = table(found)
+    assert "| **trainers** | 1 | 1 | 0 | 0 | 0 | 0 |" in text
+    assert "trainers: in scope 1: right 100.0 %" in text
+    assert "all: in scope 2: right 50.0 %" in text
+
+
+def test_a_folder_that_says_what_its_scripts_train_is_looked_at() -> None:
+    folders = "step2_dpo_finetuning/training_scripts/opt/run.sh"
+    assert look_at(Path(folders), "deepspeed main.py --lr 1").objective == "preference"
+    seen = Look(trains=False, objective="preference")
+    assert judged(seen, Read({"objective": "sft"})).kind == WRONG
+    assert judged(seen, Read({"objective": "dpo"})).kind == RIGHT
+    assert judged(Look(trains=False), Read({"objective": "dpo"})).kind == WRONG
+
+
 def test_causes_are_counted_without_names_and_numbers() -> None:
     assert plain('a/b.yaml: unknown target "q_proj" on line 12') == (
         'FILE unknown target "..." on line N'
@@ -122,7 +142,7 @@ def test_a_folder_makes_a_table_with_a_line_a_cause(
     assert found["axolotl/broken.yml"][0].kind == CLEAR
     text = table(found)
     assert "| axolotl | 2 | 1 | 1 | 0 | 0 | 0 |" in text
-    assert "in scope 2: right 50.0 %" in text
+    assert "all: in scope 2: right 50.0 %" in text
     assert "   1 refused clearly: FILE: lora_r is 'many'" in text
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from autotune.domain.typed.job import JobFile
 
 File = TypeVar("File", bound="BaseModel")
+_OPEN = re.compile(r"\$\{?\w+\}?|<[^<>\n]+>|[A-Z]+_\w+")  # a name where a value belongs
 MAX_FILE_BYTES = 5_000_000
 MAX_NODES = 20_000  # values in one file; the longest real job files hold a few hundred
 MAX_DEPTH = 20
@@ -160,7 +161,9 @@ def _from_json(text: str, name: str) -> Any:  # noqa: ANN401 - whatever the file
         return json.loads(text, object_pairs_hook=once, parse_constant=refuse)
     except json.JSONDecodeError as error:
         msg = f"{name} line {error.lineno}: not valid JSON: {error.msg}"
-        raise InputError(msg) from None
+        name_there = _OPEN.match(text, error.pos)
+        hint = name_there and f"the file is a template: put a value where it says {name_there[0]}"
+        raise InputError(msg, hint or None) from None
     except (RecursionError, ValueError):
         msg = f"{name}: not valid JSON: nested too deeply or a number too long"
         raise InputError(msg) from None

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from autotune.trainers.parsed import Parsed
     from autotune.trainers.syntax.command_line import Command
 
+_OF_A_JOB = {"model", "data", "method", "train", "hardware"}
 _FEW_ODD = 2  # misspelt keys of a job file are named one by one
 __all__ = ["COMMAND", "command_document", "notes_of", "origin_of", "parsed_again", "read_any"]
 
@@ -98,7 +99,8 @@ def _refuse_unknown(document: Document) -> None:
 
     known = {*JobFile.model_fields, "phases", "runs"}
     odd = [key for key in document.values if key not in known]
-    if len(odd) > max(_FEW_ODD, len(document.values) / 2):
+    plain = not _OF_A_JOB & set(document.values)
+    if len(odd) > (0 if plain else max(_FEW_ODD, len(document.values) / 2)):
         titles = ", ".join(dialect.title for dialect in TRAINERS.values())
         listed = ", ".join(key[:40] for key in odd[:6])
         msg = f"{document.name} is neither a job file nor a trainer's file that is read: {listed}"
@@ -153,12 +155,12 @@ def parsed_again(origin: Origin) -> tuple[Parsed, dict[str, Any]]:
 
 def _values_of(origin: Origin, name: str) -> dict[str, Any]:
     """The recorded text by its syntax, whose reader is loaded where it is that of the file."""
-    from autotune.trainers.syntax import command_line, python_source
+    from autotune.trainers.syntax import command_line, python_source, shell_script
 
     if origin.syntax == "python":
         return python_source.parse_script(origin.text, name).values
     if origin.syntax == "shell":
-        return command_line.parse_shell(origin.text, name).values
+        return shell_script.parse_shell(origin.text, name).values
     if origin.syntax == "args":
         return command_line.parse_command(origin.text).values
     return document_of(origin.text, name, json=origin.syntax == "json").values
@@ -173,13 +175,14 @@ def command_document(
     command: str, overrides: Overrides, path: Path | None = None
 ) -> tuple[Document, Overrides]:
     """The job of a launch command. Raises InputError as `read_any` does."""
-    from autotune.trainers.syntax.command_line import parse_command, parse_shell
+    from autotune.trainers.syntax.command_line import parse_command
+    from autotune.trainers.syntax.shell_script import parse_shell
 
     name = str(path) if path else COMMAND
     parsed = parse_shell(command, name) if path else parse_command(command)
     if parsed.config is not None:
         return _configured(parsed, name, overrides, path)
-    aim = aim_of("", {}, parsed.program)
+    aim = aim_of("", {}, parsed.program, folders=path.absolute().parts if path else ())
     if aim.said:
         aim = settled(aim, name, overrides.priced_as, parsed.values)
     dialect = detect(parsed.values, name)
@@ -192,10 +195,28 @@ def command_document(
         aim = settled(aim, name, overrides.priced_as, parsed.values)
     made = dialect.read(parsed.values, name)
     take_aim(made, aim)
+    made.uncounted += _unread_of(parsed)
     _add_launcher(made, parsed, name, path or Path("command"), parsed.values, overrides)
     return completed(
         made, Origin(dialect.name, "shell" if path else "args", str(path or ""), command), overrides
     )
+
+
+# What a variable that holds flags may switch on: an adapter, an offload, checkpointing. Wide.
+_UNKNOWN_SD = (0.40, 0.40)
+
+
+def _unread_of(parsed: Command) -> list[Uncounted]:
+    """Further launches of a script, and variables whose flags it decides itself."""
+    found = []
+    if parsed.others:
+        lines = ", ".join(map(str, parsed.others))
+        why = "the script launches again there: the price is of its first launch alone"
+        found.append(Uncounted("another launch", f"on line {lines}", why, 0.0, 0.0))
+    if parsed.unknown:
+        why = "the script decides which flags that is: priced without any"
+        found.append(Uncounted("flags", " ".join(parsed.unknown)[:120], why, *_UNKNOWN_SD))
+    return found
 
 
 def _configured(

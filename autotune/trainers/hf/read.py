@@ -120,11 +120,22 @@ def read_batch(keys: Keys, parsed: Parsed) -> None:
             parsed.note(names[0], "auto", "the trainer's default is counted")
             continue
         value = words.read(knob, keys, WORDS)
+        if value is None and knob == "micro_batch_size":
+            value = _own_batch(keys, parsed)
         if value is None:
             why = f"{names[0]} is not in the file; the trainer's default"
             parsed.note(knob, parsed.defaults[knob], why)
         else:
             parsed.knobs[knob] = value
+
+
+def _own_batch(keys: Keys, parsed: Parsed) -> int | None:
+    """`--batch_size`, as scripts with flags of their own call it; it stays as it is."""
+    stated = keys.whole("batch_size", low=1)
+    if stated is not None:
+        why = "no argument of the Trainer's: the script's own, counted as each device's"
+        parsed.keep("micro_batch_size", "batch_size", stated, why)
+    return stated
 
 
 def read_length_of_run(keys: Keys, parsed: Parsed, default: float) -> None:

@@ -1,4 +1,4 @@
-"""A launch command, by itself or inside a shell script: its flags as a mapping, and some changed.
+"""A launch command as it is typed: its flags as a mapping, and some of them changed.
 
 Nothing is executed or expanded: `$NAME` stays text, but for a variable of the script that is bound
 once, at the start of a line, to plain text. Underscores and dashes in a flag are one.
@@ -23,15 +23,19 @@ if TYPE_CHECKING:
 
 _TOKEN = re.compile(
     r"""(?P<comment>(?<!\S)\#[^\n]*)
+      | (?P<placeholder><[A-Za-z](?:[^<>\n|;&]*[^<>\s|;&])?>)
       | (?P<operator>&&|\|\||[;|&]|(?:(?<!\S)\d)?>{1,2}(?:&\d)?|<)
-      | (?:[^\s"'\\;&|<>]|\\[^\n]|"(?:[^"\\]|\\.)*"|'[^']*')+""",
+      | (?P<word>(?:[^\s"'\\;&|<>]|\\[^\n]|"(?:[^"\\]|\\.)*"|'[^']*')+)""",
     re.DOTALL | re.VERBOSE,
 )
+WORD = re.compile(r"""(?:[^\s"'\\;&|<>]|\\.|"(?:[^"\\]|\\.)*"|'[^']*')+""", re.DOTALL)
 _SCRIPT = re.compile(r".*\.py$|^(sft|train|dpo|full|lora|\w*finetune\w*)$")
 _LAUNCHERS = re.compile(r"(torch\.distributed|accelerate|deepspeed)\b.*")  # they start modules
 ASSIGNED = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_NAME = re.compile(r"\$(?:\{(\w+)(?::-([^}]*))?\}|(\w+))")
+NAME = re.compile(r"\$(?:\{(\w+)(?::-([^}]*))?\}|(\w+))")
+_ANY = re.compile(rf"{NAME.pattern}|\$[@*]")  # a variable by itself, or what the user adds
 SIZED = r"--[\w.-]*(batch|epochs|steps)"
+PLACEHOLDER = re.compile(r"<[A-Za-z][^<>]*>")
 CONFIG = re.compile(r"\S+\.(ya?ml|json)")
 _TOO_LONG = 100_000
 _LITGPT_RANK = 8  # lora_r of litgpt 0.5.13 finetune/lora.py, where no flag states it
@@ -43,6 +47,7 @@ class _Token:
     begin: int
     end: int
     operator: bool = False
+    held: bool = False  # out of a variable: it stands nowhere itself
 
 
 @dataclass(slots=True)
@@ -55,6 +60,8 @@ class Command:
     program: tuple[str, ...] = ()  # words before the first flag of the script
     environment: dict[str, str] = field(default_factory=dict)  # NAME=VALUE in front of it
     words: tuple[str, ...] = ()  # after the script, and of no flag
+    unknown: list[str] = field(default_factory=list)  # variables that may hold any flags
+    others: tuple[int, ...] = ()  # lines on which the script launches again
     end: int = 0  # where another flag would stand
 
     @property
@@ -70,7 +77,8 @@ def parse_command(text: str, names: Mapping[str, str] | None = None) -> Command:
 
     Raises InputError for a command without flags, or a flag twice.
     """
-    tokens = [_named(token, text, names or {}) for token in _the_command(_tokens(text))]
+    put = names or {}
+    tokens = [each for token in _the_command(_tokens(text)) for each in _named(token, text, put)]
     assigned = 0
     while assigned < len(tokens) and ASSIGNED.fullmatch(tokens[assigned].text):
         assigned += 1
@@ -81,9 +89,12 @@ def parse_command(text: str, names: Mapping[str, str] | None = None) -> Command:
     tokens = tokens[assigned:]
     script = _script_at(tokens)
     made.program = tuple(token.text for token in tokens[: script + 1])
-    _read(tokens[:script], made.launcher, {})
-    made.words = _read(tokens[script + 1 :], made.values, made.spans)
+    _read(tokens[:script], made.launcher, None, [])
+    made.words = _read(tokens[script + 1 :], made.values, made.spans, made.unknown)
     _take_overrides(made)
+    if PLACEHOLDER.search(made.config or ""):
+        msg = f"the command names {shown(made.config)}, a placeholder, and no file"
+        raise InputError(msg, "put the name of the trainer's file there")
     if not made.values and made.config is None:
         msg = f"the command {shown(text)} has no --flags of a trainer"
         hint = 'such as --from-args "python train.py --per_device_train_batch_size 4"'
@@ -136,16 +147,29 @@ def _the_command(tokens: list[_Token]) -> list[_Token]:
     return next(iter([*sized, *filed, *flagged, *parts]), [])
 
 
-def _named(token: _Token, text: str, names: Mapping[str, str]) -> _Token:
-    """The token with the shell's variables put in; single quotes keep them out."""
-    if "$" not in token.text or text[token.begin : token.begin + 1] == "'":
-        return token
+def _named(token: _Token, text: str, names: Mapping[str, str]) -> list[_Token]:
+    """The token with the shell's variables put in; single quotes keep them out.
+
+    A variable by itself, without quotes, is as many words as its text has.
+    """
+    quote = text[token.begin : token.begin + 1]
+    if "$" not in token.text or quote == "'":
+        return [token]
 
     def value(match: re.Match[str]) -> str:
         name, default, bare = match.groups()
         return names.get(name or bare, match.group() if default is None else default)
 
-    return replace(token, text=_NAME.sub(value, token.text))
+    found = NAME.sub(value, token.text)
+    if quote == '"' or not NAME.fullmatch(token.text) or found == token.text:
+        return [replace(token, text=found)]
+    try:
+        words = shlex.split(found)
+    except ValueError:
+        words = [found]
+    if len(words) == 1:
+        return [replace(token, text=words[0])]
+    return [replace(token, text=word, held=True) for word in words]
 
 
 def rewrite_command(text: str, changes: Changes, names: Mapping[str, str] | None = None) -> str:
@@ -198,7 +222,7 @@ def _tokens(text: str) -> list[_Token]:
     if (end := len(text.rstrip())) and text[end - 1] == "\\":  # nothing follows it
         text = f"{text[: end - 1]} {text[end:]}"
     joined = text.replace("\\\r\n", "   ").replace("\\\n", "  ")
-    found = []
+    found: list[_Token] = []
     at = 0
     for match in _TOKEN.finditer(joined):
         if joined[at : match.start()].strip():
@@ -206,12 +230,17 @@ def _tokens(text: str) -> list[_Token]:
         at = match.end()
         if match["comment"]:
             continue
-        operator = match["operator"] is not None
+        operator, blank = match["operator"] is not None, match["placeholder"] is not None
         try:
-            words = [match.group()] if operator else shlex.split(match.group())
+            words = [match.group()] if operator or blank else shlex.split(match.group())
         except ValueError:
             break
         word = words[0] if words else ""
+        joint = found and not operator and found[-1].end == match.start()
+        if joint and (blank or PLACEHOLDER.search(found[-1].text)):  # <name>.yaml
+            last = found.pop()
+            found.append(_Token(last.text + word, last.begin, match.end()))
+            continue
         found.append(_Token(word, match.start(), match.end(), operator))
     if joined[at:].strip():
         msg = f"the command cannot be read from {shown(joined[at:].strip())} on"
@@ -220,9 +249,15 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def _read(
-    tokens: list[_Token], values: dict[str, Any], spans: dict[str, tuple[int, int]]
+    tokens: list[_Token],
+    values: dict[str, Any],
+    spans: dict[str, tuple[int, int]] | None,
+    unknown: list[str],
 ) -> tuple[str, ...]:
-    """Flags into `values` and `spans`; returns the words in front of the first flag."""
+    """Flags into `values` and `spans`; returns the words in front of the first flag.
+
+    spans: None for a launcher, whose flags may stand there several times.
+    """
     first = next((i for i, token in enumerate(tokens) if _is_flag(token)), len(tokens))
     index = first
     while index < len(tokens):
@@ -231,20 +266,23 @@ def _read(
         name, equals, inline = token.text[2:].partition("=")
         name = name.replace("-", "_")
         words, end = [inline] if equals else [], token.end
-        while not equals and index < len(tokens) and not _is_flag(tokens[index]):
-            words.append(tokens[index].text)
-            end = tokens[index].end
-            index += 1
         while index < len(tokens) and not _is_flag(tokens[index]):
-            index += 1  # a word behind --flag=value is of no flag
+            word = tokens[index]
+            if (words or equals) and _ANY.fullmatch(word.text):
+                unknown.append(word.text)
+            elif not equals:  # a word behind --flag=value is of no flag
+                words.append(word.text)
+                end = word.end
+            index += 1
         value = _value(words)
         if not words and name.startswith("no_"):
             name, value = name[3:], False
-        if name in spans:
+        if spans is not None and name in spans:
             msg = f"--{name} is given twice: {shown(_at(values, name))} and {shown(value)}"
             raise InputError(msg, "keep one of them")
         _put(values, name, value)
-        spans[name] = (token.begin, end)
+        if spans is not None and not token.held:
+            spans[name] = (token.begin, end)
     return tuple(token.text for token in tokens[:first])
 
 
@@ -286,71 +324,3 @@ def _value(words: list[str]) -> Any:  # noqa: ANN401
     if word in {"True", "False", "true", "false"}:
         return word.casefold() == "true"
     return word
-
-
-def command_span(text: str, name: str) -> tuple[int, int]:
-    """Where the one launch command of a shell script stands, with its continued lines.
-
-    Raises InputError where there is none, or several.
-    """
-    found = _spans(text, SIZED)
-    if not found:
-        found = _spans(text, rf"\b(train|sft|\w*finetune\w*)\b.*{CONFIG.pattern}")
-    if len(found) != 1:
-        msg = f"{name} holds {len(found)} launch commands with a batch size, and one is needed"
-        raise InputError(msg, 'give the command itself: --from-args "python train.py --..."')
-    return found[0]
-
-
-def _spans(text: str, pattern: str) -> list[tuple[int, int]]:
-    found, at = [], 0
-    for block in _blocks(text):
-        begin, at = at, at + len(block)
-        if not block.lstrip().startswith("#") and re.search(pattern, block, re.DOTALL):
-            found.append((begin, begin + len(block.rstrip())))
-    return found
-
-
-def _blocks(text: str) -> list[str]:
-    """The lines of a script; lines joined by a backslash are one."""
-    found: list[str] = []
-    joined = False
-    for line in text.splitlines(keepends=True):
-        if joined:
-            found[-1] += line
-        else:
-            found.append(line)
-        joined = line.rstrip("\r\n").endswith("\\")
-    return found
-
-
-def shell_names(text: str) -> dict[str, str]:
-    """Variables that a script binds exactly once, at the start of a line, to plain text."""
-    seen: dict[str, list[str]] = {}
-    for block in _blocks(text):
-        match = ASSIGNED.fullmatch(block.strip())
-        if match is None:
-            continue
-        try:
-            words = shlex.split(match.group(2), comments=True)
-        except ValueError:
-            words = ["$"]
-        seen.setdefault(match.group(1), []).append(words[0] if len(words) == 1 else "$")
-    return {
-        name: values[0]
-        for name, values in seen.items()
-        if len(values) == 1 and not set("$`(") & set(values[0])
-    }
-
-
-def parse_shell(text: str, name: str) -> Command:
-    """The launch command of a shell script."""
-    begin, end = command_span(text, name)
-    return parse_command(text[begin:end], shell_names(text))
-
-
-def rewrite_shell(text: str, changes: Changes, name: str) -> str:
-    """The script with some flags of its launch command changed."""
-    begin, end = command_span(text, name)
-    changed = rewrite_command(text[begin:end], changes, shell_names(text))
-    return text[:begin] + changed + text[end:]

@@ -1,0 +1,132 @@
+"""A shell script: which of its commands starts the training, and the variables it is made of.
+
+The command stands there as it is typed, or as the text of a variable that is run later. Of several
+the first is read, and the others are named.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+from autotune.domain.errors import InputError
+from autotune.trainers.syntax.command_line import (
+    ASSIGNED,
+    CONFIG,
+    NAME,
+    SIZED,
+    WORD,
+    Command,
+    parse_command,
+    rewrite_command,
+)
+
+if TYPE_CHECKING:
+    from autotune.trainers.contract import Changes
+
+_STARTS = r"\b(deepspeed|torchrun|accelerate\s+launch|python[\d.]*|trl|litgpt|mpirun)\s"
+_TEXT = re.compile(r"""^[ \t]*(?:export[ \t]+)?\w+=(?=["'])""", re.MULTILINE)
+_POSITION = re.compile(r"\$\{\d+:-([^}$`]*)\}")  # ${2:-4}: the script's own default
+
+
+def command_spans(text: str, name: str) -> list[tuple[int, int]]:
+    """Where the launch commands of a shell script stand, with their continued lines.
+
+    Raises InputError where there is none.
+    """
+    held = _held(text)
+    typed = [span for span in _spans(text, SIZED) if not _inside(span, held)]
+    found = sorted([*typed, *(inner for _, inner in held)])
+    if not found:
+        found = _spans(text, rf"\b(train|sft|\w*finetune\w*)\b.*{CONFIG.pattern}")
+    if not found:
+        msg = f"{name} holds 0 launch commands with a batch size, epochs or steps"
+        raise InputError(msg, 'give the command itself: --from-args "python train.py --..."')
+    return found
+
+
+def _held(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Commands that are the text of a variable: the span of the assignment, and of the command."""
+    found = []
+    for match in _TEXT.finditer(text):
+        word = WORD.match(text, match.end())
+        if word is None or word.group()[-1] != word.group()[0] or '\\"' in word.group():
+            continue
+        begin, end = word.start() + 1, word.end() - 1
+        inner = text[begin:end]
+        if re.search(_STARTS, inner) and re.search(SIZED, inner):
+            end -= len(inner) - len(inner.rstrip(" \t\r\n\\"))
+            found.append(((match.start(), word.end()), (begin, end)))
+    return found
+
+
+def _inside(span: tuple[int, int], held: list[tuple[tuple[int, int], tuple[int, int]]]) -> bool:
+    return any(span[0] < end and begin < span[1] for (begin, end), _ in held)
+
+
+def _spans(text: str, pattern: str) -> list[tuple[int, int]]:
+    found, at = [], 0
+    for block in _blocks(text):
+        begin, at = at, at + len(block)
+        kept = ASSIGNED.fullmatch(block.strip()) and WORD.fullmatch(block.strip())
+        if not kept and not block.lstrip().startswith("#") and re.search(pattern, block, re.DOTALL):
+            found.append((begin, begin + len(block.rstrip())))
+    return found
+
+
+def _blocks(text: str) -> list[str]:
+    """The lines of a script; lines joined by a backslash are one."""
+    found: list[str] = []
+    joined = False
+    for line in text.splitlines(keepends=True):
+        if joined:
+            found[-1] += line
+        else:
+            found.append(line)
+        joined = line.rstrip("\r\n").endswith("\\")
+    return found
+
+
+def shell_names(text: str) -> dict[str, str]:
+    """Variables that a script binds exactly once, at the start of a line, to plain text.
+
+    Plain is also what names of those that stand before it, or a default of the script's own.
+    """
+    seen: dict[str, list[str]] = {}
+    for block in _blocks(text):
+        match = ASSIGNED.fullmatch(block.strip())
+        if match is None:
+            continue
+        try:
+            words = shlex.split(match.group(2), comments=True)
+        except ValueError:
+            words = ["$("]
+        seen.setdefault(match.group(1), []).append(words[0] if len(words) == 1 else "$(")
+    found: dict[str, str] = {}
+    for name, values in seen.items():
+        value = _POSITION.sub(r"\1", values[0])
+        value = NAME.sub(lambda m: found.get(m[1] or m[3], m[0]), value)
+        options = value.lstrip().startswith("--")  # the rest of a command: its flags are read
+        if len(values) == 1 and not set("`(" if options else "$`(") & set(value):
+            found[name] = value
+    return found
+
+
+def parse_shell(text: str, name: str) -> Command:
+    """The first launch command of a shell script, and on which lines the others stand."""
+    (begin, end), *others = command_spans(text, name)
+    found = parse_command(text[begin:end], shell_names(text))
+    found.others = tuple(text.count("\n", 0, at) + 1 for at, _ in others)
+    return found
+
+
+def rewrite_shell(text: str, changes: Changes, name: str) -> str:
+    """The script with some flags of its first launch command changed."""
+    (begin, end), *_ = command_spans(text, name)
+    changed = rewrite_command(text[begin:end], changes, shell_names(text))
+    quote = text[begin - 1 : begin]
+    if quote in {'"', "'"} and changed.count(quote) > text[begin:end].count(quote):
+        msg = f"{name}: its command is text in quotes, and {', '.join(changes)} needs quotes inside"
+        raise InputError(msg, "change it by hand, or --export hf or trl")
+    return text[:begin] + changed + text[end:]

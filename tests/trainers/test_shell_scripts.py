@@ -1,0 +1,192 @@
+"""Shell scripts as people write them: commands in variables, several launches, own variables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autotune.app.estimate import estimate
+from autotune.app.job.load import jobs_of_command, load_jobs
+from autotune.app.job.overrides import Overrides
+from autotune.app.runs.user_file import patched
+from autotune.domain.errors import InputError
+from autotune.trainers.syntax.shell_script import parse_shell, rewrite_shell, shell_names
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.domain.job import Job
+
+HELD = """\
+#!/bin/bash
+BATCH=${2:-4}
+OUT=./out
+EXTRA=""
+if [ "$1" = "lora" ]; then
+    EXTRA="--lora_dim 128"
+fi
+CMD="deepspeed --num_gpus=1 train.py \\
+    --model_name_or_path Qwen/Qwen2.5-0.5B \\
+    --leaf_module "Experts" \\
+    --max_seq_len 512 \\
+    --per_device_train_batch_size $BATCH \\
+    --num_train_epochs 2 \\
+    --output_dir $OUT/run \\
+    $EXTRA"
+echo $CMD
+eval $CMD
+"""
+SWEEP = """\
+MODEL=Qwen/Qwen2.5-0.5B
+python train.py --model_name_or_path $MODEL --per_device_train_batch_size 2 --max_steps 9
+python train.py --model_name_or_path $MODEL --per_device_train_batch_size 8 --max_steps 9
+"""
+
+
+def job(path: Path, text: str, **set_values: str) -> Job:
+    path.write_text(text)
+    set_values = {"method.kind": "full", "data.max_length": "512", **set_values}
+    overrides = Overrides(("h100",), stated={"data.rows": 1000}, set_values=set_values)
+    (found,) = load_jobs(path, overrides)
+    return found.job
+
+
+def warnings(found: Job) -> str:
+    return "\n".join(estimate(found, fidelity="formula").warnings)
+
+
+def test_a_command_that_is_the_text_of_a_variable_is_read(tmp_path: Path) -> None:
+    found = job(tmp_path / "run.sh", HELD)
+    assert found.model.name == "Qwen/Qwen2.5-0.5B"
+    assert found.today is not None
+    assert (found.today.micro_batch_size, found.epochs) == (4, 2.0)
+
+
+def test_a_variable_whose_flags_the_script_decides_warns_and_widens(tmp_path: Path) -> None:
+    found = job(tmp_path / "run.sh", HELD)
+    without = job(tmp_path / "run.sh", HELD.replace('    $EXTRA"', '    --seed 1"'))
+    assert "$EXTRA" in warnings(found)
+    assert "$EXTRA" not in warnings(without)
+    assert found.uncounted_sd > without.uncounted_sd == (0.0, 0.0)
+
+
+def test_a_command_in_a_variable_is_given_back_inside_its_quotes() -> None:
+    text = rewrite_shell(HELD, {"per_device_train_batch_size": 16, "bf16": True}, "run.sh")
+    assert parse_shell(text, "run.sh").values["per_device_train_batch_size"] == "16"
+    assert text.count('"') == HELD.count('"')
+    assert text.index("--bf16 True") < text.index("echo $CMD")
+    with pytest.raises(InputError, match="text in quotes"):
+        rewrite_shell(HELD, {"model_init_kwargs": {"a": "b"}}, "run.sh")
+
+
+def test_the_first_of_several_launches_is_priced_and_the_others_are_named(tmp_path: Path) -> None:
+    found = job(tmp_path / "run.sh", SWEEP)
+    assert found.today is not None
+    assert found.today.micro_batch_size == 2
+    assert "another launch on line 3" in warnings(found).casefold()
+    offer = found.offers[0]
+    text = patched("same", found, offer, found.today).text
+    assert text.splitlines()[2] == SWEEP.splitlines()[2]
+
+
+def test_a_variable_that_holds_flags_is_as_many_words_as_it_has() -> None:
+    text = (
+        'OPTIONS="--max_steps 9 --per_device_train_batch_size 2"\n'
+        "python train.py --model_name_or_path a/b $OPTIONS --seed 3 --num_train_epochs 1\n"
+    )
+    values = parse_shell(text, "run.sh").values
+    assert values["max_steps"] == "9"
+    changed = rewrite_shell(text, {"per_device_train_batch_size": 4}, "run.sh")
+    assert changed.endswith("--num_train_epochs 1 --per_device_train_batch_size 4\n")
+    assert parse_shell(changed, "run.sh").values["per_device_train_batch_size"] == "4"
+
+
+def test_names_are_made_of_those_before_them_and_of_the_script_s_own_defaults() -> None:
+    text = "BASE=/data\nMODEL=$BASE/m\nSIZE=${3:-8}\nOPEN=$1\nMADE=$(date)\n"
+    assert shell_names(text) == {"BASE": "/data", "MODEL": "/data/m", "SIZE": "8"}
+
+
+def test_a_launcher_may_say_a_flag_twice() -> None:
+    text = (
+        "mpirun --mca a 1 --mca b 2 python train.py --model_name_or_path a/b "
+        "--per_device_train_batch_size 2\n"
+    )
+    assert parse_shell(text, "run.sh").values["per_device_train_batch_size"] == "2"
+
+
+def test_a_script_s_own_batch_size_is_each_device_s_and_stays(tmp_path: Path) -> None:
+    text = "python train.py --model_name_or_path Qwen/Qwen2.5-0.5B --batch_size 3 --max_steps 9 "
+    found = job(tmp_path / "run.sh", text + "--output_dir o --num_train_epochs 1\n")
+    assert found.today is not None
+    assert found.today.micro_batch_size == 3
+    assert found.lock["micro_batch_size"] == 3
+
+
+def test_squad_by_any_script_of_that_name_is_told_as_classification(tmp_path: Path) -> None:
+    text = (
+        "python nvidia_run_squad_deepspeed.py --model_name_or_path a/b "
+        "--per_device_train_batch_size ${N} --num_train_epochs 2\n"
+    )
+    with pytest.raises(InputError, match="trains classification"):
+        job(tmp_path / "run.sh", text)
+
+
+def test_a_value_that_the_script_computes_has_to_be_written_out(tmp_path: Path) -> None:
+    text = "python train.py --model_name_or_path a/b --per_device_train_batch_size ${N} --bf16\n"
+    with pytest.raises(InputError) as refused:
+        job(tmp_path / "run.sh", text)
+    assert "write the value there" in (refused.value.hint or "")
+
+
+def test_a_placeholder_in_a_command_is_named_as_one() -> None:
+    overrides = Overrides(("h100",), stated={"data.rows": 1000})
+    with pytest.raises(InputError, match="placeholder") as refused:
+        jobs_of_command("axolotl train examples/<config>.yaml", overrides)
+    assert "put the name" in (refused.value.hint or "")
+    text = "python train.py --model_name_or_path <your model> --per_device_train_batch_size 2"
+    with pytest.raises(InputError, match="<your model>"):
+        jobs_of_command(f"{text} --use_peft --lora_r 8 --max_length 64", overrides)
+
+
+def test_a_json_template_says_what_is_to_be_filled_in(tmp_path: Path) -> None:
+    path = tmp_path / "ds_TEMPLATE.json"
+    path.write_text('{"train_batch_size": GB_SIZE}')
+    with pytest.raises(InputError, match="not valid JSON") as refused:
+        load_jobs(path, Overrides(("h100",)))
+    assert "GB_SIZE" in (refused.value.hint or "")
+
+
+def test_a_workflow_is_no_job_file_that_lacks_a_flag(tmp_path: Path) -> None:
+    path = tmp_path / "workflow.yml"
+    path.write_text("name: tests\non: push\njobs: {build: {runs-on: ubuntu}}\n")
+    with pytest.raises(InputError, match="neither a job file nor a trainer's file"):
+        load_jobs(path, Overrides(("h100",), stated={"data.rows": 9}))
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [("step2_dpo_finetuning", "dpo"), ("step2_reward_model_finetuning", "reward")],
+)
+def test_a_script_of_pairs_is_priced_as_its_folder_says_never_as_supervised(
+    tmp_path: Path, folder: str, said: str
+) -> None:
+    text = (
+        "deepspeed main.py --model_name_or_path Qwen/Qwen2.5-0.5B "
+        "--per_device_train_batch_size 4 --max_seq_len 512 --num_train_epochs 1\n"
+    )
+    (tmp_path / folder).mkdir()
+    assert job(tmp_path / folder / "run.sh", text).objective == said
+    assert job(tmp_path / "run.sh", text).objective == "sft"
+
+
+def test_an_actor_beside_a_critic_is_reinforcement_learning(tmp_path: Path) -> None:
+    text = "deepspeed main.py --actor_model_name_or_path a/b --num_train_epochs 1 --output_dir o\n"
+    with pytest.raises(InputError, match="reinforcement learning"):
+        job(tmp_path / "run.sh", text)
+
+
+def test_a_folder_of_checkpoints_alone_is_no_file_of_litgpt(tmp_path: Path) -> None:
+    text = "python train_bert.py --checkpoint_dir experiments --num_layers 6 --batch_size 8\n"
+    with pytest.raises(InputError, match="holds no flags"):
+        job(tmp_path / "run.sh", text)
