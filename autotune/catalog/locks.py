@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 LOCK_FILE = ".lock"  # of a folder
 POLL_S = 0.01
 LEFT_OVER_S = 3600.0  # after which what was left is nobody's, where no lock can tell
+PAUSES_S = (0.0, 0.05, 0.2)  # between tries to take a folder away
 _TRIES = 5  # whoever only looks (`is_held`) has the lock for a moment, so one refusal is none
 
 
@@ -137,7 +138,7 @@ def own_folder(parent: Path, prefix: str) -> Iterator[Path]:
         try:
             yield folder
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
             if lock is not None:
                 lock.close()
         return
@@ -151,11 +152,20 @@ def _take_away_dead(parent: Path, prefix: str) -> None:
                 lock = take(folder / LOCK_FILE)
                 if lock is not None:
                     with lock:
-                        shutil.rmtree(folder, ignore_errors=True)
+                        _remove(folder)
             elif time.time() - folder.stat().st_mtime > LEFT_OVER_S:
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
             else:
                 folder.rmdir()
+
+
+def _remove(folder: Path) -> None:
+    """Take a folder away; what a disk or a network folder refuses once is tried again."""
+    for pause_s in PAUSES_S:
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(pause_s)
 
 
 _NOT_A_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)

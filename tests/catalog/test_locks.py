@@ -7,17 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from autotune.catalog.files import merging
-from autotune.catalog.locks import NoLocks, is_held, take
+from autotune.catalog.locks import NoLocks, is_held, own_folder, take
 from autotune.domain.errors import InputError
 from autotune.search.study.record import TrialLog
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 fcntl = pytest.importorskip("fcntl")
 HOLD = """
@@ -83,3 +81,21 @@ def test_a_file_system_without_locks_is_named_and_nothing_is_written(
         TrialLog(tmp_path, {"job_key": "a"}, resume=False)
     assert "--run" in (refused.value.hint or "")
     assert not is_held(tmp_path / "trials.jsonl")
+
+
+def test_a_folder_whose_file_is_refused_once_is_taken_away_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused, unlink = [], os.unlink
+
+    def once(path: Any, *rest: Any, **named: Any) -> None:
+        if Path(path).name == "stderr" and not refused:
+            refused.append(path)
+            raise OSError(errno.EIO, "Input/output error")
+        unlink(path, *rest, **named)
+
+    monkeypatch.setattr(os, "unlink", once)
+    with own_folder(tmp_path, "probe-") as folder:
+        (folder / "stderr").write_text("what it printed")
+    assert refused
+    assert not folder.exists()
