@@ -14,8 +14,7 @@ from autotune.evidence.log.run_log import RunLog
 from autotune.evidence.log.step_times import RECORD_FILE, started
 from autotune.training import process
 from autotune.training.arguments import device_of, start_of
-from autotune.training.memory import Memory
-from autotune.training.process import say
+from autotune.training.process import Memory, say
 from autotune.training.record import Record
 from autotune.training.stopwatch import Step, Stopwatch, clock_of
 from autotune.training.trackers import Trackers, predicted, so_far

@@ -1,29 +1,35 @@
 """A training that a logger saw, in the columns of the public table, or why it cannot be compared.
 
 How many devices trained follows from the arithmetic (rows a second over steps a second, over
-micro-batch and accumulation), not from what was visible. What else a row needs: how a step was
-timed (`timed`), what ran (`what_ran`) and how long rows were (`row_lengths`).
+micro-batch and accumulation), not from what was visible. How long rows were follows from the
+floating-point operations, else from the count of tokens. What else a row needs: how a step was
+timed (`timed`) and what ran (`what_ran`).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.app.learn.row_lengths import length_of
 from autotune.app.learn.timed import steps_an_epoch, timed_run
 from autotune.app.learn.what_ran import cells_of, model_of, parallelism_of, without_place
 from autotune.catalog.devices import find_device, identify
+from autotune.cost.parameters import embedding_parameters, lora_parameters, parameter_count
 from autotune.domain.errors import InputError
 from autotune.domain.typed.machine import split_machine
 from autotune.evidence.cases import Refused
 from autotune.evidence.learned.run import NOISE, PastRun, identity_of
 from autotune.evidence.record.machine import device_named
+from autotune.evidence.record.training import model_targets
 from autotune.trainers.registry import TRAINERS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autotune.app.learn.found import Found
     from autotune.app.learn.timed import Timed
+    from autotune.domain.model import Model
     from autotune.trainers.parsed import Parsed
 
 
@@ -76,7 +82,7 @@ def past_run(found: Found, machine: Machine | None = None) -> PastRun:
         "step_time_s": f"{timed.step_s:.6g}",
         "samples_per_s": f"{split[0] * split[1] * count / timed.step_s:.6g}",
     }
-    length, told = length_of(found, parsed, model, cells, timed)
+    length, told = _length_of(found, parsed, model, cells, timed)
     cells |= length
     runtime = found.runtime_s
     if runtime:
@@ -172,3 +178,45 @@ def named_machine(text: str) -> Machine:
     stated = split_machine(text)
     name = "cpu" if stated.name.casefold() == "cpu" else find_device(stated.name).name
     return Machine(name, stated.count)
+
+
+def _length_of(
+    found: Found, parsed: Parsed, model: Model, cells: dict[str, str], timed: Timed
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The longest row and what the notes say of the mean.
+
+    Formula: tokens = total_flos / (6 x parameters without input embeddings), padding included.
+    Under FSDP the Trainer counts the parameters of one rank's shard; packing says the length.
+    Source: transformers, `floating_point_ops` and `num_parameters` of modeling_utils.py.
+    """
+    cap = parsed.values.get("data", {}).get("max_length")
+    made: dict[str, str] = {"seq_len": str(cap)} if cap else {}
+    if cells["packing"] == "yes":
+        return made, ()
+    rows = int(cells["global_batch"]) * (found.steps or timed.steps)
+    each = _tokens_a_row(found, model, cells, rows, cap)
+    if each is None:
+        return made, ()
+    if cap and each > 0.98 * cap:
+        return made, (
+            f"every row {cap} tokens: avg tokens/sample incl. padding = {each:.0f} exactly",
+        )
+    return made, (f"avg tokens/sample incl. padding = {each:.0f}",)
+
+
+def _tokens_a_row(
+    found: Found, model: Model, cells: Mapping[str, str], rows: int, cap: int | None
+) -> float | None:
+    flos = found.results.get("total_flos")
+    if flos:
+        parameters = float(parameter_count(model) - embedding_parameters(model))
+        if cells["lora_r"]:
+            targets, _ = model_targets(model, tuple(cells["target_modules"].split()))
+            parameters += lora_parameters(model, int(cells["lora_r"]), targets)
+        shards = int(cells["n_gpus"]) if cells["parallelism"] == "fsdp" else 1
+        if cells["parallelism"] == "zero3":
+            return found.tokens / rows if found.tokens else None
+        each = flos / (6.0 * parameters / shards) / rows
+        if 1.0 <= each <= 1.05 * (cap or model.max_position_embeddings or math.inf):
+            return each
+    return found.tokens / rows if found.tokens else None
