@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 import optuna
 import pytest
 
+from autotune.app.probing.tune import _resumed
+from autotune.app.tune.priced import Options
+from autotune.app.workers.lead import joined_by
+from autotune.domain.answer.recommendation import Asked
 from autotune.domain.errors import InputError
+from autotune.search.measured.joining import Place
 from autotune.search.study import backends
 from autotune.search.study.backends import connect, shared_journal, with_driver
 from autotune.search.study.owner import OWNER, Owner
@@ -250,3 +255,22 @@ def test_resuming_alone_leaves_the_trials_of_living_workers_alone(tmp_path: Path
     study.ask()
     assert [of_a_peer(trial) for trial in study.get_trials()] == [True, False, False]
     assert CHOSEN not in study.get_trials()[0].system_attrs
+
+
+@pytest.mark.parametrize(
+    ("url", "typed"),
+    [
+        ("postgresql+psycopg://me@host/tuning", "postgresql+psycopg://me@host/tuning"),
+        ("postgresql+psycopg://me:a-word@host/tuning", "URL"),
+        ("postgresql+psycopg://host/tuning?user=me&password=a-word", "URL"),
+    ],
+)
+def test_commands_to_join_and_to_go_on_name_the_storage_unless_it_holds_a_password(
+    url: str, typed: str, tmp_path: Path
+) -> None:
+    place = Place(tmp_path / "run", url, "run")
+    assert " ".join(joined_by(place)) == f"autotune worker --study run --storage {typed}"
+    asked = Asked(("autotune", "tune", "job.yaml", "--score", "probe"), str(tmp_path))
+    told = _resumed(Options(storage=url, asked=asked), tmp_path / "run")
+    assert f"--resume --storage {typed}" in told
+    assert "a-word" not in told

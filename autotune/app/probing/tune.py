@@ -147,8 +147,10 @@ def _probed(
 def _resumed(options: Options, run_dir: Path) -> str:
     """The command that goes on where this one stopped."""
     from autotune.report.sections.how_to_run import again
+    from autotune.search.study.backends import url_to_type
 
-    return again(options.asked, "tune", join(["--run", near(run_dir), "--resume"]))
+    storage = ["--storage", url_to_type(options.storage)] if options.storage else []
+    return again(options.asked, "tune", join(["--run", near(run_dir), "--resume", *storage]))
 
 
 def _planned(

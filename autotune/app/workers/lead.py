@@ -6,6 +6,7 @@ sees from the same study as the workers when it is over; killed, it is resumed w
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from autotune.domain.paths import near
 from autotune.search.measured.joining import Place, leading
 from autotune.search.measured.prior import PRIOR_FILE
 from autotune.search.measured.shared import SharedSearch, Task
+from autotune.search.study.backends import url_to_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,7 +114,8 @@ def joined_by(place: Place) -> list[str]:
     """The command by which a worker joins."""
     words = ["autotune", "worker", near(place.run_dir)]
     if place.storage is not None:
-        words = ["autotune", "worker", "--study", place.name, "--storage", "URL"]
+        url = url_to_type(place.storage)
+        words = ["autotune", "worker", "--study", place.name, "--storage", shlex.quote(url)]
     return words
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near
+from autotune.domain.secrets import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -59,6 +60,11 @@ def connect(url: str) -> BaseStorage:
             time.sleep(PAUSES_S[-max(left, 1)])
         else:
             return patient(storage, url)
+
+
+def url_to_type(url: str) -> str:
+    """A storage's URL as a command can show it: one that holds a password is only called URL."""
+    return "URL" if without_secrets(url)[1] else url
 
 
 def _opened(url: str) -> BaseStorage:
