@@ -61,6 +61,9 @@ _KINDS: Final = (
     _Kind(r"streaming|max_tokens_per_step|batch_flattening|multipack_real_batches|use_dft_packing|"
           r"dynamic_batching|batching_strategy",
           "forms batches otherwise than is counted", 0.20, 0.10),
+    _Kind(r"precompute_ref_log_probs",
+          "scores the reference once before training, not in every step: faster, and smaller",
+          0.25, 0.30),
     _Kind(r"auto_find_batch_size", "changes the micro-batch when memory runs out", 0.20, 0.10),
 )  # fmt: skip
 

@@ -90,6 +90,18 @@ def test_the_first_of_several_launches_is_priced_and_the_others_are_named(tmp_pa
     assert text.splitlines()[2] == SWEEP.splitlines()[2]
 
 
+def test_the_first_value_of_a_loop_is_priced_and_the_others_are_named(tmp_path: Path) -> None:
+    text = (
+        "for SIZE in 2 4 8; do\n  python train.py --model_name_or_path Qwen/Qwen2.5-0.5B "
+        "--per_device_train_batch_size $SIZE --max_steps 9\ndone\n"
+    )
+    found = job(tmp_path / "run.sh", text)
+    assert found.today is not None
+    assert found.today.micro_batch_size == 2
+    assert "size 4, 8" in warnings(found).casefold()
+    assert shell_names("for A in 1 2; do\ndone\nfor A in 3; do\ndone\n") == {}
+
+
 def test_a_variable_that_holds_flags_is_as_many_words_as_it_has() -> None:
     text = (
         'OPTIONS="--max_steps 9 --per_device_train_batch_size 2"\n'

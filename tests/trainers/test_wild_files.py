@@ -131,6 +131,7 @@ def test_an_optimizer_without_a_knob_warns_first_and_widens(tmp_path: Path) -> N
         ("context_parallel_size: 2", "context_parallel_size"),
         ("qat: {weight_dtype: int8}", "qat"),
         ("lora_modules_to_save: [embed_tokens]", "lora_modules_to_save"),
+        ("precompute_ref_log_probs: true", "precompute_ref_log_probs"),
     ],
 )
 def test_an_unread_key_that_decides_time_or_memory_is_the_first_warning(

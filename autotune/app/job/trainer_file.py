@@ -213,6 +213,9 @@ def _unread_of(parsed: Command) -> list[Uncounted]:
         lines = ", ".join(map(str, parsed.others))
         why = "the script launches again there: the price is of its first launch alone"
         found.append(Uncounted("another launch", f"on line {lines}", why, 0.0, 0.0))
+    if parsed.swept:
+        why = "a loop of the script: the price is of its first value alone"
+        found.append(Uncounted("also launched with", "; ".join(parsed.swept)[:120], why, 0.0, 0.0))
     if parsed.unknown:
         why = "the script decides which flags that is: priced without any"
         found.append(Uncounted("flags", " ".join(parsed.unknown)[:120], why, *_UNKNOWN_SD))

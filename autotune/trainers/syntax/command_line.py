@@ -62,6 +62,7 @@ class Command:
     words: tuple[str, ...] = ()  # after the script, and of no flag
     unknown: list[str] = field(default_factory=list)  # variables that may hold any flags
     others: tuple[int, ...] = ()  # lines on which the script launches again
+    swept: tuple[str, ...] = ()  # variables of a loop, and the values after the first
     end: int = 0  # where another flag would stand
 
     @property

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _STARTS = r"\b(deepspeed|torchrun|accelerate\s+launch|python[\d.]*|trl|litgpt|mpirun)\s"
 _TEXT = re.compile(r"""^[ \t]*(?:export[ \t]+)?\w+=(?=["'])""", re.MULTILINE)
+_LOOP = re.compile(
+    r"^[ \t]*for[ \t]+(\w+)[ \t]+in[ \t]+([\w .,:/@+-]+?)[ \t]*(?:;|$)", re.MULTILINE
+)
 _POSITION = re.compile(r"\$\{\d+:-([^}$`]*)\}")  # ${2:-4}: the script's own default
 
 
@@ -110,7 +113,15 @@ def shell_names(text: str) -> dict[str, str]:
         options = value.lstrip().startswith("--")  # the rest of a command: its flags are read
         if len(values) == 1 and not set("`(" if options else "$`(") & set(value):
             found[name] = value
-    return found
+    once = {name: words[0] for name, words in _looped(text).items() if name not in seen}
+    return {**once, **found}
+
+
+def _looped(text: str) -> dict[str, list[str]]:
+    """Variables of loops over words that stand there, and those words; each of one loop only."""
+    loops = [(match[1], match[2].split()) for match in _LOOP.finditer(text)]
+    names = [name for name, _ in loops]
+    return {name: words for name, words in loops if names.count(name) == 1}
 
 
 def parse_shell(text: str, name: str) -> Command:
@@ -118,6 +129,12 @@ def parse_shell(text: str, name: str) -> Command:
     (begin, end), *others = command_spans(text, name)
     found = parse_command(text[begin:end], shell_names(text))
     found.others = tuple(text.count("\n", 0, at) + 1 for at, _ in others)
+    put = {m[1] or m[3] for m in NAME.finditer(text[begin:end])}
+    found.swept = tuple(
+        f"{name} {', '.join(words[1:])}"
+        for name, words in _looped(text).items()
+        if name in put and len(words) > 1
+    )
     return found
 
 
