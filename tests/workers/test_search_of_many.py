@@ -145,6 +145,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_configuration_probed_by_ano
 
     found = many(tmp_path / "run", FakeHands(after_start=kill_first), told=told)
     assert any("killed by signal 9" in line for line in told)
+    assert "2 workers, and 1 cpu here: probes take turns" in told
     tried = searched(tmp_path / "run")
     assert len(tried) == len(set(tried))
     assert found.explored.pick in found.explored.confirmed

@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from autotune.app.probing.plan import groups_here
 from autotune.app.probing.probe import Prober
 from autotune.app.probing.study import gather_probes, prior_for, prior_key, probed_of
 from autotune.app.workers.executor import WorkerJob
@@ -97,6 +98,7 @@ def probe_by_workers(
         crew = Crew(executor or executor_of(options), job, options.workers or 0, announce)
         gather_probes(prober, run_dir)
         announce(f"others join it with: {' '.join(joined_by(place))}")
+        _say_turns(ground, local, options, announce)
         try:
             crew.start()
             end = _followed(led, search, prober, crew)
@@ -108,6 +110,18 @@ def probe_by_workers(
         gather_probes(prober, run_dir)
         explored = search.explored(led.shared, led.resumed, end)
     return probed_of(prober, explored, key, prior, begun)
+
+
+def _say_turns(
+    ground: Ground, local: LocalDevice, options: ProbeOptions, announce: Callable[[str], None]
+) -> None:
+    """More workers than devices are no mistake, and no faster either."""
+    asked = options.workers or 0
+    count = max(offer.count for offer in ground.offers)
+    here = len(groups_here(ground.offer, local, count))
+    if options.executor == "local" and asked > here:
+        what = f"{count}x {local.name}" if count > 1 else local.name
+        announce(f"{asked} workers, and {here} {what} here: probes take turns")
 
 
 def joined_by(place: Place) -> list[str]:
