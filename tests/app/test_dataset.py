@@ -14,13 +14,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.app.dataset import counting_told_to
+from autotune.app.dataset.columns import LONGER
 from autotune.app.dataset.count import count_dataset, count_rows
 from autotune.app.dataset.files import Reading
+from autotune.app.job.load import jobs_of_line
+from autotune.app.job.overrides import Overrides
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from autotune.domain.job import Job
 
 ROWS: list[dict[str, Any]] = [{"text": "x" * (1 + i % 17)} for i in range(300)]
 COUNTS = dict(Counter(len(row["text"]) for row in ROWS))
@@ -188,6 +193,65 @@ def test_preference_pairs_are_refused_with_what_counts_their_chosen_answers(tmp_
         count_rows(path)
     assert "--column prompt,chosen" in str(caught.value.hint)
     assert dict(count_rows(path, column="prompt,chosen").counts) == {5: 1}
+
+
+@pytest.mark.parametrize(
+    ("pair", "tokens"),
+    [
+        ({"prompt": "ab", "chosen": "cd", "rejected": "efgh"}, 6),
+        ({"chosen": "abcd", "rejected": "ab"}, 4),
+        (
+            {
+                "prompt": [{"role": "user", "content": "ab"}],
+                "chosen": [{"role": "assistant", "content": "c"}],
+                "rejected": [{"role": "assistant", "content": "def"}],
+            },
+            4 + 1 + 2 + 1 + 9 + 1 + 3 + 4,
+        ),
+        (
+            {
+                "prompt": "ab",
+                "chosen": [
+                    {"role": "user", "content": "ab"},
+                    {"role": "assistant", "content": "def"},
+                ],
+                "rejected": [
+                    {"role": "user", "content": "ab"},
+                    {"role": "assistant", "content": "c"},
+                ],
+            },
+            4 + 1 + 2 + 1 + 9 + 1 + 3 + 4,
+        ),
+    ],
+)
+def test_a_job_of_pairs_counts_the_longer_answer_with_its_prompt(
+    tmp_path: Path, pair: dict[str, object], tokens: int
+) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(lines([pair]))
+    (found,) = count_rows(path, column=LONGER).counts
+    job = line_job(path, "dpo")
+    assert job.lengths.mean == found
+    assert any(note.key == "data.column" for note in job.assumed)
+    assert found == tokens
+
+
+def test_a_job_of_preferences_without_pairs_counts_its_rows(tmp_path: Path) -> None:
+    path = tmp_path / "kto.jsonl"
+    path.write_text(lines([{"prompt": "ab", "completion": "cd", "label": True}]))
+    assert line_job(path, "kto").lengths.mean == 4
+
+
+def line_job(path: Path, objective: str) -> Job:
+    stated = {
+        "model": "Qwen/Qwen2.5-0.5B",
+        "method.kind": "lora",
+        "data.dataset": str(path),
+        "data.tokenizer": "bytes",
+        "train.objective": objective,
+    }
+    overrides = Overrides(("h100",), stated=stated)
+    return jobs_of_line(overrides)[0].job
 
 
 # --- bad files -------------------------------------------------------------------------------

@@ -27,6 +27,8 @@ ROLES = {
     "function_call": "assistant", "observation": "tool", "tool": "tool",
 }  # fmt: skip
 PREFERENCES = {"chosen", "rejected"}
+LONGER = "chosen|rejected"  # a column that stands for the longer answer of a pair, if there are any
+_ASKS = {role for role, means in ROLES.items() if means in {"user", "system"}}  # it has its prompt
 _LISTED = 12  # columns that an error names
 _TEXT_LETTERS = 3  # from here on a value looks like text
 
@@ -68,8 +70,31 @@ def names_of(column: str | None, content: dict[str, Any], place: str) -> tuple[s
 
 def row_of(content: dict[str, Any], place: str, column: str | None = None) -> Row:
     """What there is to count of one record. Raises InputError naming its place."""
+    if column == LONGER:
+        return _longer(content, place) if content.keys() >= PREFERENCES else row_of(content, place)
     stated = names_of(column, content, place)
     return _stated(content, stated, place) if stated else _known_form(content, place)
+
+
+def _longer(content: dict[str, Any], place: str) -> Row:
+    """The prompt with the longer of the two answers: both are padded to the longest of a batch.
+
+    Source: trl 1.16 trainer/dpo_trainer.py, DataCollatorForPreference.
+    """
+    asked = content.get("prompt")
+    found = []
+    for name in ("chosen", "rejected"):
+        answer = content[name]
+        if not isinstance(answer, list):
+            found.append(Row(_text([asked or "", answer], "", place)))
+            continue
+        first = answer[0] if answer and isinstance(answer[0], dict) else {}
+        whole = str(first.get("role", first.get("from", ""))) in _ASKS
+        before = asked if isinstance(asked, list) and not whole else []
+        if isinstance(asked, str) and asked and not whole:
+            before = [{"role": "user", "content": asked}]
+        found.append(_chat([*before, *answer], place, content.get("tools")))
+    return max(found, key=lambda row: len(row.content))
 
 
 def _known_form(content: dict[str, Any], place: str) -> Row:
@@ -100,9 +125,10 @@ def _unknown_form(content: dict[str, Any], place: str) -> InputError:
     listed = ", ".join(map(repr, list(content)[:_LISTED])) or "none"
     msg = f"{place} has the columns {listed}: {FORMS}"
     if content.keys() >= PREFERENCES:
-        msg = f"{place} is a preference pair (chosen, rejected), and jobs here train on one answer"
+        msg = f"{place} is a preference pair (chosen, rejected), and a supervised run takes one"
         named = "prompt,chosen" if isinstance(content.get("prompt"), str) else "chosen"
-        return InputError(msg, f"--column {named} counts the chosen answers as such a job's rows")
+        hint = f"--column {named} counts the chosen answers; --objective dpo trains on both"
+        return InputError(msg, hint)
     if len(content) == 1 and _is_rows(next(iter(content.values()))):
         name = next(iter(content))
         return InputError(msg, f"jq -c '.[{json.dumps(name)}][]' FILE > rows.jsonl writes its rows")

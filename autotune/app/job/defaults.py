@@ -146,7 +146,7 @@ def data_of(jobfile: JobFile, model: Model, base_dir: Path, assumed: Assumed) ->
     """Rows and their lengths: counted, read from a histogram, stated, or assumed."""
     section = jobfile.data
     known = published_rows(section, model, base_dir)
-    count = None if known else _count(section, model, base_dir, assumed)
+    count = None if known else _count(jobfile, model, base_dir, assumed)
     histogram = count.histogram if count else _stated_histogram(section, base_dir)
     rows = _rows(jobfile, histogram, known, assumed)
     max_length = _max_length(section, histogram, known, model, assumed)
@@ -183,15 +183,22 @@ def _stated_histogram(section: DataSection, base_dir: Path) -> Histogram | None:
     return length_rules.read_histogram(stated_in(base_dir, section.lengths.histogram))
 
 
-def _count(section: DataSection, model: Model, base_dir: Path, assumed: Assumed) -> Count | None:
+def _count(jobfile: JobFile, model: Model, base_dir: Path, assumed: Assumed) -> Count | None:
     """The data set's rows and tokens, with what has to be known of how they were found."""
+    section = jobfile.data
     if section.dataset is None:
         return None
     path = stated_in(base_dir, section.dataset)
+    from autotune.app.dataset.columns import LONGER
     from autotune.app.dataset.count import count_dataset
     from autotune.app.dataset.report import notes_of
 
-    count = count_dataset(path, section.tokenizer, base_dir, model=model, column=section.column)
+    column = section.column
+    if column is None and objective_of(jobfile, []) in PAIRED:
+        column = LONGER
+        why = "not stated; both are padded to the longest of a batch"
+        _assume(assumed, "data.column", "of chosen and rejected the longer", why)
+    count = count_dataset(path, section.tokenizer, base_dir, model=model, column=column)
     for note in notes_of(count, stated=section.tokenizer is not None):
         _assume(assumed, *note)
     return count
