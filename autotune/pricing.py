@@ -80,6 +80,11 @@ class Pricing:
         return self.variant(job).bill(candidates)
 
 
+def plain_bill(job: Job, candidates: Candidates) -> Bill:
+    """The bill under nothing that was measured: what evidence itself is held against."""
+    return Pricing(job).bill(candidates)
+
+
 def bills_under(
     question: Question, edits: Sequence[QuestionEdit], calibration: Calibration | None
 ) -> list[Bill | None]:

@@ -21,14 +21,11 @@ from autotune.evidence.cases import Refused, timed_cases
 from autotune.evidence.learned.effects import believed, effect_of, residual_of
 from autotune.evidence.learned.run import NOISE
 from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
-from autotune.pricing import Pricing
+from autotune.pricing import plain_bill
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from autotune.cost.bill import Bill
-    from autotune.domain.candidates import Candidates
-    from autotune.domain.job import Job
     from autotune.evidence.cases import MeasuredCase
     from autotune.evidence.learned.effects import Residual
 
@@ -41,16 +38,12 @@ LOGGED = (
 )  # fmt: skip
 
 
-def _price(job: Job, candidates: Candidates) -> Bill:
-    return Pricing(job).bill(candidates)
-
-
 def residuals_of(cases: Iterable[MeasuredCase]) -> dict[str, list[Residual]]:
     """Residuals of every source with enough runs of one machine."""
     found: dict[str, list[Residual]] = defaultdict(list)
     for case in timed_cases(cases):
         try:
-            own = residual_of(case.id, case, NOISE["A"], _price)
+            own = residual_of(case.id, case, NOISE["A"], plain_bill)
         except Refused:
             continue
         found[case.group[0]].append(own)

@@ -17,15 +17,12 @@ from autotune.evidence.validation.errors import once
 from autotune.evidence.validation.left_out import left_out_errors
 from autotune.evidence.validation.traced_memory import TracedMemory
 from autotune.evidence.validation.validate import Validation, exact, validate
-from autotune.pricing import Pricing
+from autotune.pricing import plain_bill
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from autotune.cost.bill import Bill
-    from autotune.domain.candidates import Candidates
-    from autotune.domain.job import Job
     from autotune.evidence.accuracy import Prediction, Residual
     from autotune.evidence.record.table import Table
     from autotune.evidence.validation.left_out import LeftOutErrors
@@ -61,7 +58,7 @@ def run_validation(data: Path | None = None, fidelity: str = "formula") -> Valid
         return trace.replace(predictions) if trace else predictions
 
     if data:
-        found = validate(table.cases, table.skipped, _price, BASIS_FILE, memory_of=traced)
+        found = validate(table.cases, table.skipped, plain_bill, BASIS_FILE, memory_of=traced)
     else:
         found = _shipped(table, traced)
     return replace(found, fidelity=fidelity, traced=trace.counts if trace else {})
@@ -100,7 +97,7 @@ def _shipped(table: Table, traced: Callable[[Predictions], Predictions]) -> Vali
         return replaced[HEADLINE]
 
     found = validate(
-        table.cases, table.skipped, _price, BASIS_SHIPPED, own.steps, memory_of=compared
+        table.cases, table.skipped, plain_bill, BASIS_SHIPPED, own.steps, memory_of=compared
     )
     return replace(found, left_out=tables)
 
@@ -118,7 +115,3 @@ def _left_out(table: Table) -> dict[str, _Unseen]:
             memory = refit_memory(table.cases, unit).left_out
         found[name] = _Unseen(residuals_of(left_out, nested_sd(sources, left_out)), memory)
     return found
-
-
-def _price(job: Job, candidates: Candidates) -> Bill:
-    return Pricing(job).bill(candidates)

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from autotune.claims.run import Checked
     from autotune.domain.statement import SpeedName, StatedDuration, Statement
 
-RATES = ("step_time_s", "tokens_per_s", "rows_per_s", "steps_per_hour")
-
 
 def speed_findings(checked: Checked) -> Iterator[str]:
     """What the speeds and the duration of one entry contradict."""

@@ -61,11 +61,6 @@ def _read(path: Path, loaded: object) -> SearchSpace:
     return SearchSpace(path.stem, kept, extra)
 
 
-def shipped_spaces() -> tuple[str, ...]:
-    """Names of the spaces that come with autotune."""
-    return tuple(_shipped())
-
-
 def _shipped() -> dict[str, Path]:
     """Shipped files by name: inside an installed package, or beside it in a checkout."""
     package = Path(__file__).parent.parent

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING
 
 from autotune.evidence.learned.store import is_empty
 from autotune.evidence.runs_seen import with_verified
-from autotune.pricing import Pricing
+from autotune.pricing import plain_bill
 
 if TYPE_CHECKING:
-    from autotune.cost.bill import Bill
-    from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
 
 
@@ -21,8 +19,4 @@ def with_past(job: Job, *, but: str = "") -> Job:
         return job
     from autotune.evidence.learned.applied import with_learned
 
-    return with_learned(job, _price)
-
-
-def _price(job: Job, candidates: Candidates) -> Bill:
-    return Pricing(job).bill(candidates)
+    return with_learned(job, plain_bill)

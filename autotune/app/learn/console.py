@@ -20,7 +20,6 @@ _BAR = re.compile(
 )
 _FIGURE = re.compile(r"'(?:train/)?(\w+)': '?([-+\d.einfa]+)'?")
 _ENDS = re.compile(r"\{[^{}\n]{0,600}'train_runtime'[^{}\n]{0,600}\}")
-_EVALUATION = re.compile(r"'eval_(?:\w+_)?runtime': '?([\d.]+)'?")
 _TORCHTUNE = re.compile(r"^Step (\d{1,9}) \| (.{1,2000})$", re.MULTILINE)
 _PAIR = re.compile(r"(\w+):([-+\d.e]+)")
 LEAST_STEPS, PARTS = 10, 20  # of a bar that is a training's; stretches that it is cut into
@@ -37,7 +36,6 @@ class Printed:
     results: dict[str, float]
     steps: int | None
     stretches: tuple[Stretch, ...] = ()
-    evaluations_s: tuple[float, ...] = ()
     tokens_per_s_per_gpu: float | None = None
     peaks_gib: dict[str, float] | None = None
     jumped: str = ""
@@ -76,9 +74,8 @@ def read_printed(text: str) -> Printed:
     if jumped:
         notes.append(jumped)
     speed, peaks, tune_steps = _torchtune(text)
-    evaluations = tuple(float(s) for s in dict.fromkeys(_EVALUATION.findall(text)) if number(s))
-    return Printed(results, total or tune_steps, stretches, evaluations, speed, peaks, jumped,
-                   tuple(notes))  # fmt: skip
+    steps = total or tune_steps
+    return Printed(results, steps, stretches, speed, peaks, jumped, tuple(notes))
 
 
 def _digits(text: str | None) -> str:

@@ -22,7 +22,7 @@ from autotune.evidence.learned.effects import Residual, believed, effects_on, re
 from autotune.evidence.learned.residuals import remember, residuals
 from autotune.evidence.learned.run import case_of_run
 from autotune.evidence.learned.store import Keeping, keep, known_runs, store_path
-from autotune.pricing import Pricing
+from autotune.pricing import plain_bill
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from autotune.app.learn.described import Machine
     from autotune.app.learn.found import Found
     from autotune.app.learn.walk import Folder, Walk
-    from autotune.cost.bill import Bill
-    from autotune.domain.candidates import Candidates
-    from autotune.domain.job import Job
     from autotune.domain.observation import MachineEffect
     from autotune.evidence.learned.run import PastRun
 
@@ -168,10 +165,6 @@ def _of_folder(
         yield path, lambda path=path: notebook.read(path)  # type: ignore[misc]
 
 
-def _price(job: Job, candidates: Candidates) -> Bill:
-    return Pricing(job).bill(candidates)
-
-
 def _priced(
     runs: dict[str, tuple[PastRun, Path]],
 ) -> tuple[list[Usable], list[tuple[str, str]]]:
@@ -180,13 +173,13 @@ def _priced(
     refused: list[tuple[str, str]] = []
     for run, place in runs.values():
         try:
-            own = residual_of_run(run, _price)
+            own = residual_of_run(run, plain_bill)
         except Refused as reason:
             refused.append((str(reason), str(place)))
         else:
             priced.append(Usable(run, place, own))
     own_ids = {own.run.id for own in priced}
-    earlier = residuals([run for run in known_runs().runs if run.id not in own_ids], _price)
+    earlier = residuals([run for run in known_runs().runs if run.id not in own_ids], plain_bill)
     _, doubted = believed([*(own.residual for own in priced), *earlier])
     refused += [(doubted[own.run.id], str(own.place)) for own in priced if own.run.id in doubted]
     return [own for own in priced if own.run.id not in doubted], refused
@@ -213,7 +206,7 @@ def _keep(usable: list[Usable], *, dry_run: bool) -> tuple[str | None, Keeping, 
         keeping = keep(own.run for own in usable)
         own_ids = {own.run.id for own in usable}
         others = [run for run in known_runs().runs if run.id not in own_ids]
-        remember([*residuals(others, _price), *(own.residual for own in usable)])
+        remember([*residuals(others, plain_bill), *(own.residual for own in usable)])
     except OSError as error:
         why = f"{store_path().parent} cannot be written: {error.strerror or error}"
         return None, Keeping(0, known), why

@@ -34,13 +34,12 @@ _GPU = (
 _MEMORY = re.compile(r"Max memory[ =:]*([\d.]+) ?GB")
 _NAMED = ("LoraConfig", "TrainingArguments", "SFTConfig", "BitsAndBytesConfig", "get_peft_model",
           "from_pretrained", "SFTTrainer", "Trainer", "LlamaConfig")  # fmt: skip
-_ADAPTER = {"r": "r", "lora_alpha": "lora_alpha", "target_modules": "target_modules"}
 
 
 def read(path: Path) -> Found:
     """What the notebook says of its last training. Raises Unreadable where it trained nothing."""
-    cells = read_json(path).get("cells") if isinstance(content := read_json(path), dict) else None
-    del content
+    content = read_json(path)
+    cells = content.get("cells") if isinstance(content, dict) else None
     if not isinstance(cells, list):
         msg = "no notebook"
         raise Unreadable(msg)

@@ -23,7 +23,7 @@ from autotune.domain.units import format_seconds
 from autotune.evidence.calibrate import TIMES
 from autotune.evidence.explanations import predicted_seconds
 from autotune.evidence.reference import reference_of
-from autotune.pricing import Pricing
+from autotune.pricing import Pricing, plain_bill
 from autotune.search.axes import ParameterSpace
 from autotune.search.billed import BilledCandidates
 from autotune.search.posterior.deciding import deciding_probe
@@ -72,17 +72,13 @@ def measured_gaps(job: Job, space: SearchSpace, pick: Estimated) -> tuple[Measur
 
 
 def _gap(reference: Reference, job: Job, space: SearchSpace, pick: Estimated) -> MeasuredGap | None:
-    readings = hypotheses_of(reference, _price)
+    readings = hypotheses_of(reference, plain_bill)
     if not readings:
         return None
     told = tuple(_competing(reading, reference, pick) for reading in readings)
     standing = {_key(reading): reading for reading in readings if reading.open}
     checks = _checks(standing, reference, job, space) if len(standing) >= NEEDED else ()
     return MeasuredGap(reference.observation.id, readings[0].measured_s, told, checks)
-
-
-def _price(job: Job, candidates: Candidates) -> Bill:
-    return Pricing(job).bill(candidates)
 
 
 def _key(reading: Hypothesis) -> str:

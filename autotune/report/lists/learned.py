@@ -50,16 +50,7 @@ class UsableLike(Protocol):
         ...
 
 
-class LearnedLike(Protocol):
-    """What `app/learn` found; its fields are read by name."""
-
-    @property
-    def usable(self) -> Sequence[UsableLike]:
-        """Runs that teach."""
-        ...
-
-
-def learned_payload(found: Any, exported: str | None, *, dry_run: bool) -> dict[str, Any]:  # noqa: ANN401 - LearnedLike
+def learned_payload(found: Any, exported: str | None, *, dry_run: bool) -> dict[str, Any]:  # noqa: ANN401 - its fields
     """Counts, machines, runs and refusals. Factors are of seconds: below one is faster."""
     return {
         "schema_version": SCHEMA_VERSION,

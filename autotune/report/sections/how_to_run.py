@@ -62,11 +62,6 @@ def in_own_script(payload: RecommendationPayload) -> list[str]:
     ]
 
 
-def run_commands(payload: RecommendationPayload) -> list[str]:
-    """What starts the training of the pick: a line for each script that was written."""
-    return [f"bash {quote(_below(payload, name))}" for name in _scripts(payload)]
-
-
 def next_steps(payload: RecommendationPayload) -> tuple[NextStep, ...]:
     """Commands for a shell, in the order in which they are of use; the run folder as it stands."""
     found = [*to_train(payload), *to_verify(payload), *to_probe(payload)]
