@@ -8,7 +8,7 @@ it hands out no work, and it loses none when it dies.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from autotune.domain.errors import InputError, Interrupted, NoLocalDevice
 
@@ -52,6 +52,11 @@ class WorkerState:
     state: Literal["queued", "running", "ended"]
     code: int | None = None
     why: str = ""
+
+    @classmethod
+    def of_exit(cls, name: str, code: int, why: str) -> Self:
+        """One that ended with that code; negative: the signal that killed it. why: its words."""
+        return cls(name, "ended", code, f"killed by signal {-code}" if code < 0 else why)
 
     @property
     def is_final(self) -> bool:

@@ -10,22 +10,18 @@ Source: Ray 2.60, ray.remote (num_gpus, resources, max_retries), accelerator typ
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from autotune.app.workers import local
 from autotune.app.workers.executor import WorkerState
-from autotune.app.workers.local import TOLD
+from autotune.app.workers.local import LEAVE_S, TOLD
 from autotune.catalog.software import install_command
 from autotune.domain.errors import InputError
-from autotune.probe.outcomes import tail
-from autotune.probe.runner import GUARD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +29,6 @@ if TYPE_CHECKING:
     from autotune.app.workers.executor import WorkerJob
 
 ANSWER_S = 5.0  # for the head of a cluster to take a connection
-LEAVE_S = 10.0  # for a worker to end its probe and go, once it is asked to
 LOOK_S = 0.2
 SHARE = 0.001  # of an accelerator type: it marks a node, and is not used up
 _TYPE = "accelerator_type:"
@@ -64,7 +59,7 @@ class RayExecutor:
             "name": f"autotune-{name}",
         }  # fmt: skip
         task = self._ray.remote(_work).options(**options)
-        handle = task.remote(list(job.argv), dict(job.environment), str(job.log(name)), str(GUARD))
+        handle = task.remote(list(job.argv), dict(job.environment), str(job.log(name)))
         self._tasks[name] = (handle, job)
 
     def states(self) -> list[WorkerState]:
@@ -88,9 +83,7 @@ class RayExecutor:
             code, why = self._ray.get(handle, timeout=LEAVE_S)
         except self._ray.exceptions.RayError as error:  # a lost node, a killed or cancelled task
             return WorkerState(name, "ended", None, f"{type(error).__name__}: {error}"[:TOLD])
-        if code < 0:
-            return WorkerState(name, "ended", code, f"killed by signal {-code}")
-        return WorkerState(name, "ended", code, why)
+        return WorkerState.of_exit(name, code, why)
 
     def stop(self) -> None:
         """Cancel every task, wait until its worker has left, and leave the cluster."""
@@ -169,35 +162,17 @@ def _waiting_or_running(log: Path) -> Literal["running", "queued"]:
     return "running" if log.exists() else "queued"
 
 
-def _work(argv: list[str], environment: dict[str, str], log: str, guard: str) -> tuple[int, str]:
+def _work(argv: list[str], environment: dict[str, str], log: str) -> tuple[int, str]:
     """In a process of Ray on the node: run the worker, and be gone when the task is cancelled.
 
     Returns its exit code (negative: the signal) and the last words of it.
     """
     kept = Path(log)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    guarded = [sys.executable, "-S", "-E", guard, str(os.getpid()), *argv]
-    with kept.open("ab") as words:
-        process = subprocess.Popen(  # noqa: S603 - our own command
-            guarded, stdin=subprocess.DEVNULL, stdout=words, stderr=words, start_new_session=True,
-            env={**os.environ, **environment},
-        )  # fmt: skip
+    process = local.started(argv, environment, kept)
     try:
         while process.poll() is None:
             time.sleep(LOOK_S)
     except BaseException:  # cancelled: Ray raises KeyboardInterrupt here
-        _end(process)
+        local.end(process)
         raise
-    lines = [line for line in tail(kept).splitlines() if line.strip()]
-    return process.returncode, " ".join(lines[-2:])[-TOLD:]
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGINT)
-    try:
-        process.wait(LEAVE_S)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    return process.returncode, local.last_words(kept)

@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.app.workers.executor import WorkerState
-from autotune.app.workers.local import TOLD
+from autotune.app.workers.local import TOLD, last_words
 from autotune.catalog.files import write_whole
 from autotune.domain.errors import InputError
-from autotune.probe.outcomes import tail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -121,8 +120,7 @@ class SlurmExecutor:
             return None
         if not text.isdecimal():  # still being written
             return None
-        words = [line for line in tail(job.log).splitlines() if line.strip()]
-        return WorkerState(name, "ended", int(text), " ".join(words[-2:])[-TOLD:])
+        return WorkerState.of_exit(name, int(text), last_words(job.log))
 
     def stop(self) -> None:
         """Cancel what is queued or running, and wait until Slurm has ended it."""
