@@ -1,9 +1,10 @@
 """Eight workers on one search while they and its database are killed: what is lost, and its pick.
 
-    python -m bench.many_hands [--workers 8] [--trials 200] [--kills 10] [--on journal,...]
+    python -m bench.many_hands [--workers 8] [--trials 200] [--kills 10] [--on journal,...,ray]
 
 Workers measure by a formula, in processes of their own; the one that is killed is chosen by chance,
-as is the moment. A database is killed with SIGKILL and started again. Printed for each storage:
+as is the moment. A database is killed with SIGKILL and started again. On Ray (`hands_on_ray`) the
+journal is shared by workers on two nodes, which are lost too. Printed for each storage:
 
 lost            trials that a worker had on its disk, or had told, and that the record has not
 twice           candidates that were measured to the end more than once
@@ -27,6 +28,7 @@ import tempfile
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from socket import AF_UNIX, socket
 from typing import TYPE_CHECKING, Any
@@ -48,10 +50,13 @@ if TYPE_CHECKING:
 
     from autotune.cost.bill import Bill
     from autotune.search.measured.joining import Led
+    from bench.hands_on_ray import HandsOnRay
 
 ROOT = Path(__file__).parents[1]
 JOB = ROOT / "jobs" / "h100_38h.yaml"
 STORAGES = ("journal", "postgresql", "redis")
+RAY = "ray"
+LOOK_S = 0.2  # between looks of whoever leads
 MEASURE_S = 0.05  # that a fake measurement takes
 LEASE_S = 20.0
 MOST_REFUSED = 20  # workers that ended with an error
@@ -171,6 +176,10 @@ def absent(storage: str) -> str:
 
     if storage == "journal":
         return ""
+    if storage == RAY:
+        from bench import hands_on_ray
+
+        return hands_on_ray.absent()
     package = {"postgresql": "psycopg", "redis": "redis"}[storage]
     if find_spec(package) is None:
         return f"the package {package} is not installed"
@@ -280,7 +289,7 @@ def chaos(
             sys.executable, "-m", "bench.many_hands", "--worker", str(run_dir), "--storage",
             url or "", "--trials", str(trials), "--sampler", sampler,
         ]  # fmt: skip
-        hands = Hands(command, folder, workers, [])
+        hands = _hands(storage, command, folder, workers)
         stack.callback(hands.end)
         done, moments = 0, sorted(chance.uniform(0.05, 0.9) * trials for _ in range(kills))
         over = False
@@ -298,13 +307,21 @@ def chaos(
                 else:
                     hands.kill_one(chance)
             over = made >= trials and not led.shared.pending()
-            time.sleep(0.05)
+            time.sleep(LOOK_S)
         hands.count = 0
         led.gather()
         return Chaos(
             storage, kills=done, stuck=not over, wall_s=round(time.monotonic() - begun, 1),
-            **_judged(led, bill, run_dir, trials, sampler),
+            **_judged(led, run_dir, trials, sampler),
         )  # fmt: skip
+
+
+def _hands(storage: str, command: list[str], folder: Path, workers: int) -> Hands | HandsOnRay:
+    if storage == RAY:
+        from bench.hands_on_ray import HandsOnRay
+
+        return HandsOnRay(command, folder, workers, MOST_REFUSED)
+    return Hands(command, folder, workers, [])
 
 
 def _served(
@@ -317,17 +334,24 @@ def _served(
     return None, None
 
 
-def _judged(led: Led, bill: Bill, run_dir: Path, trials: int, sampler: str) -> dict[str, Any]:
+@lru_cache
+def alone(sampler: str, trials: int) -> float:
+    """[USD] the pick of one worker, the same beside every storage."""
+    bill = bill_of()
+    found = explore_measured(
+        bill, lambda index: scored(bill, index), sampler=sampler, trials=trials
+    )
+    return min(r.value for r in found.records if r.kind == "trial" and r.fits and r.value)
+
+
+def _judged(led: Led, run_dir: Path, trials: int, sampler: str) -> dict[str, Any]:
     """What was lost or made twice, and whether the best of it is what one worker finds."""
     records = [r for r in led.log.records if r.kind == "trial"]
     numbers = {record.number for record in led.log.records}
     told = {record.number for record in led.shared.records()} | set(records_of_workers(run_dir))
     configs = [(record.offer, record.config) for record in records]
     best = min(r.value for r in records if r.fits and r.value is not None)
-    alone = explore_measured(
-        bill, lambda index: scored(bill, index), sampler=sampler, trials=trials
-    )
-    one = min(r.value for r in alone.records if r.kind == "trial" and r.fits and r.value)
+    one = alone(sampler, trials)
     return {
         "trials": len(records), "lost": len(told - numbers),
         "twice": len(configs) - len(set(configs)),
@@ -341,7 +365,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--worker", type=Path)
     parser.add_argument("--storage", default="")
-    parser.add_argument("--on", default=",".join(STORAGES))
+    parser.add_argument("--on", default=",".join((*STORAGES, RAY)))
     parser.add_argument("--sampler", default="calibrated")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--trials", type=int, default=200)

@@ -15,6 +15,7 @@ from bench.families import STRANGE, stranger
 from bench.replay import Point, calibrated_order, in_order, measure
 from bench.rivals import ladder, topk
 from bench.samplers import Ran, study_of
+from bench.search_workers import Timeline, figures, searched
 from bench.simulated import Grid, Machine
 
 if TYPE_CHECKING:
@@ -39,6 +40,30 @@ def test_figures_count_probes_of_the_median_machine_and_say_null_when_it_never_g
     assert found["bound_coverage_10"] is None, "nothing was said"
     assert search.figures([Ran([INF], 1)])["regret_10"] is None
     json.dumps(found, allow_nan=False)
+
+
+def test_a_pick_is_reached_when_it_is_as_good_and_stays_so_on_the_simulated_clock() -> None:
+    alone = Timeline([(60.0, INF), (120.0, 0.02), (180.0, 0.1), (240.0, 0.02)], 240.0)
+    eight = Timeline([(50.0, 0.02), (55.0, 0.5), (58.0, 0.02), (120.0, 0.0)], 120.0)
+    assert alone.reach_s(0.02) == 240.0
+    assert eight.reach_s(0.02) == 58.0, "it was lost in between"
+    assert math.isinf(eight.reach_s(-0.5))
+    found = figures([alone], [eight])
+    assert (found.wall_share, found.within) == (0.2417, 1.0)
+    assert figures([alone], [alone]).wall_share == 1.0
+    assert found.regret_at[2] == 0.02, "at a quarter of the time"
+    assert math.isinf(eight.regret_at(1.0))
+
+
+def test_several_workers_are_never_given_one_candidate_and_take_less_time(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    probe = machine.probe
+    monkeypatch.setattr(machine, "probe", lambda index: (seen.append(index), probe(index))[1])
+    together = searched(machine, 4, 4)
+    assert len(set(seen)) == len(seen) == len(together.moments) == 4
+    assert together.wall_s < searched(machine, 1, 4).wall_s / 2.0
 
 
 def test_a_bound_holds_where_nothing_is_better_by_more_at_ten_probes_and_at_the_stop() -> None:

@@ -34,8 +34,14 @@ if TYPE_CHECKING:
 BEAT, CHOSEN, DIED = "autotune:beat", "autotune:chosen", "autotune:died"  # of a trial
 RECORD, PROBES = "record", "probes"
 BEAT_S, LEASE_S = 5.0, 60.0
-TURN_S = 0.05  # between looks at who is before
+TURN_S, MOST_TURN_S = 0.05, 1.0  # between looks at who is before
+LOOKING = 0.1  # share of the time for them
 MOST_DEATHS = 3  # workers that died at one candidate: it is not tried again
+
+
+def pause_s(look_s: float) -> float:
+    """[s] until the next look: those who wait leave the machine to the one who chooses."""
+    return min(max(TURN_S, look_s * (1.0 / LOOKING - 1.0)), MOST_TURN_S)
 
 
 class TakenAwayError(Exception):
@@ -68,7 +74,7 @@ class SharedStudy:
         self._storage = self.study._storage  # noqa: SLF001 - tickets and counts are below Study
         self._study_id = self.study._study_id  # noqa: SLF001
         self._watched: dict[int, _Watched] = {}
-        self._looked = 0.0
+        self._looked = self._asked = 0.0
         self._held: FrozenTrial | None = None
         self._beats = 0
         self._lock = threading.Lock()
@@ -137,14 +143,19 @@ class SharedStudy:
         frozen = self._storage.get_trial(number_of)
         with self._lock:
             self._held, self._beats = frozen, 0
-        while any(
-            other.number < frozen.number and CHOSEN not in other.system_attrs
-            for other in self._running()
-        ):
+        while self._is_before(frozen):
             self.bury()
-            time.sleep(TURN_S)
+            time.sleep(pause_s(time.monotonic() - self._asked))
         self.study._thread_local.cached_all_trials = None  # noqa: SLF001 - as `Study.ask` does
         return Trial(self.study, number_of)
+
+    def _is_before(self, ticket: FrozenTrial) -> bool:
+        """Whether anybody drew an earlier ticket and has not chosen yet."""
+        self._asked = time.monotonic()
+        return any(
+            other.number < ticket.number and CHOSEN not in other.system_attrs
+            for other in self._running()
+        )
 
     def _drop_own(self) -> None:
         """Trials that an outage left to us: their making was answered by nobody."""
