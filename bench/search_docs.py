@@ -57,7 +57,8 @@ def write(
         before, rest = text.split(BEGIN_STRANGE, 1)
         after = rest.split(END_STRANGE, 1)[1]
         many = max(len(c) for s in strange for c in curves[s].values())
-        body = strangers(strange, many, first_seed)
+        own = {s: curves[s] for s in strange}
+        body = f"{strangers(strange, many, first_seed)}\n\n{against_topk(own)}"
         text = f"{before}{BEGIN_STRANGE}\n{body}\n{END_STRANGE}{after}"
         PAGE.write_text(text, encoding="utf-8")
     figures = {s: by for s, by in figures.items() if s not in STRANGE}
@@ -161,6 +162,34 @@ def equal_regret(
             f"calibrated after {ours}: {theirs / ours:.1f} times fewer."
         )
     return "\n".join(["Probes at equal regret, against Optuna's best:", "", *lines])
+
+
+def against_topk(curves: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> str:
+    """A line a family: the probes that each needs for the regret that the model's best k end with.
+
+    Where the calibrated sampler never gets there, or is no sooner there, it says so.
+    """
+    lines = []
+    for family, by_method in curves.items():
+        if not {"topk", "calibrated"} <= set(by_method):
+            continue
+        theirs, ours = (
+            np.median(np.asarray(by_method[name], np.float64), axis=0)
+            for name in ("topk", "calibrated")
+        )
+        least = float(theirs[-1])
+        if not math.isfinite(least):
+            lines.append(f"- {family}: nothing that topk measured fits on the median machine.")
+            continue
+        first = int(np.argmax(theirs <= least)) + 1
+        text = f"- {family}: topk has a median regret of {least:.1%} after {first} probes, "
+        if (ours <= least).any():
+            own = int(np.argmax(ours <= least)) + 1
+            says = f"{first / own:.1f} times fewer" if own < first else "no fewer"
+            lines.append(f"{text}calibrated after {own}: {says}.")
+        else:
+            lines.append(f"{text}calibrated has {float(ours[-1]):.1%} at the end: none.")
+    return "\n".join(["Probes at equal regret, against the model's distinct best:", "", *lines])
 
 
 def drawn_before(svg: str) -> dict[str, dict[str, str]]:

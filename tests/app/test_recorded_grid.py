@@ -17,6 +17,7 @@ from autotune.probe import device as devices
 from autotune.probe.record import read_records
 from autotune.probe.replay import RecordedRunner, replay_key
 from autotune.probe.request import Effort, request_for
+from autotune.search.selection import TIE
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 from bench.grid import FOLDER, RECORD, configurations, tiny_job
@@ -74,7 +75,7 @@ def test_regret_falls_with_every_few_probes_and_beats_chance() -> None:
     chance = sum(curve[4] for curve in grid.random) / len(grid.random)
     for curve in grid.calibrated:
         assert curve[min(4, len(curve) - 1)] < chance
-        assert curve[-1] <= curve[0]
+        assert curve[-1] <= curve[0] + TIE, "a tie may go to the plainer"
 
 
 def test_a_recorded_runner_answers_with_each_repeat_and_says_what_was_never_run() -> None:

@@ -8,7 +8,7 @@ import pytest
 from autotune.search.posterior.acquisition import Posterior
 from autotune.search.posterior.bound import Worlds, worlds_of
 from autotune.search.posterior.measurements import History
-from autotune.search.posterior.stopping import ProbeBudget, Remaining, described, remaining
+from autotune.search.posterior.stopping import ProbeBudget, Remaining, described, remaining, settled
 from bench.simulated import Grid, Machine
 
 DRAW = np.random.default_rng(3)
@@ -48,6 +48,25 @@ def test_without_a_measurement_there_is_no_bound_to_speak_of() -> None:
     left = remaining(Posterior(Machine(Grid.of(1), 4, 0.1), History()))
     assert left.bound == 1.0
     assert described(left, ProbeBudget(0.0)) == "nothing that fits has been measured"
+
+
+def test_a_search_ends_when_little_is_left_by_the_joint_bound_or_its_pick_outlives_probes() -> None:
+    machine = Machine(Grid.of(1), 4, 0.1)
+    history = History()
+    fitting = np.flatnonzero(machine.truly_fits)
+    dear_to_cheap = fitting[np.argsort(-machine.true_cost[fitting])]
+    for index in dear_to_cheap[:: len(dear_to_cheap) // 5].tolist():
+        history.learn(machine, index, machine.probe(index) or {})
+    cheapest = int(dear_to_cheap[-1])
+    history.learn(machine, cheapest, machine.probe(cheapest) or {})
+    wide, narrow = Remaining(0.0, 0.0, 0.2), Remaining(0.0, 0.0, 0.02)
+    assert Posterior(machine, history).incumbent == cheapest
+    assert not settled(Posterior(machine, history), wide), "the last probe was the best so far"
+    assert settled(Posterior(machine, history), narrow)
+    for index in dear_to_cheap[1:4].tolist():
+        assert not settled(Posterior(machine, history), wide)
+        history.learn(machine, index, machine.probe(index) or {})
+    assert settled(Posterior(machine, history), wide)
 
 
 def test_an_answer_says_that_the_model_is_distrusted_where_measurements_contradict_it() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -15,7 +17,7 @@ from autotune.search.posterior.amplitudes import (
     expected_amplitudes,
     fitted_amplitudes,
 )
-from autotune.search.posterior.kernel import Observed, Shape, codes_of
+from autotune.search.posterior.kernel import Amplitudes, Observed, Shape, codes_of
 from autotune.search.posterior.residuals import Residual
 from autotune.search.priced import Dimension, Part, part_of
 
@@ -44,7 +46,7 @@ def row(found: Part, *codes: int) -> int:
 @pytest.mark.parametrize("spread", [0.05, 0.4])
 def test_the_prior_s_spread_is_the_one_that_the_model_states(spread: float) -> None:
     residual = Residual(part(spread=spread), [])
-    assert np.sqrt(residual.variance) == pytest.approx(np.full(24, spread), rel=1e-6)
+    assert np.sqrt(residual.variance) == pytest.approx(np.full(24, spread), rel=2e-3)
 
 
 def test_a_knob_that_moves_a_hundredth_of_a_part_moves_it_by_what_is_a_signatures_own() -> None:
@@ -141,6 +143,19 @@ def test_a_model_that_is_wrong_about_one_part_is_doubted_about_the_others() -> N
     assert fitted_amplitudes(parts, {})["save"].constant == pytest.approx(usual, rel=0.05)
 
 
+def test_a_few_measurements_that_lie_close_together_do_not_make_the_others_certain() -> None:
+    """The likeliest scale of five near-equal residuals is the least that is looked at."""
+    found = part()
+    least = expected_amplitudes(found, min(SCALES)).constant
+    near = [Observed((k % 3, k % 4, 0), 0.01 * k, 0.03) for k in range(5)]
+    amplitudes = fitted_amplitudes({"compute": found}, {"compute": near})["compute"]
+    assert amplitudes.constant > 1.1 * least
+    many = [Observed(tuple(c), 0.0, 0.03) for c in found.codes.tolist()] * 3
+    settled = fitted_amplitudes({"compute": found}, {"compute": many})["compute"]
+    assert settled.constant < 1.05 * least, "many do"
+    assert 0.02 * found.spread < settled.own < 0.5 * amplitudes.own
+
+
 def test_an_observation_of_levels_that_no_candidate_combines_is_used_all_the_same() -> None:
     whole = part(summands=True)
     keep = np.flatnonzero(whole.codes[:, 0] != 2)
@@ -176,12 +191,16 @@ def test_the_likelihood_of_many_runs_of_few_signatures_is_the_exact_one(*, summa
     ]
     evidence, shape = Evidence(found, observed), Shape(found)
     at, values = codes_of(found, observed), np.asarray([o.log_ratio for o in observed])
-    assert evidence.start(0, 0, 0).noise == NOISES[0]
+
+    def start_at(noise: int, scale: int, own: int) -> Amplitudes:
+        expected = expected_amplitudes(found, SCALES[scale])
+        return replace(expected, own=OWN[own] * found.spread, noise=NOISES[noise])
+
     for noise in range(len(NOISES)):
         errors = []
         for scale in range(len(SCALES)):
             for own in range(len(OWN)):
-                start = evidence.start(noise, scale, own)
+                start = start_at(noise, scale, own)
                 variance = [o.noise**2 + start.noise**2 + JITTER for o in observed]
                 whole = shape.kernel(at, at, start) + np.diag(variance)
                 exact = -0.5 * (values @ np.linalg.solve(whole, values))
@@ -190,7 +209,6 @@ def test_the_likelihood_of_many_runs_of_few_signatures_is_the_exact_one(*, summa
                 errors.append(exact - apart - evidence.scores([start])[0])
                 prior = evidence.grid(noise)[scale, own] - evidence.scores([start])[0]
                 assert prior == pytest.approx(
-                    evidence.grid(noise)[0, own]
-                    - evidence.scores([evidence.start(noise, 0, own)])[0]
+                    evidence.grid(noise)[0, own] - evidence.scores([start_at(noise, 0, own)])[0]
                 )
         assert errors == pytest.approx([0.0] * len(errors), abs=1e-6)

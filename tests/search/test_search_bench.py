@@ -255,3 +255,19 @@ def test_the_page_leads_with_machines_of_no_prior_and_says_what_held_there() -> 
     assert "| grid_good | topk | 25.0% / 25.0% |" in text
     assert "| grid_good | **calibrated** | 0.0% / 0.0% |" in text
     assert "| grid_good | 100% | 10.0% | 3 | 100% | 0.0% / 0.0% |" in text
+
+
+def test_the_claim_about_probes_is_held_against_the_models_distinct_best_where_there_is_one() -> (
+    None
+):
+    better = {"topk": [[0.5, 0.4, 0.4, 0.2]] * 2, "calibrated": [[0.5, 0.1, 0.0, 0.0]] * 2}
+    level = {"topk": [[0.1, 0.0]] * 2, "calibrated": [[0.1, 0.0]] * 2}
+    worse = {"topk": [[0.1, 0.0]] * 2, "calibrated": [[0.1, 0.05]] * 2}
+    misfit = {"topk": [[INF, INF]] * 2, "calibrated": [[INF, 0.05]] * 2}
+    by_family = {"a": better, "b": level, "c": worse, "d": misfit, "e": {"topk": [[0.1]]}}
+    lines = search_docs.against_topk(by_family).splitlines()[2:]
+    assert lines[0].endswith("of 20.0% after 4 probes, calibrated after 2: 2.0 times fewer.")
+    assert lines[1].endswith("calibrated after 2: no fewer.")
+    assert lines[2].endswith("calibrated has 5.0% at the end: none.")
+    assert lines[3] == "- d: nothing that topk measured fits on the median machine."
+    assert len(lines) == 4

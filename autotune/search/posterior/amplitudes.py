@@ -95,12 +95,6 @@ class Evidence:
             found[k] = -0.5 * (apart + np.log(stated)).sum() + 0.5 * np.log(variance).sum()
         return found
 
-    def start(self, noise: int, scale: int, own: int) -> Amplitudes:
-        """Expected amplitudes: by place in NOISES, SCALES and OWN."""
-        spread = max(self.part.spread, LEAST_SPREAD)
-        expected = expected_amplitudes(self.part, SCALES[scale])
-        return replace(expected, own=OWN[own] * spread, noise=self.noises[noise])
-
     def grid(self, noise: int) -> FloatArray:
         """[SCALES, OWN] score of the expected amplitudes under one of the noises.
 
@@ -117,6 +111,21 @@ class Evidence:
                     found[k] = self._scores(scale**2 * unit + single, self.noises[noise])
             self._grids[noise] = found - 0.5 * prior**2
         return self._grids[noise]
+
+    def mean(self, scores: FloatArray, noise: float) -> Amplitudes:
+        """Expected amplitudes at the mean log scale and the mean square of a signature's own.
+
+        scores: [SCALES, OWN] log probability up to a constant. Derived: the variance of what is
+        drawn with an uncertain sd is the mean square of that sd.
+        """
+        weight = np.exp(scores - scores.max())
+        weight /= weight.sum()
+        scale = float(np.exp(weight.sum(axis=1) @ np.log(SCALES)))
+        start = replace(expected_amplitudes(self.part, scale), noise=noise)
+        if not len(self.values):
+            return start
+        own = float(np.sqrt(weight.sum(axis=0) @ np.square(OWN)))
+        return replace(start, own=own * max(self.part.spread, LEAST_SPREAD))
 
     def refined(self, start: Amplitudes) -> Amplitudes:
         """One pass over the columns that were varied, and over the strength of the pairs."""
@@ -222,10 +231,13 @@ def jointly(evidence: Mapping[str, Evidence]) -> dict[str, Amplitudes]:
     A model that is wrong about one part is likely to be wrong about the others: one scale for the
     whole, a scale for each part around it. The noise is each part's own. Then single columns and
     the pairs of each part.
+
+    Of a part's scale and of what is a signature's own the mean is taken and not the likeliest: a
+    few measurements that happen to lie close together are no proof that others do.
     """
     scales = np.log(SCALES)
     noises = noises_of(evidence)
-    chosen: dict[str, tuple[int, int]] = {}
+    chosen: dict[str, FloatArray] = {}
     best = -np.inf
     for whole in scales:
         own = {
@@ -235,8 +247,11 @@ def jointly(evidence: Mapping[str, Evidence]) -> dict[str, Amplitudes]:
         total = sum(float(s.max()) for s in own.values()) - 0.5 * (whole / WHOLE_WIDTH) ** 2
         if total > best:
             best = total
-            chosen = {name: _place(s) for name, s in own.items()}
-    return {name: e.refined(e.start(noises[name], *chosen[name])) for name, e in evidence.items()}
+            chosen = own
+    return {
+        name: e.refined(e.mean(chosen[name], e.noises[noises[name]]))
+        for name, e in evidence.items()
+    }
 
 
 def noises_of(evidence: Mapping[str, Evidence]) -> dict[str, int]:
@@ -249,11 +264,6 @@ def noises_of(evidence: Mapping[str, Evidence]) -> dict[str, int]:
         name: int(np.argmax(e.loudness - np.asarray(QUIET[: len(e.noises)])))
         for name, e in evidence.items()
     }
-
-
-def _place(scores: FloatArray) -> tuple[int, int]:
-    one, two = np.unravel_index(int(scores.argmax()), scores.shape)
-    return int(one), int(two)
 
 
 def _with_main(amplitudes: Amplitudes, column: int, value: float) -> Amplitudes:

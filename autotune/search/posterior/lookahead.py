@@ -23,7 +23,6 @@ from autotune.search.posterior.improvement import (
     reward,
 )
 from autotune.search.priced import MEMORY
-from autotune.search.selection import TIE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,11 +50,9 @@ def next_probe(posterior: Posterior) -> Proposal | None:
     gains = expected_improvement(mean, learned) * chance[at]
     most = float(np.max(gains))
     index, why = int(at[np.argmax(gains)]), "improve"
-    plainer = posterior.plainer() if most < TIE else None
-    if plainer is not None:
-        index, why = plainer, "confirm"
-    elif most < CONFIRM_BELOW:
-        near = posterior.neighbour()
+    if most < CONFIRM_BELOW:
+        near = posterior.plainer()
+        near = posterior.neighbour() if near is None else near
         index, why = (near, "confirm") if near is not None else (index, why)
     else:
         index = first_of_two(posterior, at, mean, learned)

@@ -1,7 +1,8 @@
 """When to stop probing, in the objective's own unit, and what stays uncertain then.
 
-A search ends at the first of: the budget; the remaining regret bounded under a stated fraction and
-the pick's neighbours looked at; the next probe costing more than it is expected to save; nothing
+A search ends at the first of: the budget; no probe expected to save a stated fraction, the pick's
+neighbours looked at, and either little left by the bound over all candidates or no better pick for
+some probes; the next probe costing more than it is expected to save; nothing
 left that could fit. No rule says "optimal": the remaining uncertainty is part of the answer.
 """
 
@@ -30,6 +31,8 @@ Unit = Literal["usd", "s"]
 WORDS = {"compute": "computing", "data": "loading data", "save": "saving",
          "compile": "compiling"}  # fmt: skip
 REGRET = 0.003  # of the objective: expected saving under which no probe is worth its name
+NARROW = 0.05  # a joint bound under which a pick of this moment is one to end with
+UNCHANGED = 3  # probes after the pick's own that did not change it, where the bound is wider
 LEAST_SHOWN = 0.001  # bounds below this are not told apart
 
 
@@ -174,6 +177,14 @@ def confirmed(posterior: Posterior, least: float = REGRET) -> bool:
     return bool(np.max(gains) < least)
 
 
+def settled(posterior: Posterior, left: Remaining) -> bool:
+    """Whether little is left by the joint bound, or the pick has outlived some probes."""
+    if posterior.incumbent is None or left.bound <= NARROW:
+        return posterior.incumbent is not None
+    measured = list(posterior.history.measured)
+    return len(measured) - 1 - measured.index(posterior.incumbent) >= UNCHANGED
+
+
 def verdict(
     posterior: Posterior, proposal: Proposal | None, budget: ProbeBudget, *, least: float = REGRET
 ) -> Stop | None:
@@ -200,7 +211,7 @@ def judged(
         return Stop("budget", over_budget(budget), left)
     if posterior.incumbent is None:
         return None
-    if left.fraction < least and confirmed(posterior, least):
+    if left.fraction < least and confirmed(posterior, least) and settled(posterior, left):
         reason = (
             f"no probe is expected to save more than {least:.1%} of the run, and the neighbours "
             "of the pick were looked at"
