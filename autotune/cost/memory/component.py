@@ -87,6 +87,7 @@ def price_memory(job: Job, columns: Columns, model: MemoryConstants | None = Non
     beside = device_memory.caches(columns) * peak.cache.held(model.cached)
     cached = np.minimum(beside, np.maximum(room, 0.0))
     reserved = allocated + cached
+    open_share = peak.cache.uncertain(model.cached) / np.maximum(beside, 1.0) * cached / reserved
     lengths_sd = model.cached["outgrown_logits"] * peak.records_sd / reserved
     log_sd = np.hypot(uncertainty(job, columns, live, model), offloading.memory_sd(columns))
     slack_log_sd = model.slack.sd * moving / total
@@ -108,9 +109,8 @@ def price_memory(job: Job, columns: Columns, model: MemoryConstants | None = Non
         "certain_oom": is_certain_oom(allocated + context, capacity, fits).astype(np.float64),
         "log_sd": log_sd,
         "host_bytes": offloading.host_bytes(job, columns),
-        "reserved_log_sd": np.hypot(
-            np.hypot(log_sd, model.cached_sd * cached / reserved), lengths_sd
-        ),
+        "open_share": open_share,
+        "reserved_log_sd": np.hypot(np.hypot(log_sd, model.cached_sd * open_share), lengths_sd),
         "kind": by_kind(job, columns, KIND_INDEX),
         "reserved_kind": by_reserved_kind(job, columns, RESERVED_INDEX),
     }

@@ -128,19 +128,17 @@ def _price(cases: Sequence[MeasuredCase], model: MemoryConstants) -> Predicted:
 
 
 _EXTRA = (
-    "usable", "fits_probability", "live_share", "offset_sd", "known_sd", "cached_share", "crowded",
+    "usable", "fits_probability", "live_share", "offset_sd", "known_sd", "open_share", "crowded",
 )  # fmt: skip
 
 
 def _outputs(job: Job, columns: Columns, *, model: MemoryConstants) -> Outputs:
     found = memory.price_memory(job, columns, model)
     offset = model.offset(job.software, job.model.family)
-    cached = 1.0 - found["allocated"] / found["reserved"]
     return {
         **found,
         "live_share": (found["activations"] + found["logits"]) / found["allocated"],
-        "known_sd": _beside_cache(found, model.cached_sd * cached),
-        "cached_share": cached,
+        "known_sd": _beside_cache(found, model.cached_sd * found["open_share"]),
         "offset_sd": np.full(columns.rows, offset.log_sd),
     }
 
@@ -222,7 +220,7 @@ def _readings(case: MeasuredCase, own: dict[str, float]) -> Iterable[_Reading]:
             continue
         error = abs(float(np.log(own[READ_AS[seen.kind]] / seen.value)))
         if seen.kind != "allocated":
-            share = max(own["cached_share"], LEAST_SHARE)
+            share = max(own["open_share"], LEAST_SHARE)
             yield _Reading(group, error, own["known_sd"] / share, share, CACHED)
         elif case.job.software.own_model:
             yield _Reading(group, error, own["offset_sd"], own["live_share"], "own_model")
