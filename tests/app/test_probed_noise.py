@@ -177,6 +177,22 @@ def test_the_interval_contains_what_was_seen_of_the_step(
             assert row.row.duration_s.p10 <= (rest + row.row.steps * quick) * 1.001
 
 
+def test_repeats_of_a_configuration_are_compared_and_said(
+    job: Job, bill: Bill, tmp_path: Path
+) -> None:
+    """The same one read 32 and 46 ms; undisturbed, by all that was seen."""
+    alike = search(job, bill, Machine(), tmp_path / "alike", probes=1)
+    said = "1 configuration ran more than once undisturbed: steps of the same differed by 0.0%"
+    assert any(note.startswith(said) for note in alike.notes)
+    steps = iter((0.046, 0.032, 0.032, 0.032, 0.032))
+    apart = search(job, bill, Machine(lambda _: next(steps)), tmp_path / "apart", probes=1)
+    told = [note for note in apart.notes if "nothing says why" in note]
+    assert len(told) == 1
+    assert "32 ms" in told[0]
+    assert "46 ms" in told[0]
+    assert "1.4 times apart" in told[0]
+
+
 def test_runs_that_nothing_betrays_are_found_out_by_running_again(
     job: Job, bill: Bill, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from autotune.domain.observation import value_of
 from autotune.domain.outcome import Z90
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.probe.outcomes import BROKEN
-from autotune.probe.record import observations
+from autotune.probe.record import config_of, observations
 from autotune.search.posterior.repeats import Z999, Run, believed
 
 if TYPE_CHECKING:
@@ -160,6 +160,36 @@ def looks_of(records: Sequence[ProbeRecord]) -> tuple[int, int]:
     calm = [record for record in records if not record.disturbed]
     overturned = len(calm) - len(believed_of(calm)) if calm else 0
     return len(windows), sum(bool(w.get("unexplained")) for w in windows) + overturned
+
+
+def repeats_said(records: Sequence[ProbeRecord]) -> list[str]:
+    """What calm probes of one configuration read, where it ran more than once.
+
+    One line for each that differs by more than runs of a machine do, and one for all others.
+    """
+    groups: dict[str, list[ProbeRecord]] = {}
+    for record in records:
+        if not record.disturbed:
+            groups.setdefault(record.key, []).append(record)
+    found, alike = [], []
+    for runs in (runs for runs in groups.values() if len(runs) > 1):
+        steps = sorted(record.step_s(accumulation_of(record)) for record in runs)
+        times = steps[-1] / max(steps[0], 1e-12)
+        if len(believed_of(runs)) == len(runs):
+            alike.append(times - 1.0)
+            continue
+        read = ", ".join(format_seconds(step_s) for step_s in steps)
+        found.append(
+            f"{len(runs)} undisturbed probes of {short(config_of(runs[0]))} read {read} a step, "
+            f"{times:.2g} times apart, and nothing says why: those near the quickest count"
+        )
+    if alike:
+        ran = "configuration" if len(alike) == 1 else "configurations"
+        found.append(
+            f"{len(alike)} {ran} ran more than once undisturbed: steps of the same differed by "
+            f"{max(alike):.1%} at most"
+        )
+    return found
 
 
 def surprise(record: ProbeRecord, others: Iterable[ProbeRecord]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.app.probing.figures import is_measurement, run_of
+from autotune.app.probing.figures import is_measurement, repeats_said, run_of
 from autotune.app.probing.plan import depths_of, plan_probe
 from autotune.app.probing.probe import Probed, Prober
 from autotune.domain.answer.recommendation import Decisive, NoiseSeen
@@ -94,6 +94,7 @@ def probed_of(
     noise = noise_of_search(prober, explored)
     notes = (
         *notes_of_noise(noise, prober.own),
+        *repeats_said([r for r in prober.own if r.ok and is_measurement(r)]),
         *prior.warnings, *saving_note(prior, probes, ended=ended), *notes_of(prober, explored.pick),
         *_front_note(explored), *unproven_levels(bill, prober.rows, explored.pick), *late,
     )  # fmt: skip

@@ -89,7 +89,6 @@ def summary(steps: Sequence[Step], tokens: Sequence[int] | None = None) -> dict[
     ratios = ratios_of(steps)
     centre = statistics.median(ratios)
     inside = [r for r in ratios if r <= OUTLIER * centre]
-    spread = statistics.stdev(inside) / centre if len(inside) > 1 else 0.0
     found["step_s"] = _typical(counts, walls)
     found["micro_s"] = _typical(counts, [s.micro_s for s in steps])
     found["optimizer_s"] = statistics.median(s.optimizer_s for s in steps)
@@ -97,12 +96,23 @@ def summary(steps: Sequence[Step], tokens: Sequence[int] | None = None) -> dict[
     found["cpu_s"] = _typical(counts, [s.cpu_s for s in steps])
     found["median_s"] = statistics.median(walls)
     found["mean_s"] = statistics.fmean(walls)
-    found["relative_error"] = 1.25 * spread / math.sqrt(len(steps))  # of a median
+    found["relative_error"] = error_of(ratios)
     found["outliers"] = len(ratios) - len(inside)
     found["slope_per_step"] = _drift(ratios) / centre
     found["seconds_fixed"], found["seconds_per_token"] = fit.a, fit.b
     found["expected_s"] = centre * fit.at(statistics.fmean(tokens)) if tokens else found["step_s"]
     return found
+
+
+def error_of(ratios: Sequence[float]) -> float:
+    """Relative standard error of a step: of the median of its ratios, outliers apart.
+
+    Formula: 1.25 x sd / sqrt(n), of normal values.
+    """
+    centre = statistics.median(ratios)
+    inside = [r for r in ratios if r <= OUTLIER * centre]
+    spread = statistics.stdev(inside) / centre if len(inside) > 1 else 0.0
+    return 1.25 * spread / math.sqrt(len(ratios))
 
 
 def ratios_of(steps: Sequence[Step]) -> list[float]:

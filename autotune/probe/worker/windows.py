@@ -1,15 +1,17 @@
 """Windows of steady steps, and another one where a window was disturbed. Free of torch.
 
-A window begins at the first steady steps and lasts for so many steps and so many seconds. One that
-others disturbed is measured again in the same process, once they have left the machine alone for a
-moment; what is waited, how many windows there are and how long all of it may take is bounded. The
-calmest window is the result, and it says whether it was calm.
+A window begins at the first steady steps and lasts until a step is known well enough, at most for
+so many steps and so many seconds. One that others disturbed is measured again in the same process,
+once they have left the machine alone for a moment; what is waited, how many windows there are and
+how long all of it may take is bounded. The calmest window is the result, and it says whether it was
+calm.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from . import disturbance
@@ -21,7 +23,7 @@ from .disturbance import (
     unexplained,
     wait_for_calm,
 )
-from .steady import WINDOW, first_steady, ratios_of, typical_s
+from .steady import OUTLIER, WINDOW, error_of, first_steady, ratios_of, typical_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 WINDOWS, CALM_S, LEAST_S, PATIENCE_S = 3, 15.0, 1.0, 60.0
 AGREE = 1.15  # times the quickest window: what a calm one may take
+KNOWN = 0.005  # relative error of a step from which more of them tell no more: half a tie
 AGAIN = 2  # steps after a pause that belong to no window: clocks and caches come back
 
 
@@ -145,8 +148,15 @@ class Windows:
         since, counted = self.now() - self._opened[1], len(self.steps) - self._open.first
         if since >= float(self.plan["seconds"]) and counted >= int(self.plan["least"]):
             return True
-        enough = counted >= WINDOW + int(self.plan["measured"])
-        return enough and since >= float(self.plan.get("window_s", LEAST_S))
+        if since < float(self.plan.get("window_s", LEAST_S)):
+            return False
+        if counted >= WINDOW + int(self.plan["measured"]):
+            return True
+        if counted < WINDOW + int(self.plan["least"]):
+            return False
+        ratios = ratios_of(self.steps[self._open.first :])
+        stalled = max(ratios) > OUTLIER * median(ratios)  # how often, a longer look shows
+        return not stalled and error_of(ratios) <= KNOWN
 
     def close(self, marks: int, at_s: float) -> None:
         """The open window ends here, and is judged; marks, at_s: as of `opened`."""
