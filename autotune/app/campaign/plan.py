@@ -23,7 +23,7 @@ from autotune.app.campaign.schedule import (
     tasks_of,
 )
 from autotune.app.campaign.subset import Item, best_subset, parse_budget, what_to_cut
-from autotune.app.choices import check_choices
+from autotune.app.tune.priced import check_choices
 from autotune.app.whatif.levers import opened_words
 from autotune.app.whatif.moved import opened_means
 from autotune.app.whatif.relaxations import OFFLOAD

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.app.choices import check_choices
 from autotune.app.compare.spot import spot_terms
 from autotune.app.tune.priced import Options as TuneOptions
-from autotune.app.tune.priced import price
+from autotune.app.tune.priced import check_choices, price
 from autotune.app.tune.tracing import choose_traced
 from autotune.app.whatif.levers import opened_bills
 from autotune.app.whatif.unknown_lengths import on_short_rows

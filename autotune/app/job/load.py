@@ -32,7 +32,6 @@ from autotune.app.job.feasible_locks import (
 from autotune.app.job.file import Document, checked
 from autotune.app.job.method import as_stated, check_variant
 from autotune.app.job.overrides import Overrides, line_document, overridden, states_today
-from autotune.app.job.past import with_past
 from autotune.app.job.trainer_file import command_document, notes_of, origin_of, read_any
 from autotune.app.job.variants import Variant, chosen, variants_of
 from autotune.catalog.models.models import find_model
@@ -44,6 +43,9 @@ from autotune.domain.objective import PAIRED
 from autotune.domain.paths import whole
 from autotune.domain.typed.values import parse_offer_price
 from autotune.domain.units import format_usd
+from autotune.evidence.learned.store import is_empty
+from autotune.evidence.runs_seen import with_verified
+from autotune.pricing import plain_bill
 from autotune.space.enumerate import PLAIN
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ __all__ = [
     "only_job",
     "resolve",
     "resolve_spec",
+    "with_past",
 ]
 
 
@@ -367,3 +370,13 @@ def _with_evidence(job: Job, jobfile: JobFile, assumed: list[Assumption]) -> Job
         seen_on=tuple(offer for offer in machines if offer is not None),
         stated=_statements(jobfile),
     )  # fmt: skip
+
+
+def with_past(job: Job, *, but: str = "") -> Job:
+    """The job with what its verified runs and this user's past ones taught. but: one left out."""
+    job = with_verified(job, but=but)
+    if is_empty():
+        return job
+    from autotune.evidence.learned.applied import with_learned
+
+    return with_learned(job, plain_bill)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.choices import check_choices
 from autotune.app.job.load import jobs_of_spec
 from autotune.app.job.overrides import Overrides
 from autotune.app.job.trainer_file import refuse_flags, started_from, started_from_line
@@ -23,6 +22,7 @@ from autotune.app.recompute.diff import (
 from autotune.app.runs import folder as runs
 from autotune.app.runs.find import last_answered
 from autotune.app.runs.folder import check_row, config_of_row
+from autotune.app.tune.priced import check_choices
 from autotune.app.tune.tune import Options, tune
 from autotune.app.whatif.from_today import ending_at, starting_at
 from autotune.app.whatif.waterfall import RunEdit, State, config_edits, pricer, waterfall_between

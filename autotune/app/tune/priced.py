@@ -15,6 +15,7 @@ from autotune.app.whatif.levers import last_resort
 from autotune.catalog.prices.prices import refused_prices
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.device import OLD_DAYS
+from autotune.domain.errors import unknown
 from autotune.domain.paths import whole
 from autotune.domain.units import format_count, format_usd
 from autotune.pricing import Pricing
@@ -35,6 +36,20 @@ if TYPE_CHECKING:
 
 OLDEST = 3  # prices that are named, of many
 NAMED = 3  # old prices that get a sentence of their own
+CHOICES = {  # words that the command line lists; a program may give any
+    "objective": ("cost", "time"),
+    "fidelity": ("auto", "formula", "trace"),
+    "score": ("model", "probe"),
+    "hours": ("model", "stated"),
+}
+
+
+def check_choices(**chosen: str | None) -> None:
+    """Raises InputError for a word that is none of its option's; None chooses nothing."""
+    for option, word in chosen.items():
+        known = CHOICES[option]
+        if word is not None and word not in known:
+            raise unknown(option, str(word)[:80], known, f"{option} is one of {', '.join(known)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from autotune.app.choices import check_choices
 from autotune.app.runs.export import check_exports
 from autotune.app.runs.ownership import working_in
 from autotune.app.tune.answer import answer_of
 from autotune.app.tune.kept_answer import finish, persist
-from autotune.app.tune.priced import Options, asked_of, placed, price, run_dir_of
+from autotune.app.tune.priced import Options, asked_of, check_choices, placed, price, run_dir_of
 from autotune.app.tune.tracing import choose_traced
 from autotune.cost.columns import reusing_tables
 from autotune.search import selection
