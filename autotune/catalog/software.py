@@ -37,6 +37,7 @@ INSTALLABLE = {
     "flash_attn": (2, 8, 3), "bitsandbytes": (0, 50, 2), "liger_kernel": (0, 8, 5),
     "torchao": (0, 18, 0), "flash_attn_3": (3, 0, 0),
 }  # fmt: skip
+SWITCHES = ("autocast", "steps_in_backward")
 KERNELS = ("eager", "liger", "unsloth")
 TRAINERS = ("transformers", "trl")
 SHIFTED_COPY_FROM, SHIFTED_COPY_BEFORE = (4, 46), (4, 50)
@@ -95,8 +96,9 @@ def find_software(spec: object) -> Software:
     A mapping may hold `profile` (the one to start from), versions by package (`none`: not
     installed), `kernels` (eager, liger, unsloth; a version: of the package of that name, which
     loads the hub's kernels and is called `hub_kernels` here), `trainer` (transformers, trl: decides
-    the loss), `loss`, which overrides what follows from the versions, and `autocast` (false for a
-    trainer that computes in 16 bits without it). Raises InputError.
+    the loss), `loss`, which overrides what follows from the versions, `autocast` (false for a
+    trainer that computes in 16 bits without it), and `steps_in_backward` (true for one whose
+    optimizer takes each gradient as the backward makes it). Raises InputError.
     """
     if spec is None:
         return load_software()[DEFAULT]
@@ -122,7 +124,7 @@ def _named(text: str) -> Software:
 
 
 def _changed(spec: Mapping[str, Any]) -> Software:
-    known = (*REQUIRED, *OPTIONAL, "profile", "kernels", "trainer", "loss", "autocast")
+    known = (*REQUIRED, *OPTIONAL, "profile", "kernels", "trainer", "loss", *SWITCHES)
     stated = {str(key).replace("-", "_"): value for key, value in spec.items()}
     if _VERSION.fullmatch(str(stated.get("kernels", ""))):
         stated["hub_kernels"] = stated.pop("kernels")
@@ -142,11 +144,16 @@ def _changed(spec: Mapping[str, Any]) -> Software:
     loss: Any = loss_kind(software, trainer)
     if "loss" in stated:
         loss = _choice("loss", stated["loss"], get_args(LossKind))
-    autocast = stated.get("autocast", software.autocast)
-    if not isinstance(autocast, bool):
-        msg = f"software autocast {autocast!r} must be true or false"
+    switches: dict[str, Any] = {key: _switch(key, stated[key]) for key in SWITCHES if key in stated}
+    return replace(software, loss=loss, **switches)
+
+
+def _switch(key: str, value: object) -> bool:
+    word = str(value).casefold()
+    if word not in {"true", "false"}:
+        msg = f"software {key} {value!r} must be true or false"
         raise InputError(msg, _HINT)
-    return replace(software, loss=loss, autocast=autocast)
+    return word == "true"
 
 
 def _choice(key: str, value: object, choices: tuple[str, ...]) -> str:

@@ -124,8 +124,10 @@ def _read_optimizer(keys: Keys, parsed: Parsed) -> None:
     elif component is not None:
         keep_optimizer(parsed, "optimizer", component)
     if keys.switch("optimizer_in_bwd"):
-        why = "the optimizer steps in the backward; counted with all gradients kept: it needs less"
-        parsed.uncounted.append(Uncounted("optimizer_in_bwd", "true", why, 0.10, 0.35))
+        parsed.steps_in_backward = True
+        parsed.kept.add("gradient_accumulation_steps")  # the recipe refuses any but one
+        why = "one gradient at a time is counted; how fast its many small steps are is not measured"
+        parsed.uncounted.append(Uncounted("optimizer_in_bwd", "true", why, 0.10, 0.15))
 
 
 def spell(knob: str, value: KnobValue) -> Changes | str:

@@ -50,6 +50,7 @@ def test_versions_change_a_profile_and_its_name_says_so() -> None:
     assert find_software({"torch": "2.8.0+cu128"}).torch == (2, 8, 0)
     assert find_software({"profile": "2025-02"}) == load_software()["2025-02"]
     assert find_software({"autocast": False}).autocast is False
+    assert find_software({"steps_in_backward": "true"}).steps_in_backward is True
 
 
 @pytest.mark.parametrize(

@@ -121,8 +121,20 @@ def test_an_optimizer_without_a_knob_warns_first_and_widens(tmp_path: Path) -> N
         tmp_path / "b.yaml",
         TUNE + "optimizer: {_component_: bitsandbytes.optim.Lion}\noptimizer_in_bwd: true\n",
     )
-    assert "optimizer_in_bwd" in first_warning(other)
+    assert "bitsandbytes.optim.Lion" in first_warning(other)
     assert other.uncounted_sd > plain.uncounted_sd == (0.0, 0.0)
+
+
+def test_an_optimizer_inside_the_backward_keeps_one_gradient_and_stays_there(
+    tmp_path: Path,
+) -> None:
+    adamw = TUNE + "optimizer: {_component_: torch.optim.AdamW}\n"
+    plain = estimate(job(tmp_path / "a.yaml", adamw), fidelity="formula")
+    stated = job(tmp_path / "b.yaml", adamw + "optimizer_in_bwd: true\n")
+    inside = estimate(stated, fidelity="formula")
+    assert inside.row.memory_bytes.gradients < 0.3 * plain.row.memory_bytes.gradients
+    assert stated.lock["gradient_accumulation_steps"] == 1
+    assert "optimizer_in_bwd" in inside.warnings[0]
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,8 @@ def _job_name(values: dict[str, Any], origin: Origin) -> str:
 def _hint_software(parsed: Parsed, values: dict[str, Any]) -> None:
     """Versions and kernels that the trainer's package or the file's own keys imply."""
     trainer, runs_on = TRAINERS[parsed.trainer], schema_of(parsed.trainer).runs_on
-    hints = {**{key: runs_on[key] for key in trainer.runs_on}, **trainer.software}
+    hints: dict[str, Any] = {**{k: runs_on[k] for k in trainer.runs_on}, **trainer.software}
+    hints |= {"steps_in_backward": "true"} if parsed.steps_in_backward else {}
     if parsed.hub_kernels:
         hints["hub_kernels"] = HUB_KERNELS
     elif parsed.knobs.get("attention") == "flash_attention_3":
