@@ -10,7 +10,7 @@ import io
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.domain.errors import InputError
@@ -27,6 +27,7 @@ SOFTWARE_BYTES = 100 * GB  # the image with its drivers, an environment with CUD
 STORE = "/checkpoints"  # where what outlives the machine is mounted
 SPARE = 1.5  # a run still going after so many times its slow end hangs: it is stopped
 SCRIPT, OUTPUT, REQUIREMENTS = "run.sh", "output", "requirements.txt"
+_STARTED_BY = "to start it, in this folder: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class Launch:
         price = self.offer.usd_per_hour
         lines = [
             f"{self.job.name}: {self.job.model.name} on {self.offer.label}",
-            f"to start it, in this folder: {command}",
+            f"{_STARTED_BY}{command}",
         ]
         if price > 0:
             lines.append(
@@ -134,6 +135,15 @@ class Orchestrator(ABC):
         if offer.spot and not self.has_spot:
             msg = f"{self.title} cannot ask for a spot machine, and {offer.label} was priced as one"
             raise InputError(msg, "export sky or dstack, or price the machine without spot")
+
+    def started_by(self, folder: str) -> str:
+        """The words that start the file in `folder`, as its own head says them."""
+        try:
+            lines = (Path(folder) / self.file).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError):
+            return self.command
+        told = (line.partition(f"# {_STARTED_BY}") for line in lines)
+        return next((words for before, mark, words in told if mark and not before), self.command)
 
     @abstractmethod
     def write(self, launch: Launch, /) -> tuple[str, list[str]]:

@@ -235,7 +235,10 @@ def test_a_run_is_exported_for_an_orchestrator_as_typed(tmp_path: Path) -> None:
     words = ("tune", "jobs/h100_38h.yaml", "--export")
     told = typed(*words, "sky,slurm", "--run", str(tmp_path / "run"), home=tmp_path)
     folder = tmp_path / "run"
-    assert "sky jobs launch sky.yaml" in told.stdout
+    for file in ("sky.yaml", "run.sbatch"):  # what is printed is what the file's head says
+        head = (folder / file).read_text(encoding="utf-8").partition("in this folder: ")[2]
+        assert f"&& {head.splitlines()[0]})" in told.stdout
+    assert "sky jobs launch sky.yaml --env CHECKPOINT_BUCKET=..." in told.stdout
     assert {"sky.yaml", "run.sbatch", "requirements.txt", "run.sh"} <= {
         path.name for path in folder.iterdir()
     }

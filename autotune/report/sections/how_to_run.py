@@ -107,8 +107,9 @@ def _elsewhere(payload: RecommendationPayload) -> list[NextStep]:
         for each in ORCHESTRATORS.values():
             if each.file == file:
                 place = quote(_below(payload, folder).rstrip("/"))
+                words = each.started_by(str(Path(payload.run_dir or "") / folder))
                 what = f"train with the pick by {each.title}; {file} says what it is told"
-                found.append(_step(f"(cd {place} && {each.command})", what))
+                found.append(_step(f"(cd {place} && {words})", what))
     return found
 
 
