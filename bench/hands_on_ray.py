@@ -19,13 +19,26 @@ from autotune.app.workers.ray_cluster import RayExecutor
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable
 
+STARTS = 5  # of a node
 NODES, STORE_BYTES = 2, 80 * 2**20  # the smallest store of objects that Ray takes
 
 
 def absent() -> str:
     """What this machine lacks for it; empty where it has all."""
     return "" if find_spec("ray") else "the package ray is not installed"
+
+
+def patiently(start: Callable[[], Any]) -> Any:  # noqa: ANN401 - Ray's own
+    """Start a node, again where need be: Ray gives it half a minute, which is short when busy."""
+    for left in reversed(range(STARTS)):
+        try:
+            return start()
+        except Exception as error:  # Ray raises no kind of its own
+            if not left or "timed out" not in str(error):
+                raise
+    return None
 
 
 @dataclass
@@ -48,14 +61,16 @@ class HandsOnRay:
         root = str(Path(__file__).parents[1])
         os.environ["PYTHONPATH"] = root
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_BYTES}
-        self.cluster: Any = Cluster(initialize_head=True, head_node_args=head)
+        self.cluster: Any = patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
         self.nodes = [self._node() for _ in range(NODES)]
         self.executor = RayExecutor(self.cluster.address)
         self.job = WorkerJob(tuple(self.command), self.folder, "cpu", 1, {"PYTHONPATH": root})
 
     def _node(self) -> Any:  # noqa: ANN401 - Ray's own
         room = -(-self.count // NODES)
-        return self.cluster.add_node(num_cpus=room, object_store_memory=STORE_BYTES, wait=True)
+        return patiently(lambda: self.cluster.add_node(
+            num_cpus=room, object_store_memory=STORE_BYTES, wait=False
+        ))  # fmt: skip
 
     def fill(self) -> None:
         """Start as many as are wanting. Raises RuntimeError where many ended with an error."""

@@ -12,6 +12,7 @@ import pytest
 from autotune.app.workers.executor import WorkerJob
 from autotune.app.workers.ray_cluster import RayExecutor, _answers, _resources
 from autotune.domain.errors import InputError
+from bench.hands_on_ray import patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,17 +71,17 @@ def cluster() -> Iterator[Any]:
     pytest.importorskip("ray", reason="the extra ray is not installed")
     from ray.cluster_utils import Cluster
 
-    made = Cluster(initialize_head=True, head_node_args={
+    made = patiently(lambda: Cluster(initialize_head=True, head_node_args={
         "num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 * 2**20,
-    })  # fmt: skip
+    }))  # fmt: skip
     yield made
     made.shutdown()
 
 
 def node(cluster: Any) -> Any:
-    return cluster.add_node(
-        num_cpus=1, resources={"cpu": 1}, object_store_memory=80 * 2**20, wait=True
-    )
+    return patiently(lambda: cluster.add_node(
+        num_cpus=1, resources={"cpu": 1}, object_store_memory=80 * 2**20, wait=False
+    ))  # fmt: skip
 
 
 @pytest.mark.slow
@@ -93,6 +94,7 @@ def test_workers_of_a_cluster_end_are_lost_with_their_node_and_leave_with_the_se
     executor = RayExecutor(cluster.address)
     assert signal.getsignal(signal.SIGTERM) is before
     try:
+        until(lambda: executor._ray.cluster_resources().get("cpu") == 1.0)
         executor.start(job(tmp_path, "print('no such study'); raise SystemExit(2)"), "1")
         until(lambda: state(executor, "1").state == "ended")
         found = state(executor, "1")
