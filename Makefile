@@ -110,7 +110,10 @@ clean:  ## remove the environment and caches
 .PHONY: parsers
 PARSERS := skypilot==0.14.1 dstack==0.22.5 kubernetes-validate==1.37.0
 
-parsers:  ## install the real parsers of what is exported, each in an environment of its own
+parsers:  ## install the real parsers of what is exported and of TRL, each in an environment of its own
 	@set -e; for each in $(PARSERS); do name=$${each%%[=-]*}; \
 	  [ -x .venv-$$name/bin/python ] || $(PYTHON) -m venv .venv-$$name; \
 	  .venv-$$name/bin/python -m pip install --quiet --disable-pip-version-check "$$each"; done
+	[ -x .venv-trl/bin/python ] || $(PYTHON) -m venv .venv-trl
+	.venv-trl/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	.venv-trl/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt trl peft

@@ -22,6 +22,8 @@ from bench.corpus.verdict import NO_HELP, RIGHT, VERDICTS, WRONG, Verdict, judge
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from autotune.domain.job import Job
+
 TRAINERS = ("axolotl", "llamafactory", "torchtune", "litgpt", "handbook", "trl", "unsloth", "peft",
             "qlora")  # fmt: skip
 _KINDS = {".yaml", ".yml", ".json", ".py", ".sh", ".md"}
@@ -57,8 +59,10 @@ def _commands(text: str) -> Iterator[str]:
                 yield typed[1].strip()
 
 
-def verdicts(folder: Path, only: str = "") -> dict[str, tuple[Verdict, dict[str, Any]]]:
-    """Every file's verdict, and what it rests on."""
+def verdicts(
+    folder: Path, only: str = "", jobs: list[tuple[str, Job]] | None = None
+) -> dict[str, tuple[Verdict, dict[str, Any]]]:
+    """Every file's verdict, and what it rests on; `jobs` takes the job of each that was priced."""
     from bench.corpus.look import look_at
     from bench.corpus.through import read_through
 
@@ -74,6 +78,8 @@ def verdicts(folder: Path, only: str = "") -> dict[str, tuple[Verdict, dict[str,
             "unknown_model": read.unknown_model,
         }  # fmt: skip
         found[name] = (judged(look, read), rests)
+        if jobs is not None and read.priced:
+            jobs.append((name, read.jobs[0].job))
     return found
 
 
@@ -127,11 +133,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--format", choices=("text", "json"), default="text")
     parser.add_argument("--only", default="", help="names that match this expression")
+    parser.add_argument(
+        "--returned", action="store_true",
+        help="put what is given back into the trainers' own parsers as well (make parsers)",
+    )  # fmt: skip
     asked = parser.parse_args(argv)
+    jobs: list[tuple[str, Job]] = []
     os.environ["AUTOTUNE_OFFLINE"] = "1"
     with tempfile.TemporaryDirectory() as home:
         os.environ["AUTOTUNE_HOME"] = home
-        found = verdicts(asked.folder, asked.only)
+        found = verdicts(asked.folder, asked.only, jobs)
     if asked.format == "json":
         print(json.dumps({
             name: {"verdict": v.kind, "cause": v.cause, "in_scope": v.in_scope, **rests}
@@ -139,6 +150,10 @@ def main(argv: list[str] | None = None) -> int:
         }, indent=1, default=str))  # fmt: skip
     else:
         print(table(found))
+    if asked.returned:
+        from bench.corpus.returned import returned, returned_table
+
+        print(returned_table(returned(jobs)), file=sys.stderr if asked.format == "json" else None)
     return 0
 
 
