@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.app.workers.executor import WorkerJob
-from autotune.app.workers.ray_cluster import RayExecutor, _answers, _resources
+from autotune.app.workers.ray_cluster import RayExecutor, _answers, _resources, _work
 from autotune.domain.errors import InputError
 from bench.hands_on_ray import patiently
 
@@ -52,6 +52,16 @@ def test_a_cluster_that_can_never_run_it_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=says):
         _resources(job(tmp_path, "", device, count), EIGHT)
+
+
+@pytest.mark.parametrize("own", [{}, {"OMP_NUM_THREADS": "3"}])
+def test_a_worker_has_the_threads_of_the_search_and_not_ray_s_one(
+    own: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as Ray sets it for a task of one processor
+    says = "import os; print(os.environ.get('OMP_NUM_THREADS', 'all'))"
+    found = _work([sys.executable, "-c", says], own, str(tmp_path / "log"))
+    assert found == (0, own.get("OMP_NUM_THREADS", "all"))
 
 
 def until(found: Callable[[], bool], seconds: float = 90.0) -> None:

@@ -119,6 +119,14 @@ def test_a_worker_asks_for_its_gpus_on_one_node(
     assert "--no-requeue" in flags
 
 
+def test_a_worker_of_a_processor_has_the_whole_node(
+    executor: SlurmExecutor, home: Path, tmp_path: Path
+) -> None:
+    executor.start(job(tmp_path, "print()"), "1")
+    flags, _ = json.loads((home / "submitted").read_text())
+    assert "--exclusive" in flags
+
+
 def test_a_job_whose_node_fails_is_no_final_answer(executor: SlurmExecutor, tmp_path: Path) -> None:
     executor.start(job(tmp_path, SLEEPS), "1")
     until(lambda: state(executor, "1").state == "running")

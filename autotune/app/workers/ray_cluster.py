@@ -10,6 +10,7 @@ Source: Ray 2.60, ray.remote (num_gpus, resources, max_retries), accelerator typ
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import threading
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 ANSWER_S = 5.0  # for the head of a cluster to take a connection
 LOOK_S = 0.2
 SHARE = 0.001  # of an accelerator type: it marks a node, and is not used up
+THREADS = "OMP_NUM_THREADS"
 _TYPE = "accelerator_type:"
 
 
@@ -59,7 +61,8 @@ class RayExecutor:
             "name": f"autotune-{name}",
         }  # fmt: skip
         task = self._ray.remote(_work).options(**options)
-        handle = task.remote(list(job.argv), dict(job.environment), str(job.log(name)))
+        threads = {THREADS: os.environ[THREADS]} if THREADS in os.environ else {}
+        handle = task.remote(list(job.argv), {**threads, **job.environment}, str(job.log(name)))
         self._tasks[name] = (handle, job)
 
     def states(self) -> list[WorkerState]:
@@ -168,6 +171,7 @@ def _work(argv: list[str], environment: dict[str, str], log: str) -> tuple[int, 
     Returns its exit code (negative: the signal) and the last words of it.
     """
     kept = Path(log)
+    os.environ.pop(THREADS, None)  # Ray's one thread is not what the run would have
     process = local.started(argv, environment, kept)
     try:
         while process.poll() is None:

@@ -140,7 +140,8 @@ class SlurmExecutor:
 
 def _options(job: WorkerJob, name: str, log: Path) -> list[str]:
     """Sbatch with what a worker needs; no requeue: the search itself starts another."""
-    gpus = [f"--gpus-per-node={job.gpus}"] if job.gpus else []
+    # A processor is a node with all its cores: sbatch itself gives a task one.
+    gpus = [f"--gpus-per-node={job.gpus}"] if job.gpus else ["--exclusive"]
     return [
         "sbatch", "--parsable", "--no-requeue", "--nodes=1", "--ntasks=1", *gpus,
         f"--job-name=autotune-{name}", f"--output={log}", "--open-mode=append",
