@@ -206,3 +206,8 @@ def test_the_shipped_shares_stay_near_those_of_the_simulated_allocator() -> None
     for name, share in memory_constants().cached.items():
         mean, sd = PRIORS[name]
         assert abs(np.log(share / mean)) < 3.0 * sd, name
+
+
+def test_rows_that_all_are_shorter_than_a_block_grows_by_outgrow_nothing() -> None:
+    short = replace(UNIFORM, quantiles=tuple(np.linspace(1.0, 9.0, len(UNIFORM.quantiles))))
+    assert outgrown(short, 1.0, 60.0, 0.0, 1e6).mean == 0.0

@@ -97,6 +97,8 @@ def outgrown(
     last = upper**batches - lower**batches
     record = (upper - lower) * (1.0 - lower**batches) / (1.0 - lower) - last
     longest = float(np.sum(length * last))
+    if longest <= 0.0:  # every row is shorter than a grain: one block holds them all
+        return NOTHING_OUTGROWN
     beyond = np.maximum(length - covered * longest, 0.0)
     mean = float(np.sum(beyond * record)) / longest
     variance = float(np.sum(beyond**2 * record * (1.0 - record)))
