@@ -362,3 +362,11 @@ def test_warnings_are_announced_with_the_answer_and_linked(samples: Samples) -> 
     run = next(each for each in root.iter("section") if each.get("id") == "run")
     assert "one thing" in text(run)
     assert "--price" in [text(each) for each in of_class(run, "option")]  # never broken
+
+
+def test_lines_of_a_script_stand_together_and_under_no_empty_comment(samples: Samples) -> None:
+    run = next(e for e in tree(samples.full).iter("section") if e.get("id") == "run")
+    blocks = [text(each) for each in run.iter("code")]
+    (own,) = [each for each in blocks if "from autotune import TrainerCallback" in each]
+    assert "trainer.add_callback(" in own
+    assert not any(line.strip() == "#" for each in blocks for line in each.splitlines())

@@ -188,7 +188,8 @@ def _options(text: str) -> Markup:
 
 def commands_html(items: Sequence[tuple[str, str]]) -> Markup:
     """Command lines to copy, each under what it does, as a comment of the shell."""
-    lines = [joined([tag("span", f"# {what}", class_="what"), "\n", line]) for line, what in items]
+    said = [(tag("span", f"# {what}", class_="what"), "\n") if what else () for _, what in items]
+    lines = [joined([*words, line]) for words, (line, _) in zip(said, items, strict=True)]
     if not lines:
         return Markup()
     parts = [part for line in lines for part in ("\n", line)][1:]

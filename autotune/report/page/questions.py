@@ -107,15 +107,17 @@ def questions(payload: RecommendationPayload) -> list[Question]:
 
 
 def _of_a_pick(payload: RecommendationPayload, sections: Sections) -> list[Question]:
-    what = _what(payload, sections)
-    why, machine = _why(payload, sections, what[1]), _machine(payload, sections)
     warnings = _but_lengths(sections.take("Warnings"), payload)
     sections.left.append(warnings)
+    what = _what(payload, sections, warnings)
+    why, machine = _why(payload, sections, what[1]), _machine(payload, sections)
     run = _run(sections)
     return [what[0], why, machine, _sure(payload, sections), run]
 
 
-def _what(payload: RecommendationPayload, sections: Sections) -> tuple[Question, list[Paragraph]]:
+def _what(
+    payload: RecommendationPayload, sections: Sections, warnings: Section
+) -> tuple[Question, list[Paragraph]]:
     """What to run; and what the report's lead says of today's config."""
     best = payload.best
     assert best is not None  # noqa: S101 - the caller has checked
@@ -137,7 +139,7 @@ def _what(payload: RecommendationPayload, sections: Sections) -> tuple[Question,
         *blocks_html([settings]),
         pick_tiles(payload, best),
         *blocks_html(own),
-        _warned(payload),
+        _warned(warnings),
         folded(_named(sections.take("Settings")), title="Every setting, and why", printed=True),
         fold(BILLS, tag("div", *both, class_="beside"), printed=True),
         folded(sections.take("The job"), title="The job and its arithmetic", printed=True),
@@ -146,9 +148,9 @@ def _what(payload: RecommendationPayload, sections: Sections) -> tuple[Question,
     return Question("what", "What to run", words, tag("p", answer), tuple(content)), beside
 
 
-def _warned(payload: RecommendationPayload) -> Markup:
+def _warned(warnings: Section) -> Markup:
     """That there are warnings, and where."""
-    count = len(payload.warnings)
+    count = sum(len(block.items) for block in warnings.blocks if isinstance(block, Bullets))
     if not count:
         return Markup()
     words = f"{count} warnings to read before you start" if count > 1 else "1 warning to read first"
@@ -293,7 +295,7 @@ def _run(sections: Sections, warned: str = "Before you start") -> Question:
     others: list[tuple[str, str]] = []
     rest: list[Block] = []
     for block in section.blocks:
-        if isinstance(block, Commands):
+        if isinstance(block, Commands) and block.items[0][1]:  # the others are lines of a script
             count = _commands_in_sight(block)
             shown += block.items[:count]
             others += block.items[count:]
