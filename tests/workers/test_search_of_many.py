@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import threading
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import optuna
@@ -19,8 +21,10 @@ from simulatedmachine import TINY, Machine, options_of, search, step_of
 
 from autotune.app.job.load import load_job
 from autotune.app.probing.ground import Ground, local_bill
+from autotune.app.probing.probe import Prober
+from autotune.app.workers import lead
 from autotune.app.workers import terms as terms_of_study
-from autotune.app.workers.join import work
+from autotune.app.workers.join import KNOWN_PROBES, LEFT, work
 from autotune.app.workers.lead import Question, probe_by_workers
 from autotune.app.workers.local import LocalExecutor
 from autotune.app.workers.terms import checked, ground_of, terms_of
@@ -29,7 +33,10 @@ from autotune.pricing import Pricing
 from autotune.probe import device as devices
 from autotune.probe.record import PROBES_FILE, read_records
 from autotune.search.measured.joining import TERMS
+from autotune.search.measured.joining import terms_of as study_and_terms
+from autotune.search.measured.shared import Task
 from autotune.search.study.record import TRIALS_FILE
+from autotune.search.study.storage import shared_study
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 
@@ -178,6 +185,49 @@ def test_a_search_whose_leader_is_killed_goes_on_where_it_was(tmp_path: Path) ->
     tried = searched(folder)
     assert len(tried) == len(set(tried)) == found.explored.trials
     assert found.explored.pick in found.explored.confirmed
+
+
+def test_a_leader_without_workers_believes_the_one_that_left_because_it_was_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lead, "QUIET_S", 0.0)
+    monkeypatch.setattr(lead, "POLL_S", 0.0)
+    study = shared_study(
+        run_dir=tmp_path, storage=None, name="run", job_key="job", resume=False,
+    )  # fmt: skip
+    looks = 0
+
+    def look() -> tuple[list[Any], list[Any]]:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            study.set_user_attr(f"{LEFT}:somebody", "nothing better is left")
+        assert looks < 9, "it waits for another worker"
+        return [], []
+
+    shared = SimpleNamespace(study=study, bury=list, look=look)
+    led = SimpleNamespace(shared=shared, gather=int)
+    undecided = SimpleNamespace(decide=lambda *_: Task("search"))
+    crew = SimpleNamespace(count=0, watch=list)
+    end = lead._followed(led, undecided, SimpleNamespace(bill=[]), crew)  # type: ignore[arg-type]
+    assert end == Task("end", "nothing better is left")
+
+
+@pytest.mark.slow
+def test_who_joins_a_study_rebuilt_from_records_knows_what_was_probed(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    first = many(folder)
+    (folder / "study.log").unlink()
+    shutil.rmtree(folder / "workers")  # they were on another machine
+    many(folder, resume=True, workers=0)
+    study, _ = study_and_terms(folder, None, folder.name)
+    assert len(study.user_attrs[KNOWN_PROBES]) == len(first.records) > 0
+    prober = Prober(
+        ground().job, ground().bill, devices.cpu(), options_of(Machine()), "cost",
+        tmp_path / "own", lambda _: None,
+    )  # fmt: skip
+    prober.adopt(study.user_attrs[KNOWN_PROBES])
+    assert prober.searched == first.explored.trials
 
 
 def terms() -> dict[str, Any]:

@@ -20,7 +20,8 @@ from autotune.search.measured.joining import Place
 from autotune.search.study import backends
 from autotune.search.study.backends import connect, shared_journal, with_driver
 from autotune.search.study.owner import OWNER, Owner
-from autotune.search.study.turns import BEAT, CHOSEN, SharedStudy, TakenAwayError
+from autotune.search.study.record import TrialRecord
+from autotune.search.study.turns import BEAT, CHOSEN, PROBES, SharedStudy, TakenAwayError
 from bench.many_hands import absent, postgresql, redis_server
 
 if TYPE_CHECKING:
@@ -193,6 +194,27 @@ def test_a_silent_worker_of_another_machine_loses_its_trial_after_its_lease_and_
             here.bury()
     with pytest.raises(TakenAwayError):
         there.check_ours(trial)
+
+
+def test_what_a_dead_worker_measured_is_told_with_its_probes(tmp_path: Path) -> None:
+    study = optuna.create_study(storage=shared_journal(tmp_path / "study.log"), study_name="s")
+    probes = [{"key": "of the first", "status": "ok"}]
+    record = TrialRecord(
+        0, "trial", {"x": 3}, 5.0, {}, fits=True, reason="fits", offer="", config=""
+    )
+    here = SharedStudy(
+        study, Owner.here("here"), beat_s=0.02, lease_s=0.2,
+        known=lambda: {0: record}, made=lambda: probes,
+    )  # fmt: skip
+    there = SharedStudy(study, elsewhere("there"), beat_s=0.02, lease_s=0.2)
+    trial = there.ticket()
+    there.choose(trial, DISTRIBUTIONS)
+    with here:
+        while here.pending():
+            here.bury()
+    (told,) = study.trials
+    assert told.value == 5.0
+    assert told.user_attrs[PROBES] == probes, "who goes on would take the trial for unmeasured"
 
 
 def test_a_worker_that_shows_life_keeps_its_trial(tmp_path: Path) -> None:

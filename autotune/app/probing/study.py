@@ -138,9 +138,14 @@ def _check_ran(prober: Prober) -> None:
 
 def gather_probes(prober: Prober, run_dir: Path) -> None:
     """What workers on this disk have recorded, also those that died before they told it."""
-    for path in sorted(run_dir.glob(f"{WORKERS_FOLDER}/*/{PROBES_FILE}")):
-        for record in SharedProbeLog(path).records:
-            prober.take(record)
+    for record in probes_of_workers(run_dir):
+        prober.take(record)
+
+
+def probes_of_workers(run_dir: Path) -> list[ProbeRecord]:
+    """What workers on this disk have recorded; a line that is half written is passed over."""
+    paths = sorted(run_dir.glob(f"{WORKERS_FOLDER}/*/{PROBES_FILE}"))
+    return [record for path in paths for record in SharedProbeLog(path).records]
 
 
 def tell_held(prober: Prober, local: LocalDevice) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
 from autotune.app.probing.plan import groups_here
 from autotune.app.probing.probe import Prober
-from autotune.app.probing.study import tell_held
+from autotune.app.probing.study import probes_of_workers, tell_held
 from autotune.app.runs.folder import runs_root
 from autotune.app.workers.terms import checked, ground_of, probing_of
 from autotune.domain.errors import NoLocalDevice
@@ -22,15 +22,18 @@ from autotune.search.measured.shared import SharedSearch
 from autotune.search.study.owner import Owner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from autotune.app.probing.ground import Ground
     from autotune.app.probing.plan import ProbeOptions
     from autotune.probe.device import LocalDevice
+    from autotune.probe.record import ProbeRecord
     from autotune.search.selection import Objective
+    from autotune.search.study.turns import SharedStudy
 
 LEFT = "autotune:left"  # of a study: why each worker has gone
+KNOWN_PROBES = "autotune:probes"  # of a study: those made before its leader began, or went on
 
 
 def work(
@@ -58,17 +61,34 @@ def work(
         ground.bill, terms["objective"], terms["sampler"], terms["seed"], prior.observed
     )
     with (
-        joining(search, study, place, owner) as (shared, log),
+        joining(
+            search,
+            study,
+            place,
+            owner,
+            made=lambda: as_told(probes_of_workers(place.run_dir)),
+        ) as (shared, log),
         seated(groups, tell, f"({place.run_dir})") as group,
     ):
         local = group[0]
         tell(f"worker {owner.name} has joined {study_name}; it probes on {local.name}")
         prober = Prober(ground.job, ground.bill, local, options, terms["objective"], folder, tell)
         tell_held(prober, local)
+        prober.adopt(study.user_attrs.get(KNOWN_PROBES, []))
         with closing(prober):
             end = search.work(shared, log, prober, len(ground.bill), tell)
         study.set_user_attr(f"{LEFT}:{owner.name}", end.why)
         return end.why
+
+
+def tell_probes(shared: SharedStudy, prober: Prober) -> None:
+    """What was probed before: a study rebuilt from records has trials without their probes."""
+    shared.study.set_user_attr(KNOWN_PROBES, as_told(prober.memo.records))
+
+
+def as_told(probes: Sequence[ProbeRecord]) -> list[dict[str, Any]]:
+    """Records of probes, as a study holds them."""
+    return [asdict(record) for record in probes]
 
 
 def _cards(ground: Ground) -> list[tuple[LocalDevice, ...]]:

@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING
 
 from autotune.app.probing.plan import groups_here
 from autotune.app.probing.probe import Prober
-from autotune.app.probing.study import gather_probes, prior_for, prior_key, probed_of
+from autotune.app.probing.study import (
+    gather_probes,
+    prior_for,
+    prior_key,
+    probed_of,
+    probes_of_workers,
+)
 from autotune.app.workers.executor import WorkerJob
-from autotune.app.workers.join import LEFT
+from autotune.app.workers.join import LEFT, as_told, tell_probes
 from autotune.app.workers.terms import terms_of
 from autotune.domain.errors import InputError, NoLocalDevice
 from autotune.domain.paths import near
@@ -38,6 +44,7 @@ if TYPE_CHECKING:
     from autotune.search.selection import Objective
 
 POLL_S = 0.5
+QUIET_S = 5.0  # without a trial that begins or ends, after which who has left is believed
 LEAVE_S = 20.0  # for workers to see by themselves that it is over
 EXECUTORS = ("local", "ray", "slurm")
 STARTS_EACH = 4  # of a worker, counting those that were killed
@@ -93,10 +100,14 @@ def probe_by_workers(
     )  # fmt: skip
     search = SharedSearch(bill, asked.objective, asked.sampler, asked.seed, prior.observed)
     place = Place(run_dir, asked.storage, run_dir.name, asked.job_key)
-    with leading(search, place, terms, resume=asked.resume) as led:
+    with leading(
+        search, place, terms, resume=asked.resume,
+        made=lambda: as_told(probes_of_workers(run_dir)),
+    ) as led:  # fmt: skip
         job = worker_job(ground, place)
         crew = Crew(executor or executor_of(options), job, options.workers or 0, announce)
         gather_probes(prober, run_dir)
+        tell_probes(led.shared, prober)
         announce(f"others join it with: {' '.join(joined_by(place))}")
         _say_turns(ground, local, options, announce)
         try:
@@ -195,9 +206,14 @@ class Crew:
 
 
 def _followed(led: Led, search: SharedSearch, prober: Prober, crew: Crew) -> Task:
-    """Wait until it is over, or nobody is left to work on it; how it ended."""
+    """Wait until it is over, or nobody is left to work on it; how it ended.
+
+    Where others bring the workers, one that left because it was over is believed, also where what
+    this process knows of the probes would let it go on: nobody else may come.
+    """
     known: object = None
     task = Task("search")
+    before, quiet_since = _left(led), time.monotonic()
     while True:
         led.shared.bury()
         led.gather()
@@ -205,17 +221,20 @@ def _followed(led: Led, search: SharedSearch, prober: Prober, crew: Crew) -> Tas
         state = (len(records), [trial.number for trial in pending])
         if state != known:  # otherwise nothing else follows from it
             known, task = state, search.decide(led.shared, prober, len(prober.bill))
+            quiet_since = time.monotonic()
         if task.kind == "end":
             return task
-        living = crew.watch()
+        living, left = crew.watch(), _left(led)
         if crew.count and not living and not led.shared.pending():
-            why = crew.why_all_ended() or _said(led)
+            why = crew.why_all_ended() or (left[-1] if left else "")
             return Task("end", why or "all workers have ended")
+        quiet = not pending and time.monotonic() - quiet_since > QUIET_S
+        if not crew.count and quiet and len(left) > len(before):
+            return Task("end", left[-1])
         time.sleep(POLL_S)
 
 
-def _said(led: Led) -> str:
-    """Why the worker that left last had gone."""
+def _left(led: Led) -> list[str]:
+    """Why each worker that found the search to be over has gone, the last one last."""
     attributes = led.shared.study.user_attrs
-    found = [str(why) for name, why in attributes.items() if name.startswith(LEFT)]
-    return found[-1] if found else ""
+    return [str(why) for name, why in attributes.items() if name.startswith(LEFT)]

@@ -25,12 +25,14 @@ from autotune.search.study.storage import joined_study, shared_study
 from autotune.search.study.turns import LEASE_S, SharedStudy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from optuna.study import Study
 
     from autotune.search.measured.shared import SharedSearch
+
+    Made = Callable[[], list[dict[str, Any]]]
 
 TERMS = "autotune:terms"  # of a study: what its workers must agree on, as the application says
 
@@ -79,11 +81,12 @@ class Led:
 
 @contextlib.contextmanager
 def leading(
-    search: SharedSearch, place: Place, terms: dict[str, Any], *, resume: bool
+    search: SharedSearch, place: Place, terms: dict[str, Any], *, resume: bool, made: Made = list
 ) -> Iterator[Led]:
     """Begin a search that others join, or go on with it. Raises InputError as `explore_measured`.
 
     terms: kept in the study for whoever joins. Raises InputError where it was begun under others.
+    made: the probes of workers on this disk.
     """
     with TrialLog(place.run_dir, header_of(search, place), resume=resume) as log:
         log.gather()
@@ -94,7 +97,7 @@ def leading(
         _agree(study, search, terms)
         shared = SharedStudy(
             study, Owner.here(), lease_s=place.lease_s,
-            known=lambda: records_of_workers(place.run_dir),
+            known=lambda: records_of_workers(place.run_dir), made=made,
         )  # fmt: skip
         with contextlib.closing(Opened(study)), shared:
             shared.bury()
@@ -106,14 +109,15 @@ def leading(
 
 @contextlib.contextmanager
 def joining(
-    search: SharedSearch, study: Study, place: Place, owner: Owner
+    search: SharedSearch, study: Study, place: Place, owner: Owner, *, made: Made = list
 ) -> Iterator[tuple[SharedStudy, TrialLog]]:
     """Take part in a search. place: as the leader has it, or a run folder of this machine's own."""
     own = worker_folder(place.run_dir, owner.name)
     with TrialLog(own, header_of(search, place), resume=False) as log:
         shared = SharedStudy(
-            study, owner, lease_s=place.lease_s, known=lambda: records_of_workers(place.run_dir)
-        )
+            study, owner, lease_s=place.lease_s,
+            known=lambda: records_of_workers(place.run_dir), made=made,
+        )  # fmt: skip
         found = study.user_attrs.get(IDENTITY)
         if found != search.priced.identity:
             msg = f"the study {study.study_name!r} is of another job or search space"

@@ -61,7 +61,7 @@ class SharedStudy:
     """One worker's view of a study.
 
     known: the records that are on disks which this process can read, by the trial's number: what a
-    worker measured before it died is told for it.
+    worker measured before it died is told for it, with the probes that it made.
     """
 
     study: Study
@@ -69,6 +69,7 @@ class SharedStudy:
     lease_s: float = LEASE_S
     beat_s: float = BEAT_S
     known: Callable[[], Mapping[int, TrialRecord]] = dict
+    made: Callable[[], list[dict[str, Any]]] = list
 
     def __post_init__(self) -> None:
         self._storage = self.study._storage  # noqa: SLF001 - tickets and counts are below Study
@@ -249,7 +250,7 @@ class SharedStudy:
                 self._fail(trial)
             else:
                 with contextlib.suppress(UpdateFinishedTrialError):
-                    self._tell(trial, record, None)
+                    self._tell(trial, record, self.made() or None)
         return dead
 
     def deaths(self, params: Mapping[str, Any]) -> int:
