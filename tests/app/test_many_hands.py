@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from autotune.domain.observation import Observation
 from autotune.evidence import runs_seen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from autotune.domain.job import Job
 
@@ -79,6 +80,22 @@ def test_of_eight_that_start_in_one_folder_one_answers_and_nothing_of_it_is_lost
     assert all("in use by" in text or "holds" in text for text in others), others
     assert [run.state for run in list_runs(root)] == ["answered"]
     assert not (folder / LOCK_FILE).exists()
+
+
+def test_a_run_that_begins_while_its_folder_is_looked_at_is_no_strangers_folder(
+    job: Job, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Path(str(tune(job, Options(run_dir=root / "first", **LITTLE)).run_dir))
+    folder, listed = root / "same", Path.iterdir
+    folder.mkdir()
+
+    def begun_meanwhile(path: Path) -> Iterator[Path]:
+        if path == folder:
+            shutil.copy(first / "job.json", folder)
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", begun_meanwhile)
+    assert tune(job, Options(run_dir=folder, **LITTLE)).run_dir == str(folder)
 
 
 def test_of_eight_that_name_no_folder_each_answers_in_its_own(job: Job, root: Path) -> None:

@@ -157,13 +157,15 @@ def new_run_dir(job: Job, now: datetime | None = None) -> Path:
 
 def _check_place(asked: Identity, folder: Path, *, resume: bool) -> bool:
     """Whether the folder holds this run already. Raises InputError where it cannot be used."""
-    if os.path.lexists(folder / JOB_FILE):
-        _check_same(asked, folder, resume=resume)
-        return True
     if folder.exists() and not folder.is_dir():
         msg = f"{near(folder)} is a file, and a run needs a folder"
         raise InputError(msg, "choose a new or empty folder with --run")
-    if folder.exists() and not all(_is_ours(path) for path in folder.iterdir()):
+    there = list(folder.iterdir()) if folder.exists() else []
+    # Looked for after the others: a run that begins at this moment writes its job first.
+    if os.path.lexists(folder / JOB_FILE):
+        _check_same(asked, folder, resume=resume)
+        return True
+    if not all(_is_ours(path) for path in there):
         msg = f"{near(folder)} exists and is not a run folder"
         raise InputError(msg, "choose a new or empty folder with --run")
     if resume:
