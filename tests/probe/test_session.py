@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import signal
 import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +20,7 @@ from autotune.probe.device import cpu
 from autotune.probe.request import Effort, key_of, request_for
 from autotune.probe.runner import Place, Runner
 from autotune.probe.session import CONFIRM, Session
+from autotune.probe.worker import server
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config
@@ -174,3 +178,17 @@ def test_a_served_probe_measures_what_a_process_of_its_own_does(
 def own_seconds(record: ProbeRecord) -> float:
     """[s] of importing, in a process of its own."""
     return float(record.result["seconds"]["import"])
+
+
+def test_a_server_whose_imports_began_cuda_forks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    (tmp_path / "request.json").write_text("{}")
+    monkeypatch.setattr(server, "_import_all", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{json.dumps(str(tmp_path))}\n"))
+    monkeypatch.setattr(server.os, "fork", lambda: pytest.fail("it forked"))
+    monkeypatch.setattr(server.ctypes, "CDLL", lambda _: SimpleNamespace(prctl=lambda *_: 0))
+    monkeypatch.setenv(server.FORK_SAFE, "1")
+    assert server.serve(lambda *_: None) == server.TOUCHED

@@ -29,6 +29,7 @@ from .contract import PRINTED_FILE, RESULT_FILE, tell_ending
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+TOUCHED = 3  # exit code of a server that cannot serve: each probe gets a process of its own
 FORK_SAFE = "PYTORCH_NVML_BASED_CUDA_CHECK"  # asks the driver's library: CUDA stays untouched
 
 
@@ -65,6 +66,8 @@ def serve(answer: Callable[[Path, Path, float], Any]) -> int:
         gc.collect()
         gc.freeze()
         _note_files()
+        if _touched_device():
+            return TOUCHED
         child = os.fork()
         if child == 0:
             if own is None:
@@ -74,6 +77,13 @@ def serve(answer: Callable[[Path, Path, float], Any]) -> int:
         end_all_below()
         tell_ending(folder, os.waitstatus_to_exitcode(status))
     return 0
+
+
+def _touched_device() -> bool:
+    """Whether an import has begun CUDA in this process: no fork of it could use the device."""
+    import torch
+
+    return torch.cuda.is_initialized()
 
 
 def _import_all() -> None:
