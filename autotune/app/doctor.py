@@ -284,7 +284,8 @@ def _noise(done: Measured) -> list[Finding]:
     if not why:
         return []
     doubtful = too_doubtful(done.measurement)
-    left = f"; left out of prices: {', '.join(dict.fromkeys(doubtful))}" if doubtful else ""
+    names = ", ".join(dict.fromkeys(doubtful))
+    left = f"; prices leave out the least certain figures of {names}" if doubtful else ""
     text = f"figures may be off and their ranges are wider{left}; measure again when it is quiet"
     return [Finding("busy machine", "; ".join(why), text, "note")]
 
