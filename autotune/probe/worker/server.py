@@ -18,7 +18,6 @@ import signal
 import sys
 import time
 import traceback
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,25 +30,6 @@ if TYPE_CHECKING:
 
 TOUCHED = 3  # exit code of a server that cannot serve: each probe gets a process of its own
 FORK_SAFE = "PYTORCH_NVML_BASED_CUDA_CHECK"  # asks the driver's library: CUDA stays untouched
-
-
-@dataclass(frozen=True)
-class Before:
-    """[bytes] of the server. resident: after importing torch and the Trainer; of_files: of files.
-
-    A fork inherits what is in memory, but maps the pages of a file only when it uses them.
-    """
-
-    resident: int = 0
-    of_files: int = 0
-
-
-_before = Before()
-
-
-def before() -> Before:
-    """What the server held before it forked this process; nothing where none did."""
-    return _before
 
 
 def serve(answer: Callable[[Path, Path, float], Any]) -> int:
@@ -87,20 +67,18 @@ def _touched_device() -> bool:
 
 
 def _import_all() -> None:
-    global _before  # noqa: PLW0603 - of this process, which is one server
     from . import run  # noqa: F401 - torch and the Trainer
-    from .memory import resident_bytes
+    from .memory import note_before, resident_bytes
 
-    _before = Before(resident_bytes())
+    note_before(resident=resident_bytes())
     with contextlib.suppress(ImportError):
         import peft  # noqa: F401 - most jobs train adapters
 
 
 def _note_files() -> None:
-    global _before  # noqa: PLW0603 - as above
-    from .memory import resident_bytes
+    from .memory import note_before, resident_bytes
 
-    _before = replace(_before, of_files=resident_bytes("RssFile"))
+    note_before(of_files=resident_bytes("RssFile"))
 
 
 def _import_model(fields: dict[str, Any]) -> None:
