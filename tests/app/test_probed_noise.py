@@ -286,6 +286,7 @@ def test_killed_at_every_probe_among_noise_it_goes_on_with_the_same_probes(
 def test_while_a_probe_runs_its_phase_and_how_long_yet_are_said() -> None:
     told: list[str] = []
     progress = ProbeProgress(8, told.append)
+    assert progress.name(9, 1) == "probe 9", "it is not one of eight"
     progress.begins(3, 1, "", 13.5, 240.0)
     progress.on_phase(Phase("loading the model"), 4.0)
     progress.on_phase(Phase("measuring", 12, 26), 12.0)

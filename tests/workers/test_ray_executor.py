@@ -64,6 +64,13 @@ def test_a_worker_has_the_threads_of_the_search_and_not_ray_s_one(
     assert found == (0, own.get("OMP_NUM_THREADS", "all"))
 
 
+@pytest.mark.parametrize("address", ["", "head:", "head:x", "ray://head:1.5"])
+def test_an_address_that_is_none_is_named_with_its_form(address: str) -> None:
+    with pytest.raises(InputError, match="must be HOST:PORT") as caught:
+        _answers(address)
+    assert repr(address) in caught.value.message
+
+
 def until(found: Callable[[], bool], seconds: float = 90.0) -> None:
     deadline = time.monotonic() + seconds
     while not found():

@@ -20,6 +20,7 @@ import pytest
 from simulatedmachine import TINY, Machine, options_of, search, step_of
 
 from autotune.app.job.load import load_job
+from autotune.app.probing.figures import short
 from autotune.app.probing.ground import Ground, local_bill
 from autotune.app.probing.probe import Prober
 from autotune.app.workers import lead
@@ -207,10 +208,54 @@ def test_a_leader_without_workers_believes_the_one_that_left_because_it_was_over
 
     shared = SimpleNamespace(study=study, bury=list, look=look)
     led = SimpleNamespace(shared=shared, gather=int)
-    undecided = SimpleNamespace(decide=lambda *_: Task("search"))
+    undecided = SimpleNamespace(decide=lambda *_: Task("search"), at_work=list)
     crew = SimpleNamespace(count=0, watch=list)
-    end = lead._followed(led, undecided, SimpleNamespace(bill=[]), crew)  # type: ignore[arg-type]
+    news = lead.News(lambda _: None, "", waits=True)
+    end = lead._followed(led, undecided, SimpleNamespace(bill=[]), crew, news)  # type: ignore[arg-type]
     assert end == Task("end", "nothing better is left")
+
+
+def test_a_leader_says_what_it_waits_for_and_who_begins_with_what(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, told = [100.0], list[str]()
+    monkeypatch.setattr(lead, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    news = lead.News(told.append, "autotune worker run", waits=True, since=now[0])
+    assert told == ["it waits for workers; one joins it with: autotune worker run"]
+    bill = ground().bill
+    for passed in (30.0, 30.0, 30.0, 90.0):  # said after 60 s, and after twice that
+        now[0] += passed
+        news.hear([], bill)
+    assert [line.partition(";")[0] for line in told[1:]] == [
+        "nobody has probed for 60.0 s", "nobody has probed for 2.0 min",
+    ]  # fmt: skip
+    news.hear([(3, "one", 0)], bill)
+    news.hear([(3, "one", 0)], bill)
+    assert told[3:] == [f"worker one probes {short(bill.candidates.config(0))}"]
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:a?mode=memory"])
+def test_a_database_in_the_memory_of_one_process_is_no_storage_to_share(
+    url: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="memory of one process"):
+        shared_study(run_dir=tmp_path, storage=url, name="run", job_key="job", resume=False)
+    with pytest.raises(InputError, match="memory of one process"):
+        work(None, url, "run", print)
+
+
+def test_a_worker_whose_sqlite_file_is_not_here_is_told_and_makes_none(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no file") as caught:
+        work(None, f"sqlite:///{tmp_path / 'study.db'}", "run", print)
+    assert "other machines" in str(caught.value.hint)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_sqlite_file_in_no_folder_is_refused_with_what_to_make(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'none' / 'study.db'}"
+    with pytest.raises(InputError, match="unable to open") as caught:
+        shared_study(run_dir=tmp_path, storage=url, name="run", job_key="job", resume=False)
+    assert "make the folder" in str(caught.value.hint)
 
 
 @pytest.mark.slow
@@ -284,8 +329,10 @@ def test_a_search_that_works_alone_cannot_be_joined(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no study 'other'") as caught:
         work(None, url, "other", print)
     assert "studies there: run" in str(caught.value.hint)
-    with pytest.raises(InputError, match="no search that could be joined"):
+    with pytest.raises(InputError, match="none does not exist"):
         work(tmp_path / "none", None, None, print)
+    with pytest.raises(InputError, match="no search that could be joined"):
+        work(tmp_path, None, None, print)
 
 
 def test_two_versions_of_autotune_do_not_work_on_one_study(

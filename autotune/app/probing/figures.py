@@ -290,7 +290,8 @@ class ProbeProgress:
 
     def name(self, number: int, run: int) -> str:
         """A run as a person counts: of the configurations that may be probed, and which of it."""
-        return f"probe {number} of {self.most}" + (f", run {run}" if run > 1 else "")
+        of = f" of {self.most}" if number <= self.most else ""  # the pick at another depth
+        return f"probe {number}{of}" + (f", run {run}" if run > 1 else "")
 
 
 MOST_WHY = 160  # characters of why a probe broke

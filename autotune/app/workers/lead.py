@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from autotune.app.probing.figures import short
 from autotune.app.probing.plan import groups_here
 from autotune.app.probing.probe import Prober
 from autotune.app.probing.study import (
@@ -26,25 +27,28 @@ from autotune.app.workers.join import LEFT, as_told, tell_probes
 from autotune.app.workers.terms import terms_of
 from autotune.domain.errors import InputError, NoLocalDevice
 from autotune.domain.paths import near
+from autotune.domain.units import format_seconds
 from autotune.search.measured.joining import Place, leading
 from autotune.search.measured.prior import PRIOR_FILE
 from autotune.search.measured.shared import SharedSearch, Task
 from autotune.search.study.backends import url_to_type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from autotune.app.probing.ground import Ground
     from autotune.app.probing.plan import ProbeOptions
     from autotune.app.probing.probe import Probed
     from autotune.app.workers.executor import Executor, WorkerState
+    from autotune.cost.bill import Bill
     from autotune.probe.device import LocalDevice
     from autotune.search.measured.joining import Led
     from autotune.search.selection import Objective
 
 POLL_S = 0.5
 QUIET_S = 5.0  # without a trial that begins or ends, after which who has left is believed
+WAITING_S = 60.0  # that nobody probes, before that is said; then twice as long
 LEAVE_S = 20.0  # for workers to see by themselves that it is over
 EXECUTORS = ("local", "ray", "slurm")
 STARTS_EACH = 4  # of a worker, counting those that were killed
@@ -108,11 +112,11 @@ def probe_by_workers(
         crew = Crew(executor or executor_of(options), job, options.workers or 0, announce)
         gather_probes(prober, run_dir)
         tell_probes(led.shared, prober)
-        announce(f"others join it with: {' '.join(joined_by(place))}")
-        _say_turns(ground, local, options, announce)
         try:
             crew.start()
-            end = _followed(led, search, prober, crew)
+            _say_turns(ground, local, options, announce)
+            news = News(announce, " ".join(joined_by(place)), waits=not crew.count)
+            end = _followed(led, search, prober, crew, news)
             crew.let_leave()
         finally:
             crew.executor.stop()
@@ -205,7 +209,43 @@ class Crew:
         return f"all workers have ended: {why}" if why else ""
 
 
-def _followed(led: Led, search: SharedSearch, prober: Prober, crew: Crew) -> Task:
+@dataclass
+class News:
+    """What people hear while others probe: who begins with what, and that nobody is there.
+
+    joined_by: the command by which a worker joins. waits: for workers that others bring.
+    """
+
+    announce: Callable[[str], None]
+    joined_by: str
+    waits: bool
+    begun: set[int] = field(default_factory=set)
+    silent_s: float = WAITING_S
+    since: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        if self.waits:
+            self.announce(f"it waits for workers; one joins it with: {self.joined_by}")
+        else:
+            self.announce(f"others join it with: {self.joined_by}")
+
+    def hear(self, at_work: Sequence[tuple[int, str, int]], bill: Bill) -> None:
+        """What is probed now: the number of each trial, its worker and its candidate."""
+        for number, name, index in at_work:
+            if number not in self.begun:
+                self.announce(f"worker {name} probes {short(bill.candidates.config(index))}")
+            self.begun.add(number)
+        if at_work:
+            self.since, self.silent_s = time.monotonic(), WAITING_S
+        elif self.waits and time.monotonic() - self.since >= self.silent_s:
+            told = format_seconds(self.silent_s)
+            self.announce(f"nobody has probed for {told}; a worker joins it with: {self.joined_by}")
+            self.silent_s *= 2.0
+
+
+def _followed(
+    led: Led, search: SharedSearch, prober: Prober, crew: Crew, news: News
+) -> Task:  # fmt: skip
     """Wait until it is over, or nobody is left to work on it; how it ended.
 
     Where others bring the workers, one that left because it was over is believed, also where what
@@ -218,6 +258,7 @@ def _followed(led: Led, search: SharedSearch, prober: Prober, crew: Crew) -> Tas
         led.shared.bury()
         led.gather()
         records, pending = led.shared.look()
+        news.hear(search.at_work(pending), prober.bill)
         state = (len(records), [trial.number for trial in pending])
         if state != known:  # otherwise nothing else follows from it
             known, task = state, search.decide(led.shared, prober, len(prober.bill))

@@ -127,7 +127,12 @@ def _connect(ray: Any, address: str | None) -> None:  # noqa: ANN401 - a module 
 
 def _answers(address: str | None) -> None:
     """Raise InputError where nobody listens: Ray itself tries for minutes."""
-    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if address is None:
+        return
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not address or (colon and not port.isdecimal()):
+        msg = f"--ray-address {address[:80]!r} must be HOST:PORT, ray://HOST:PORT or auto"
+        raise InputError(msg, "leave it out, and a cluster of this machine is started")
     if not colon:
         return
     try:

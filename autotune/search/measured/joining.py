@@ -138,7 +138,9 @@ def terms_of(run_dir: Path | None, storage: str | None, name: str) -> tuple[Stud
     if not isinstance(terms, dict):
         place = near(run_dir) if run_dir else "the storage"
         msg = f"the study {name!r} of {place} was begun by a search that works alone"
-        raise InputError(msg, "begin one that can be joined: `autotune tune --workers 1`")
+        raise InputError(
+            msg, "begin one that can be joined: `autotune tune --score probe --workers 1`"
+        )
     return study, terms
 
 

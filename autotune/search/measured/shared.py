@@ -22,6 +22,7 @@ from autotune.search.measured.study import (
     MeasuredSearch,
     with_score,
 )
+from autotune.search.study.owner import OWNER, Owner
 from autotune.search.study.storage import with_sampler_state
 from autotune.search.study.turns import MOST_DEATHS, PROBES, TakenAwayError
 
@@ -153,6 +154,16 @@ class SharedSearch(MeasuredSearch):
     def _candidates(self, trials: list[FrozenTrial]) -> list[int]:
         found = (self.space.find(dict(trial.params)) for trial in trials)
         return [index for index in found if index is not None]
+
+    def at_work(self, pending: list[FrozenTrial]) -> list[tuple[int, str, int]]:
+        """Of each trial that a worker measures now: its number, whose it is, which candidate."""
+        owners = [(trial, Owner.of(trial.system_attrs.get(OWNER))) for trial in pending]
+        return [
+            (trial.number, owner.name, index)
+            for trial, owner in owners
+            if owner is not None
+            for index in self._candidates([trial])
+        ]
 
     def hear(self, shared: SharedStudy, measurer: SharedMeasurer | FunctionMeasurer) -> None:
         """Take in what peers measured since the last time."""

@@ -292,6 +292,8 @@ def refused(url: str, error: BaseException) -> InputError:
             f"upgrade --storage URL`, or name an empty database; {NOTHING_LOST}"
         )  # fmt: skip
     msg = f"storage {place} cannot be opened: {first}"
+    if "unable to open database file" in text:
+        return InputError(msg, "make the folder that its file is to be in, or mend the path")
     if is_outage(error):
         hint = "start the server, or mend the host, the user and the database in the URL"
         return InputError(msg, f"{hint}; {NOTHING_LOST}")

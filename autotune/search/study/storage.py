@@ -99,6 +99,35 @@ def whole_url(url: str) -> str:
     return f"{scheme}{mark}{whole(path)}{question}{query}"
 
 
+def _sqlite_file(url: str) -> str | None:
+    """The file of a SQLite URL, empty where it has none; None for another kind of storage."""
+    scheme, _, rest = url.partition("://")
+    if scheme.partition("+")[0] != "sqlite":
+        return None
+    path, _, query = rest.removeprefix("/").partition("?")
+    return "" if path == ":memory:" or "mode=memory" in query else path
+
+
+def _shared(url: str) -> str:
+    """The URL. Raises InputError for a database that only one process ever sees."""
+    if _sqlite_file(url) == "":
+        msg = f"storage {url} is in the memory of one process: no worker could see it"
+        raise InputError(msg, "leave --storage out, or name a file: sqlite:///study.db")
+    return url
+
+
+def _shared_here(url: str) -> str:
+    """The URL. Raises InputError where its file is not here: opening it would make an empty one."""
+    path = _sqlite_file(_shared(url))
+    if path and not path.startswith("file:") and not Path(path).exists():
+        msg = f"there is no file {near(path)} here, and the search is said to be in it"
+        raise InputError(
+            msg, "mend its path; for workers of other machines, which do not have the file, begin "
+            "the search with --storage postgresql+psycopg://..."
+        )  # fmt: skip
+    return url
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without Optuna's notes that a part of it is experimental."""
@@ -150,7 +179,7 @@ def shared_study(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with quiet():
         if storage is not None:
-            study = _in_storage(storage, name, resume=resume)
+            study = _in_storage(_shared(storage), name, resume=resume)
         else:
             path = run_dir / JOURNAL_FILE if workers_of(run_dir) else clear(run_dir)
             study = optuna.create_study(
@@ -167,7 +196,7 @@ def joined_study(*, run_dir: Path | None, storage: str | None, name: str) -> Stu
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with quiet():
-        opened = connect(storage) if storage else _journal_of(run_dir)
+        opened = connect(_shared_here(storage)) if storage else _journal_of(run_dir)
         place = without_password(storage) if storage else near(run_dir or ".")
         try:
             return optuna.load_study(storage=opened, study_name=name)
@@ -184,6 +213,9 @@ def _journal_of(run_dir: Path | None) -> BaseStorage:
     path = (run_dir or Path()) / JOURNAL_FILE
     if not path.is_file():
         msg = f"{near(path.parent)} holds no search that could be joined"
+        if not path.parent.is_dir():
+            what = "is a file" if path.parent.exists() else "does not exist"
+            msg = f"the run folder {near(path.parent)} {what}"
         raise InputError(
             msg, "begin it with `autotune tune --score probe --workers 1`, or name --storage"
         )  # fmt: skip
