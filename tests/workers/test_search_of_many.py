@@ -29,7 +29,8 @@ from autotune.app.workers.join import KNOWN_PROBES, LEFT, work
 from autotune.app.workers.lead import Question, probe_by_workers
 from autotune.app.workers.local import LocalExecutor
 from autotune.app.workers.terms import checked, ground_of, terms_of
-from autotune.domain.errors import InputError
+from autotune.cli.worker import worker
+from autotune.domain.errors import InputError, Interrupted
 from autotune.pricing import Pricing
 from autotune.probe import device as devices
 from autotune.probe.record import PROBES_FILE, read_records
@@ -232,6 +233,19 @@ def test_a_leader_says_what_it_waits_for_and_who_begins_with_what(
     news.hear([(3, "one", 0)], bill)
     news.hear([(3, "one", 0)], bill)
     assert told[3:] == [f"worker one probes {short(bill.candidates.config(0))}"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Interrupted("1 probe is kept", "--resume")])
+def test_a_worker_that_is_interrupted_says_how_it_joins_again(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> str:
+        raise error
+
+    monkeypatch.setattr("autotune.app.workers.join.work", interrupted)
+    with pytest.raises(Interrupted) as caught:
+        worker(tmp_path, quiet=True)
+    assert caught.value.hint == "the same command joins again"
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:a?mode=memory"])

@@ -198,5 +198,8 @@ def _ask(
     if done.returncode:
         said = " ".join((done.stderr or done.stdout).split())[:TOLD]
         msg = f"{command[0]} refused: {said}"
-        raise InputError(msg, "SBATCH_PARTITION, SBATCH_ACCOUNT and so on are sbatch's to read")
+        raise InputError(
+            msg, "`sinfo` says whether Slurm runs here; SBATCH_PARTITION, SBATCH_ACCOUNT and so on "
+            "are sbatch's to read"
+        )  # fmt: skip
     return done.stdout
