@@ -23,10 +23,20 @@ READY = "ready"
 
 
 def _trl() -> Callable[[Values], object]:
-    from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, SFTConfig, TrlParser
+    from trl import (
+        DatasetMixtureConfig, DPOConfig, ModelConfig, ScriptArguments, SFTConfig, TrlParser,
+    )  # fmt: skip
 
-    parser = TrlParser((ScriptArguments, SFTConfig, ModelConfig, DatasetMixtureConfig))
-    return lambda values: parser.parse_dict({"output_dir": "out", **values, "use_cpu": True})
+    def parser(arguments: type) -> Any:
+        return TrlParser((ScriptArguments, arguments, ModelConfig, DatasetMixtureConfig))
+
+    sft, dpo = parser(SFTConfig), parser(DPOConfig)
+
+    def take(values: Values) -> object:
+        of = dpo if "beta" in values else sft
+        return of.parse_dict({"output_dir": "out", **values, "use_cpu": True})
+
+    return take
 
 
 def _hf() -> Callable[[Values], object]:
@@ -55,13 +65,18 @@ def _llamafactory() -> Callable[[Values], object]:
 
 def _litgpt() -> Callable[[Values], object]:
     from jsonargparse import ArgumentParser
+    from litgpt import pretrain
     from litgpt.finetune import full, lora
 
     def take(values: Values) -> object:
         parser = ArgumentParser(exit_on_error=False)
         parser.add_argument("--config", action="config")
-        is_lora = any(key.startswith("lora_") for key in values)
-        parser.add_function_arguments(lora.setup if is_lora else full.setup)
+        of = full.setup
+        if "model_name" in values or "model_config" in values:
+            of = pretrain.setup
+        elif any(key.startswith("lora_") for key in values):
+            of = lora.setup
+        parser.add_function_arguments(of)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "config.json"
             path.write_text(json.dumps(values), encoding="utf-8")

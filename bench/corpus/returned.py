@@ -6,8 +6,11 @@ A parser is a process of its own, started once a trainer, by the Python of an en
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import subprocess
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -27,8 +30,11 @@ ROOT = Path(__file__).resolve().parents[2]
 TAKEN, NEWLY, BEFORE, NOT_GIVEN, NO_PARSER = (
     "taken", "newly refused by its trainer", "refused before as well", "not given back",
     "no parser here",
-)  # fmt: skip
+)
+WITHOUT = "of all, without keys that it does not know"  # fmt: skip
 _SYNTAXES = {"yaml", "json"}
+# What says that keys are unknown to this version of a trainer, and nothing else is wrong with them.
+_UNKNOWN_KEYS = re.compile(r"^ValueError: Some keys are not used by the HfArgumentParser: (\[.*\])$")
 # Each moves what a trainer may tie to something else: saves to evaluations, offloads to recomputing
 _CHANGES: tuple[dict[str, Any], ...] = (
     {"activation_checkpointing": "full"},
@@ -95,6 +101,7 @@ class Returned:
     trainer: str
     end: str
     why: str = ""
+    left_out: tuple[str, ...] = ()  # keys of the user's own that its parser does not know
 
 
 def returned(jobs: Iterable[tuple[str, Job]]) -> list[Returned]:
@@ -117,9 +124,13 @@ def returned(jobs: Iterable[tuple[str, Job]]) -> list[Returned]:
 def _held(name: str, job: Job, parser: Parser) -> Returned:
     assert job.origin is not None  # noqa: S101 - so by what comes before
     assert job.today is not None  # noqa: S101 - so by what comes before
-    before = parser.refusal(parsed_again(job.origin)[1])
+    own = parsed_again(job.origin)[1]
+    before = parser.refusal(own)
+    left_out = unknown_keys(before)
+    if left_out:
+        before = parser.refusal(_without(own, left_out))
     if before:
-        return Returned(name, parser.trainer, BEFORE, before)
+        return Returned(name, parser.trainer, BEFORE, before, left_out)
     end, why = NOT_GIVEN, ""
     for changes in _CHANGES:
         try:
@@ -127,25 +138,50 @@ def _held(name: str, job: Job, parser: Parser) -> Returned:
         except InputError as error:
             why = why or error.message
             continue
-        after = parser.refusal(parsed_again(replace(job.origin, text=made.text))[1])
+        written = parsed_again(replace(job.origin, text=made.text))[1]
+        after = parser.refusal(_without(written, left_out))
         if after:
-            return Returned(name, parser.trainer, NEWLY, f"{changes}: {after}")
+            return Returned(name, parser.trainer, NEWLY, f"{changes}: {after}", left_out)
         end = TAKEN
-    return Returned(name, parser.trainer, end, "" if end == TAKEN else why)
+    return Returned(name, parser.trainer, end, "" if end == TAKEN else why, left_out)
+
+
+def unknown_keys(refusal: str) -> tuple[str, ...]:
+    """The keys that a refusal names as unknown; none where it refuses for anything else."""
+    said = _UNKNOWN_KEYS.match(refusal)
+    return tuple(ast.literal_eval(said[1])) if said else ()
+
+
+def _without(values: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in keys}
 
 
 def returned_table(found: Iterable[Returned]) -> str:
-    """A line a trainer, then every file that its trainer took before and refuses now."""
-    ends = (TAKEN, NEWLY, BEFORE, NOT_GIVEN, NO_PARSER)
+    """A line a trainer, every file that it took before and refuses now, and what was not compared.
+
+    Where a parser does not know keys of the user's own, the file is compared without them, and is
+    in the last column as well.
+    """
+    ends = (TAKEN, NEWLY, BEFORE, NOT_GIVEN, NO_PARSER, WITHOUT)
     counts: dict[str, dict[str, int]] = {}
     lines = []
+    reasons: Counter[tuple[str, str, str]] = Counter()
     for each in found:
         row = counts.setdefault(each.trainer, dict.fromkeys(ends, 0))
         row[each.end] += 1
+        row[WITHOUT] += bool(each.left_out)
         if each.end == NEWLY:
             lines.append(f"{each.name}: {each.why}")
+        elif each.why:
+            reasons[each.trainer, each.end, each.why] += 1
+        for key in each.left_out:
+            reasons[each.trainer, WITHOUT, key] += 1
     head = [f"| trainer | {' | '.join(ends)} |", "|---" * (len(ends) + 1) + "|"]
     rows = [
         f"| {name} | {' | '.join(str(row[end]) for end in ends)} |" for name, row in counts.items()
     ]
-    return "\n".join([*head, *rows, *lines])
+    listed = [
+        f"{count:4} {trainer}, {end}: {why}"
+        for (trainer, end, why), count in sorted(reasons.items(), key=lambda item: item[0][:2])
+    ]
+    return "\n".join([*head, *rows, *lines, *listed])
