@@ -24,10 +24,15 @@ READY = "ready"
 
 def _trl() -> Callable[[Values], object]:
     from trl import (
-        DatasetMixtureConfig, DPOConfig, ModelConfig, ScriptArguments, SFTConfig, TrlParser,
+        DatasetMixtureConfig,
+        DPOConfig,
+        ModelConfig,
+        ScriptArguments,
+        SFTConfig,
+        TrlParser,
     )  # fmt: skip
 
-    def parser(arguments: type) -> Any:
+    def parser(arguments: type) -> TrlParser:
         return TrlParser((ScriptArguments, arguments, ModelConfig, DatasetMixtureConfig))
 
     sft, dpo = parser(SFTConfig), parser(DPOConfig)
@@ -48,6 +53,7 @@ def _hf() -> Callable[[Values], object]:
 
 def _llamafactory() -> Callable[[Values], object]:
     from llamafactory import hparams
+    from llamafactory.v1.config import data_args, model_args, sample_args, training_args
     from transformers import HfArgumentParser
 
     parser = HfArgumentParser((
@@ -55,7 +61,14 @@ def _llamafactory() -> Callable[[Values], object]:
         hparams.FinetuningArguments, hparams.GeneratingArguments,
     ))  # fmt: skip
 
+    newer = HfArgumentParser((
+        model_args.ModelArguments, data_args.DataArguments, training_args.TrainingArguments,
+        sample_args.SampleArguments,
+    ))  # fmt: skip
+
     def take(values: Values) -> object:
+        if "train_dataset" in values:  # only v1 has it
+            return newer.parse_dict(values)
         # The DeepSpeed file lies beside the user's own, and is not here.
         told = {key: value for key, value in values.items() if key != "deepspeed"}
         return parser.parse_dict({**told, "use_cpu": True})
@@ -105,7 +118,17 @@ def _torchtune() -> Callable[[Values], object]:
 def _axolotl() -> Callable[[Values], object]:
     from axolotl.utils.schemas.config import AxolotlInputConfig
 
-    return lambda values: AxolotlInputConfig(**values)
+    known = {*AxolotlInputConfig.model_fields, "model_type"}
+
+    def take(values: Values) -> object:
+        made = AxolotlInputConfig(**values)
+        # It passes over what it does not know, such as a plugin's switch or a key with a slip in it
+        if unknown := sorted(set(values) - known):
+            msg = f"Some keys are not used by AxolotlInputConfig: {unknown}"
+            raise ValueError(msg)
+        return made
+
+    return take
 
 
 PARSERS = {

@@ -28,19 +28,30 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 TAKEN, NEWLY, BEFORE, NOT_GIVEN, NO_PARSER = (
-    "taken", "newly refused by its trainer", "refused before as well", "not given back",
+    "taken",
+    "newly refused by its trainer",
+    "refused before as well",
+    "not given back",
     "no parser here",
 )
 WITHOUT = "of all, without keys that it does not know"  # fmt: skip
 _SYNTAXES = {"yaml", "json"}
+# torchtune's: a section builds what this version of it does not have.
+_UNKNOWN_PART = re.compile(
+    r"^InstantiationError: Error loading '(torchtune\.[\w.]+)': ModuleNotFoundError"
+)
 # What says that keys are unknown to this version of a trainer, and nothing else is wrong with them.
-_UNKNOWN_KEYS = re.compile(r"^ValueError: Some keys are not used by the HfArgumentParser: (\[.*\])$")
+_UNKNOWN_KEYS = re.compile(
+    r"^ValueError: Some keys are not used by "
+    r"(?:the HfArgumentParser|AxolotlInputConfig): (\[.*\])$"
+)
 # Each moves what a trainer may tie to something else: saves to evaluations, offloads to recomputing
 _CHANGES: tuple[dict[str, Any], ...] = (
     {"activation_checkpointing": "full"},
     {"activation_checkpointing": "none"},
     {"checkpoint_every_steps": 37, "save_total_limit": 3},
     {"optimizer": "paged_adamw_8bit", "precision": "bf16"},
+    {"optimizer": "adamw_bnb_8bit"},
 )
 
 
@@ -126,8 +137,9 @@ def _held(name: str, job: Job, parser: Parser) -> Returned:
     assert job.today is not None  # noqa: S101 - so by what comes before
     own = parsed_again(job.origin)[1]
     before = parser.refusal(own)
-    left_out = unknown_keys(before)
-    if left_out:
+    left_out: tuple[str, ...] = ()
+    while unknown := unknown_keys(before, _without(own, left_out)):
+        left_out += unknown
         before = parser.refusal(_without(own, left_out))
     if before:
         return Returned(name, parser.trainer, BEFORE, before, left_out)
@@ -146,10 +158,17 @@ def _held(name: str, job: Job, parser: Parser) -> Returned:
     return Returned(name, parser.trainer, end, "" if end == TAKEN else why, left_out)
 
 
-def unknown_keys(refusal: str) -> tuple[str, ...]:
-    """The keys that a refusal names as unknown; none where it refuses for anything else."""
-    said = _UNKNOWN_KEYS.match(refusal)
-    return tuple(ast.literal_eval(said[1])) if said else ()
+def unknown_keys(refusal: str, values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Keys of `values` that a refusal names as unknown; none where it refuses for anything else."""
+    if said := _UNKNOWN_KEYS.match(refusal):
+        return tuple(key for key in ast.literal_eval(said[1]) if key in values)
+    if said := _UNKNOWN_PART.match(refusal):
+        return tuple(key for key, part in values.items() if _part(part) == said[1])
+    return ()
+
+
+def _part(value: object) -> object:
+    return value.get("_component_") if isinstance(value, dict) else None
 
 
 def _without(values: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:

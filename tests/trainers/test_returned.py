@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 from autotune.app.job.load import load_jobs
 from autotune.app.job.overrides import Overrides
 from bench.corpus import real_parser, returned
-from bench.corpus.returned import BEFORE, NEWLY, NO_PARSER, TAKEN, Parser, Returned
+from bench.corpus.returned import (
+    BEFORE,
+    NEWLY,
+    NO_PARSER,
+    TAKEN,
+    WITHOUT,
+    Parser,
+    Returned,
+    returned_table,
+    unknown_keys,
+)
 
 if TYPE_CHECKING:
     import pytest
@@ -48,6 +58,28 @@ def test_a_file_refused_only_after_the_change_is_newly_refused() -> None:
     assert _end("").end == TAKEN
     assert len(_Word.shown) > 1
     assert any(each != _Word.shown[0] for each in _Word.shown[1:])
+
+
+def test_keys_that_the_parser_does_not_know_are_left_out_on_both_sides_and_named() -> None:
+    unknown = "ValueError: Some keys are not used by the HfArgumentParser: ['torch_dtype']"
+    found = _end(unknown, "")
+    assert (found.end, found.left_out) == (TAKEN, ("torch_dtype",))
+    assert "torch_dtype" in _Word.shown[0]
+    assert not any("torch_dtype" in each for each in _Word.shown[1:])
+    assert f"1 trl, {WITHOUT}: torch_dtype" in returned_table([found])
+
+
+def test_a_key_that_only_the_returned_file_has_is_not_left_out() -> None:
+    unknown = "ValueError: Some keys are not used by the HfArgumentParser: ['save_total_limit']"
+    found = _end("", unknown)
+    assert (found.end, found.left_out) == (NEWLY, ())
+
+
+def test_a_refusal_for_more_than_unknown_keys_leaves_nothing_out() -> None:
+    assert unknown_keys("ValueError: Please provide `model_name_or_path`.", {"a": 1}) == ()
+    part = "InstantiationError: Error loading 'torchtune.modules.loss.New': ModuleNotFoundError(1)"
+    values = {"loss": {"_component_": "torchtune.modules.loss.New"}, "lr": 1}
+    assert unknown_keys(part, values) == ("loss",)
 
 
 def test_a_trainer_without_its_environment_is_counted_by_itself(
