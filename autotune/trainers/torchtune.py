@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from autotune.trainers.contract import Changes, Plan, Target
     from autotune.trainers.words import Words
 
+_OFFLOADING = "enable_activation_offloading"
+
 
 class Torchtune(Trainer):
     """A recipe's config; the model's component says what is trained and how."""
@@ -46,9 +48,9 @@ class Torchtune(Trainer):
         """The job that the file states."""
         return read_file(values, name)
 
-    def spell(self, knob: str, value: KnobValue, _: Target, /) -> Changes | str:
+    def spell(self, knob: str, value: KnobValue, target: Target, /) -> Changes | str:
         """The keys that say it; there are few."""
-        return spell(knob, value)
+        return spell(knob, value, target)
 
     def commands(self, plan: Plan, file: str, launcher: str = "") -> list[str]:  # noqa: ARG002 - it has one of its own
         """The recipe for the method and the number of devices."""
@@ -130,10 +132,16 @@ def _read_optimizer(keys: Keys, parsed: Parsed) -> None:
         parsed.uncounted.append(Uncounted("optimizer_in_bwd", "true", why, 0.10, 0.15))
 
 
-def spell(knob: str, value: KnobValue) -> Changes | str:
-    """The keys that say it; there are few."""
+def spell(knob: str, value: KnobValue, target: Target) -> Changes | str:
+    """The keys that say it; there are few.
+
+    Source: recipes/full_finetune_distributed.py, which raises where activations are offloaded and
+    none is recomputed.
+    """
     said = say(knob, value, WORDS, ()) if knob in WORDS else {}
     if said and None not in said.values():
+        if (knob, value) == ("activation_checkpointing", "none") and target.has(_OFFLOADING):
+            return {**said, _OFFLOADING: False}
         return said
     return "torchtune's YAML has no key for it"
 

@@ -13,6 +13,7 @@ from autotune.app.job.load import load_jobs
 from autotune.app.job.overrides import Overrides
 from autotune.app.runs.export import export
 from autotune.domain.answer.recommendation import Decisive
+from autotune.trainers.contract import Target
 from autotune.trainers.launch.config import add_beside
 from autotune.trainers.parsed import Parsed
 from autotune.trainers.registry import TRAINERS
@@ -111,6 +112,39 @@ gradient_checkpointing: true
 activation_offloading: true
 datasets: [{path: rows.jsonl, type: completion}]
 """
+
+
+@pytest.mark.parametrize(
+    ("version", "optimizer", "offload", "writes"),
+    [
+        (1, "paged_adamw_8bit", "all", False),
+        (1, "adamw_bnb_8bit", "all", False),
+        (1, "adamw_torch_fused", "all", True),
+        (1, "paged_adamw_8bit", "none", True),
+        (2, "adamw_bnb_8bit", "none", False),
+        (2, "paged_adamw_8bit", "all", True),
+    ],
+)
+def test_axolotls_fsdp_gets_no_8_bit_optimizer_that_it_refuses(
+    version: int, optimizer: str, offload: str, *, writes: bool
+) -> None:
+    values = {"fsdp_config": {"offload_params": offload == "all", "fsdp_version": version}}
+    chosen = config(sharding="fsdp", optimizer=optimizer, offload=offload)
+    target = Target(values, chosen, (5, 20, 1), "yaml", 8)
+    spelled = TRAINERS["axolotl"].spell("optimizer", optimizer, target)
+    assert isinstance(spelled, dict) is writes
+
+
+def test_torchtune_without_recomputing_offloads_no_activations() -> None:
+    trainer = TRAINERS["torchtune"]
+    stated = Target({"enable_activation_offloading": True}, config(), (5, 20, 1), "yaml", 1)
+    spelled = trainer.spell("activation_checkpointing", "none", stated)
+    assert spelled == {
+        "enable_activation_checkpointing": False, "enable_activation_offloading": False,
+    }  # fmt: skip
+    unsaid = Target({}, config(), (5, 20, 1), "yaml", 1)
+    spelled = trainer.spell("activation_checkpointing", "none", unsaid)
+    assert spelled == {"enable_activation_checkpointing": False}
 
 
 def test_a_file_that_offloads_is_priced_so_and_may_leave_it(tmp_path: Any) -> None:

@@ -39,6 +39,7 @@ _LIGER_SWITCHES = ("liger_rope", "liger_rms_norm", "liger_glu_activation", _FUSE
 _OTHER_SWITCHES = ("liger_swiglu", "liger_layer_norm", "liger_cross_entropy")
 _CUT_SWITCH = "cut_cross_entropy"
 _CHUNKED = "chunked_cross_entropy"
+_NOT_UNDER_FSDP2 = "axolotl refuses adamw_bnb_8bit under FSDP2: choose another of the two"
 
 
 def read_plugins(keys: Keys, parsed: Parsed) -> None:
@@ -88,10 +89,12 @@ def spell_kernels(value: KnobValue, target: Target) -> Changes:
 
 def spell(knob: str, value: KnobValue, target: Target) -> Changes | str:
     """The keys that say a knob's value; most are TrainingArguments'."""
+    own = _SPELLINGS.get(knob)
+    if own:
+        return own(value, target)
     if knob in WORDS:
         return words.spell(knob, value, WORDS, target) or {}
-    own = _SPELLINGS.get(knob)
-    return own(value, target) if own else spell_argument(knob, value, target)
+    return spell_argument(knob, value, target)
 
 
 def _saving(value: KnobValue, target: Target) -> Changes:
@@ -133,7 +136,31 @@ def _precision(value: KnobValue, target: Target) -> Changes | str:
     return spelled if isinstance(spelled, str) else {**gone, **spelled}
 
 
+def _optimizer(value: KnobValue, target: Target) -> Changes | str:
+    return _refused_states(target) or words.spell("optimizer", value, WORDS, target) or {}
+
+
+def _refused_states(target: Target) -> str:
+    """Why axolotl refuses the optimizer's 8-bit states as its fsdp_config shards; empty if not.
+
+    Source: utils/schemas/validation.py of axolotl 0.19.0, check_fsdp_offload_w_8bit_optimizer and
+    check_fsdp2_w_8bit_optimizer; without a version it takes FSDP1.
+    """
+    config = target.config
+    settings = target.values.get("fsdp_config")
+    if config.sharding != "fsdp" or "8bit" not in config.optimizer or not settings:
+        return ""
+    version = target.values.get("fsdp_version") or settings.get("fsdp_version")
+    if str(version) == "2":
+        return _NOT_UNDER_FSDP2 if config.optimizer == "adamw_bnb_8bit" else ""
+    if config.offload != "all":
+        return ""
+    return "axolotl refuses 8-bit optimizers beside offload_params of FSDP1: choose one of the two"
+
+
 def _offload(value: KnobValue, target: Target) -> Changes | str:
+    if refused := _refused_states(target):
+        return refused
     changes = target.gone("activation_offloading", *(f"fsdp_config.{n}" for n in FSDP_OFFLOADS))
     if value == "activations":
         return {**changes, "activation_offloading": True}
@@ -161,7 +188,7 @@ def _sharding(value: KnobValue, target: Target) -> Changes | str:
     if value != "fsdp":
         return {**changes, **target.gone("fsdp", "fsdp_config", "fsdp_version")}
     if target.config.optimizer == "adamw_bnb_8bit":
-        return "axolotl refuses adamw_bnb_8bit under FSDP2: choose another of the two"
+        return _NOT_UNDER_FSDP2
     settings = {
         "auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "reshard_after_forward": True,
         "state_dict_type": "SHARDED_STATE_DICT",
@@ -184,5 +211,6 @@ _SPELLINGS = {
     "sharding": _zero,
     "kernels": spell_kernels,
     "precision": _precision,
+    "optimizer": _optimizer,
     "offload": _offload,
 }
