@@ -110,10 +110,27 @@ clean:  ## remove the environment and caches
 .PHONY: parsers
 PARSERS := skypilot==0.14.1 dstack==0.22.5 kubernetes-validate==1.37.0
 
-parsers:  ## install the real parsers of what is exported and of TRL, each in an environment of its own
+# Of a trainer only what its parser imports; torch, transformers, TRL and so on are those of the tests.
+OMEGACONF := omegaconf==2.3.0 antlr4-python3-runtime==4.9.3
+PARSER_torchtune := torchtune==0.6.1 torchao==0.10.0 $(OMEGACONF) sentencepiece==0.2.3 \
+	tiktoken==0.14.0 blobfile==3.3.0 kagglehub==1.0.3 pillow==13.0.0 bitsandbytes==0.50.2
+PARSER_litgpt := litgpt==0.5.12 jsonargparse==4.53.0 typeshed-client==2.14.0 \
+	docstring-parser==0.18.0 lightning==2.6.6 lightning-utilities==0.15.3 torchmetrics==1.9.0
+PARSER_llamafactory := llamafactory==0.9.5 $(OMEGACONF)
+PARSER_axolotl := axolotl==0.19.0 addict==2.4.0 pillow==13.0.0 mistral-common==1.13.1
+TRAINER_PARSERS := $(addprefix parser-,torchtune litgpt llamafactory axolotl)
+.PHONY: $(TRAINER_PARSERS)
+
+parsers: $(TRAINER_PARSERS)  ## install the real parsers of what is exported and of the trainers, each in an environment of its own
 	@set -e; for each in $(PARSERS); do name=$${each%%[=-]*}; \
 	  [ -x .venv-$$name/bin/python ] || $(PYTHON) -m venv .venv-$$name; \
 	  .venv-$$name/bin/python -m pip install --quiet --disable-pip-version-check "$$each"; done
 	[ -x .venv-trl/bin/python ] || $(PYTHON) -m venv .venv-trl
 	.venv-trl/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	.venv-trl/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt trl peft
+
+$(TRAINER_PARSERS): parser-%: $(STAMP)/tests
+	[ -x .venv-$*/bin/python ] || $(BIN)/python -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(PARSER_$*)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > "$$(.venv-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/of_the_tests.pth"
