@@ -148,7 +148,9 @@ def _refused_states(target: Target) -> str:
     """
     config = target.config
     settings = target.values.get("fsdp_config")
-    if config.sharding != "fsdp" or "8bit" not in config.optimizer or not settings:
+    if config.sharding != "fsdp" or "8bit" not in config.optimizer:
+        return ""
+    if not isinstance(settings, dict) or not settings:
         return ""
     version = target.values.get("fsdp_version") or settings.get("fsdp_version")
     if str(version) == "2":
