@@ -1,5 +1,8 @@
 """What a probe costs and how far to trust it: `python -m bench.probe [--quick] --format text|json`.
 
+With --beside CHECKOUT another version of it takes turns with this one: seconds outside the window
+of a probe as a search of each runs it, and each one's step against a plain Trainer.
+
 overhead_s     seconds of a probe by part, medians; all but `window` is beyond the measured steps;
                of the probes of a search, which one server forks, after the first; as `alone`, of
                those that import everything for themselves, such as the run of the pick
@@ -312,13 +315,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer runs and one depth")
     parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="another version of it")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # so that runs do not wait for each other
-    found = measure(quick=options.quick)
+    if options.beside is not None:
+        from bench import probe_beside
+
+        rounds = QUICK_ROUNDS if options.quick else ROUNDS
+        found = probe_beside.measure(options.beside.resolve(), rounds)
+        said = probe_beside.lines(found)
+    else:
+        found = measure(quick=options.quick)
+        said = lines(found)
     if options.format == "json":
         print(json.dumps(found, indent=1))
         return
-    for line in lines(found):
+    for line in said:
         print(line)
 
 
