@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
 from autotune.catalog.locks import own_folder
-from autotune.probe import runner as alone
+from autotune.probe import runner
 from autotune.probe.outcomes import read_result
 from autotune.probe.runner import POLL_S, Runner, kill_all, worker_environment
 from autotune.probe.watch import Watch
@@ -34,6 +34,12 @@ if TYPE_CHECKING:
 
 CONFIRM = "confirm"  # the role of a run that is the answer's own
 MOST_IN_VAIN = 2  # servers that could not serve, until none is started any more
+
+
+def alone(request: dict[str, Any], role: str = "search") -> bool:
+    """Whether a probe imports everything for itself, since no server may fork it."""
+    limited = request.get("memory_limit_bytes") or request.get("environment")
+    return role == CONFIRM or bool(limited) or int(request.get("count", 1)) > 1
 
 
 class Served:
@@ -111,10 +117,13 @@ class Session(Runner):
         timeout_s: float | None = None,
     ) -> ProbeRecord:  # fmt: skip
         """One probe, as `Runner.run`; another attempt is made in a process that nobody served."""
-        limited = request.get("memory_limit_bytes") or request.get("environment")
-        several = int(request.get("count", 1)) > 1
-        self._alone = role == CONFIRM or bool(limited) or several
+        self._alone = alone(request, role)
         return super().run(request, config, predicted=predicted, role=role, timeout_s=timeout_s)
+
+    @property
+    def serving(self) -> bool:
+        """Whether the next probe finds its imports made."""
+        return self._server is not None and self._server.poll() is None
 
     def _process(
         self, folder: Path, result_path: Path, request: dict[str, Any], timeout_s: float
@@ -125,12 +134,12 @@ class Session(Runner):
         begun = time.monotonic()
         watch = Watch(self.place.local, self.on_phase)
         watch.before()
-        kills = alone.oom_kills()
+        kills = runner.oom_kills()
         code, interrupted, ended_for, served = None, False, "", None
         try:
             served = Served(self._started(), folder)
             served.ask()
-            ended_for = alone.wait(served, timeout_s, watch, folder)
+            ended_for = runner.wait(served, timeout_s, watch, folder)
             code = served.poll()
         except KeyboardInterrupt:
             interrupted = True
@@ -143,13 +152,13 @@ class Session(Runner):
             result_path.unlink(missing_ok=True)
             left = max(timeout_s - (time.monotonic() - begun), POLL_S)
             return super()._process(folder, result_path, request, left)
-        ending = alone.ending_of(
+        ending = runner.ending_of(
             folder, code, watch, kills, interrupted=interrupted, ended_for=ended_for
         )
         return ending, watch.summary()
 
     def _started(self) -> subprocess.Popen[bytes]:
-        if self._server is not None and self._server.poll() is None:
+        if self._server is not None and self.serving:
             return self._server
         self.close()
         self._folder = self._own.enter_context(own_folder(self.place.folder, "session-"))

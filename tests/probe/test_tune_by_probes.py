@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.app.job.load import load_job
-from autotune.app.probing.plan import ProbeOptions
+from autotune.app.probing.plan import IMPORT_S, ProbeOptions
 from autotune.app.tune.tune import Options, tune
 from autotune.catalog.files import home_dir
 from autotune.domain.errors import InputError, NoLocalDevice
@@ -221,3 +221,19 @@ def test_the_tiny_job_is_tuned_by_real_probes(
     shared = read_records(home_dir() / PROBES_FILE)
     assert not {record.when for record in shared if record.disturbed}
     assert (tmp_path / "run" / "train.py").exists()
+
+
+def test_the_first_probe_and_the_picks_own_run_are_expected_to_import_and_no_other(
+    tuned: Tune, tmp_path: Path
+) -> None:
+    tuned(probes=4)
+    records = read_records(tmp_path / "run" / PROBES_FILE)
+    expected = {r.role + r.key: r.predicted["probe_s"] for r in reversed(records)}
+    picked = next(r.key for r in records if r.role == "confirm")
+    first = next(r.key for r in records if r.role == "search")
+    more = 0.0 if picked == first else IMPORT_S
+    found = expected["confirm" + picked] - expected["search" + picked]
+    assert found == pytest.approx(more), "a process of its own, beside one of the server's"
+    later = [s for key, s in expected.items() if key != "search" + first and key[0] == "s"]
+    assert len(later) == 3
+    assert max(later) + IMPORT_S / 2 < expected["search" + first]

@@ -18,6 +18,7 @@ from autotune.probe import device as devices
 from autotune.probe.device import LocalDevice
 from autotune.probe.memo import installed_versions
 from autotune.probe.request import Effort, request_for
+from autotune.probe.session import alone
 from autotune.probe.two_depth import requests_at_depths
 
 if TYPE_CHECKING:
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
     Request = dict[str, Any]
 
 DEFAULT_PROBES, DEFAULT_BUDGET_S = 12, 600.0
-IMPORT_S, TRAINER_S = 10.0, 2.0  # importing torch, transformers and peft; what surrounds the steps
+# Importing torch, transformers and peft, once for all probes that a server forks; what surrounds
+# the steps. Source: `bench.probe --beside` on two idle cores, 6.0 s and, of a small model, 0.8 s.
+IMPORT_S, TRAINER_S = 6.0, 2.0
 WARM_STEPS = 6  # until steps are steady
 CLOSED_FORMS = frozenset({"checkpoint_every_steps", "save_total_limit"})
 QUICKER = 0.7  # of the seconds at full depth: from there on two small depths are worth their error
@@ -72,11 +75,19 @@ class ProbeOptions:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The requests of one probe: one at full depth, or two. key: what the record is found by."""
+    """The requests of one probe: one at full depth, or two. key: what the record is found by.
+
+    expected_s: without imports, which one process makes for all probes that it forks.
+    """
 
     key: str
     requests: tuple[Request, ...]
     expected_s: float
+
+    def seconds(self, *, first: bool = True) -> float:
+        """[s] expected with the imports. first: of a search; later probes find them made."""
+        apart = sum(alone(request) for request in self.requests)
+        return self.expected_s + IMPORT_S * (apart or int(first))
 
     @property
     def two_depths(self) -> bool:
@@ -85,11 +96,11 @@ class Plan:
 
 
 def expected_seconds(row: Estimated, effort: Effort, share: float = 1.0) -> float:
-    """[s] a probe of that candidate is expected to take; share: of the model's layers."""
+    """[s] a probe of that candidate is expected to take beyond imports; share: of its layers."""
     steps = effort.longest + WARM_STEPS + effort.measured
     training = min(steps * row.step_time_s * share, effort.patience_s + effort.seconds)
     once = row.time_s.compile + 2 * row.time_s.checkpoint / max(row.checkpoints, 1)
-    return IMPORT_S + TRAINER_S + training + once * share
+    return TRAINER_S + training + once * share
 
 
 def plan_probe(
@@ -98,8 +109,8 @@ def plan_probe(
     """How to probe a candidate.
 
     Two small depths where the model is too large to be held, or so deep that they take clearly
-    less time. full: at full depth if it can be held at all; known_to_fit: a probe has shown that
-    it can.
+    less time even where each imports for itself. full: at full depth if it can be held at all;
+    known_to_fit: a probe has shown that it can.
     """
     whole = request_for(job, row.offer, row.config, effort=effort)
     expected = expected_seconds(row, effort)
@@ -109,7 +120,7 @@ def plan_probe(
         return Plan(whole["key"], (whole,), expected)
     shares = [request["num_layers"] / job.model.num_layers for request in pair]
     quick = sum(expected_seconds(row, effort, share) for share in shares)
-    if held and quick > QUICKER * expected:
+    if held and quick + 2 * IMPORT_S > QUICKER * (expected + IMPORT_S):
         return Plan(whole["key"], (whole,), expected)
     return Plan(f"{pair[1]['key']}@{job.model.num_layers}", pair, quick)
 

@@ -31,6 +31,7 @@ from autotune.app.probing.figures import (
 )
 from autotune.app.probing.measured_bill import MeasuredRow, measured_row
 from autotune.app.probing.plan import (
+    IMPORT_S,
     Plan,
     ProbeOptions,
     candidates_of,
@@ -47,7 +48,7 @@ from autotune.probe.memo import Memo
 from autotune.probe.outcomes import INFEASIBLE, INTERRUPTED, LOGS_FOLDER
 from autotune.probe.record import NARROW_RUNS, PROBES_FILE, ProbeRecord, until_sure
 from autotune.probe.runner import Place, Runner
-from autotune.probe.session import Session
+from autotune.probe.session import CONFIRM, Session
 from autotune.probe.two_depth import run_two
 from autotune.probe.unsupported import Unsupported
 from autotune.search.measured.measurer import Scored, StopSearch
@@ -196,7 +197,7 @@ class Prober:
         plans = [self._plan(self.bill.estimate(index)) for index in candidates]
         new = {plan.key for plan in plans if not self.known(plan.key)}
         self._pending = 0, 0.0
-        self._pending = len(new), sum(plan.expected_s for plan in plans) * self.pace
+        self._pending = len(new), sum(map(self._expected_s, plans))
 
     def stop_reason(self) -> str:
         """Why no further configuration may be probed; empty while one may."""
@@ -233,14 +234,26 @@ class Prober:
 
     def _affords(self, plan: Plan) -> bool:
         """Whether a repeat leaves enough of the budget for running the pick once more."""
-        needed = plan.expected_s * self.pace + self._aside_s
+        needed = self._expected_s(plan) + self._aside_s
         return self.spent_s + needed <= self.options.seconds
 
     @property
     def _aside_s(self) -> float:
         """[s] that are kept for running the pick once more."""
         walls = [record.wall_s for record in self.own if record.ok]
-        return statistics.median(walls) if walls else 0.0
+        if not walls:
+            return 0.0
+        imports = IMPORT_S * self.pace if len(walls) > 1 and self._serving else 0.0
+        return statistics.median(walls) + imports  # that run makes them for itself
+
+    @property
+    def _serving(self) -> bool:
+        """Whether probes find their imports made."""
+        return isinstance(self.runner, Session) and self.runner.serving
+
+    def _expected_s(self, plan: Plan, role: str = "search") -> float:
+        """[s] a probe is expected to take now, at the pace of those so far."""
+        return plan.seconds(first=not self._serving or role == CONFIRM) * self.pace
 
     def _sure(
         self, plan: Plan, first: ProbeRecord, again: Callable[[str], ProbeRecord]
@@ -276,7 +289,7 @@ class Prober:
         free = bool(self.unsupported.reason(predicted.config)) or bool(
             self.known(plan.key) or self.memo.find(plan.key)
         )
-        next_s = 0.0 if free else plan.expected_s * self.pace
+        next_s = 0.0 if free else self._expected_s(plan)
         per_hour = predicted.offer.usd_per_hour
         scale = per_hour / 3600.0 if self.score == "cost_usd" else 1.0
         return ProbeBudget(
@@ -326,14 +339,15 @@ class Prober:
         if self.broken_in_a_row >= MOST_BROKEN:
             msg = f"the last {MOST_BROKEN} probes broke"
             raise StopSearch(msg)
-        if self.spent_s + (plan.expected_s * self.pace if self.own else 0.0) > self.options.seconds:
+        expected_s = self._expected_s(plan, role)
+        if self.spent_s + (expected_s if self.own else 0.0) > self.options.seconds:
             msg = f"the probe budget of {format_seconds(self.options.seconds)} was spent"
             raise StopSearch(msg)
-        figures = figures_of(predicted, plan.requests[-1], plan.expected_s)
+        figures = figures_of(predicted, plan.requests[-1], expected_s / self.pace)
         calm = calm_s(self.own, self.options.seconds, self.options.effort.calm_s)
         self.progress.begins(
             self._number(plan.key), len(self.known(plan.key)) + 1, why,
-            plan.expected_s * self.pace, self.options.seconds - self.spent_s,
+            expected_s, self.options.seconds - self.spent_s,
         )  # fmt: skip
         config = predicted.config.as_record()
 

@@ -55,7 +55,7 @@ def check_affordable(job: Job, bill: Bill, options: ProbeOptions, objective: Obj
     first = next(proposal_order(bill, objective), None)
     if first is not None:
         plan = plan_probe(job, bill.estimate(first), options.effort)
-        check_budget(ProbeBudget(plan.expected_s, 0.0, options.seconds, "s"))
+        check_budget(ProbeBudget(plan.seconds(), 0.0, options.seconds, "s"))
 
 
 def probe_candidates(  # noqa: PLR0913 - what a probed search is, each named

@@ -162,7 +162,7 @@ def _planned(
     seconds, usd, count = 0.0, 0.0, 0
     for index in proposal_order(bill, options.objective):
         row = bill.estimate(index)
-        expected = plan_probe(bill.job, row, probing.effort).expected_s
+        expected = plan_probe(bill.job, row, probing.effort).seconds(first=not count)
         if count == probing.most or seconds + expected > probing.seconds:
             break
         seconds, count = seconds + expected, count + 1
