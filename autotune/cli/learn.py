@@ -49,9 +49,8 @@ def learn(
     autotune learn ~/projects/*/wandb ~/outputs --gpu 2xh100-nvl
     """
     from autotune.app.learn.described import named_machine
-    from autotune.app.learn.export import export_rows
+    from autotune.app.learn.learn import export_rows, unlearned
     from autotune.app.learn.learn import learn as learn_from
-    from autotune.app.learn.learn import unlearned
     from autotune.domain.paths import whole
     from autotune.report.lists.learned import LEARN_REPORT, learned_payload
 

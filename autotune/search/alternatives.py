@@ -2,18 +2,28 @@
 
 Pure functions over a bill, and the order in which all of them are worth trying while nothing is
 measured. Which candidate is the pick, and what a tie is, is in `selection`.
+
+Two candidates are too close to call where the 80 % interval of their difference spans zero. What is
+unknown of the job, the device or the fitted constants is shared, and cancels as far as both feel it
+alike (`cost.spread.joint`). A pick of least median is of least expected bill too: E[other / pick] =
+ratio x exp(sd^2 / 2) is at least the ratio of medians, which is at least 1. What is held back by a
+gain or a device that nobody measured may be expected to be better, and says so.
+Source: the mean of a lognormal variable.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.cost.spread.joint import difference_log_sd, loadings
+from autotune.domain.answer.recommendation import Difference
 from autotune.domain.candidates import OFFER, Candidates
 from autotune.domain.config import KNOBS
-from autotune.domain.outcome import Infeasible
+from autotune.domain.outcome import Z90, Infeasible
 from autotune.search.selection import (
     TIE,
     best_index,
@@ -28,7 +38,7 @@ from autotune.search.selection import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -36,6 +46,44 @@ if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, FloatArray
     from autotune.domain.outcome import ShortOf
     from autotune.search.selection import Indices, Objective, Selection
+
+
+def differences(
+    bill: Bill, pick: int, others: Sequence[int], objective: Objective
+) -> tuple[Difference, ...]:
+    """By how much each of the others may be worse than the pick, in their order.
+
+    Of what is minimised; of time where both are free. A free one against a priced one has none:
+    they differ without doubt, and by no ratio.
+    """
+    own, *rest = loadings(bill, [pick, *others])
+    found = []
+    for place, (index, other) in enumerate(zip(others, rest, strict=True)):
+        ratio = _ratio(bill, pick, index, objective)
+        if not 0.0 < ratio < math.inf:
+            continue
+        sd = difference_log_sd(own, other)
+        grow, mean = math.exp(Z90 * sd), math.exp(sd**2 / 2.0)
+        found.append(Difference(place, ratio / grow - 1.0, ratio * grow - 1.0, ratio * mean - 1.0))
+    return tuple(found)
+
+
+def too_close(found: Sequence[Difference]) -> tuple[int, ...]:
+    """Places of those whose interval spans zero, or that differ by less than can be measured."""
+    return tuple(
+        each.place for each in found
+        if each.low <= TIE and each.high >= -TIE
+    )  # fmt: skip
+
+
+def _ratio(bill: Bill, pick: int, other: int, objective: Objective) -> float:
+    """What is minimised of the other, over that of the pick; infinite against a free pick."""
+    values = scores(bill, objective)
+    if values[pick] <= 0 and values[other] <= 0:
+        values = bill.duration_s
+    with np.errstate(divide="ignore"):
+        return float(np.divide(values[other], values[pick]))
+
 
 VISIBLE = (OFFER, "precision", "activation_checkpointing", "micro_batch_size")
 PER_OFFER = 2  # alternatives of one offer while other offers have some

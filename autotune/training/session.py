@@ -1,9 +1,21 @@
-"""One training from its begin to its end: the plan it follows, its clock and its record."""
+"""One training from its begin to its end: the plan it follows, its clock and its record.
+
+The record is one JSON object a line (see autotune/evidence/log/step_times.py), appended a batch at
+a time, each batch with one write, so a reader finds whole lines and at most a last one cut off. A
+training that goes on from a checkpoint goes on in its file; one that starts anew moves the file of
+an earlier one aside. Prediction, pace and dollars so far go to the W&B or MLflow run that the
+training already has: nothing is imported and no run is opened for it, and a tracker that fails
+costs its metrics, not the record.
+"""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import json
+import os
+import sys
+import time
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -15,16 +27,152 @@ from autotune.evidence.log.step_times import RECORD_FILE, started
 from autotune.training import process
 from autotune.training.arguments import device_of, start_of
 from autotune.training.process import Memory, say
-from autotune.training.record import Record
 from autotune.training.stopwatch import Step, Stopwatch, clock_of
-from autotune.training.trackers import Trackers, predicted, so_far
 from autotune.training.verdict import opening, pace_of, verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from autotune.app.verify.expected import Expected
+    from autotune.report.schema import Row
     from autotune.training.stopwatch import Pause, Stretch
+
+HOUR_S = 3600.0
+PREFIX = "autotune/"
+
+
+def predicted(row: Row | None) -> dict[str, float]:
+    """What was predicted of a step and of the whole run; nothing without a plan."""
+    if row is None:
+        return {}
+    found = {
+        "predicted_step_s": row.step_time_s,
+        "predicted_duration_s": row.duration_s.p50,
+        "predicted_duration_p10_s": row.duration_s.p10,
+        "predicted_duration_p90_s": row.duration_s.p90,
+    }
+    return found | ({"predicted_cost_usd": row.cost_usd.p50} if row.usd_per_hour else {})
+
+
+def so_far(row: Row | None, step_s: float, passed_s: float | None) -> dict[str, float]:
+    """What was measured: a step of late, the time since the process began, and what it cost.
+
+    passed_s: None in a notebook, whose process trains more than this.
+    """
+    if passed_s is None:
+        return {"step_s": step_s}
+    found = {"step_s": step_s, "passed_s": passed_s}
+    if row is not None and row.usd_per_hour:
+        found["cost_so_far_usd"] = passed_s / HOUR_S * row.usd_per_hour
+    return found
+
+
+class Trackers:
+    """Those that have an open run in this process."""
+
+    def __init__(self) -> None:
+        self._failed: set[str] = set()
+
+    def tell(self, metrics: Mapping[str, float], step: int) -> tuple[str, ...]:
+        """Write the metrics at an optimizer step; the names of the trackers that have them."""
+        named = {PREFIX + name: value for name, value in metrics.items()}
+        told = []
+        for name, write in _WRITERS.items():
+            module = sys.modules.get(name)
+            if module is None or name in self._failed:
+                continue
+            try:
+                if write(module, named, step):
+                    told.append(name)
+            except Exception:  # noqa: BLE001 - the tracker is the user's, and so are its errors
+                self._failed.add(name)
+        return tuple(told)
+
+
+def _wandb(module: Any, metrics: Mapping[str, float], step: int) -> bool:
+    """Beside `train/global_step`, which the Trainer's own callback makes the axis of every plot."""
+    if getattr(module, "run", None) is None:
+        return False
+    module.run.log({**metrics, "train/global_step": step})
+    return True
+
+
+def _mlflow(module: Any, metrics: Mapping[str, float], step: int) -> bool:
+    if module.active_run() is None:
+        return False
+    module.log_metrics(dict(metrics), step=step)
+    return True
+
+
+_WRITERS: dict[str, Callable[[Any, Mapping[str, float], int], bool]] = {
+    "wandb": _wandb, "mlflow": _mlflow,
+}  # fmt: skip
+
+
+FLUSH_S = 10.0
+SHARE = 0.005  # of the time, that writing may take on a slow disk
+DENSE_STEPS = 100_000  # beyond them every tenth step is kept: logs have at most a million lines
+
+
+class Record:
+    """Lines on their way into a file."""
+
+    def __init__(self, path: Path, *, resumed: bool) -> None:
+        """Raises OSError where the file cannot be written."""
+        self.path = path
+        self._lines: list[str] = []
+        self._due = 0.0
+        self._steps = 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size:
+            if resumed:
+                _mend(path)
+            else:
+                path.rename(_aside(path))
+
+    def add(self, event: str, **values: Any) -> None:
+        """One line. Raises ValueError for a number that is not finite."""
+        if event == "step":
+            self._steps += 1
+            if self._steps > DENSE_STEPS and self._steps % 10:
+                return
+        self._lines.append(json.dumps({"event": event, **values}, allow_nan=False) + "\n")
+
+    @property
+    def is_due(self) -> bool:
+        """Whether what has gathered should be written."""
+        return time.monotonic() >= self._due
+
+    def flush(self) -> None:
+        """Write what has gathered. Raises OSError."""
+        begun = time.monotonic()
+        if self._lines:
+            content = "".join(self._lines).encode()
+            handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                while content:
+                    content = content[os.write(handle, content) :]
+            finally:
+                os.close(handle)
+            self._lines = []
+        now = time.monotonic()
+        self._due = now + max(FLUSH_S, (now - begun) / SHARE)
+
+
+def _mend(path: Path) -> None:
+    """Take off a last line that was cut off in mid-writing."""
+    content = path.read_bytes()
+    if not content.endswith(b"\n"):
+        os.truncate(path, content.rfind(b"\n") + 1)
+
+
+def _aside(path: Path) -> Path:
+    """A free name for an earlier record: observations-1.jsonl."""
+    number = 1
+    while (free := path.with_name(f"{path.stem}-{number}{path.suffix}")).exists():
+        number += 1
+    return free
+
 
 LEAST_STEPS = 10  # that a judgement rests on
 

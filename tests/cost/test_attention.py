@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autotune.app.whatif.worth_a_probe import worth_a_probe
+from autotune.app.tune.answer import worth_a_probe
 from autotune.cost.model import CostModel
 from autotune.cost.time import compute, startup
 from autotune.domain.candidates import Candidates

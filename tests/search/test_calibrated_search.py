@@ -14,12 +14,11 @@ import pytest
 from autotune.domain.errors import InputError
 from autotune.search.measured.prior import PriorKey, load_residuals, save_residuals
 from autotune.search.posterior.acquisition import Posterior
-from autotune.search.posterior.censored import dominated
 from autotune.search.posterior.improvement import expected_improvement, normal_cdf
 from autotune.search.posterior.kernel import Observed
 from autotune.search.posterior.lookahead import next_probe
 from autotune.search.posterior.measurements import History, checked
-from autotune.search.posterior.residuals import Residual
+from autotune.search.posterior.residuals import Residual, dominated
 from autotune.search.posterior.stopping import ProbeBudget, remaining, verdict
 from autotune.search.priced import MEMORY, Dimension, part_of
 from autotune.search.study.calibrated import CalibratedSampler, OutsideSpaceWarning

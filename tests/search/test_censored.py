@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from autotune.search.measured.prior import PriorKey, load_residuals, save_residuals
-from autotune.search.posterior.censored import equivalent_observations, hazard, residuals_of
 from autotune.search.posterior.kernel import Observed
 from autotune.search.posterior.measurements import History
+from autotune.search.posterior.residuals import equivalent_observations, hazard, residuals_of
 from autotune.search.priced import Dimension, Part, part_of
 from bench.simulated import Grid, Machine
 

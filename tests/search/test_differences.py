@@ -24,7 +24,7 @@ from autotune.domain.candidates import OFFER
 from autotune.domain.job import Assumption, Limits
 from autotune.domain.machine import DeviceRates
 from autotune.domain.outcome import Z90
-from autotune.search.differences import differences, too_close
+from autotune.search.alternatives import differences, too_close
 from autotune.search.selection import TIE, best_index
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.training import process
-from autotune.training.trackers import Trackers, predicted, so_far
+from autotune.training.session import Trackers, predicted, so_far
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

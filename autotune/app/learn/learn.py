@@ -3,10 +3,16 @@
 Every folder that a logger wrote is one finding; what two loggers wrote of one training is one run.
 A run that cannot be used is counted under its reason. Nothing is executed, nothing is written
 beside the runs, and what is kept is written once, at the end.
+
+An exported row holds what ran and how fast, and nothing of where: no path, no name of a host, a
+user, a run or a data set, and no model's name that is not in the catalogue. What of it was private
+never became part of a past run (`described`).
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import statistics
 from collections import Counter
@@ -16,16 +22,18 @@ from typing import TYPE_CHECKING
 from autotune.app.learn import notebook, record, torchtune, tracked, trainer_output, wandb_folder
 from autotune.app.learn.described import past_run
 from autotune.app.learn.walk import Unreadable, walk
+from autotune.catalog.files import write_whole
 from autotune.domain.errors import InputError
 from autotune.evidence.cases import Refused
 from autotune.evidence.learned.effects import Residual, believed, effects_on, residual_of_run
 from autotune.evidence.learned.residuals import remember, residuals
 from autotune.evidence.learned.run import case_of_run
 from autotune.evidence.learned.store import Keeping, keep, known_runs, store_path
+from autotune.evidence.record.row import COLUMNS
 from autotune.pricing import plain_bill
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from autotune.app.learn.described import Machine
@@ -244,3 +252,29 @@ def _machines(usable: list[Usable]) -> tuple[MachineSaid, ...]:
 
 def _step(effects: tuple[MachineEffect, ...]) -> MachineEffect | None:
     return next((own for own in effects if own.component == "compute"), None)
+
+
+def export_rows(usable: Sequence[Usable], path: Path) -> str:
+    """Write the rows and give back where. Raises InputError where the file cannot be written."""
+    try:
+        write_whole(path, table_of(usable))
+    except OSError as error:
+        msg = f"{path} cannot be written: {error.strerror or error}"
+        raise InputError(msg, "name a file in a folder that exists") from None
+    return str(path)
+
+
+def table_of(usable: Sequence[Usable]) -> str:
+    """The rows as text, a header first."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for own in usable:
+        row = own.run.row
+        writer.writerow({column: _inert(row.text(column)) for column in COLUMNS})
+    return stream.getvalue()
+
+
+def _inert(text: str) -> str:
+    """A cell that no spreadsheet takes for a formula."""
+    return f"'{text}" if text[:1] in {"=", "+", "@", "\t"} else text

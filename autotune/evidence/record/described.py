@@ -2,10 +2,14 @@
 
 Also the split of its batch and its attention kernel. What it trained is in `training`, what it ran
 on in `machine`, what was measured of it in `table`.
+
+Models are looked up by bare names, that of a copy or a framework's too, in the catalogue and never
+at the hub.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -15,6 +19,7 @@ from autotune.cost.memory.modelling_code import LITGPT
 from autotune.domain.candidates import Candidate
 from autotune.domain.config import Config
 from autotune.domain.device import Device, Network, Offer
+from autotune.domain.errors import InputError
 from autotune.domain.job import Job, Limits
 from autotune.evidence.cases import Refused
 from autotune.evidence.record.defaults import checkpointing_of
@@ -31,21 +36,59 @@ from autotune.evidence.record.machine import (
     trainer_of,
     without_nvlink,
 )
-from autotune.evidence.record.model_names import model_named
 from autotune.evidence.record.notes import count_in
 from autotune.evidence.record.refusals import refusal_of
-from autotune.evidence.record.training import (
-    method_of,
-    optimizer_of,
-    precision_of,
-)
+from autotune.evidence.record.training import method_of, optimizer_of, precision_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from autotune.domain.job import Lengths, Method
     from autotune.domain.model import Model
     from autotune.evidence.record.row import Row
+
+# Parts of a repackaged model's name that do not change its shape.
+_REPACKED = re.compile(
+    r"[-_](gptq|awq|int4|int8|bnb-4bit|4bit|8bit|unsloth-bnb-4bit|gguf|hf-4bit)\b", re.IGNORECASE
+)
+# What ms-swift calls models, and whose shape those have. OpenBuddy's fine-tunes add words to the
+# vocabulary, which the shape leaves out. Source: ms-swift, swift/llm/utils/model.py.
+_SHAPES = (
+    (r"qwen1half-(\d+b|0_5b|1_8b|4b)(-chat)?(-int[48]|-awq)?", r"Qwen1.5-\1"),
+    (r"(?:openbuddy-)?llama2-(7b|13b|70b)(-chat|-v[\d.]+(-bf16)?)*", r"Llama-2-\1-hf"),
+    (r"(?:openbuddy-)?mistral-7b(-chat|-instruct|-v[\d.]+(-hf)?)*", r"Mistral-7B-v0.1"),
+    (r"baichuan2-(7b|13b)", r"Baichuan2-\1-Chat"),
+    (r"chatglm2-6b(-32k)?", r"chatglm3-6b"),
+    (r"phi2-3b", r"phi-2"),
+    (r"functiongemma-270m(-it)?", r"gemma-3-270m"),
+)
+
+
+@lru_cache(maxsize=1024)
+def model_named(text: str, find_model: Callable[[str], Model]) -> Model | None:
+    """The catalogue's model by its bare name, or that of what was repackaged; None if unknown."""
+    for form in dict.fromkeys(_forms(text)):
+        if not form or form.startswith((".", "~")) or form.casefold().endswith(".json"):
+            continue
+        try:
+            return find_model(form)
+        except InputError:
+            continue
+    return None
+
+
+def _forms(text: str) -> Iterator[str]:
+    """Ways to write the name, most specific first; what stands in brackets is a remark."""
+    plain = re.sub(r"\(.*?\)", "", text).strip()
+    for bare in (text.rsplit("/", 1)[-1], plain.rsplit("/", 1)[-1]):
+        yield bare
+        yield _REPACKED.sub("", bare)
+    last = plain.rsplit("/", 1)[-1]
+    for pattern, name in _SHAPES:
+        found = re.fullmatch(pattern, last, re.IGNORECASE)
+        if found:
+            yield found.expand(name)
+
 
 STEPS = 100  # any number: only the steady step is compared
 NEVER = 10**6  # steps between saves: no save falls into the step that is compared

@@ -20,8 +20,8 @@ import numpy as np
 from autotune.domain.job import CONFIDENCE
 from autotune.domain.outcome import Z90
 from autotune.search.posterior.amplitudes import contradiction
-from autotune.search.posterior.censored import dominated, residuals_of
 from autotune.search.posterior.improvement import expected_improvement, normal_cdf
+from autotune.search.posterior.residuals import dominated, residuals_of
 from autotune.search.priced import MEMORY, Limited
 from autotune.search.selection import TIE
 

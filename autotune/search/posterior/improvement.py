@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.search.posterior.censored import hazard
+from autotune.search.posterior.residuals import hazard
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

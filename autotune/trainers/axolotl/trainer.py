@@ -1,8 +1,11 @@
-"""axolotl: what tells it from other trainers, how it is started, and axolotl.yml from nothing.
+"""axolotl: what its YAML states, what tells it from others, how it is started, and exported.
 
 Source: the command line of axolotl 0.19.0 (cli/main.py); the tags 0.12.2 to 0.18.0 and the wheels
 0.19.0 to 0.21.0 (utils/schemas); what it runs on: requirements.txt and pyproject.toml of its tags,
 from 0.19.0 on the wheels.
+
+What is read: the pydantic schema and trainer builder of 0.19.0 (utils/schemas, core/builders).
+Values may be left out or null; `auto` counts as not stated.
 """
 
 from __future__ import annotations
@@ -11,13 +14,35 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.config import ZERO_STAGE
 from autotune.domain.errors import InputError
-from autotune.trainers.axolotl.keys import OLD_ATTENTION, spell
-from autotune.trainers.axolotl.read import read_file
+from autotune.domain.typed.values import shown
+from autotune.trainers.axolotl.keys import CHECKPOINTING, OLD_ATTENTION, WORDS, read_plugins, spell
 from autotune.trainers.contract import Export, Trainer
-from autotune.trainers.hf.adapter import is_pure_16bit, variant_keys
+from autotune.trainers.hf.adapter import (
+    base_of_adapter,
+    is_pure_16bit,
+    read_base,
+    read_variant,
+    variant_keys,
+)
 from autotune.trainers.hf.notes import trainer_notes
+from autotune.trainers.hf.read import (
+    HF_DEFAULTS,
+    read_attention,
+    read_checkpointing,
+    read_compile,
+    read_evaluation,
+    read_length_of_run,
+    read_loading,
+    read_offload,
+    read_optimizer,
+    read_precision,
+    read_saving,
+    read_words,
+)
 from autotune.trainers.hf.trl import LEARNING_RATE
 from autotune.trainers.launch.run_script import prepares, trainer_sh
+from autotune.trainers.parsed import Keys, Parsed
+from autotune.trainers.schema import leave_rest
 from autotune.trainers.versions import show
 from autotune.trainers.yaml_file import (
     SOME,
@@ -35,8 +60,190 @@ if TYPE_CHECKING:
     from autotune.domain.config import KnobValue
     from autotune.domain.job import Job
     from autotune.trainers.contract import Changes, Plan, Target
-    from autotune.trainers.parsed import Parsed
     from autotune.trainers.versions import Version
+
+_FSDP_CHECKPOINTING = (
+    "fsdp_config.activation_checkpointing", "fsdp_config.fsdp_activation_checkpointing",
+)  # fmt: skip
+_EPOCHS, _LENGTH, _RANK, _ALPHA = 1.0, 512, 8, 16  # where the file states none
+
+
+def read_file(values: Mapping[str, Any], name: str) -> Parsed:
+    """The job that the file states. Raises InputError for a value of the wrong kind."""
+    keys = Keys(values, name)
+    defaults = {**HF_DEFAULTS, "micro_batch_size": 1}
+    parsed = Parsed("axolotl", defaults=defaults)
+    model = keys.word("base_model")
+    if model is not None:
+        parsed.values["model"] = model
+    _read_batch(keys, parsed)
+    read_length_of_run(keys, parsed, _EPOCHS)
+    _read_method(keys, parsed)
+    _read_data(keys, parsed)
+    read_precision(keys, parsed)
+    _read_attention(keys, parsed)
+    read_loading(keys, parsed)
+    _read_saving(keys, parsed)
+    read_compile(keys, parsed)
+    read_optimizer(keys, parsed, WORDS)
+    read_words(keys, parsed, "length_grouping")
+    _read_checkpointing(keys, parsed)
+    _read_evaluation(keys, parsed)
+    _read_sharding(keys, parsed)
+    read_plugins(keys, parsed)
+    leave_rest(keys, parsed)
+    return parsed
+
+
+def _read_batch(keys: Keys, parsed: Parsed) -> None:
+    """batch_size is the total of one device's step, an older way to say the accumulation."""
+    micro = keys.whole("micro_batch_size", low=1)
+    steps = keys.whole("gradient_accumulation_steps", low=1)
+    total = keys.whole("batch_size", low=1)
+    if micro is None:
+        parsed.note("micro_batch_size", 1, "not in the file; axolotl's default")
+    parsed.knobs["micro_batch_size"] = micro or 1
+    if steps is None and total is not None:
+        if total % (micro or 1):
+            msg = f"{keys.name}: batch_size {total} is no multiple of micro_batch_size {micro or 1}"
+            raise InputError(msg, "state gradient_accumulation_steps instead of batch_size")
+        steps = total // (micro or 1)
+    elif steps is not None and total is not None and total != steps * (micro or 1):
+        msg = (
+            f"{keys.name}: batch_size is {total}, but micro_batch_size {micro or 1} x "
+            f"gradient_accumulation_steps {steps} is {steps * (micro or 1)}"
+        )
+        raise InputError(msg, "leave batch_size out")
+    if steps is None:
+        parsed.note("gradient_accumulation_steps", 1, "not in the file; axolotl's default")
+    parsed.knobs["gradient_accumulation_steps"] = steps or 1
+    parallel = keys.at("context_parallel_size") or keys.at("sequence_parallel_degree")
+    if isinstance(parallel, int) and parallel > 1:  # it refuses ring attention on more
+        why = "ring attention takes one row at a time"
+        parsed.keep("micro_batch_size", "micro_batch_size", micro or 1, why)
+
+
+def _read_method(keys: Keys, parsed: Parsed) -> None:
+    adapter = keys.word("adapter")
+    base = read_base(keys, dtype=False)
+    rank = keys.whole("lora_r", low=1)
+    alpha, dropout = keys.number("lora_alpha"), keys.number("lora_dropout")
+    targets, linear = keys.words("lora_target_modules"), keys.switch("lora_target_linear")
+    variant = read_variant(keys, parsed, "peft_")
+    if adapter is None:
+        parsed.part("method", kind="full", base=base)
+        return
+    if adapter not in {"lora", "qlora"}:
+        msg = f"{keys.name}: adapter is {shown(adapter)}; lora, qlora or none can be priced"
+        raise InputError(msg, "leave adapter out for full fine-tuning")
+    if adapter == "qlora" and base != "nf4":
+        msg = f"{keys.name}: adapter is qlora, which needs load_in_4bit: true"
+        raise InputError(msg, "axolotl refuses it too; write adapter: lora for a 16-bit base")
+    if rank is None:
+        parsed.note("method.rank", _RANK, "not in the file; the recipes' value is counted")
+    parsed.part(
+        "method", kind="lora", base=base_of_adapter(base, parsed), rank=rank or _RANK,
+        alpha=alpha or _ALPHA, dropout=dropout, targets=["all-linear"] if linear else targets,
+        variant=variant,
+    )  # fmt: skip
+
+
+def _read_data(keys: Keys, parsed: Parsed) -> None:
+    length = keys.whole("sequence_len", low=1)
+    if length is None:
+        parsed.note(
+            "data.max_length", _LENGTH, "sequence_len is not in the file; axolotl's default"
+        )
+    padded = keys.switch("pad_to_sequence_len")
+    read_words(keys, parsed, "packing", own=WORDS)
+    padding = None if padded is None else ("max_length" if padded else "longest")
+    parsed.part("data", max_length=length or _LENGTH, padding=padding)
+
+
+def _read_attention(keys: Keys, parsed: Parsed) -> None:
+    read_attention(keys, parsed, "attn_implementation")
+    for name, kernel in OLD_ATTENTION.items():
+        wanted = keys.switch(name)
+        stated = parsed.knobs.get("attention")
+        if wanted and stated not in {None, kernel}:
+            msg = f"{keys.name}: {name} is true, but the attention is {stated} by another key"
+            raise InputError(msg, "keep one of them")
+        if wanted:
+            parsed.knobs["attention"] = kernel
+
+
+def _read_saving(keys: Keys, parsed: Parsed) -> None:
+    """Without save_steps and saves_per_epoch a checkpoint is saved once an epoch."""
+    often = keys.number("saves_per_epoch")
+    read_saving(keys, parsed)
+    if often and "checkpoint_every_steps" in parsed.knobs:
+        msg = f"{keys.name}: saves_per_epoch and save_steps are both stated"
+        raise InputError(msg, "axolotl takes one of them")
+    _keep_saves_of_the_best(keys, parsed)
+    if often:
+        parsed.saves_per_epoch = often
+    elif "checkpoint_every_steps" not in parsed.knobs:
+        parsed.saves_per_epoch = 1.0
+
+
+def _keep_saves_of_the_best(keys: Keys, parsed: Parsed) -> None:
+    """Saves that meet the evaluations: axolotl then loads the best at the end without being asked.
+
+    Source: axolotl core/builders/base.py: load_best_model_at_end is on where it is not switched
+    off, there are rows to evaluate, and save_steps is a multiple of eval_steps.
+    """
+    every, evaluated = parsed.knobs.get("checkpoint_every_steps"), keys.number("eval_steps")
+    share, off = keys.at("val_set_size"), keys.at("load_best_model_at_end") is False
+    tested = bool(keys.at("test_datasets")) or (isinstance(share, int | float) and share > 0)
+    if not every or not evaluated or not tested or off or evaluated < 1:
+        return
+    if int(every) % int(evaluated) == 0:
+        why = "saves meet the evaluations, so axolotl loads the best checkpoint at the end"
+        parsed.keep("checkpoint_every_steps", "save_steps", int(every), why)
+
+
+def _read_checkpointing(keys: Keys, parsed: Parsed) -> None:
+    """`offload` and `offload_disk` are values that no knob has."""
+    stated = keys.get(CHECKPOINTING)
+    if isinstance(stated, str) and stated.startswith(("offload", "unsloth")):
+        parsed.knobs["activation_checkpointing"] = "full"
+        why = "counted as plain checkpointing"
+        if stated == "unsloth":
+            why += "; axolotl 0.19 and later refuse it"
+        parsed.keep("activation_checkpointing", CHECKPOINTING, stated, why)
+        if stated == "offload":
+            parsed.knobs["offload"] = "activations"
+        read_offload(keys, parsed)
+        return
+    inside = keys.switch(*_FSDP_CHECKPOINTING)  # FSDP's own wrapper: the same, said elsewhere
+    read_checkpointing(keys, parsed)
+    if inside and parsed.knobs.get("activation_checkpointing") != "full":
+        parsed.knobs["activation_checkpointing"] = "full"
+        why = "in fsdp_config: FSDP's own wrapper recomputes"
+        parsed.keep("activation_checkpointing", "activation_checkpointing", "true", why)
+
+
+def _read_evaluation(keys: Keys, parsed: Parsed) -> None:
+    often, share = keys.number("evals_per_epoch"), keys.number("val_set_size")
+    read_evaluation(keys, parsed)
+    batch = keys.whole("eval_batch_size", low=1)
+    if share or "evaluation" in parsed.values:
+        parsed.values.setdefault("evaluation", {})
+        parsed.part("evaluation", batch_size=batch)
+    parsed.evaluations_per_epoch = often or parsed.evaluations_per_epoch
+
+
+def _read_sharding(keys: Keys, parsed: Parsed) -> None:
+    deepspeed = keys.get("deepspeed")
+    if isinstance(deepspeed, str) and deepspeed:
+        word = deepspeed.casefold()
+        parsed.defaults["sharding"] = "zero3" if "zero3" in word else "zero2"
+        why = (
+            f"counted as {parsed.defaults['sharding']} by its name, if the file itself is not found"
+        )
+        parsed.note("deepspeed", shown(deepspeed), why)
+    elif keys.get("fsdp_config") or keys.get("fsdp"):
+        parsed.knobs["sharding"] = "fsdp"
 
 
 class Axolotl(Trainer):
