@@ -214,7 +214,7 @@ STEP_TIME = Kind(StepTimes, span_of(parse_step_time))
 LEARNING_RATE = Kind(StatedLearningRate, _learning_rate)
 MEMORY = Kind(StatedMemory, _memory)
 SAVINGS = Kind(Savings, _savings)
-RUNS = Kind(StatedRuns, tuple)  # each with its circumstances, which `statement_of` looks up
+RUNS = Kind(StatedRuns, tuple)  # each with its circumstances, which `statements_of` looks up
 
 
 SPEEDS, STEPS, FOLLOWS, DEVICE, ELSEWHERE = range(5)  # turns: whose findings come first

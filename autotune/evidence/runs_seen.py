@@ -42,33 +42,28 @@ MAX_BYTES = 10_000_000
 
 def store_of(job: Job) -> Path:
     """The file that verified runs of such a job are kept in."""
-    return _store(job, job.model.fingerprint)
+    return _stores(job)[0]
 
 
-def _store(job: Job, model: str) -> Path:
+def _stores(job: Job) -> tuple[Path, Path, Path]:
+    """Its file, and those of earlier versions: by every field of the model, and by its text."""
+    work = (job.method, job.max_length, job.padding, job.lengths.quantiles, job.pretokenized)
     software = replace(job.software, name="", as_of="")  # by its versions
-    return _named(job, (model, _work(job), job.storage, software))
-
-
-def _work(job: Job) -> tuple[object, ...]:
-    return (job.method, job.max_length, job.padding, job.lengths.quantiles, job.pretokenized)
-
-
-def _earlier_stores_of(job: Job) -> tuple[Path, Path]:
-    """The files of earlier versions, which told models apart by every field, and by their text."""
     model = replace(job.model, name="", hf_config="", shape_of="", plain_name="")
-    software = replace(
+    older = replace(
         job.software, liger_kernel=None, torchao=None, flash_attn_3=None, hub_kernels=None
     )
-    first = _named(job, (model, _work(job), job.storage, software))
-    text = repr(replace(model, source=""))
-    return first, _store(job, hashlib.sha256(text.encode()).hexdigest()[:16])
-
-
-def _named(job: Job, facts: tuple[object, ...]) -> Path:
-    exact = hashlib.sha256(identity(facts).encode()).hexdigest()[:16]
-    plain = "".join(c if c.isalnum() else "-" for c in job.model.family)
-    return home_dir() / FOLDER / f"{plain[:40]}-{exact}.json"
+    text = hashlib.sha256(repr(replace(model, source="")).encode()).hexdigest()[:16]
+    facts = (
+        (job.model.fingerprint, work, job.storage, software),
+        (model, work, job.storage, older),
+        (text, work, job.storage, software),
+    )
+    plain = "".join(c if c.isalnum() else "-" for c in job.model.family)[:40]
+    names = [hashlib.sha256(identity(each).encode()).hexdigest()[:16] for each in facts]
+    folder = home_dir() / FOLDER
+    now, first, second = (folder / f"{plain}-{name}.json" for name in names)
+    return now, first, second
 
 
 def remember(job: Job, training: str, observations: tuple[Observation, ...]) -> tuple[Path, str]:
@@ -78,7 +73,7 @@ def remember(job: Job, training: str, observations: tuple[Observation, ...]) -> 
     """
     path = store_of(job)
     with merging(path):
-        runs, damage = _read(path)
+        ((runs, damage),) = _read(path)
         note = set_aside(path, damage, len(runs)) if damage else ""
         runs.pop(training, None)
         runs[training] = observations
@@ -97,9 +92,9 @@ def with_verified(job: Job, *, but: str = "") -> Job:
 
     but: a training that is left out.
     """
-    path = store_of(job)
-    earlier = [(at, _read(at)[0]) for at in _earlier_stores_of(job)]
-    runs, damage = _read(path)
+    path, *places = _stores(job)
+    (runs, damage), *before = _read(path, *places)
+    earlier = [(at, found) for at, (found, _) in zip(places, before, strict=True)]
     if damage:
         note = Assumption("evidence", "verified runs left out", f"{path} is damaged: {damage}")
         job = replace(job, assumed=(*job.assumed, note))
@@ -138,15 +133,19 @@ def without_verified(job: Job) -> Job:
     return replace(job, evidence=tuple(o for o in job.evidence if VERIFIED not in o.facts))
 
 
-def _read(path: Path) -> tuple[dict[str, tuple[Observation, ...]], str]:
-    """Observations by training, the oldest first, and what of the file is damaged, in words."""
-    try:
-        entries = readable_entries(read_regular(path, MAX_BYTES), "runs", _training)
-    except (FileNotFoundError, NotADirectoryError):
-        return {}, ""
-    except (OSError, ValueError) as error:
-        return {}, str(error)
-    return dict(entries.found), entries.damage
+def _read(*paths: Path) -> list[tuple[dict[str, tuple[Observation, ...]], str]]:
+    """Of each file: observations by training, the oldest first, and what is damaged, in words."""
+    read: list[tuple[dict[str, tuple[Observation, ...]], str]] = []
+    for path in paths:
+        try:
+            entries = readable_entries(read_regular(path, MAX_BYTES), "runs", _training)
+        except (FileNotFoundError, NotADirectoryError):
+            read.append(({}, ""))
+        except (OSError, ValueError) as error:
+            read.append(({}, str(error)))
+        else:
+            read.append((dict(entries.found), entries.damage))
+    return read
 
 
 def _training(run: Any) -> tuple[str, tuple[Observation, ...]]:  # noqa: ANN401 - parsed JSON

@@ -211,27 +211,14 @@ def _grid(job: Job, space: SearchSpace, offer: Offer) -> _Grid:
     mask = np.ones([len(levels[name]) for name in AXES] if left else [0], np.bool_)
     for rule in RULES:
         if len(rule.reads) > 1 and left:
-            mask &= _table(rule, job, offer, levels)
+            order = sorted(range(len(rule.reads)), key=lambda i: AXES.index(rule.reads[i]))
+            shape = [len(levels[name]) if name in rule.reads else 1 for name in AXES]
+            mask &= rule.answers(job, offer, levels).transpose(order).reshape(shape)
             remaining = int(np.count_nonzero(mask))
             if remaining < left:
                 rejected[rule.reason] += left - remaining
                 left = remaining
     return _Grid(levels, mask, rejected, size)
-
-
-def _table(
-    rule: Rule, job: Job, offer: Offer, levels: dict[str, tuple[KnobValue, ...]]
-) -> NDArray[np.bool_]:
-    """The rule's answers, shaped to broadcast over the grid."""
-    own = [levels[name] for name in rule.reads]
-    answers = np.fromiter(
-        (rule.allows(job, offer, *values) for values in product(*own)),
-        np.bool_,
-        math.prod(len(values) for values in own),
-    ).reshape([len(values) for values in own])
-    order = sorted(range(len(own)), key=lambda i: AXES.index(rule.reads[i]))
-    shape = [len(levels[name]) if name in rule.reads else 1 for name in AXES]
-    return answers.transpose(order).reshape(shape)
 
 
 def _columns(job: Job, grids: list[_Grid]) -> Candidates:

@@ -7,8 +7,12 @@ is priced, because how far it misses matters.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from autotune.domain.config import EIGHT_BIT, FLASH, KNOBS, ZERO_STAGE
 from autotune.domain.device import FLASH_CAPABILITY
@@ -35,9 +39,11 @@ from autotune.space.requirements import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from autotune.domain.config import Config
+    from numpy.typing import NDArray
+
+    from autotune.domain.config import Config, KnobValue
     from autotune.domain.device import Device, Offer
     from autotune.domain.job import Job
 
@@ -64,6 +70,17 @@ class Rule:
     reads: tuple[str, ...]
     reason: str  # why a setting was rejected
     allows: Callable[..., bool]
+
+    def answers(
+        self, job: Job, offer: Offer, levels: Mapping[str, tuple[KnobValue, ...]]
+    ) -> NDArray[np.bool_]:
+        """Of every combination of the levels that it reads, an axis a knob, in that order."""
+        own = [levels[name] for name in self.reads]
+        return np.fromiter(
+            (self.allows(job, offer, *values) for values in product(*own)),
+            np.bool_,
+            math.prod(len(values) for values in own),
+        ).reshape([len(values) for values in own])
 
 
 def has_cuda(device: Device) -> bool:

@@ -34,7 +34,7 @@ from autotune.domain.typed.values import parse_step_time
 from autotune.domain.units import parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from autotune.domain.config import KnobValue
     from autotune.domain.device import Offer
@@ -219,33 +219,38 @@ def todays_batch(entry: EvidenceSection, job: Job) -> Batch | None:
     return Batch(batch, steps)
 
 
-def statement_of(entry: Any, index: int) -> Statement:  # noqa: ANN401 - a model of claims.table
-    """One entry, its names looked up. Raises InputError for hardware that nobody knows."""
+def statements_of(entries: Sequence[Any]) -> tuple[Statement, ...]:
+    """Statements of the entries (models of claims.table), their names looked up.
+
+    Raises InputError for hardware that nobody knows.
+    """
     from autotune.claims.table import span_of, values_of
 
-    try:
-        machine = _machine_stated(entry.hardware)
-    except InputError as error:
-        msg = f"stated[{index}].hardware: {error.message}"
-        raise InputError(msg, error.hint) from None
-    about = _about(entry, machine)
-    values = values_of(entry)
-    runs = tuple(
-        StatedDuration(
-            run.name or _named(run),
-            _about(run, (about.gpu, about.count), about),
-            span_of(parse_seconds)(run.duration),
+    every = [values_of(entry) for entry in entries]
+    machines: dict[str | None, tuple[str | None, int]] = {None: (None, 1)}
+    for index, entry in enumerate(entries):
+        if entry.hardware in machines:
+            continue
+        try:
+            stated = as_devices(machine_entry(entry.hardware))
+            name = find_device(str(stated["gpu"])).name
+        except InputError as error:
+            msg = f"stated[{index}].hardware: {error.message}"
+            raise InputError(msg, error.hint) from None
+        machines[entry.hardware] = (name, int(stated.get("count", 1)))
+    found = []
+    for index, (entry, values) in enumerate(zip(entries, every, strict=True)):
+        about = _about(entry, machines[entry.hardware])
+        runs = tuple(
+            StatedDuration(
+                run.name or _named(run),
+                _about(run, (about.gpu, about.count), about),
+                span_of(parse_seconds)(run.duration),
+            )
+            for run in values.pop("runs", ())
         )
-        for run in values.pop("runs", ())
-    )
-    return Statement(where=f"stated[{index}]", about=about, runs=runs, **values)
-
-
-def _machine_stated(text: str | None) -> tuple[str | None, int]:
-    if text is None:
-        return None, 1
-    entry = as_devices(machine_entry(text))
-    return find_device(str(entry["gpu"])).name, int(entry.get("count", 1))
+        found.append(Statement(where=f"stated[{index}]", about=about, runs=runs, **values))
+    return tuple(found)
 
 
 def _about(

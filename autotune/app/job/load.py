@@ -337,9 +337,9 @@ def _statements(jobfile: JobFile) -> tuple[Statement, ...]:
     """What a plan says of the run; the checks are loaded only where one says anything."""
     if not jobfile.stated:
         return ()
-    from autotune.app.job.evidence import statement_of
+    from autotune.app.job.evidence import statements_of
 
-    return tuple(statement_of(entry, n) for n, entry in enumerate(jobfile.stated))
+    return statements_of(jobfile.stated)
 
 
 def _with_evidence(job: Job, jobfile: JobFile, assumed: list[Assumption]) -> Job:

@@ -22,6 +22,7 @@ from autotune.app.job.overrides import Overrides, line_document, overridden
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption, Beside, Origin, Uncounted
 from autotune.domain.typed.values import shown
+from autotune.trainers.contract import JOB_KEYS
 from autotune.trainers.launch.config import add_accelerate
 from autotune.trainers.registry import TRAINERS, detect
 from autotune.trainers.schema import refuse_misspelt
@@ -53,7 +54,7 @@ def read_any(path: Path, overrides: Overrides) -> tuple[Document, Overrides]:
     if kind == ".py":
         return _script_document(text, path, overrides)
     document = document_of(text, str(path), json=kind == ".json")
-    dialect = detect(document.values, str(path))
+    dialect = None if _is_plain(document) else detect(document.values, str(path))
     if dialect is None:
         _refuse_unknown(document)
         refuse_flags(overrides, document.name)
@@ -91,6 +92,15 @@ def _script_document(text: str, path: Path, overrides: Overrides) -> tuple[Docum
         made.note(f"{path.name}: {key}", "not read", "it is computed, and the file is not executed")
     read_beside(made, script.values, path, overrides)
     return completed(made, Origin(script.trainer, "python", str(path), text), overrides)
+
+
+def _is_plain(document: Document) -> bool:
+    """Whether a mapping has keys of a job file alone, one of them no trainer's."""
+    from autotune.domain.typed.job import JobFile
+
+    found = set(document.values)
+    component = isinstance(document.values.get("model"), dict)  # as torchtune's is
+    return bool(found & JOB_KEYS) and found <= set(JobFile.model_fields) and not component
 
 
 def _refuse_unknown(document: Document) -> None:
