@@ -20,7 +20,7 @@ from autotune.catalog.software import INSTALLABLE
 from autotune.domain.candidates import CLOSED_FORM, OFFER, Candidates
 from autotune.domain.config import FLASH, KNOBS, KnobValue, as_typed
 from autotune.domain.errors import InputError
-from autotune.space.extra import at_present
+from autotune.space.file import at_present
 from autotune.space.requirements import host_doubts, host_options
 from autotune.space.rules import RULES, Rule, has_cuda
 
@@ -213,7 +213,12 @@ def _grid(job: Job, space: SearchSpace, offer: Offer) -> _Grid:
         if len(rule.reads) > 1 and left:
             order = sorted(range(len(rule.reads)), key=lambda i: AXES.index(rule.reads[i]))
             shape = [len(levels[name]) if name in rule.reads else 1 for name in AXES]
-            mask &= rule.answers(job, offer, levels).transpose(order).reshape(shape)
+            own = [levels[name] for name in rule.reads]
+            answers = np.fromiter(
+                (rule.allows(job, offer, *values) for values in product(*own)), np.bool_
+            )
+            sized = answers.reshape([len(values) for values in own])
+            mask &= sized.transpose(order).reshape(shape)  # to broadcast over the grid
             remaining = int(np.count_nonzero(mask))
             if remaining < left:
                 rejected[rule.reason] += left - remaining

@@ -134,6 +134,13 @@ def offload_is_open(job: Job) -> bool:
     return "offload" in job.allow or job.lock.get("offload", "none") != "none"
 
 
+def sharding_by_count(job: Job, offer: Offer, sharding: str) -> bool:
+    """DeepSpeed on one device is of use where it offloads, which `sharded_for_offload` judges."""
+    if offer.count == 1 and offload_is_open(job):
+        return sharding in {"none", "zero2"}
+    return (sharding == "none") == (offer.count == 1)
+
+
 def trainer_offloads(job: Job, _offer: Offer, offload: str) -> bool:
     """Whether the trainer and its versions have it."""
     levers, software = levers_of(job), job.software

@@ -7,12 +7,8 @@ is priced, because how far it misses matters.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from itertools import product
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from autotune.domain.config import EIGHT_BIT, FLASH, KNOBS, ZERO_STAGE
 from autotune.domain.device import FLASH_CAPABILITY
@@ -27,10 +23,10 @@ from autotune.space.requirements import (
     fp8_replicated,
     fp8_trains,
     kernels_run_eagerly,
-    offload_is_open,
     offloads_eagerly,
     offloads_from_gpu,
     sharded_for_offload,
+    sharding_by_count,
     steps_on_processor,
     trainer_has_kernels,
     trainer_offloads,
@@ -39,11 +35,9 @@ from autotune.space.requirements import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
-    from autotune.domain.config import Config, KnobValue
+    from autotune.domain.config import Config
     from autotune.domain.device import Device, Offer
     from autotune.domain.job import Job
 
@@ -70,17 +64,6 @@ class Rule:
     reads: tuple[str, ...]
     reason: str  # why a setting was rejected
     allows: Callable[..., bool]
-
-    def answers(
-        self, job: Job, offer: Offer, levels: Mapping[str, tuple[KnobValue, ...]]
-    ) -> NDArray[np.bool_]:
-        """Of every combination of the levels that it reads, an axis a knob, in that order."""
-        own = [levels[name] for name in self.reads]
-        return np.fromiter(
-            (self.allows(job, offer, *values) for values in product(*own)),
-            np.bool_,
-            math.prod(len(values) for values in own),
-        ).reshape([len(values) for values in own])
 
 
 def has_cuda(device: Device) -> bool:
@@ -151,13 +134,6 @@ def _flash_runs(job: Job, offer: Offer, attention: str) -> bool:
     capable = int(capability) == HOPPER if third else capability >= FLASH_CAPABILITY
     narrow = job.model.head_dim <= FLASH_HEAD_DIM
     return installed and device.vendor == "nvidia" and capable and narrow
-
-
-def _sharding_by_count(job: Job, offer: Offer, sharding: str) -> bool:
-    """DeepSpeed on one device is of use where it offloads, which `sharded_for_offload` judges."""
-    if offer.count == 1 and offload_is_open(job):
-        return sharding in {"none", "zero2"}
-    return (sharding == "none") == (offer.count == 1)
 
 
 def _quantised_sharding(job: Job, _offer: Offer, sharding: str) -> bool:
@@ -275,7 +251,7 @@ RULES: tuple[Rule, ...] = (
          "later; flash_attention_3 a Hopper GPU (9.0) and software flash_attn_3",
          _flash_runs),
     Rule("sharding_by_count", ("sharding",), "one device is not sharded, several always are",
-         _sharding_by_count),
+         sharding_by_count),
     Rule("states_as_today", ("sharding",),
          "today's run keeps fp32 masters and moments under DeepSpeed: sharding zero2 or zero3",
          _states_as_today),

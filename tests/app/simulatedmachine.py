@@ -11,8 +11,7 @@ from autotune.cost.model import CostModel
 from autotune.probe import device as devices
 from autotune.probe.record import PROBES_FILE, ProbeRecord, read_records
 from autotune.space.enumerate import enumerate_candidates
-from autotune.space.extra import at_every_level
-from autotune.space.file import load_space
+from autotune.space.file import at_every_level, load_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,7 @@ from autotune.domain.candidates import Candidates
 from autotune.domain.config import KNOBS, Config
 from autotune.domain.errors import InputError
 from autotune.space.enumerate import enumerate_candidates
-from autotune.space.extra import at_every_level
-from autotune.space.file import load_space
+from autotune.space.file import at_every_level, load_space
 
 if TYPE_CHECKING:
     from pathlib import Path

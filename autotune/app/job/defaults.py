@@ -1,4 +1,4 @@
-"""The parts of a Job that a job file states, completed: method, data, training, limits.
+"""The parts of a Job that a job file states, completed: data, training, evaluation, limits.
 
 Every value that nobody stated is appended to `assumed` with the reason for it.
 """
@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 from autotune.app.dataset import lengths as length_rules
 from autotune.app.dataset.lengths import check_lengths
 from autotune.app.dataset.published_rows import published_lengths, published_rows, rows_are_full
-from autotune.app.job.method import base_of
 from autotune.catalog.text_tokens import BYTES_PER_TOKEN
-from autotune.cost.parameters import parameter_count, resolve_targets
 from autotune.domain.errors import InputError
 from autotune.domain.job import (
     CONFIDENCE,
@@ -23,13 +21,11 @@ from autotune.domain.job import (
     Assumption,
     Evaluation,
     Limits,
-    Method,
-    ZeroSettings,
 )
 from autotune.domain.objective import PAIRED
 from autotune.domain.paths import stated_in
 from autotune.domain.typed.job import TrainSection
-from autotune.domain.units import format_bytes, parse_seconds, parse_usd
+from autotune.domain.units import parse_seconds, parse_usd
 from autotune.trainers.hf.read import TRL_MAX_LENGTH
 
 if TYPE_CHECKING:
@@ -41,91 +37,21 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job, Lengths
     from autotune.domain.model import Model
     from autotune.domain.objective import Objective
-    from autotune.domain.typed.deepspeed import DeepSpeedSection
     from autotune.domain.typed.job import (
         DataSection,
         EvaluationSection,
         JobFile,
         LimitsSection,
-        MethodSection,
     )
 
     Assumed = list[Assumption]
 
-RANK = 16  # what most published recipes of 7-8B models use; PEFT's own default is 8
-ALPHA_OVER_RANK = 2.0
 EPOCHS = 1.0
 GLOBAL_BATCH = 16
 VRAM_HEADROOM = (
     0.03  # from runs that failed and finished: `python -m bench.headroom` prints the curve
 )
-MASTERS = "fp32 masters under DeepSpeed"
 MAX_LOST_WORK = "30min"
-
-
-def _narrow_states(model: Model, *, zero_too: bool = False) -> str:
-    """What full fine-tuning of 16-bit weights trains in, and what fp32 would take.
-
-    Source: derived: 4 bytes for weight, gradient and each of AdamW's moments instead of 2.
-    """
-    more = format_bytes(8.0 * parameter_count(model))
-    under = "" if zero_too else "; DeepSpeed keeps fp32 masters and moments either way"
-    return (
-        "weights, gradients and Adam's moments: the trainer's default with 16-bit weights; in fp32"
-        f" (method.base: 32bit) they take {more} more over all devices{under}"
-    )
-
-
-def zero_of(section: DeepSpeedSection | None, model: Model) -> ZeroSettings:
-    """What the user's own DeepSpeed config says of states and buffers.
-
-    Source: transformers 5.23 integrations/deepspeed.py fills reduce_bucket_size: auto with the
-    square of the hidden size; deepspeed 0.18.9 has two buckets under overlap_comm at stage 2.
-    """
-    if section is None:
-        return ZeroSettings()
-    stated = section.reduce_bucket_size
-    size = model.hidden_size**2 if stated == "auto" else stated
-    return ZeroSettings(
-        master_bytes=2.0 if section.bf16_master_weights_and_grads else 4.0,
-        moment_bytes=2.0 if section.bf16_optimizer_states else 4.0,
-        bucket_elements=None if size is None else float(size),
-        overlapping=bool(section.overlap_comm),
-    )
-
-
-def method_of(
-    section: MethodSection, model: Model, assumed: Assumed, zero: ZeroSettings | None = None
-) -> Method:
-    """How to train; for LoRA also which modules carry adapters."""
-    if "kind" not in section.model_fields_set:
-        _assume(assumed, "method.kind", section.kind, "not stated; how most models are fine-tuned")
-    base = base_of(section, model, assumed)
-    if section.kind == "full":
-        if base == "16bit":
-            narrow = zero is not None and zero.master_bytes < ZeroSettings().master_bytes
-            states = f"bf16, {'as DeepSpeed keeps masters too' if narrow else MASTERS}"
-            _assume(assumed, "method.states", states, _narrow_states(model, zero_too=narrow))
-        return Method("full", base)
-    rank = section.rank
-    if rank is None:
-        rank = RANK
-        _assume(assumed, "method.rank", rank, "not stated; usual in published recipes")
-    alpha = section.alpha
-    if alpha is None:
-        alpha = ALPHA_OVER_RANK * rank
-        _assume(assumed, "method.alpha", f"{alpha:g}", "not stated; twice the rank")
-    if section.dropout is None:
-        _assume(assumed, "method.dropout", 0, "not stated; PEFT's default")
-    targets = section.targets
-    if targets is None:
-        targets = ("all-linear",)
-        why = "not stated; every linear layer but the output head, as the QLoRA paper does"
-        _assume(assumed, "method.targets", "all-linear", why)
-    return Method(
-        "lora", base, rank, alpha, section.dropout or 0.0, resolve_targets(model, targets),
-        section.variant or "none",
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,9 @@ from autotune.app.job.defaults import (
     data_of,
     evaluation_of,
     limits_of,
-    method_of,
     objective_of,
     refuse_packed_pairs,
     training_of,
-    zero_of,
 )
 from autotune.app.job.feasible_locks import (
     check_batch,
@@ -30,7 +28,7 @@ from autotune.app.job.feasible_locks import (
     without_impossible,
 )
 from autotune.app.job.file import Document, checked
-from autotune.app.job.method import as_stated, check_variant
+from autotune.app.job.method import as_stated, check_variant, method_of, zero_of
 from autotune.app.job.overrides import Overrides, line_document, overridden, states_today
 from autotune.app.job.trainer_file import command_document, notes_of, origin_of, read_any
 from autotune.app.job.variants import Variant, chosen, variants_of

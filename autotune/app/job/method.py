@@ -1,4 +1,4 @@
-"""How the base is stored while it trains, and whether the variant of LoRA asked for can be trained.
+"""How the model trains: full or by adapters, how the base is stored, and whether a variant can be.
 
 Storage is as stated, or as the checkpoint of the model has it; a variant is held against the job's
 software and model.
@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING
 from autotune.catalog.models.models import find_model
 from autotune.cost.dora import repeats_base
 from autotune.cost.memory.states import experts_fused, quantised, sizes
+from autotune.cost.parameters import parameter_count, resolve_targets
 from autotune.cost.time.flops import products
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.errors import InputError
-from autotune.domain.job import Assumption
+from autotune.domain.job import Assumption, Method, ZeroSettings
 from autotune.domain.units import format_bytes
 
 if TYPE_CHECKING:
     from autotune.domain.job import Base, Job
     from autotune.domain.model import Model
+    from autotune.domain.typed.deepspeed import DeepSpeedSection
     from autotune.domain.typed.job import MethodSection
 
 BITSANDBYTES = ("nf4", "int8")  # stored and trained on as they are
@@ -29,6 +31,9 @@ BITSANDBYTES = ("nf4", "int8")  # stored and trained on as they are
 UNPACKED = ("fp8", "mxfp4")
 # Formats of engines that only run models: llama.cpp, ExLlama, Apple's MLX.
 INFERENCE_ONLY = ("gguf", "exl2", "mlx")
+RANK = 16  # what most published recipes of 7-8B models use; PEFT's own default is 8
+ALPHA_OVER_RANK = 2.0
+MASTERS = "fp32 masters under DeepSpeed"
 
 
 def as_stated(section: MethodSection, model: Model, assumed: list[Assumption]) -> Model:
@@ -45,6 +50,78 @@ def as_stated(section: MethodSection, model: Model, assumed: list[Assumption]) -
     why = f"method.base {stated} is stated, and {model.name} stores {model.stored_as}"
     assumed.append(Assumption("model", model.plain_name, why))
     return replace(find_model(model.plain_name), shape_of=model.shape_of)
+
+
+def _narrow_states(model: Model, *, zero_too: bool = False) -> str:
+    """What full fine-tuning of 16-bit weights trains in, and what fp32 would take.
+
+    Source: derived: 4 bytes for weight, gradient and each of AdamW's moments instead of 2.
+    """
+    more = format_bytes(8.0 * parameter_count(model))
+    under = "" if zero_too else "; DeepSpeed keeps fp32 masters and moments either way"
+    return (
+        "weights, gradients and Adam's moments: the trainer's default with 16-bit weights; in fp32"
+        f" (method.base: 32bit) they take {more} more over all devices{under}"
+    )
+
+
+def zero_of(section: DeepSpeedSection | None, model: Model) -> ZeroSettings:
+    """What the user's own DeepSpeed config says of states and buffers.
+
+    Source: transformers 5.23 integrations/deepspeed.py fills reduce_bucket_size: auto with the
+    square of the hidden size; deepspeed 0.18.9 has two buckets under overlap_comm at stage 2.
+    """
+    if section is None:
+        return ZeroSettings()
+    stated = section.reduce_bucket_size
+    size = model.hidden_size**2 if stated == "auto" else stated
+    return ZeroSettings(
+        master_bytes=2.0 if section.bf16_master_weights_and_grads else 4.0,
+        moment_bytes=2.0 if section.bf16_optimizer_states else 4.0,
+        bucket_elements=None if size is None else float(size),
+        overlapping=bool(section.overlap_comm),
+    )
+
+
+def method_of(
+    section: MethodSection,
+    model: Model,
+    assumed: list[Assumption],
+    zero: ZeroSettings | None = None,
+) -> Method:
+    """How to train; for LoRA also which modules carry adapters."""
+    if "kind" not in section.model_fields_set:
+        why = "not stated; how most models are fine-tuned"
+        assumed.append(Assumption("method.kind", section.kind, why))
+    base = base_of(section, model, assumed)
+    if section.kind == "full":
+        if base == "16bit":
+            narrow = zero is not None and zero.master_bytes < ZeroSettings().master_bytes
+            states = f"bf16, {'as DeepSpeed keeps masters too' if narrow else MASTERS}"
+            why = _narrow_states(model, zero_too=narrow)
+            assumed.append(Assumption("method.states", states, why))
+        return Method("full", base)
+    rank = section.rank
+    if rank is None:
+        rank = RANK
+        assumed.append(
+            Assumption("method.rank", str(rank), "not stated; usual in published recipes")
+        )
+    alpha = section.alpha
+    if alpha is None:
+        alpha = ALPHA_OVER_RANK * rank
+        assumed.append(Assumption("method.alpha", f"{alpha:g}", "not stated; twice the rank"))
+    if section.dropout is None:
+        assumed.append(Assumption("method.dropout", "0", "not stated; PEFT's default"))
+    targets = section.targets
+    if targets is None:
+        targets = ("all-linear",)
+        why = "not stated; every linear layer but the output head, as the QLoRA paper does"
+        assumed.append(Assumption("method.targets", "all-linear", why))
+    return Method(
+        "lora", base, rank, alpha, section.dropout or 0.0, resolve_targets(model, targets),
+        section.variant or "none",
+    )  # fmt: skip
 
 
 def unquantised_note(job: Job) -> tuple[str, ...]:

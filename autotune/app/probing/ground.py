@@ -9,7 +9,7 @@ import numpy as np
 
 from autotune.domain.candidates import OFFER
 from autotune.pricing import Pricing
-from autotune.space.extra import at_every_level
+from autotune.space.file import at_every_level
 
 if TYPE_CHECKING:
     from autotune.cost.bill import Bill

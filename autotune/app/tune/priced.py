@@ -106,8 +106,7 @@ def price(job: Job, options: Options, progress: Callable[[str], None]) -> Priced
     Where nothing fits, a closed knob that only costs time is opened.
     """
     from autotune.space.enumerate import enumerate_candidates
-    from autotune.space.extra import with_present
-    from autotune.space.file import load_space
+    from autotune.space.file import load_space, with_present
 
     space = with_present(load_space(options.space), dict(options.present))
     found = enumerate_candidates(job, space)
