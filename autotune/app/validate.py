@@ -10,8 +10,7 @@ from autotune.evidence.accuracy import residuals, with_memory
 from autotune.evidence.cases import UNITS
 from autotune.evidence.fit.memory_left_out import refit_memory
 from autotune.evidence.fit.refit import refit_cases, residuals_of
-from autotune.evidence.fit.spreads import nested_sd
-from autotune.evidence.fit.time import leave_out
+from autotune.evidence.fit.spreads import leave_out, nested_sd
 from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 from autotune.evidence.validation.errors import once
 from autotune.evidence.validation.left_out import left_out_errors

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # times while modules load and tables are made, all of which lives until the answer is told.
 GARBAGE_LOOKS = (200_000, 20, 50)
 
+THREADS = "OPENBLAS_NUM_THREADS"  # of numpy's linear algebra
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
@@ -35,3 +37,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = 130
     gc.freeze()  # what is left goes with the process: no look through all of it at the end
     sys.exit(code)
+
+
+def load_numpy() -> None:
+    """Import numpy with one thread for linear algebra, unless the user states another number.
+
+    Matrices here are small, and a pool of threads is a twelfth of a command's processor time. The
+    environment is as before when this returns: what is started later, probes above all, has it.
+    """
+    if THREADS in os.environ:
+        return
+    os.environ[THREADS] = "1"
+    try:
+        import numpy  # noqa: F401, ICN001 - the library reads its number of threads once, when loaded
+    finally:
+        del os.environ[THREADS]

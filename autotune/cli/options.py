@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from autotune.cli import load_numpy
 from autotune.cli.output import Progress
 from autotune.domain.errors import InputError
 from autotune.domain.typed.machine import split_machines
@@ -25,9 +25,6 @@ from autotune.domain.typed.machine import split_machines
 if TYPE_CHECKING:
     from autotune.app.job.load import NamedJob
     from autotune.app.job.overrides import Overrides
-
-
-THREADS = "OPENBLAS_NUM_THREADS"  # of numpy's linear algebra
 
 
 class Goal(StrEnum):
@@ -352,21 +349,6 @@ def set_values(pairs: Sequence[str] | None) -> dict[str, str]:
             raise InputError(msg, "keep one of them")
         values[name] = value
     return values
-
-
-def load_numpy() -> None:
-    """Import numpy with one thread for linear algebra, unless the user states another number.
-
-    Matrices here are small, and a pool of threads is a twelfth of a command's processor time. The
-    environment is as before when this returns: what is started later, probes above all, has it.
-    """
-    if THREADS in os.environ:
-        return
-    os.environ[THREADS] = "1"
-    try:
-        import numpy  # noqa: F401, ICN001 - the library reads its number of threads once, when loaded
-    finally:
-        del os.environ[THREADS]
 
 
 def with_option_sets(command: Callable[..., None]) -> Callable[..., None]:

@@ -75,7 +75,7 @@ def test_a_job_in_one_line_loads_no_reader_of_what_it_has_not(tmp_path: Path) ->
 def test_linear_algebra_takes_one_thread_unless_the_user_says_otherwise(stated: str | None) -> None:
     code = (
         "import os\n"
-        "from autotune.cli.options import load_numpy\n"
+        "from autotune.cli import load_numpy\n"
         "load_numpy()\n"
         "import numpy\n"
         "print(len(os.listdir('/proc/self/task')), os.environ.get('OPENBLAS_NUM_THREADS'))\n"

@@ -14,8 +14,16 @@ import pytest
 from autotune.cost.constants import Spreads
 from autotune.evidence.accuracy import Prediction
 from autotune.evidence.cases import UNITS, source_of, timed_cases
-from autotune.evidence.fit.spreads import coverage, device_known, fit_spreads, nested_sd
-from autotune.evidence.fit.time import NO_SPREADS, LeftOut, fit, leave_out, measured_steps
+from autotune.evidence.fit.spreads import (
+    NO_SPREADS,
+    LeftOut,
+    coverage,
+    device_known,
+    fit_spreads,
+    leave_out,
+    nested_sd,
+)
+from autotune.evidence.fit.time import fit, measured_steps
 from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 from autotune.evidence.validation.left_out import bounds_of
 from autotune.report.lists.validation import VALIDATE_REPORT, validation_payload

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from autotune.catalog.prices.instances import Instance
     from autotune.catalog.prices.prices import Price
     from autotune.domain.device import Device, Network
-    from autotune.domain.typed.job import HardwareSection, HostSection, OwnedSection
+    from autotune.domain.typed.hardware import HardwareSection, HostSection, OwnedSection
 
 # Assumption where a spot offer states no rate: a tenth of such machines is taken back on a day.
 # Not measured. AWS's Spot Instance Advisor sorts types into bands from under 5 % to over 20 % a

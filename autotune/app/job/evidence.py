@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
     from autotune.domain.observation import Quantity
-    from autotune.domain.typed.job import EvidenceSection, HardwareSection, MeasuredSection
+    from autotune.domain.typed.hardware import HardwareSection
+    from autotune.domain.typed.job import EvidenceSection, MeasuredSection
     from autotune.domain.typed.stated import Circumstances
 
 

@@ -65,9 +65,9 @@ def read_text(path: Path) -> str:
             raise InputError(msg, "name the job file inside it")
         content = _first_bytes(path)
     except FileNotFoundError:
-        near = _files_like(path)
-        msg = f"{path} does not exist{near}"
-        raise InputError(msg, _meant(path) or SAMPLE) from None
+        msg = f"{path} does not exist{_files_like(path)}"
+        model = f"it is a model of the catalogue: --model {path} --rows N --gpu NAME needs no file"
+        raise InputError(msg, model if is_known(str(path)) else SAMPLE) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         msg = f"{path} cannot be read: {reason}"
@@ -84,13 +84,6 @@ def read_text(path: Path) -> str:
         msg = f"{path} is empty"
         raise InputError(msg, SAMPLE)
     return text
-
-
-def _meant(path: Path) -> str:
-    """What to type where a model's name stands for the file that is not there."""
-    if is_known(str(path)):
-        return f"it is a model of the catalogue: --model {path} --rows N --gpu NAME needs no file"
-    return ""
 
 
 def _first_bytes(path: Path) -> bytes:

@@ -22,8 +22,7 @@ from autotune.domain.units import format_bytes
 if TYPE_CHECKING:
     from autotune.domain.job import Base, Job
     from autotune.domain.model import Model
-    from autotune.domain.typed.deepspeed import DeepSpeedSection
-    from autotune.domain.typed.job import MethodSection
+    from autotune.domain.typed.job import DeepSpeedSection, MethodSection
 
 BITSANDBYTES = ("nf4", "int8")  # stored and trained on as they are
 # Formats that transformers unpacks to 16 bit when it loads them for training. Source: transformers

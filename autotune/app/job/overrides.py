@@ -24,7 +24,8 @@ from autotune.app.job.file import Document
 from autotune.catalog.software import OPTIONAL, REQUIRED
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError, unknown
-from autotune.domain.typed.job import ADAPTER_KEYS, HostSection
+from autotune.domain.typed.hardware import HostSection
+from autotune.domain.typed.job import ADAPTER_KEYS
 from autotune.domain.typed.values import QUALITY_WORDS, whole_or_zero
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from autotune.domain.errors import InputError
-from autotune.domain.typed.job import HardwareSection  # noqa: TC001 - pydantic reads it
+from autotune.domain.typed.hardware import HardwareSection  # noqa: TC001 - pydantic reads it
 from autotune.domain.typed.values import (
     MAX_DEVICES,
     Knobs,

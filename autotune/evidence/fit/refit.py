@@ -14,8 +14,8 @@ from autotune.domain.errors import InputError
 from autotune.evidence.accuracy import Accuracy, Residual, accuracy_of
 from autotune.evidence.cases import source_of, timed_cases
 from autotune.evidence.fit.memory_left_out import MemoryRefit, refit_memory
-from autotune.evidence.fit.spreads import fit_spreads, nested_sd
-from autotune.evidence.fit.time import Fit, LeftOut, fit, leave_out, measured_steps
+from autotune.evidence.fit.spreads import LeftOut, fit_spreads, leave_out, nested_sd
+from autotune.evidence.fit.time import Fit, fit, measured_steps
 from autotune.evidence.record.table import read_cases
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from autotune.evidence.accuracy import Scope
     from autotune.evidence.cases import MeasuredCase
     from autotune.evidence.fit.memory_left_out import MemoryRefit
-    from autotune.evidence.fit.time import LeftOut, MeasuredSteps
+    from autotune.evidence.fit.spreads import LeftOut
+    from autotune.evidence.fit.time import MeasuredSteps
 
 LEAST_STEPS = 8  # rows of a method and base for which "highest observed" means something
 

@@ -18,19 +18,28 @@ quantile of residuals over what they were predicted to be.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost.constants import Spreads
+from autotune.cost.constants import Fitted, Spreads
+from autotune.cost.spread.uncertainty import (
+    OTHER_STACK,
+    issuing_share,
+    parameter_variance,
+    sd_of_device,
+)
 from autotune.domain.outcome import Z90
-from autotune.evidence.cases import SMALLEST, WANTED
+from autotune.evidence.cases import SMALLEST, WANTED, left_out_key
 from autotune.evidence.fit.least_squares import minimise
+from autotune.evidence.fit.time import Features, Fit, MeasuredSteps, fit, levels_of_case
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
     from autotune.cost.columns import BoolArray, FloatArray
-    from autotune.evidence.fit.time import LeftOut
+    from autotune.evidence.cases import LeftOutGroup, MeasuredCase
 
 # Hand estimates, half a logarithm wide.
 PRIOR = Spreads(
@@ -44,6 +53,103 @@ LARGEST = 5.0  # no factor is above
 LEAST_ROWS = 3  # of a source whose own mean says something of the scatter around it
 BETWEEN = ("source", "known")
 GRID = np.linspace(-2.5, 1.5, 41)  # logarithms of a spread between sources over its prior
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LeftOut:
+    """Every step predicted by a fit that has not seen its unit. Arrays: [n].
+
+    groups: of source, model and device, which weigh the same; units: what was left out together.
+    """
+
+    steps: MeasuredSteps
+    groups: tuple[LeftOutGroup, ...]
+    units: tuple[Hashable, ...]
+    predicted_s: FloatArray
+    assumed_variance: FloatArray  # of devices that the fit has no step of
+    features: FloatArray  # [n, spreads] what each of them is multiplied by
+
+    @property
+    def log_ratio(self) -> FloatArray:
+        """[n] log of predicted over measured."""
+        ratio: FloatArray = np.log(self.predicted_s / self.steps.seconds)
+        return ratio
+
+    @property
+    def weights(self) -> FloatArray:
+        """[n] weights that give every group the same share; they sum to 1."""
+        sizes = {group: self.groups.count(group) for group in set(self.groups)}
+        own = np.asarray([1.0 / sizes[group] for group in self.groups])
+        shares: FloatArray = own / own.sum()
+        return shares
+
+    def take(self, where: np.ndarray) -> LeftOut:
+        """The steps under a mask."""
+        chosen = np.flatnonzero(where)
+        return LeftOut(
+            self.steps.take(where),
+            tuple(self.groups[i] for i in chosen),
+            tuple(self.units[i] for i in chosen),
+            self.predicted_s[where],
+            self.assumed_variance[where],
+            self.features[where],
+        )
+
+    def log_sd(self, spreads: Spreads) -> FloatArray:
+        """[n] standard deviation of the log of each prediction."""
+        sizes = np.asarray([getattr(spreads, item.name) for item in fields(Spreads)])
+        scatter = ((self.features * sizes) ** 2).sum(axis=1)
+        total: FloatArray = np.sqrt(self.assumed_variance + scatter)
+        return total
+
+
+def leave_out(
+    steps: MeasuredSteps, unit: Callable[[MeasuredCase], Hashable], whole: Fit | None = None
+) -> LeftOut:
+    """Fit once without each unit and predict it. whole: the fit of all steps, to begin at."""
+    groups = tuple(left_out_key(case) for case in steps.cases)
+    units = tuple(unit(case) for case in steps.cases)
+    predicted, variance = np.empty(len(steps)), np.empty(len(steps))
+    features = np.empty((len(steps), len(fields(Spreads))))
+    for name in dict.fromkeys(units):
+        out = np.asarray([own == name for own in units])
+        model, rows = fit(steps.take(~out), whole), steps.take(out)
+        predicted[out] = model.predict(rows)
+        known, variance[out] = _variances(model, rows)
+        features[out] = _features_of(model, rows, known)
+    return LeftOut(steps, groups, units, predicted, variance, features)
+
+
+KNOWN = "known"  # the spread that multiplies what the fit is unsure of
+NO_SPREADS = Spreads(**{item.name: float(item.name == KNOWN) for item in fields(Spreads)})
+
+
+def _variances(model: Fit, rows: MeasuredSteps) -> tuple[FloatArray, FloatArray]:
+    """([n], [n]) what the fit is unsure of, and what is assumed of devices that it has not."""
+    known = model.fitted(NO_SPREADS)
+    devices = [case.offer.device for case in rows.cases]
+    seen = np.asarray([known.offset("device", device.name) is not None for device in devices])
+    of_device = np.asarray([sd_of_device(device, known) ** 2 for device in devices])
+    of_offsets = np.asarray([
+        sum(_offset_sd(known, e, level) ** 2 for e, level in levels_of_case(case).items())
+        for case in rows.cases
+    ])  # fmt: skip
+    own = parameter_variance(rows.terms, known) + of_offsets
+    return own + np.where(seen, of_device, 0.0), np.where(seen, 0.0, of_device)
+
+
+def _offset_sd(model: Fitted, effect: str, level: str) -> float:
+    if effect in {"device", "generation"}:
+        return 0.0  # counted together
+    own = model.offset(effect, level)
+    return own.log_sd if own is not None else OTHER_STACK
+
+
+def _features_of(model: Fit, rows: MeasuredSteps, known: FloatArray) -> FloatArray:
+    own = {item.name: getattr(rows.features, item.name) for item in fields(Features)}
+    own["issuing"] = issuing_share(rows.terms, model.fitted(NO_SPREADS))
+    own[KNOWN] = np.sqrt(known)
+    return np.stack([own[item.name] for item in fields(Spreads)], axis=1)
 
 
 def fit_spreads(left_out: LeftOut, known: BoolArray | None = None) -> Spreads:

@@ -27,17 +27,12 @@ import numpy as np
 from autotune.cost.columns import Component, tabulate
 from autotune.cost.constants import Constants, Fitted, Offset, Offsets, Spreads, levels_of
 from autotune.cost.spread.uncertainty import (
-    OTHER_STACK,
-    issuing_share,
-    parameter_variance,
     residual_features,
-    sd_of_device,
 )
 from autotune.cost.time import collectives, compute, data
 from autotune.cost.time.optimizer import OptimizerTerms, optimizer_terms
 from autotune.cost.time.step_terms import StepTerms, step_terms
 from autotune.domain.candidates import Candidates
-from autotune.evidence.cases import left_out_key
 from autotune.evidence.fit.least_squares import minimise
 
 if TYPE_CHECKING:
@@ -46,7 +41,7 @@ if TYPE_CHECKING:
     from autotune.cost.columns import Columns, FloatArray, Outputs
     from autotune.cost.time.collectives import Communication
     from autotune.domain.job import Job
-    from autotune.evidence.cases import LeftOutGroup, MeasuredCase
+    from autotune.evidence.cases import MeasuredCase
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -215,7 +210,7 @@ class Fit:
 
     def log_offset(self, case: MeasuredCase) -> float:
         """Sum of the case's offsets; those of levels without rows are zero."""
-        found = (self.offsets[e].get(level) for e, level in _levels(case).items())
+        found = (self.offsets[e].get(level) for e, level in levels_of_case(case).items())
         return sum(offset.log_factor for offset in found if offset)
 
     def predict(self, steps: MeasuredSteps) -> FloatArray:
@@ -230,7 +225,8 @@ class Fit:
         )
 
 
-def _levels(case: MeasuredCase) -> dict[str, str]:
+def levels_of_case(case: MeasuredCase) -> dict[str, str]:
+    """The level of every effect that the case has."""
     device = case.offer.device
     return levels_of(device.name, case.job.software, device.architecture)
 
@@ -266,7 +262,8 @@ def _prior() -> tuple[FloatArray, FloatArray]:
 def _design(cases: Sequence[MeasuredCase]) -> tuple[list[tuple[str, str]], FloatArray]:
     """Levels that have an effect, and [n, levels] which of them each case has."""
     pairs = [
-        {p for p in _levels(case).items() if REFERENCE[p[0]] != p[1]} | {(SOURCE, case.group[0])}
+        {p for p in levels_of_case(case).items() if REFERENCE[p[0]] != p[1]}
+        | {(SOURCE, case.group[0])}
         for case in cases
     ]
     levels = sorted(set().union(*pairs))
@@ -304,100 +301,3 @@ def fit(steps: MeasuredSteps, near: Fit | None = None) -> Fit:
     places = [*range(p), *(p + i for i in kept)]
     names, own = tuple(every[i] for i in places), np.ix_(places, places)
     return Fit(_decode(found.x[:p]), offsets, names, found.covariance[own], found.x[places])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LeftOut:
-    """Every step predicted by a fit that has not seen its unit. Arrays: [n].
-
-    groups: of source, model and device, which weigh the same; units: what was left out together.
-    """
-
-    steps: MeasuredSteps
-    groups: tuple[LeftOutGroup, ...]
-    units: tuple[Hashable, ...]
-    predicted_s: FloatArray
-    assumed_variance: FloatArray  # of devices that the fit has no step of
-    features: FloatArray  # [n, spreads] what each of them is multiplied by
-
-    @property
-    def log_ratio(self) -> FloatArray:
-        """[n] log of predicted over measured."""
-        ratio: FloatArray = np.log(self.predicted_s / self.steps.seconds)
-        return ratio
-
-    @property
-    def weights(self) -> FloatArray:
-        """[n] weights that give every group the same share; they sum to 1."""
-        sizes = {group: self.groups.count(group) for group in set(self.groups)}
-        own = np.asarray([1.0 / sizes[group] for group in self.groups])
-        shares: FloatArray = own / own.sum()
-        return shares
-
-    def take(self, where: np.ndarray) -> LeftOut:
-        """The steps under a mask."""
-        chosen = np.flatnonzero(where)
-        return LeftOut(
-            self.steps.take(where),
-            tuple(self.groups[i] for i in chosen),
-            tuple(self.units[i] for i in chosen),
-            self.predicted_s[where],
-            self.assumed_variance[where],
-            self.features[where],
-        )
-
-    def log_sd(self, spreads: Spreads) -> FloatArray:
-        """[n] standard deviation of the log of each prediction."""
-        sizes = np.asarray([getattr(spreads, item.name) for item in fields(Spreads)])
-        scatter = ((self.features * sizes) ** 2).sum(axis=1)
-        total: FloatArray = np.sqrt(self.assumed_variance + scatter)
-        return total
-
-
-def leave_out(
-    steps: MeasuredSteps, unit: Callable[[MeasuredCase], Hashable], whole: Fit | None = None
-) -> LeftOut:
-    """Fit once without each unit and predict it. whole: the fit of all steps, to begin at."""
-    groups = tuple(left_out_key(case) for case in steps.cases)
-    units = tuple(unit(case) for case in steps.cases)
-    predicted, variance = np.empty(len(steps)), np.empty(len(steps))
-    features = np.empty((len(steps), len(fields(Spreads))))
-    for name in dict.fromkeys(units):
-        out = np.asarray([own == name for own in units])
-        model, rows = fit(steps.take(~out), whole), steps.take(out)
-        predicted[out] = model.predict(rows)
-        known, variance[out] = _variances(model, rows)
-        features[out] = _features_of(model, rows, known)
-    return LeftOut(steps, groups, units, predicted, variance, features)
-
-
-KNOWN = "known"  # the spread that multiplies what the fit is unsure of
-NO_SPREADS = Spreads(**{item.name: float(item.name == KNOWN) for item in fields(Spreads)})
-
-
-def _variances(model: Fit, rows: MeasuredSteps) -> tuple[FloatArray, FloatArray]:
-    """([n], [n]) what the fit is unsure of, and what is assumed of devices that it has not."""
-    known = model.fitted(NO_SPREADS)
-    devices = [case.offer.device for case in rows.cases]
-    seen = np.asarray([known.offset("device", device.name) is not None for device in devices])
-    of_device = np.asarray([sd_of_device(device, known) ** 2 for device in devices])
-    of_offsets = np.asarray([
-        sum(_offset_sd(known, e, level) ** 2 for e, level in _levels(case).items())
-        for case in rows.cases
-    ])  # fmt: skip
-    own = parameter_variance(rows.terms, known) + of_offsets
-    return own + np.where(seen, of_device, 0.0), np.where(seen, 0.0, of_device)
-
-
-def _offset_sd(model: Fitted, effect: str, level: str) -> float:
-    if effect in {"device", "generation"}:
-        return 0.0  # counted together
-    own = model.offset(effect, level)
-    return own.log_sd if own is not None else OTHER_STACK
-
-
-def _features_of(model: Fit, rows: MeasuredSteps, known: FloatArray) -> FloatArray:
-    own = {item.name: getattr(rows.features, item.name) for item in fields(Features)}
-    own["issuing"] = issuing_share(rows.terms, model.fitted(NO_SPREADS))
-    own[KNOWN] = np.sqrt(known)
-    return np.stack([own[item.name] for item in fields(Spreads)], axis=1)
