@@ -9,20 +9,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from autotune.app.dataset.count import count_dataset
 from autotune.catalog.devices import default_host, find_device
 from autotune.catalog.software import find_software
 from autotune.cost.columns import Columns
 from autotune.cost.parameters import resolve_targets
 from autotune.domain.config import Config
 from autotune.domain.device import Device, Host, Offer
-from autotune.domain.job import Job, Lengths, Limits, Method
+from autotune.domain.job import BYTES, Job, Lengths, Limits, Method
 from autotune.domain.model import Linear, Model
 from autotune.domain.observation import Observation
 from autotune.domain.software import Software
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
+    from autotune.app.dataset.lengths import Histogram
     from autotune.domain.observation import MemoryKind
     from autotune.evidence.cases import MeasuredCase
 
@@ -185,3 +188,11 @@ def observed(
         ]
     own = [Observation("oom", "oom", 1.0, MADE_UP)] if oom else [*step, *memory]
     return replace(case, observations=tuple(own), **fields)
+
+
+def count_rows(
+    path: Path, tokenizer: str | None = BYTES, base_dir: Path | None = None,
+    column: str | None = None,
+) -> Histogram:  # fmt: skip
+    """Rows of a data set by their length in tokens, a byte a token unless one is named."""
+    return count_dataset(path, tokenizer, base_dir, column=column).histogram

@@ -137,7 +137,7 @@ def calibrate(
 
     Efficiencies, overheads, offsets of devices and stacks, and how far groups left out scatter.
     """
-    from autotune.app.calibrate import run_calibration
+    from autotune.app.validate import run_calibration
     from autotune.report.lists.calibration import (
         CALIBRATE_REPORT,
         calibration_payload,

@@ -7,14 +7,13 @@ Which objectives are priced is said here; how a trainer's file says its own is i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 Objective = Literal[
     "sft", "pretraining", "dpo", "kto", "orpo", "reward", "preference", "rl", "distillation",
     "classification", "embedding", "vision", "audio", "diffusion", "evaluation", "inference",
     "merging",
 ]  # fmt: skip
-OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 
 AS_SFT = "sft"

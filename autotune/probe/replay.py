@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.config import Config
 from autotune.domain.observation import value_of
 from autotune.domain.outcome import Failed, Infeasible, Measured
-from autotune.probe.record import ProbeRecord, config_of, observations
+from autotune.probe.record import ProbeRecord, config_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -116,17 +116,6 @@ class RecordedRunner:
         return replace(
             found, key=request["key"], config=config, role=role, predicted=predicted or {}
         )
-
-
-def replay_of_probes(job: Job, offer: Offer, records: Iterable[ProbeRecord]) -> Replay:
-    """A replay of a run's probes.jsonl; repeats of a configuration are averaged."""
-    grouped: dict[tuple[str, str], list[Result]] = defaultdict(list)
-    for record in records:
-        config, stage = config_of(record), str(record.result.get("stage", ""))
-        outcome = outcome_of(offer, config, observations(record))
-        failed = Failed(offer, config, stage, record.status, record.message)
-        grouped[offer.label, replay_key(config)].append(outcome or failed)
-    return Replay(job, {key: _joined(found) for key, found in grouped.items()})
 
 
 def outcome_of(

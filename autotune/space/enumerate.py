@@ -71,11 +71,6 @@ class Enumeration:
     opt_in_ignored: dict[str, tuple[KnobValue, ...]]
     warnings: tuple[str, ...] = ()
 
-    @property
-    def invalid_total(self) -> int:
-        """Settings that some rule rejects."""
-        return sum(self.rejected.values())
-
 
 def enumerate_candidates(job: Job, space: SearchSpace) -> Enumeration:
     """Every valid candidate of the job's offers; the user's own knobs at their present levels.

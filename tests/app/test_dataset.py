@@ -12,10 +12,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from builders import count_rows
 
 from autotune.app.dataset import counting_told_to
 from autotune.app.dataset.columns import LONGER
-from autotune.app.dataset.count import count_dataset, count_rows
+from autotune.app.dataset.count import count_dataset
 from autotune.app.dataset.files import Reading
 from autotune.app.job.load import jobs_of_line
 from autotune.app.job.overrides import Overrides

@@ -7,8 +7,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from builders import count_rows
 
-from autotune.app.dataset.count import count_dataset, count_rows
+from autotune.app.dataset.count import count_dataset
 from autotune.app.dataset.lengths import from_counts
 from autotune.app.dataset.report import dataset_histogram, notes_of
 from autotune.app.job.load import load_job

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from builders import count_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.app.dataset.count import count_rows
 from autotune.app.dataset.lengths import (
     Histogram,
     all_at_maximum,

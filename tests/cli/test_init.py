@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.init import job_text
+from autotune.app.init import write
 from autotune.app.job.load import load_job
 from autotune.catalog.devices import find_device
 from autotune.cli.application import run
@@ -154,7 +154,7 @@ def test_a_gpu_that_nobody_knows_is_named_and_others_stand_in(
     said(capsys)
     assert "NVIDIA Novelty 900 is here" in (tmp_path / "autotune.yaml").read_text()
     assert {offer.device.name for offer in job_in(tmp_path).offers} == {
-        find_device(name).name for name in job_text.RENTED
+        find_device(name).name for name in write.RENTED
     }
 
 

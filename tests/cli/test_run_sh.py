@@ -10,8 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from autotune.app.dataset.count import count_rows
+from builders import count_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable

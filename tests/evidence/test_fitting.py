@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from shippedfits import until_calibrated
 
-from autotune.app.calibrate import run_calibration
+from autotune.app.validate import run_calibration
 from autotune.cost import constants as shipped
 from autotune.cost.constants import Constants, Spreads, constants, fitted, levels_of
 from autotune.cost.model import CostModel

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.validate import run_validation
-from autotune.cost.model import CostModel
-from autotune.domain.errors import InputError
-from autotune.evidence.accuracy import Prediction, predict
-from autotune.evidence.cases import memory_cases
-from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
-from autotune.evidence.validation.traced_memory import (
+from autotune.app.validate import (
     EXPERTS,
     KERNELS,
     SEVERAL,
     TRACED,
     TracedMemory,
+    run_validation,
 )
+from autotune.cost.model import CostModel
+from autotune.domain.errors import InputError
+from autotune.evidence.accuracy import Prediction, predict
+from autotune.evidence.cases import memory_cases
+from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 from autotune.trace.client import TraceFailed
 
 if TYPE_CHECKING:

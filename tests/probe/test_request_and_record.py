@@ -11,12 +11,11 @@ import pytest
 
 from autotune.domain.errors import InputError
 from autotune.domain.outcome import Failed, Infeasible, Measured
-from autotune.probe.memo import Memo, signature
-from autotune.probe.record import ProbeLog, ProbeRecord, observations, read_records
-from autotune.probe.replay import replay_of_probes
+from autotune.probe.memo import Memo, Unsupported, signature
+from autotune.probe.record import ProbeLog, ProbeRecord, config_of, observations, read_records
+from autotune.probe.replay import Replay, outcome_of, replay_key
 from autotune.probe.request import request_for, sampled_lengths
 from autotune.probe.two_depth import KINDS, agreement, extrapolated
-from autotune.probe.unsupported import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,14 +107,14 @@ def test_a_probe_becomes_observations_of_each_quantity(good: ProbeRecord) -> Non
 
 
 def test_an_outcome_follows_from_the_status(
-    good: ProbeRecord, job: Job, offer: Offer, config: Config
+    good: ProbeRecord, offer: Offer, config: Config
 ) -> None:
     def outcome(status: str) -> object:
-        return replay_of_probes(job, offer, [replace(good, status=status)]).measure(offer, config)
+        return outcome_of(offer, config, observations(replace(good, status=status)))
 
     assert isinstance(outcome("ok"), Measured)
     assert isinstance(outcome("oom_device"), Infeasible)
-    assert isinstance(outcome("timeout"), Failed)
+    assert outcome("timeout") is None
     assert observations(replace(good, status="oom_device"))[0].quantity == "oom"
     assert observations(replace(good, status="crash")) == []
 
@@ -238,7 +237,11 @@ def test_a_replay_answers_what_was_recorded_and_nothing_else(
         good, config=config.with_knobs(attention="eager").as_dict(),
         result={**good.result, "step": {**good.result["step"], "step_s": 0.75}},
     )  # fmt: skip
-    replay = replay_of_probes(job, offer, [good, slower])
+    replay = Replay(job, {
+        (offer.label, replay_key(own)): outcome
+        for record in (good, slower)
+        if (outcome := outcome_of(offer, own := config_of(record), observations(record)))
+    })  # fmt: skip
     answer = replay.measure(offer, config.with_knobs(checkpoint_every_steps=3))
     assert isinstance(answer, Measured)
     assert replay.best() == answer

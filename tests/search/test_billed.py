@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from autotune.app.whatif.diagnosis import deciding_probe
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import OFFER, Candidates
 from autotune.domain.errors import InputError
@@ -17,7 +18,6 @@ from autotune.search.billed import BilledCandidates
 from autotune.search.measured.measurer import Scored, StopSearch
 from autotune.search.measured.study import explore_measured
 from autotune.search.posterior.acquisition import Posterior
-from autotune.search.posterior.deciding import deciding_probe
 from autotune.search.posterior.measurements import History
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space

@@ -6,10 +6,10 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from builders import count_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.app.dataset.count import count_rows
 from autotune.trainers.launch.run_inputs import byte_tokenizer
 
 if TYPE_CHECKING:

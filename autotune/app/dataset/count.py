@@ -28,7 +28,6 @@ from autotune.app.dataset.tokenizer import Loaded, TemplateRefusesError, Tokeniz
 from autotune.catalog.files import home_dir, write_whole
 from autotune.catalog.text_tokens import estimate_tokens
 from autotune.domain.errors import InputError
-from autotune.domain.job import BYTES
 from autotune.domain.paths import near
 from autotune.domain.typed.values import MAX_LENGTH
 
@@ -77,14 +76,6 @@ class _Tally:
         stretch = self.by_stretch[record.stretch]
         stretch[0] += 1
         stretch[1] += tokens
-
-
-def count_rows(
-    path: Path, tokenizer: str | None = BYTES, base_dir: Path | None = None,
-    column: str | None = None,
-) -> Histogram:  # fmt: skip
-    """Rows of a data set by their length in tokens, before truncation."""
-    return count_dataset(path, tokenizer, base_dir, column=column).histogram
 
 
 def count_dataset(

@@ -44,13 +44,12 @@ from autotune.domain.candidates import OFFER
 from autotune.domain.errors import InputError, Interrupted
 from autotune.domain.units import format_seconds
 from autotune.probe import device as devices
-from autotune.probe.memo import Memo
+from autotune.probe.memo import Memo, Unsupported
 from autotune.probe.outcomes import INFEASIBLE, INTERRUPTED, LOGS_FOLDER
 from autotune.probe.record import NARROW_RUNS, PROBES_FILE, ProbeRecord, until_sure
 from autotune.probe.runner import Place, Runner
 from autotune.probe.session import CONFIRM, Session
 from autotune.probe.two_depth import run_two
-from autotune.probe.unsupported import Unsupported
 from autotune.search.measured.measurer import Scored, StopSearch
 from autotune.search.posterior.stopping import ProbeBudget
 from autotune.search.selection import score_name

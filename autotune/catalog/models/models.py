@@ -51,14 +51,6 @@ def load_models() -> dict[str, Model]:
     return {entry["name"]: _model(entry) for entry in _entries()}
 
 
-@lru_cache(maxsize=1)
-def expected_parameters() -> dict[str, int]:
-    """[elements] published parameter counts, for the models where one is known."""
-    return {
-        entry["name"]: int(entry["n_parameters"]) for entry in _entries() if "n_parameters" in entry
-    }
-
-
 def _model(entry: Mapping[str, Any]) -> Model:
     source = f"{entry['source']}; entered {entry['as_of']}"
     try:

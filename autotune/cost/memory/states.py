@@ -53,7 +53,6 @@ class Sizes:
 
     layer: float  # mean over layers
     largest_layer: float
-    layer_linear: float  # matrices of one layer, mean over layers
     linear: float  # matrices of all layers
     linear_rows: float  # output features of those
     fused: float  # those of routed experts and their routers, which may be one parameter a layer
@@ -84,7 +83,6 @@ def sizes(model: Model) -> Sizes:
     return Sizes(
         layer=(mixtures * layers[0] + model.num_dense_layers * dense) / model.num_layers,
         largest_layer=float(max(layers[0], dense)),
-        layer_linear=linear / model.num_layers,
         linear=linear,
         linear_rows=rows,
         fused=fused,

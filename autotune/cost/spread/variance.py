@@ -102,18 +102,3 @@ def never_measured_note(device: str) -> str | None:
         f"no step measured on {device} went into the model. Its time comes from its data "
         "sheet, and the range reaches at least 1.5 times each way"
     )
-
-
-def variance_shares(bill: Bill, i: int) -> dict[str, float]:
-    """Shares of the duration's variance by cause; they sum to 1.
-
-    Causes: lengths, padding, compile, device (no training step on it was measured), step (whatever
-    else measured steps would settle), luck (interruptions), and the other components of the bill.
-    """
-    (own,) = loadings(bill, [i])
-    found: dict[str, float] = {}
-    for cause, value in own.by_cause().items():
-        name = cause if cause not in STEP or cause == DEVICE else "step"
-        found[name] = found.get(name, 0.0) + value
-    total = sum(found.values())
-    return {cause: value / total for cause, value in found.items()} if total else {"step": 1.0}
