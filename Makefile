@@ -108,7 +108,7 @@ clean:  ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
 
 .PHONY: parsers
-PARSERS := skypilot==0.14.1 dstack==0.22.5 kubernetes-validate==1.37.0
+PARSERS := skypilot==0.14.1 dstack==0.22.5 kubernetes-validate==1.37.0 kubeflow-training==1.9.4
 
 # Of a trainer only what its parser imports; torch, transformers, TRL and so on are those of the tests.
 OMEGACONF := omegaconf==2.3.0 antlr4-python3-runtime==4.9.3

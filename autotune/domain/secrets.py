@@ -111,7 +111,8 @@ def _is_secret(found: re.Match[str]) -> bool:
     mark, value = found["mark"], found["value"]
     option = found.string.endswith("--", 0, found.start())
     written = ":" in mark or "=" in mark or option
-    known = value.casefold() in _NO_SECRETS or value.startswith("os.")
+    named = option and value.isupper() and _KEY.fullmatch(value)  # --secret HF_TOKEN: a variable
+    known = value.casefold() in _NO_SECRETS or value.startswith("os.") or named
     return written and not known and _KEY.fullmatch(found["key"]) is not None
 
 

@@ -113,7 +113,6 @@ class Orchestrator(ABC):
     file: ClassVar[str]
     command: ClassVar[str]  # that starts the file, in its folder
     has_spot: ClassVar[bool]  # whether it can ask for a machine that may be taken away
-    has_nodes: ClassVar[bool] = False  # whether its file asks for several machines
 
     def export(self, launch: Launch) -> tuple[str, list[str]]:
         """The file's text, and what it cannot say.
@@ -129,9 +128,6 @@ class Orchestrator(ABC):
         if offer.device.vendor == "apple":
             msg = f"{self.title} has no machines with {offer.device.name}"
             raise InputError(msg, "start run.sh on the machine itself")
-        if offer.nodes > 1 and not self.has_nodes:
-            msg = f"what {self.title} starts is written for one machine, and this is {offer.label}"
-            raise InputError(msg, "--export slurm, or start run.sh on each of them")
         if offer.spot and not self.has_spot:
             msg = f"{self.title} cannot ask for a spot machine, and {offer.label} was priced as one"
             raise InputError(msg, "export sky or dstack, or price the machine without spot")

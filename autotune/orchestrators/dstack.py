@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 HOUR_S = 3600
 DEARER = 1.1  # than the plan's price: no such machine is taken
 VOLUME = "checkpoints"
+_PLACE = 'NODE_RANK="$DSTACK_NODE_RANK" MASTER_ADDR="$DSTACK_MASTER_NODE_IP" '
 _NAMES = {"rtx-6000-ada": "RTX6000Ada", "gh200-96gb": "GH200", "gh200-144gb": "GH200"}
 _FORM = re.compile(r"-(pcie|sxm\d?)?(-?\d+gb)?$")
 
@@ -47,6 +48,9 @@ class Dstack(Orchestrator):
         notes = [f"dstack: the volume {VOLUME} has to be there: dstack apply of a `type: volume`"]
         if not launch.writes_to:
             notes = ["dstack: your own file says where results go: let it be on a volume"]
+        if offer.nodes > 1:  # a volume of the network belongs to one machine at a time
+            shared = f"every machine has to have one shared folder at {STORE}"
+            notes = [f"dstack: {shared}, and the fleet `placement: cluster`"]
         if launch.rows:
             notes.append(f"dstack: rows of {launch.rows} have to lie on the volume, as DATA says")
         env = ["HF_TOKEN"]
@@ -57,6 +61,7 @@ class Dstack(Orchestrator):
         task: dict[str, Any] = {
             "type": "task",
             "name": launch.name,
+            **({"nodes": offer.nodes} if offer.nodes > 1 else {}),
             "python": "3.11",
             "working_dir": "/workflow",
             "files": [f"{name}:/workflow/{name}" for name in needs],
@@ -64,12 +69,13 @@ class Dstack(Orchestrator):
             "commands": [
                 f"python -m pip install -r {REQUIREMENTS}",
                 *launch.keeps_results(),
-                f"RESUME=1 bash {SCRIPT}",
+                f"{_PLACE if offer.nodes > 1 else ''}RESUME=1 bash {SCRIPT}",
             ],
-            **({"volumes": [f"{VOLUME}:{STORE}"]} if launch.writes_to or launch.rows else {}),
+            **({"volumes": [f"{VOLUME if offer.nodes == 1 else STORE}:{STORE}"]}
+               if launch.writes_to or launch.rows else {}),
             "resources": _resources(launch),
             "spot_policy": "spot" if offer.spot else "on-demand",
-            **({"max_price": round(DEARER * offer.usd_per_hour, 2)}
+            **({"max_price": round(DEARER * offer.usd_per_hour / offer.nodes, 2)}
                if offer.usd_per_hour > 0 and not offer.price_source.startswith("owned") else {}),
             **({"max_duration": round(launch.limit_s)} if launch.limit_s else {}),  # [s]
             "retry": {"on_events": ["no-capacity", "interruption", "error"],
@@ -87,7 +93,7 @@ def _resources(launch: Launch) -> dict[str, Any]:
     found |= {"shm_size": f"{whole_gib(shm)}GB"} if shm and whole_gib(shm) else {}
     found["disk"] = f"{whole_gb(launch.disk_bytes)}GB.."
     if not offer.device.is_cpu:
-        found["gpu"] = {"name": device_name(offer.device), "count": offer.count,
+        found["gpu"] = {"name": device_name(offer.device), "count": offer.per_node,
                         "memory": f"{_memory_gb(offer.device)}GB.."}  # fmt: skip
     else:
         found["gpu"] = 0

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 BUCKET = "CHECKPOINT_BUCKET"
 OWN_MACHINES = "ssh"  # SkyPilot's cloud of machines that are one's own
 IDLE_MINUTES = 10
+_PLACE = (  # of this machine among several, and where they meet
+    'export NODE_RANK="$SKYPILOT_NODE_RANK" MASTER_ADDR="$(head -n 1 <<< "$SKYPILOT_NODE_IPS")"',
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +86,15 @@ class SkyPilot(Orchestrator):
         task: dict[str, Any] = {
             "name": launch.name,
             "workdir": ".",
+            **({"num_nodes": launch.offer.nodes} if launch.offer.nodes > 1 else {}),
             "resources": _resources(launch),
             **({"envs": envs} if envs else {}),
             "secrets": {"HF_TOKEN": ""},
             **({"file_mounts": mounts} if mounts else {}),
             "setup": f"python -m pip install -r {REQUIREMENTS}\n",
             "run": "\n".join(
-                [*launch.keeps_results(), f"RESUME=1 exec bash {SCRIPT}"]
+                [*launch.keeps_results(), *(_PLACE if launch.offer.nodes > 1 else ()),
+                 f"RESUME=1 exec bash {SCRIPT}"]
             ) + "\n",
         }  # fmt: skip
         command = f"{self.command} {told}".strip()
@@ -103,6 +108,8 @@ def _resources(launch: Launch) -> dict[str, Any]:
     if len(places) == 1:
         found |= places[0]
     found["use_spot"] = offer.spot
+    if offer.network is not None and not offer.network.name.startswith("ethernet"):
+        found["network_tier"] = "best"  # what the price counts on: EFA, InfiniBand, RoCE
     cores, ram = launch.stated("cores"), launch.stated("ram_bytes")
     if not _instance(offer):
         found |= {"cpus": f"{cores:.0f}+"} if cores else {}
@@ -127,14 +134,14 @@ def _places(offer: Offer) -> list[dict[str, Any]]:
         have = ", ".join(accelerators())
         raise InputError(msg, f"it has: {have}; or start run.sh on the machine itself")
     if own:
-        return [infra | {"accelerators": f"{known[0].name}:{offer.count}"}]
+        return [infra | {"accelerators": f"{known[0].name}:{offer.per_node}"}]
     provider = offer.price_source.split(",")[0].split()[0].casefold()
     named = _instance(offer)
     here = [each for each in known if provider in each.clouds]
     if here and named:
         return [{"infra": provider, "instance_type": named}]
     return [
-        {"infra": cloud, "accelerators": f"{each.name}:{offer.count}"}
+        {"infra": cloud, "accelerators": f"{each.name}:{offer.per_node}"}
         for each in (here or known)
         for cloud in ([provider] if here else each.clouds)
     ]

@@ -29,7 +29,6 @@ class Slurm(Orchestrator):
     file = "run.sbatch"
     command = "sbatch run.sbatch"
     has_spot = False
-    has_nodes = True
 
     def write(self, launch: Launch) -> tuple[str, list[str]]:
         """The script."""

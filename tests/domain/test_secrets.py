@@ -38,6 +38,7 @@ def test_a_secret_is_left_out_and_named(text: str) -> None:
         'hub_token=os.environ["HF_TOKEN"]', "hub_token=get_token()", "pad_token: <|endoftext|>",
         "set HF_TOKEN, or run `hf auth login`", "max_new_tokens: 1000000", "use_auth_token: false",
         "the token that ends a row: eos_token", "https://host:8080/path", "tokenizer: gpt2-large",
+        "sky jobs launch sky.yaml --secret HF_TOKEN",
     ],
 )  # fmt: skip
 def test_what_is_none_stays(text: str) -> None:

@@ -23,6 +23,9 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "trainers")]
 import exportcases  # noqa: E402
 from startedcases import Case, machine  # noqa: E402
 
+from autotune.catalog.devices import find_device  # noqa: E402
+from autotune.catalog.networks import find_network  # noqa: E402
+
 
 @pytest.fixture(scope="session")
 def cases() -> dict[str, Case]:
@@ -40,6 +43,9 @@ def cases() -> dict[str, Case]:
                          "ddp"),
         "owned": Case(machine("rtx-4090", price_source="owned", usd_per_hour=0.07), job),
         "processor": Case(exportcases.offer(cpu=True), job),
+        "machines": Case(machine("h100-sxm", 16, price_source="aws, list", usd_per_hour=110.08,
+                                 network=find_network("efa", 2, find_device("h100-sxm"), 8)[0]),
+                         replace(job, global_batch_size=64), "fsdp"),
     }  # fmt: skip
 
 

@@ -33,7 +33,7 @@ SNAPSHOTS = Path(__file__).parent / "snapshots"
 FILES = {each.name: each.file for each in ORCHESTRATORS.values()}
 WRITABLE = [
     (case, name)
-    for case in ("rented", "named", "anywhere", "owned", "processor")
+    for case in ("rented", "named", "anywhere", "owned", "processor", "machines")
     for name in ORCHESTRATORS
     if case != "named" or ORCHESTRATORS[name].has_spot
 ]
@@ -173,6 +173,69 @@ def test_kubernetes_carries_every_file_and_puts_it_where_it_was(cases: dict[str,
     assert "requirements.txt" in places
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("sky", {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.8"}),
+        ("dstack", {"DSTACK_NODE_RANK": "1", "DSTACK_MASTER_NODE_IP": "10.0.0.7"}),
+        (
+            "k8s",
+            {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "23456",
+             "PET_NNODES": "2", "RESUME": "1"},
+        ),
+    ],
+)  # fmt: skip
+def test_each_of_several_machines_is_told_its_place(
+    name: str, told: dict[str, str], cases: dict[str, Case], tmp_path: Path
+) -> None:
+    """The commands of the file, run with what the orchestrator sets on the second of two."""
+    document = read(cases["machines"].written(name).files[FILES[name]])
+    (tmp_path / "run.sh").write_text("env | sort\n")
+    (tmp_path / "python").write_text("#!/bin/sh\n")
+    (tmp_path / "python").chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-c", commands(name, document).replace("/checkpoints", str(tmp_path / "store"))],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", **told},
+    )  # fmt: skip
+    seen = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    assert (seen["NODE_RANK"], seen["MASTER_ADDR"], seen["RESUME"]) == ("1", "10.0.0.7", "1")
+    assert not {"RANK", "WORLD_SIZE", "PET_NNODES"} & set(seen)
+
+
+@pytest.mark.parametrize("name", ["sky", "dstack", "k8s"])
+def test_every_machine_gets_its_own_share_of_the_gpus(name: str, cases: dict[str, Case]) -> None:
+    document = read(cases["machines"].written(name).files[FILES[name]])
+    if name == "sky":
+        asked = document["num_nodes"], document["resources"]["accelerators"]
+        assert asked == (2, "H100:8")
+        assert document["resources"]["network_tier"] == "best"
+    if name == "dstack":
+        assert (document["nodes"], document["resources"]["gpu"]["count"]) == (2, 8)
+        assert document["max_price"] == pytest.approx(1.1 * 110.08 / 2, abs=0.01)  # of a machine
+    if name == "k8s":
+        assert document["kind"] == "PyTorchJob"
+        roles = document["spec"]["pytorchReplicaSpecs"]
+        assert {role: each["replicas"] for role, each in roles.items()} == {
+            "Master": 1, "Worker": 1,
+        }  # fmt: skip
+        (container,) = roles["Worker"]["template"]["spec"]["containers"]
+        assert container["name"] == "pytorch"  # the one that the operator tells its place
+        assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
+
+
+def commands(name: str, document: Any) -> str:
+    """The shell lines of a file that start a training on one machine."""
+    if name == "sky":
+        return str(document["run"])
+    if name == "dstack":
+        return " && ".join(document["commands"][1:])
+    spec = document["spec"]
+    template = (spec if "template" in spec else spec["pytorchReplicaSpecs"]["Worker"])["template"]
+    lines = template["spec"]["containers"][0]["command"][-1].splitlines()
+    return "\n".join(line for line in lines if not line.startswith(("cp ", "python ")))
+
+
 @pytest.mark.parametrize("name", ["sky", "dstack", "k8s"])
 def test_results_land_on_what_outlives_the_machine(
     name: str, cases: dict[str, Case], tmp_path: Path
@@ -181,17 +244,7 @@ def test_results_land_on_what_outlives_the_machine(
     document = read(cases["rented"].written(name).files[FILES[name]])
     store, work = tmp_path / "store", tmp_path / "work"
     work.mkdir()
-    lines = {
-        "sky": lambda: document["run"],
-        "dstack": lambda: "\n".join(document["commands"][1:]),
-        "k8s": lambda: "\n".join(
-            line
-            for line in document["spec"]["template"]["spec"]["containers"][0]["command"][
-                -1
-            ].splitlines()
-            if not line.startswith(("cp ", "python "))
-        ),
-    }[name]()
+    lines = commands(name, document)
     (work / "run.sh").write_text('mkdir -p output && echo "$RESUME" > output/checkpoint\n')
     for _ in range(2):  # a second start goes on in the same place
         subprocess.run(

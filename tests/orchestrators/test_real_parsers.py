@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from startedcases import Case
 
 pytestmark = pytest.mark.slow
-CASES = ("rented", "named", "anywhere", "owned", "processor")
+CASES = ("rented", "named", "anywhere", "owned", "processor", "machines")
 SKY = """
 import sys, yaml
 from sky.utils import common_utils, schemas
@@ -37,7 +37,31 @@ print(type(read).__name__, read.resources.pretty_format())
 K8S = """
 import sys, yaml, kubernetes_validate
 for each in yaml.safe_load_all(open(sys.argv[1])):
-    print(kubernetes_validate.validate(each, "1.30", strict=True), each["kind"])
+    kind = each["kind"]
+    if kind == "PyTorchJob":  # what runs on each machine is the API's own; the rest Kubeflow's
+        (pod, *others) = [role["template"] for role in each["spec"]["pytorchReplicaSpecs"].values()]
+        assert all(other == pod for other in others)
+        each = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {}, "template": pod}
+    print(kubernetes_validate.validate(each, "1.30", strict=True), kind)
+"""
+KUBEFLOW = """
+import json, sys, yaml
+import kubernetes.client.models as known
+import kubeflow.training as kubeflow
+from kubernetes.client import ApiClient
+for name in dir(kubeflow):
+    if name.startswith("KubeflowOrg"):
+        setattr(known, name, getattr(kubeflow, name))
+told = list(yaml.safe_load_all(open(sys.argv[1])))[-1]
+class Answer:
+    data = json.dumps(told)
+client = ApiClient()
+read = client.deserialize(Answer, "KubeflowOrgV1PyTorchJob")
+for role in told["spec"]["pytorchReplicaSpecs"].values():  # quantities are texts there
+    for asked in role["template"]["spec"]["containers"][0]["resources"].values():
+        asked.update({key: str(value) for key, value in asked.items()})
+assert client.sanitize_for_serialization(read) == told  # a field it did not know would be gone
+print("KUBEFLOW AGREES")
 """
 
 
@@ -68,7 +92,12 @@ def test_skypilot_takes_the_task(case: str, asked: Callable[..., str]) -> None:
 def test_dstack_takes_the_task(case: str, asked: Callable[..., str]) -> None:
     told = asked(case, "dstack", "dstack", DSTACK)
     assert told.startswith("TaskConfiguration")
-    expected = {"rented": "gpu=H100:75GB..:1", "named": "gpu=A100:38GB..:8", "processor": "gpu=0"}
+    expected = {
+        "machines": "gpu=H100:75GB..:8",
+        "rented": "gpu=H100:75GB..:1",
+        "named": "gpu=A100:38GB..:8",
+        "processor": "gpu=0",
+    }
     assert expected.get(case, "") in told
 
 
@@ -76,7 +105,13 @@ def test_dstack_takes_the_task(case: str, asked: Callable[..., str]) -> None:
 def test_kubernetes_takes_both_objects(case: str, asked: Callable[..., str]) -> None:
     told = asked(case, "k8s", "kubernetes-validate", K8S)
     assert "ConfigMap" in told
-    assert "Job" in told
+    assert ("PyTorchJob" if case == "machines" else "Job") in told.split()
+
+
+def test_kubeflows_client_knows_every_field_of_the_job_on_machines(
+    asked: Callable[..., str],
+) -> None:
+    assert "KUBEFLOW AGREES" in asked("machines", "k8s", "kubeflow-training", KUBEFLOW)
 
 
 def test_bash_reads_the_batch_script(cases: dict[str, Case], tmp_path: Path) -> None:

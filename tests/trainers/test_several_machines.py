@@ -116,10 +116,6 @@ def test_slurm_asks_for_the_machines_and_starts_the_script_on_each() -> None:
     assert "#SBATCH --ntasks-per-node=1" in text
     assert re.search(r"--gpus-per-node=\w+:8$", text, re.MULTILINE)
     assert text.index("MASTER_ADDR=") < text.index("exec srun")
-    with pytest.raises(InputError, match="written for one machine"):
-        orchestrated(
-            ("dstack",), pick, made(), "hf", checkpoint_bytes=0.0, slow_end_s=0.0, writes_to=None
-        )
 
 
 def test_the_note_says_how_the_machines_are_started() -> None:
