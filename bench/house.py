@@ -2,7 +2,8 @@
 
 files, lines      of the package; `code_lines` are those with no docstring, no comment and not blank
 one_importer      files that exactly one other imports: each wants a reason that a reader would give
-                  (a heavy import, a long room, a name that somebody looks for)
+                  (`REASONS`, or that both together would be too long); without_reason: those that
+                  have none
 below_100_lines   files below a hundred lines
 folders           the largest, in files
 walks             by command, from its first function to its first bill: the modules whose functions
@@ -37,6 +38,21 @@ WALKS = {
 }
 NO_STOPS = ("autotune.domain.", "autotune.cost.")  # values and formulas
 SMALL, LARGEST = 100, 5
+TOO_LONG = 400  # lines of one file
+REASONS = {  # why a file stands alone though one other imports it, by where it lies
+    "autotune.app.init.write": "what a command asks for; the command line holds no logic",
+    "autotune.app.learn.": "one file a source of past runs, or what a command asks for",
+    "autotune.app.notebook": "loaded with an answer, never by `import autotune`",
+    "autotune.app.refresh_prices": "what a command asks for; the command line holds no logic",
+    "autotune.app.validate": "what a command asks for; the command line holds no logic",
+    "autotune.claims.contradictions": "loaded for a job that states or measured something",
+    "autotune.cli.": "loaded when its command is typed",
+    "autotune.orchestrators.": "one file an orchestrator",
+    "autotune.probe.guard": "a program of its own",
+    "autotune.report.lists.": "one file an answer",
+    "autotune.report.screens.": "one file an answer",
+    "autotune.trainers.": "one file a format",
+}
 
 
 class Size(TypedDict):
@@ -46,6 +62,7 @@ class Size(TypedDict):
     lines: int
     code_lines: int
     one_importer: int
+    without_reason: list[str]
     below_100_lines: int
     folders: dict[str, int]
 
@@ -95,21 +112,38 @@ def imported(text: str, known: dict[str, Path]) -> set[str]:
     return found & known.keys()
 
 
+def alone(package: Path) -> dict[str, str]:
+    """Every file that exactly one other imports, and the reason; empty where there is none."""
+    known = modules(package)
+    texts = {name: path.read_text() for name, path in known.items()}
+    importers: dict[str, list[str]] = {name: [] for name in known}
+    for name, text in texts.items():
+        for other in imported(text, known) - {name}:
+            importers[other].append(name)
+    found = {}
+    for name, readers in importers.items():
+        if len(readers) != 1 or known[name].name == "__init__.py":
+            continue
+        both = sum(len(texts[each].splitlines()) for each in (name, readers[0]))
+        own = next((why for start, why in REASONS.items() if name.startswith(start)), "")
+        found[name] = own or (f"{both} lines with {readers[0]}" if both > TOO_LONG else "")
+    return found
+
+
 def size(package: Path) -> Size:
     """Files, lines and importers of a package."""
     known = modules(package)
     texts = {name: path.read_text() for name, path in known.items()}
-    importers = Counter(
-        other for name, text in texts.items() for other in imported(text, known) - {name}
-    )
     rooms = [name for name, path in known.items() if path.name != "__init__.py"]
     lines = {name: len(text.splitlines()) for name, text in texts.items()}
+    reasons = alone(package)
     folders = Counter(str(path.parent.relative_to(package.parent)) for path in known.values())
     return {
         "files": len(known),
         "lines": sum(lines.values()),
         "code_lines": sum(code_lines(text) for text in texts.values()),
-        "one_importer": sum(importers[name] == 1 for name in rooms),
+        "one_importer": len(reasons),
+        "without_reason": [name for name, reason in reasons.items() if not reason],
         "below_100_lines": sum(lines[name] < SMALL for name in rooms),
         "folders": dict(folders.most_common(LARGEST)),
     }
@@ -170,6 +204,7 @@ def main() -> None:
         return
     print(f"{found['files']:,} files, {found['lines']:,} lines, {found['code_lines']:,} of code")
     print(f"{found['one_importer']} files with one importer, {found['below_100_lines']} short ones")
+    print("without a reason: " + (", ".join(found["without_reason"]) or "none"))
     print("largest folders: " + ", ".join(f"{name} {n}" for name, n in found["folders"].items()))
     for name, way in walks.items():
         print(f"{name}: {way['rooms']} rooms, {way['stays']} stays, {way['returns']} returns")

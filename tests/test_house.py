@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from bench.house import code_lines, modules, walk
+from bench.house import WALKS, alone, code_lines, modules, walk
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "autotune"
 CROWDED = 17  # files of one folder
+# What `python -m bench.house` prints: these may only fall.
+ONE_IMPORTER = 80
+ROOMS_AND_STAYS = {"estimate": (34, 90), "tune": (40, 109)}
 
 
 def imports(path: Path, known: dict[str, Path], *, lazy: bool) -> set[str]:
@@ -60,6 +63,12 @@ def test_no_folder_is_crowded() -> None:
     assert not crowded
 
 
+def test_a_file_that_one_other_imports_has_a_reason_to_stand_alone() -> None:
+    reasons = alone(PACKAGE)
+    assert [name for name, reason in reasons.items() if not reason] == []
+    assert len(reasons) <= ONE_IMPORTER
+
+
 def test_every_file_says_what_is_in_it() -> None:
     for path in modules(PACKAGE).values():
         text = ast.get_docstring(ast.parse(path.read_text()))
@@ -90,3 +99,11 @@ def test_the_walk_of_a_job_begins_at_the_command_and_ends_at_the_pricing() -> No
     assert {"app.job.load", "pricing"} <= set(found["way"])
     assert not any(name.startswith(("report.", "cost.")) for name in found["way"])
     assert found["stays"] == found["rooms"] + found["returns"]
+
+
+@pytest.mark.parametrize("command", WALKS)
+def test_the_walk_of_a_job_gets_no_longer(command: str) -> None:
+    found = walk(WALKS[command])
+    rooms, stays = ROOMS_AND_STAYS[command]
+    assert found["rooms"] <= rooms, found["way"]
+    assert found["stays"] <= stays

@@ -87,7 +87,7 @@ def init(
     A model, an adapter, rows or a trainer's config in the folder, and the GPU of this machine.
     Nothing is written over.
     """
-    from autotune.app.init import init_job
+    from autotune.app.init.write import init_job
 
     with Progress(quiet=quiet) as progress:
         written = init_job(folder, out, model=model, data=data, progress=progress)
