@@ -115,6 +115,14 @@ def tune(
     ray_address: Annotated[
         str | None, typer.Option("--ray-address", metavar="HOST:PORT", help="An existing cluster.")
     ] = None,
+    rendezvous: Annotated[
+        str | None,
+        typer.Option(
+            "--rendezvous",
+            metavar="HOST:PORT",
+            help="Probe on several machines together: where they meet, on this one.",
+        ),
+    ] = None,
     trials: Annotated[
         int, typer.Option("--trials", min=1, help="Trials of the study at most.")
     ] = TRIALS,
@@ -175,6 +183,7 @@ def tune(
                 workers,
                 executor,
                 ray_address,
+                rendezvous,
             ),
             asked=asked(context),
         )
@@ -246,14 +255,24 @@ def _probing(
 
 
 def _with_workers(
-    probing: ProbeOptions | None, workers: int | None, executor: Starter, address: str | None
-) -> ProbeOptions | None:
+    probing: ProbeOptions | None, workers: int | None, executor: Starter, address: str | None,
+    rendezvous: str | None,
+) -> ProbeOptions | None:  # fmt: skip
     """Who probes. Raises InputError for workers of a search without probes."""
-    if executor is Starter.local and workers is None and address is None:
+    alone = executor is Starter.local and workers is None and address is None
+    if alone and rendezvous is None:
         return probing
     if probing is None:
-        msg = "--workers, --executor or --ray-address without --score probe: nothing is measured"
+        msg = (
+            "--workers, --executor, --ray-address or --rendezvous without --score probe: nothing "
+            "is measured"
+        )
         raise InputError(msg, "add --score probe")
+    if rendezvous is not None and not alone:
+        msg = f"--rendezvous {rendezvous} beside workers: a probe of several machines takes all"
+        raise InputError(msg, "leave --workers and --executor out: one search probes on all")
+    if rendezvous is not None:
+        return replace(probing, rendezvous=rendezvous)
     if address is not None and executor is not Starter.ray:
         msg = f"--ray-address {address} without --executor ray: nobody would connect to it"
         raise InputError(msg, "add --executor ray")

@@ -38,16 +38,22 @@ def worker(
     machine needs the same autotune, packages, model and data, and a device of the same kind; each
     difference is said. For example, with a database:
     autotune worker --storage postgresql+psycopg://me@host/tuning --study 20260101-120000-my-job
+    Of a search with --rendezvous this machine takes part in each probe, until that search ends.
     """
     url = storage or os.environ.get(STORAGE) or None
     if run is None and (url is None or study is None):
         msg = "which search is to be joined is not said"
         raise InputError(msg, "name its run folder, or its --storage URL and --study NAME")
-    from autotune.app.workers.join import work
+    from autotune.app.workers.join import take_part, work
+    from autotune.probe.together import terms_in
 
+    together = terms_in(run) if run is not None and url is None else None
     with Progress(quiet=quiet) as progress:
         try:
-            why = work(None if run is None else whole(run), url, study, progress.line)
+            if run is not None and together is not None:
+                why = take_part(whole(run), together, progress.line)
+            else:
+                why = work(None if run is None else whole(run), url, study, progress.line)
         except (KeyboardInterrupt, Interrupted):  # in a probe, or between two
             msg = "interrupted; the probe that was running is another worker's now"
             raise Interrupted(msg, "the same command joins again") from None

@@ -106,6 +106,8 @@ def request_for(
         "loader_workers": _worker_counts(offer, config) if effort.loader else [],
         "memory_limit_bytes": memory_limit_bytes,
     }  # fmt: skip
+    if offer.network is not None:
+        body |= {"nodes": offer.nodes, "network": offer.network.name}
     if config.sharding == "fsdp":
         body["fsdp_config"] = _fsdp(job, config)
     if config.environment:

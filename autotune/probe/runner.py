@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from autotune.probe.device import LocalDevice
+    from autotune.probe.together import Meeting
     from autotune.probe.worker.contract import Phase
 
 GUARD = Path(__file__).with_name("guard.py")
@@ -74,6 +75,7 @@ class Place:
     worker: tuple[str, ...] = WORKER  # arguments of python; tests put a fake one here
     python: str = sys.executable
     logs: Path | None = None  # where the words of a probe that broke are kept
+    meeting: Meeting | None = None  # with other machines, which take part in each probe
 
 
 class Runner:
@@ -97,7 +99,8 @@ class Runner:
     ) -> ProbeRecord:  # fmt: skip
         """One probe, with one more attempt where another could end differently."""
         most_s = 2.0 * (timeout_s or self.place.timeout_s)  # two attempts
-        count = int(request.get("count", 1))
+        meeting = self.place.meeting
+        count = meeting.per_node if meeting else int(request.get("count", 1))
         held = _shown_to(self.place.local)[:count]
         what = f"({self.place.folder.parent})"
         with leased(held, self.on_phase, most_s=most_s, what=what):
@@ -178,6 +181,8 @@ class Runner:
         self, folder: Path, result_path: Path, request: dict[str, Any], timeout_s: float
     ) -> tuple[Ending, dict[str, Any]]:
         mark, count = secrets.token_hex(8), int(request.get("count", 1))
+        if self.place.meeting is not None:
+            self.place.meeting.begin(folder)
         kills = oom_kills()
         watch = Watch(self.place.local, self.on_phase)
         watch.before()
@@ -200,9 +205,14 @@ class Runner:
         return ending, watch.summary()
 
     def command(self, *arguments: str, count: int = 1) -> Sequence[str]:
-        """The worker's command line under its guard; on several devices under torchrun."""
+        """The worker's command line under its guard; on several devices under torchrun.
+
+        arguments: the request's file, in a folder that is called as no other, and the result's.
+        """
         python, worker = self.place.python, self.place.worker
-        if count > 1:
+        if self.place.meeting is not None:
+            worker = (*self.place.meeting.launcher(Path(arguments[0]).parent.name), *worker)
+        elif count > 1:
             worker = (
                 "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count),
                 *worker,

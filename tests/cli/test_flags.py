@@ -26,7 +26,7 @@ FLAGS = {
         "--space", "--minimize", "--score", "--fidelity", "--sampler", "--trials", "--seed",
         "--storage", "--run", "--resume", "--export", "--dry-run", "--probes", "--probe-budget",
         "--probe-on", "--trust-remote-code", "--in-place", "--workers", "--executor",
-        "--ray-address",
+        "--ray-address", "--rendezvous",
         *SOURCE, *LINE, *CHANGES, *LIMITS, *FORMAT, *QUIET, *VERBOSE,
     },
     "compare": {

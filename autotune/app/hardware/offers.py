@@ -63,9 +63,9 @@ def offer_of(
     where = f"hardware[{index}]"
     device = cpu_device() if section.gpu.casefold() == "cpu" else find_device(section.gpu)
     instance = find_instance(section.instance) if section.instance else None
-    if device.is_cpu and section.count != 1:
+    if device.is_cpu and section.count != section.nodes:
         msg = f"{where}: cpu is this machine, so its count is 1, not {section.count}"
-        raise InputError(msg)
+        raise InputError(msg, 'machines like this one: "2x1xcpu over ethernet-10g"')
     times = f"{section.count}x " if section.count > 1 else ""
     if section.nodes > 1:
         times = f"{section.nodes}x {section.count // section.nodes}x "

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from autotune.probe.record import ProbeRecord
     from autotune.probe.replay import RecordedRunner
     from autotune.probe.runner import Place, Runner
+    from autotune.probe.together import Meeting
 
     Request = dict[str, Any]
 
@@ -60,6 +61,8 @@ class ProbeOptions:
     workers: int | None = None  # that the search starts; 0: it waits for some; None: it is alone
     executor: str = "local"  # who starts them
     ray_address: str | None = None
+    rendezvous: str | None = None  # HOST:PORT where the launchers of several machines meet
+    meeting: Meeting | None = None  # there, of the offer's machines
     status: Callable[[str], None] | None = None  # hears every moment what a probe does just now
 
     @property
@@ -154,8 +157,11 @@ def candidates_of(bill: Bill, record: ProbeRecord) -> list[int]:
     return [int(index) for index in found[first]]
 
 
-def local_for(job: Job, on: str | None) -> tuple[LocalDevice, Offer]:
-    """The device to probe on and the offer that it is. Raises NoLocalDevice (exit 5)."""
+def local_for(job: Job, on: str | None, *, together: bool = False) -> tuple[LocalDevice, Offer]:
+    """The device to probe on and the offer that it is. Raises NoLocalDevice (exit 5).
+
+    together: with other machines, of which this is one.
+    """
     if job.objective in PAIRED:
         msg = f"--score probe runs supervised steps, and the job trains {job.objective}"
         raise InputError(msg, "leave --score probe out: the model prices it, with a wide range")
@@ -165,19 +171,39 @@ def local_for(job: Job, on: str | None) -> tuple[LocalDevice, Offer]:
         msg = f"--score probe trains for a minute, and {', '.join(absent)} are not installed"
         raise NoLocalDevice(msg, install_command("probe"))
     here = devices.local_devices()
-    if on is not None:
+    if on is not None and not together:
         return _named(job, on, here)
     for offer in job.offers:
-        found = devices.matching(offer, here)
-        if found:
-            return found[0], offer
+        if together == (offer.network is not None):
+            found = share_of(offer, here)
+            if found:
+                return found[0], offer
     names = ", ".join(sorted({local.name for local in here}))
     wanted = ", ".join(dict.fromkeys(offer.label for offer in job.offers))
     msg = f"--score probe needs one of the job's machines ({wanted}), and here is only {names}"
+    if together:
+        msg = f"--rendezvous needs a machine of several ({wanted}), and here is only {names}"
+        raise NoLocalDevice(msg, 'name one, such as --gpu "2x8xh100-sxm over efa", and begin there')
+    several = next((offer for offer in job.offers if offer.network and share_of(offer, here)), None)
+    if several is not None:
+        msg = f"--score probe of {several.label} runs on its {several.nodes} machines together"
+        raise NoLocalDevice(msg, TOGETHER)
     raise NoLocalDevice(
         msg, "--probe-on NAME probes on the device at hand and transfers what it learns; "
         "without --score probe no device is needed"
     )  # fmt: skip
+
+
+TOGETHER = (
+    "add --rendezvous HOST:PORT, this machine as the others reach it, and --run FOLDER, which all "
+    "of them see; on each other one: autotune worker FOLDER. Or --probe-on NAME probes one device "
+    "and transfers what it learns"
+)
+
+
+def share_of(offer: Offer, here: list[LocalDevice]) -> list[LocalDevice]:
+    """The local devices that are one machine's of an offer; empty where it has more."""
+    return devices.matching(replace(offer, count=offer.per_node, network=None), here)
 
 
 def offers_here(job: Job, offer: Offer) -> tuple[Offer, ...]:
@@ -215,7 +241,8 @@ def remote_for(job: Job, on: str | None) -> tuple[LocalDevice, Offer]:
         msg = f"a worker probes one machine, and the job is on {job.offers[0].label} alone"
         raise NoLocalDevice(
             msg, f"--probe-on {job.offers[0].device.name} probes one device and transfers what it "
-            "learns; or name one machine beside it with --gpu"
+            "learns; or name one machine beside it with --gpu; or, without workers, begin on one "
+            "of the machines with --rendezvous HOST:PORT, and `autotune worker RUN` on the others"
         )  # fmt: skip
     else:
         offer = alone[0]

@@ -98,7 +98,8 @@ class Prober:
         self.fingerprint = devices.fingerprint(local)
         self.memo = Memo(folder / PROBES_FILE, shared, self.fingerprint)
         logs = folder / LOGS_FOLDER
-        place = Place(local, folder / "probing", options.timeout_s, logs=logs)
+        place = Place(local, folder / "probing", options.timeout_s, logs=logs,
+                      meeting=options.meeting)  # fmt: skip
         if options.worker is not None:
             place = replace(place, worker=options.worker)
         self.runner = (options.runner or Session)(place)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from shlex import join
 from typing import TYPE_CHECKING
@@ -42,6 +43,7 @@ from autotune.pricing import Pricing
 from autotune.probe.lease import seated
 from autotune.probe.outcomes import check_arguments
 from autotune.probe.record import config_of
+from autotune.probe.together import Meeting, gathered
 from autotune.search import selection
 from autotune.search.alternatives import proposal_order
 from autotune.search.posterior.bound import PROBABILITY
@@ -79,14 +81,16 @@ def tune_by_probes(
     if elsewhere and probing.workers is not None:
         local, offer = remote_for(job, probing.on)
     else:
-        local, offer = local_for(job, probing.on)
+        local, offer = local_for(job, probing.on, together=bool(probing.rendezvous))
+    if probing.rendezvous:
+        probing = replace(probing, meeting=Meeting.of(probing.rendezvous, offer))
     priced = price(job, options, progress)
     check_arguments(priced.space.extra)
     exact = offer in job.offers
     probed_job = job if exact else replace(job, offers=(offer,))
     offers = offers_here(job, offer)
-    if elsewhere and exact:
-        same = (offer.device, offer.count, None)
+    if (elsewhere or offer.network) and exact:
+        same = (offer.device, offer.count, offer.network)
         offers = tuple(o for o in job.offers if (o.device, o.count, o.network) == same)
     candidates = priced.found.candidates
     if not exact:
@@ -134,9 +138,15 @@ def _probed(
             options.resume,
         )  # fmt: skip
         return probe_by_workers(ground, local, probing, asked, progress)
-    count = max(offer.count for offer in ground.offers)
+    count = max(offer.per_node for offer in ground.offers)
     groups = groups_here(ground.offer, local, count)
-    with seated(groups, progress, f"({near(run_dir)})") as group:
+    with ExitStack() as held:
+        group = held.enter_context(seated(groups, progress, f"({near(run_dir)})"))
+        if probing.meeting is not None:
+            from autotune.app.workers.terms import together_terms
+
+            terms = together_terms(ground.offer.device.name)
+            held.enter_context(gathered(run_dir, probing.meeting, terms, progress))
         return probe_candidates(
             ground.job, ground.bill, group[0], probing, objective=options.objective,
             sampler=options.sampler, seed=options.seed, run_dir=run_dir,

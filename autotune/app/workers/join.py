@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from contextlib import closing
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.probing.plan import groups_here
@@ -12,8 +14,12 @@ from autotune.app.probing.study import probes_of_workers, tell_held
 from autotune.app.runs.folder import runs_root
 from autotune.app.workers.terms import checked, ground_of, probing_of
 from autotune.domain.errors import NoLocalDevice
+from autotune.domain.paths import whole
 from autotune.probe import device as devices
 from autotune.probe.lease import seated
+from autotune.probe.runner import Place as Probing
+from autotune.probe.runner import Runner
+from autotune.probe.together import Meeting, follow
 from autotune.search.axes import ParameterSpace
 from autotune.search.billed import BilledCandidates
 from autotune.search.measured.joining import Place, joining, terms_of, worker_folder
@@ -23,7 +29,6 @@ from autotune.search.study.owner import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from autotune.app.probing.ground import Ground
     from autotune.app.probing.plan import ProbeOptions
@@ -79,6 +84,25 @@ def work(
             end = search.work(shared, log, prober, len(ground.bill), tell)
         study.set_user_attr(f"{LEFT}:{owner.name}", end.why)
         return end.why
+
+
+def take_part(run_dir: Path, kept: dict[str, Any], tell: Callable[[str], None]) -> str:
+    """Be one machine of the probes of a search on several; why it is over.
+
+    kept: what that search asks of its machines. Raises InputError where this one's packages differ,
+    NoLocalDevice where it has not the devices.
+    """
+    terms = checked(kept)
+    meeting = Meeting(str(terms["endpoint"]), int(terms["nodes"]), int(terms["per_node"]))
+    here = devices.local_devices()
+    found = [own for own in here if own.device and own.device.name == terms["device"]]
+    if len(found) < meeting.per_node:
+        names = ", ".join(sorted({local.name for local in here}))
+        msg = f"each machine probes on {meeting.per_node}x {terms['device']}, and here is {names}"
+        raise NoLocalDevice(msg, "join from a machine that has it")
+    with tempfile.TemporaryDirectory() as own:
+        runner = Runner(Probing(found[0], whole(Path(own)), meeting=meeting))
+        return follow(run_dir, runner, tell)
 
 
 def tell_probes(shared: SharedStudy, prober: Prober) -> None:

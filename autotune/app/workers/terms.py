@@ -80,6 +80,14 @@ def terms_of(
     }  # fmt: skip
 
 
+def together_terms(device: str) -> dict[str, Any]:
+    """What the machines of one probe have in common; device: of each."""
+    return {
+        "format": FORMAT, "version": code_version(), "packages": installed_versions(),
+        "device": device,
+    }  # fmt: skip
+
+
 def _offer(offer: Offer) -> dict[str, Any]:
     """Its price, and the machine around its devices: both are resolved anew elsewhere."""
     host = {k: v for k, v in asdict(offer.host).items() if k != "loader"}
