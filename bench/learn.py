@@ -1,10 +1,15 @@
 """What a user's own past runs are worth, on the record: one run left out, learned from the others.
 
-`python -m bench.learn --format text|json`. For every source of the record that holds several runs
-of one machine, each run in turn is predicted by the shipped model and by the model with what the
-source's other runs teach (`autotune learn` does the same with a user's). Replicates of a
-configuration are counted once, so that no run is predicted from its own repeat. Sources that the
-shipped calibration was fitted on are marked: there is little left to learn of them.
+`python -m bench.learn --format text|json|markdown`. Every source of the record that holds several
+runs of one machine stands for a user: nothing of it is in the fit that predicts it, in the size of
+its interval, or in the spreads that say how much runs have in common (`evidence.learned.effects`,
+which are chosen anew on the other sources). Each of its runs in turn is predicted with and without
+what its other runs teach. Replicates of a configuration are counted once.
+
+Twins: runs that the model takes for the same step (machine, method, model, and shares of its
+seconds within `TWINS`). What they differ by, no model of their settings can predict.
+
+Runs of grade C, or of which a setting is guessed, are judged apart, as in `autotune validate`.
 """
 
 from __future__ import annotations
@@ -14,48 +19,133 @@ import json
 import math
 import statistics
 from collections import defaultdict
+from dataclasses import astuple, dataclass, fields, replace
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from autotune.domain.outcome import Z90
-from autotune.evidence.cases import Refused, timed_cases
-from autotune.evidence.learned.effects import believed, effect_of, residual_of
+from autotune.evidence.cases import Refused, source_of, timed_cases
+from autotune.evidence.fit.spreads import fit_spreads, leave_out, nested_spreads, predicted_by
+from autotune.evidence.fit.time import fit, measured_steps
+from autotune.evidence.learned.effects import (
+    PRIOR,
+    SCALE_RUNS,
+    Prior,
+    Residual,
+    believed,
+    covariance_of,
+    effect_of,
+    residual_of,
+)
 from autotune.evidence.learned.run import NOISE
 from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 from autotune.pricing import plain_bill
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from autotune.evidence.cases import MeasuredCase
-    from autotune.evidence.learned.effects import Residual
 
 FEWEST = 3  # runs of a machine that a source must hold
-# Runs that people logged themselves, as a user's are: what `learn` is for.
-LOGGED = (
-    "Aochong-Li/KnowledgeUpdatePlayground", "0-KaiKai-0/stanford_alpaca", "JL-er/Bone",
-    "RZ-01/llm4math", "achingacham/PISPiN_finetune_Llama", "unslothai/notebooks",
-    "MakazhanAlpamys/Soup", "DarioVajda/translation_dpo", "microsoft/DeepSpeedExamples",
-)  # fmt: skip
+TWINS = 0.02  # of a step's seconds
+# Hand estimates of the spreads between runs, on the fitting scale 0.7 wide; a source counts as so
+# many runs, which are alike. Of a source with more runs than `MOST` every n-th is asked.
+USUAL, USUAL_SD = Prior(0.08, 0.08, 0.08, 0.08, 0.30, 0.05), 0.7
+COUNTS_AS, MOST = 8.0, 40
+STEPS = (0.4, 0.2, 0.1)  # of the search, in logarithms
 
 
-def residuals_of(cases: Iterable[MeasuredCase]) -> dict[str, list[Residual]]:
-    """Residuals of every source with enough runs of one machine."""
-    found: dict[str, list[Residual]] = defaultdict(list)
-    for case in timed_cases(cases):
-        try:
-            own = residual_of(case.id, case, NOISE["A"], plain_bill)
-        except Refused:
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Runs of one source, predicted by a fit without it. steady: of those that teach, the ids."""
+
+    name: str
+    runs: tuple[Residual, ...]
+    steady: frozenset[str]
+
+    @property
+    def taught(self) -> list[Residual]:
+        """Runs whose figures are exact and whose settings are stated."""
+        return [own for own in self.runs if own.id in self.steady]
+
+
+def sources_of(cases: Sequence[MeasuredCase]) -> list[Source]:
+    """Every source with enough runs of one machine, as a fit without it predicts them."""
+    timed = timed_cases(cases)
+    steps = measured_steps([case for case in timed if case.teaches_time])
+    whole = fit(steps)
+    left_out = leave_out(steps, source_of, whole)
+    nested, usual = nested_spreads(left_out, left_out), fit_spreads(left_out)
+    by_source: dict[str, list[MeasuredCase]] = defaultdict(list)
+    for case in timed:
+        by_source[case.group[0]].append(case)
+    found = []
+    for name, own in sorted(by_source.items()):
+        if most_on_one(own) < FEWEST:
             continue
-        found[case.group[0]].append(own)
-    return {name: own for name, own in found.items() if _most_on_one(own) >= FEWEST}
+        others = np.asarray([case.group[0] != name for case in steps.cases])
+        model = whole if others.all() else fit(steps.take(others), whole)
+        rows = predicted_by(model, measured_steps(own), source_of)
+        spreads = nested.get((name,), usual)
+        runs = []
+        for case, log, sd in zip(own, -rows.log_ratio, rows.log_sd(spreads), strict=True):
+            grade = "A" if case.teaches_time else "C"
+            try:
+                priced = residual_of(case.id, case, NOISE[grade], plain_bill)
+            except Refused:
+                continue
+            runs.append(replace(priced, log=float(log), sd=float(sd)))
+        steady = frozenset(case.id for case in own if case.teaches_time)
+        found.append(Source(name, tuple(runs), steady))
+    return found
 
 
-def _most_on_one(found: Sequence[Residual]) -> int:
-    machines = [own.machine for own in found]
+def most_on_one(cases: Sequence[MeasuredCase]) -> int:
+    """Runs on the machine that most are of."""
+    machines = [(case.offer.device.name, case.offer.count) for case in cases]
     return max(map(machines.count, machines))
 
 
-def left_one_out(found: Sequence[Residual]) -> dict[str, float]:
+def likeliest(sources: Sequence[Source]) -> Prior:
+    """The spreads under which the sources' residuals are most likely, every source alike."""
+    asked = [source.taught[:: math.ceil(len(source.taught) / MOST)] for source in sources]
+
+    def unlikely(logs: Sequence[float]) -> float:
+        prior = Prior(*map(math.exp, logs))
+        apart = sum(
+            ((a - math.log(b)) / USUAL_SD) ** 2 for a, b in zip(logs, astuple(USUAL), strict=True)
+        )
+        return apart / 2 + COUNTS_AS * sum(_unlikely(runs, prior) for runs in asked)
+
+    best = [math.log(value) for value in astuple(USUAL)]
+    least = unlikely(best)
+    for step in STEPS:
+        moved = True
+        while moved:
+            moved = False
+            for place in range(len(fields(Prior))):
+                for way in (step, -step):
+                    other = [*best]
+                    other[place] += way
+                    value = unlikely(other)
+                    if value < least - 1e-6:
+                        best, least, moved = other, value, True
+    return Prior(*(math.exp(value) for value in best))
+
+
+def _unlikely(runs: Sequence[Residual], prior: Prior) -> float:
+    """Minus the log likelihood of residuals under a multivariate t, a run."""
+    logs = np.asarray([own.log for own in runs])
+    root = np.linalg.cholesky(covariance_of(runs, prior))
+    beyond = float(np.sum(np.linalg.solve(root, logs) ** 2))
+    v, n = SCALE_RUNS, len(runs)
+    total = float(np.log(np.diag(root)).sum()) + (v + n) / 2 * math.log1p(beyond / v)
+    return (total + n / 2 * math.log(v) - math.lgamma((v + n) / 2) + math.lgamma(v / 2)) / n
+
+
+def left_one_out(found: Sequence[Residual], prior: Prior = PRIOR) -> dict[str, float]:
     """Errors of each run before and after the others are learned from, and what is covered."""
     before, after, inside = [], [], []
     for own in found:
@@ -63,7 +153,7 @@ def left_one_out(found: Sequence[Residual]) -> dict[str, float]:
         if not any(other.machine == own.machine for other in others):
             continue
         others, _ = believed(others)
-        effect = effect_of(own, others)
+        effect = effect_of(own, others, prior)
         left = own.log - (math.log(effect.factor) if effect else 0.0)
         spread = math.hypot(own.sd * (effect.spread if effect else 1.0), own.noise)
         before.append(abs(math.expm1(-own.log)))
@@ -73,42 +163,92 @@ def left_one_out(found: Sequence[Residual]) -> dict[str, float]:
         "runs": len(before),
         "median_ape_before": statistics.median(before),
         "median_ape_after": statistics.median(after),
-        "mean_ape_before": statistics.fmean(before),
-        "mean_ape_after": statistics.fmean(after),
         "coverage_after": statistics.fmean(inside),
     }
 
 
+def twins(runs: Sequence[Residual]) -> tuple[int, float | None]:
+    """Pairs of runs that the model takes for the same step, and the median of what they differ."""
+    apart = [
+        abs(math.expm1(one.log - other.log))
+        for one, other in combinations(runs, 2)
+        if (one.machine, one.method, one.shape) == (other.machine, other.method, other.shape)
+        and max(abs(a - b) for a, b in zip(one.shares, other.shares, strict=True)) <= TWINS
+    ]
+    return len(apart), statistics.median(apart) if apart else None
+
+
 def measure() -> dict[str, Any]:
-    """Every source, those that people logged themselves first, and their medians together."""
-    found = residuals_of(read_cases(SHIPPED_ROWS).cases)
-    sources = {name: left_one_out(own) for name, own in sorted(found.items())}
-    logged = {name: own for name, own in sources.items() if name in LOGGED}
-    halved = [own["median_ape_after"] / own["median_ape_before"] for own in logged.values()]
+    """Every source, what remains of its error, and the spreads chosen with all in view."""
+    sources = sources_of(read_cases(SHIPPED_ROWS).cases)
+    taught = [own for own in sources if own.steady]
+    judged, apart = {}, {}
+    for own in sources:
+        prior = likeliest([other for other in taught if other is not own])
+        pairs, differ = twins(own.taught)
+        if own.steady:
+            told = left_one_out(own.taught, prior)
+            judged[own.name] = {**told, "twins": pairs, "twins_differ": differ}
+        if len(own.steady) < len(own.runs):
+            apart[own.name] = left_one_out(own.runs, prior)
+    ratios = [own["median_ape_after"] / own["median_ape_before"] for own in judged.values()]
     return {
-        "logged": logged,
-        "others": {name: own for name, own in sources.items() if name not in LOGGED},
-        "median_ratio_logged": statistics.median(halved) if halved else None,
+        "sources": judged,
+        "with_orientation": apart,
+        "median_ratio": statistics.median(ratios),
+        "halved": sum(ratio <= 0.5 for ratio in ratios),  # noqa: PLR2004
+        "prior": {f.name: getattr(likeliest(taught), f.name) for f in fields(Prior)},
     }
 
 
 def main() -> None:
     """Print it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
     found = measure()
-    if parser.parse_args().format == "json":
+    asked = parser.parse_args().format
+    if asked == "json":
         print(json.dumps(found, indent=1))
-        return
-    for title in ("logged", "others"):
-        print(title)
+    elif asked == "markdown":
+        print("\n".join(_table(found["sources"])))
+    else:
+        _print(found)
+
+
+def _print(found: dict[str, Any]) -> None:
+    for title in ("sources", "with_orientation"):
+        print(title.replace("_", " "))
         for name, own in found[title].items():
             print(
-                f"  {name[:44]:44s} {own['runs']:4.0f} runs  median error"
+                f"  {name[:40]:40s} {own['runs']:4.0f} runs  median error"
                 f" {100 * own['median_ape_before']:5.1f} -> {100 * own['median_ape_after']:5.1f} %"
-                f"  in the 80 % interval {100 * own['coverage_after']:3.0f} %"
+                f"  in the 80 % interval {100 * own['coverage_after']:3.0f} %{_twins(own)}"
             )
-    print(f"error after over before, median of logged sources: {found['median_ratio_logged']:.2f}")
+    print(
+        f"error after over before, median of sources: {found['median_ratio']:.2f};"
+        f" halved on {found['halved']} of {len(found['sources'])}"
+    )
+    print("spreads, all sources in view: ", {k: round(v, 3) for k, v in found["prior"].items()})
+
+
+def _twins(own: dict[str, Any]) -> str:
+    pairs = own.get("twins")
+    return f"  {pairs} twins differ by {100 * own['twins_differ']:.1f} %" if pairs else ""
+
+
+def _table(sources: dict[str, dict[str, Any]]) -> list[str]:
+    lines = [
+        "| source | runs | median error before | after | in the 80 % interval | twins differ by |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name, own in sources.items():
+        differ = f"{100 * own['twins_differ']:.1f} %" if own["twins"] else "no twins"
+        lines.append(
+            f"| {name} | {own['runs']} | {100 * own['median_ape_before']:.1f} %"
+            f" | {100 * own['median_ape_after']:.1f} % | {100 * own['coverage_after']:.0f} %"
+            f" | {differ} |"
+        )
+    return lines
 
 
 if __name__ == "__main__":

@@ -21,16 +21,15 @@ import numpy as np
 
 from autotune.cost.bill import Bill, StepWork, Tables, evaluations, knob_values, saves
 from autotune.cost.columns import Columns, Component, Outputs, Table, tabulate
+from autotune.cost.learned import as_learned
 from autotune.cost.memory import component as memory
 from autotune.cost.time import checkpoint, collectives, compute, data, evaluation, startup
-from autotune.domain.candidates import OFFER
 from autotune.domain.observation import Calibration
 from autotune.domain.units import HOUR_S
 
 if TYPE_CHECKING:
     from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
-    from autotune.domain.observation import MachineEffect
 
 
 def price_offer(job: Job, columns: Columns) -> Outputs:  # noqa: ARG001 - one signature for all
@@ -68,7 +67,14 @@ class CostModel:
         """The bill of every candidate. [n] candidates cost a few array passes."""
         job = self.job
         named = {component.name: component for component in COMPONENTS}
-        tables = Tables(lambda name: self._calibrated(named[name], candidates))
+        modelled = Tables(lambda name: tabulate(named[name], job, candidates))
+
+        def taught(name: str) -> Table:
+            learned = self.calibration.on_machines(name)
+            own = as_learned(name, modelled, learned, job, candidates) if learned else None
+            return self._calibrated(name, own or modelled[name])
+
+        tables = Tables(taught)
         work = StepWork.of(job, tables, candidates)
         save_s = tables["checkpoint"].gather("save_s")
         rate = tables["price"].gather("interruptions_per_s")
@@ -121,23 +127,23 @@ class CostModel:
             disk_short_bytes=short,
         )
 
-    def _calibrated(self, component: Component, candidates: Candidates) -> Table:
-        table = tabulate(component, self.job, candidates)
-        factor = self.calibration.factors.get(component.name, 1.0)
-        if component.name == memory.COMPONENT.name:
+    def _calibrated(self, component: str, table: Table) -> Table:
+        """A component's table under what the job's own evidence taught."""
+        factor = self.calibration.factors.get(component, 1.0)
+        if component == memory.COMPONENT.name:
             return self._remembered(table, factor)
+        outputs = type(table.outputs)(table.outputs)
         if factor != 1.0:
             for name, array in table.outputs.items():
                 if name.endswith("_s"):
-                    table.outputs[name] = array * factor
-        if component.name in self.calibration.log_sds:
-            log_sd = np.full_like(table.outputs["log_sd"], self.calibration.log_sds[component.name])
-            kept = table.outputs.get("knob_log_sd", np.zeros_like(log_sd))
-            table.outputs["log_sd"] = np.hypot(log_sd, kept)
-            if "unseen_device" in table.outputs:  # measured steps settle it
-                table.outputs["unseen_device"] = np.ones_like(log_sd)
-        learned = self.calibration.on_machines(component.name)
-        return _as_learned(table, learned, candidates) if learned else table
+                    outputs[name] = array * factor
+        if component in self.calibration.log_sds:
+            log_sd = np.full_like(outputs["log_sd"], self.calibration.log_sds[component])
+            kept = outputs.get("knob_log_sd", np.zeros_like(log_sd))
+            outputs["log_sd"] = np.hypot(log_sd, kept)
+            if "unseen_device" in outputs:  # measured steps settle it
+                outputs["unseen_device"] = np.ones_like(log_sd)
+        return Table(outputs, table.row_of)
 
     def _remembered(self, table: Table, factor: float) -> Table:
         """Memory under what was measured of it."""
@@ -145,27 +151,3 @@ class CostModel:
         if not len(table.row_of) or (factor == 1.0 and log_sd is None):
             return table
         return Table(memory.learned_memory(table.outputs, factor, log_sd), table.row_of)
-
-
-def _as_learned(
-    table: Table, learned: dict[tuple[str, int], MachineEffect], candidates: Candidates
-) -> Table:
-    """The table with what past runs say of each machine: a row of it for each offer."""
-    offers = candidates.levels[OFFER]
-    effects = [learned.get((offer.device.name, offer.count)) for offer in offers]
-    if not len(candidates) or not any(effects):
-        return table
-    key = table.row_of * len(offers) + candidates.codes[OFFER].astype(np.intp)
-    kept, row_of = np.unique(key, return_inverse=True)
-    row, offer = np.divmod(kept, len(offers))
-    factor = np.asarray([own.factor if own else 1.0 for own in effects])[offer]
-    spread = np.asarray([own.spread if own else 1.0 for own in effects])[offer]
-    here = np.asarray([own is not None and own.here for own in effects])[offer]
-    outputs = {
-        name: array[row] * factor if name.endswith("_s") else array[row]
-        for name, array in table.outputs.items()
-    }
-    outputs["log_sd"] = outputs["log_sd"] * spread
-    if "unseen_device" in outputs:
-        outputs["unseen_device"] = np.where(here, 1.0, outputs["unseen_device"])
-    return Table(outputs, row_of.astype(np.intp, copy=False))

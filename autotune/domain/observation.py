@@ -9,7 +9,7 @@ verification, replay and the sampler read these.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,11 +58,30 @@ def value_of(
 
 
 @dataclass(frozen=True, slots=True)
+class StepError:
+    """How far steps are from the model, by what they are made of (`cost.learned`).
+
+    mean, covariance: of a constant and of the products of a step's shares, in logarithms;
+    variance: of a step beside them, which nothing shares.
+    """
+
+    mean: tuple[float, ...]
+    covariance: tuple[tuple[float, ...], ...]
+    variance: float
+
+    @classmethod
+    def told(cls, mean: Any, covariance: Any, variance: float) -> Self:  # noqa: ANN401 - JSON
+        """From lists."""
+        return cls(tuple(mean), tuple(tuple(row) for row in covariance), variance)
+
+
+@dataclass(frozen=True, slots=True)
 class MachineEffect:
     """What a user's past runs say of one kind of machine, for every job on it.
 
     factor multiplies the predicted seconds of a component, spread its relative spread: what past
-    runs settle is no longer uncertain. here: runs on such a device were among them.
+    runs settle is no longer uncertain. here: runs on such a device were among them. step: the same
+    for every step by what it is made of; factor and spread are then those of the runs' own steps.
     """
 
     device: str
@@ -72,6 +91,7 @@ class MachineEffect:
     spread: float
     runs: int
     here: bool
+    step: StepError | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from autotune.catalog.software import DISTRIBUTION
 from autotune.domain.candidates import SearchSpace
 from autotune.domain.errors import InputError
 from autotune.domain.identity import identity
-from autotune.domain.observation import Calibration, MachineEffect
+from autotune.domain.observation import Calibration, MachineEffect, StepError
 from autotune.probe.memo import installed_versions
 from autotune.probe.request import Effort
 from autotune.space.enumerate import enumerate_candidates
@@ -161,7 +161,7 @@ def ground_of(terms: dict[str, Any]) -> Ground:
     offers = _offers(terms, job)
     offer = offers[terms["offer"]]
     job = replace(job, offers=tuple(offers.values()))
-    calibration = _calibration(terms["calibration"])
+    calibration = calibration_of(terms["calibration"])
     here = tuple(offers[label] for label in terms["here"])
     bill = local_bill(job, enumerate_candidates(job, space).candidates, space, calibration, here)
     if not terms["exact"]:
@@ -188,8 +188,13 @@ def _offers(terms: dict[str, Any], job: Job) -> dict[str, Offer]:
     return found
 
 
-def _calibration(told: dict[str, Any]) -> Calibration:
-    machines = tuple(MachineEffect(**effect) for effect in told["machines"])
+def calibration_of(told: dict[str, Any]) -> Calibration:
+    """What evidence and past runs taught, as the study told it."""
+    machines = tuple(
+        MachineEffect(**{**effect, "step": StepError.told(**step) if step else None})
+        for effect in told["machines"]
+        for step in [effect.get("step")]
+    )
     return Calibration(
         dict(told["factors"]), dict(told["log_sds"]), tuple(told["provenance"]), machines
     )

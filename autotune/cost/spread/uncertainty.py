@@ -97,11 +97,23 @@ def variances(
     found["constants"] = model.spreads.known**2 * parameter_variance(terms, model)
     found.update(_offsets(job, columns, model))
     found["compile"] = compile_variance(job, columns) + lever_variance(columns)
-    found["objective"] = np.full(columns.rows, job.work.time_sd**2)
-    found["variant"] = np.full(columns.rows, DORA**2 * job.method.is_dora)
-    found["uncounted"] = np.full(columns.rows, job.uncounted_sd[0] ** 2)
-    found.update(_job_unknowns(job, columns))
+    found.update(_of_the_job(job, columns))
     return found
+
+
+def job_log_sd(job: Job, columns: Columns) -> FloatArray:
+    """[rows] log spread of a step by what nobody knows of the job, whatever the machine."""
+    spread: FloatArray = np.sqrt(sum(_of_the_job(job, columns).values()))
+    return spread
+
+
+def _of_the_job(job: Job, columns: Columns) -> dict[str, FloatArray]:
+    return {
+        "objective": np.full(columns.rows, job.work.time_sd**2),
+        "variant": np.full(columns.rows, DORA**2 * job.method.is_dora),
+        "uncounted": np.full(columns.rows, job.uncounted_sd[0] ** 2),
+        **_job_unknowns(job, columns),
+    }
 
 
 def log_sd(job: Job, columns: Columns, terms: StepTerms, model: Fitted | None = None) -> FloatArray:

@@ -26,6 +26,7 @@ from autotune.cost.fused_kernels import with_doubt
 from autotune.cost.spread.uncertainty import (
     compile_is_known,
     compile_variance,
+    job_log_sd,
     lever_variance,
     log_sd,
     unseen_device,
@@ -72,6 +73,7 @@ def price_compute(job: Job, columns: Columns) -> Outputs:
     outputs["log_sd"] = log_sd(job, columns, terms)
     unsettled = compile_variance(job, columns) + lever_variance(columns)
     outputs["knob_log_sd"] = np.sqrt(unsettled)  # no measured step settles it
+    outputs["job_log_sd"] = job_log_sd(job, columns)
     outputs["unseen_device"] = unseen_device(columns)
     outputs["unmeasured_gain"] = _unmeasured_gain(job, columns, terms)
     return outputs

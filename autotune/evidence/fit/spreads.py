@@ -107,17 +107,31 @@ def leave_out(
     steps: MeasuredSteps, unit: Callable[[MeasuredCase], Hashable], whole: Fit | None = None
 ) -> LeftOut:
     """Fit once without each unit and predict it. whole: the fit of all steps, to begin at."""
-    groups = tuple(left_out_key(case) for case in steps.cases)
     units = tuple(unit(case) for case in steps.cases)
     predicted, variance = np.empty(len(steps)), np.empty(len(steps))
     features = np.empty((len(steps), len(fields(Spreads))))
     for name in dict.fromkeys(units):
         out = np.asarray([own == name for own in units])
-        model, rows = fit(steps.take(~out), whole), steps.take(out)
-        predicted[out] = model.predict(rows)
-        known, variance[out] = _variances(model, rows)
-        features[out] = _features_of(model, rows, known)
+        own = predicted_by(fit(steps.take(~out), whole), steps.take(out), unit)
+        predicted[out], variance[out] = own.predicted_s, own.assumed_variance
+        features[out] = own.features
+    groups = tuple(left_out_key(case) for case in steps.cases)
     return LeftOut(steps, groups, units, predicted, variance, features)
+
+
+def predicted_by(
+    model: Fit, rows: MeasuredSteps, unit: Callable[[MeasuredCase], Hashable]
+) -> LeftOut:
+    """Steps of which nothing is in a fit, as it predicts them."""
+    known, assumed = _variances(model, rows)
+    return LeftOut(
+        rows,
+        tuple(left_out_key(case) for case in rows.cases),
+        tuple(unit(case) for case in rows.cases),
+        model.predict(rows),
+        assumed,
+        _features_of(model, rows, known),
+    )
 
 
 KNOWN = "known"  # the spread that multiplies what the fit is unsure of

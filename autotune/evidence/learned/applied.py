@@ -12,13 +12,10 @@ from autotune.evidence.learned.residuals import residuals
 from autotune.evidence.learned.store import known_runs, store_path
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from autotune.domain.device import Device
     from autotune.domain.job import Job
     from autotune.domain.observation import MachineEffect
     from autotune.evidence.cases import Price
-    from autotune.evidence.learned.effects import Residual
 
 MOST_RUNS = 200  # the latest that an answer is made from
 
@@ -34,7 +31,7 @@ def with_learned(job: Job, price: Price) -> Job:
         return job
     found, _ = believed(residuals(kept.runs[-MOST_RUNS:], price))
     shape = f"{job.model.num_layers}x{job.model.hidden_size}"
-    method = method_of(job, _sharding(job, found))
+    method = method_of(job)
     machines = [(offer.device.name, offer.count) for offer in job.offers]
     effects = effects_on(machines, job.software.stack, method, shape, found)
     stated = {
@@ -93,13 +90,3 @@ def _why(own: MachineEffect) -> str:
     what = "saves" if own.component == "checkpoint" else "training"
     where = "" if own.here else ", from runs on other machines"
     return f"{machine}: {what} {pace(own.factor)}{where}; delete {store_path()} to forget them"
-
-
-def _sharding(job: Job, found: Sequence[Residual]) -> str:
-    """How the devices will share the work: as stated, else as most runs on such devices did."""
-    stated = job.lock.get("sharding") or (job.today.sharding if job.today else None)
-    if stated:
-        return str(stated)
-    devices = {offer.device.name for offer in job.offers}
-    used = [own.method.rpartition(", ")[2] for own in found if own.device in devices]
-    return max(used, key=used.count) if used else "none"

@@ -1,19 +1,21 @@
 """What past runs say of a machine: how far the model is off there, as far as they can tell.
 
-Each run has a residual, the logarithm of measured over predicted. Residuals of runs that share a
-training stack, a device, a machine (device and count), a method or a model's shape move together,
-so a run says much of the same machine and little of another. How sure that makes later answers
-follows from the same arithmetic:
+Each run has a residual, the logarithm of measured over predicted. What a machine or a training code
+adds to every step moves the residuals of its runs together; what it does to a part of a step (its
+products, memory, issuing, links, optimizer) moves those that spend their time alike. How sure that
+makes later answers follows from the same arithmetic:
 
-    K_ij = common_i x common_j x (sum of SHARES that runs i and j have in common)
-    effect = k' (K + N)^-1 residuals;  what it settles of the variance = k' (K + N)^-1 k
+    K_ij = stack^2 + machine^2 + method^2 + shape^2, each where i and j have it in common
+           + parts^2 (shares_i' shares_j)^2 on one device
+    effect = k' (K + N)^-1 r;  what stays open = s (prior - k' (K + N)^-1 k)
+    s = (v + r' (K + N)^-1 r) / (v + n): n runs that differ more than K + N expects widen it
 
-k: the same between a later job on the machine and each run. common: the model's own spread of a
-run without OWN, what a configuration is off by alone; N: OWN, what a run's grade leaves open, and
-what two runs of one configuration differ by, squared and added. Source: best linear prediction
-under correlated normal errors (kriging). SHARES and OWN: likelihood of each run given the others,
-over twelve sources of the record with several runs of one machine (`bench.learn` prints what they
-do).
+N: what a run alone is off by (`OWN`), what its grade leaves open, and what two runs of one
+configuration differ by, squared and added. Source: best linear prediction under correlated normal
+errors whose scale is unknown (Shah, Wilson & Ghahramani, "Student-t Processes as Alternatives to
+Gaussian Processes" (2014)). The spreads: most likely ones over ten sources of the record with
+several runs of one machine; `python -m bench.learn` chooses them anew without each source that it
+judges.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.domain.observation import BETWEEN_RUNS_SD, MachineEffect
+from autotune.cost.bill import micro_steps
+from autotune.cost.learned import STEP, WIDEST, log_error, pairs_of, step_shares, unsettled
+from autotune.domain.observation import BETWEEN_RUNS_SD, MachineEffect, StepError
 from autotune.evidence.calibrate import LARGEST_FACTOR, SURPRISE
 from autotune.evidence.cases import Refused
 from autotune.evidence.learned.run import NOISE, case_of_run
@@ -38,14 +42,26 @@ if TYPE_CHECKING:
     from autotune.evidence.cases import MeasuredCase, Price
     from autotune.evidence.learned.run import PastRun
 
-# Shares of the model's variance that runs have in common, by what they have in common.
-SHARES = {"stack": 0.10, "device": 0.15, "machine": 0.25, "method": 0.30, "shape": 0.20}
-OWN, MOST_OWN = 0.12, 0.60  # [log], and as a share of the model's variance at most
+SCALE_RUNS = 5.0  # v: runs that the scale's prior counts as
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Log spreads of what runs have in common, and of what a run alone is off by."""
+
+    stack: float = 0.07
+    machine: float = 0.07
+    method: float = 0.07
+    shape: float = 0.06
+    parts: float = 0.60
+    own: float = 0.03
+
+
+PRIOR = Prior()
 AGREEING, AGREEMENT = 3, 0.25  # runs of one machine, and [log] how far from each other at most
 MOST = math.log(6.0)  # beyond it even several runs that agree are something else than efficiency
 MOST_SAVING = 0.5  # of a step's seconds that untimed saves may take
 MOSTLY_SAVES = "untimed saves may take more than half of its time"
-WIDEST = 2.0  # of the model's own spread, where a user's runs differ more than it says
 SAVES_SPREAD = 0.15  # of the checkpoint's own spread that is left where saves were timed
 
 
@@ -62,18 +78,10 @@ class Residual:
     log: float  # ln(measured / predicted) of a step without its wait for data
     sd: float  # the model's own
     noise: float
+    shares: tuple[float, ...]  # of the step's seconds: `cost.learned.step_shares`
+    unsettled: float = 0.0  # of `sd`, what no run settles
     save_log: float | None = None
     save_bytes_per_s: float | None = None
-
-    @property
-    def own(self) -> float:
-        """[log^2] variance that no other run shares."""
-        return min(OWN**2, MOST_OWN * self.sd**2)
-
-    @property
-    def common(self) -> float:
-        """[log] spread of what other runs may share."""
-        return math.sqrt(self.sd**2 - self.own)
 
     @property
     def machine(self) -> str:
@@ -108,24 +116,37 @@ def residual_of(
     expected = float(bill.tables["checkpoint"].gather("save_s")[0])
     size = float(bill.tables["checkpoint"].gather("bytes")[0])
     known = saved is not None and saved > 0 and expected > 0
+    shares, open_still = step_of(bill)
     return Residual(
         id=name,
         device=case.offer.device.name,
         count=case.offer.count,
         stack=job.software.stack,
-        method=method_of(job, case.config.sharding),
+        method=method_of(job),
         shape=f"{job.model.num_layers}x{job.model.hidden_size}",
         log=log,
         sd=max(float(bill.tables["compute"].gather("log_sd")[0]), NOISE["A"]),
         noise=math.hypot(noise, BETWEEN_RUNS_SD),
+        shares=shares,
+        unsettled=open_still,
         save_log=math.log(saved / expected) if saved and known else None,
         save_bytes_per_s=size / saved if saved and known else None,
     )
 
 
-def method_of(job: Job, sharding: str) -> str:
-    """What runs of one method have in common: "full-16bit, fsdp"."""
-    return f"{job.method.kind}-{job.method.base}, {sharding}"
+def step_of(bill: Bill) -> tuple[tuple[float, ...], float]:
+    """What the step of a bill's first candidate is made of, and how much of it no run settles."""
+    rows = [
+        {n: a[bill.tables[name].row_of[:1]] for n, a in bill.tables[name].outputs.items()}
+        for name in STEP
+    ]
+    accumulation = micro_steps(bill.job, bill.candidates)[:1]
+    return tuple(step_shares(*rows, accumulation)[0].tolist()), float(unsettled(rows[0])[0])
+
+
+def method_of(job: Job) -> str:
+    """What runs of one method have in common: "full-16bit"."""
+    return f"{job.method.kind}-{job.method.base}"
 
 
 def _wait_s(bill: Bill) -> float:
@@ -163,10 +184,15 @@ def effects_on(
     """What the residuals say of a job on each machine, as factors of its seconds."""
     made: list[MachineEffect] = []
     for device, count in dict.fromkeys(machines):
-        job = Residual("", device, count, stack, method, shape, 0.0, 0.0, 0.0)
+        near = [own for own in found if own.device == device] or found
+        if not near:
+            continue
+        shares = tuple(np.mean([own.shares for own in near], axis=0).tolist())
+        sd = float(np.mean([own.sd for own in near]))
+        job = Residual("", device, count, stack, method, shape, 0.0, sd, 0.0, shares)
         step = effect_of(job, found)
         if step is not None:
-            made += [replace(step, component=name) for name in ("compute", "collectives")]
+            made += [replace(step, component=name) for name in STEP]
         saves = [own.save_log for own in found if own.machine == job.machine and own.save_log]
         if saves:
             factor = math.exp(float(np.median(saves)))
@@ -178,58 +204,74 @@ def effects_on(
     return tuple(made)
 
 
-def effect_of(job: Residual, found: Sequence[Residual]) -> MachineEffect | None:
-    """The effect on the step of such a job; None where no run has anything in common with it."""
-    alike = np.asarray([_in_common(job, own) for own in found])
-    if not len(found) or not alike.any():
+def effect_of(
+    job: Residual, found: Sequence[Residual], prior: Prior = PRIOR
+) -> MachineEffect | None:
+    """The effect on steps of such a job; None where no run has anything in common with it.
+
+    Its factor and spread are of a step of the job's shares. Runs of another training code have
+    nothing in common with it.
+    """
+    runs = [own for own in found if own.stack == job.stack]
+    if not runs:
         return None
-    common = np.asarray([own.common for own in found])
-    covariance = np.asarray([[_in_common(a, b) for b in found] for a in found])
-    covariance *= np.outer(common, common)
-    apart = _scatter(found)
-    covariance += np.diag([max(own.own, apart[own.machine]) + own.noise**2 for own in found])
-    on_device = sum(own.device == job.device for own in found)
-    nearest = alike >= alike.max()
-    sd = float(np.mean([own.sd for own, near in zip(found, nearest, strict=True) if near]))
-    job = replace(job, sd=sd)
-    shared = alike * common * job.common
+    shares = np.asarray([own.shares for own in runs])
+    covariance = covariance_of(runs, prior)
+    on_device = np.asarray([[float(own.device == job.device)] for own in runs])
+    parts = prior.parts**2 * on_device * pairs_of(shares)
+    shared = np.column_stack((_levels(runs, [job], prior), parts))
     weights: FloatArray = np.linalg.solve(covariance, shared)
-    log = float(weights @ np.asarray([own.log for own in found]))
-    settled = min(max(float(weights @ shared) / sd**2, 0.0), 1.0)
-    beyond = max(apart.get(job.machine, 0.0) - job.own, 0.0) / sd**2
-    spread = min(math.sqrt(1.0 - settled + beyond), WIDEST)
+    logs = np.asarray([own.log for own in runs])
+    beyond = float(logs @ np.linalg.solve(covariance, logs))
+    scale = (SCALE_RUNS + beyond) / (SCALE_RUNS + len(runs))
+    before = np.diag([_levels([job], [job], prior)[0, 0], *[prior.parts**2] * parts.shape[1]])
+    step = StepError(
+        tuple((logs @ weights).tolist()),
+        tuple(tuple(row) for row in (scale * (before - shared.T @ weights)).tolist()),
+        scale * prior.own**2 + max(scale - 1.0, 0.0) * min(own.noise for own in runs) ** 2,
+    )
+    log, variance = log_error(step, np.asarray([job.shares]))
+    here = bool(on_device.any())
+    if here:
+        left = math.hypot(min(math.sqrt(variance[0]), WIDEST * job.sd), job.unsettled) / job.sd
+    else:
+        usual = _in_common([job], [job], prior)[0, 0] + prior.own**2
+        left = min(math.sqrt(variance[0] / scale / usual), 1.0)
     return MachineEffect(
-        job.device, job.count, "compute", math.exp(log), spread,
-        on_device or len(found), here=bool(on_device),
+        job.device, job.count, "compute", math.exp(float(log[0])), left,
+        int(on_device.sum()) or len(runs), here=here, step=step,
     )  # fmt: skip
 
 
-def _scatter(found: Sequence[Residual]) -> dict[str, float]:
-    """[log^2] by machine, how far its runs are from each other: what they do not have in common.
-
-    Formula: (1.48 x median distance from the median)^2, the variance of a normal sample without
-    its outliers. Few runs show none.
-    """
-    shown: dict[str, float] = {}
-    for machine in {own.machine for own in found}:
-        logs = np.asarray([own.log for own in found if own.machine == machine])
-        apart = float(np.median(np.abs(logs - np.median(logs))))
-        shown[machine] = (1.48 * apart) ** 2 if len(logs) >= AGREEING else 0.0
-    return shown
+def covariance_of(runs: Sequence[Residual], prior: Prior) -> FloatArray:
+    """[runs, runs] covariance of the residuals of runs of one training code."""
+    own = np.diag([prior.own**2 + each.noise**2 for each in runs])
+    return _in_common(runs, runs, prior) + own
 
 
-def _in_common(one: Residual, other: Residual) -> float:
-    """Share of the variance that both have. Runs of another training code have nothing."""
-    if one.stack != other.stack:
-        return 0.0
-    same = {
-        "stack": True,
-        "device": one.device == other.device,
-        "machine": one.machine == other.machine,
-        "method": one.device == other.device and one.method == other.method,
-        "shape": one.device == other.device and one.shape == other.shape,
-    }
-    return sum(share for name, share in SHARES.items() if same[name])
+def _in_common(some: Sequence[Residual], others: Sequence[Residual], prior: Prior) -> FloatArray:
+    """[some, others] covariance of residuals."""
+    parts = _same(some, others, "device") * prior.parts**2
+    alike = np.asarray([own.shares for own in some]) @ np.asarray([o.shares for o in others]).T
+    return _levels(some, others, prior) + parts * alike**2
+
+
+def _levels(some: Sequence[Residual], others: Sequence[Residual], prior: Prior) -> FloatArray:
+    """[some, others] of it, what does not go by what a step is made of."""
+    device = _same(some, others, "device")
+    total: FloatArray = _same(some, others, "stack") * (
+        prior.stack**2
+        + prior.machine**2 * _same(some, others, "machine")
+        + prior.method**2 * device * _same(some, others, "method")
+        + prior.shape**2 * device * _same(some, others, "shape")
+    )
+    return total
+
+
+def _same(some: Sequence[Residual], others: Sequence[Residual], name: str) -> FloatArray:
+    one = np.asarray([getattr(own, name) for own in some])
+    other = np.asarray([getattr(own, name) for own in others])
+    return (one[:, None] == other[None, :]).astype(np.float64)
 
 
 def residual_of_run(run: PastRun, price: Price) -> Residual:

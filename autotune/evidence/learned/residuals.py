@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.catalog.files import merging, write_whole
 from autotune.catalog.software import DISTRIBUTION
 from autotune.cost.constants import PATH
+from autotune.cost.learned import PARTS
 from autotune.evidence.cases import Refused
 from autotune.evidence.learned.effects import Residual, residual_of_run
 from autotune.evidence.learned.store import MAX_BYTES, MOST_KEPT, store_path
@@ -82,10 +83,17 @@ def _kept() -> dict[str, Residual]:
 
 def _residual(entry: dict[str, Any]) -> Residual:
     """A kept residual. Raises ValueError or TypeError for anything else."""
-    found = Residual(**entry)
-    numbers = (found.log, found.sd, found.noise, found.save_log or 0.0)
-    sized = found.count > 0 and found.sd > 0 and found.noise > 0
-    if not sized or not all(math.isfinite(own) for own in numbers):
+    found = Residual(**{**entry, "shares": tuple(entry["shares"])})
+    numbers = (
+        *found.shares,
+        found.unsettled,
+        found.log,
+        found.sd,
+        found.noise,
+        found.save_log or 0.0,
+    )
+    sized = len(found.shares) == PARTS and found.count > 0 and found.sd > 0 and found.noise > 0
+    if not sized or not all(math.isfinite(number) for number in numbers):
         msg = "no residual"
         raise ValueError(msg)
     return found
