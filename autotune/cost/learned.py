@@ -123,7 +123,7 @@ def _under(
     factor: FloatArray | float = own.factor
     log_sd = outputs["log_sd"] * own.spread
     if own.step is not None:
-        shares = step_shares(*(rows[each] for each in STEP), accumulation)
+        shares = step_shares(rows["compute"], rows["collectives"], accumulation)
         log, variance = log_error(own.step, shares)
         factor = np.exp(log)
         if own.here:

@@ -136,12 +136,13 @@ def residual_of(
 
 def step_of(bill: Bill) -> tuple[tuple[float, ...], float]:
     """What the step of a bill's first candidate is made of, and how much of it no run settles."""
-    rows = [
+    compute, links = (
         {n: a[bill.tables[name].row_of[:1]] for n, a in bill.tables[name].outputs.items()}
         for name in STEP
-    ]
+    )
     accumulation = micro_steps(bill.job, bill.candidates)[:1]
-    return tuple(step_shares(*rows, accumulation)[0].tolist()), float(unsettled(rows[0])[0])
+    shares = step_shares(compute, links, accumulation)[0]
+    return tuple(shares.tolist()), float(unsettled(compute)[0])
 
 
 def method_of(job: Job) -> str:
@@ -220,7 +221,7 @@ def effect_of(
     on_device = np.asarray([[float(own.device == job.device)] for own in runs])
     parts = prior.parts**2 * on_device * pairs_of(shares)
     shared = np.column_stack((_levels(runs, [job], prior), parts))
-    weights: FloatArray = np.linalg.solve(covariance, shared)
+    weights = np.linalg.solve(covariance, shared)
     logs = np.asarray([own.log for own in runs])
     beyond = float(logs @ np.linalg.solve(covariance, logs))
     scale = (SCALE_RUNS + beyond) / (SCALE_RUNS + len(runs))
@@ -246,14 +247,16 @@ def effect_of(
 def covariance_of(runs: Sequence[Residual], prior: Prior) -> FloatArray:
     """[runs, runs] covariance of the residuals of runs of one training code."""
     own = np.diag([prior.own**2 + each.noise**2 for each in runs])
-    return _in_common(runs, runs, prior) + own
+    total: FloatArray = _in_common(runs, runs, prior) + own
+    return total
 
 
 def _in_common(some: Sequence[Residual], others: Sequence[Residual], prior: Prior) -> FloatArray:
     """[some, others] covariance of residuals."""
     parts = _same(some, others, "device") * prior.parts**2
     alike = np.asarray([own.shares for own in some]) @ np.asarray([o.shares for o in others]).T
-    return _levels(some, others, prior) + parts * alike**2
+    total: FloatArray = _levels(some, others, prior) + parts * alike**2
+    return total
 
 
 def _levels(some: Sequence[Residual], others: Sequence[Residual], prior: Prior) -> FloatArray:
@@ -271,7 +274,8 @@ def _levels(some: Sequence[Residual], others: Sequence[Residual], prior: Prior) 
 def _same(some: Sequence[Residual], others: Sequence[Residual], name: str) -> FloatArray:
     one = np.asarray([getattr(own, name) for own in some])
     other = np.asarray([getattr(own, name) for own in others])
-    return (one[:, None] == other[None, :]).astype(np.float64)
+    same: FloatArray = (one[:, None] == other[None, :]).astype(np.float64)
+    return same
 
 
 def residual_of_run(run: PastRun, price: Price) -> Residual:
