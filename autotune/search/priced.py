@@ -194,6 +194,9 @@ def _varies_with(codes: NDArray[np.int64], values: FloatArray) -> tuple[int, ...
     sizes = codes.max(axis=0, initial=0) + 1
     for column in range(codes.shape[1]):
         rest = [k for k in kept if k != column]
+        if sizes[column] == 1:  # nothing varies with what never does
+            kept = rest
+            continue
         key = np.zeros(len(codes), np.int64)
         for k in rest:
             key = key * sizes[k] + codes[:, k]

@@ -194,6 +194,8 @@ def curves_of(device: Device) -> Curves:
 def distinct_devices(columns: Columns) -> tuple[list[Device], NDArray[np.intp]]:
     """The different devices in the order of their levels, and which one each row has."""
     own = columns.coded_devices()
+    if len(own.levels) == 1:
+        return list(own.levels), np.zeros(columns.rows, np.intp)
     place: dict[int, int] = {}
     numbers = [place.setdefault(id(device), len(place)) for device in own.levels]
     _, first, index = np.unique(
