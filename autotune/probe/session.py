@@ -26,7 +26,6 @@ from autotune.probe.worker.contract import PRINTED_FILE, read_ending
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
     from autotune.probe.outcomes import Ending
     from autotune.probe.record import ProbeRecord
@@ -91,12 +90,7 @@ class Session(Runner):
         """Use as a context manager: the server ends with the block."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the server."""
         self.close()
 

@@ -173,13 +173,7 @@ class CachingAllocator:
     @staticmethod
     def _split(block: Block, size: int) -> Block:
         """The front of a block, `size` bytes long; the rest is cached."""
-        front = Block(block.address, size, block.pool)
-        front.previous, front.next = block.previous, block
-        if front.previous is not None:
-            front.previous.next = front
-        block.previous = front
-        block.address += size
-        block.size -= size
+        front = _cut(block, size)
         block.pool.add(block)
         return front
 
@@ -294,26 +288,26 @@ class CachingAllocator:
             return
         pool.remove(block)
         if first > block.address:
-            pool.add(self._cut(block, first - block.address))
+            pool.add(_cut(block, first - block.address))
         if last < block.address + block.size:
-            front = self._cut(block, last - block.address)
+            front = _cut(block, last - block.address)
             pool.add(block)
             block = front
         self.counts.reserved -= block.size
         block.mapped = False
         insort(pool.unmapped, self._merged(block), key=_address)
 
-    @staticmethod
-    def _cut(block: Block, size: int) -> Block:
-        """The front of a block, `size` bytes long, as a block of its own before the rest."""
-        front = Block(block.address, size, block.pool)
-        front.previous, front.next = block.previous, block
-        if front.previous is not None:
-            front.previous.next = front
-        block.previous = front
-        block.address += size
-        block.size -= size
-        return front
+
+def _cut(block: Block, size: int) -> Block:
+    """The front of a block, `size` bytes long, as a block of its own before the rest."""
+    front = Block(block.address, size, block.pool)
+    front.previous, front.next = block.previous, block
+    if front.previous is not None:
+        front.previous.next = front
+    block.previous = front
+    block.address += size
+    block.size -= size
+    return front
 
 
 def _address(block: Block) -> int:

@@ -24,7 +24,6 @@ from autotune.trace.answers import Traced, TraceFailed, read_recorded, read_trac
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from autotune.trace.request import StepRequest
 
@@ -63,12 +62,7 @@ class Tracer:
         """Use as a context manager: the process ends with the block."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the process."""
         self.close()
 

@@ -60,18 +60,27 @@ def read_events(folder: Folder) -> Found:
         raise Unreadable(msg)
     arguments, model = _parsed(texts.get(_ARGUMENTS)), _parsed(texts.get(_MODEL))
     last = max(event.step for event in scalars.values())
+    month = _month(max(event.wall_time for event in scalars.values()))
+    return _found(TENSORBOARD, folder, arguments, model, results, int(last), month)
+
+
+def _found(
+    source: str, folder: Folder, arguments: dict[str, Any], model: dict[str, Any],
+    results: dict[str, float], steps: int, month: str,
+) -> Found:  # fmt: skip
+    """The Trainer's run as any tracker keeps it. steps: 0 where none are told."""
     return Found(
-        source=TENSORBOARD,
+        source=source,
         place=folder.path,
         trainer="trl" if "packing" in arguments else "hf",
         arguments=arguments,
         model_name=str(model.get("_name_or_path") or ""),
         model=model,
         results=results,
-        steps=int(last) or None,
+        steps=steps or None,
         on_cpu=arguments.get("use_cpu") is True,
         versions=versions_of("", model),
-        month=_month(max(event.wall_time for event in scalars.values())),
+        month=month,
         adapter=_first_adapter(model),
     )
 
@@ -118,20 +127,8 @@ def read_mlflow(folder: Folder) -> Found:
         step for text in _files(folder.path / "metrics").values() if (step := _last_step(text))
     ]
     started = number(meta.get("start_time"))
-    return Found(
-        source=MLFLOW,
-        place=folder.path,
-        trainer="trl" if "packing" in arguments else "hf",
-        arguments=arguments,
-        model_name=str(arguments.get("_name_or_path") or ""),
-        model=arguments,
-        adapter=_first_adapter(arguments),
-        results=results,
-        steps=max(steps, default=0) or None,
-        on_cpu=arguments.get("use_cpu") is True,
-        versions=versions_of("", arguments),
-        month=_month(started / 1000.0) if started else "",
-    )
+    month = _month(started / 1000.0) if started else ""
+    return _found(MLFLOW, folder, arguments, arguments, results, max(steps, default=0), month)
 
 
 def _files(folder: Path) -> dict[str, str]:

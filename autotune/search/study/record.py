@@ -22,7 +22,6 @@ from autotune.domain.paths import near
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from autotune.search.axes import ParamValue
 
@@ -153,12 +152,7 @@ class TrialLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def append(self, *records: TrialRecord) -> None:

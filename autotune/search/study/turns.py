@@ -25,7 +25,6 @@ from autotune.search.study.storage import finished_trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from types import TracebackType
 
     from optuna.distributions import BaseDistribution
     from optuna.study import Study
@@ -89,12 +88,7 @@ class SharedStudy:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ends.set()
         if self._thread is not None:
             self._thread.join(self.beat_s)
