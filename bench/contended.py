@@ -41,7 +41,7 @@ from bench.probed import bill_of, truth_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from autotune.app.probing.probe import Probed
+    from autotune.app.probing.study import Probed
     from autotune.cost.bill import Bill
     from autotune.domain.job import Job
     from bench.probed import Truth

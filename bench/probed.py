@@ -47,7 +47,7 @@ from bench.rivals import distinct
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.app.probing.probe import Probed
+    from autotune.app.probing.study import Probed
     from autotune.cost.bill import Bill
     from autotune.domain.job import Job
     from autotune.probe.record import ProbeRecord

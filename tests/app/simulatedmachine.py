@@ -16,7 +16,7 @@ from autotune.space.file import at_every_level, load_space
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.app.probing.probe import Probed
+    from autotune.app.probing.study import Probed
     from autotune.cost.bill import Bill
     from autotune.domain.job import Job
 

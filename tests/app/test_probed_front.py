@@ -18,7 +18,7 @@ from autotune.search.measured.study import FRONT
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.app.probing.probe import Probed
+    from autotune.app.probing.study import Probed
     from autotune.cost.bill import Bill
     from autotune.domain.job import Job
 

@@ -45,7 +45,7 @@ from autotune.space.file import load_space
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.app.probing.probe import Probed
+    from autotune.app.probing.study import Probed
     from autotune.app.workers.executor import WorkerJob, WorkerState
 
 HANDS = Path(__file__).with_name("hands.py")

@@ -12,13 +12,14 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.probing.plan import depths_of
+from autotune.app.probing.plan import IMPORT_S, depths_of
 from autotune.domain.answer.limits import odds
+from autotune.domain.errors import InputError, Interrupted
 from autotune.domain.observation import value_of
 from autotune.domain.outcome import Z90
 from autotune.domain.units import format_bytes, format_seconds, format_usd
-from autotune.probe.outcomes import BROKEN
-from autotune.probe.record import config_of, observations
+from autotune.probe.outcomes import BROKEN, INTERRUPTED
+from autotune.probe.record import ProbeRecord, config_of, observations
 from autotune.search.posterior.repeats import Z999, Run, believed
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
-    from autotune.probe.record import ProbeRecord
     from autotune.probe.worker.contract import Phase
 
 DEPTH_SD = {"compute": 0.05, "memory": 0.01}  # of the log: a line through two depths
@@ -151,6 +151,39 @@ def believed_of(records: Sequence[ProbeRecord]) -> list[ProbeRecord]:
     return [record for record, run in pairs if run in kept]
 
 
+def told_by_a_worker(data: dict[str, Any]) -> ProbeRecord:
+    """What another worker recorded. Raises InputError for what is no record of a probe."""
+    try:
+        return ProbeRecord.of(data)
+    except ValueError as error:
+        msg = f"a worker told of something that is no probe: {error}"
+        raise InputError(msg, "have all workers run the same autotune") from None
+
+
+def aside_s(records: Sequence[ProbeRecord], pace: float, *, serving: bool) -> float:
+    """[s] of running the pick once more, by the probes so far.
+
+    serving: whether those found their imports made, which that run makes for itself.
+    """
+    walls = [record.wall_s for record in records if record.ok]
+    if not walls:
+        return 0.0
+    return median(walls) + (IMPORT_S * pace if len(walls) > 1 and serving else 0.0)
+
+
+def check_ending(record: ProbeRecord, finished: int) -> None:
+    """Raise Interrupted, or InputError for a row that nothing could train on.
+
+    finished: how many probes are kept.
+    """
+    if record.status == INTERRUPTED:
+        msg = f"interrupted; {finished} finished probes are kept"
+        raise Interrupted(msg, "--resume goes on where it stopped")
+    if record.status == "bad_data":
+        why = record.message.partition("\n")[0]
+        raise InputError(why, "no configuration could train on that row")
+
+
 def looks_of(records: Sequence[ProbeRecord]) -> tuple[int, int]:
     """How often steps were looked at, and how often they were odd and nothing said why.
 
@@ -160,6 +193,16 @@ def looks_of(records: Sequence[ProbeRecord]) -> tuple[int, int]:
     calm = [record for record in records if not record.disturbed]
     overturned = len(calm) - len(believed_of(calm)) if calm else 0
     return len(windows), sum(bool(w.get("unexplained")) for w in windows) + overturned
+
+
+def pace_of(records: Sequence[ProbeRecord]) -> float:
+    """Seconds of a probe over what was expected, so far."""
+    ratios = [
+        record.wall_s / record.predicted["probe_s"]
+        for record in records
+        if record.ok and record.predicted.get("probe_s", 0.0) > 0
+    ]
+    return median(ratios) if ratios else 1.0
 
 
 def repeats_said(records: Sequence[ProbeRecord]) -> list[str]:

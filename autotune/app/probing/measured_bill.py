@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.app.probing.figures import is_measurement, merged
+from autotune.app.probing.plan import depths_of
 from autotune.cost.constants import memory_constants
 from autotune.cost.spread.memory import surest
 from autotune.cost.time import checkpoint
@@ -60,6 +62,26 @@ class MeasuredRow:
     def fits(self) -> bool:
         """Whether what the device had in use stays within the limit, surely enough to offer it."""
         return self.row.feasible
+
+
+def row_of_runs(
+    index: int, job: Job, predicted: Estimated, runs: Sequence[ProbeRecord], memo: Memo
+) -> MeasuredRow | None:
+    """The row of a candidate from all its runs: mean times, largest memory, how often it fit.
+
+    Runs at full depth count alone where there are any. None where none measured anything, or the
+    last one broke.
+    """
+    ran = [r for r in runs if r.ok and is_measurement(r)]
+    if not ran or runs[-1].fits is None:
+        return None
+    mean = merged([r for r in ran if not depths_of(r)] or ran)
+    row = measured_row(job, predicted, mean, memo)
+    fits = [bool(r.fits) for r in runs if r.fits is not None]
+    share = sum(fits) / len(fits)
+    if share < 1.0:
+        row = replace(row, fits_probability=min(share, row.fits_probability), verdict="at_risk")
+    return MeasuredRow(index, mean, row)
 
 
 def measured_row(job: Job, predicted: Estimated, record: ProbeRecord, memo: Memo) -> Estimated:

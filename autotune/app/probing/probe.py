@@ -8,8 +8,7 @@ all probes say together, is run once more in a fresh process, at full depth wher
 from __future__ import annotations
 
 import contextlib
-import statistics
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,9 @@ import numpy as np
 from autotune.app.probing.figures import (
     HOPELESS,
     ProbeProgress,
+    aside_s,
     calm_s,
+    check_ending,
     doubted,
     figures_of,
     in_vain,
@@ -26,22 +27,21 @@ from autotune.app.probing.figures import (
     looks_of,
     merged,
     noise_of,
+    pace_of,
     parts_of,
     probe_line,
+    told_by_a_worker,
 )
-from autotune.app.probing.measured_bill import MeasuredRow, measured_row
+from autotune.app.probing.measured_bill import MeasuredRow, measured_row, row_of_runs
 from autotune.app.probing.plan import (
-    IMPORT_S,
     Plan,
     ProbeOptions,
     candidates_of,
-    depths_of,
     plan_probe,
     without_checkpoint,
 )
 from autotune.catalog.files import home_dir
 from autotune.domain.candidates import OFFER
-from autotune.domain.errors import InputError, Interrupted
 from autotune.domain.units import format_seconds
 from autotune.probe import device as devices
 from autotune.probe.memo import Memo, Unsupported
@@ -59,29 +59,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.cost.bill import Bill
-    from autotune.domain.answer.recommendation import NoiseSeen
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
     from autotune.probe.device import LocalDevice
-    from autotune.search.measured.study import MeasuredExploration
     from autotune.search.selection import Objective
 
 MOST_BROKEN = 3  # probes in a row that end in neither a measurement nor an out-of-memory
-
-
-@dataclass(frozen=True, slots=True)
-class Probed:
-    """What probing found. rows: every candidate that ran and fits, the pick first."""
-
-    bill: Bill
-    explored: MeasuredExploration
-    rows: tuple[MeasuredRow, ...]
-    records: tuple[ProbeRecord, ...]
-    ties: tuple[int, ...]
-    wall_s: float
-    stopped_because: str
-    notes: tuple[str, ...]
-    noise: NoiseSeen
 
 
 class Prober:
@@ -174,12 +157,7 @@ class Prober:
     def adopt(self, made: Sequence[dict[str, Any]]) -> None:
         """What another worker recorded. Raises InputError for what is no record of a probe."""
         for data in made:
-            try:
-                record = ProbeRecord.of(data)
-            except ValueError as error:
-                msg = f"a worker told of something that is no probe: {error}"
-                raise InputError(msg, "have all workers run the same autotune") from None
-            self.take(record)
+            self.take(told_by_a_worker(data))
 
     def take(self, record: ProbeRecord) -> None:
         """Another worker's probe counts as one of this run."""
@@ -240,11 +218,7 @@ class Prober:
     @property
     def _aside_s(self) -> float:
         """[s] that are kept for running the pick once more."""
-        walls = [record.wall_s for record in self.own if record.ok]
-        if not walls:
-            return 0.0
-        imports = IMPORT_S * self.pace if len(walls) > 1 and self._serving else 0.0
-        return statistics.median(walls) + imports  # that run makes them for itself
+        return aside_s(self.own, self.pace, serving=self._serving)
 
     @property
     def _serving(self) -> bool:
@@ -275,7 +249,8 @@ class Prober:
         killed search never heard, is the answer.
         """
         predicted = self.bill.estimate(index)
-        fits = index in self.rows and self._held(self.rows[index].row)
+        ran = self.rows.get(index)  # whether the device can hold it, by what was measured of it
+        fits = ran is not None and ran.row.memory_bytes.total <= self._limit(ran.row)
         plan = self._plan(predicted, full=fits, known_to_fit=fits)
         known = [record for record in self.known(plan.key) if record.role == "confirm"]
         record = known[done] if len(known) > done else self._run(plan, predicted, "confirm")
@@ -301,12 +276,7 @@ class Prober:
     @property
     def pace(self) -> float:
         """Seconds of a probe over what was expected, so far."""
-        ratios = [
-            record.wall_s / record.predicted["probe_s"]
-            for record in self.own
-            if record.ok and record.predicted.get("probe_s", 0.0) > 0
-        ]
-        return statistics.median(ratios) if ratios else 1.0
+        return pace_of(self.own)
 
     def _plan(
         self, predicted: Estimated, *, full: bool = False, known_to_fit: bool = False
@@ -317,10 +287,6 @@ class Prober:
         if self.memo.part("checkpoint", "checkpoint", config, offer) is not None:
             return without_checkpoint(plan)
         return plan
-
-    def _held(self, row: Estimated) -> bool:
-        """Whether the device can hold the model at full depth, by what was measured of it."""
-        return row.memory_bytes.total <= self._limit(row)
 
     def _limit(self, row: Estimated) -> float:
         """[bytes] that the device at hand can hold; the row's may be another machine's."""
@@ -364,12 +330,7 @@ class Prober:
         self._keep(record)
         self.unsupported.learn(record)
         self.broken_in_a_row = 0 if record.fits is not None else self.broken_in_a_row + 1
-        if record.status == INTERRUPTED:
-            msg = f"interrupted; {len(self.own) - 1} finished probes are kept"
-            raise Interrupted(msg, "--resume goes on where it stopped")
-        if record.status == "bad_data":
-            why = record.message.partition("\n")[0]
-            raise InputError(why, "no configuration could train on that row")
+        check_ending(record, finished=len(self.own) - 1)
         return record
 
     def _scored(self, index: int, predicted: Estimated, record: ProbeRecord) -> Scored:
@@ -382,11 +343,9 @@ class Prober:
         if not record.ok or not is_measurement(record):
             return Scored(None, {}, fits=False, reason=f"{record.status}: {record.message}")
         row = measured_row(self.job, predicted, record, self.memo)
-        role = "confirm" if record.role == "confirm" else "search"
         ran = [r for r in self.known(record.key) if r.ok and is_measurement(r)]
-        looks, odd = looks_of(
-            [record] if role == "confirm" else [r for r in ran if r.role != "confirm"]
-        )
+        searched = [r for r in ran if r.role != "confirm"]
+        looks, odd = looks_of([record] if record.role == "confirm" else searched)
         over = row.memory_bytes.total / row.usable_bytes - 1.0
         fits = found is not None and found.fits and over <= 0
         return Scored(
@@ -397,27 +356,16 @@ class Prober:
         )  # fmt: skip
 
     def _refresh(self, index: int) -> MeasuredRow | None:
-        """The row of a candidate from all its runs: mean times, largest memory, how often it fit.
-
-        Runs at full depth count alone where there are any.
-        """
+        """The row of a candidate from all its runs so far."""
         predicted = self.bill.estimate(index)
         plans = (self._plan(predicted), self._plan(predicted, full=True, known_to_fit=True))
         runs = [r for key in dict.fromkeys(p.key for p in plans) for r in self.known(key)]
-        ran = [r for r in runs if r.ok and is_measurement(r)]
-        whole = [r for r in ran if not depths_of(r)]
-        fits = [bool(r.fits) for r in runs if r.fits is not None]
-        broke = bool(runs) and runs[-1].fits is None
-        if not ran or broke:
+        found = row_of_runs(index, self.job, predicted, runs, self.memo)
+        if found is None:
             self.rows.pop(index, None)
-            return None
-        mean = merged(whole or ran)
-        row = measured_row(self.job, predicted, mean, self.memo)
-        share = sum(fits) / len(fits)
-        if share < 1.0:
-            row = replace(row, fits_probability=min(share, row.fits_probability), verdict="at_risk")
-        self.rows[index] = MeasuredRow(index, mean, row)
-        return self.rows[index]
+        else:
+            self.rows[index] = found
+        return found
 
     def _value(self, row: Estimated) -> float:
         """What is minimised: dollars or seconds."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from autotune.app.probing.figures import is_measurement, repeats_said, run_of
 from autotune.app.probing.plan import depths_of, plan_probe
-from autotune.app.probing.probe import Probed, Prober
+from autotune.app.probing.probe import Prober
 from autotune.domain.answer.recommendation import Decisive, NoiseSeen
 from autotune.domain.errors import NoLocalDevice
 from autotune.domain.identity import identity
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from pathlib import Path
 
+    from autotune.app.probing.measured_bill import MeasuredRow
     from autotune.app.probing.plan import ProbeOptions
     from autotune.cost.bill import Bill
     from autotune.domain.job import Job
@@ -48,6 +50,21 @@ if TYPE_CHECKING:
     from autotune.search.measured.study import MeasuredExploration
     from autotune.search.posterior.repeats import Run
     from autotune.search.selection import Objective
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What probing found. rows: every candidate that ran and fits, the pick first."""
+
+    bill: Bill
+    explored: MeasuredExploration
+    rows: tuple[MeasuredRow, ...]
+    records: tuple[ProbeRecord, ...]
+    ties: tuple[int, ...]
+    wall_s: float
+    stopped_because: str
+    notes: tuple[str, ...]
+    noise: NoiseSeen
 
 
 def check_affordable(job: Job, bill: Bill, options: ProbeOptions, objective: Objective) -> None:

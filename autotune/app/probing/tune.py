@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.app.probing.measured_bill import MeasuredRow
-    from autotune.app.probing.probe import Probed
+    from autotune.app.probing.study import Probed
     from autotune.app.tune.priced import Options, Priced
     from autotune.cost.bill import Bill
     from autotune.domain.answer.recommendation import Recommendation, Sensitivity

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from autotune.app.probing.ground import Ground
     from autotune.app.probing.plan import ProbeOptions
-    from autotune.app.probing.probe import Probed
+    from autotune.app.probing.study import Probed
     from autotune.app.workers.executor import Executor, WorkerState
     from autotune.cost.bill import Bill
     from autotune.probe.device import LocalDevice
