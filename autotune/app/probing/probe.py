@@ -80,8 +80,7 @@ class Prober:
         shared = home_dir() / PROBES_FILE if options.reuse else None
         self.fingerprint = devices.fingerprint(local)
         self.memo = Memo(folder / PROBES_FILE, shared, self.fingerprint)
-        logs = folder / LOGS_FOLDER
-        place = Place(local, folder / "probing", options.timeout_s, logs=logs,
+        place = Place(local, folder / "probing", options.timeout_s, logs=folder / LOGS_FOLDER,
                       meeting=options.meeting)  # fmt: skip
         if options.worker is not None:
             place = replace(place, worker=options.worker)
@@ -129,8 +128,7 @@ class Prober:
         known = self.known(plan.key)
         record = known[0] if known else self.memo.find(plan.key)
         if record is None:
-            enough = self.stop_reason()
-            if enough:
+            if enough := self.stop_reason():
                 raise StopSearch(enough)
             record = self._run(plan, predicted, "search")
         elif not known:
