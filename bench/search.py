@@ -22,6 +22,9 @@ study_s                         mean seconds of computing that a study took, its
 A probe that repeats a configuration or runs out of memory counts like any other. Machines are those
 of the seeds from 100 on: the method was worked out on those below. `--docs` also writes the table
 and the curves of docs/search.md; with `--method` those of the other methods stay.
+
+`--workers 2 4 8` prints instead what so many workers save of the time of one, on a simulated clock
+(`bench.search_workers` says of each figure what it is).
 """
 
 from __future__ import annotations
@@ -222,18 +225,49 @@ def _options() -> argparse.Namespace:
         "--again", nargs="+", choices=METHODS, default=(), help="run these though they are recorded"
     )
     parser.add_argument("--docs", action="store_true", help="write docs/search.md's table and plot")
+    parser.add_argument(
+        "--workers", type=int, nargs="+", metavar="N", help="what so many workers save of the time"
+    )
     options = parser.parse_args()
     for name in ("machines", "probes", "jobs"):
         value = getattr(options, name)
         if value is not None and value < 1:
             parser.error(f"--{name} is {value}; it must be at least 1")
+    if options.workers and min(options.workers) < 1:
+        parser.error(f"--workers is {min(options.workers)}; it must be at least 1")
     return options
+
+
+def _several(options: argparse.Namespace) -> None:
+    """Print what several workers save, as {SCENARIO: {calibrated: {WORKERS: figures}}} in JSON."""
+    from bench import search_workers
+
+    machines = options.machines or (QUICK_MACHINES if options.quick else search_workers.MACHINES)
+    found = search_workers.measure(
+        machine_of, options.scenario or search_workers.SCENARIOS, options.workers,
+        machines=machines, probes=options.probes or search_workers.PROBES,
+        seed=options.first_seed, jobs=options.jobs,
+    )  # fmt: skip
+    if options.format == "json":
+        answer = {
+            scenario: {"calibrated": {str(count): asdict(own) for count, own in by_count.items()}}
+            for scenario, by_count in found.items()
+        }
+        print(json.dumps(answer, indent=1, allow_nan=False))
+        return
+    for scenario, by_count in found.items():
+        print(scenario)
+        for count, own in by_count.items():
+            print(" ", search_workers.line(count, own))
 
 
 def main() -> None:
     """Simulate and print."""
     options = _options()
     os.environ["OMP_NUM_THREADS"] = "1"
+    if options.workers:
+        _several(options)
+        return
     methods = options.method or METHODS
     machines = options.machines or (QUICK_MACHINES if options.quick else MACHINES)
     probes = options.probes or (QUICK_PROBES if options.quick else PROBES)

@@ -1,4 +1,4 @@
-"""What several workers save, on a clock that is simulated: `python -m bench.search_workers`.
+"""What several workers save, on a clock that is simulated: `python -m bench.search --workers 8`.
 
 Machines whose truth is known (`bench.families`) are searched by 1, 2, 4 and 8 workers. Each takes
 the next proposal of the same sampler, which counts what the others are measuring; a probe takes as
@@ -12,34 +12,37 @@ reach_s       simulated, until its pick was as good as the pick of one worker (w
               stayed so; null where it never was
 wall_share    reach_s over the wall_s of one worker: what the same pick costs in waiting
 within        share of the machines on which that is a quarter at most
+stop_share    the same of a search that ends by itself: until its pick was as good as that of one
+              worker when it would have ended, over what it took then
+stop_within   share of the machines on which that is a quarter at most
 regret_at     regret after each twelfth of one worker's wall_s, the third at the quarter
 """
 
 from __future__ import annotations
 
-import argparse
 import heapq
-import json
 import math
-import os
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
 import numpy as np
 import optuna
 
+from autotune.search.posterior.stopping import judged, remaining
 from autotune.search.selection import TIE
 from autotune.search.study.calibrated import CalibratedSampler
-from bench.samplers import distributions, tell
-from bench.search import FIRST_SEED, machine_of
+from bench.samplers import FREE, distributions, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from bench.hidden import Hidden
 
-WORKERS = (1, 2, 4, 8)
+    Drawn = Callable[[str, int], Hidden]
+    Task = tuple[Drawn, str, int, int, int]  # the machine, by scenario and seed; workers, probes
+
 SCENARIOS = ("billed_physics", "billed_noisy", "billed_good")
 MACHINES, PROBES = 6, 12
 START_S, STEPS_S, UNLIKE = 40.0, 20.0, 0.25  # of a probe; sd of the log of what its steps take
@@ -48,10 +51,14 @@ QUARTER, SLICES, TWICE = 0.25, 12, 2
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One search. moments: [s, regret] after every probe that ended; wall_s: of its end."""
+    """One search. moments: [s, regret] after every probe that ended; wall_s: of its end.
+
+    stop_s: when one worker would have ended by itself; wall_s where it went on, or was not alone.
+    """
 
     moments: list[tuple[float, float]]
     wall_s: float
+    stop_s: float | None = None
 
     def regret_at(self, seconds: float) -> float:
         """The regret of what would be picked then; infinite before anything was found."""
@@ -77,6 +84,8 @@ class Shared:
     reach_s: float | None
     wall_share: float | None
     within: float
+    stop_share: float | None
+    stop_within: float
     regret_at: list[float | None]
 
 
@@ -94,7 +103,7 @@ def searched(machine: Hidden, workers: int, probes: int) -> Timeline:
     study = optuna.create_study(sampler=sampler)
     running: list[tuple[float, int, optuna.Trial, int]] = []
     moments: list[tuple[float, float]] = []
-    clock, begun = 0.0, 0
+    clock, begun, stop_s = 0.0, 0, None
     while True:
         while len(running) < workers and begun < probes:
             trial = study.ask(space)
@@ -104,24 +113,33 @@ def searched(machine: Hidden, workers: int, probes: int) -> Timeline:
             heapq.heappush(running, (clock + probe_s(machine, index), begun, trial, index))
             begun += 1
         if not running:
-            return Timeline(moments, clock)
+            return Timeline(moments, clock, stop_s or clock)
         clock, _, trial, index = heapq.heappop(running)
         tell(study, trial, machine, index)
-        moments.append((clock, machine.regret(sampler.posterior(study).pick())))
+        posterior = sampler.posterior(study)
+        moments.append((clock, machine.regret(posterior.pick())))
+        if workers == 1 and stop_s is None and posterior.incumbent is not None:
+            left, proposal = remaining(posterior), sampler.proposal(posterior)
+            stop_s = clock if judged(posterior, proposal, FREE, left=left) else None
 
 
 def figures(alone: Sequence[Timeline], found: Sequence[Timeline]) -> Shared:
     """What several workers came to, beside one on the same machines."""
-    reached = [f.reach_s(a.moments[-1][1]) for a, f in zip(alone, found, strict=True)]
+    pairs = list(zip(alone, found, strict=True))
+    reached = [f.reach_s(a.moments[-1][1]) for a, f in pairs]
     shares = [reach / a.wall_s for a, reach in zip(alone, reached, strict=True)]
+    ends = [a.stop_s or a.wall_s for a in alone]
+    early = [f.reach_s(a.regret_at(end)) / end for (a, f), end in zip(pairs, ends, strict=True)]
     return Shared(
         wall_s=float(np.median([f.wall_s for f in found])),
         regret=_finite([f.moments[-1][1] for f in found]),
         reach_s=_finite(reached),
         wall_share=_finite(shares),
         within=float(np.mean([share <= QUARTER for share in shares])),
+        stop_share=_finite(early),
+        stop_within=float(np.mean([share <= QUARTER for share in early])),
         regret_at=[
-            _finite([f.regret_at(a.wall_s * k / SLICES) for a, f in zip(alone, found, strict=True)])
+            _finite([f.regret_at(a.wall_s * k / SLICES) for a, f in pairs])
             for k in range(1, SLICES + 1)
         ],
     )
@@ -133,51 +151,47 @@ def _finite(values: Sequence[float]) -> float | None:
     return round(found, 4) if math.isfinite(found) else None
 
 
+def _one(task: Task) -> Timeline:
+    drawn, scenario, seed, workers, probes = task
+    warnings.simplefilter("ignore")
+    return searched(drawn(scenario, seed), workers, probes)
+
+
 def measure(
-    scenario: str, machines: int, probes: int, seed: int, workers: Sequence[int] = WORKERS
-) -> dict[int, Shared]:
-    """The figures of a scenario by the number of workers; the first is one."""
-    there = [machine_of(scenario, seed + k) for k in range(machines)]
-    found = {
-        count: [searched(m, count, probes if count == 1 else TWICE * probes) for m in there]
-        for count in workers
-    }
-    return {count: figures(found[workers[0]], own) for count, own in found.items()}
+    drawn: Drawn, scenarios: Sequence[str], counts: Sequence[int], *, machines: int, probes: int,
+    seed: int, jobs: int,
+) -> dict[str, dict[int, Shared]]:  # fmt: skip
+    """The figures by scenario and number of workers, of which one is the first.
+
+    drawn: the machine of a scenario and seed. probes: of one worker.
+    """
+    every = list(dict.fromkeys((1, *counts)))
+    tasks: list[Task] = [
+        (drawn, scenario, seed + k, count, probes if count == 1 else TWICE * probes)
+        for scenario in scenarios for count in every for k in range(machines)
+    ]  # fmt: skip
+    if jobs == 1:
+        timelines = iter([_one(task) for task in tasks])
+    else:
+        with get_context("spawn").Pool(min(jobs, len(tasks))) as pool:
+            timelines = iter(pool.map(_one, tasks, chunksize=1))
+    found: dict[str, dict[int, Shared]] = {}
+    for scenario in scenarios:
+        by_count = {count: [next(timelines) for _ in range(machines)] for count in every}
+        found[scenario] = {count: figures(by_count[1], own) for count, own in by_count.items()}
+    return found
 
 
 def _shown(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def main() -> None:
-    """Simulate and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--scenario", action="extend", nargs="+", help="only these")
-    parser.add_argument("--machines", type=int, default=MACHINES)
-    parser.add_argument("--probes", type=int, default=PROBES, help="of one worker")
-    parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
-    parser.add_argument("--format", choices=("text", "json"), default="text")
-    asked = parser.parse_args()
-    os.environ["OMP_NUM_THREADS"] = "1"
-    warnings.simplefilter("ignore")
-    answer = {}
-    for scenario in asked.scenario or SCENARIOS:
-        found = measure(scenario, asked.machines, asked.probes, asked.first_seed)
-        answer[scenario] = {str(count): asdict(own) for count, own in found.items()}
-        if asked.format == "json":
-            continue
-        print(scenario)
-        for count, own in found.items():
-            regrets = " ".join(_shown(r) for r in own.regret_at)
-            print(
-                f"  {count} workers  wall_s {own.wall_s:.0f}  "
-                f"regret {_shown(own.regret, 3)}  reach_s {_shown(own.reach_s, 0)}  "
-                f"wall_share {_shown(own.wall_share)}  within {own.within:.2f}  "
-                f"regret_at {regrets}", flush=True,
-            )  # fmt: skip
-    if asked.format == "json":
-        print(json.dumps(answer, indent=1, allow_nan=False))
-
-
-if __name__ == "__main__":
-    main()
+def line(count: int, own: Shared) -> str:
+    """One number of workers, for people."""
+    regrets = " ".join(_shown(r) for r in own.regret_at)
+    return (
+        f"{count} workers  wall_s {own.wall_s:.0f}  regret {_shown(own.regret, 3)}  "
+        f"reach_s {_shown(own.reach_s, 0)}  wall_share {_shown(own.wall_share)}  "
+        f"within {own.within:.2f}  stop_share {_shown(own.stop_share)}  "
+        f"stop_within {own.stop_within:.2f}  regret_at {regrets}"
+    )

@@ -15,7 +15,7 @@ from bench.families import STRANGE, stranger
 from bench.replay import Point, calibrated_order, in_order, measure
 from bench.rivals import ladder, topk
 from bench.samplers import Ran, study_of
-from bench.search_workers import Timeline, figures, searched
+from bench.search_workers import Timeline, figures, line, searched
 from bench.simulated import Grid, Machine
 
 if TYPE_CHECKING:
@@ -53,6 +53,32 @@ def test_a_pick_is_reached_when_it_is_as_good_and_stays_so_on_the_simulated_cloc
     assert figures([alone], [alone]).wall_share == 1.0
     assert found.regret_at[2] == 0.02, "at a quarter of the time"
     assert math.isinf(eight.regret_at(1.0))
+
+
+def test_a_search_that_ends_by_itself_is_compared_with_what_it_took_until_then() -> None:
+    alone = Timeline([(60.0, 0.3), (120.0, 0.02), (180.0, 0.02), (240.0, 0.0)], 240.0, 120.0)
+    eight = Timeline([(30.0, 0.02), (120.0, 0.0)], 120.0)
+    found = figures([alone], [eight])
+    assert (found.stop_share, found.stop_within) == (0.25, 1.0), "0.02 after 30 of 120 s"
+    assert (found.wall_share, found.within) == (0.5, 0.0), "0.0 after 120 of 240 s"
+    assert "stop_share 0.25  stop_within 1.00" in line(8, found)
+    on = Timeline(alone.moments, 240.0)
+    assert figures([on], [eight]).stop_share == 0.5, "it went on to its end"
+
+
+def test_the_bench_of_the_search_says_what_several_workers_save(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "search --workers 2 --machines 1 --probes 2 --jobs 1 --scenario grid_good"
+    monkeypatch.setattr("sys.argv", [*words.split(), "--format", "json"])
+    search.main()
+    found = json.loads(capsys.readouterr().out)["grid_good"]["calibrated"]
+    assert found["1"]["wall_share"] <= 1.0
+    assert len(found["2"]["regret_at"]) == 12
+    assert found["2"]["wall_s"] < 1.9 * found["1"]["wall_s"], "four probes by two"
+    monkeypatch.setattr("sys.argv", ["search", "--workers", "0"])
+    with pytest.raises(SystemExit):
+        search.main()
 
 
 def test_several_workers_are_never_given_one_candidate_and_take_less_time(
