@@ -1,7 +1,7 @@
 """The cheapest fine-tuning configuration that fits, before you pay.
 
     import autotune
-    answer = autotune.tune("jobs/h100_38h.yaml")
+    answer = autotune.tune("job.yaml")
     answer.best.config, answer.best.cost_usd.p50
 
 `tune`, `estimate` and `compare` take a job file's path or a `Job`; `plan` takes a campaign file,

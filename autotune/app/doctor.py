@@ -142,7 +142,7 @@ def _about_gpu(gpu: LocalDevice) -> str:
     if gpu.device is None:
         return (
             "not in the catalogue: probes cannot match it to an offer; "
-            "CONTRIBUTING.md says how to add a GPU"
+            "`autotune help machines` says what can be done"
         )
     if gpu.used_bytes > BUSY_BYTES:
         held = f"{format_bytes(gpu.used_bytes)} are held by {len(gpu.processes)} process(es)"

@@ -30,8 +30,7 @@ __all__ = [
 ]
 
 HOW_TO_ADD = (
-    "`autotune devices` lists all; to add one, append a row to autotune/catalog/data/devices.csv "
-    '(CONTRIBUTING.md, "add a GPU")'
+    "`autotune devices` lists all; what to do about one that is missing: `autotune help machines`"
 )
 SAME_MEMORY = 0.07  # boards of one name whose totals differ by less are the same (ECC, drivers)
 

@@ -194,7 +194,7 @@ def install_command(extra: str) -> str:
     """
     packages = _packages(extra)
     if packages is None:  # run from a source tree that nobody installed
-        return f"pip install -e '.[{extra}]' in the checkout"
+        return f"pip install -e '.[{extra}]' in the folder of pyproject.toml"
     if not packages:
         raise KeyError(extra)
     return f"pip install {' '.join(shlex.quote(package) for package in packages)}"

@@ -104,6 +104,7 @@ COMMANDS = {  # by name, in the order of the help: the module that holds each
     "report": "records",
     "export": "records",
     "doctor": "doctor",
+    "help": "topics",
 }
 
 
@@ -120,7 +121,8 @@ def application(names: Iterable[str] = COMMANDS) -> typer.Typer:
             "max_content_width": 100,
             "terminal_width": columns() - 2 if columns() < LEAST_HELP_WIDTH else None,
         },
-        epilog="Exit codes: 0 answer, 1 bug, 2 bad input, 3 nothing feasible, 4 a limit is missed, "
+        epilog="`autotune help` lists topics: memory, prices, workers, ... "
+        "Exit codes: 0 answer, 1 bug, 2 bad input, 3 nothing feasible, 4 a limit is missed, "
         "5 no device to probe on, 6 the recommendation changed, 130 interrupted.",
     )
     made.callback()(root)

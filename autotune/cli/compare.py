@@ -53,7 +53,7 @@ def compare(
     """Compare machines: the best config of each, in hours and dollars.
 
     One row for each device and count (and variant of the job file). For example:
-    autotune compare jobs/h100_38h.yaml --gpu h100,a100-40gb:4@4.80USD/h,h100:2@5.00USD/h
+    autotune compare job.yaml --gpu h100,a100-40gb:4@4.80USD/h,h100:2@5.00USD/h
     """
     from autotune.app.compare.compare import CompareOptions
 

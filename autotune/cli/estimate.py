@@ -54,7 +54,7 @@ def estimate(
     """Price exactly one config, without a search.
 
     What the job does not state is the trainer's default. Leaves with 3 where it does not fit.
-    For example: autotune estimate jobs/h100_38h.yaml --set micro_batch_size=4 --set
+    For example: autotune estimate job.yaml --set micro_batch_size=4 --set
     compile=default, or in one line:
     autotune estimate --model Qwen/Qwen2.5-1.5B --rows 20k --gpu h100
     """

@@ -85,7 +85,7 @@ def plan(
 ) -> None:
     """Plan a campaign: many runs, what they cost, when each runs.
 
-    For example: autotune plan jobs/campaigns/rtx4090_qwen2.yaml --parallel 4 --budget 80h
+    For example: autotune plan campaign.yaml --parallel 4 --budget 80h
     """
     from autotune.app.campaign.file import load_campaign
     from autotune.app.campaign.plan import PlanOptions, exit_status, write_chart

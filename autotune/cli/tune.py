@@ -149,7 +149,7 @@ def tune(
 ) -> None:
     """Find the best config and machine for a job.
 
-    For example: autotune tune jobs/h100_38h.yaml, or in one line:
+    For example: autotune tune job.yaml, or in one line:
     autotune tune --model Qwen/Qwen2.5-7B --rows 20k --gpu h100,2xl40s,p4d.24xlarge
     """
     overrides = overrides_of(line, changes, limits, source.beside)

@@ -40,7 +40,7 @@ def test_a_source_tree_that_nobody_installed_says_how_from_the_checkout(
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(extras, "requires", absent)
-    assert install_command("probe") == "pip install -e '.[probe]' in the checkout"
+    assert install_command("probe") == "pip install -e '.[probe]' in the folder of pyproject.toml"
 
 
 def test_an_extra_that_is_not_ours_is_a_mistake_of_the_program(

@@ -27,6 +27,7 @@ WRONG: list[tuple[str, str]] = [
     ("tune job.yaml --max_length 5", r"close to it: --max-length"),
     ("tune job.yaml -x", r'unknown option "-x" of autotune tune'),
     ("tune a b c", r"nothing is known to do with: b c"),
+    ("help memroy", r'unknown topic "memroy"; close to it: memory'),
     ("worker --storge x", r"of autotune worker; close to it: --storage"),
     ("tune job.yaml --score modle", r"'modle' must be one of: model, probe\nhint: --score model"),
     ("tune job.yaml --score=foo", r"--score 'foo' must be one of: model, probe\nhint: --score: "),

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 Values = dict[str, Any]
 CAMPAIGN_SAMPLE = (
-    "a campaign states hardware, defaults and phases with runs; "
-    "jobs/campaigns/rtx4090_qwen2.yaml is a whole one"
+    "a campaign states hardware, defaults and phases with runs; `autotune help campaign` shows one"
 )
 
 

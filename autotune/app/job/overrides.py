@@ -250,7 +250,7 @@ def line_document(overrides: Overrides) -> Document:
     missing += [] if overrides.gpus else ["--gpu NAME"]
     if missing and not stated:
         msg = "JOB is missing: a job file, or a job in one line"
-        raise InputError(msg, f"in one line: {FORM}; `jobs/` holds job files that run")
+        raise InputError(msg, f"in one line: {FORM}; `autotune help job` shows a job file")
     if missing:
         msg = f"there is no job file, and the one-line form lacks {', '.join(missing)}"
         raise InputError(msg, f"give JOB, or {FORM}; `autotune devices` lists the devices")
