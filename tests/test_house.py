@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -19,10 +20,17 @@ ONE_IMPORTER = 80
 ROOMS_AND_STAYS = {"estimate": (34, 90), "tune": (40, 109)}
 
 
-def imports(path: Path, known: dict[str, Path], *, lazy: bool) -> set[str]:
-    """Modules of the house that a file imports when it is loaded, and inside functions if `lazy`.
+@cache
+def known() -> dict[str, Path]:
+    """The modules of the house."""
+    return modules(PACKAGE)
 
-    What only type checkers read binds nobody at run time and is left out.
+
+@cache
+def docstring_and_imports(path: Path) -> tuple[str, frozenset[str]]:
+    """What a file says of itself; the modules of the house it imports, inside functions too.
+
+    What only type checkers read binds nobody at run time and is left out. Parsed once for all.
     """
     found: set[str] = set()
 
@@ -30,24 +38,22 @@ def imports(path: Path, known: dict[str, Path], *, lazy: bool) -> set[str]:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
                 continue
-            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and not lazy:
-                continue
             if isinstance(child, ast.ImportFrom) and (child.module or "").startswith("autotune"):
                 for alias in child.names:
                     full = f"{child.module}.{alias.name}"
-                    found.add(full if full in known else str(child.module))
+                    found.add(full if full in known() else str(child.module))
             elif isinstance(child, ast.Import):
-                found.update(alias.name for alias in child.names if alias.name in known)
-            visit(child)
+                found.update(alias.name for alias in child.names if alias.name in known())
+            elif not isinstance(child, ast.expr):  # no import stands inside an expression
+                visit(child)
 
-    visit(ast.parse(path.read_text()))
-    return found
+    tree = ast.parse(path.read_text())
+    visit(tree)
+    return ast.get_docstring(tree) or "", frozenset(found)
 
 
-@pytest.mark.parametrize("lazy", [False, True], ids=["at load", "inside functions too"])
-def test_no_module_imports_itself_by_a_detour(lazy: bool) -> None:
-    known = modules(PACKAGE)
-    graph = {name: imports(path, known, lazy=lazy) - {name} for name, path in known.items()}
+def test_no_module_imports_itself_by_a_detour_not_even_inside_functions() -> None:
+    graph = {name: docstring_and_imports(path)[1] - {name} for name, path in known().items()}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -56,7 +62,7 @@ def test_no_module_imports_itself_by_a_detour(lazy: bool) -> None:
 
 def test_no_folder_is_crowded() -> None:
     counts: dict[Path, int] = {}
-    for path in modules(PACKAGE).values():
+    for path in known().values():
         if path.name not in {"__init__.py", "__main__.py"}:
             counts[path.parent] = counts.get(path.parent, 0) + 1
     crowded = {str(k.relative_to(ROOT)): n for k, n in counts.items() if n > CROWDED}
@@ -70,8 +76,8 @@ def test_a_file_that_one_other_imports_has_a_reason_to_stand_alone() -> None:
 
 
 def test_every_file_says_what_is_in_it() -> None:
-    for path in modules(PACKAGE).values():
-        text = ast.get_docstring(ast.parse(path.read_text()))
+    for path in known().values():
+        text, _ = docstring_and_imports(path)
         assert text, path
         assert not re.fullmatch(r"\w+ room\.", text), f"{path}: says nothing"
 
