@@ -22,7 +22,6 @@ from autotune.domain.device import Device, Network, Offer
 from autotune.domain.errors import InputError
 from autotune.domain.job import Job, Limits
 from autotune.evidence.cases import Refused
-from autotune.evidence.record.defaults import checkpointing_of
 from autotune.evidence.record.kbit import casts_adapters
 from autotune.evidence.record.kernels import attention_of, compile_of
 from autotune.evidence.record.lengths import lengths_of
@@ -38,7 +37,12 @@ from autotune.evidence.record.machine import (
 )
 from autotune.evidence.record.notes import count_in
 from autotune.evidence.record.refusals import refusal_of
-from autotune.evidence.record.training import method_of, optimizer_of, precision_of
+from autotune.evidence.record.training import (
+    checkpointing_of,
+    method_of,
+    optimizer_of,
+    precision_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
