@@ -195,3 +195,42 @@ def test_names_that_say_nothing_of_storage_are_plain() -> None:
     for name in (*load_models(), "x/Phi-3-mini-4k-instruct", "x/Qwen2.5-14B-Instruct-1M"):
         assert stored_by_name(name) == "", name
     assert derived_of("nothing", lambda _: None) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("Qwen/Qwen3.5-27B", "linear-attention layers"),
+        ("unsloth/Qwen3.5-35B-A3B", "linear-attention layers"),
+        ("unsloth/gemma-4-E4B-it-unsloth-bnb-4bit", "layers of different shapes"),
+        ("LiquidAI/LFM2-1.2B", "convolutions"),
+        ("deepseek-ai/DeepSeek-V3", "latent attention"),
+        ("facebook/opt-350m", "norms after its layers"),
+    ],
+)
+def test_a_model_of_a_kind_that_is_not_described_is_refused_by_its_name_with_the_kind(
+    name: str, what: str
+) -> None:
+    with pytest.raises(InputError, match=f"{what}.*which this version cannot describe") as refused:
+        find_model(name)
+    assert "source: " in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "plain", "stored", "parameters"),
+    [
+        ("axolotl-quants/Llama-4-Scout-17B-16E-Linearized-bnb-nf4-bf16",
+         "meta-llama/Llama-4-Scout-17B-16E", "nf4", None),
+        ("unsloth/Magistral-Small-2509", "mistralai/Magistral-Small-2509", "", 23_572_403_200),
+        ("unsloth/functiongemma-270m-it", "google/functiongemma-270m-it", "", 268_098_176),
+        ("mistral-community/Mixtral-8x22B-v0.1", "mistralai/Mixtral-8x22B-v0.1", "", None),
+        ("alignment-handbook/zephyr-7b-sft-full", "mistralai/Mistral-7B-v0.1", "", 7_241_732_096),
+    ],
+)  # fmt: skip
+def test_names_that_real_files_use_resolve_to_the_model_whose_shape_they_have(
+    name: str, plain: str, stored: str, parameters: int | None
+) -> None:
+    model = find_model(name)
+    assert model.stored_as == stored
+    assert parameter_count(model) == parameter_count(find_model(plain))
+    assert parameters is None or parameter_count(model) == parameters

@@ -27,6 +27,7 @@ from autotune.catalog.models.hf_config import (
 from autotune.catalog.tables import DATA, CatalogDataError, read_rows
 from autotune.domain.errors import InputError, close_matches, unknown
 from autotune.domain.paths import stated_in
+from autotune.domain.typed.values import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -113,7 +114,18 @@ def find_model(text: str, base_dir: Path | None = None) -> Model:
         if not isinstance(outcome, str):
             return replace(outcome, plain_name=derived.plain) if derived else outcome
         reason = f"{outcome}; a fine-tune has the shape of its base: name that one"
+    _refuse_undescribed(wanted)
     raise unknown(kind="model", value=text[:200], known=_names(), hint=f"{reason}; {HOW_TO_ADD}")
+
+
+def _refuse_undescribed(name: str) -> None:
+    """Raise InputError where the name alone says that the model is of a kind not described."""
+    plain = _split(name)[0].rpartition("/")[2]
+    for row in read_rows(DATA / "undescribed_models.csv"):
+        if re.fullmatch(row["names"], plain, re.IGNORECASE):
+            msg = f"model {shown(name)} has {row['what']}, which this version cannot describe"
+            hint = "its memory and time would be wrong; choose a decoder with uniform layers"
+            raise InputError(msg, f"{hint}, as --set model=NAME (source: {row['source']})")
 
 
 def _known_name(text: str) -> str | None:
@@ -206,7 +218,7 @@ def fetch_config(name: str) -> bytes | str:
 # the organisations below; "-bnb-4bit" and "-BNB-NF4" are bitsandbytes' nf4, "w4a16" is
 # compressed-tensors', "MLX" Apple's, and the others are the methods of that name.
 _QUANTISED = (
-    (re.compile(r"(?:-unsloth)?-bnb-4bit$|-bnb-nf4(?:-bf16)?$", re.IGNORECASE), "nf4"),
+    (re.compile(r"(?:-unsloth)?-bnb-4bit$|(?:-linearized)?-bnb-nf4(?:-bf16)?$", re.IGNORECASE), "nf4"),
     (re.compile(r"-bnb-8bit$", re.IGNORECASE), "int8"),
     (re.compile(r"(?:-i1)?-gguf$", re.IGNORECASE), "gguf"),
     (re.compile(r"-gptq(?:-int[348]|-[348]bit)?(?:-\w+)?$|-int[48]$", re.IGNORECASE), "gptq"),
@@ -225,7 +237,7 @@ _COPIES = {"unsloth", "nousresearch"}
 _QUANTISES = {
     "unsloth", "thebloke", "techxgenus", "hugging-quants", "redhatai", "neuralmagic",
     "casperhansen", "bartowski", "quantfactory", "lmstudio-community", "mradermacher",
-    "maziyarpanahi", "solidrust", "ista-daslab", "turboderp", "modelcloud",
+    "maziyarpanahi", "solidrust", "ista-daslab", "turboderp", "modelcloud", "axolotl-quants",
 }  # fmt: skip
 _APPLE = {"mlx-community"}
 
