@@ -218,7 +218,10 @@ def fetch_config(name: str) -> bytes | str:
 # the organisations below; "-bnb-4bit" and "-BNB-NF4" are bitsandbytes' nf4, "w4a16" is
 # compressed-tensors', "MLX" Apple's, and the others are the methods of that name.
 _QUANTISED = (
-    (re.compile(r"(?:-unsloth)?-bnb-4bit$|(?:-linearized)?-bnb-nf4(?:-bf16)?$", re.IGNORECASE), "nf4"),
+    (
+        re.compile(r"(?:-unsloth)?-bnb-4bit$|(?:-linearized)?-bnb-nf4(?:-bf16)?$", re.IGNORECASE),
+        "nf4",
+    ),
     (re.compile(r"-bnb-8bit$", re.IGNORECASE), "int8"),
     (re.compile(r"(?:-i1)?-gguf$", re.IGNORECASE), "gguf"),
     (re.compile(r"-gptq(?:-int[348]|-[348]bit)?(?:-\w+)?$|-int[48]$", re.IGNORECASE), "gptq"),
