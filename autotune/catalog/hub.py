@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 ENDPOINT = "https://huggingface.co"
 OFFLINE = "AUTOTUNE_OFFLINE"  # no request of any kind
 HUB_OFFLINE = "HF_HUB_OFFLINE"
+NOT_FOUND = 404
 ANSWER_S = 3.0  # for the first byte
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _TOKEN = re.compile(r"[\x21-\x7e]{8,400}")
@@ -124,7 +125,8 @@ def find_file(name: str, filename: str, *, most_bytes: int, total_s: float = ANS
     kept = _kept_path(name, filename)
     for path in (cached_file(name, filename), kept):
         found = _read(path, most_bytes) if path else None
-        if found is not None:
+        page = path == kept and _is_no_file(filename, found.content or b"") if found else ""
+        if found is not None and not page:
             return found
     variable = offline()
     if variable:
@@ -133,7 +135,22 @@ def find_file(name: str, filename: str, *, most_bytes: int, total_s: float = ANS
     answer = _within(lambda asked: _download(url, most_bytes, total_s, asked), total_s)
     if isinstance(answer, str):
         return HubFile(None, answer)
+    if wrong := _is_no_file(filename, answer):  # not kept: the next request may be answered
+        return HubFile(None, f"{wrong} from {_shown(url)}")
     return HubFile(answer, _shown(url), _keep(kept, answer))
+
+
+def _is_no_file(filename: str, content: bytes) -> str:
+    """What a hub sent in the place of a JSON file; empty where it may be one.
+
+    A sign-in page and a proxy's notice come with status 200; a broken connection ends early.
+    """
+    text = content.strip()
+    if not filename.endswith(".json") or (text[:1] + text[-1:]) in {b"{}", b"[]"}:
+        return ""
+    if text[:1] == b"<":
+        return "a web page came in its place (a sign-in or a proxy answers for the hub)"
+    return "nothing came" if not text else "no whole JSON file came"
 
 
 def address(name: str, filename: str) -> str:
@@ -248,8 +265,10 @@ def _download(url: str, most_bytes: int, total_s: float, progress: _Asked) -> by
 
 def _refusal(code: int, *, asked_with_token: bool) -> str:
     """What a status of the hub means: 401 and 403 are gated, private or unknown repositories."""
+    if code == NOT_FOUND:
+        return f"the hub answered {code}: it has none of that name"
     if code not in {401, 403}:
-        return f"the hub answered {code} for it"
+        return f"the hub answered {code} for it: try again later"
     if asked_with_token:
         return f"the hub answered {code}: the token has no access to it (gated, or another account)"
     return f"the hub answered {code}: gated or private; set HF_TOKEN, or run `hf auth login`"

@@ -131,9 +131,9 @@ def test_a_redirect_to_another_host_does_not_get_the_token(
 ) -> None:
     other = Mirror()
     monkeypatch.setenv("HF_TOKEN", SECRET)
-    other.files["/blob"] = b"content"
+    other.files["/blob"] = b"{}"
     mirror.redirects[f"/{NAME}/resolve/main/tokenizer.json"] = f"{other.url}/blob"
-    assert ask().content == b"content"
+    assert ask().content == b"{}"
     assert other.asked == [("/blob", None)]
     other.close()
 
@@ -182,6 +182,30 @@ def test_a_hub_that_is_slow_or_sends_too_much_is_given_up(mirror: Mirror) -> Non
     assert "larger than" in ask(most_bytes=1000).where
     mirror.holds = True  # for as long as this test takes
     assert "did not answer" in ask(total_s=0.2).where
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        (b"<!doctype html><html>Sign in to the network</html>", "a web page came in its place"),
+        (b"", "nothing came"),
+        (b'{"model_type": "llama", "hidden_si', "no whole JSON file came"),
+    ],
+)
+def test_what_is_no_file_is_said_and_not_kept(mirror: Mirror, sent: bytes, told: str) -> None:
+    path = f"/{NAME}/resolve/main/tokenizer.json"
+    mirror.files[path] = sent
+    assert told in ask().where
+    mirror.files[path] = b"{}"  # the network is signed in to, the connection holds
+    assert ask().content == b"{}"
+
+
+def test_a_page_that_was_kept_for_a_file_is_asked_for_again(mirror: Mirror) -> None:
+    mirror.files[f"/{NAME}/resolve/main/tokenizer.json"] = b"{}"
+    kept = ask().path
+    assert kept is not None
+    kept.write_text("<html>Sign in</html>")
+    assert ask().content == b"{}"
 
 
 def test_a_mirror_that_is_no_web_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
