@@ -75,7 +75,7 @@ def verdicts(
         rests = {
             "look": {"trains": look.trains, "objective": look.objective, **look.facts()},
             "read": read.facts, "refusal": read.refusal, "hint": read.hint,
-            "unknown_model": read.unknown_model,
+            "unknown_model": read.unknown_model, "undescribed": read.undescribed,
         }  # fmt: skip
         found[name] = (judged(look, read), rests)
         if jobs is not None and read.priced:
@@ -102,7 +102,19 @@ def table(found: dict[str, tuple[Verdict, dict[str, Any]]]) -> str:
     own = {name: each for name, each in found.items() if name.split("/", 1)[0] in TRAINERS}
     lines += [f"trainers: {_shares(own)}", f"all: {_shares(found)}", ""]
     lines += [f"{n:4} {kind}: {cause}" for (kind, cause), n in causes.most_common()]
+    lines += ["", *_unknown_models(found)]
     return "\n".join(lines)
+
+
+def _unknown_models(found: dict[str, tuple[Verdict, dict[str, Any]]]) -> list[str]:
+    """The models that another's shape stood in for, by name, and what would settle them."""
+    names: Counter[tuple[bool, str]] = Counter(
+        (bool(rests.get("undescribed")), rests["unknown_model"])
+        for verdict, rests in found.values()
+        if rests.get("unknown_model") and verdict.kind == RIGHT
+    )
+    settles = {True: "its kind is not described", False: "its config.json, of the hub or a folder"}
+    return [f"{n:4} {name} ({settles[kind]})" for (kind, name), n in names.most_common()]
 
 
 def _row(name: str, counts: Counter[str]) -> str:
@@ -115,9 +127,13 @@ def _shares(found: dict[str, tuple[Verdict, dict[str, Any]]]) -> str:
     counts = Counter(verdict.kind for verdict in inside)
     every = Counter(verdict.kind for verdict, _ in found.values())
     unknown = sum(verdict.unknown_model for verdict in inside)
+    kinds = sum(
+        verdict.in_scope and bool(rests.get("undescribed")) for verdict, rests in found.values()
+    )
     return (
         f"in scope {len(inside)}: right {_share(counts[RIGHT], len(inside))} "
-        f"({unknown} with another model's shape, as theirs is not known without the hub); "
+        f"({unknown} with another model's shape: {kinds} are of a kind that is not described, "
+        f"{unknown - kinds} not known without the hub); "
         f"of all {len(found)}: wrong {_share(every[WRONG], len(found))}, "
         f"refused without help {_share(every[NO_HELP], len(found))}"
     )

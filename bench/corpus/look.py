@@ -169,6 +169,8 @@ def _look_at_method(values: Mapping[str, Any], found: Look, *, tune: bool) -> No
         found.method = "lora"
     elif kind == "full" or "base_model" in values or tune:
         found.method = "full"
+    if _is_on(values, ("full_finetuning",)):  # Unsloth then puts no adapters on
+        found.method = "full"
     if found.method == "lora":
         found.rank = rank
     bits = str(_first(values, ("bits", "quantization_bit")))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import traceback
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from autotune.app.estimate import estimate
@@ -22,7 +24,10 @@ if TYPE_CHECKING:
 _GPU, _ROWS = "h100", 10_000
 _MODEL = "meta-llama/Llama-3.1-8B"  # the shape that stands in for a model unknown offline
 _COMMAND = ".cmd"
-_UNKNOWN = re.compile(r'unknown model "([^"]*)"|cannot read (\S+)config\.json: No such file')
+_UNKNOWN = re.compile(
+    r'unknown model "([^"]*)"|cannot read (\S+)config\.json: No such file|'
+    r"model '([^']*)' has .* which this version cannot describe"
+)
 _MISSING = re.compile(r"does not say (.*)")
 
 
@@ -36,6 +41,7 @@ class Read:
     hint: str = ""
     crash: str = ""
     unknown_model: str = ""  # the name, where a stand-in was priced
+    undescribed: bool = False  # whether it is one of a kind that is refused
     jobs: list[NamedJob] = field(default_factory=list)
 
     @property
@@ -88,12 +94,15 @@ def _answered(found: Read, stated: dict[str, object], changed: dict[str, str]) -
     if missing and "how it is trained" in missing[1] and "method.kind" not in stated:
         stated["method.kind"] = "full"
         return True
-    if "data.rows" in stated and "--rows is" in message:
+    if "data.rows" in stated and "--rows cannot be given" in message:
+        changed["data.rows"] = str(_ROWS)
+    if "data.rows" in stated and re.search("--rows (is|cannot be given)", message):
         del stated["data.rows"]
         return True
     unknown = _UNKNOWN.search(message)
     if unknown and "model" not in changed:
-        found.unknown_model = unknown[1] or unknown[2]
+        found.unknown_model = unknown[1] or unknown[2] or unknown[3]
+        found.undescribed = bool(unknown[3])
         changed["model"] = _MODEL
         return True
     if found.unknown_model and "LoRA target" in message and "method.targets" not in changed:
@@ -113,6 +122,7 @@ def _facts(job: Job) -> dict[str, object]:
     found: dict[str, object] = {
         "objective": job.objective,
         "model": job.model.name.rpartition("/")[2].casefold(),
+        "named": PurePosixPath(str(json.loads(job.spec).get("model") or "")).name.casefold(),
         "method": job.method.kind,
         "base": job.method.base,
         "length": job.max_length,

@@ -81,7 +81,7 @@ def differing(look: Look, read: Read) -> list[str]:
     found = []
     for name, value in look.facts().items():
         other = read.facts.get(name)
-        if name == "model" and (read.unknown_model or _same_model(str(value), str(other))):
+        if name == "model" and (read.unknown_model or _is_model(str(value), read)):
             continue
         if other is None or other == value or _is_said(name, value, read):
             continue
@@ -98,6 +98,11 @@ def _is_said(name: str, value: object, read: Read) -> bool:
     pattern = rf"^.*({keys[name]}).*(left as it is|counted|not priced).*$"
     lines = re.findall(pattern, read.said, re.MULTILINE)
     return bool(lines) and str(value) in read.said.casefold()
+
+
+def _is_model(name: str, read: Read) -> bool:
+    """Whether it is what was priced, or what was looked up in the catalogue."""
+    return any(_same_model(name, str(read.facts.get(key))) for key in ("model", "named"))
 
 
 def _same_model(one: str, other: str) -> bool:

@@ -83,6 +83,7 @@ _TAKES = {
     "max_seq_length": "max_seq_length", "max_length": "max_length", "max_steps": "max_steps",
     "num_train_epochs": "num_train_epochs", "gradient_checkpointing": "gradient_checkpointing",
     "reward_funcs": "reward_funcs", "num_labels": "num_labels",
+    "full_finetuning": "full_finetuning",
 }  # fmt: skip
 
 

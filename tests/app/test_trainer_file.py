@@ -251,7 +251,6 @@ def test_bad_files_are_refused_with_what_is_wrong(
         ("", "no --flags"),
         ("python train.py", "no --flags"),
         ("python train.py --lr 3", "no flags of TrainingArguments"),
-        (COMMAND + " --bf16", "given twice"),
         (COMMAND + " 'open", "not closed"),
         ("torchrun --nproc_per_node gpu " + COMMAND[7:], "whole number"),
     ],
@@ -350,3 +349,23 @@ def test_a_fuzzed_command_or_script_is_a_job_or_an_input_error(
         assert jobs_of_command(text, overrides)
     with contextlib.suppress(InputError):
         assert load_jobs(path, overrides)
+
+
+def test_of_a_flag_given_twice_the_last_is_priced_and_both_are_said() -> None:
+    command = COMMAND + " --per_device_train_batch_size 3"
+    job = jobs_of_command(command, Overrides(gpus=("h100",), stated={"data.rows": 9}))[0].job
+    assert job.today is not None
+    assert job.today.micro_batch_size == 3
+    assert job.origin is not None
+    said = [each for each in job.origin.uncounted if "takes the last" in each.why]
+    assert len(said) == 1
+    assert "--per_device_train_batch_size" in str(said[0].value)
+
+
+@pytest.mark.parametrize("data", ["--data JSON --data.json_path r.json",
+                                  "--data.json_path r.json --data JSON"])  # fmt: skip
+def test_litgpt_takes_a_class_of_data_and_its_arguments_in_either_order(data: str) -> None:
+    command = f"litgpt finetune_lora Qwen/Qwen2.5-0.5B {data} --train.micro_batch_size 2"
+    job = jobs_of_command(command, Overrides(gpus=("h100",), stated={"data.rows": 9}))[0].job
+    assert job.today is not None
+    assert job.today.micro_batch_size == 2

@@ -155,3 +155,24 @@ def test_the_table_is_printed_as_json_too(
     (tmp_path / "one" / "a.yml").write_text(AXOLOTL)
     assert main([str(tmp_path), "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["one/a.yml"]["verdict"] == "right"
+
+
+def test_the_look_knows_that_unsloth_puts_no_adapters_on_a_model_that_is_trained_in_full() -> None:
+    script = (
+        'model, t = FastModel.from_pretrained("a/b", full_finetuning=True)\n'
+        "model = FastModel.get_peft_model(model, r=8)\n"
+        "args = SFTConfig(per_device_train_batch_size=2, max_steps=60)\n"
+    )
+    found = look_at(Path("train.py"), script)
+    assert (found.method, found.rank) == ("full", None)
+
+
+def test_a_model_of_a_kind_not_described_is_counted_apart_from_one_unknown(tmp_path: Path) -> None:
+    (tmp_path / "axolotl").mkdir()
+    for name, model in (("kind", "Qwen/Qwen3.5-27B"), ("unknown", "nobody/knows-this")):
+        text = AXOLOTL.replace("meta-llama/Llama-3.2-1B", model)
+        (tmp_path / "axolotl" / f"{name}.yml").write_text(text)
+    said = table(verdicts(tmp_path))
+    assert "1 are of a kind that is not described, 1 not known without the hub" in said
+    assert "Qwen/Qwen3.5-27B (its kind is not described)" in said
+    assert "nobody/knows-this (its config.json, of the hub or a folder)" in said

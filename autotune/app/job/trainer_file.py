@@ -217,7 +217,7 @@ _UNKNOWN_SD = (0.40, 0.40)
 
 
 def _unread_of(parsed: Command) -> list[Uncounted]:
-    """Further launches of a script, and variables whose flags it decides itself."""
+    """Further launches of a script, flags taken back, and variables of flags it decides itself."""
     found = []
     if parsed.others:
         lines = ", ".join(map(str, parsed.others))
@@ -226,6 +226,9 @@ def _unread_of(parsed: Command) -> list[Uncounted]:
     if parsed.swept:
         why = "a loop of the script: the price is of its first value alone"
         found.append(Uncounted("also launched with", "; ".join(parsed.swept)[:120], why, 0.0, 0.0))
+    if parsed.repeated:
+        why = "given again further on, which is what counts: the trainer's parser takes the last"
+        found.append(Uncounted("not read", ", ".join(parsed.repeated)[:120], why, 0.0, 0.0))
     if parsed.unknown:
         why = "the script decides which flags that is: priced without any"
         found.append(Uncounted("flags", " ".join(parsed.unknown)[:120], why, *_UNKNOWN_SD))

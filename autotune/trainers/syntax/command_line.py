@@ -63,6 +63,7 @@ class Command:
     unknown: list[str] = field(default_factory=list)  # variables that may hold any flags
     others: tuple[int, ...] = ()  # lines on which the script launches again
     swept: tuple[str, ...] = ()  # variables of a loop, and the values after the first
+    repeated: tuple[str, ...] = ()  # flags that the same flag takes back further on
     end: int = 0  # where another flag would stand
 
     @property
@@ -71,6 +72,9 @@ class Command:
         named = self.values.get("config")
         found = [named] if isinstance(named, str) else list(self.words)
         return next((word for word in found if CONFIG.fullmatch(word)), None)
+
+
+_CLASS = "data"  # litgpt's: a class, or a mapping with its class_path
 
 
 def parse_command(text: str, names: Mapping[str, str] | None = None) -> Command:
@@ -90,8 +94,8 @@ def parse_command(text: str, names: Mapping[str, str] | None = None) -> Command:
     tokens = tokens[assigned:]
     script = _script_at(tokens)
     made.program = tuple(token.text for token in tokens[: script + 1])
-    _read(tokens[:script], made.launcher, None, [])
-    made.words = _read(tokens[script + 1 :], made.values, made.spans, made.unknown)
+    _read(tokens[:script], Command(values=made.launcher), several=True)
+    made.words = _read(tokens[script + 1 :], made, several=False)
     _take_overrides(made)
     if PLACEHOLDER.search(made.config or ""):
         msg = f"the command names {shown(made.config)}, a placeholder, and no file"
@@ -249,16 +253,13 @@ def _tokens(text: str) -> list[_Token]:
     return found
 
 
-def _read(
-    tokens: list[_Token],
-    values: dict[str, Any],
-    spans: dict[str, tuple[int, int]] | None,
-    unknown: list[str],
-) -> tuple[str, ...]:
-    """Flags into `values` and `spans`; returns the words in front of the first flag.
+def _read(tokens: list[_Token], made: Command, *, several: bool) -> tuple[str, ...]:
+    """Flags into `made`; returns the words in front of the first flag.
 
-    spans: None for a launcher, whose flags may stand there several times.
+    Of a flag that stands there twice the last is taken, as argparse and jsonargparse do.
+    several: whether that says nothing, as with a launcher.
     """
+    values, spans = made.values, made.spans
     first = next((i for i, token in enumerate(tokens) if _is_flag(token)), len(tokens))
     index = first
     while index < len(tokens):
@@ -270,7 +271,7 @@ def _read(
         while index < len(tokens) and not _is_flag(tokens[index]):
             word = tokens[index]
             if (words or equals) and _ANY.fullmatch(word.text):
-                unknown.append(word.text)
+                made.unknown.append(word.text)
             elif not equals:  # a word behind --flag=value is of no flag
                 words.append(word.text)
                 end = word.end
@@ -278,25 +279,33 @@ def _read(
         value = _value(words)
         if not words and name.startswith("no_"):
             name, value = name[3:], False
-        if spans is not None and name in spans:
-            msg = f"--{name} is given twice: {shown(_at(values, name))} and {shown(value)}"
-            raise InputError(msg, "keep one of them")
+        if not several and name in spans and value != _at(values, name):
+            made.repeated += (f"--{name} {shown(_at(values, name))}",)
         _put(values, name, value)
-        if spans is not None and not token.held:
+        if not token.held:
             spans[name] = (token.begin, end)
     return tuple(token.text for token in tokens[:first])
 
 
 def _put(values: dict[str, Any], dotted: str, value: object) -> None:
-    """`--train.epochs 3` is a key inside the mapping `train`."""
+    """`--train.epochs 3` is a key inside the mapping `train`.
+
+    `--data JSON --data.json_path rows.json` is a class and one of its arguments, as jsonargparse
+    reads them, in either order.
+    """
     *outer, last = dotted.split(".")
     for part in outer:
         inner = values.setdefault(part, {})
+        if part == _CLASS and isinstance(inner, str):
+            inner = values[part] = {"class_path": inner}
         if not isinstance(inner, dict):
             msg = f"--{dotted} and --{part} are both given"
             raise InputError(msg, "keep one of them")
         values = inner
-    values[last] = value
+    if last == _CLASS and isinstance(values.get(last), dict) and isinstance(value, str):
+        values[last]["class_path"] = value
+    else:
+        values[last] = value
 
 
 def _at(values: dict[str, Any], dotted: str) -> Any:  # noqa: ANN401
