@@ -122,7 +122,7 @@ def find_file(name: str, filename: str, *, most_bytes: int, total_s: float = ANS
     """
     if not is_hub_id(name):
         return HubFile(None, f"{name} is no name on the hub")
-    kept = _kept_path(name, filename)
+    kept = home_dir() / "hub" / name.replace("/", "--") / filename
     for path in (cached_file(name, filename), kept):
         found = _read(path, most_bytes) if path else None
         page = path == kept and _is_no_file(filename, found.content or b"") if found else ""
@@ -176,10 +176,6 @@ def _read(path: Path, most_bytes: int) -> HubFile | None:
         return HubFile(path.read_bytes(), str(path), path)
     except OSError:
         return None
-
-
-def _kept_path(name: str, filename: str) -> Path:
-    return home_dir() / "hub" / name.replace("/", "--") / filename
 
 
 def _keep(path: Path, content: bytes) -> Path | None:

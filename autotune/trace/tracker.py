@@ -168,7 +168,7 @@ class Tracker(TorchDispatchMode):
         with torch._C.DisableTorchFunction():  # noqa: SLF001 - no policy inside an op
             result = _shapes.run(func, args, kwargs or {})
             self.op = self._stated or _name(func)
-            for leaf in _leaves(result):
+            for leaf in (result,) if isinstance(result, torch.Tensor) else tree_leaves(result):
                 if isinstance(leaf, torch.Tensor):
                     self.count(leaf)
             self.note(workspace_bytes(func, args))
@@ -218,10 +218,6 @@ class Tracker(TorchDispatchMode):
         self.live[holds] -= size
         if self.events is not None:
             self.events.append(self._event(key, -size))
-
-
-def _leaves(result: Any) -> Any:
-    return (result,) if isinstance(result, torch.Tensor) else tree_leaves(result)
 
 
 def _name(func: Any) -> str:

@@ -50,7 +50,7 @@ def detect(values: Mapping[str, Any], name: str) -> Trainer | None:
     found = set(values)
     if _is_deepspeed(values):
         _refuse_launcher(found | {"zero_optimization"}, name)
-    whose = _by_structure(values)
+    whose = next((each.name for each in TRAINERS.values() if each.is_file(values)), None)
     if whose is None:
         scores = {each.name: len(found & each.own_keys) for each in TRAINERS.values()}
         most = max(scores, key=lambda trainer: scores[trainer])
@@ -83,10 +83,6 @@ def _is_deepspeed(values: Mapping[str, Any]) -> bool:
         for key in ("bf16", "fp16", "bfloat16", "amp")
     )
     return enabled and not {"model_name_or_path", "base_model", "datasets"} & set(values)
-
-
-def _by_structure(values: Mapping[str, Any]) -> str | None:
-    return next((each.name for each in TRAINERS.values() if each.is_file(values)), None)
 
 
 def _mixture(found: set[str], one: str, other: str, name: str) -> InputError:

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from autotune.app.learn.described import Machine
     from autotune.app.learn.found import Found
     from autotune.app.learn.walk import Folder, Walk
-    from autotune.domain.observation import MachineEffect
     from autotune.evidence.learned.run import PastRun
 
 EXAMPLES = 3  # places named of each reason
@@ -238,7 +237,7 @@ def _machines(usable: list[Usable]) -> tuple[MachineSaid, ...]:
         own = [r for r in residuals if (r.device, r.count) == (device, count)]
         first = own[0]
         effects = effects_on([(device, count)], first.stack, first.method, first.shape, residuals)
-        step = _step(effects)
+        step = next((own for own in effects if own.component == "compute"), None)
         speeds = [r.save_bytes_per_s for r in own if r.save_bytes_per_s]
         said.append(
             MachineSaid(
@@ -248,10 +247,6 @@ def _machines(usable: list[Usable]) -> tuple[MachineSaid, ...]:
             )
         )  # fmt: skip
     return tuple(said)
-
-
-def _step(effects: tuple[MachineEffect, ...]) -> MachineEffect | None:
-    return next((own for own in effects if own.component == "compute"), None)
 
 
 def export_rows(usable: Sequence[Usable], path: Path) -> str:

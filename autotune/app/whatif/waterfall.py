@@ -158,7 +158,7 @@ def _mixtures(start: State, players: Sequence[RunEdit]) -> list[State]:
     """
     states = [start]
     jobs: dict[tuple[int, ...], Job] = {}
-    movers = [_moves_job(start, player) for player in players]
+    movers = [player.apply(start).job is not start.job for player in players]
     for i, player in enumerate(players):
         states += [player.apply(state) for state in states]
         assert len(states) == 2 ** (i + 1)  # noqa: S101 - the order of the positions
@@ -187,10 +187,6 @@ def _split_again(state: State) -> State:
         state,
         config=config.with_knobs(micro_batch_size=micro, gradient_accumulation_steps=accumulation),
     )
-
-
-def _moves_job(start: State, player: RunEdit) -> bool:
-    return player.apply(start).job is not start.job
 
 
 def _valid(start: State, players: list[RunEdit]) -> list[RunEdit]:

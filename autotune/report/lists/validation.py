@@ -72,7 +72,7 @@ def validation_sections(payload: Mapping[str, Any]) -> list[Section]:
                 *_memory_coverage(payload["memory_coverage"]),
             ),
         ),
-        _fidelity(payload),
+        _counts_section("Where peaks of memory come from", payload["traced"]),
         _scopes_section(payload),
         _sweeps_section(payload["sweeps"]),
         _groups_section(payload["groups"]),
@@ -174,10 +174,6 @@ def _memory_coverage(kinds: Mapping[str, Mapping[str, Any]]) -> tuple[Block, ...
     )  # fmt: skip
     titles = columns("memory, by what was read and kind of run", ">rows", ">groups", ">in interval")
     return (Table(titles, rows),)
-
-
-def _fidelity(payload: Mapping[str, Any]) -> Section:
-    return _counts_section("Where peaks of memory come from", payload["traced"])
 
 
 def _coverage(coverage: Mapping[str, float | None]) -> str:
