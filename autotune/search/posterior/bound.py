@@ -33,7 +33,7 @@ WORLDS = 256
 AMONG = 400  # candidates: those that may be best
 ALIKE = 4  # of them with one signature of the part that has most
 LOOKED_AT = 2.0  # sds to the better side, by which candidates are chosen
-WIDENED = 1.8  # times the deviations, fitted
+WIDENED = 1.5  # times the deviations, fitted
 LIKELY = 0.05  # probability of fitting and of keeping the limits, from which one may be best
 KEPT = 0.5  # probability of keeping the job's limits
 
