@@ -7,6 +7,7 @@ import pytest
 
 from autotune.search.posterior.acquisition import Posterior
 from autotune.search.posterior.bound import Worlds, worlds_of
+from autotune.search.posterior.lookahead import next_probe
 from autotune.search.posterior.measurements import History
 from autotune.search.posterior.stopping import ProbeBudget, Remaining, described, remaining, settled
 from bench.simulated import Grid, Machine
@@ -74,3 +75,41 @@ def test_an_answer_says_that_the_model_is_distrusted_where_measurements_contradi
     assert "computing is 3.1 times as far off as the cost model says of itself" in text
     assert text.endswith("no configuration is more than 12.0% better")
     assert "distrusted" not in described(Remaining(1.0, 0.01, 0.12), ProbeBudget(0.0))
+
+
+def test_measurements_that_contradict_each_other_beyond_noise_are_said_and_widen_no_further() -> (
+    None
+):
+    machine = Machine(Grid.of(1), 4, 0.1)
+    history, index = History(), next(i for i in machine.order() if machine.truly_fits[i])
+    values = machine.probe(index) or {}
+    for factor in (1.0, 8.0, 1.0 / 8.0, 5.0):
+        history.learn(machine, index, {**values, "compute": values["compute"] * factor})
+    posterior = Posterior(machine, history)
+    left = remaining(posterior)
+    assert posterior.residuals["compute"].noise > 0.2
+    assert posterior.residuals["save"].noise < 0.2, "of other parts nothing contradicts"
+    assert 0.0 < left.bound < 1.0
+    assert "computing" in described(left, ProbeBudget(0.0))
+    assert "distrusted" in described(left, ProbeBudget(0.0))
+    assert next_probe(posterior) is not None
+
+
+def test_where_everything_fails_the_smallest_is_tried_next_and_it_is_said_that_nothing_fits() -> (
+    None
+):
+    machine = Machine(Grid.of(1), 4, 0.1)
+    history, index = History(), next(machine.order())
+    for _ in range(7):
+        history.learn_oom(machine, index)
+        posterior = Posterior(machine, history)
+        proposal = next_probe(posterior)
+        assert proposal is not None
+        assert proposal.index not in history.tried
+        index = proposal.index
+    smallest = float((machine.predicted_memory / machine.limit).min())
+    assert machine.predicted_memory[index] / machine.limit[index] < 1.1 * smallest
+    left = remaining(posterior)
+    assert posterior.pick() is None
+    assert left.bound == 1.0
+    assert described(left, ProbeBudget(0.0)) == "nothing that fits has been measured"
