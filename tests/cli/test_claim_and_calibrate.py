@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from autotune.cli.application import run
+from autotune.report.layout.blocks import Section, Table
+from autotune.report.lists.calibration import BARELY, calibration_sections
 
 JOBS = Path(__file__).parents[2] / "jobs"
 Capture = pytest.CaptureFixture[str]
@@ -53,3 +55,19 @@ def test_calibrate_prints_json_and_writes_its_file(tmp_path: Path, capsys: Captu
     assert "[covariance]" in out.read_text(encoding="utf-8")
     assert len(found["covariance"]["matrix"]) == len(found["covariance"]["names"])
     assert found["left_out"]["all rows"]["n"] == sum(found["rows"].values())
+    told = text_of(calibration_sections(found))
+    for effect, levels in found["offset"].items():
+        for level, own in levels.items():
+            marked = [line for line in told if line[0] == f"{effect} {level}"]
+            assert all(("stands for" in line[-1]) == (own["sources"] == 1) for line in marked)
+    assert found["offset"]["stack"]["litgpt"]["sources"] == 1
+    assert found["offset"]["device"]["h100-sxm"]["sources"] > 1
+    for name, share in found["settled"].items():
+        (line,) = [line for line in told if line[0] == name]
+        assert line[-1].endswith(": its prior") == (share < BARELY)
+
+
+def text_of(sections: list[Section]) -> list[tuple[str, ...]]:
+    """Rows of the tables."""
+    tables = [block for own in sections for block in own.blocks if isinstance(block, Table)]
+    return [tuple(map(str, row)) for table in tables for row in table.rows]

@@ -15,7 +15,7 @@ from autotune.evidence.accuracy import Accuracy, Residual, accuracy_of
 from autotune.evidence.cases import source_of, timed_cases
 from autotune.evidence.fit.memory_left_out import MemoryRefit, refit_memory
 from autotune.evidence.fit.spreads import LeftOut, fit_spreads, leave_out, nested_sd
-from autotune.evidence.fit.time import Fit, fit, measured_steps
+from autotune.evidence.fit.time import Fit, fit, levels_of_case, measured_steps, settled
 from autotune.evidence.record.table import read_cases
 
 if TYPE_CHECKING:
@@ -45,6 +45,20 @@ class Refit:
     rows: dict[str, int]  # by source
     data_sha256: str
     memory: MemoryRefit
+
+    @property
+    def settled(self) -> dict[str, float]:
+        """By constant, the share of its prior's spread that the rows took away: 0 is the prior."""
+        return settled(self.fit)
+
+    @property
+    def sources_of_levels(self) -> dict[tuple[str, str], int]:
+        """How many sources have steps of a level of an effect: ("stack", "litgpt") -> 1."""
+        found: dict[tuple[str, str], set[str]] = {}
+        for case in self.steps.cases:
+            for level in levels_of_case(case).items():
+                found.setdefault(level, set()).add(case.group[0])
+        return {level: len(sources) for level, sources in found.items()}
 
     @property
     def steps(self) -> MeasuredSteps:

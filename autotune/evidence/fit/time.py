@@ -253,6 +253,14 @@ def _decode(x: FloatArray) -> Constants:
     return Constants(optimizer_overhead_s=OPTIMIZER_OVERHEAD_S, **values)
 
 
+def settled(found: Fit) -> dict[str, float]:
+    """By constant, the share of its prior's spread that the rows took away: 0 is the prior."""
+    spread = np.sqrt(np.diag(found.covariance))
+    before = {name: sd for name, (_, sd) in (*SHARES.items(), *OVERHEADS.items())}
+    own = dict(zip(found.names, spread, strict=True))
+    return {name: 1.0 - float(own[name]) / sd for name, sd in before.items()}
+
+
 def _prior() -> tuple[FloatArray, FloatArray]:
     mean = [math.log(v / (1.0 - v)) for v, _ in SHARES.values()]
     mean += [math.log(v) for v, _ in OVERHEADS.values()]

@@ -20,18 +20,26 @@ if TYPE_CHECKING:
     from autotune.evidence.fit.refit import Refit
 
 
+BARELY = 0.05  # of a prior's spread: rows that take away less say nothing
+
+
 def calibration_payload(found: Refit, written: Path | None, seconds: float) -> dict[str, Any]:
     """Everything that was fitted, and the errors of left-out groups."""
     model = found.fit.fitted(found.spreads)
     memory = found.memory.fit.constants
     accuracy = found.accuracy
+    sources = found.sources_of_levels
     return {
         "schema_version": SCHEMA_VERSION,
         "rows": found.rows,
         "step": asdict(model.constants),
+        "settled": found.settled,
         "log_sd": asdict(model.spreads),
         "offset": {
-            effect: {level: asdict(own) for level, own in sorted(levels.items())}
+            effect: {
+                level: {**asdict(own), "sources": sources.get((effect, level), 0)}
+                for level, own in sorted(levels.items())
+            }
             for effect, levels in model.offsets.items()
         },
         "covariance": {"names": list(model.names), "matrix": model.covariance.tolist()},
@@ -85,13 +93,19 @@ def calibration_sections(payload: Mapping[str, Any]) -> list[Section]:
     lead = f"Fitted on {format_count(total)} step times of {sources} sources."
     where = payload["written"]
     file = f"Written to {where}." if where else "Nothing was written; --out FILE writes the file."
-    constants = [(name, f"{value:.4g}") for name, value in payload["step"].items()]
-    constants += [(f"log_sd {name}", f"{value:.3g}") for name, value in payload["log_sd"].items()]
+    constants = [
+        (name, f"{value:.4g}", _settled(payload["settled"].get(name)))
+        for name, value in payload["step"].items()
+    ]
+    constants += [
+        (f"log_sd {name}", f"{value:.3g}", "") for name, value in payload["log_sd"].items()
+    ]
     offsets = [
         (
             f"{effect} {level}",
             f"{100 * math.expm1(own['log_factor']):+.1f} %",
             f"{own['log_sd']:.3f}",
+            f"{own['sources']}" if own["sources"] != 1 else "1: stands for that source",
         )
         for effect, levels in payload["offset"].items()
         for level, own in levels.items()
@@ -112,12 +126,12 @@ def calibration_sections(payload: Mapping[str, Any]) -> list[Section]:
     return [
         Section("", (Paragraph(lead, "strong"), Paragraph(file))),
         Section("Fitted on", (Table(columns("source", ">steps"), sources_rows),)),
-        Section("Constants", (Table(columns("name", ">value"), tuple(constants)),)),
+        Section("Constants", (Table(columns("name", ">value", "by the rows"), tuple(constants)),)),
         Section(
             "Offsets of whole steps, against the Trainer on an A100 80 GB",
             (
                 Table(
-                    columns("", ">time", ">log sd"),
+                    columns("", ">time", ">log sd", "sources"),
                     tuple(offsets),
                 ),
             ),
@@ -133,6 +147,14 @@ def calibration_sections(payload: Mapping[str, Any]) -> list[Section]:
         ),
         Section("Groups left out whole", (Table(titles, tuple(left_out)),)),
     ]
+
+
+def _settled(share: float | None) -> str:
+    """How much of a constant's prior the rows took away."""
+    if share is None:
+        return "set, not fitted"
+    told = f"{100 * share:.0f} % surer than its prior"
+    return told if share >= BARELY else f"{told}: its prior"
 
 
 def _memory_rows(memory: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
