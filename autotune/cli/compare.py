@@ -58,7 +58,7 @@ def compare(
     from autotune.app.compare.compare import CompareOptions
 
     overrides = overrides_of(line, changes, limits, source.beside, spot=spot)
-    jobs = source.jobs(overrides, quiet=output.quiet)
+    jobs = source.jobs(overrides, quiet=output.quiet, every=True)
     what = CompareOptions(space, minimize.value, fidelity.value)
     question = asked(context, frozenset({"--spot"}))
     print_comparison(jobs, what, question, output)

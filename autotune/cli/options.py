@@ -229,23 +229,27 @@ class Source:
         typer.Option(
             "--variant",
             metavar="NAME",
-            help="Only this variant of the job file, by name or number. Without a job file: of "
-            "LoRA, dora or rslora.",
+            help="Only this variant of the job file, or launch of the script, by name or number. "
+            "Without a job file: of LoRA, dora or rslora.",
         ),
     ] = None
     beside: Beside = None
 
-    def jobs(self, overrides: Overrides, *, quiet: bool = False) -> list[NamedJob]:
+    def jobs(
+        self, overrides: Overrides, *, quiet: bool = False, every: bool = False
+    ) -> list[NamedJob]:
         """The jobs that are asked about; rows that are counted for them are told on stderr.
+
+        every: all the trainings that a script launches, not its first alone.
 
         Raises InputError for several sources, or for none.
         """
         from autotune.app.dataset import counting_told_to
 
         with Progress(quiet=quiet) as progress, counting_told_to(progress):
-            return self._jobs(overrides)
+            return self._jobs(overrides, every=every)
 
-    def _jobs(self, overrides: Overrides) -> list[NamedJob]:
+    def _jobs(self, overrides: Overrides, *, every: bool) -> list[NamedJob]:
         from autotune.app.job.load import jobs_of_command, jobs_of_line, load_jobs
 
         if self.job is not None and self.from_args is not None:
@@ -254,7 +258,7 @@ class Source:
         if self.from_args is not None:
             return jobs_of_command(self.from_args, overrides, variant=self.variant)
         if self.job is not None:
-            return load_jobs(self.job, overrides, variant=self.variant)
+            return load_jobs(self.job, overrides, variant=self.variant, every=every)
         if self.variant is not None:
             stated = {**overrides.stated, "method.variant": _of_lora(self.variant)}
             overrides = replace(overrides, stated=stated)

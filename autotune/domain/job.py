@@ -191,6 +191,7 @@ class Origin:
     typed_in: str = ""  # the folder that autotune was called in
     objective: Objective = "sft"  # what the file trains; the job says as what it is priced
     uncounted: tuple[Uncounted, ...] = ()
+    launch: int = field(default=0, metadata=LATER)  # of a script with several, from 0 on
 
 
 @dataclass(frozen=True, slots=True)

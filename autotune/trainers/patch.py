@@ -182,7 +182,7 @@ def _rewritten(origin: Origin, changes: Changes, instead: Mapping[str, str], nam
     if origin.syntax == "python":
         return rewrite_script(origin.text, changes, name)
     if origin.syntax == "shell":
-        return rewrite_shell(origin.text, changes, name)
+        return rewrite_shell(origin.text, changes, name, origin.launch)
     if origin.syntax == "args":
         return rewrite_command(origin.text, changes)
     if origin.syntax == "json":
@@ -191,11 +191,11 @@ def _rewritten(origin: Origin, changes: Changes, instead: Mapping[str, str], nam
     return rewrite_yaml(renamed_yaml(origin.text, instead), left)
 
 
-def _values_of(syntax: str, text: str, name: str) -> dict[str, Any]:
+def _values_of(syntax: str, text: str, name: str, launch: int) -> dict[str, Any]:
     if syntax == "python":
         return parse_script(text, name).values
     if syntax == "shell":
-        return parse_shell(text, name).values
+        return parse_shell(text, name, launch).values
     if syntax == "args":
         return parse_command(text).values
     if syntax == "json":
@@ -218,7 +218,7 @@ def _check(
 ) -> None:
     """Raise InputError unless the new text says the old one plus the changes, and no other job."""
     try:
-        again = _values_of(origin.syntax, text, name)
+        again = _values_of(origin.syntax, text, name, origin.launch)
     except Exception as error:  # whatever a parser raises: the text must not be handed out
         msg = f"{name} cannot be changed where it stands: the result would not parse"
         raise InputError(msg, _OTHERWISE) from error
@@ -229,7 +229,7 @@ def _check(
         lost = next((k for k in {**wanted, **again} if wanted.get(k) != again.get(k)), "")
         msg = f"{name} cannot be changed without changing {shown(lost)} as well"
         raise InputError(msg, _OTHERWISE)
-    remade = TRAINERS[origin.trainer].read(_values_of(origin.syntax, text, name), name)
+    remade = TRAINERS[origin.trainer].read(again, name)
     before, after = parsed.batch_on(parsed.devices or devices), remade.batch_on(devices)
     kept = all(
         parsed.values.get(part) == remade.values.get(part) for part in ("model", "method", "train")

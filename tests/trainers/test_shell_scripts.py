@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from autotune.app.estimate import estimate
 from autotune.app.job.load import jobs_of_command, load_jobs
 from autotune.app.job.overrides import Overrides
-from autotune.app.runs.user_file import patched
+from autotune.app.runs.user_file import SAME, patched
 from autotune.domain.errors import InputError
 from autotune.trainers.syntax.shell_script import parse_shell, rewrite_shell, shell_names
 
@@ -202,3 +203,51 @@ def test_a_folder_of_checkpoints_alone_is_no_file_of_litgpt(tmp_path: Path) -> N
     text = "python train_bert.py --checkpoint_dir experiments --num_layers 6 --batch_size 8\n"
     with pytest.raises(InputError, match="holds no flags"):
         job(tmp_path / "run.sh", text)
+
+
+LOOPS = (
+    "for SIZE in 2 4; do\n  for RANK in 8 16; do\n"
+    "    python train.py --model_name_or_path Qwen/Qwen2.5-0.5B --use_peft --lora_r $RANK "
+    "--per_device_train_batch_size $SIZE --max_steps 9 --learning_rate 1e-4\n  done\ndone\n"
+    "python train.py --model_name_or_path Qwen/Qwen2.5-1.5B --use_peft --lora_r 4 "
+    "--per_device_train_batch_size 1 --max_steps 9\n"
+)
+NAMES = [f"line 3, SIZE={size}, RANK={rank}" for size in (2, 4) for rank in (8, 16)] + ["line 6"]
+
+
+def test_every_launch_of_a_sweep_is_a_variant(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.sh"
+    file.write_text(LOOPS)
+    overrides = Overrides(("h100",), stated={"data.rows": 9})
+    found = load_jobs(file, overrides, every=True)
+    assert [each.variant for each in found] == NAMES
+    read = [(each.job.today.micro_batch_size, each.job.method.rank)
+            for each in found if each.job.today]  # fmt: skip
+    assert read == [(2, 8), (2, 16), (4, 8), (4, 16), (1, 4)]
+    assert found[-1].job.model.name == "Qwen/Qwen2.5-1.5B"
+    assert len(load_jobs(file, overrides)) == 1
+
+
+@pytest.mark.parametrize(("name", "rank", "size"), [("2", 16, 2), (NAMES[2], 8, 4), ("5", 4, 1)])
+def test_a_launch_is_taken_by_name_or_number_and_changed_where_it_stands(
+    tmp_path: Path, name: str, rank: int, size: int
+) -> None:
+    file = tmp_path / "sweep.sh"
+    file.write_text(LOOPS)
+    found = load_jobs(file, Overrides(("h100",), stated={"data.rows": 9}), variant=name)[0].job
+    assert found.today is not None
+    assert (found.method.rank, found.today.micro_batch_size) == (rank, size)
+    assert "--variant 2 is the next" in warnings(found)
+    made = patched(SAME, found, found.offers[0], replace(found.today, checkpoint_every_steps=7))
+    lines = made.text.splitlines()
+    assert [i for i, line in enumerate(lines, 1) if "--save_steps 7" in line] == [
+        6 if name == "5" else 3
+    ]
+
+
+def test_a_launch_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.sh"
+    file.write_text(LOOPS)
+    with pytest.raises(InputError, match="unknown variant") as refused:
+        load_jobs(file, Overrides(("h100",), stated={"data.rows": 9}), variant="9")
+    assert "2: line 3, SIZE=2, RANK=16" in f"{refused.value.message} {refused.value.hint}"

@@ -27,7 +27,7 @@ from autotune.app.job.feasible_locks import (
     check_opened,
     without_impossible,
 )
-from autotune.app.job.file import Document, checked
+from autotune.app.job.file import Document, checked, read_text
 from autotune.app.job.method import as_stated, check_variant, method_of, zero_of
 from autotune.app.job.overrides import Overrides, line_document, overridden, states_today
 from autotune.app.job.trainer_file import command_document, notes_of, origin_of, read_any
@@ -120,18 +120,37 @@ class NamedJob:
 
 
 def load_jobs(
-    source: Path | str, overrides: Overrides, *, variant: str | None = None
+    source: Path | str, overrides: Overrides, *, variant: str | None = None, every: bool = False
 ) -> list[NamedJob]:
     """The jobs of a file: one, or one a variant (`variants:`, or lists of sizes).
 
-    Raises:
-        InputError: The file or a change is wrong.
+    Of a script that launches several trainings `variant` takes one, `every` all, else the first.
+    Raises InputError where the file or a change is wrong.
     """
     path = Path(source)
+    names = _launches(path) if every or variant is not None else []
+    if len(names) > 1 and variant is not None:
+        return load_jobs(path, replace(overrides, launch=variant))
+    if len(names) > 1:
+        found = [(name, load_jobs(path, replace(overrides, launch=name))) for name in names]
+        return [NamedJob(name, job.job) for name, jobs in found for job in jobs]
     document, overrides = read_any(path, overrides)
     if document.values.get("name") is None:
         document.values["name"] = path.stem
     return _jobs(document, overrides, path.parent, variant)
+
+
+def _launches(path: Path) -> list[str]:
+    """The trainings that a shell script launches, by the names of their variants."""
+    if path.suffix.casefold() != ".sh":
+        return []
+    from autotune.trainers.syntax.shell_script import MOST, launches
+
+    names = [launch.name for launch in launches(read_text(path), str(path))]
+    if len(names) > MOST:
+        msg = f"{path} launches {len(names)} trainings, and at most {MOST} are compared"
+        raise InputError(msg, "name one with --variant, from 1 on")
+    return names
 
 
 def jobs_of_command(

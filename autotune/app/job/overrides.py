@@ -68,6 +68,7 @@ class Overrides:
     spot: bool = False  # beside every machine without a stated kind, the same one on spot
     stated: Mapping[str, object] = field(default_factory=dict)  # what a trainer's file lacks
     beside: Sequence[str] = ()  # configs of accelerate or DeepSpeed that belong to it
+    launch: str = ""  # of a script with several: by name or number
     priced_as: str = ""  # what a trainer's file of another kind of training is priced as: sft
 
 

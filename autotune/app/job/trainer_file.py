@@ -141,6 +141,7 @@ def origin_of(jobfile: JobFile) -> Origin | None:
         section.typed_in,
         section.objective,
         tuple(Uncounted(*each) for each in section.uncounted),
+        section.launch,
     )  # fmt: skip
 
 
@@ -170,7 +171,7 @@ def _values_of(origin: Origin, name: str) -> dict[str, Any]:
     if origin.syntax == "python":
         return python_source.parse_script(origin.text, name).values
     if origin.syntax == "shell":
-        return shell_script.parse_shell(origin.text, name).values
+        return shell_script.parse_shell(origin.text, name, origin.launch).values
     if origin.syntax == "args":
         return command_line.parse_command(origin.text).values
     return document_of(origin.text, name, json=origin.syntax == "json").values
@@ -186,10 +187,13 @@ def command_document(
 ) -> tuple[Document, Overrides]:
     """The job of a launch command. Raises InputError as `read_any` does."""
     from autotune.trainers.syntax.command_line import parse_command
-    from autotune.trainers.syntax.shell_script import parse_shell
+    from autotune.trainers.syntax.shell_script import chosen_launch, launches, parse_shell
 
     name = str(path) if path else COMMAND
-    parsed = parse_shell(command, name) if path else parse_command(command)
+    launch = 0
+    if path and overrides.launch:
+        launch = chosen_launch(launches(command, name), overrides.launch)
+    parsed = parse_shell(command, name, launch) if path else parse_command(command)
     if parsed.config is not None:
         return _configured(parsed, name, overrides, path)
     aim = aim_of("", {}, parsed.program, folders=path.absolute().parts if path else ())
@@ -208,8 +212,12 @@ def command_document(
     made.uncounted += _unread_of(parsed)
     _add_launcher(made, parsed, name, path or Path("command"), parsed.values, overrides)
     return completed(
-        made, Origin(dialect.name, "shell" if path else "args", str(path or ""), command), overrides
-    )
+        made,
+        Origin(
+            dialect.name, "shell" if path else "args", str(path or ""), command, launch=launch
+        ),
+        overrides,
+    )  # fmt: skip
 
 
 # What a variable that holds flags may switch on: an adapter, an offload, checkpointing. Wide.
@@ -221,10 +229,10 @@ def _unread_of(parsed: Command) -> list[Uncounted]:
     found = []
     if parsed.others:
         lines = ", ".join(map(str, parsed.others))
-        why = "the script launches again there: the price is of its first launch alone"
+        why = "the script launches again there: this is one launch alone; --variant 2 is the next"
         found.append(Uncounted("another launch", f"on line {lines}", why, 0.0, 0.0))
     if parsed.swept:
-        why = "a loop of the script: the price is of its first value alone"
+        why = "a loop of the script: this is one value alone; --variant 2 is the next"
         found.append(Uncounted("also launched with", "; ".join(parsed.swept)[:120], why, 0.0, 0.0))
     if parsed.repeated:
         why = "given again further on, which is what counts: the trainer's parser takes the last"

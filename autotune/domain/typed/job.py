@@ -266,6 +266,7 @@ class OriginSection(Section):
     beside: tuple[BesideSection, ...] = ()
     objective: Objective = "sft"  # what the file trains
     uncounted: tuple[tuple[str, str, str, float, float], ...] = ()  # and its two spreads
+    launch: Annotated[int, whole(0, 10**6)] = 0  # of a script with several
 
 
 class JobFile(Section):

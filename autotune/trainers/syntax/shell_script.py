@@ -1,16 +1,18 @@
 """A shell script: which of its commands starts the training, and the variables it is made of.
 
 The command stands there as it is typed, or as the text of a variable that is run later. Of several
-the first is read, and the others are named.
+one is read, and the others are named.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
-from typing import TYPE_CHECKING
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
 
-from autotune.domain.errors import InputError
+from autotune.domain.errors import InputError, unknown
 from autotune.trainers.syntax.command_line import (
     ASSIGNED,
     CONFIG,
@@ -25,6 +27,7 @@ from autotune.trainers.syntax.command_line import (
 if TYPE_CHECKING:
     from autotune.trainers.contract import Changes
 
+MOST = 64  # launches of one command in loops
 _STARTS = r"\b(deepspeed|torchrun|accelerate\s+launch|python[\d.]*|trl|litgpt|mpirun)\s"
 _TEXT = re.compile(r"""^[ \t]*(?:export[ \t]+)?\w+=(?=["'])""", re.MULTILINE)
 _LOOP = re.compile(
@@ -124,23 +127,72 @@ def _looped(text: str) -> dict[str, list[str]]:
     return {name: words for name, words in loops if names.count(name) == 1}
 
 
-def parse_shell(text: str, name: str) -> Command:
-    """The first launch command of a shell script, and on which lines the others stand."""
-    (begin, end), *others = command_spans(text, name)
-    found = parse_command(text[begin:end], shell_names(text))
-    found.others = tuple(text.count("\n", 0, at) + 1 for at, _ in others)
-    put = {m[1] or m[3] for m in NAME.finditer(text[begin:end])}
+class Launch(NamedTuple):
+    """One start of a training: the span of its command, and the values of the loops around it."""
+
+    begin: int
+    end: int
+    line: int  # from 1 on
+    looped: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        """What `--variant` calls it."""
+        values = (f"{name}={value}" for name, value in self.looped.items())
+        return ", ".join([f"line {self.line}", *values])
+
+
+def launches(text: str, name: str) -> list[Launch]:
+    """Every launch of a script in its order: each command, with each value of its loops.
+
+    Raises InputError where there is none, or too many.
+    """
+    loops = _looped(text)
+    found = []
+    for begin, end in command_spans(text, name):
+        put = {m[1] or m[3] for m in NAME.finditer(text[begin:end])}
+        around = {name: words for name, words in loops.items() if name in put and len(words) > 1}
+        line = text.count("\n", 0, begin) + 1
+        if math.prod(map(len, around.values())) > MOST:
+            around = {}  # named as a loop, and not taken apart
+        for values in product(*around.values()):
+            looped = dict(zip(around, values, strict=True))
+            found.append(Launch(begin, end, line, looped))
+    return found
+
+
+def chosen_launch(found: list[Launch], wanted: str) -> int:
+    """The place of a launch by its name or number (from 1 on). Raises InputError."""
+    for place, launch in enumerate(found):
+        if wanted.strip() in {launch.name, str(place + 1)}:
+            return place
+    names = [launch.name for launch in found]
+    listed = "; ".join(f"{number}: {name}" for number, name in enumerate(names[:8], start=1))
+    what = "variant"
+    raise unknown(what, wanted[:80], names, f"the script launches {listed}", "--variant")
+
+
+def parse_shell(text: str, name: str, launch: int = 0) -> Command:
+    """A launch command of a shell script, and on which lines the others stand.
+
+    launch: its place among `launches`.
+    """
+    every = launches(text, name)
+    taken = every[launch]
+    found = parse_command(text[taken.begin : taken.end], {**shell_names(text), **taken.looped})
+    others = {each.line: None for each in every if each.begin != taken.begin}
+    found.others = tuple(others)
     found.swept = tuple(
-        f"{name} {', '.join(words[1:])}"
+        f"{name} {', '.join(word for word in words if word != taken.looped.get(name, words[0]))}"
         for name, words in _looped(text).items()
-        if name in put and len(words) > 1
+        if len(words) > 1 and re.search(rf"\$\{{?{name}\b", text[taken.begin : taken.end])
     )
     return found
 
 
-def rewrite_shell(text: str, changes: Changes, name: str) -> str:
-    """The script with some flags of its first launch command changed."""
-    (begin, end), *_ = command_spans(text, name)
+def rewrite_shell(text: str, changes: Changes, name: str, launch: int = 0) -> str:
+    """The script with some flags of one of its launch commands changed."""
+    begin, end = launches(text, name)[launch][:2]
     changed = rewrite_command(text[begin:end], changes, shell_names(text))
     quote = text[begin - 1 : begin]
     if quote in {'"', "'"} and changed.count(quote) > text[begin:end].count(quote):
