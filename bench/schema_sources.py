@@ -213,11 +213,10 @@ def prefixed(keys: Keys, prefix: str) -> Keys:
 
 def sources_in(folder: Path, package: str, version: str) -> Sources:
     """The texts of a downloaded release. Raises FileNotFoundError where there is none."""
+    begins = f"{package.replace('-', '_')}_{version}"
     for path in sorted(folder.iterdir()):
         name = path.name.casefold().replace("-", "_")
-        if not name.startswith(f"{package}_{version}"):
-            continue
-        if not re.match(re.escape(f"{package}_{version}") + r"(_|\.tar|\.zip)", name):
+        if not re.match(re.escape(begins) + r"(_|\.tar|\.zip)", name):
             continue
         return _from_wheel(path) if path.suffix == ".whl" else _from_archive(path)
     msg = f"{folder} holds no {package} {version}"

@@ -105,6 +105,14 @@ def _unsloth(known: Sources) -> Keys:
     return {**lora, **found, **fields_of(known, "UnslothTrainingArguments")}
 
 
+def _swift(known: Sources) -> Keys:
+    known.learn("swift/llm/argument/")  # until 3.x
+    known.learn("swift/arguments/")
+    known.learn("swift/trainers/arguments.py")
+    return {**fields_of(known, "TrainArgumentsMixin"), **fields_of(known, "SftArguments"),
+            **fields_of(known, "TrainArguments"), **fields_of(known, "RLHFArguments")}  # fmt: skip
+
+
 def _peft(known: Sources) -> Keys:
     known.learn("peft/tuners/lora/config.py")
     known.learn("peft/config.py")
@@ -252,6 +260,10 @@ TRAINERS = {
         "unsloth", ("2025.3.19", "2026.10.9"), _unsloth,
         "from_pretrained in models/loader.py, get_peft_model in models/llama.py, trainer.py",
         ("hf", "trl"),
+    ),
+    "swift": Trainer(
+        "ms-swift", ("3.0.3", "3.8.3", "4.6.0"), _swift,
+        "SftArguments and RLHFArguments in arguments/ (until 3.x llm/argument/)", ("hf",),
     ),
     "peft": Trainer("peft", ("0.10.0", "0.21.2"), _peft, "LoraConfig in tuners/lora/config.py"),
     "accelerate": Trainer(

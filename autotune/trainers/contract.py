@@ -149,6 +149,7 @@ class Trainer(ABC):
     config_nearby: ClassVar[bool] = False  # which may lie beside the file without being named
     deepspeed_by_name: ClassVar[bool] = False  # a DeepSpeed file that is absent goes by its name
     process_per_device: ClassVar[str] = ""  # its program that starts one process a visible device
+    program: ClassVar[str] = ""  # its command, whose flags are its own whatever they are
     runs_on: ClassVar[tuple[str, ...]] = ()  # packages whose newest allowed version will run it
     software: ClassVar[Mapping[str, str]] = {}  # what else of the job's software it implies
     stand_in: ClassVar[str] = "trl"  # the format written where its file cannot be changed

@@ -67,7 +67,7 @@ class LlamaFactory(Trainer):
     title = "LLaMA-Factory's YAML"
     file = "llamafactory.yaml"
     own_keys = frozenset({
-        "finetuning_type", "cutoff_len", "stage", "template", "lora_rank", "lora_target",
+        "finetuning_type", "cutoff_len", "stage", "lora_target",
         "quantization_bit", "dataset_dir", "flash_attn", "overwrite_cache", "pure_bf16",
         "disable_gradient_checkpointing", "neat_packing",
     })  # fmt: skip

@@ -12,11 +12,13 @@ from autotune.trainers.hf.trl import Trl
 from autotune.trainers.launch.config import ACCELERATE_KEYS, DEEPSPEED_KEYS
 from autotune.trainers.litgpt import LitGpt
 from autotune.trainers.llamafactory import LlamaFactory
+from autotune.trainers.schema import schema_of
+from autotune.trainers.swift import Swift
 from autotune.trainers.torchtune import Torchtune
 from autotune.trainers.unsloth import Unsloth
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from autotune.trainers.contract import Trainer
 
@@ -24,6 +26,7 @@ TRAINERS: dict[str, Trainer] = {
     trainer.name: trainer
     for trainer in (
         HuggingFace(), Trl(), Axolotl(), LlamaFactory(), Torchtune(), LitGpt(), Unsloth(),
+        Swift(),
     )
 }  # fmt: skip
 FORMATS = {name: trainer for name, trainer in TRAINERS.items() if trainer.file}
@@ -42,21 +45,29 @@ _TRL = {
 _FEW = 2
 
 
-def detect(values: Mapping[str, Any], name: str) -> Trainer | None:
+def detect(values: Mapping[str, Any], name: str, program: Sequence[str] = ()) -> Trainer | None:
     """The trainer whose file it is; None for a job file, or for what looks like neither.
+
+    Args:
+        values: the file's mapping, or a command's flags.
+        name: what an error calls it.
+        program: words of the command in front of its flags.
 
     Raises InputError for a mixture, and for a config that states no training job.
     """
     found = set(values)
     if _is_deepspeed(values):
         _refuse_launcher(found | {"zero_optimization"}, name)
-    whose = next((each.name for each in TRAINERS.values() if each.is_file(values)), None)
+    own = {each.program: each.name for each in TRAINERS.values() if each.program}
+    started = (own.get(word.rpartition("/")[2]) for word in program)
+    whole = (each.name for each in TRAINERS.values() if each.is_file(values))
+    whose = next((trainer for trainer in (*started, *whole) if trainer), None)
     if whose is None:
         scores = {each.name: len(found & each.own_keys) for each in TRAINERS.values()}
         most = max(scores, key=lambda trainer: scores[trainer])
         others = [trainer for trainer, score in scores.items() if score and trainer != most]
         if scores[most] and others:
-            raise _mixture(found, most, others[0], name)
+            _refuse_mixture(found, most, others, name)
         if scores[most] >= _FEW or (scores[most] and found & _TRAINER):
             whose = most
         elif len(found & _TRAINER) >= _FEW or "per_device_train_batch_size" in found:
@@ -85,15 +96,18 @@ def _is_deepspeed(values: Mapping[str, Any]) -> bool:
     return enabled and not {"model_name_or_path", "base_model", "datasets"} & set(values)
 
 
-def _mixture(found: set[str], one: str, other: str, name: str) -> InputError:
-    first, second = (
-        ", ".join(sorted(found & TRAINERS[trainer].own_keys)[:4]) for trainer in (one, other)
-    )
-    msg = (
-        f"{name} mixes two formats: {first} belong to {TRAINERS[one].title}, {second} to "
-        f"{TRAINERS[other].title}"
-    )
-    return InputError(msg, "keep the keys of one trainer")
+def _refuse_mixture(found: set[str], one: str, others: list[str], name: str) -> None:
+    """Raise InputError for keys of another trainer that this one does not have as well."""
+    has = schema_of(one).keys
+    first = ", ".join(sorted(found & TRAINERS[one].own_keys)[:4])
+    for other in others:
+        strange = sorted(key for key in found & TRAINERS[other].own_keys if key not in has)
+        if strange:
+            msg = (
+                f"{name} mixes two formats: {first} belong to {TRAINERS[one].title}, "
+                f"{', '.join(strange[:4])} to {TRAINERS[other].title}"
+            )
+            raise InputError(msg, "keep the keys of one trainer")
 
 
 def _refuse_launcher(found: set[str], name: str) -> None:

@@ -113,9 +113,20 @@ _ARGUMENTS = (
     Sign("audio", "model_name_or_path", _EARS), Sign("vision", "model_name_or_path", _EYES),
     Sign("vision", "vision_tower"), Sign("vision", "mm_projector_lr"),
 )  # fmt: skip
+_SWIFT = (
+    Sign("rl", "rlhf_type", r"ppo|grpo"), Sign("distillation", "rlhf_type", r"gkd|opd\w*"),
+    Sign("kto", "rlhf_type", "kto"), Sign("orpo", "rlhf_type", "orpo|simpo|cpo"),
+    Sign("dpo", "rlhf_type", "dpo"), Sign("reward", "rlhf_type", "rm"),
+    Sign("distillation", "teacher_model"), Sign("classification", "task_type", "seq_cls"),
+    Sign("embedding", "task_type", r"embedding|(generative_)?reranker"),
+    Sign("classification", "num_labels"), Sign("rl", "reward_funcs"), Sign("rl", "num_generations"),
+    Sign("audio", "model", _EARS), Sign("vision", "model", _EYES),
+    Sign("vision", "freeze_vit"), Sign("vision", "max_pixels"),
+)  # fmt: skip
 SIGNS: Final[Mapping[str, Sequence[Sign]]] = {
     "axolotl": _AXOLOTL, "llamafactory": _FACTORY, "torchtune": _TUNE, "litgpt": _LITGPT,
     "hf": _ARGUMENTS, "trl": _ARGUMENTS, "unsloth": _ARGUMENTS,
+    "swift": _SWIFT,
 }  # fmt: skip
 
 # Scripts and subcommands by their stem, and classes that a script calls.
@@ -130,7 +141,10 @@ _PROGRAMS: tuple[tuple[Objective, str], ...] = (
     ("vision", r"(sft|train)_vlm(_\w+)?|train_dreambooth\w*|\w*image_classification\w*"),
     ("classification", r"(\w+_)?run_(glue|classification|ner|xnli|swag|squad|qa)\w*"),
     ("evaluation", r"(run_|lm_)?eval(uate|uation)?(_\w+)?"),
-    ("inference", r"(chat|generate|inference|vllm_infer|serve|vllm-serve)(_\w+)?"),
+    (
+        "inference",
+        r"(chat|generate|infer|inference|deploy|rollout|vllm_infer|serve|vllm-serve)(_\w+)?",
+    ),
     ("merging", r"(merge|convert|export)(_\w+)?"),
 )
 _CALLS: tuple[tuple[Objective, str], ...] = (

@@ -25,6 +25,7 @@ FILES = {  # file -> (trainer, syntax); scripts carry .txt so that no tool forma
     "unsloth_script.txt": ("unsloth", "python"),
     "torchtune.yaml": ("torchtune", "yaml"),
     "litgpt.yaml": ("litgpt", "yaml"),
+    "swift.sh": ("swift", "shell"),
 }
 BESIDE = {  # configs of accelerate and DeepSpeed -> syntax
     "beside/zero3.json": "json",

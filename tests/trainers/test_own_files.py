@@ -23,6 +23,7 @@ SAYS: dict[str, tuple[int, int, dict[str, Any], dict[str, Any], int | None]] = {
     "unsloth_script.txt": (2, 4, {"steps": 60}, {"rank": 16, "alpha": 16.0, "base": "nf4"}, 2048),
     "torchtune.yaml": (2, 8, {"epochs": 1.0}, {"rank": 8, "alpha": 16.0}, 1024),
     "litgpt.yaml": (1, 8, {"epochs": 2.0}, {"rank": 32, "alpha": 16.0, "dropout": 0.05}, 512),
+    "swift.sh": (2, 4, {"epochs": 2.0}, {"rank": 16, "alpha": 32.0, "base": "nf4"}, 4096),
 }
 KNOBS_SAID: dict[str, dict[str, Any]] = {
     "training_args.json": {"precision": "fp16", "num_dataloader_workers": 2, "prefetch_factor": 4},
@@ -41,6 +42,7 @@ KNOBS_SAID: dict[str, dict[str, Any]] = {
     "unsloth_script.txt": {"optimizer": "adamw_bnb_8bit"},
     "torchtune.yaml": {"precision": "bf16", "compile": "off", "packing": "off"},
     "litgpt.yaml": {"num_dataloader_workers": 4, "checkpoint_every_steps": 200},
+    "swift.sh": {"attention": "flash_attention_2", "sharding": "zero2", "packing": "off"},
 }  # fmt: skip
 
 

@@ -29,8 +29,8 @@ from autotune.trainers.syntax.python_source import parse_script
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SCHEMAS = ("hf", "trl", "axolotl", "llamafactory", "torchtune", "litgpt", "unsloth", "peft",
-           "accelerate", "deepspeed")  # fmt: skip
+SCHEMAS = ("hf", "trl", "axolotl", "llamafactory", "torchtune", "litgpt", "unsloth", "swift",
+           "peft", "accelerate", "deepspeed")  # fmt: skip
 # Read although no release in the data has them: names that people's own scripts use, and
 # transformers before 4.40.
 FOLKLORE = {"model_id", "model_name", "model", "use_lora", "lora_rank", "model_max_length"}

@@ -392,3 +392,34 @@ def test_compiling_beside_fused_kernels_is_priced_without_it_and_says_so_first(
     assert found.today is not None
     assert (found.today.compile, found.today.kernels) == ("off", "liger")
     assert "beside fused kernels" in first_warning(found)
+
+
+SWIFT = """nproc_per_node=2
+swift sft --model Qwen/Qwen2.5-7B-Instruct --train_type full --torch_dtype bfloat16 \\
+    --dataset 'own/a#600' 'own/b#400' --split_dataset_ratio 0.1 \\
+    --per_device_train_batch_size 2 --gradient_accumulation_steps $(expr 16 / $nproc_per_node) \\
+    --model_author own --model_name helper --template qwen2_5 --deepspeed zero3_offload
+"""
+
+
+def test_ms_swifts_own_words_say_the_job(tmp_path: Path) -> None:
+    found = job(tmp_path / "train.sh", SWIFT, "h100:2", rows=None)
+    assert found.model.name == "Qwen/Qwen2.5-7B-Instruct"  # model_name is a name that is learned
+    assert (found.rows, found.method.kind, found.global_batch_size) == (900, "full", 2 * 8 * 2)
+
+
+def test_a_step_of_ms_swift_takes_sixteen_rows_where_none_are_stated() -> None:
+    words = "swift sft --model Qwen/Qwen2.5-7B-Instruct --dataset own/a --output_dir out"
+    found = command(words)
+    assert (found.global_batch_size, found.method.kind, found.method.rank) == (16, "lora", 8)
+
+
+def test_adapters_by_rank_alone_are_no_llamafactory(tmp_path: Path) -> None:
+    found = job(
+        tmp_path / "own.yaml",
+        "model_name_or_path: meta-llama/Llama-2-7b-hf\nuse_lora: true\nlora_rank: 64\n"
+        "lora_alpha: 16\nmax_seq_length: 4096\nper_device_train_batch_size: 1\n"
+        "gradient_accumulation_steps: 16\nnum_train_epochs: 5\noutput_dir: out\n",
+    )
+    assert (found.origin.trainer if found.origin else "", found.max_length) == ("trl", 4096)
+    assert found.method.rank == 64

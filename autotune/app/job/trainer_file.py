@@ -199,9 +199,9 @@ def command_document(
     aim = aim_of("", {}, parsed.program, folders=path.absolute().parts if path else ())
     if aim.said:
         aim = settled(aim, name, overrides.priced_as, parsed.values)
-    dialect = detect(parsed.values, name)
+    dialect = detect(parsed.values, name, parsed.program)
     if dialect is None:
-        known = "TrainingArguments, SFTConfig or LLaMA-Factory"
+        known = "TrainingArguments, SFTConfig, LLaMA-Factory or ms-swift"
         msg = f"{name} holds no flags of {known}: {', '.join(list(parsed.values)[:6])}"
         raise InputError(msg, 'such as "python train.py --per_device_train_batch_size 4"')
     if not aim.said:

@@ -25,6 +25,7 @@ _TOKEN = re.compile(
     r"""(?P<comment>(?<!\S)\#[^\n]*)
       | (?P<placeholder><[A-Za-z](?:[^<>\n|;&]*[^<>\s|;&])?>)
       | (?P<operator>&&|\|\||[;|&]|(?:(?<!\S)\d)?>{1,2}(?:&\d)?|<)
+      | (?P<sum>\$\((?:expr\s[^()\n]*|\([^()\n]*\))\))
       | (?P<word>(?:[^\s"'\\;&|<>]|\\[^\n]|"(?:[^"\\]|\\.)*"|'[^']*')+)""",
     re.DOTALL | re.VERBOSE,
 )
@@ -34,6 +35,9 @@ _LAUNCHERS = re.compile(r"(torch\.distributed|accelerate|deepspeed)\b.*")  # the
 ASSIGNED = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 NAME = re.compile(r"\$(?:\{(\w+)(?::-([^}]*))?\}|(\w+))")
 _ANY = re.compile(rf"{NAME.pattern}|\$[@*]")  # a variable by itself, or what the user adds
+_NEXT = r"\s*\\?([*/])\s*(\d{1,9})"  # from left to right, as multiplying and dividing are
+_SUM = re.compile(rf"\$\((?:expr\s|\()\s*(?P<first>\d{{1,9}})(?P<rest>(?:{_NEXT})+)\s*\)?\)")
+_LARGEST = 10**12
 SIZED = r"--[\w.-]*(batch|epochs|steps)"
 PLACEHOLDER = re.compile(r"<[A-Za-z][^<>]*>")
 CONFIG = re.compile(r"\S+\.(ya?ml|json)")
@@ -165,7 +169,7 @@ def _named(token: _Token, text: str, names: Mapping[str, str]) -> list[_Token]:
         name, default, bare = match.groups()
         return names.get(name or bare, match.group() if default is None else default)
 
-    found = NAME.sub(value, token.text)
+    found = _computed(NAME.sub(value, token.text))
     if quote == '"' or not NAME.fullmatch(token.text) or found == token.text:
         return [replace(token, text=found)]
     try:
@@ -175,6 +179,22 @@ def _named(token: _Token, text: str, names: Mapping[str, str]) -> list[_Token]:
     if len(words) == 1:
         return [replace(token, text=words[0])]
     return [replace(token, text=word, held=True) for word in words]
+
+
+def _computed(text: str) -> str:
+    """`$(expr 32 / 4 / 2)` and `$((16 * 2))` of whole numbers; any other text as it is."""
+    found = _SUM.fullmatch(text)
+    if found is None:
+        return text
+    result = int(found["first"])
+    for sign, number in re.findall(_NEXT, found["rest"]):
+        other = int(number)
+        if sign == "/" and not other:
+            return text
+        result = result * other if sign == "*" else result // other
+        if result > _LARGEST:
+            return text
+    return str(result)
 
 
 def rewrite_command(text: str, changes: Changes, names: Mapping[str, str] | None = None) -> str:
@@ -237,7 +257,8 @@ def _tokens(text: str) -> list[_Token]:
             continue
         operator, blank = match["operator"] is not None, match["placeholder"] is not None
         try:
-            words = [match.group()] if operator or blank else shlex.split(match.group())
+            whole = operator or blank or match["sum"] is not None
+            words = [match.group()] if whole else shlex.split(match.group())
         except ValueError:
             break
         word = words[0] if words else ""

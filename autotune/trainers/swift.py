@@ -1,0 +1,235 @@
+"""ms-swift: the flags of `swift sft`, `swift pt` and `swift rlhf`, or the same keys in a file.
+
+They are TrainingArguments under defaults of its own, with words of its own for the model, the
+adapter, the attention, the base's storage and the configs of DeepSpeed and FSDP that it brings.
+Source: ms-swift 4.6.0, swift/arguments/ and swift/config/; 3.0.3, swift/llm/argument/.
+"""
+
+from __future__ import annotations
+
+import re
+from math import ceil
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from autotune.domain.errors import InputError
+from autotune.domain.job import Uncounted
+from autotune.domain.typed.values import shown
+from autotune.trainers.contract import Trainer
+from autotune.trainers.hf.adapter import all_linear, base_of_adapter, read_base, read_variant
+from autotune.trainers.hf.keys import spell_argument
+from autotune.trainers.hf.read import (
+    EPOCHS,
+    HF_DEFAULTS,
+    attention_of,
+    read_batch,
+    read_length_of_run,
+    read_precision,
+    read_shared,
+    read_words,
+)
+from autotune.trainers.parsed import Keys, Parsed
+from autotune.trainers.schema import leave_rest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.domain.config import KnobValue
+    from autotune.trainers.contract import Changes, Plan, Target
+
+TUNER = ("tuner_type", "train_type")  # since 4.0 and 3.0
+_SIZE = {"rank": ("lora_rank", 8), "alpha": ("lora_alpha", 32.0), "dropout": ("lora_dropout", 0.05)}
+_ROWS = 16  # of a step, where gradient_accumulation_steps is not stated
+# Its config of that name: (sharding, offload). Stage 1 shards the states alone, counted as zero2.
+_DEEPSPEED: dict[str, tuple[str, str]] = {
+    "zero0": ("ddp", "none"), "zero1": ("zero2", "none"), "zero2": ("zero2", "none"),
+    "zero3": ("zero3", "none"), "zero2_offload": ("zero2", "optimizer"),
+    "zero3_offload": ("zero3", "all"),
+}  # fmt: skip
+_COUNTED = re.compile(r"(?P<name>[^#]+)#(?P<rows>\d+)")
+_MORE_SD = (0.15, 0.25)  # trains more than the adapter that is counted: an assumption
+
+
+class Swift(Trainer):
+    """ms-swift's arguments."""
+
+    name = "swift"
+    title = "ms-swift's arguments"
+    file = ""
+    own_keys = frozenset({
+        *TUNER, "attn_impl", "quant_bits", "model_author", "lazy_tokenize", "rlhf_type",
+        "split_dataset_ratio", "custom_dataset_info", "freeze_vit", "freeze_aligner",
+    })  # fmt: skip
+    known = ((3, 0, 3), (4, 6, 0))
+    resumes_with = "resume_from_checkpoint"
+    deepspeed_by_name = True
+    program = "swift"
+    software: ClassVar[Mapping[str, str]] = {"trainer": "transformers"}
+
+    def read(self, values: Mapping[str, Any], name: str) -> Parsed:
+        """The job that the arguments state."""
+        return read_file(values, name)
+
+    def spell(self, knob: str, value: KnobValue, target: Target, /) -> Changes | str:
+        """The arguments that say it."""
+        if knob == "attention":
+            return {"attn_impl": value}
+        if knob == "packing":
+            return {"packing": value == "on"} if value == "on" else target.gone("packing")
+        if knob in {"sharding", "offload"}:
+            return _spell_sharding(target)
+        if knob == "precision" and value not in {"bf16", "fp16"}:
+            return "it computes in 16 bits, or in the dtype of the weights"
+        return spell_argument(knob, value, target)
+
+    def commands(self, plan: Plan, file: str, launcher: str = "") -> list[str]:  # noqa: ARG002 - it has one of its own
+        """Its own launcher, one process a device."""
+        several = f"NPROC_PER_NODE={plan.offer.count} " if plan.offer.count > 1 else ""
+        return [f"{several}swift sft {file}"]
+
+
+def _spell_sharding(target: Target) -> Changes | str:
+    """Its DeepSpeed or FSDP config by name; both knobs are in that name."""
+    wanted = (target.config.sharding, target.config.offload)
+    if wanted == ("fsdp", "none"):
+        return {"fsdp": "fsdp2", **target.gone("deepspeed")}
+    if wanted in {("none", "none"), ("ddp", "none")}:
+        return target.gone("deepspeed", "fsdp")
+    named = [name for name, said in _DEEPSPEED.items() if said == wanted]
+    stated = target.values.get("deepspeed")
+    if not named:
+        return "ms-swift brings no config of DeepSpeed or FSDP for that"
+    return {"deepspeed": stated if stated in named else named[-1], **target.gone("fsdp")}
+
+
+def read_file(values: Mapping[str, Any], name: str) -> Parsed:
+    """The job that the arguments state.
+
+    Raises:
+        InputError: A value of the wrong kind, or a tuner that is not priced.
+    """
+    keys = Keys(values, name)
+    defaults = {
+        **HF_DEFAULTS, "micro_batch_size": 1, "activation_checkpointing": "full",
+        "precision": "bf16",
+    }  # fmt: skip
+    parsed = Parsed("swift", defaults=defaults)
+    if (model := keys.word("model")) is not None:
+        parsed.values["model"] = model
+    read_batch(keys, parsed)
+    _read_step(keys, parsed)
+    read_length_of_run(keys, parsed, EPOCHS)
+    _read_method(keys, parsed)
+    _read_data(keys, parsed)
+    _read_dtype(keys, parsed)
+    _read_attention(keys, parsed)
+    _read_sharding(keys, parsed)
+    read_shared(keys, parsed)
+    read_words(keys, parsed, "packing")
+    leave_rest(keys, parsed)
+    parsed.datasets = _named(keys)
+    return parsed
+
+
+def _read_step(keys: Keys, parsed: Parsed) -> None:
+    """Without a stated accumulation a step takes 16 rows over all devices."""
+    if keys.values.get("gradient_accumulation_steps") is not None:
+        return
+    micro = int(parsed.meaning["micro_batch_size"])
+    parsed.notes = [note for note in parsed.notes if note.key != "gradient_accumulation_steps"]
+    parsed.global_batch = ceil(_ROWS / micro) * micro
+    why = f"gradient_accumulation_steps is not stated: ms-swift takes what makes {_ROWS} rows"
+    parsed.note("global batch", parsed.global_batch, why)
+
+
+def _read_method(keys: Keys, parsed: Parsed) -> None:
+    kind = keys.word(*TUNER) or "lora"
+    base = _base(keys)
+    targets = keys.words("target_modules", "lora_target_modules")
+    size = {}
+    for part, (key, default) in _SIZE.items():
+        stated = keys.whole(key, low=1) if part == "rank" else keys.number(key)
+        size[part] = default if stated is None else stated
+        if stated is None and kind != "full":
+            parsed.note(f"method.{part}", f"{default:g}", f"{key} is not stated; its default")
+    variant = read_variant(keys, parsed)
+    if kind == "full":
+        parsed.part("method", kind="full", base=base)
+        return
+    if kind not in {"lora", "lora_llm"}:
+        msg = f"{keys.name}: {keys.spelled(*TUNER)} is {shown(kind)}; lora and full can be priced"
+        raise InputError(msg, "--method lora is nearest to the other adapters in what it needs")
+    if kind == "lora_llm":
+        parsed.uncounted.append(
+            Uncounted("tuner_type", kind, "trains more than the adapter that is counted", *_MORE_SD)
+        )
+    parsed.part(
+        "method", kind="lora", base=base_of_adapter(base, parsed), variant=variant,
+        targets=all_linear(targets or ["all-linear"]), **size,
+    )  # fmt: skip
+
+
+def _base(keys: Keys) -> str | None:
+    """How the base is stored; bitsandbytes alone of the ways that it quantises is priced."""
+    bits, way = keys.get("quant_bits"), keys.word("quant_method")
+    if bits is None or str(bits) == "0":
+        return read_base(keys)
+    if way not in {None, "bnb"} or str(bits) not in {"4", "8"}:
+        msg = f"{keys.name}: a base of {way or 'bnb'} in {shown(bits)} bits is not priced"
+        raise InputError(msg, "--quant_method bnb with 4 or 8 bits is")
+    return "nf4" if str(bits) == "4" else "int8"
+
+
+def _read_data(keys: Keys, parsed: Parsed) -> None:
+    """Rows where every data set says how many are taken of it, as in name#500."""
+    parsed.part("data", max_length=keys.whole("max_length", low=1))
+    found = [_COUNTED.fullmatch(str(name)) for name in _datasets(keys)]
+    if found and all(found):
+        rows = sum(int(each["rows"]) for each in found if each)
+        share = keys.number("split_dataset_ratio") or 0.0
+        rows -= int(rows * min(share, 1.0))
+        if rows:
+            parsed.part("data", rows=rows)
+            parsed.note("data.rows", rows, "as the data sets' #counts say, without what evaluates")
+
+
+def _datasets(keys: Keys) -> list[object]:
+    stated = keys.get("dataset")
+    if isinstance(stated, str):
+        return list(stated.split())
+    return list(stated) if isinstance(stated, list) else []
+
+
+def _named(keys: Keys) -> tuple[str, ...]:
+    """The data sets' names, without what is taken of them; empty where one is no name."""
+    found = _datasets(keys)
+    named = all(isinstance(name, str) for name in found)
+    return tuple(str(name).partition("#")[0].partition(":")[0] for name in found) if named else ()
+
+
+def _read_dtype(keys: Keys, parsed: Parsed) -> None:
+    """Mixed precision in the dtype of the weights, unless it is stated."""
+    read_precision(keys, parsed)
+    dtype = keys.word("torch_dtype")
+    if "precision" not in parsed.knobs and dtype is not None:
+        parsed.knobs["precision"] = "bf16" if dtype.endswith("bfloat16") else "fp16"
+    parsed.mixed = keys.switch("bf16") is not False or keys.switch("fp16") is True
+
+
+def _read_attention(keys: Keys, parsed: Parsed) -> None:
+    stated = keys.word("attn_impl")
+    kernel = "flash_attention_2" if stated == "flash_attn" else attention_of(stated or "")
+    if kernel is not None:
+        parsed.knobs["attention"] = kernel
+    elif stated is not None:
+        parsed.keep("attention", "attn_impl", stated, "no such kernel here; counted as the default")
+
+
+def _read_sharding(keys: Keys, parsed: Parsed) -> None:
+    """A config that it brings, by its name; another one is read beside the file."""
+    config = keys.get("deepspeed")
+    if isinstance(config, str) and config in _DEEPSPEED:
+        parsed.knobs["sharding"], offload = _DEEPSPEED[config]
+        if offload != "none":
+            parsed.knobs["offload"] = offload
+    elif keys.get("fsdp"):
+        parsed.knobs["sharding"] = "fsdp"
