@@ -99,7 +99,7 @@ def _time(pace: Pace, steps: int, row: Row) -> str:
         return f"on plan: {actual} a step, {ratio:.2f} of the predicted {predicted}"
     if ratio > 1:
         share = f"{100 * (ratio - 1):.0f} % slower than"
-        much = f"{ratio:.2g} times as long as" if ratio >= MANY else share
+        much = f"{float(f'{ratio:.2g}'):,g} times as long as" if ratio >= MANY else share
         head = f"{much} predicted: {_cause(pace, steps, row)}"
     else:
         head = f"{100 * (1 - ratio):.0f} % faster than predicted: {actual} a step, not {predicted}"

@@ -50,6 +50,11 @@ def test_an_excess_without_one_cause_names_none() -> None:
     assert "(within its 80 % range)" in text
 
 
+@pytest.mark.parametrize(("step_s", "told"), [(3.44, "3.4"), (131.0, "130"), (2510.0, "2,500")])
+def test_a_multiple_is_a_number_that_people_read(step_s: float, told: str) -> None:
+    assert f"step 50: {told} times as long as predicted" in said(Pace(step_s, 0.0, 0.0))
+
+
 def test_faster_is_said_too() -> None:
     assert "40 % faster than predicted: 600 ms a step, not 1.0 s; at this pace" in said(
         Pace(0.6, 0.0, 0.0)
