@@ -40,6 +40,7 @@ class Aim:
 
     objective: Objective = "sft"
     said: str = ""
+    other: str = ""  # where it says another beside it, of which a run has one
     as_sft: bool = False  # to be priced as supervised fine-tuning, though it is not
 
 
@@ -230,12 +231,26 @@ def aim_of(
             found = [folder for folder in folders if re.fullmatch(pattern, folder)]
             if found:
                 return Aim(objective, found[0])
-    for sign in SIGNS.get(trainer, ()):
-        text = _text(values, sign.key)
-        stated = text is not None and not any(_text(values, key) for key in sign.unless)
-        if stated and re.fullmatch(sign.pattern, str(text), re.IGNORECASE | re.DOTALL):
-            return Aim(sign.objective, f"{sign.key}: {shown(_at(values, sign.key))}")
-    return Aim()
+    held = [sign for sign in SIGNS.get(trainer, ()) if _holds(sign, values)]
+    if not held:
+        return Aim()
+    said = [f"{sign.key}: {shown(_at(values, sign.key))}" for sign in held]
+    other = next(
+        (text for sign, text in zip(held, said, strict=True)
+         if {sign.objective, held[0].objective} <= _APART and sign.objective != held[0].objective),
+        "",
+    )  # fmt: skip
+    return Aim(held[0].objective, said[0], other=other)
+
+
+# Of these a run has one; vision, audio and so on may stand beside any of them.
+_APART: Final = {"dpo", "kto", "orpo", "reward", "rl", "distillation"}
+
+
+def _holds(sign: Sign, values: Mapping[str, Any]) -> bool:
+    text = _text(values, sign.key)
+    stated = text is not None and not any(_text(values, key) for key in sign.unless)
+    return stated and bool(re.fullmatch(sign.pattern, str(text), re.IGNORECASE | re.DOTALL))
 
 
 def _at(values: Mapping[str, Any], dotted: str) -> Any:  # noqa: ANN401
@@ -270,6 +285,9 @@ def settled(aim: Aim, name: str, asked: str = "", values: Mapping[str, Any] | No
         return replace(aim, as_sft=aim.objective not in {"sft", "pretraining"})
     if asked in PAIRED:
         return Aim(asked, aim.said or "--as")
+    if aim.other:
+        msg = f"{name} says two objectives: {aim.said}, and {aim.other}"
+        raise InputError(msg, "a run has one: take one of the keys out, or say which by --as")
     if aim.objective in WORK:
         return aim
     msg = f"{name} {_WORDS[aim.objective]} ({aim.said}): {PRICED}"

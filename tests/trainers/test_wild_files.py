@@ -423,3 +423,12 @@ def test_adapters_by_rank_alone_are_no_llamafactory(tmp_path: Path) -> None:
     )
     assert (found.origin.trainer if found.origin else "", found.max_length) == ("trl", 4096)
     assert found.method.rank == 64
+
+
+def test_a_file_of_two_objectives_is_refused_with_both_keys(tmp_path: Path) -> None:
+    text = f"{AXOLOTL}rl: dpo\nreward_model: true\n"
+    with pytest.raises(InputError, match="says two objectives") as refused:
+        job(tmp_path / "a.yml", text)
+    assert "reward_model: true" in refused.value.message
+    assert "rl: 'dpo'" in refused.value.message
+    assert "--as" in refused.value.hint
