@@ -77,9 +77,7 @@ def test_an_answer_says_that_the_model_is_distrusted_where_measurements_contradi
     assert "distrusted" not in described(Remaining(1.0, 0.01, 0.12), ProbeBudget(0.0))
 
 
-def test_measurements_that_contradict_each_other_beyond_noise_are_said_and_widen_no_further() -> (
-    None
-):
+def test_measurements_that_contradict_each_other_beyond_noise_are_said_and_widen_one_part() -> None:
     machine = Machine(Grid.of(1), 4, 0.1)
     history, index = History(), next(i for i in machine.order() if machine.truly_fits[i])
     values = machine.probe(index) or {}
