@@ -54,6 +54,7 @@ TWINS = 0.02  # of a step's seconds
 # many runs, which are alike. Of a source with more runs than `MOST` every n-th is asked.
 USUAL, USUAL_SD = Prior(0.08, 0.08, 0.08, 0.08, 0.30, 0.05), 0.7
 COUNTS_AS, MOST = 8.0, 40
+FEW, DRAWS = (1, 3), 4  # runs that are known, drawn so many times for each run that is predicted
 STEPS = (0.4, 0.2, 0.1)  # of the search, in logarithms
 
 
@@ -167,6 +168,21 @@ def left_one_out(found: Sequence[Residual], prior: Prior = PRIOR) -> dict[str, f
     }
 
 
+def from_few(found: Sequence[Residual], prior: Prior, many: int) -> float | None:
+    """Median error after, over before, where only so many runs of the machine are known."""
+    draw = np.random.default_rng(many)
+    before, after = [], []
+    for own in found[:: math.ceil(len(found) / MOST)]:
+        alike = [other for other in found if other is not own and other.machine == own.machine]
+        for _ in range(DRAWS if len(alike) >= many else 0):
+            known = [alike[i] for i in draw.choice(len(alike), many, replace=False)]
+            effect = effect_of(own, believed(known)[0], prior)
+            left = own.log - (math.log(effect.factor) if effect else 0.0)
+            before.append(abs(math.expm1(-own.log)))
+            after.append(abs(math.expm1(-left)))
+    return statistics.median(after) / statistics.median(before) if after else None
+
+
 def twins(runs: Sequence[Residual]) -> tuple[int, float | None]:
     """Pairs of runs that the model takes for the same step, and the median of what they differ."""
     apart = [
@@ -188,7 +204,8 @@ def measure() -> dict[str, Any]:
         pairs, differ = twins(own.taught)
         if own.steady:
             told = left_one_out(own.taught, prior)
-            judged[own.name] = {**told, "twins": pairs, "twins_differ": differ}
+            few = {f"left_by_{n}": from_few(own.taught, prior, n) for n in FEW}
+            judged[own.name] = {**told, **few, "twins": pairs, "twins_differ": differ}
         if len(own.steady) < len(own.runs):
             apart[own.name] = left_one_out(own.runs, prior)
     ratios = [own["median_ape_after"] / own["median_ape_before"] for own in judged.values()]
@@ -233,7 +250,9 @@ def _print(found: dict[str, Any]) -> None:
 
 def _twins(own: dict[str, Any]) -> str:
     pairs = own.get("twins")
-    return f"  {pairs} twins differ by {100 * own['twins_differ']:.1f} %" if pairs else ""
+    few = [f"{own[f'left_by_{n}']:.2f} by {n}" for n in FEW if own.get(f"left_by_{n}")]
+    known = f"  of the error left: {', '.join(few)}" if few else ""
+    return known + (f"  {pairs} twins differ by {100 * own['twins_differ']:.1f} %" if pairs else "")
 
 
 def _table(sources: dict[str, dict[str, Any]]) -> list[str]:
