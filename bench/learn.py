@@ -92,9 +92,9 @@ def sources_of(cases: Sequence[MeasuredCase]) -> list[Source]:
         spreads = nested.get((name,), usual)
         runs = []
         for case, log, sd in zip(own, -rows.log_ratio, rows.log_sd(spreads), strict=True):
-            grade = "A" if case.teaches_time else "C"
+            noise = NOISE["A"] if case.teaches_time else NOISE["C"]
             try:
-                priced = residual_of(case.id, case, NOISE[grade], plain_bill)
+                priced = residual_of(case.id, case, noise, plain_bill)
             except Refused:
                 continue
             runs.append(replace(priced, log=float(log), sd=float(sd)))
@@ -198,7 +198,8 @@ def measure() -> dict[str, Any]:
     """Every source, what remains of its error, and the spreads chosen with all in view."""
     sources = sources_of(read_cases(SHIPPED_ROWS).cases)
     taught = [own for own in sources if own.steady]
-    judged, apart = {}, {}
+    judged: dict[str, dict[str, Any]] = {}
+    apart: dict[str, dict[str, float]] = {}
     for own in sources:
         prior = likeliest([other for other in taught if other is not own])
         pairs, differ = twins(own.taught)
