@@ -240,11 +240,12 @@ def _check(
 
 
 def _as_text(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Flags are text: 4 and "4" are one, also inside `--train.micro_batch_size`."""
+    """Flags are text, or several: 4 and "4" are one, also inside `--train.micro_batch_size`."""
     return {
-        key: _as_text(v) if isinstance(v, dict) else v if isinstance(v, str) else json.dumps(v)
+        key: _as_text(v) if isinstance(v, dict) else v if isinstance(v, str | list)
+        else json.dumps(v)
         for key, v in values.items()
-    }
+    }  # fmt: skip
 
 
 _OTHERWISE = "write it in a file of its own: --export hf or --export trl"

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from autotune.domain.errors import InputError
 from autotune.domain.job import Uncounted
 from autotune.domain.typed.values import shown
+from autotune.trainers import words
 from autotune.trainers.contract import Trainer
 from autotune.trainers.hf.adapter import all_linear, base_of_adapter, read_base, read_variant
-from autotune.trainers.hf.keys import spell_argument
+from autotune.trainers.hf.keys import FULL, spell_argument
 from autotune.trainers.hf.read import (
     EPOCHS,
     HF_DEFAULTS,
@@ -29,12 +30,14 @@ from autotune.trainers.hf.read import (
 )
 from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.schema import leave_rest
+from autotune.trainers.words import ON_OFF, Word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.domain.config import KnobValue
     from autotune.trainers.contract import Changes, Plan, Target
+    from autotune.trainers.words import Words
 
 TUNER = ("tuner_type", "train_type")  # since 4.0 and 3.0
 _SIZE = {"rank": ("lora_rank", 8), "alpha": ("lora_alpha", 32.0), "dropout": ("lora_dropout", 0.05)}
@@ -45,6 +48,11 @@ _DEEPSPEED: dict[str, tuple[str, str]] = {
     "zero3": ("zero3", "none"), "zero2_offload": ("zero2", "optimizer"),
     "zero3_offload": ("zero3", "all"),
 }  # fmt: skip
+_WORDS: Words = {  # in every version, whatever transformers calls them
+    "activation_checkpointing": (Word("gradient_checkpointing", FULL),),
+    "length_grouping": (Word("group_by_length", ON_OFF),),
+    "packing": (Word("packing", ON_OFF, unsaid="off"),),
+}
 _COUNTED = re.compile(r"(?P<name>[^#]+)#(?P<rows>\d+)")
 _MORE_SD = (0.15, 0.25)  # trains more than the adapter that is counted: an assumption
 
@@ -73,8 +81,9 @@ class Swift(Trainer):
         """The arguments that say it."""
         if knob == "attention":
             return {"attn_impl": value}
-        if knob == "packing":
-            return {"packing": value == "on"} if value == "on" else target.gone("packing")
+        if knob in _WORDS:
+            said = words.spell(knob, value, _WORDS, target)
+            return "it recomputes all layers or none" if said is None else said
         if knob in {"sharding", "offload"}:
             return _spell_sharding(target)
         if knob == "precision" and value not in {"bf16", "fp16"}:

@@ -408,6 +408,15 @@ def test_ms_swifts_own_words_say_the_job(tmp_path: Path) -> None:
     assert (found.rows, found.method.kind, found.global_batch_size) == (900, "full", 2 * 8 * 2)
 
 
+def test_ms_swift_gets_the_words_that_every_version_of_it_has(tmp_path: Path) -> None:
+    found = job(tmp_path / "train.sh", SWIFT, "h100:2", rows=None)
+    assert found.today is not None
+    wanted = found.today.with_knobs(activation_checkpointing="none", length_grouping="on")
+    text = patched("same", found, found.offers[0], wanted).text
+    assert "--gradient_checkpointing False" in text
+    assert "--group_by_length True" in text
+
+
 def test_a_step_of_ms_swift_takes_sixteen_rows_where_none_are_stated() -> None:
     words = "swift sft --model Qwen/Qwen2.5-7B-Instruct --dataset own/a --output_dir out"
     found = command(words)
