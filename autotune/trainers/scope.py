@@ -235,16 +235,18 @@ def aim_of(
     if not held:
         return Aim()
     said = [f"{sign.key}: {shown(_at(values, sign.key))}" for sign in held]
-    other = next(
-        (text for sign, text in zip(held, said, strict=True)
-         if {sign.objective, held[0].objective} <= _APART and sign.objective != held[0].objective),
-        "",
-    )  # fmt: skip
+    own = _APART.get(held[0].objective)
+    apart = [_APART.get(sign.objective, own) != own for sign in held]
+    other = said[apart.index(True)] if own and True in apart else ""
     return Aim(held[0].objective, said[0], other=other)
 
 
-# Of these a run has one; vision, audio and so on may stand beside any of them.
-_APART: Final = {"dpo", "kto", "orpo", "reward", "rl", "distillation"}
+# Of these a run has one; a key may say which preference it is, and vision, audio and so on may
+# stand beside any of them.
+_APART: Final = {
+    **dict.fromkeys(("dpo", "kto", "orpo"), "preference"),
+    **{word: word for word in ("reward", "rl", "distillation")},
+}
 
 
 def _holds(sign: Sign, values: Mapping[str, Any]) -> bool:
