@@ -234,7 +234,7 @@ def test_two_sources_that_contradict_each_other_are_refused(
         ("a.py", "(" * 500 + ")" * 500, "not valid Python"),
         ("a.sh", "echo hello\n", "0 launch commands"),
         ("a.yaml", "model: x\nsft_type: lora\ntuner: x\ndata_seed: 1\n", "neither a job file nor"),
-        ("a.ipynb", '{"cells": []}', "jupyter nbconvert --to script a.ipynb"),
+        ("a.ipynb", '{"cells": []}', "a.ipynb has no code cell"),
         ("a.sh", "python t.py --per_device_train_batch_size '4\n", "not closed"),
     ],
     ids=lambda value: str(value)[:40],

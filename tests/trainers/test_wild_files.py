@@ -441,3 +441,36 @@ def test_a_file_of_two_objectives_is_refused_with_both_keys(tmp_path: Path) -> N
     assert "reward_model: true" in refused.value.message
     assert "rl: 'dpo'" in refused.value.message
     assert "--as" in refused.value.hint
+
+
+def notebook(*cells: str) -> str:
+    made = [{"cell_type": "code", "source": cell.splitlines(keepends=True)} for cell in cells]
+    return json.dumps({"nbformat": 4, "cells": [{"cell_type": "markdown", "source": "#"}, *made]})
+
+
+def test_a_notebook_is_read_as_the_script_that_its_code_cells_are(tmp_path: Path) -> None:
+    cells = (
+        '!pip install unsloth \\\n   "trl>=1"\n', "%%bash\nnvidia-smi | head\n", "not python\n",
+        "%%capture\nimport torch\nif torch.cuda.is_available():\n    !nvidia-smi\n", NOTEBOOK,
+    )  # fmt: skip
+    found = job(tmp_path / "a.ipynb", notebook(*cells))
+    assert (found.model.name, found.max_length, found.method.rank) == (QWEN, 4096, 16)
+    assert found.today is not None
+    wanted = found.today.with_knobs(micro_batch_size=1, gradient_accumulation_steps=8)
+    back = patched("same", found, found.offers[0], wanted)
+    assert back.name == "a.py"
+    assert "per_device_train_batch_size = 1" in back.text
+    compile(back.text, "a.py", "exec")
+    assert "# !pip install unsloth" in back.text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("{", "no whole notebook"), ('{"worksheets": []}', "no cells"), ('{"cells": []}', "code cell"),
+     ('{"cells": [3, {"cell_type": "code", "source": {"a": 1}}]}', "code cell")],
+)  # fmt: skip
+def test_what_is_no_notebook_is_refused_by_name(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        job(tmp_path / "a.ipynb", text)
+    assert "a.ipynb" in refused.value.message
+    assert said in refused.value.message

@@ -47,12 +47,14 @@ def read_any(path: Path, overrides: Overrides) -> tuple[Document, Overrides]:
     """
     kind, text = path.suffix.casefold(), read_text(path)
     if kind == ".ipynb":
-        msg = f"{path} is a notebook, and a script is needed"
-        raise InputError(msg, f"jupyter nbconvert --to script {path.name}, then name the .py file")
+        from autotune.trainers.syntax.notebook import script_of
+
+        script = script_of(text, str(path))
+        return _script_document(script, path.with_suffix(".py"), overrides, str(path))
     if kind == ".sh":
         return command_document(text, overrides, path)
     if kind == ".py":
-        return _script_document(text, path, overrides)
+        return _script_document(text, path, overrides, str(path))
     document = document_of(text, str(path), json=kind == ".json")
     dialect = None if _is_plain(document) else detect(document.values, str(path))
     if dialect is None:
@@ -69,27 +71,34 @@ def read_any(path: Path, overrides: Overrides) -> tuple[Document, Overrides]:
     return completed(made, Origin(dialect.name, syntax, str(path), text), overrides)
 
 
-def _script_document(text: str, path: Path, overrides: Overrides) -> tuple[Document, Overrides]:
+def _script_document(
+    text: str, path: Path, overrides: Overrides, name: str
+) -> tuple[Document, Overrides]:
+    """The job of a script; `name` is what errors call it, a notebook where it was one."""
     from autotune.trainers.syntax.python_source import called, parse_script, refuse_computed
 
-    aim = aim_of("", {}, calls=called(text, str(path)))
+    aim = aim_of("", {}, calls=called(text, name))
     if aim.said:
-        aim = settled(aim, str(path), overrides.priced_as)
-    script = parse_script(text, str(path))
+        aim = settled(aim, name, overrides.priced_as)
+    script = parse_script(text, name)
     if not aim.said:
         aim = aim_of(script.trainer, script.values)
-        aim = settled(aim, str(path), overrides.priced_as, script.values)
-    refuse_computed(script, str(path))
-    made = TRAINERS[script.trainer].read(script.values, path.name)
+        aim = settled(aim, name, overrides.priced_as, script.values)
+    refuse_computed(script, name)
+    made = TRAINERS[script.trainer].read(script.values, Path(name).name)
     take_aim(made, aim)
     if script.again:
         lines = ", ".join(map(str, script.again))
         why = "the script trains again there: the price is of its first training alone"
         made.uncounted.append(Uncounted("another training", f"on line {lines}", why, 0.0, 0.0))
     for key in script.defaulted:
-        made.note(f"{path.name}: {key}", script.values[key], "not in the file; PEFT's default")
+        made.note(
+            f"{Path(name).name}: {key}", script.values[key], "not in the file; PEFT's default"
+        )
     for key in script.computed:
-        made.note(f"{path.name}: {key}", "not read", "it is computed, and the file is not executed")
+        made.note(
+            f"{Path(name).name}: {key}", "not read", "it is computed, and the file is not executed"
+        )
     read_beside(made, script.values, path, overrides)
     return completed(made, Origin(script.trainer, "python", str(path), text), overrides)
 

@@ -1,0 +1,74 @@
+"""A notebook's code cells as the script that they are, one after the other.
+
+What only a notebook runs, `!pip install` and `%magic`, becomes a comment; cells of another
+language (`%%bash`, `%%writefile`), and those that are no Python, do whole. Nothing is executed.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from typing import Any
+
+from autotune.domain.errors import InputError
+
+_STILL_PYTHON = ("%%capture", "%%time", "%%timeit", "%%prun")
+_PROMPT = ("%", "!")
+_WHOLE = "save it again in Jupyter, or name the script that it was made from"
+
+
+def script_of(text: str, name: str) -> str:
+    """The code cells as Python source. Raises InputError for what is no notebook."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        msg = f"{name} is no whole notebook: {str(error)[:80]}"
+        raise InputError(msg, _WHOLE) from None
+    cells = content.get("cells") if isinstance(content, dict) else None
+    if not isinstance(cells, list):
+        msg = f"{name} has no cells, as a notebook of format 4 has"
+        raise InputError(msg, _WHOLE)
+    code = [_source(cell) for cell in cells if _is_code(cell)]
+    if not any(line.strip() for cell in code for line in cell.splitlines()):
+        msg = f"{name} has no code cell"
+        raise InputError(msg, "name the file that makes the trainer's arguments")
+    return "\n\n".join(_parsed(_python(cell)) for cell in code) + "\n"
+
+
+def _parsed(cell: str) -> str:
+    """The cell; as comments where it is no Python, and would not run in a notebook either."""
+    try:
+        ast.parse(cell)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return "\n".join(f"# {line}" for line in cell.splitlines())
+    return cell
+
+
+def _is_code(cell: Any) -> bool:  # noqa: ANN401 - any JSON
+    return isinstance(cell, dict) and cell.get("cell_type") == "code"
+
+
+def _source(cell: dict[str, Any]) -> str:
+    """A cell's text, which is stored whole or by lines."""
+    stated = cell.get("source", "")
+    lines = stated if isinstance(stated, list) else [stated]
+    return "".join(line for line in lines if isinstance(line, str))
+
+
+def _python(cell: str) -> str:
+    """The cell with what is no Python as comments; a line of it that goes on is one as well."""
+    first = cell.lstrip().split("\n", 1)[0]
+    foreign = first.startswith("%%") and not first.startswith(_STILL_PYTHON)
+    made, goes_on = [], foreign
+    for line in cell.splitlines():
+        bare = line.lstrip()
+        indent = line[: len(line) - len(bare)]
+        if goes_on:
+            made.append(f"# {line}")
+        elif bare.startswith(_PROMPT):
+            made.append(f"{indent}pass  # {bare}" if indent else f"# {line}")
+        else:
+            made.append(line)
+            continue
+        goes_on = foreign or bare.endswith("\\")
+    return "\n".join(made)
