@@ -22,6 +22,7 @@ from autotune.trainers.hf.read import (
     EPOCHS,
     HF_DEFAULTS,
     attention_of,
+    keep_optimizer,
     read_batch,
     read_length_of_run,
     read_precision,
@@ -134,6 +135,8 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     _read_sharding(keys, parsed)
     read_shared(keys, parsed)
     read_words(keys, parsed, "packing")
+    if (other := keys.word("optimizer")) is not None:  # muon, galore, lorap, ...
+        keep_optimizer(parsed, "optimizer", other)
     leave_rest(keys, parsed)
     parsed.datasets = _named(keys)
     return parsed

@@ -39,7 +39,7 @@ _KINDS: Final = (
     _Kind(r"use_(galore|apollo|badam|adam_mini|muon)|galore_\w*rank|apollo_\w*rank",
           "another optimizer than is counted: other states", 0.15, 0.30),
     _Kind(r"lisa_\w+|relora\w*|unfrozen_parameters|freeze_trainable_\w+|freeze_extra_modules|"
-          r"use_llama_pro|lora_fa",
+          r"use_llama_pro|lora_fa|spectrum_\w+|(freeze|trainable)_parameters\w*|freeze_llm",
           "trains other weights than are counted", 0.25, 0.30),
     _Kind(r"(lora_)?modules_to_save|additional_target|lora_target_parameters|peft_layers_to_\w+|"
           r"trainable_token_indices",

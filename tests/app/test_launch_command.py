@@ -164,3 +164,10 @@ def test_an_adapter_without_targets_is_pefts_own_for_that_model(
     method = job.method
     assert (method.rank, method.alpha, method.dropout) == (16, 32.0, 0.05)  # trl's ModelConfig
     assert method.targets == targets
+
+
+def test_a_launchers_config_says_how_many_of_the_visible_devices_it_starts(tmp_path: Path) -> None:
+    config = tmp_path / "two.json"
+    config.write_text(json.dumps({"distributed_type": "MULTI_GPU", "num_processes": 2}))
+    job = job_of(f"CUDA_VISIBLE_DEVICES=0,1 accelerate launch --config_file {config} {FLAGS}")
+    assert (job.offers[0].count, job.global_batch_size) == (2, 16)

@@ -417,6 +417,14 @@ def test_ms_swift_gets_the_words_that_every_version_of_it_has(tmp_path: Path) ->
     assert "--group_by_length True" in text
 
 
+@pytest.mark.parametrize(
+    "flag", ["--optimizer muon", "--freeze_parameters_ratio 0.5", "--sequence_parallel_size 4"]
+)
+def test_what_ms_swift_trains_otherwise_is_said_first(flag: str) -> None:
+    words = f"swift sft --model Qwen/Qwen2.5-7B-Instruct --tuner_type full --dataset own/a {flag}"
+    assert flag[2:].partition(" ")[0] in first_warning(command(words))
+
+
 def test_a_step_of_ms_swift_takes_sixteen_rows_where_none_are_stated() -> None:
     words = "swift sft --model Qwen/Qwen2.5-7B-Instruct --dataset own/a --output_dir out"
     found = command(words)

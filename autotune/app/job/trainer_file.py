@@ -301,11 +301,6 @@ def _add_launcher(
     from autotune.trainers.launch.user_start import launched_with, processes_of, visible_devices
 
     made.devices = processes_of(parsed)
-    visible = visible_devices(parsed)
-    if made.devices is None and visible is not None and visible > 1:
-        why = f"one process is started; CUDA_VISIBLE_DEVICES names {visible}"
-        made.note("devices", 1, why)
-        made.devices = 1
     launched = launched_with(parsed)
     if launched:
         add_accelerate(made, launched, f"{name}: accelerate launch")
@@ -313,6 +308,11 @@ def _add_launcher(
     named = [str(near_file(each, path) or each) for each in configs if isinstance(each, str)]
     more = (*overrides.beside, *named)
     read_beside(made, values, path, replace(overrides, beside=more))
+    visible = visible_devices(parsed)
+    if made.devices is None and visible is not None and visible > 1:
+        why = f"one process is started; CUDA_VISIBLE_DEVICES names {visible}"
+        made.note("devices", 1, why)
+        made.devices = 1
 
 
 SCRIPTS = {".py", ".sh"}
