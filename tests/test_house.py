@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "autotune"
 CROWDED = 17  # files of one folder
 # What `python -m bench.house` prints: these may only fall.
-ONE_IMPORTER = 79
+ONE_IMPORTER = 47  # plug-ins apart, of which there is one file each
 ROOMS_AND_STAYS = {"estimate": (34, 90), "tune": (40, 109), "validate": (18, 132)}
 
 
@@ -72,7 +72,8 @@ def test_no_folder_is_crowded() -> None:
 def test_a_file_that_one_other_imports_has_a_reason_to_stand_alone() -> None:
     reasons = alone(PACKAGE)
     assert [name for name, reason in reasons.items() if not reason] == []
-    assert len(reasons) <= ONE_IMPORTER
+    alone_here = [name for name, why in reasons.items() if not why.startswith("one file")]
+    assert len(alone_here) <= ONE_IMPORTER
 
 
 def test_every_file_says_what_is_in_it() -> None:
