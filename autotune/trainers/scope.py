@@ -115,14 +115,14 @@ _ARGUMENTS = (
     Sign("vision", "vision_tower"), Sign("vision", "mm_projector_lr"),
 )  # fmt: skip
 _SWIFT = (
+    Sign("audio", "model", _EARS), Sign("vision", "model", _EYES),
+    Sign("vision", "freeze_vit"), Sign("vision", "max_pixels"),
     Sign("rl", "rlhf_type", r"ppo|grpo"), Sign("distillation", "rlhf_type", r"gkd|opd\w*"),
     Sign("kto", "rlhf_type", "kto"), Sign("orpo", "rlhf_type", "orpo|simpo|cpo"),
     Sign("dpo", "rlhf_type", "dpo"), Sign("reward", "rlhf_type", "rm"),
     Sign("distillation", "teacher_model"), Sign("classification", "task_type", "seq_cls"),
     Sign("embedding", "task_type", r"embedding|(generative_)?reranker"),
     Sign("classification", "num_labels"), Sign("rl", "reward_funcs"), Sign("rl", "num_generations"),
-    Sign("audio", "model", _EARS), Sign("vision", "model", _EYES),
-    Sign("vision", "freeze_vit"), Sign("vision", "max_pixels"),
 )  # fmt: skip
 SIGNS: Final[Mapping[str, Sequence[Sign]]] = {
     "axolotl": _AXOLOTL, "llamafactory": _FACTORY, "torchtune": _TUNE, "litgpt": _LITGPT,

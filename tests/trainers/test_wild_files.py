@@ -425,6 +425,17 @@ def test_what_ms_swift_trains_otherwise_is_said_first(flag: str) -> None:
     assert flag[2:].partition(" ")[0] in first_warning(command(words))
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["swift rlhf --rlhf_type dpo --model Qwen/Qwen2.5-7B --tuner_type full --dataset own/a",
+     "swift pt --model Qwen/Qwen2.5-7B --tuner_type full --dataset own/a",
+     "trl kto --model_name_or_path Qwen/Qwen2.5-7B --dataset_train_split train --use_peft false"],
+)  # fmt: skip
+def test_a_flags_value_is_not_taken_for_the_script(words: str) -> None:
+    found = command(f"{words} --per_device_train_batch_size 2")
+    assert (found.model.name, found.method.kind) == ("Qwen/Qwen2.5-7B", "full")
+
+
 def test_a_step_of_ms_swift_takes_sixteen_rows_where_none_are_stated() -> None:
     words = "swift sft --model Qwen/Qwen2.5-7B-Instruct --dataset own/a --output_dir out"
     found = command(words)

@@ -31,6 +31,7 @@ _TOKEN = re.compile(
 )
 WORD = re.compile(r"""(?:[^\s"'\\;&|<>]|\\.|"(?:[^"\\]|\\.)*"|'[^']*')+""", re.DOTALL)
 _SCRIPT = re.compile(r".*\.py$|^(sft|train|dpo|full|lora|\w*finetune\w*)$")
+_VERB_SECOND = {"trl", "swift"}
 _LAUNCHERS = re.compile(r"(torch\.distributed|accelerate|deepspeed)\b.*")  # they start modules
 ASSIGNED = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 NAME = re.compile(r"\$(?:\{(\w+)(?::-([^}]*))?\}|(\w+))")
@@ -128,7 +129,9 @@ def _take_overrides(made: Command) -> None:
 
 
 def _script_at(tokens: list[_Token]) -> int:
-    """Where the script, or what stands for it, is."""
+    """Where the script, or what stands for it, is: the second word of `trl` and `swift`."""
+    if len(tokens) > 1 and tokens[0].text in _VERB_SECOND and not _is_flag(tokens[1]):
+        return 1
     for index, token in enumerate(tokens):
         module = index > 0 and tokens[index - 1].text == "-m"
         if _SCRIPT.match(token.text) or (module and not _LAUNCHERS.fullmatch(token.text)):
