@@ -34,9 +34,9 @@ from autotune.domain.errors import InputError, Interrupted
 from autotune.pricing import Pricing
 from autotune.probe import device as devices
 from autotune.probe.record import PROBES_FILE, read_records
-from autotune.search.measured.joining import TERMS
+from autotune.search.measured.joining import TERMS, Place, leading
 from autotune.search.measured.joining import terms_of as study_and_terms
-from autotune.search.measured.shared import Task
+from autotune.search.measured.shared import SharedSearch, Task
 from autotune.search.study.record import TRIALS_FILE
 from autotune.search.study.storage import shared_study
 from autotune.space.enumerate import enumerate_candidates
@@ -189,9 +189,11 @@ def test_a_search_whose_leader_is_killed_goes_on_where_it_was(tmp_path: Path) ->
     assert found.explored.pick in found.explored.confirmed
 
 
+@pytest.mark.parametrize("left_at_look", [0, 3])
 def test_a_leader_without_workers_believes_the_one_that_left_because_it_was_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    left_at_look: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also one that left before this leader came."""
     monkeypatch.setattr(lead, "QUIET_S", 0.0)
     monkeypatch.setattr(lead, "POLL_S", 0.0)
     study = shared_study(
@@ -199,14 +201,18 @@ def test_a_leader_without_workers_believes_the_one_that_left_because_it_was_over
     )  # fmt: skip
     looks = 0
 
+    def leave() -> None:
+        if looks == left_at_look:
+            study.set_user_attr(f"{LEFT}:somebody", "nothing better is left")
+
     def look() -> tuple[list[Any], list[Any]]:
         nonlocal looks
         looks += 1
-        if looks == 3:
-            study.set_user_attr(f"{LEFT}:somebody", "nothing better is left")
+        leave()
         assert looks < 9, "it waits for another worker"
         return [], []
 
+    leave()
     shared = SimpleNamespace(study=study, bury=list, look=look)
     led = SimpleNamespace(shared=shared, gather=int)
     undecided = SimpleNamespace(decide=lambda *_: Task("search"), at_work=list)
@@ -214,6 +220,26 @@ def test_a_leader_without_workers_believes_the_one_that_left_because_it_was_over
     news = lead.News(lambda _: None, "", waits=True)
     end = lead._followed(led, undecided, SimpleNamespace(bill=[]), crew, news)  # type: ignore[arg-type]
     assert end == Task("end", "nothing better is left")
+
+
+def test_who_left_a_search_of_fewer_probes_is_not_believed_of_one_of_more(tmp_path: Path) -> None:
+    place = Place(tmp_path, None, "run", "job")
+    own = ground()
+    search_of = SharedSearch(own.bill, "cost", "calibrated", 0, {})
+    few, more = (
+        terms_of(own, options_of(Machine(), probes=probes), objective="cost", sampler="calibrated",
+                 seed=0, job_key="job", prior=None)
+        for probes in (2, 7)
+    )  # fmt: skip
+    departure = f"{LEFT}:somebody"
+    with leading(search_of, place, few, resume=False) as led:
+        led.shared.study.set_user_attr(departure, "its probes are spent")
+    with leading(search_of, place, few, resume=True) as led:
+        lead.carry_departures(led, few)
+        assert led.shared.study.user_attrs[departure] == "its probes are spent"
+    with leading(search_of, place, more, resume=True) as led:
+        lead.carry_departures(led, more)
+        assert lead._left(led) == []
 
 
 def test_a_leader_says_what_it_waits_for_and_who_begins_with_what(

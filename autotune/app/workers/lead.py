@@ -28,7 +28,7 @@ from autotune.app.workers.terms import terms_of
 from autotune.domain.errors import InputError, NoLocalDevice
 from autotune.domain.paths import near
 from autotune.domain.units import format_seconds
-from autotune.search.measured.joining import Place, leading
+from autotune.search.measured.joining import TERMS, Place, leading
 from autotune.search.measured.prior import PRIOR_FILE
 from autotune.search.measured.shared import SharedSearch, Task
 from autotune.search.study.backends import url_to_type
@@ -36,6 +36,7 @@ from autotune.search.study.backends import url_to_type
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+    from typing import Any
 
     from autotune.app.probing.ground import Ground
     from autotune.app.probing.plan import ProbeOptions
@@ -51,6 +52,7 @@ QUIET_S = 5.0  # without a trial that begins or ends, after which who has left i
 WAITING_S = 60.0  # that nobody probes, before that is said; then twice as long
 LEAVE_S = 20.0  # for workers to see by themselves that it is over
 EXECUTORS = ("local", "ray", "slurm")
+DECIDING = ("probing", "objective")  # the terms that say when a search is over
 STARTS_EACH = 4  # of a worker, counting those that were killed
 
 
@@ -110,6 +112,7 @@ def probe_by_workers(
     ) as led:  # fmt: skip
         job = worker_job(ground, place)
         crew = Crew(executor or executor_of(options), job, options.workers or 0, announce)
+        carry_departures(led, terms)
         gather_probes(prober, run_dir)
         tell_probes(led.shared, prober)
         try:
@@ -249,11 +252,12 @@ def _followed(
     """Wait until it is over, or nobody is left to work on it; how it ended.
 
     Where others bring the workers, one that left because it was over is believed, also where what
-    this process knows of the probes would let it go on: nobody else may come.
+    this process knows of the probes would let it go on: nobody else may come. It may have left
+    before this leader came.
     """
     known: object = None
     task = Task("search")
-    before, quiet_since = _left(led), time.monotonic()
+    quiet_since = time.monotonic()
     while True:
         led.shared.bury()
         led.gather()
@@ -270,12 +274,21 @@ def _followed(
             why = crew.why_all_ended() or (left[-1] if left else "")
             return Task("end", why or "all workers have ended")
         quiet = not pending and time.monotonic() - quiet_since > QUIET_S
-        if not crew.count and quiet and len(left) > len(before):
+        if not crew.count and quiet and left:
             return Task("end", left[-1])
         time.sleep(POLL_S)
+
+
+def carry_departures(led: Led, terms: dict[str, Any]) -> None:
+    """Who left under the leader before this one is believed, unless more was asked for since."""
+    known = led.before.get(TERMS)
+    same = isinstance(known, dict) and all(known.get(name) == terms[name] for name in DECIDING)
+    for name, why in led.before.items():
+        if name.startswith(LEFT):  # a run folder's journal is written anew, a database stays
+            led.shared.study.set_user_attr(name, why if same else "")
 
 
 def _left(led: Led) -> list[str]:
     """Why each worker that found the search to be over has gone, the last one last."""
     attributes = led.shared.study.user_attrs
-    return [str(why) for name, why in attributes.items() if name.startswith(LEFT)]
+    return [str(why) for name, why in attributes.items() if name.startswith(LEFT) and why]

@@ -61,11 +61,15 @@ class Opened:
 
 @dataclass
 class Led:
-    """A search as its leader has it: the study and the record that outlives it."""
+    """A search as its leader has it: the study and the record that outlives it.
+
+    before: what the study said of itself when the leader before this one had it.
+    """
 
     shared: SharedStudy
     log: TrialLog
     resumed: int = field(default=0)
+    before: dict[str, Any] = field(default_factory=dict)
 
     def gather(self) -> int:
         """Take over what workers have finished, by the study and by their records; how many."""
@@ -90,6 +94,7 @@ def leading(
     """
     with TrialLog(place.run_dir, header_of(search, place), resume=resume) as log:
         log.gather()
+        before = _attributes(place) if resume else {}
         study = shared_study(
             run_dir=place.run_dir, storage=place.storage, name=place.name,
             job_key=place.job_key, resume=resume,
@@ -102,7 +107,7 @@ def leading(
         with contextlib.closing(Opened(study)), shared:
             shared.bury()
             shared.rebuild(log.records, search._distributions())  # noqa: SLF001 - of one room
-            led = Led(shared, log, len(log.records))
+            led = Led(shared, log, len(log.records), before)
             led.gather()
             yield led
 
@@ -150,6 +155,15 @@ def header_of(search: SharedSearch, place: Place) -> dict[str, str]:
         "job_key": place.job_key, "score": search.score, "measured": "yes",
         "space": search.priced.identity,
     }  # fmt: skip
+
+
+def _attributes(place: Place) -> dict[str, Any]:
+    """Of the study as it is; nothing where there is none, or where its journal is damaged."""
+    with contextlib.suppress(Exception):  # Optuna's, of any kind; the study is rebuilt anyway
+        study = joined_study(run_dir=place.run_dir, storage=place.storage, name=place.name)
+        with contextlib.closing(Opened(study)):
+            return dict(study.user_attrs)
+    return {}
 
 
 def _agree(study: Study, search: SharedSearch, terms: dict[str, Any]) -> None:
