@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,7 @@ from autotune.catalog.models.models import (
     load_models,
     stored_by_name,
 )
+from autotune.catalog.tables import DATA, read_rows
 from autotune.cost.parameters import parameter_count
 from autotune.domain.errors import InputError
 
@@ -214,6 +216,42 @@ def test_a_model_of_a_kind_that_is_not_described_is_refused_by_its_name_with_the
     with pytest.raises(InputError, match=f"{what}.*which this version cannot describe") as refused:
         find_model(name)
     assert "source: " in refused.value.hint
+
+
+def _undescribed(name: str) -> list[str]:
+    rows = read_rows(DATA / "undescribed_models.csv")
+    return [row["what"] for row in rows if re.fullmatch(row["names"], name, re.IGNORECASE)]
+
+
+def test_no_pattern_of_undescribed_kinds_has_a_name_that_the_catalogue_describes() -> None:
+    known = {*load_models(), *derived_names()}
+    assert {name for name in known if _undescribed(name.rpartition("/")[2])} == set()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "DeepSeek-R1-Distill-Qwen-7B", "DeepSeek-R1-Distill-Llama-70B", "DeepSeek-R1-0528-Qwen3-8B",
+        "DeepSeek-R1-Distill-Qwen-7B-GRPO", "DeepSeek-R1-Medical-Llama-8B",
+        "nemotron-3-8b-base-4k", "granite-4.0-micro", "granite-4.0-350m", "GLM-4-9B-0414",
+        "Qwen3-8B-sft", "gemma-3-4b-it", "opt-2.7b", "Llama-3.1-Nemotron-70B-Instruct-HF",
+    ],
+)  # fmt: skip
+def test_a_plain_decoder_whose_name_resembles_an_undescribed_kind_is_not_taken_for_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _undescribed(name) == []
+    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
+    with pytest.raises(InputError, match="unknown model"):
+        find_model(f"nobody-here/{name}-of-my-own")
+
+
+def test_a_source_names_what_was_read_and_no_file_that_nobody_opened() -> None:
+    document = json.loads((DATA / "models.json").read_text(encoding="utf-8"))["models"]
+    late = [(e["as_of"], e["source"]) for e in document]
+    late += [(r["entered"], r["source"]) for r in read_rows(DATA / "derived_models.csv")]
+    late += [(r["entered"], r["source"]) for r in read_rows(DATA / "undescribed_models.csv")]
+    assert [s for day, s in late if day >= "2026-11-23" and "config.json published" in s] == []
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_the_parameter_count_is_the_published_one(name: str) -> None:
 
 
 def test_most_models_have_a_published_count_to_compare_with() -> None:
-    assert len(PUBLISHED) > 0.75 * len(load_models())
+    assert len(PUBLISHED) > 0.6 * len(load_models())
 
 
 def test_every_entry_is_sourced_and_no_name_is_used_twice() -> None:
