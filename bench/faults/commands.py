@@ -174,7 +174,7 @@ def _led(announce: Callable[[str], None], *, resume: bool) -> Any:  # noqa: ANN4
     """Lead a search that starts no worker."""
     from autotune.app.probing.ground import Ground, local_bill
     from autotune.app.probing.plan import ProbeOptions
-    from autotune.app.workers.lead import Question, probe_by_workers
+    from autotune.app.workers.lead import Pace, Question, probe_by_workers
     from autotune.pricing import Pricing
     from autotune.probe import device
     from autotune.space.enumerate import enumerate_candidates
@@ -185,7 +185,8 @@ def _led(announce: Callable[[str], None], *, resume: bool) -> Any:  # noqa: ANN4
     bill = local_bill(job, enumerate_candidates(job, space).candidates, space, calibration,
                       job.offers)  # fmt: skip
     ground = Ground(job, space, calibration, job.offers[0], job.offers, exact=True, bill=bill)
-    asked = Question("cost", "calibrated", 0, Path("run").absolute(), None, "job", resume)
+    asked = Question("cost", "calibrated", 0, Path("run").absolute(), None, "job", resume,
+                     Pace(poll_s=0.02, quiet_s=0.2))  # fmt: skip
     options = ProbeOptions(probes=MOST_PROBES, runner=lambda _: Formula(), reuse=False, workers=0)
     return probe_by_workers(ground, device.cpu(), options, asked, announce, Nobody())
 
@@ -194,7 +195,7 @@ def _begun() -> int:
     """A search whose leader is killed once others can join it."""
 
     def announced(line: str) -> None:
-        if line.startswith("others join"):
+        if line.startswith("it waits for workers"):
             os.kill(os.getpid(), signal.SIGKILL)
 
     _led(announced, resume=False)

@@ -191,11 +191,9 @@ def test_a_search_whose_leader_is_killed_goes_on_where_it_was(tmp_path: Path) ->
 
 @pytest.mark.parametrize("left_at_look", [0, 3])
 def test_a_leader_without_workers_believes_the_one_that_left_because_it_was_over(
-    left_at_look: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    left_at_look: int, tmp_path: Path
 ) -> None:
     """Also one that left before this leader came."""
-    monkeypatch.setattr(lead, "QUIET_S", 0.0)
-    monkeypatch.setattr(lead, "POLL_S", 0.0)
     study = shared_study(
         run_dir=tmp_path, storage=None, name="run", job_key="job", resume=False,
     )  # fmt: skip
@@ -218,7 +216,8 @@ def test_a_leader_without_workers_believes_the_one_that_left_because_it_was_over
     undecided = SimpleNamespace(decide=lambda *_: Task("search"), at_work=list)
     crew = SimpleNamespace(count=0, watch=list)
     news = lead.News(lambda _: None, "", waits=True)
-    end = lead._followed(led, undecided, SimpleNamespace(bill=[]), crew, news)  # type: ignore[arg-type]
+    pace = lead.Pace(poll_s=0.0, quiet_s=0.0)
+    end = lead._followed(led, undecided, SimpleNamespace(bill=[]), crew, news, pace)  # type: ignore[arg-type]
     assert end == Task("end", "nothing better is left")
 
 

@@ -47,13 +47,23 @@ if TYPE_CHECKING:
     from autotune.search.measured.joining import Led
     from autotune.search.selection import Objective
 
-POLL_S = 0.5
-QUIET_S = 5.0  # without a trial that begins or ends, after which who has left is believed
 WAITING_S = 60.0  # that nobody probes, before that is said; then twice as long
+LOOK_S = 0.1
 LEAVE_S = 20.0  # for workers to see by themselves that it is over
 EXECUTORS = ("local", "ray", "slurm")
 DECIDING = ("probing", "objective")  # the terms that say when a search is over
 STARTS_EACH = 4  # of a worker, counting those that were killed
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often a leader looks.
+
+    quiet_s: without a trial that begins or ends, after which who has left is believed.
+    """
+
+    poll_s: float = 0.5
+    quiet_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +77,7 @@ class Question:
     storage: str | None
     job_key: str
     resume: bool
+    pace: Pace = Pace()
 
 
 def executor_of(options: ProbeOptions) -> Executor:
@@ -119,7 +130,7 @@ def probe_by_workers(
             crew.start()
             _say_turns(ground, local, options, announce)
             news = News(announce, " ".join(joined_by(place)), waits=not crew.count)
-            end = _followed(led, search, prober, crew, news)
+            end = _followed(led, search, prober, crew, news, asked.pace)
             crew.let_leave()
         finally:
             crew.executor.stop()
@@ -198,7 +209,7 @@ class Crew:
         while time.monotonic() < deadline and any(
             state.state != "ended" for state in self.executor.states()
         ):
-            time.sleep(POLL_S / 5.0)
+            time.sleep(LOOK_S)
 
     def why_all_ended(self) -> str:
         """What the last of them said; raises what it was about where none could work."""
@@ -247,7 +258,7 @@ class News:
 
 
 def _followed(
-    led: Led, search: SharedSearch, prober: Prober, crew: Crew, news: News
+    led: Led, search: SharedSearch, prober: Prober, crew: Crew, news: News, pace: Pace
 ) -> Task:  # fmt: skip
     """Wait until it is over, or nobody is left to work on it; how it ended.
 
@@ -273,10 +284,10 @@ def _followed(
         if crew.count and not living and not led.shared.pending():
             why = crew.why_all_ended() or (left[-1] if left else "")
             return Task("end", why or "all workers have ended")
-        quiet = not pending and time.monotonic() - quiet_since > QUIET_S
+        quiet = not pending and time.monotonic() - quiet_since > pace.quiet_s
         if not crew.count and quiet and left:
             return Task("end", left[-1])
-        time.sleep(POLL_S)
+        time.sleep(pace.poll_s)
 
 
 def carry_departures(led: Led, terms: dict[str, Any]) -> None:
