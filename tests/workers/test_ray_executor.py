@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import socket
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from autotune.app.workers import ray_cluster
 from autotune.app.workers.executor import WorkerJob
 from autotune.app.workers.ray_cluster import RayExecutor, _answers, _resources, _work
 from autotune.domain.errors import InputError
@@ -69,6 +73,42 @@ def test_an_address_that_is_none_is_named_with_its_form(address: str) -> None:
     with pytest.raises(InputError, match="must be HOST:PORT") as caught:
         _answers(address)
     assert repr(address) in caught.value.message
+
+
+@pytest.mark.parametrize("greeting", [b"HTTP/1.1 400 Bad Request\r\n", b"-ERR\r\n", b"", None])
+def test_what_listens_and_is_not_ray_is_named_before_ray_tries_it(
+    greeting: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if greeting is None:  # it says nothing at all
+        monkeypatch.setattr(ray_cluster, "ANSWER_S", 0.1)
+    with server(greeting) as port, pytest.raises(InputError, match="cannot be joined"):
+        _answers(f"127.0.0.1:{port}")
+
+
+def test_what_greets_as_a_head_of_ray_does_is_left_to_ray() -> None:
+    with server(bytes([0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 9])) as port:
+        _answers(f"127.0.0.1:{port}")
+        _answers(f"ray://localhost:{port}")
+
+
+@contextlib.contextmanager
+def server(greeting: bytes | None) -> Iterator[int]:
+    """Something that takes connections, and greets each; its port."""
+    with socket.create_server(("127.0.0.1", 0)) as listens:
+
+        def serve() -> None:
+            kept = []
+            with contextlib.suppress(OSError):
+                while True:
+                    there = listens.accept()[0]
+                    kept.append(there)
+                    if greeting is not None:
+                        there.recv(100)
+                        there.sendall(greeting)
+                        there.shutdown(socket.SHUT_WR)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield listens.getsockname()[1]
 
 
 def until(found: Callable[[], bool], seconds: float = 90.0) -> None:

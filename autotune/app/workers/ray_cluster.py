@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 ANSWER_S = 5.0  # for the head of a cluster to take a connection
 LOOK_S = 0.2
+FRAME_HEAD, SETTINGS = 9, 4  # of HTTP/2: bytes before a frame, and a kind of it
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, SETTINGS, 0, 0, 0, 0, 0])
 SHARE = 0.001  # of an accelerator type: it marks a node, and is not used up
 THREADS = "OMP_NUM_THREADS"
 _TYPE = "accelerator_type:"
@@ -136,11 +138,29 @@ def _answers(address: str | None) -> None:
     if not colon:
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
+        with socket.create_connection((host.strip("[]"), int(port)), ANSWER_S) as there:
+            _speaks_grpc(there)
     except (OSError, ValueError, OverflowError) as error:
         msg = f"the Ray cluster at {str(address)[:80]} cannot be joined: {error}"
         hint = "`ray status` says whether it runs; --ray-address HOST:6379 names its head"
         raise InputError(msg, hint) from None
+
+
+def _speaks_grpc(there: socket.socket) -> None:
+    """Raise OSError where what listens is no head of Ray, which greets as HTTP/2 has it.
+
+    Source: RFC 9113, section 3.4: a server's first frame is SETTINGS (type 4).
+    """
+    if os.environ.get("RAY_USE_TLS", "0") not in {"", "0"}:
+        return  # it greets once the connection is encrypted
+    there.settimeout(2.0 * ANSWER_S)  # a Ray that is coming up greets as soon as it takes us
+    there.sendall(PREFACE)
+    heard = b""
+    while len(heard) < FRAME_HEAD and (more := there.recv(FRAME_HEAD - len(heard))):
+        heard += more
+    if len(heard) < FRAME_HEAD or heard[3] != SETTINGS:
+        msg = f"what listens there is not Ray; it says {heard!r}"
+        raise OSError(msg)
 
 
 def _resources(job: WorkerJob, there: Mapping[str, float]) -> dict[str, float]:
