@@ -17,7 +17,7 @@ import re
 import sys
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.catalog.devices import cpu_device, identify, local_host
 
@@ -32,6 +32,20 @@ THROTTLED = {  # bits of nvmlDeviceGetCurrentClocksEventReasons; Source: nvml.h
     0x04: "power cap", 0x08: "hardware slowdown", 0x20: "thermal (software)",
     0x40: "thermal (hardware)", 0x80: "power brake",
 }  # fmt: skip
+
+
+class OtherMachines(Protocol):
+    """Those that take part in each probe, beside this one."""
+
+    @property
+    def per_node(self) -> int:
+        """Processes on each machine."""
+
+    def begin(self, folder: Path) -> None:
+        """The request in that folder is whole."""
+
+    def launcher(self, name: str) -> tuple[str, ...]:
+        """Arguments of python before the worker's; name: of the one probe."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,7 @@ from autotune.probe.worker.disturbance import MARK
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from autotune.probe.device import LocalDevice
-    from autotune.probe.together import Meeting
+    from autotune.probe.device import LocalDevice, OtherMachines
     from autotune.probe.worker.contract import Phase
 
 GUARD = Path(__file__).with_name("guard.py")
@@ -75,7 +74,7 @@ class Place:
     worker: tuple[str, ...] = WORKER  # arguments of python; tests put a fake one here
     python: str = sys.executable
     logs: Path | None = None  # where the words of a probe that broke are kept
-    meeting: Meeting | None = None  # with other machines, which take part in each probe
+    meeting: OtherMachines | None = None  # with other machines, which take part in each probe
 
 
 class Runner:

@@ -72,8 +72,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         seen.update(asdict(overrides))
         return [NamedJob("", samples.JOB)]
 
-    def load_jobs(source: Path, overrides: Overrides, variant: str | None = None) -> list[NamedJob]:
-        seen.update(source=source, **asdict(overrides))
+    def load_jobs(
+        source: Path, overrides: Overrides, *, variant: str | None = None, every: bool = False
+    ) -> list[NamedJob]:
+        seen.update(source=source, every=every, **asdict(overrides))
         return [NamedJob(variant or "", samples.JOB)]
 
     monkeypatch.setattr("autotune.app.job.load.load_job", load_job)

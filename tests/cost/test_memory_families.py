@@ -184,6 +184,17 @@ def test_formula_is_within_three_percent_of_the_trace(
     assert found == pytest.approx(traced.peak_bytes, rel=WIDE_EXPERTS if wide else TOLERANCE)
 
 
+def test_sinks_in_fp32_widen_the_scores_that_they_are_joined_to(tracer: Tracer) -> None:
+    model = load_models()["openai/gpt-oss-20b"]
+    method, how = method_of(model, METHODS["nf4"]), Setting("eager", "none", 2, 1024)
+    for upcast in ("none", "norms"):
+        each = replace(how, kbit_upcast=upcast)
+        traced = tracer.trace(request(model, method, each, "fp32"))
+        assert isinstance(traced, Traced), traced
+        found = formula(model, method, each, "fp32")
+        assert found == pytest.approx(traced.peak_bytes, rel=TOLERANCE)
+
+
 @pytest.mark.parametrize("name", ["Qwen/Qwen2-0.5B", "google/gemma-2-2b", "EleutherAI/pythia-410m"])
 @pytest.mark.parametrize("new_tokens", [0, 2000])
 def test_evaluation_is_within_three_percent_of_the_trace(

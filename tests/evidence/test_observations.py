@@ -89,7 +89,7 @@ def test_a_step_teaches_the_same_whoever_measured_it(
 def test_what_an_earlier_version_kept_of_verified_runs_is_found(tmp_path: Path) -> None:
     job = job_of(tmp_path)
     seen, _ = remember(job, "a training", of_a_log(tmp_path))
-    for earlier in runs_seen._earlier_stores_of(job):
+    for earlier in runs_seen._stores(job)[1:]:
         seen = seen.rename(earlier)
         found = with_verified(job)
         assert [each.value for each in found.evidence] == [

@@ -209,8 +209,10 @@ def _scores_kept(model: Model, mode: Mode) -> float:
     Source: derived; memory of the fp32 softmax and the copy agree with traces of nine families.
     """
     e, facts = mode.compute, family_memory(model.family)
-    if facts.softmax == "stated":
-        return e
+    if (
+        facts.softmax == "stated"
+    ):  # sinks in fp32, as norms are, widen the scores they are joined to
+        return e if mode.stream <= e else 4.0 + e
     upcast = mode.autocast or facts.softmax == "fp32"
     kept = e if not upcast or e == 4.0 else 4.0 + e
     if model.attention_softcap:
