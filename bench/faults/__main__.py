@@ -1,6 +1,6 @@
 """A fault at every file operation of a command, then the command again: is anything lost?
 
-    python -m bench.faults [--quick | --most N] [--command NAME] [--format text|json]
+    python -m bench.faults [--quick | --most N] [--command NAME] [--fault NAME] [--format text|json]
 
 Each command runs once undisturbed. Then, for each of its file operations and each kind of fault, a
 child runs it in a fresh folder with the fault at that operation: `kill` (SIGKILL before it), `torn`
@@ -21,6 +21,7 @@ import argparse
 import json
 import sys
 
+from bench.faults.injected import FAULTS
 from bench.faults.table import KINDS, measured
 
 QUICK = 3
@@ -33,11 +34,12 @@ def main() -> None:
     parser.add_argument("--most", type=int, help="operations of each kind of fault, evenly spread")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     parser.add_argument("--command", action="append", help="only this one; repeatable")
+    parser.add_argument("--fault", action="append", choices=FAULTS, help="likewise")
     asked = parser.parse_args()
     rows = []
     if asked.format == "text":
         print(f"{'command':20} {'operations':>10} {'faults':>7} lost stuck corrupt left behind")
-    for row in measured(asked.command, QUICK if asked.quick else asked.most):
+    for row in measured(asked.command, QUICK if asked.quick else asked.most, asked.fault or FAULTS):
         rows.append(row)
         if asked.format == "text":
             print(

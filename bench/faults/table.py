@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.files import SCRATCH
 from bench.faults.commands import COMMANDS, nothing
-from bench.faults.injected import FAULTS, OF_WRITES, begin, in_child
+from bench.faults.injected import FAULTS, HUNG, OF_WRITES, begin, in_child
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from bench.faults.commands import Command
 
@@ -32,23 +32,27 @@ LOADED = (
 )  # fmt: skip
 
 
-def measured(names: list[str] | None = None, most: int | None = None) -> Iterator[dict[str, Any]]:
+def measured(
+    names: list[str] | None = None, most: int | None = None, faults: Sequence[str] = FAULTS
+) -> Iterator[dict[str, Any]]:
     """A row for each command. most: points of each fault; None: every operation."""
     for name in LOADED:  # once, before any fork
         import_module(name)
     for command in [c for c in COMMANDS if not names or c.name in names]:
         with tempfile.TemporaryDirectory(prefix="faults-") as name:
-            yield _in_warm_process(command, Path(name).resolve(), most)
+            yield _in_warm_process(command, Path(name).resolve(), most, faults)
 
 
-def _in_warm_process(command: Command, work: Path, most: int | None) -> dict[str, Any]:
+def _in_warm_process(
+    command: Command, work: Path, most: int | None, faults: Sequence[str]
+) -> dict[str, Any]:
     """A process that has run the command, and from which its faults are forked: its row."""
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
             _warm(command, work)
-            row = tried(command, work, most)
+            row = tried(command, work, most, faults)
             (work / "row").write_text(json.dumps(row), encoding="utf-8")
             code = 0
         finally:
@@ -71,7 +75,7 @@ def _warm(command: Command, work: Path) -> None:
     """Run it once here: tables are read, and what it imports is loaded."""
     folder = work / "one"
     folder.mkdir()
-    in_child(folder, command.before)
+    _come_before(command, folder)
     begin(folder)
     command.run()
     command.again()
@@ -79,11 +83,20 @@ def _warm(command: Command, work: Path) -> None:
     shutil.rmtree(folder)
 
 
-def tried(command: Command, work: Path, most: int | None) -> dict[str, Any]:
+def _come_before(command: Command, folder: Path) -> None:
+    """What comes before, which may kill itself. Raises RuntimeError where it does not end."""
+    if in_child(folder, command.before)[0] == HUNG:
+        msg = f"what comes before {command.name} does not end"
+        raise RuntimeError(msg)
+
+
+def tried(
+    command: Command, work: Path, most: int | None, faults: Sequence[str] = FAULTS
+) -> dict[str, Any]:
     """The command's row."""
     folder, begun = work / "one", work / "begun"
     folder.mkdir()
-    in_child(folder, command.before)
+    _come_before(command, folder)
     shutil.copytree(folder, begun, symlinks=True)
     code, letters = in_child(folder, command.run)
     behind, _ = in_child(folder, command.behind)
@@ -92,7 +105,7 @@ def tried(command: Command, work: Path, most: int | None) -> dict[str, Any]:
         raise RuntimeError(msg)
     expected, wrong, points = command.left(folder), Counter[str](), 0
     examples: list[str] = []
-    for fault, at in _points(letters, most):
+    for fault, at in _points(letters, most, faults):
         shutil.rmtree(folder)
         shutil.copytree(begun, folder, symlinks=True)
         in_child(folder, command.run, at, fault)
@@ -110,9 +123,9 @@ def tried(command: Command, work: Path, most: int | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _points(letters: bytes, most: int | None) -> Iterator[tuple[str, int]]:
+def _points(letters: bytes, most: int | None, faults: Sequence[str]) -> Iterator[tuple[str, int]]:
     """Faults and the operations at which they are tried, from 1."""
-    for fault in FAULTS:
+    for fault in faults:
         places = [
             number
             for number, letter in enumerate(letters, start=1)
