@@ -206,7 +206,7 @@ def _written(path: Path, content: str | bytes, mode: int | None) -> Iterator[Pat
 
     It is locked while it is ours, so that another process can tell it from a dead one's.
     """
-    _sweep(path.parent)
+    sweep(path.parent)
     handle, scratch = _new_scratch(path)
     try:
         try:
@@ -250,7 +250,7 @@ def _write_all(handle: int, content: bytes) -> None:
         left = left[os.write(handle, left) :]
 
 
-def _sweep(folder: Path) -> None:
+def sweep(folder: Path) -> None:
     """Take away half-written files whose writers are dead."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for path in [folder / entry.name for entry in entries if entry.name.endswith(SCRATCH)]:

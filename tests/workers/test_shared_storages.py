@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 import subprocess
 import sys
@@ -14,15 +15,17 @@ import pytest
 from autotune.app.probing.tune import _resumed
 from autotune.app.tune.priced import Options
 from autotune.app.workers.lead import joined_by
+from autotune.catalog.files import SCRATCH
 from autotune.domain.answer.recommendation import Asked
 from autotune.domain.errors import InputError
-from autotune.search.measured.joining import Place
+from autotune.search.measured.joining import Place, joining, leading, terms_of, worker_folder
+from autotune.search.measured.measurer import FunctionMeasurer, Scored
 from autotune.search.study import backends
 from autotune.search.study.backends import connect, shared_journal, with_driver
-from autotune.search.study.owner import OWNER, Owner
+from autotune.search.study.owner import OWNER, Owner, place
 from autotune.search.study.record import TrialRecord
 from autotune.search.study.turns import BEAT, CHOSEN, PROBES, SharedStudy, TakenAwayError
-from bench.many_hands import absent, postgresql, redis_server
+from bench.many_hands import absent, bill_of, postgresql, redis_server, scored, search_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -215,6 +218,54 @@ def test_what_a_dead_worker_measured_is_told_with_its_probes(tmp_path: Path) -> 
     (told,) = study.trials
     assert told.value == 5.0
     assert told.user_attrs[PROBES] == probes, "who goes on would take the trial for unmeasured"
+
+
+def gone() -> Owner:
+    """A worker that was here and has ended."""
+    return Owner("gone", 1, "another start", place(), "here")
+
+
+def test_what_a_worker_recorded_before_its_telling_failed_is_told_and_not_measured_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bill = bill_of()
+    shared = Place(tmp_path / "run", None, "hands", "job")
+    search, measured = search_of(bill, "random"), list[int]()
+
+    def measure(index: int) -> Scored:
+        measured.append(index)
+        return scored(bill, index)
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with leading(search, shared, {"version": "1"}, resume=False) as led:
+        study, _ = terms_of(shared.run_dir, None, shared.name)
+        with joining(search, study, shared, gone()) as (own, log), monkeypatch.context() as faulty:
+            faulty.setattr(SharedStudy, "_tell", refused)
+            with pytest.raises(OSError, match="Input/output"):
+                search.work(own, log, FunctionMeasurer(measure), len(bill))
+        study, _ = terms_of(shared.run_dir, None, shared.name)
+        with joining(search, study, shared, Owner.here("next")) as (own, log):
+            own.bury()
+            assert [record.number for record in own.records()] == [0]
+            search.work(own, log, FunctionMeasurer(measure), 3)
+        led.gather()
+        tried = [record.number for record in led.log.records if record.kind == "trial"]
+        assert len(tried) == len(measured) == len(set(measured)) == 3
+
+
+def test_what_a_killed_worker_had_half_written_is_gone_once_its_search_is_led_again(
+    tmp_path: Path,
+) -> None:
+    search, shared = search_of(bill_of(), "random"), Place(tmp_path / "run", None, "hands", "job")
+    with leading(search, shared, {"version": "1"}, resume=False):
+        pass
+    half = worker_folder(shared.run_dir, "gone") / f".search.json.abcdefgh{SCRATCH}"
+    half.parent.mkdir(parents=True)
+    half.write_text("{")
+    with leading(search, shared, {"version": "1"}, resume=True):
+        assert not half.exists()
 
 
 def test_a_worker_that_shows_life_keeps_its_trial(tmp_path: Path) -> None:

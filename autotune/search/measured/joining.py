@@ -11,6 +11,7 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from autotune.catalog.files import sweep
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near
 from autotune.search.study.backends import close
@@ -94,6 +95,8 @@ def leading(
     """
     with TrialLog(place.run_dir, header_of(search, place), resume=resume) as log:
         log.gather()
+        for folder in place.run_dir.glob(f"{WORKERS_FOLDER}/*"):  # no later worker writes there
+            sweep(folder)
         before = _attributes(place) if resume else {}
         study = shared_study(
             run_dir=place.run_dir, storage=place.storage, name=place.name,

@@ -88,7 +88,8 @@ class SharedSearch(MeasuredSearch):
                     return Task("end", f"{stop}, before the pick could be run again")
                 self.refused = str(stop)
             except BaseException:
-                shared.drop(trial)
+                if not log.has(trial.number):  # otherwise the disk has it, and others tell it
+                    shared.drop(trial)
                 raise
 
     def _do(

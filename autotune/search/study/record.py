@@ -160,6 +160,10 @@ class TrialLog:
         append_synced(self._file, b"".join(record.line() for record in records))
         self.records.extend(records)
 
+    def has(self, number: int) -> bool:
+        """Whether the disk has a trial."""
+        return any(record.number == number for record in self.records)
+
     def gather(self) -> None:
         """Take over what workers of this run have recorded and this record does not have yet."""
         mine = {record.number for record in self.records}
