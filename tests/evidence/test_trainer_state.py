@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autotune.domain.errors import InputError
+from autotune.evidence.log.read import read_log
 from autotune.evidence.log.run_log import speed_of, with_elapsed
 from autotune.evidence.log.trainer_state import read_trainer_state
 
@@ -39,6 +40,19 @@ def checkpoints(top: Path, seconds: dict[int, float]) -> Path:
         state = write(top / f"checkpoint-{step}" / "trainer_state.json", global_step=step)
         os.utime(state, (1.7e9 + written, 1.7e9 + written))
     return state
+
+
+def test_the_newest_of_ms_swifts_runs_in_one_output_folder_is_read(tmp_path: Path) -> None:
+    old = checkpoints(tmp_path / "v0-20261121-101500", {40: 0})
+    checkpoints(tmp_path / "v1-20261122-101500", {30: 900})
+    assert read_log(tmp_path).steps_done == 30
+    os.utime(old, (1.8e9, 1.8e9))
+    assert read_log(tmp_path).steps_done == 40
+
+
+def test_an_output_folder_that_is_not_there_yet_is_named_as_such(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        read_log(tmp_path / "output")
 
 
 def test_a_half_way_state_alone_holds_no_time(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from autotune.evidence.log.run_log import RunLog
 
 AT_ONCE_S = 60.0  # between the last line of a record and the state saved after it, at most
+VERSIONED = "v[0-9]*-[0-9]*"  # in its output folder, where ms-swift writes each of its runs
 OUTPUT = "output"  # of a run folder: where its run.sh writes, unless told otherwise
 _READERS = {".json": read_trainer_state, ".csv": read_csv_log, ".jsonl": read_record}
 
@@ -42,6 +43,9 @@ def read_log(path: Path) -> RunLog:
         msg = f"{shown(str(path))} cannot be read: {getattr(error, 'strerror', None) or error}"
         raise InputError(msg) from None
     reader = _READERS.get(file.suffix.casefold())
+    if reader is None and not file.exists():
+        msg = f"{shown(str(file))} does not exist"
+        raise InputError(msg, "name the Trainer's output folder once it has trained, or a log")
     if reader is None:
         msg = f"{shown(str(file))} is no log by its name: it must end in {', '.join(_READERS)}"
         raise InputError(msg, f"name a {STATE_FILE}, a CSV of steps and times, or {RECORD_FILE}")
@@ -49,7 +53,8 @@ def read_log(path: Path) -> RunLog:
 
 
 def _in_folder(folder: Path) -> Path:
-    places = [place for place in (folder, folder / OUTPUT) if place.is_dir()]
+    named = (folder, folder / OUTPUT, *folder.glob(VERSIONED))
+    places = [place for place in named if place.is_dir()]
     found = [checkpoint_state(place) for place in places]
     found += [place / RECORD_FILE for place in places]
     logs = [file for file in found if file is not None and file.is_file()]
