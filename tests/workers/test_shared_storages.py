@@ -318,6 +318,39 @@ def test_nobody_asks_before_an_earlier_ticket_has_chosen(tmp_path: Path) -> None
     assert order == ["chosen", "asked"]
 
 
+def test_what_is_chosen_while_a_database_answers_is_read_with_all_of_its_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database answers table by table, in an order that differs between processes.
+
+    Here the parameters come first, and the peer chooses before the attributes are read.
+    """
+    import sqlalchemy
+    from optuna.storages._rdb.models import TrialModel
+
+    mapper = sqlalchemy.inspect(TrialModel)
+    parameters_first = sorted(mapper.attrs, key=lambda prop: prop.key != "params")
+    monkeypatch.setattr(mapper, "_prop_set", tuple(parameters_first))
+    url = sqlite_url(tmp_path)
+    study = optuna.create_study(storage=url, study_name="s")
+    here = SharedStudy(study, Owner.here("here"))
+    there = SharedStudy(optuna.load_study(storage=url, study_name="s"), elsewhere("there"))
+    ticket = there.ticket()
+    two = {name: optuna.distributions.IntDistribution(0, 9) for name in "xy"}
+    chosen: list[str] = []
+
+    def choose(*asked: object) -> None:
+        if "FROM trial_system_attributes" in str(asked[2]) and not chosen:
+            chosen.append("now")
+            there.choose(ticket, two)
+
+    engine = study._storage._backend.engine  # type: ignore[attr-defined]
+    sqlalchemy.event.listen(engine, "before_cursor_execute", choose)
+    pending = here.pending()
+    assert chosen
+    assert [trial.params.keys() for trial in pending] == [two.keys()]
+
+
 def test_resuming_alone_leaves_the_trials_of_living_workers_alone(tmp_path: Path) -> None:
     from autotune.search.study.storage import of_a_peer
 

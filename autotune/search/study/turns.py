@@ -43,6 +43,11 @@ def pause_s(look_s: float) -> float:
     return min(max(TURN_S, look_s * (1.0 / LOOKING - 1.0)), MOST_TURN_S)
 
 
+def _half_read(trial: FrozenTrial) -> bool:
+    """Whether a trial was read as chosen and without some of the parameters chosen."""
+    return len(trial.params) < int(trial.system_attrs.get(CHOSEN, 0))
+
+
 class TakenAwayError(Exception):
     """The trial was given up while its worker was silent: what it measured is another's task."""
 
@@ -106,15 +111,22 @@ class SharedStudy:
         return self.look()[1]
 
     def look(self) -> tuple[list[TrialRecord], list[FrozenTrial]]:
-        """Both at one moment: a trial that ends between two looks would be in neither."""
+        """Both at one moment: a trial that ends between two looks would be in neither.
+
+        A database answers table by table: what is chosen meanwhile may be seen as chosen without
+        all of its parameters. They are written first, so that the next answer holds them.
+        """
         trials = self.trials()
+        if any(_half_read(trial) for trial in trials):
+            trials = self.trials()
         found = [
             TrialRecord.of(trial.user_attrs[RECORD])
             for trial in trials
             if trial.state.is_finished() and RECORD in trial.user_attrs
         ]
         found.sort(key=lambda record: record.number)
-        return found, [trial for trial in self._running(trials) if CHOSEN in trial.system_attrs]
+        chosen = [trial for trial in self._running(trials) if CHOSEN in trial.system_attrs]
+        return found, [trial for trial in chosen if not _half_read(trial)]
 
     def _running(self, trials: list[FrozenTrial] | None = None) -> list[FrozenTrial]:
         """Unfinished trials of peers; those of somebody who is no worker are not ours to judge."""
@@ -168,7 +180,7 @@ class SharedStudy:
                 trial.suggest_int(name, values.low, values.high)
             elif isinstance(values, CategoricalDistribution):
                 trial.suggest_categorical(name, values.choices)
-        self._set(trial._trial_id, CHOSEN, value=True)  # noqa: SLF001
+        self._set(trial._trial_id, CHOSEN, len(trial.params))  # noqa: SLF001
 
     def drop(self, trial: Trial) -> None:
         """Give a ticket back: its candidate is as before."""
