@@ -94,21 +94,26 @@ def test_what_greets_as_a_head_of_ray_does_is_left_to_ray() -> None:
 @contextlib.contextmanager
 def server(greeting: bytes | None) -> Iterator[int]:
     """Something that takes connections, and greets each; its port."""
-    with socket.create_server(("127.0.0.1", 0)) as listens:
+    with socket.create_server(("127.0.0.1", 0)) as listens, contextlib.ExitStack() as kept:
 
         def serve() -> None:
-            kept = []
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # nobody listens any more
                 while True:
-                    there = listens.accept()[0]
-                    kept.append(there)
-                    if greeting is not None:
+                    there = kept.enter_context(listens.accept()[0])
+                    if greeting is None:
+                        continue
+                    with contextlib.suppress(OSError):  # it has heard enough, and is gone
                         there.recv(100)
                         there.sendall(greeting)
                         there.shutdown(socket.SHUT_WR)
 
-        threading.Thread(target=serve, daemon=True).start()
-        yield listens.getsockname()[1]
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield listens.getsockname()[1]
+        finally:
+            listens.shutdown(socket.SHUT_RDWR)  # wakes who waits in accept
+            thread.join()
 
 
 def until(found: Callable[[], bool], seconds: float = 90.0) -> None:
