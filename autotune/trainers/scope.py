@@ -45,7 +45,8 @@ class Aim:
 
 
 _ON = r"true|1|yes|on"
-_EYES = r".*(-vl\b|-vl-|vision|llava|pixtral|smolvlm|internvl|-ocr\b).*"
+_EYES = r".*(-vl\b|-vl-|vision|llava|pixtral|smolvlm|internvl|-ocr\b|/blip).*"
+_PICTURES = r".*(stable-diffusion|/sdxl|/flux\.).*"
 _EARS = r".*(whisper|voxtral|/csm-|-asr\b).*"
 _OFF = {"", "false", "none", "null", "0", "0.0", "[]", "{}"}
 _STEPS = ("optimizer", "optim", "train", "stage", "do_train", "train_dataset", "datasets",
@@ -107,12 +108,17 @@ _ARGUMENTS = (
     Sign("orpo", "loss_type", "simpo|orpo"), Sign("kto", "loss_type", "kto|kto_pair"),
     Sign("dpo", "loss_type", r"dpo|sigmoid|hinge|ipo|apo_\w+"), Sign("dpo", "rpo_alpha"),
     Sign("preference", "loss_type", r"bco_pair"), Sign("dpo", "ref_model"),
+    Sign("rl", "reward_model_name_or_path"),
     Sign("preference", "max_prompt_length"), Sign("preference", "beta"),
+    Sign("preference", "prompt_max_length"),
     Sign("reward", "center_rewards_coefficient"), Sign("classification", "num_labels"),
     Sign("classification", "task_name", r"cola|mnli|mrpc|qnli|qqp|rte|sst2|stsb|wnli"),
     Sign("evaluation", "do_predict", _ON, unless=("do_train", "per_device_train_batch_size")),
     Sign("audio", "model_name_or_path", _EARS), Sign("vision", "model_name_or_path", _EYES),
     Sign("vision", "vision_tower"), Sign("vision", "mm_projector_lr"),
+    Sign("vision", "image_folder"), Sign("vision", "image_encoder_name_or_path"),
+    Sign("diffusion", "model_name_or_path", _PICTURES),
+    Sign("diffusion", "resolution"), Sign("diffusion", "pretrained_teacher_model"),
 )  # fmt: skip
 _SWIFT = (
     Sign("audio", "model", _EARS), Sign("vision", "model", _EYES),
@@ -139,7 +145,11 @@ _PROGRAMS: tuple[tuple[Objective, str], ...] = (
     ("preference", r"(run_|train_)?(bco|tpo|mpo)(_\w+)?"),
     ("reward", r"(\w+_)?(reward|reward_modell?ing|prm|rm)"),
     ("distillation", r"(gkd|gold|distill?(ation)?|minillm|sdft)(_\w+)?"),
-    ("vision", r"(sft|train)_vlm(_\w+)?|train_dreambooth\w*|\w*image_classification\w*"),
+    (
+        "vision",
+        r"(sft|train)_vlm(_\w+)?|train_dreambooth\w*|\w*image_classification\w*|\w*multi_?modal\w*",
+    ),
+    ("diffusion", r"(\w*_)?(t2i|text_to_image|unet)(_\w+)?"),
     ("classification", r"(\w+_)?run_(glue|classification|ner|xnli|swag|squad|qa)\w*"),
     ("evaluation", r"(run_|lm_)?eval(uate|uation)?(_\w+)?"),
     (
@@ -278,6 +288,8 @@ def settled(aim: Aim, name: str, asked: str = "", values: Mapping[str, Any] | No
         asked: what `--as` says: an objective that is priced, or nothing.
         values: the file's mapping, whose names may say which preference it is.
     """
+    if aim == Aim() and asked != AS_SFT and (called := _called(name)):
+        aim = Aim("preference", called)
     if aim.objective == "preference":
         aim = replace(aim, objective=_named(f"{name} {_names(values or {})}"))
     if aim.objective in _TRAINS_NOTHING:
@@ -302,6 +314,17 @@ def settled(aim: Aim, name: str, asked: str = "", values: Mapping[str, Any] | No
 
 def _names(values: Mapping[str, Any]) -> str:
     return " ".join(str(values[key]) for key in _NAMED if key in values)
+
+
+def _called(name: str) -> str:
+    """The name of a file that says nothing of what it trains, where its name speaks of preferences.
+
+    Such scripts hand plain settings to a program of their own. A name that says "sft" as well means
+    the model that comes before or after it.
+    """
+    stem = name.replace("\\", "/").rpartition("/")[2].casefold()
+    spoken = re.search(r"(?<![a-z])(dpo|kto|orpo|simpo|cpo)(?![a-z])", stem)
+    return f"its name is {stem}" if spoken and "sft" not in stem else ""
 
 
 def _named(text: str) -> Objective:

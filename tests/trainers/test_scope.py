@@ -43,6 +43,10 @@ batch_size: 2
 """
 TUNE_RUN = TUNE + "epochs: 1\noptimizer: {_component_: torch.optim.AdamW}\n"
 HF = "model_name_or_path: Qwen/Qwen2.5-0.5B\nper_device_train_batch_size: 2\nmax_length: 512\n"
+FLAGS = (
+    "--model_name_or_path Qwen/Qwen2.5-0.5B --per_device_train_batch_size 2 --max_steps 9 "
+    "--max_length 512\n"
+)
 SCRIPT = """\
 from trl import {0}Config, {0}Trainer
 model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B")
@@ -60,6 +64,12 @@ FILES = {
     "tune-chat.yaml": (TUNE + "max_new_tokens: 300\nprompt: {user: hi}\n", "inference"),
     "tune-kd.yaml": (TUNE_RUN + "kd_ratio: 0.5\n", "distillation"),
     "which.yaml": (HF + "beta: 0.05\nmax_prompt_length: 128\n", "preference"),
+    "scored.yaml": (HF + "reward_model_name_or_path: a/b\n", "reinforcement"),
+    "cut.yaml": (HF + "prompt_max_length: 128\n", "preference"),
+    "sees.yaml": (HF + "image_folder: images\n", "vision"),
+    "draws.yaml": (HF + "resolution: 512\n", "diffusion"),
+    "t2i.sh": (f"python finetune_t2i.py {FLAGS}", "diffusion"),
+    "stage1.sh": (f"python examples/finetune_multi_modal.py {FLAGS}", "vision"),
     "trl-grpo.yaml": (HF + "num_generations: 8\n", "reinforcement"),
     "bco.py": (SCRIPT.format("BCO"), "preference"),
     "grpo.py": (SCRIPT.format("GRPO"), "reinforcement"),
@@ -79,6 +89,7 @@ PREFERENCES = {
     "handbook-orpo.yaml": (HF + "beta: 0.05\nmax_prompt_length: 128\n", "orpo"),
     "pairs.py": (SCRIPT.format("DPO"), "dpo"),
     "answers.py": (SCRIPT.format("KTO"), "kto"),
+    "run_mistral_orpo.sh": (f"accelerate launch main.py {FLAGS}", "orpo"),
 }  # fmt: skip
 
 
@@ -182,6 +193,13 @@ def test_preferences_cannot_be_packed(tmp_path: Path) -> None:
     own = {"method.kind": "full", "packing": "on"}
     with pytest.raises(InputError, match="packing joins rows"):
         load_jobs(path, asked(set_values=own))
+
+
+def test_a_name_that_says_sft_as_well_is_a_supervised_file(tmp_path: Path) -> None:
+    path = tmp_path / "sft_before_dpo.yaml"
+    path.write_text(HF)
+    (found,) = load_jobs(path, asked(set_values={"method.kind": "full"}))
+    assert found.job.objective == "sft"
 
 
 @pytest.mark.parametrize("text", [AXOLOTL, FACTORY + "stage: sft\ndo_train: true\n", TUNE_RUN, HF])

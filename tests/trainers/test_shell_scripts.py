@@ -120,6 +120,47 @@ def test_names_are_made_of_those_before_them_and_of_the_script_s_own_defaults() 
     assert shell_names(text) == {"BASE": "/data", "MODEL": "/data/m", "SIZE": "8"}
 
 
+def test_what_the_user_may_type_behind_the_script_leaves_its_own_default() -> None:
+    text = (
+        'MODEL=gpt2\nSIZE=${4}\nSIZE=${SIZE:-"2"}\nOPEN=$1\nTWICE=1\nTWICE=2\n'
+        'while [[ $# -ge 1 ]]; do\n  case "$1" in\n    -m|--model)\n      MODEL="$2"\n'
+        "      shift ;;\n    --epochs) EPOCHS=$2 ;;\n  esac\n  shift\ndone\n"
+        "python train.py --model_name_or_path $MODEL --per_device_train_batch_size $SIZE\n"
+    )
+    assert shell_names(text) == {"MODEL": "gpt2", "SIZE": "2"}
+    values = parse_shell(text, "run.sh").values
+    assert values == {"model_name_or_path": "gpt2", "per_device_train_batch_size": "2"}
+
+
+def test_what_is_piped_into_a_command_of_its_own_is_no_value_of_a_flag() -> None:
+    text = (
+        "torchrun train.py --per_device_train_batch_size 2 --dataloader_num_workers 1 "
+        "> >(tee ${LOG}/out.log) 2> >(tee $(date +%s)/err.log >&2)\n"
+    )
+    assert parse_shell(text, "run.sh").values["dataloader_num_workers"] == "1"
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "torchrun --nproc_per_node $(nvidia-smi -L | wc -l)",
+        "torchrun --nproc-per-node=gpu",
+        'N=$(python -c "import t; print(t.cuda.device_count())")\ntorchrun --nproc_per_node=$N',
+    ],
+)
+def test_a_start_on_every_device_is_on_those_that_are_asked_about(
+    tmp_path: Path, start: str
+) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(
+        f"{start} train.py --model_name_or_path Qwen/Qwen2.5-0.5B --max_steps 9 "
+        "--per_device_train_batch_size 2 --gradient_accumulation_steps 3 --max_length 512\n"
+    )
+    own = {"method.kind": "full"}
+    (found,) = load_jobs(path, Overrides(("h100:4",), stated={"data.rows": 1000}, set_values=own))
+    assert (found.job.offers[0].count, found.job.global_batch_size) == (4, 24)
+
+
 def test_a_launcher_may_say_a_flag_twice() -> None:
     text = (
         "mpirun --mca a 1 --mca b 2 python train.py --model_name_or_path a/b "

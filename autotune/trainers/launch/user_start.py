@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _PROCESSES = ("num_processes", "nproc_per_node", "num_gpus", "nproc")
 _NODES = ("nnodes", "num_nodes")
 _PER_NODE = {"nproc_per_node", "nproc", "num_gpus"}
+_EVERY = {"gpu", "auto"}  # torchrun: one for each device of the machine, however many it has
 _MOST = 4096
 _SECTIONS = {"fsdp_": "fsdp_config", "zero": "deepspeed_config"}
 _DEEPSPEED = ("gradient_accumulation_steps", "offload_optimizer_device", "offload_param_device")
@@ -53,9 +54,12 @@ def processes_of(command: Command) -> int | None:
     """
     for name in _PROCESSES:
         value = command.launcher.get(name)
-        if value is not None:
-            each = _count(name, value)
-            return each * _nodes(command) if name in _PER_NODE else each
+        if value is None:
+            continue
+        if name in _PER_NODE and str(value) in _EVERY and _nodes(command) == 1:
+            return visible_devices(command)
+        each = _count(name, value)
+        return each * _nodes(command) if name in _PER_NODE else each
     included = command.launcher.get("include")
     if isinstance(included, str):
         return sum(len(part.partition(":")[2].split(",")) for part in included.split("@"))

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 _TOKEN = re.compile(
     r"""(?P<comment>(?<!\S)\#[^\n]*)
       | (?P<placeholder><[A-Za-z](?:[^<>\n|;&]*[^<>\s|;&])?>)
+      | (?P<process>[<>]\((?:[^()\n]|\([^()\n]*\))*\))
       | (?P<operator>&&|\|\||[;|&]|(?:(?<!\S)\d)?>{1,2}(?:&\d)?|<)
       | (?P<sum>\$\((?:expr\s[^()\n]*|\([^()\n]*\))\))
-      | (?P<word>(?:[^\s"'\\;&|<>]|\\[^\n]|"(?:[^"\\]|\\.)*"|'[^']*')+)""",
+      | (?P<word>(?:\$\((?:[^()\n]|\([^()\n]*\))*\)|[^\s"'\\;&|<>]|\\[^\n]
+                 |"(?:[^"\\]|\\.)*"|'[^']*')+)""",
     re.DOTALL | re.VERBOSE,
 )
 WORD = re.compile(r"""(?:[^\s"'\\;&|<>]|\\.|"(?:[^"\\]|\\.)*"|'[^']*')+""", re.DOTALL)
@@ -39,6 +41,9 @@ _ANY = re.compile(rf"{NAME.pattern}|\$[@*]")  # a variable by itself, or what th
 _NEXT = r"\s*\\?([*/])\s*(\d{1,9})"  # from left to right, as multiplying and dividing are
 _SUM = re.compile(rf"\$\((?:expr\s|\()\s*(?P<first>\d{{1,9}})(?P<rest>(?:{_NEXT})+)\s*\)?\)")
 _LARGEST = 10**12
+# How many devices there are, as scripts ask for it; torchrun's own word for all of them.
+_COUNTED = re.compile(r"\$\(.*\b(nvidia-smi\b.*\bwc -l|device_count\(\)).*\)", re.DOTALL)
+_ALL_DEVICES = "gpu"
 SIZED = r"--[\w.-]*(batch|epochs|steps)"
 PLACEHOLDER = re.compile(r"<[A-Za-z][^<>]*>")
 CONFIG = re.compile(r"\S+\.(ya?ml|json)")
@@ -172,7 +177,7 @@ def _named(token: _Token, text: str, names: Mapping[str, str]) -> list[_Token]:
         name, default, bare = match.groups()
         return names.get(name or bare, match.group() if default is None else default)
 
-    found = _computed(NAME.sub(value, token.text))
+    found = computed_text(NAME.sub(value, token.text))
     if quote == '"' or not NAME.fullmatch(token.text) or found == token.text:
         return [replace(token, text=found)]
     try:
@@ -184,8 +189,13 @@ def _named(token: _Token, text: str, names: Mapping[str, str]) -> list[_Token]:
     return [replace(token, text=word, held=True) for word in words]
 
 
-def _computed(text: str) -> str:
-    """`$(expr 32 / 4 / 2)` and `$((16 * 2))` of whole numbers; any other text as it is."""
+def computed_text(text: str) -> str:
+    """`$(expr 32 / 4 / 2)` and `$((16 * 2))` of whole numbers, and how many devices there are.
+
+    Any other text as it is.
+    """
+    if _COUNTED.fullmatch(text):
+        return _ALL_DEVICES
     found = _SUM.fullmatch(text)
     if found is None:
         return text
@@ -260,7 +270,8 @@ def _tokens(text: str) -> list[_Token]:
             continue
         operator, blank = match["operator"] is not None, match["placeholder"] is not None
         try:
-            whole = operator or blank or match["sum"] is not None
+            typed = operator or blank or match["sum"] or match["process"]
+            whole = typed or re.match(r"[^\s\"']*\$\(", match.group())
             words = [match.group()] if whole else shlex.split(match.group())
         except ValueError:
             break

@@ -20,6 +20,7 @@ from autotune.trainers.syntax.command_line import (
     SIZED,
     WORD,
     Command,
+    computed_text,
     parse_command,
     rewrite_command,
 )
@@ -29,11 +30,13 @@ if TYPE_CHECKING:
 
 MOST = 64  # launches of one command in loops
 _STARTS = r"\b(deepspeed|torchrun|accelerate\s+launch|python[\d.]*|trl|litgpt|mpirun)\s"
+_LABEL = re.compile(r"\s*\(?-[\w-]+([ \t]*\|[ \t]*-[\w-]+)*[ \t]*\)")  # of a `case`: an option read
 _TEXT = re.compile(r"""^[ \t]*(?:export[ \t]+)?\w+=(?=["'])""", re.MULTILINE)
 _LOOP = re.compile(
     r"^[ \t]*for[ \t]+(\w+)[ \t]+in[ \t]+([\w .,:/@+-]+?)[ \t]*(?:;|$)", re.MULTILINE
 )
 _POSITION = re.compile(r"\$\{\d+:-([^}$`]*)\}")  # ${2:-4}: the script's own default
+_TYPED = re.compile(r"\$(\d|@|\*|\{\d+\})")  # what the user types behind the script's name
 
 
 def command_spans(text: str, name: str) -> list[tuple[int, int]]:
@@ -76,6 +79,7 @@ def _spans(text: str, pattern: str) -> list[tuple[int, int]]:
     for block in _blocks(text):
         begin, at = at, at + len(block)
         kept = ASSIGNED.fullmatch(block.strip()) and WORD.fullmatch(block.strip())
+        kept = kept or _LABEL.match(block)
         if not kept and not block.lstrip().startswith("#") and re.search(pattern, block, re.DOTALL):
             found.append((begin, begin + len(block.rstrip())))
     return found
@@ -97,20 +101,18 @@ def _blocks(text: str) -> list[str]:
 def shell_names(text: str) -> dict[str, str]:
     """Variables that a script binds exactly once, at the start of a line, to plain text.
 
-    Plain is also what names of those that stand before it, or a default of the script's own.
+    Plain is also what names of those that stand before it, or a default of the script's own: what
+    the user may type behind the script's name in its place is left out.
     """
     seen: dict[str, list[str]] = {}
     for block in _blocks(text):
         match = ASSIGNED.fullmatch(block.strip())
         if match is None:
             continue
-        try:
-            words = shlex.split(match.group(2), comments=True)
-        except ValueError:
-            words = ["$("]
-        seen.setdefault(match.group(1), []).append(words[0] if len(words) == 1 else "$(")
+        seen.setdefault(match.group(1), []).append(_assigned(match.group(1), match.group(2)))
     found: dict[str, str] = {}
-    for name, values in seen.items():
+    for name, every in seen.items():
+        values = [value for value in every if not _TYPED.fullmatch(value)] or every
         value = _POSITION.sub(r"\1", values[0])
         value = NAME.sub(lambda m: found.get(m[1] or m[3], m[0]), value)
         options = value.lstrip().startswith("--")  # the rest of a command: its flags are read
@@ -118,6 +120,21 @@ def shell_names(text: str) -> dict[str, str]:
             found[name] = value
     once = {name: words[0] for name, words in _looped(text).items() if name not in seen}
     return {**once, **found}
+
+
+def _assigned(name: str, text: str) -> str:
+    """The word that is assigned; of `X=${X:-1}` what X is where nobody stated it."""
+    stripped = text.strip().strip('"')
+    if (computed := computed_text(stripped)) != stripped:
+        return computed
+    try:
+        words = shlex.split(text, comments=True)
+    except ValueError:
+        return "$("
+    if len(words) != 1:
+        return "$("
+    match = NAME.fullmatch(words[0])
+    return match[2] if match and match[1] == name and match[2] is not None else words[0]
 
 
 def _looped(text: str) -> dict[str, list[str]]:
