@@ -17,6 +17,9 @@ stop_probe                      median probe after which a search that costs not
                                 itself; null where the median machine goes on
 bound_coverage_stop, stop_regret, stop_regret_p90
                                 the same then; at the last probe where it went on
+beside                          of the calibrated sampler alone: after so many probes, its regret
+                                minus the best rival's, the standard error of that, and
+                                whether it is ahead, level or behind (`bench.search_level`)
 study_s                         mean seconds of computing that a study took, its machine included
 
 A probe that repeats a configuration or runs out of memory counts like any other. Machines are those
@@ -45,6 +48,7 @@ import numpy as np
 
 from bench.families import STRANGE, stranger
 from bench.samplers import Ran, study_of
+from bench.search_level import OURS, Level, levels, line
 from bench.simulated import SCENARIOS, Grid, Machine
 
 if TYPE_CHECKING:
@@ -64,7 +68,7 @@ GP_PROBES, QUICK_GP_PROBES = 24, 10  # half a second to a second each: what a ru
 AFTER, TEN = (6, 10, 20), 10
 Curve = list[float]
 Task = tuple[str, str, int, int]  # scenario, method, seed, probes
-Figures = dict[str, float | int | None]
+Figures = dict[str, Any]  # numbers and null; `beside` of the calibrated sampler is a list
 
 
 @lru_cache(maxsize=2)
@@ -199,13 +203,15 @@ def answer(
     found: dict[str, dict[str, list[Ran]]], methods: Sequence[str]
 ) -> dict[str, dict[str, Figures | None]]:
     """The figures by scenario and method; null for a method that could not run."""
-    return {
-        scenario: {
-            method: figures(by_method[method]) if method in by_method else None
-            for method in methods
-        }
-        for scenario, by_method in found.items()
-    }
+    answer: dict[str, dict[str, Figures | None]] = {}
+    for scenario, by_method in found.items():
+        of = {m: figures(by_method[m]) if m in by_method else None for m in methods}
+        own = of.get(OURS)
+        beside = levels({m: [ran.curve for ran in studies] for m, studies in by_method.items()})
+        if own is not None and beside:
+            own["beside"] = [asdict(level) for level in beside]
+        answer[scenario] = of
+    return answer
 
 
 def _options() -> argparse.Namespace:
@@ -292,12 +298,17 @@ def main() -> None:
         print(scenario)
         for method, values in by_method.items():
             print(f"  {method:12}", _line(values))
+        for beside in (by_method.get(OURS) or {}).get("beside", ()):
+            print("   ", line(Level(**beside)))
 
 
 def _line(values: dict[str, Any] | None) -> str:
     if values is None:
         return "not installed"
-    shown = [f"{name} {'-' if value is None else f'{value:.3g}'}" for name, value in values.items()]
+    shown = [
+        f"{name} {'-' if value is None else f'{value:.3g}'}"
+        for name, value in values.items() if name != "beside"
+    ]  # fmt: skip
     return "  ".join(shown)
 
 

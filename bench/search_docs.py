@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.families import STRANGE
+from bench.search_level import MOST, cell, levels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,7 +59,8 @@ def write(
         after = rest.split(END_STRANGE, 1)[1]
         many = max(len(c) for s in strange for c in curves[s].values())
         own = {s: curves[s] for s in strange}
-        body = f"{strangers(strange, many, first_seed)}\n\n{against_topk(own)}"
+        page = strangers(strange, many, first_seed), beside_rivals(own), against_topk(own)
+        body = "\n\n".join(page)
         text = f"{before}{BEGIN_STRANGE}\n{body}\n{END_STRANGE}{after}"
         PAGE.write_text(text, encoding="utf-8")
     figures = {s: by for s, by in figures.items() if s not in STRANGE}
@@ -119,6 +121,26 @@ def strangers(
                 f"{own['bound_coverage_stop']:.0%} | {_cell('regret', own['stop_regret'])} / "
                 f"{_cell('regret', own['stop_regret_p90'])} |"
             )
+    return "\n".join(lines)
+
+
+def beside_rivals(curves: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> str:
+    """Markdown: whether the calibrated sampler is ahead of the best rival, level or behind."""
+    lines = [
+        (
+            "`calibrated` beside the best rival of each cell: its regret minus the rival's and the "
+            "standard error of the difference, in points of a hundred, over machines drawn again. "
+            "Level is what lies within one standard error; a regret, or having no pick, counts as "
+            f"{MOST:.0%} at most."
+        ),
+        "",
+        "| family | 6, median | 6, p90 | 10, median | 10, p90 | 20, median | 20, p90 |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for family, by_method in curves.items():
+        found = levels(by_method)
+        if found:
+            lines.append(f"| {family} | " + " | ".join(cell(own) for own in found) + " |")
     return "\n".join(lines)
 
 

@@ -15,6 +15,8 @@ from bench.families import STRANGE, stranger
 from bench.replay import Point, calibrated_order, in_order, measure
 from bench.rivals import ladder, topk
 from bench.samplers import Ran, study_of
+from bench.search_level import cell, levels
+from bench.search_level import line as beside
 from bench.search_workers import Timeline, figures, line, searched
 from bench.simulated import Grid, Machine
 
@@ -281,6 +283,43 @@ def test_the_page_leads_with_machines_of_no_prior_and_says_what_held_there() -> 
     assert "| grid_good | topk | 25.0% / 25.0% |" in text
     assert "| grid_good | **calibrated** | 0.0% / 0.0% |" in text
     assert "| grid_good | 100% | 10.0% | 3 | 100% | 0.0% / 0.0% |" in text
+
+
+def test_ahead_level_and_behind_are_said_by_the_standard_error_of_paired_machines() -> None:
+    spread = [0.1 * k for k in range(1, 8)]
+    rival = [[r] for r in spread]
+
+    def word(ours: list[float]) -> tuple[str, float]:
+        own = levels({"topk": rival, "hill": [[INF]] * 7, "calibrated": [[r] for r in ours]})[2]
+        assert (own.after, own.percent, own.rival) == (10, 50, "topk")
+        return own.word, own.error
+
+    everywhere = word([r - 0.05 for r in spread])
+    assert everywhere == ("ahead", pytest.approx(0.0, abs=1e-9)), "the same on every machine"
+    assert word([r + 0.05 for r in spread])[0] == "behind"
+    level, error = word([0.7, 0.1, 0.6, 0.45, 0.2, 0.5, 0.3])
+    assert level == "level"
+    assert error > 0.05
+    assert word([INF] * 7) == word([1.5] * 7), "without a pick: as much as counts at most"
+    assert levels({"calibrated": rival}) == []
+    assert levels({"topk": rival}) == []
+    own = levels({"topk": rival, "calibrated": [[r - 0.05] for r in spread]})[0]
+    assert beside(own) == "after 6, median: ahead of topk, -5.0 points, standard error 0.0"
+    assert cell(own) == "ahead (topk -5.0 ± 0.0)"
+
+
+def test_the_answer_says_of_the_calibrated_sampler_where_it_stands_and_of_no_other() -> None:
+    runs = {"topk": [Ran([0.5, 0.25], 1)] * 3, "calibrated": [Ran([0.5, 0.125], 0)] * 3}
+    found = search.answer({"grid_good": runs}, ("topk", "calibrated"))["grid_good"]
+    assert "beside" not in (found["topk"] or {})
+    own = (found["calibrated"] or {})["beside"]
+    assert [(b["after"], b["percent"]) for b in own][:3] == [(6, 50), (6, 90), (10, 50)]
+    assert {b["word"] for b in own} == {"ahead"}
+    json.dumps(found, allow_nan=False)
+    page = search_docs.beside_rivals(
+        {"grid_good": {m: [r.curve for r in c] for m, c in runs.items()}}
+    )
+    assert page.splitlines()[-1].startswith("| grid_good | ahead (topk -12.5 ± 0.0) |")
 
 
 def test_the_claim_about_probes_is_held_against_the_models_distinct_best_where_there_is_one() -> (
