@@ -273,10 +273,10 @@ def memory_phrase(row: Row) -> str:
 
 def fit_phrase(row: Row) -> str:
     """The verdict with its probability; never a plain "fits" where the cache fills the memory."""
-    verdict = VERDICT[row.verdict]
-    if row.verdict == "fits" and row.crowded:
+    verdict, fits = VERDICT[row.verdict], row.verdict == "fits"
+    if fits and row.crowded:
         verdict = LITTLE_ROOM
-    return f"{verdict} (probability {probability(row)})"
+    return f"{verdict} ({'' if fits else 'it fits with '}probability {probability(row)})"
 
 
 def probability(row: Row) -> str:

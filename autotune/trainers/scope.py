@@ -114,6 +114,7 @@ _ARGUMENTS = (
     Sign("reward", "center_rewards_coefficient"), Sign("classification", "num_labels"),
     Sign("classification", "task_name", r"cola|mnli|mrpc|qnli|qqp|rte|sst2|stsb|wnli"),
     Sign("evaluation", "do_predict", _ON, unless=("do_train", "per_device_train_batch_size")),
+    Sign("inference", "max_new_tokens", unless=_STEPS),
     Sign("audio", "model_name_or_path", _EARS), Sign("vision", "model_name_or_path", _EYES),
     Sign("vision", "vision_tower"), Sign("vision", "mm_projector_lr"),
     Sign("vision", "image_folder"), Sign("vision", "image_encoder_name_or_path"),
@@ -154,7 +155,7 @@ _PROGRAMS: tuple[tuple[Objective, str], ...] = (
     ("evaluation", r"(run_|lm_)?eval(uate|uation)?(_\w+)?"),
     (
         "inference",
-        r"(chat|generate|infer|inference|deploy|rollout|vllm_infer|serve|vllm-serve)(_\w+)?",
+        r"(\w+_)?(infer|inference)|(chat|generate|infer|inference|deploy|rollout|vllm_infer|serve|vllm-serve)(_\w+)?",
     ),
     ("merging", r"(merge|convert|export)(_\w+)?"),
 )

@@ -160,12 +160,14 @@ def _trains(values: Mapping[str, Any]) -> bool:
 
 def _look_at_method(values: Mapping[str, Any], found: Look, *, tune: bool) -> None:
     adapter = str(values.get("adapter") or "").casefold()
-    kind = str(_first(values, ("finetuning_type", "peft_config.name")) or "").casefold()
+    kind = str(
+        _first(values, ("finetuning_type", "peft_config.name", "train_mode")) or ""
+    ).casefold()
     rank = _whole(_first(values, _RANK))
     component = str(at(values, "model._component_") or "").rpartition(".")[2] if tune else ""
     if "@use_peft" in values or _is_on(values, ("use_peft", "use_peft_lora")):
         found.method = "lora"
-    if adapter in {"lora", "qlora"} or kind == "lora" or "lora" in component:
+    if adapter in {"lora", "qlora"} or kind in {"lora", "qlora"} or "lora" in component:
         found.method = "lora"
     elif kind == "full" or "base_model" in values or tune:
         found.method = "full"
@@ -175,7 +177,13 @@ def _look_at_method(values: Mapping[str, Any], found: Look, *, tune: bool) -> No
         found.rank = rank
     bits = str(_first(values, ("bits", "quantization_bit")))
     quantize = str(values.get("quantize") or "")
-    four = _is_on(values, _FOUR) or bits == "4" or "nf4" in quantize or "qlora_" in component
+    four = (
+        _is_on(values, _FOUR)
+        or kind == "qlora"
+        or bits == "4"
+        or "nf4" in quantize
+        or "qlora_" in component
+    )
     eight = _is_on(values, _EIGHT) or bits == "8" or "int8" in quantize
     if adapter or "base_model" not in values:  # axolotl quantises under an adapter alone
         found.base = "nf4" if four else "int8" if eight else None

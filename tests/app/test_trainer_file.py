@@ -252,7 +252,7 @@ def test_bad_files_are_refused_with_what_is_wrong(
         ("python train.py", "no --flags"),
         ("python train.py --lr 3", "no flags of TrainingArguments"),
         (COMMAND + " 'open", "not closed"),
-        ("torchrun --nproc_per_node gpu " + COMMAND[7:], "whole number"),
+        ("torchrun --nproc_per_node many " + COMMAND[7:], "whole number"),
     ],
 )
 def test_bad_commands_are_refused_with_what_is_wrong(command: str, said: str) -> None:

@@ -184,6 +184,67 @@ def test_an_adapter_of_rank_nought_is_none() -> None:
     assert found.method.kind == "full"
 
 
+ACCELERATE = """\
+distributed_type: DEEPSPEED
+deepspeed_config: {zero_stage: 3, gradient_accumulation_steps: 4}
+mixed_precision: bf16
+num_processes: 8
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "count", "sharding", "precision"),
+    [
+        ("", 8, "zero3", "bf16"),
+        ("--num_processes 4", 4, "zero3", "bf16"),
+        ("--num_processes 2 --zero_stage 2 --mixed_precision fp16", 2, "zero2", "fp16"),
+    ],
+)
+def test_flags_of_accelerate_launch_win_over_its_config(
+    tmp_path: Path, flags: str, count: int, sharding: str, precision: str
+) -> None:
+    """Source: accelerate 1.15, commands/launch.py, _validate_launch_command."""
+    (tmp_path / "zero3.yaml").write_text(ACCELERATE)
+    text = (
+        f"accelerate launch --config_file zero3.yaml {flags} train.py --model_name_or_path {QWEN} "
+        "--per_device_train_batch_size 2 --gradient_accumulation_steps 4 --seq_length 64 "
+        "--num_train_epochs 1\n"
+    )
+    found = job(tmp_path / "run.sh", text, "h100", **{"method.kind": "full"})
+    assert found.today is not None
+    assert (found.offers[0].count, found.max_length) == (count, 64)
+    assert (found.today.sharding, found.today.precision) == (sharding, precision)
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "base"),
+    [("full", "full", "16bit"), ("lora", "lora", "16bit"), ("qlora", "lora", "nf4")],
+)
+def test_a_program_s_own_mode_says_how_it_is_trained(
+    tmp_path: Path, mode: str, kind: str, base: str
+) -> None:
+    """A rank beside it is left over from another run."""
+    values = {
+        "model_name_or_path": QWEN, "train_mode": mode, "lora_rank": 16, "max_seq_length": 64,
+        "per_device_train_batch_size": 2, "num_train_epochs": 1,
+    }  # fmt: skip
+    found = job(tmp_path / "sft.json", json.dumps(values))
+    assert (found.method.kind, found.method.base) == (kind, base)
+
+
+def test_a_file_that_its_name_alone_calls_qlora_is_taken_so_and_says_so(tmp_path: Path) -> None:
+    values = {
+        "model_name_or_path": QWEN, "lora_rank": 16, "max_seq_length": 64,
+        "per_device_train_batch_size": 2, "num_train_epochs": 1,
+    }  # fmt: skip
+    path, text = tmp_path / "qwen-sft-qlora.json", json.dumps(values)
+    found = job(path, text)
+    assert found.method.base == "nf4"
+    assert any(each.key == "method.base" and "name says" in each.why for each in found.assumed)
+    assert job(path, text, **{"method.base": "16bit"}).method.base == "16bit"
+    assert job(tmp_path / "qwen-sft-lora.json", text).method.base == "16bit"
+
+
 def test_a_backslash_at_the_end_of_a_command_is_nothing() -> None:
     text = f"python t.py --model_name_or_path {QWEN} --max_seq_length 64 \\\n"
     more = "--per_device_train_batch_size 2 --num_train_epochs 1 \\"

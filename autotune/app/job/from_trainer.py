@@ -13,20 +13,24 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.hardware.machines import ALL, as_devices
 from autotune.app.job.file import Document, document_of, read_text
+from autotune.app.job.overrides import add_stated
 from autotune.app.job.targets import fill_targets
 from autotune.catalog.datasets import published, published_names
+from autotune.catalog.models.models import stored_by_name
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 from autotune.domain.job import Beside
 from autotune.domain.paths import whole
 from autotune.domain.typed.machine import split_machine, split_machines
 from autotune.domain.typed.values import shown, whole_or_zero
-from autotune.trainers.launch.config import add_beside, add_deepspeed
+from autotune.trainers.launch.config import add_beside, add_deepspeed, is_deepspeed
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import schema_of
 from autotune.trainers.unread import leave_uncounted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autotune.app.job.overrides import Overrides
     from autotune.catalog.datasets import PublishedDataset
     from autotune.domain.job import Origin
@@ -51,8 +55,14 @@ HUB_KERNELS = "0.18.2"  # the oldest that transformers 5.23 takes
 FLASH_ATTENTION = "2.8.0"  # where the file asks for it: any release of 2.x counts the same
 
 
-def read_beside(parsed: Parsed, values: dict[str, Any], path: Path, overrides: Overrides) -> None:
-    """Read configs of accelerate and DeepSpeed: named by flag or file, or lying beside it."""
+def read_beside(
+    parsed: Parsed, values: dict[str, Any], path: Path, overrides: Overrides,
+    launched: Mapping[str, Any] | None = None,
+) -> None:  # fmt: skip
+    """Read configs of accelerate and DeepSpeed: named by flag or file, or lying beside it.
+
+    launched: what the flags of `accelerate launch` say in the words of its config; they win.
+    """
     trainer = TRAINERS[parsed.trainer]
     names = [Path(name) for name in overrides.beside]
     deepspeed = values.get("deepspeed")
@@ -68,11 +78,11 @@ def read_beside(parsed: Parsed, values: dict[str, Any], path: Path, overrides: O
     if not overrides.beside and trainer.config_nearby:
         names += [path.parent / name for name in _BESIDE if (path.parent / name).is_file()][:1]
     for name in dict.fromkeys(names):
-        found = _read_one(parsed, name)
+        found = _read_one(parsed, name, launched or {})
         inner = found.get("deepspeed_config")
         named = inner.get("deepspeed_config_file") if isinstance(inner, dict) else None
         if isinstance(named, str) and (near := near_file(named, name)) is not None:
-            _read_one(parsed, near)
+            _read_one(parsed, near, {})
 
 
 def near_file(named: str, path: Path) -> Path | None:
@@ -86,23 +96,36 @@ def near_file(named: str, path: Path) -> Path | None:
     return next((p for p in (path.parent / named, Path(named), *above) if p.is_file()), None)
 
 
-def _read_one(parsed: Parsed, path: Path) -> dict[str, Any]:
+def _read_one(parsed: Parsed, path: Path, launched: Mapping[str, Any]) -> dict[str, Any]:
     text, syntax = read_text(path), "json" if path.suffix.casefold() == ".json" else "yaml"
     found = document_of(text, str(path), json=syntax == "json").values
+    if not is_deepspeed(found):
+        found = {**found, **launched, **_sections(found, launched)}
     add_beside(parsed, found, str(path))
     parsed.beside.append(Beside(str(path), syntax, text))
     parsed.note("read beside the file", path, "what both state agrees")
     return found
 
 
+def _sections(found: dict[str, Any], launched: Mapping[str, Any]) -> dict[str, Any]:
+    """Mappings that both state, with the flag's keys over the file's."""
+    both = {name: (found.get(name), flags) for name, flags in launched.items()}
+    return {
+        name: {**stated, **flags}
+        for name, (stated, flags) in both.items()
+        if isinstance(stated, dict) and isinstance(flags, dict)
+    }
+
+
 def completed(parsed: Parsed, origin: Origin, overrides: Overrides) -> tuple[Document, Overrides]:
     """The mapping of a job file, and the overrides with the file's device count."""
     name = origin.path or COMMAND
     values = parsed.values
-    _add_stated(values, overrides, name)
+    add_stated(values, overrides, name)
     _name_rows(parsed, values, overrides)
     overrides = _with_counts(parsed, overrides)
     _ask_for(values, overrides, name)
+    _name_base(parsed, overrides, name)
     model = str(overrides.set_values.get("model", values.get("model")))
     fill_targets(parsed, model, Path(origin.path).parent)
     first, counted = _first_machine(overrides)
@@ -199,24 +222,6 @@ def _possible(parsed: Parsed, devices: int) -> dict[str, Any]:
     return knobs
 
 
-def _add_stated(values: dict[str, Any], overrides: Overrides, name: str) -> None:
-    """What flags state of the job; a flag never changes what the file says."""
-    for key, value in overrides.stated.items():
-        section, _, last = key.rpartition(".")
-        mapping = values.setdefault(section, {}) if section else values
-        if key == "method.kind" and value == "qlora":
-            _as_qlora(mapping)
-            continue
-        found = mapping.get(last)
-        if key == "train.global_batch_size" or (found is not None and found != value):
-            says = f"{name} says {shown(found)}" if found is not None else f"{name} states it"
-            msg = f"{flag_of(key)} is {shown(value)}, but {says}"
-            raise InputError(msg, f"to change the job, use --set {key}={value}")
-        if key == "train.epochs":
-            mapping.pop("steps", None)
-        mapping[last] = value
-
-
 def _name_rows(parsed: Parsed, values: dict[str, Any], overrides: Overrides) -> None:
     """The data sets that the file names, where their lengths are published and no others stated."""
     data = values.setdefault("data", {})
@@ -238,24 +243,6 @@ def _found(name: str) -> PublishedDataset:
     found = published(name, 0)
     assert found is not None  # noqa: S101 - a name of `published_names`
     return found
-
-
-def _as_qlora(method: dict[str, Any]) -> None:
-    if method.get("kind", "lora") != "lora" or method.get("base") in {"int8", "32bit"}:
-        stated = method.get("base") or method.get("kind")
-        msg = f"--method is qlora, but the file says {shown(stated)}"
-        raise InputError(msg, "leave --method out, or change the file")
-    method.update(kind="lora", base="nf4")
-
-
-def flag_of(key: str) -> str:
-    """The flag that states a key of the job."""
-    return {
-        "model": "--model", "method.kind": "--method", "data.rows": "--rows",
-        "data.dataset": "--data",
-        "data.max_length": "--max-length", "train.epochs": "--epochs",
-        "train.global_batch_size": "--global-batch",
-    }.get(key, key)  # fmt: skip
 
 
 def _ask_for(values: dict[str, Any], overrides: Overrides, name: str) -> None:
@@ -326,6 +313,18 @@ def _place_saves(parsed: Parsed, values: dict[str, Any], overrides: Overrides, b
     if "save_total_limit" not in parsed.knobs and isinstance(epochs, int | float):
         parsed.knobs["save_total_limit"] = max(1, math.ceil(epochs * often))  # all, to choose among
         parsed.kept.add("save_total_limit")
+
+
+def _name_base(parsed: Parsed, overrides: Overrides, name: str) -> None:
+    """QLoRA by the file's name alone: what loads the model in 4 bits is then its program."""
+    method = parsed.values.get("method", {})
+    stated = method.get("base") or {"method.base", "method.kind"} & set(overrides.set_values)
+    stored = stored_by_name(str(parsed.values.get("model", "")))
+    named = parsed.trainer in {"hf", "trl"} and "qlora" in Path(name).stem.casefold()
+    if named and method.get("kind") == "lora" and not stated and not stored:
+        method["base"] = "nf4"
+        why = "the file's name says QLoRA and no key how the base is held: --set method.base=16bit"
+        parsed.note("method.base", "nf4", why)
 
 
 def _complete_evaluation(parsed: Parsed, values: dict[str, Any], overrides: Overrides) -> None:

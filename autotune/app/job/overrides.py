@@ -26,7 +26,7 @@ from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError, unknown
 from autotune.domain.typed.hardware import HostSection
 from autotune.domain.typed.job import ADAPTER_KEYS
-from autotune.domain.typed.values import QUALITY_WORDS, whole_or_zero
+from autotune.domain.typed.values import QUALITY_WORDS, shown, whole_or_zero
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -265,3 +265,39 @@ def line_document(overrides: Overrides) -> Document:
         kind = f"q{variant}" if kind == "qlora" else variant
     values["name"] = f"{Path(model).name or 'model'}-{kind}"[:100]
     return Document(values, "command line")
+
+
+def add_stated(values: dict[str, Any], overrides: Overrides, name: str) -> None:
+    """What flags state of the job; a flag never changes what the file says."""
+    for key, value in overrides.stated.items():
+        section, _, last = key.rpartition(".")
+        mapping = values.setdefault(section, {}) if section else values
+        if key == "method.kind" and value == "qlora":
+            _as_qlora(mapping)
+            continue
+        found = mapping.get(last)
+        if key == "train.global_batch_size" or (found is not None and found != value):
+            says = f"{name} says {shown(found)}" if found is not None else f"{name} states it"
+            msg = f"{flag_of(key)} is {shown(value)}, but {says}"
+            raise InputError(msg, f"to change the job, use --set {key}={value}")
+        if key == "train.epochs":
+            mapping.pop("steps", None)
+        mapping[last] = value
+
+
+def _as_qlora(method: dict[str, Any]) -> None:
+    if method.get("kind", "lora") != "lora" or method.get("base") in {"int8", "32bit"}:
+        stated = method.get("base") or method.get("kind")
+        msg = f"--method is qlora, but the file says {shown(stated)}"
+        raise InputError(msg, "leave --method out, or change the file")
+    method.update(kind="lora", base="nf4")
+
+
+def flag_of(key: str) -> str:
+    """The flag that states a key of the job."""
+    return {
+        "model": "--model", "method.kind": "--method", "data.rows": "--rows",
+        "data.dataset": "--data",
+        "data.max_length": "--max-length", "train.epochs": "--epochs",
+        "train.global_batch_size": "--global-batch",
+    }.get(key, key)  # fmt: skip

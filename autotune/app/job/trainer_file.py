@@ -14,11 +14,10 @@ from autotune.app.job.file import Document, document_of, read_document, read_tex
 from autotune.app.job.from_trainer import (
     COMMAND,
     completed,
-    flag_of,
     near_file,
     read_beside,
 )
-from autotune.app.job.overrides import Overrides, line_document, overridden
+from autotune.app.job.overrides import Overrides, flag_of, line_document, overridden
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption, Beside, Origin, Uncounted
 from autotune.domain.typed.values import shown
@@ -307,7 +306,7 @@ def _add_launcher(
     configs = [parsed.launcher.get(key) for key in ("config_file", "deepspeed_config_file")]
     named = [str(near_file(each, path) or each) for each in configs if isinstance(each, str)]
     more = (*overrides.beside, *named)
-    read_beside(made, values, path, replace(overrides, beside=more))
+    read_beside(made, values, path, replace(overrides, beside=more), launched)
     visible = visible_devices(parsed)
     if made.devices is None and visible is not None and visible > 1:
         why = f"one process is started; CUDA_VISIBLE_DEVICES names {visible}"

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from autotune.app.hardware.machines import as_devices
-from autotune.app.job.from_trainer import flag_of
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.overrides import Overrides, flag_of
 from autotune.app.job.trainer_file import job_values
 from autotune.app.runs import folder as runs
 from autotune.app.runs.find import last_answered

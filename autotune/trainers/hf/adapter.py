@@ -22,14 +22,15 @@ _DTYPES = {
 
 
 # What public scripts call the same. Source: peft examples/sft/train.py, qlora.py, DeepSpeed-Chat's
-# main.py, FastChat's train_lora.py.
+# main.py, FastChat's train_lora.py, Firefly's and BELLE's.
 OWN_FLAGS = {
     "lora_r": ("lora_dim",), "lora_target_modules": ("lora_modules",),
     "use_peft": ("use_peft_lora",), "quantization_bit": ("bits",),
     "load_in_4bit": ("use_4bit_quantization", "q_lora"),
-    "load_in_8bit": ("use_8bit_quantization",), "max_length": ("max_seq_len", "block_size"),
+    "load_in_8bit": ("use_8bit_quantization",),
+    "max_length": ("max_seq_len", "block_size", "seq_length", "seq_len"),
     "length": ("source_max_len", "target_max_len"), "sharding": ("zero_stage",),
-    "attention": ("use_flash_attn",),
+    "attention": ("use_flash_attn",), "method": ("train_mode", "training_mode", "tuning_mode"),
 }  # fmt: skip
 
 
@@ -41,6 +42,11 @@ def read_adapter(keys: Keys, parsed: Parsed) -> None:
     targets = keys.words("lora_target_modules", "lora_target", *OWN_FLAGS["lora_target_modules"])
     peft = keys.switch("use_peft", "use_lora", *OWN_FLAGS["use_peft"])
     base = read_base(keys, own=True)
+    mode = str(keys.get(*OWN_FLAGS["method"])).casefold()
+    if peft is None and mode in {"full", "lora", "qlora"}:
+        peft = mode != "full"
+    if mode == "qlora" and base != "int8":
+        base = "nf4"
     variant = read_variant(keys, parsed)
     stated = {"rank": rank, "alpha": alpha, "dropout": dropout}
     if peft or (peft is None and (rank is not None or targets)):

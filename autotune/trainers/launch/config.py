@@ -47,7 +47,7 @@ def add_accelerate(parsed: Parsed, values: Mapping[str, Any], name: str) -> None
             ("micro_batch_size", "train_micro_batch_size_per_gpu"),
         ):
             _agree_count(parsed, knob, keys, f"deepspeed_config.{key}")
-    elif kind == "MULTI_GPU" or (processes or 1) > 1:
+    elif kind == "MULTI_GPU":
         parsed.knobs.setdefault("sharding", "ddp")
     for section in ("deepspeed_config", "fsdp_config"):
         _add_offload(keys, parsed, section)
