@@ -11,9 +11,22 @@ import typer
 TOPICS = Path(__file__).parent / "topics"
 
 
+def _known(incomplete: str) -> list[str]:
+    """What a shell completes: topics, then commands."""
+    from autotune.cli.application import COMMANDS
+
+    names = [*(path.stem for path in sorted(TOPICS.glob("*.txt"))), *COMMANDS]
+    return [name for name in names if name.startswith(incomplete)]
+
+
 def help(  # noqa: A001 - the word that is typed
     topic: Annotated[
-        str | None, typer.Argument(metavar="TOPIC", help="A topic or a command; without: the list.")
+        str | None,
+        typer.Argument(
+            metavar="TOPIC",
+            help="A topic or a command; without: the list.",
+            autocompletion=_known,
+        ),
     ] = None,
 ) -> None:
     """Explain one thing on one screen: memory, prices, exit codes, ...

@@ -42,7 +42,8 @@ _REACH = 80
 _UP_TO_HINT = re.compile(r"[A-Za-z0-9_-]*\Z", re.IGNORECASE)
 _ADDRESS = re.compile(
     r"(?<![a-z0-9+.-])(?P<scheme>[a-z][a-z0-9+.-]{0,30}://)"
-    r"(?P<user>[^\s/:@\"']{0,100}):(?P<word>[^\s/@\"']{1,300})@"
+    r"(?P<user>[^\s/:@\"']{0,100}):(?P<word>[^\s/@\"']{1,300})@",
+    re.IGNORECASE,
 )
 _NO_SECRETS = frozenset({"false", LEFT_OUT.casefold(), "string", "required", "optional", "secret"})
 

@@ -60,6 +60,12 @@ def test_a_mistyped_topic_is_answered_with_the_nearest(tmp_path: Path) -> None:
     assert "`autotune help` lists the topics" in told.stderr
 
 
+def test_a_shell_completes_topics_and_commands(tmp_path: Path) -> None:
+    asked = {"_AUTOTUNE_COMPLETE": "complete_bash", "COMP_WORDS": "autotune help me"}
+    told = typed(home=tmp_path, COMP_CWORD="2", **asked)
+    assert told.stdout.split() == ["memory"]
+
+
 def test_a_command_is_a_topic_too(tmp_path: Path) -> None:
     asked, own = typed("help", "learn", home=tmp_path), typed("doctor", "--help", home=tmp_path)
     assert "Learning" in asked.stdout  # a topic first

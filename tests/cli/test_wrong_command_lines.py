@@ -36,6 +36,7 @@ WRONG: list[tuple[str, str]] = [
     ("tune job.yaml --epochs many", r"--epochs 'many' must be a number"),
     ("tune job.yaml --gpu", r"--gpu needs a value\nhint: --gpu NAME"),
     ("tune no-such-file.yaml", r"no-such-file\.yaml"),
+    ("plan no-such-file.yaml", r"no-such-file\.yaml does not exist\nhint: a campaign states"),
     ("tune --model Qwen2.5-7B", r"--rows"),
     (f"tune {JOB} --gpu h10", r'unknown device "h10"; close to it: h100'),
     (f"tune {JOB} --set nonsense", r"--set 'nonsense' must be KNOB=VALUE"),

@@ -18,7 +18,7 @@ TOKEN = "hf_" + "abcdefghijklmnopqrstuv"  # nobody's
         f'os.environ["WANDB_API_KEY"] = "{WORD}"', f'TrainingArguments(hub_token="{WORD}")',
         f'["--hub_token", "{WORD}"]', f"export HF_TOKEN={TOKEN}", f'export HF_TOKEN="{WORD}"',
         f"postgresql://me:{WORD}@host/db", f"login(token='{TOKEN}')",
-        f"aws_secret_access_key={WORD}",
+        f"POSTGRESQL://me:{WORD}@host/db", f"aws_secret_access_key={WORD}",
         "key = 'sk-proj-abcdefghijklmnop'", "OPENAI_API_KEY=whatever-it-is",
     ],
 )  # fmt: skip
