@@ -232,6 +232,27 @@ def test_a_program_s_own_mode_says_how_it_is_trained(
     assert (found.method.kind, found.method.base) == (kind, base)
 
 
+@pytest.mark.parametrize(("flag", "base"), [("lora", "16bit"), ("qlora", "nf4")])
+def test_a_switch_of_the_program_s_own_is_an_adapter(flag: str, base: str) -> None:
+    found = command(
+        f"torchrun train.py --model_name_or_path {QWEN} --per_device_train_batch_size 2 "
+        f"--max_length 64 --num_train_epochs 1 --{flag} True"
+    )
+    assert (found.method.kind, found.method.base) == ("lora", base)
+
+
+def test_a_line_that_ends_in_a_backslash_and_a_blank_goes_on_and_is_named(tmp_path: Path) -> None:
+    """The shell would end the command there; nobody means that."""
+    text = (
+        f"torchrun train.py \\\n--model_name_or_path {QWEN} \\ \n--use_peft_lora True \\\n"
+        "--lora_r 8 --per_device_train_batch_size 2 --max_length 64 --num_train_epochs 1\n"
+    )
+    found = job(tmp_path / "run.sh", text)
+    assert (found.method.kind, found.method.rank) == ("lora", 8)
+    told = "\n".join(estimate(found, fidelity="formula").warnings)
+    assert "a blank behind a backslash" in told
+
+
 def test_a_file_that_its_name_alone_calls_qlora_is_taken_so_and_says_so(tmp_path: Path) -> None:
     values = {
         "model_name_or_path": QWEN, "lora_rank": 16, "max_seq_length": 64,

@@ -245,6 +245,9 @@ def _unread_of(parsed: Command) -> list[Uncounted]:
     if parsed.repeated:
         why = "given again further on, which is what counts: the trainer's parser takes the last"
         found.append(Uncounted("not read", ", ".join(parsed.repeated)[:120], why, 0.0, 0.0))
+    if parsed.slips:
+        why = "the shell ends the command there: take the blank out; all of it was read"
+        found.append(Uncounted("a blank behind a backslash", f"{parsed.slips} x", why, 0.0, 0.0))
     if parsed.unknown:
         why = "the script decides which flags that is: priced without any"
         found.append(Uncounted("flags", " ".join(parsed.unknown)[:120], why, *_UNKNOWN_SD))

@@ -43,6 +43,9 @@ def read_adapter(keys: Keys, parsed: Parsed) -> None:
     peft = keys.switch("use_peft", "use_lora", *OWN_FLAGS["use_peft"])
     base = read_base(keys, own=True)
     mode = str(keys.get(*OWN_FLAGS["method"])).casefold()
+    for name in ("lora", "qlora"):  # LLMBox's train.py: switches of their own
+        if str(keys.at(name)).casefold() == "true" and keys.switch(name):
+            mode = name
     if peft is None and mode in {"full", "lora", "qlora"}:
         peft = mode != "full"
     if mode == "qlora" and base != "int8":

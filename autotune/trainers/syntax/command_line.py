@@ -37,6 +37,8 @@ _VERB_SECOND = {"trl", "swift"}
 _LAUNCHERS = re.compile(r"(torch\.distributed|accelerate|deepspeed)\b.*")  # they start modules
 ASSIGNED = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 NAME = re.compile(r"\$(?:\{(\w+)(?::-([^}]*))?\}|(\w+))")
+_JOINED = re.compile(r"\\[ \t]*\r?\n")  # with a blank behind the backslash it is a slip
+_SLIP = re.compile(r"\\[ \t]+\r?\n")
 _ANY = re.compile(rf"{NAME.pattern}|\$[@*]")  # a variable by itself, or what the user adds
 _NEXT = r"\s*\\?([*/])\s*(\d{1,9})"  # from left to right, as multiplying and dividing are
 _SUM = re.compile(rf"\$\((?:expr\s|\()\s*(?P<first>\d{{1,9}})(?P<rest>(?:{_NEXT})+)\s*\)?\)")
@@ -74,6 +76,7 @@ class Command:
     others: tuple[int, ...] = ()  # lines on which the script launches again
     swept: tuple[str, ...] = ()  # variables of a loop, and the values after the first
     repeated: tuple[str, ...] = ()  # flags that the same flag takes back further on
+    slips: int = 0  # lines that go on, and end in a blank behind the backslash
     end: int = 0  # where another flag would stand
 
     @property
@@ -98,6 +101,7 @@ def parse_command(text: str, names: Mapping[str, str] | None = None) -> Command:
     while assigned < len(tokens) and ASSIGNED.fullmatch(tokens[assigned].text):
         assigned += 1
     made = Command(environment=dict(names or {}), end=tokens[-1].end if tokens else 0)
+    made.slips = len(_SLIP.findall(text))
     for token in tokens[:assigned]:
         name, _, value = token.text.partition("=")
         made.environment[name] = value
@@ -259,7 +263,7 @@ def _tokens(text: str) -> list[_Token]:
         raise InputError(msg)
     if (end := len(text.rstrip())) and text[end - 1] == "\\":  # nothing follows it
         text = f"{text[: end - 1]} {text[end:]}"
-    joined = text.replace("\\\r\n", "   ").replace("\\\n", "  ")
+    joined = _JOINED.sub(lambda match: " " * len(match.group()), text)
     found: list[_Token] = []
     at = 0
     for match in _TOKEN.finditer(joined):

@@ -86,7 +86,7 @@ def _spans(text: str, pattern: str) -> list[tuple[int, int]]:
 
 
 def _blocks(text: str) -> list[str]:
-    """The lines of a script; lines joined by a backslash are one."""
+    """The lines of a script; lines joined by a backslash are one, with a blank behind it too."""
     found: list[str] = []
     joined = False
     for line in text.splitlines(keepends=True):
@@ -94,7 +94,7 @@ def _blocks(text: str) -> list[str]:
             found[-1] += line
         else:
             found.append(line)
-        joined = line.rstrip("\r\n").endswith("\\")
+        joined = line.rstrip().endswith("\\")
     return found
 
 
