@@ -70,6 +70,7 @@ ATTENTION = {
 }  # fmt: skip
 DISTURBED = "while other programs used it, so its time may be far too long"
 DISTURBED_STEP = "while other programs use the machine"
+NO_CHANGE = "same settings"
 DERIVED_KNOBS = ("checkpoint_every_steps", "save_total_limit")  # closed forms, not choices
 
 
@@ -174,7 +175,16 @@ def differences(config: Mapping[str, object], pick: Mapping[str, object]) -> str
         for name, value in config.items()
         if value != pick.get(name) and name not in (*split, *DERIVED_KNOBS)
     ]
-    return ", ".join(words) or "same settings"
+    return ", ".join(words) or NO_CHANGE
+
+
+def intervals(config: Mapping[str, object], pick: Mapping[str, object]) -> str:
+    """How often a config saves and what it keeps, where the pick does otherwise."""
+    return ", ".join(
+        f"{TRAINER_NAMES.get(name, name)} {knob_text(config[name])}"
+        for name in DERIVED_KNOBS
+        if name in config and config[name] != pick.get(name)
+    )
 
 
 def step_arithmetic(job: JobPayload) -> str:

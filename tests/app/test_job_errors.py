@@ -166,6 +166,16 @@ def test_files_that_cannot_be_a_job_are_refused(tmp_path: Path) -> None:
         assert says in caught.value.message
 
 
+def test_a_file_of_another_folder_says_where_its_name_was_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as caught:
+        load_job(Path("examples/llama-3/qlora.yml"))
+    assert f"looked up in {tmp_path}" in str(caught.value.hint)
+    assert "give its path in your clone" in str(caught.value.hint)
+
+
 def test_a_models_name_where_a_file_is_wanted_says_the_form_that_needs_none() -> None:
     with pytest.raises(InputError) as caught:
         load_job(Path("Llama-2-7B"))

@@ -370,3 +370,13 @@ def test_lines_of_a_script_stand_together_and_under_no_empty_comment(samples: Sa
     (own,) = [each for each in blocks if "from autotune import TrainerCallback" in each]
     assert "trainer.add_callback(" in own
     assert not any(line.strip() == "#" for each in blocks for line in each.splitlines())
+
+
+def test_a_row_that_only_saves_at_other_times_says_so(samples: Samples) -> None:
+    pick = samples.full.best
+    assert pick is not None
+    rarer = replace(pick, config=replace(pick.config, checkpoint_every_steps=7))
+    answer = replace(samples.full, today=rarer, alternatives=(rarer,))
+    page = text(tree(answer))
+    assert page.count("save_steps 7") > 1
+    assert "today same settings" not in page

@@ -57,6 +57,10 @@ FILES = {
     "axolotl-grpo.yml": (AXOLOTL + "rl: grpo\n", "reinforcement"),
     "axolotl-vision.yml": (AXOLOTL + "processor_type: AutoProcessor\n", "vision"),
     "axolotl-kd.yml": (AXOLOTL + "kd_trainer: true\n", "distillation"),
+    "factory-v1-export.yaml": (
+        "{model: Qwen/Qwen3-4B, template: qwen3, export_dir: out, export_size: 5, infer_dtype: x}",
+        "merging",
+    ),
     "factory-merge.yaml": (FACTORY + "export_dir: out\n", "merging"),
     "factory-predict.yaml": (FACTORY + "stage: sft\ndo_predict: true\n", "evaluation"),
     "factory-vision.yaml": (FACTORY + "stage: sft\nimage_max_pixels: 262144\n", "vision"),

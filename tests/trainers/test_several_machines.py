@@ -119,4 +119,4 @@ def test_slurm_asks_for_the_machines_and_starts_the_script_on_each() -> None:
 
 
 def test_the_note_says_how_the_machines_are_started() -> None:
-    assert any("NODE_RANK=0 to 1" in note for note in made().notes)
+    assert any("NODE_RANK=0..1" in note for note in made().notes)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.campaign.list_schedule import topological
 from autotune.app.hardware.offers import distinct, offer_of
-from autotune.app.job.file import SAMPLE, Document, checked, checked_as, read_document
+from autotune.app.job.file import Document, checked, checked_as, read_document
 from autotune.app.job.load import resolve
 from autotune.app.job.overrides import Overrides, overridden
 from autotune.domain.errors import InputError, unknown
@@ -93,11 +93,7 @@ def load_campaign(
         InputError: The file or an argument is wrong; all problems of the file are listed.
     """
     path = Path(source)
-    try:
-        document = read_document(path)
-    except InputError as error:
-        hint = CAMPAIGN_SAMPLE if error.hint == SAMPLE else error.hint
-        raise InputError(error.message, hint) from None
+    document = read_document(path, CAMPAIGN_SAMPLE)
     if "runs" not in document.values and "phases" not in document.values:
         what = "it states a model, so it is a job file" if "model" in document.values else ""
         msg = f"{path} holds no campaign: it has neither phases nor runs"

@@ -57,8 +57,13 @@ class Document:
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
 
 
-def read_text(path: Path) -> str:
-    """The text of a file of bounded size. Raises InputError for everything else."""
+def read_text(path: Path, sample: str = SAMPLE) -> str:
+    """The text of a file of bounded size. Raises InputError for everything else.
+
+    Args:
+        path: the file.
+        sample: the hint where there is none, or nothing in it: how to come to one.
+    """
     try:
         if path.is_dir():
             msg = f"{path} is a folder, and a file is needed"
@@ -67,7 +72,7 @@ def read_text(path: Path) -> str:
     except FileNotFoundError:
         msg = f"{path} does not exist{_files_like(path)}"
         model = f"it is a model of the catalogue: --model {path} --rows N --gpu NAME needs no file"
-        raise InputError(msg, model if is_known(str(path)) else SAMPLE) from None
+        raise InputError(msg, model if is_known(str(path)) else _looked_for(path, sample)) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         msg = f"{path} cannot be read: {reason}"
@@ -82,7 +87,7 @@ def read_text(path: Path) -> str:
         raise InputError(msg, "save it as UTF-8") from None
     if not text.strip():
         msg = f"{path} is empty"
-        raise InputError(msg, SAMPLE)
+        raise InputError(msg, sample)
     return text
 
 
@@ -116,9 +121,19 @@ def _files_like(path: Path) -> str:
     return f"; close to it: {', '.join(near)}" if near else ""
 
 
-def read_document(path: Path) -> Document:
-    """A YAML or JSON file whose top level is a mapping with text keys."""
-    return document_of(read_text(path), str(path), json=path.suffix.casefold() == ".json")
+def _looked_for(path: Path, sample: str) -> str:
+    """The hint for a file that is not there: of another folder, where its name was looked up."""
+    if path.is_absolute() or path.parent.is_dir():
+        return sample
+    return (
+        f"relative names are looked up in {os.path.realpath(os.curdir)}; for a file of another "
+        "repository, give its path in your clone, or start `autotune` in that folder"
+    )
+
+
+def read_document(path: Path, sample: str = SAMPLE) -> Document:
+    """A YAML or JSON file whose top level is a mapping with text keys. sample: see read_text."""
+    return document_of(read_text(path, sample), str(path), json=path.suffix.casefold() == ".json")
 
 
 def document_of(text: str, name: str, *, json: bool) -> Document:

@@ -119,6 +119,9 @@ def _refuse_unknown(document: Document) -> None:
     odd = [key for key in document.values if key not in known]
     plain = not _OF_A_JOB & set(document.values)
     if len(odd) > (0 if plain else max(_FEW_ODD, len(document.values) / 2)):
+        aim = aim_of("llamafactory", document.values)
+        if aim.said and aim.objective == "merging":  # a file that only exports has no other sign
+            settled(aim, document.name)
         titles = ", ".join(dialect.title for dialect in TRAINERS.values())
         listed = ", ".join(key[:40] for key in odd[:6])
         msg = f"{document.name} is neither a job file nor a trainer's file that is read: {listed}"

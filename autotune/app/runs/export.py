@@ -292,8 +292,8 @@ def export(  # noqa: PLR0913 - what a plan is, each named
 def on_machines(offer: Offer) -> str:
     """How a run on several machines is started."""
     return Decisive(
-        f"{offer.nodes} machines: start run.sh on each, with MASTER_ADDR=the first one's address "
-        f"and NODE_RANK=0 to {offer.nodes - 1}; they must see one OUTPUT_DIR and the same data"
+        f"On each of {offer.nodes} machines: MASTER_ADDR=FIRST NODE_RANK=0..{offer.nodes - 1} "
+        "bash run.sh. All see one OUTPUT_DIR and the same data; FIRST is an address of the first"
     )
 
 

@@ -16,10 +16,12 @@ from autotune.report.layout.text import sections_text
 from autotune.report.phrases import (
     ATTENTION,
     KERNELS,
+    NO_CHANGE,
     OFFLOAD,
     SHARDING,
     TRAINER_NAMES,
     compile_phrase,
+    intervals,
     knob_text,
     offer_name,
     price_history,
@@ -168,7 +170,7 @@ def difference_words(config: Mapping[str, object], pick: Mapping[str, object], l
     while shown > 1 and len(", ".join(words[:shown])) + (4 if shown < len(words) else 0) > length:
         shown -= 1
     more = f", +{len(words) - shown}" if shown < len(words) else ""
-    return (", ".join(words[:shown]) + more) or "same settings"
+    return (", ".join(words[:shown]) + more) or intervals(config, pick) or NO_CHANGE
 
 
 FOLLOWS = ("checkpoint_every_steps", "save_total_limit", "num_dataloader_workers")

@@ -87,6 +87,9 @@ def to_train(payload: RecommendationPayload) -> list[NextStep]:
     ours = [name for name in names if _beside(name, TRAINS) in payload.files]
     if ours and payload.job.dataset is None:
         found.append(_step(f"export DATA={ROWS_FILE}", "your rows, one JSON object a line"))
+    if ours and payload.best and payload.best.nodes > 1:
+        what = "on each machine: an address of the first, and a rank of its own"
+        found.append(_step("export MASTER_ADDR=FIRST NODE_RANK=0", what))
     for name in names:
         script = quote(_below(payload, name))
         smoke = min(SMOKE_STEPS, int(payload.job.steps) // 2)

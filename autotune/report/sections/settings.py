@@ -11,11 +11,13 @@ from autotune.domain.config import KNOBS
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, columns
 from autotune.report.phrases import (
+    NO_CHANGE,
     VERDICT,
     change_phrase,
     config_phrase,
     differences,
     global_batch,
+    intervals,
     knob_text,
     marks_note,
     memory_phrase,
@@ -152,7 +154,8 @@ def _explained(rows: Sequence[Row]) -> tuple[Block, ...]:
 def _label(row: Row, pick: Row) -> str:
     if offer_name(row) != offer_name(pick):
         return config_phrase(row.config)
-    return differences(row.config, pick.config)
+    words = differences(row.config, pick.config)
+    return (intervals(row.config, pick.config) or words) if words == NO_CHANGE else words
 
 
 def _alternative(label: str, row: Row, pick: Row, *, several: bool) -> tuple[str, ...]:

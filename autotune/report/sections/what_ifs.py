@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from autotune.domain.config import KNOBS
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.layout.blocks import Bullets, Section, Table, columns
-from autotune.report.phrases import DERIVED_KNOBS, TRAINER_NAMES, differences
+from autotune.report.phrases import DERIVED_KNOBS, NO_CHANGE, TRAINER_NAMES, differences
 from autotune.report.sections.unknown_lengths import AT_MAXIMUM, lengths_open
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ UNMEASURED = "nobody measured this gain on your software"
 OPENINGS = 2  # of them are named at most, where there is little room
 WORTH = 0.02  # of the pick's time: a gain that is worth a line of the first screen
 FOLLOW = frozenset({*DERIVED_KNOBS, "num_dataloader_workers"})  # of the rest: not worth a word
-NO_CHANGE = "same settings"
 
 
 def closed_section(payload: RecommendationPayload) -> Section:
