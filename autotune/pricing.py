@@ -11,7 +11,7 @@ best (`search.selection`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +20,7 @@ from autotune.cost.model import CostModel
 from autotune.domain.candidates import Candidates
 from autotune.domain.errors import InputError
 from autotune.domain.observation import Calibration
+from autotune.frozen import dataclass
 from autotune.space.enumerate import enumerate_candidates
 
 if TYPE_CHECKING:

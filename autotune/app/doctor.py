@@ -7,7 +7,6 @@ Everything is read or measured now; the only thing written is a test file, which
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from autotune.app.hardware.measuring import (
@@ -22,6 +21,7 @@ from autotune.catalog.devices import cpu_device, local_host
 from autotune.catalog.software import install_command
 from autotune.domain.errors import InputError
 from autotune.domain.units import GB, GIB, MB, format_bytes, format_seconds
+from autotune.frozen import dataclass
 from autotune.probe import device as devices
 from autotune.probe.machine.measure import PARTS, figure, write_once
 from autotune.probe.memo import installed_versions

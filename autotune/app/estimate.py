@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.app.job.feasible_locks import check_config
@@ -19,6 +18,7 @@ from autotune.cost.spread.variance import never_measured_note
 from autotune.domain.candidates import CLOSED_FORM
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import NOTHING_FEASIBLE, InputError
+from autotune.frozen import dataclass
 from autotune.pricing import Pricing
 
 if TYPE_CHECKING:

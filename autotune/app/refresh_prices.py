@@ -13,7 +13,6 @@ import os
 import re
 import socket
 import statistics
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from autotune.catalog.prices.table import Price, table_text
 from autotune.catalog.software import install_command
 from autotune.catalog.tables import CatalogDataError
 from autotune.domain.errors import InputError, unknown
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 from autotune.evidence.validation.errors import once
 from autotune.evidence.validation.left_out import left_out_errors
 from autotune.evidence.validation.validate import Validation, exact, validate
+from autotune.frozen import dataclass
 from autotune.pricing import plain_bill
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ prompt template may move all lengths together. A data set without a source is no
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 
 from autotune.catalog.tables import DATA, CatalogDataError, names, number, read_rows
+from autotune.frozen import dataclass
 
 SHORT_ROWS = "tatsu-lab/alpaca"  # of the common instruction sets, the one with the shortest rows
 

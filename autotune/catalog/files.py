@@ -15,13 +15,14 @@ import re
 import stat
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar
 
 from autotune.catalog.locks import LEFT_OVER_S, LOCK_FILE, NoLocks, hold, take
 from autotune.domain.paths import whole
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

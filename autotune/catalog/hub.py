@@ -12,12 +12,12 @@ import os
 import re
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from autotune.catalog.files import home_dir, write_whole
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

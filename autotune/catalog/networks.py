@@ -7,13 +7,13 @@ Where only the kind is named, the rate is the one usual beside the device, and t
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from autotune.catalog.tables import DATA, names, number, read_rows
 from autotune.domain.device import Network
 from autotune.domain.errors import InputError, close_matches
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.domain.device import Device

@@ -9,13 +9,13 @@ Source: operator database of ai-dynamo/aiconfigurator, commit 095f58a51 (2026-08
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autotune.catalog.tables import DATA, CatalogDataError
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from autotune.cost.constants import fitted
@@ -22,6 +21,7 @@ from autotune.cost.time import flops
 from autotune.cost.time.efficiency import EMULATED
 from autotune.domain.errors import InputError
 from autotune.domain.units import format_count, format_seconds, parse_seconds, split_range
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.domain.device import Offer

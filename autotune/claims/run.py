@@ -6,11 +6,12 @@ Figures are told as ranges, because plans state ranges: "0.8 to 1.2 s", "2.3 to 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.domain.units import HOUR_S, MINUTE_S, format_count
 from autotune.evidence.reference import Run, described_run
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config

@@ -10,7 +10,6 @@ Not here: what is found between measurements (`contradictions`), and a claim in 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -53,6 +52,7 @@ from autotune.domain.units import (
     parse_seconds,
     parse_span,
 )
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -45,7 +45,10 @@ class Commands(TyperGroup):
         """The command that is meant. Raises InputError for none of ours."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             raise unknown_command(args[0], sorted(COMMANDS))
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        for parameter in command.params if command else ():
+            _convert_only_what_is_given(parameter)
+        return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - the context class moved between versions
         """Run the command. Raises Interrupted on Ctrl-C."""
@@ -54,6 +57,17 @@ class Commands(TyperGroup):
         except KeyboardInterrupt:
             msg = "interrupted; everything that finished is kept"
             raise Interrupted(msg, "`autotune runs` lists the runs") from None
+
+
+def _convert_only_what_is_given(parameter: Any) -> None:  # noqa: ANN401 - its class moved
+    """Leave an option that nobody gave as it is: a converter from its type is slow to make."""
+    if parameter.required or parameter.callback is not None:
+        return
+    process = parameter.process_value
+    nothing = () if parameter.multiple or parameter.nargs == -1 else None
+    parameter.process_value = lambda context, value: (
+        nothing if value is None else process(context, value)
+    )
 
 
 def _show_version(asked: bool) -> None:

@@ -10,7 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -21,6 +21,7 @@ from autotune.cli import load_numpy
 from autotune.cli.output import Progress
 from autotune.domain.errors import InputError
 from autotune.domain.typed.machine import split_machines
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.app.job.load import NamedJob

@@ -8,7 +8,7 @@ Not in here: the components' formulas (`time`, `memory`) and how they are compos
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from autotune.domain.outcome import (
     TimeParts,
     bound_of,
 )
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import math
 import tomllib
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.cost.columns import Columns, FloatArray

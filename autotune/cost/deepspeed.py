@@ -15,13 +15,13 @@ Legend: P trained elements; N devices; e bytes of the engine's dtype.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autotune.domain.config import EIGHT_BIT, ZERO_STAGE
 from autotune.domain.job import ZeroSettings
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray

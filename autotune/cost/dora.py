@@ -18,10 +18,10 @@ bytes of what its products answer in: the compute dtype under autocast, else a.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.cost.memory.states import PACKED_BYTES
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

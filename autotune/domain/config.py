@@ -7,10 +7,11 @@ holds: `env.NAME`, an environment variable, and `args.NAME`, an argument of the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from autotune.domain.errors import InputError, unknown
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

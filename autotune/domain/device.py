@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.identity import LATER
 from autotune.domain.typed.machine import machine_label
 from autotune.domain.units import HOUR_S
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,8 +7,9 @@ Not here: which changes there are (`app.whatif`), and what they cost (`pricing`)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

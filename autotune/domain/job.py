@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from autotune.domain.answer.contract import Answer
 from autotune.domain.identity import LATER
 from autotune.domain.objective import WORK, Objective, Work
 from autotune.domain.paths import stated_in
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config, KnobValue

@@ -7,8 +7,9 @@ carries them (`Device.rates`, `Host.loader`), and the components of the bill rea
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal, get_args
+
+from autotune.frozen import dataclass
 
 FactName = Literal[
     "matmul", "attention", "new_size", "elementwise", "issue_forward", "issue_backward",

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal
 
 from autotune.domain.identity import LATER, content
+from autotune.frozen import dataclass
 
 Norm = Literal["rmsnorm", "layernorm"]
 Mlp = Literal["gated", "plain"]

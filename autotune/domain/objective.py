@@ -6,8 +6,9 @@ Which objectives are priced is said here; how a trainer's file says its own is i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from autotune.frozen import dataclass
 
 Objective = Literal[
     "sft", "pretraining", "dpo", "kto", "orpo", "reward", "preference", "rl", "distillation",

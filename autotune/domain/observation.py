@@ -8,8 +8,10 @@ verification, replay and the sampler read these.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal, Self
+
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,11 +5,12 @@ Infeasible is data (by how much it misses). Failed is retried or reported, never
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Literal
 
 from autotune.domain.answer.contract import Answer
 from autotune.domain.units import format_bytes
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal
 
 from autotune.domain.identity import LATER
+from autotune.frozen import dataclass
 
 LossKind = Literal["upcast", "upcast_copy", "native", "inplace", "chunked", "fused", "liger"]
 # The loss of transformers: until 4.45 the model upcasts its logits in place; 4.46 to 4.49 shift the

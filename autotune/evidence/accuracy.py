@@ -15,7 +15,7 @@ fitted (`validation/verdicts`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Literal
 
@@ -26,6 +26,7 @@ from autotune.domain.candidates import Candidates
 from autotune.domain.outcome import FEASIBLE_PROBABILITY, Z90
 from autotune.evidence.cases import READ_AS, left_out_key
 from autotune.evidence.fit.time import REFERENCE
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

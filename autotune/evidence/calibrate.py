@@ -11,7 +11,6 @@ exception: a measured save is the way to learn it, and the implied speed is said
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.cost.model import CostModel
@@ -28,6 +27,7 @@ from autotune.evidence.explanations import (
     predicted_seconds,
 )
 from autotune.evidence.reference import Reference, reference_of
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

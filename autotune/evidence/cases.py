@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -20,6 +19,7 @@ from autotune.domain.candidates import Candidate, Candidates
 from autotune.domain.job import Job
 from autotune.domain.observation import value_of
 from autotune.domain.outcome import Z90
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -6,13 +6,14 @@ it changed. Alternatives that come equally close cannot be told apart by the mea
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.cost.time.data import TOKENISED_PER_CORE_S, row_bytes
 from autotune.domain.edit import Edit
 from autotune.domain.units import MB, format_seconds
 from autotune.evidence.reference import Reference, cut
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,7 +7,7 @@ one. Rows of public tables state all of it themselves: `record/`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +18,7 @@ from autotune.domain.candidates import Candidate, Candidates
 from autotune.domain.config import KNOBS, Config
 from autotune.domain.device import Offer
 from autotune.domain.errors import InputError
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,12 +9,12 @@ from __future__ import annotations
 import io
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.domain.errors import InputError
 from autotune.domain.units import format_seconds
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

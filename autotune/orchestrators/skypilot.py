@@ -7,12 +7,12 @@ of 0.14.1, which `tests/orchestrators` runs where it is installed.
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.tables import DATA
 from autotune.domain.errors import InputError
+from autotune.frozen import dataclass
 from autotune.orchestrators.contract import (
     REQUIREMENTS,
     SCRIPT,

@@ -15,11 +15,12 @@ import os
 import platform
 import re
 import sys
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.catalog.devices import cpu_device, identify, local_host
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,7 +16,6 @@ import contextlib
 import json
 import re
 import signal
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,7 @@ from autotune.domain.config import ARGUMENT
 from autotune.domain.errors import unknown
 from autotune.domain.secrets import without_secrets
 from autotune.domain.units import DAY_S
+from autotune.frozen import dataclass
 from autotune.probe.worker.contract import KEPT_CHARACTERS, SCHEMA_VERSION
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from typing import TYPE_CHECKING, Any, Self
 
 from autotune.catalog.files import append_synced, read_regular
@@ -18,6 +18,7 @@ from autotune.domain.config import Config
 from autotune.domain.errors import InputError
 from autotune.domain.observation import Observation
 from autotune.domain.units import parse_bytes
+from autotune.frozen import dataclass
 from autotune.probe.outcomes import INFEASIBLE, OK
 
 if TYPE_CHECKING:

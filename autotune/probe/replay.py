@@ -7,13 +7,14 @@ told that it was never run.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.config import Config
 from autotune.domain.observation import value_of
 from autotune.domain.outcome import Failed, Infeasible, Measured
+from autotune.frozen import dataclass
 from autotune.probe.record import ProbeRecord, config_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from autotune.catalog.models.models import local_folder
 from autotune.domain.errors import InputError
 from autotune.domain.job import BYTES
 from autotune.domain.paths import whole
+from autotune.frozen import dataclass
 from autotune.probe.worker.contract import SCHEMA_VERSION
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -25,6 +25,7 @@ from autotune.catalog.locks import own_folder
 from autotune.domain.config import UNSET
 from autotune.domain.paths import whole
 from autotune.domain.units import GIB
+from autotune.frozen import dataclass
 from autotune.probe import device as devices
 from autotune.probe.lease import leased
 from autotune.probe.outcomes import (

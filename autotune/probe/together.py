@@ -20,11 +20,11 @@ import subprocess
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.files import read_regular, write_whole
 from autotune.domain.errors import InputError, NoLocalDevice
+from autotune.frozen import dataclass
 from autotune.probe.runner import kill_all, worker_environment
 from autotune.probe.worker.contract import RESULT_FILE
 

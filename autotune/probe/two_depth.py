@@ -13,9 +13,10 @@ peaks that move inside one phase between the small depths and the full one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from autotune.frozen import dataclass
 from autotune.probe.outcomes import OK
 from autotune.probe.request import key_of, layer_period, request_for, two_depths
 

@@ -6,7 +6,7 @@ suffix of the name. Keys are only ever added; a change of meaning raises `SCHEMA
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from autotune.domain.answer.contract import ABSENT, Answer
@@ -23,6 +23,7 @@ from autotune.domain.answer.waterfall import MeasuredGap, SideOption, WaterfallS
 from autotune.domain.job import CONFIDENCE, Assumption
 from autotune.domain.objective import Objective
 from autotune.domain.outcome import Spread
+from autotune.frozen import dataclass
 
 SCHEMA_VERSION = 1
 

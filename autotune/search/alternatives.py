@@ -14,7 +14,7 @@ Source: the mean of a lognormal variable.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +24,7 @@ from autotune.domain.answer.recommendation import Difference
 from autotune.domain.candidates import OFFER, Candidates
 from autotune.domain.config import KNOBS
 from autotune.domain.outcome import Z90, Infeasible
+from autotune.frozen import dataclass
 from autotune.search.selection import (
     TIE,
     best_index,

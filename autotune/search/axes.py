@@ -8,7 +8,6 @@ by how many parameters they miss.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,13 +7,14 @@ candidates that agree in those columns have the same part, measured or not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from autotune.domain.errors import InputError
 from autotune.domain.observation import BETWEEN_RUNS_SD
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -8,7 +8,6 @@ they stand. Pure functions over a bill; what stands beside the pick is in `alter
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -18,6 +17,7 @@ from autotune.domain.answer.limits import standard
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
 from autotune.domain.job import BUDGET, DEADLINE, SESSION
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from autotune.catalog.software import INSTALLABLE
 from autotune.domain.candidates import CLOSED_FORM, OFFER, Candidates
 from autotune.domain.config import FLASH, KNOBS, KnobValue, as_typed
 from autotune.domain.errors import InputError
+from autotune.frozen import dataclass
 from autotune.space.file import at_present
 from autotune.space.requirements import host_doubts, host_options
 from autotune.space.rules import RULES, Rule, has_cuda

@@ -7,12 +7,12 @@ is priced, because how far it misses matters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.domain.config import EIGHT_BIT, FLASH, KNOBS, ZERO_STAGE
 from autotune.domain.device import FLASH_CAPABILITY
 from autotune.domain.objective import PAIRED
+from autotune.frozen import dataclass
 from autotune.space.requirements import (
     BUFFERS_TOO_LARGE,
     TOO_FEW_CORES,

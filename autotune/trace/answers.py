@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from autotune.frozen import dataclass
 from autotune.trace.allocator import MIB, CachingAllocator, OutOfMemory
 
 if TYPE_CHECKING:

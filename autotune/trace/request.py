@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.catalog.models.models import local_folder
 from autotune.domain.config import FLASH
 from autotune.domain.objective import PAIRED
 from autotune.domain.software import EVALUATES_WITHOUT_CACHE_FROM
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config

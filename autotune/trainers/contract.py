@@ -7,12 +7,12 @@ its keys in `data/`, which `bench/trainer_schemas.py` writes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from autotune.catalog.models.models import local_folder
 from autotune.domain.candidates import Candidate
 from autotune.domain.errors import InputError
+from autotune.frozen import dataclass
 from autotune.trainers.versions import check_known
 
 if TYPE_CHECKING:

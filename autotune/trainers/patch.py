@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import difflib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
+from autotune.frozen import dataclass
 from autotune.trainers.contract import GONE, Target
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.syntax.command_line import parse_command, rewrite_command

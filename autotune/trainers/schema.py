@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import difflib
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
+from autotune.frozen import dataclass
 from autotune.trainers.parsed import named_datasets
 from autotune.trainers.unread import decisive
 from autotune.trainers.versions import parse_version

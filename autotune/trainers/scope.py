@@ -9,13 +9,14 @@ the configs of trl 1.16 (DPOConfig, GRPOConfig, ...); unsloth 2026.10.9.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from autotune.domain.errors import InputError
 from autotune.domain.job import Uncounted
 from autotune.domain.objective import AS_SFT, PAIRED, WORK
 from autotune.domain.typed.values import shown
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -6,10 +6,10 @@ of transformers that brought it. What needs more than a word stays code in the t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.domain.config import KNOBS
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

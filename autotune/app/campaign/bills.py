@@ -6,7 +6,6 @@ Ranges are added end to end: runs of one campaign err together, because one mode
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.app.tune.priced import Options as TuneOptions
@@ -17,6 +16,7 @@ from autotune.domain.answer.limits import odds
 from autotune.domain.answer.plan import RunOnOffer
 from autotune.domain.outcome import Spread
 from autotune.domain.units import HOUR_S
+from autotune.frozen import dataclass
 from autotune.search import alternatives, selection
 from autotune.search.alternatives import bill_of_offer
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from autotune.app.job.overrides import Overrides, overridden
 from autotune.domain.errors import InputError, unknown
 from autotune.domain.typed.campaign import JOB_KEYS, CampaignFile
 from autotune.domain.typed.values import shown
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

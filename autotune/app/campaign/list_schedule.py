@@ -15,11 +15,12 @@ Does not cover: migrating a run, machines of different speed, pausing to make ro
 from __future__ import annotations
 
 from bisect import insort
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from autotune.domain.answer.plan import Placement, Schedule
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.app.campaign.bills import bills_of
@@ -36,6 +36,7 @@ from autotune.domain.errors import LIMIT_MISSED, NOTHING_FEASIBLE, InputError
 from autotune.domain.outcome import Spread
 from autotune.domain.typed.values import MAX_DEVICES
 from autotune.domain.units import HOUR_S, format_usd
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,7 +8,6 @@ Solved exactly as two integer programs; scipy (HiGHS) is imported only here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +16,7 @@ from autotune.catalog.software import install_command
 from autotune.domain.answer.plan import Cut, Subset
 from autotune.domain.errors import InputError
 from autotune.domain.units import format_seconds, format_usd, parse_seconds, parse_usd
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

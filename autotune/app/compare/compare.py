@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from autotune.domain.answer.comparison import (
 from autotune.domain.answer.limits import odds, worst_excess
 from autotune.domain.errors import LIMIT_MISSED, NOTHING_FEASIBLE
 from autotune.domain.units import format_bytes
+from autotune.frozen import dataclass
 from autotune.search import alternatives, selection
 from autotune.search.alternatives import bill_of_offer
 from autotune.space.requirements import BUFFERS_TOO_LARGE, least_buffers

@@ -7,7 +7,7 @@ often, saving more and compiling less pays.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +16,7 @@ from autotune.catalog.prices.prices import price_for
 from autotune.domain.answer.comparison import SpotTerms
 from autotune.domain.candidates import CLOSED_FORM, OFFER, Candidates
 from autotune.domain.units import HOURS_PER_DAY
+from autotune.frozen import dataclass
 from autotune.pricing import Pricing
 from autotune.search.alternatives import bill_of_offer
 from autotune.search.selection import best_index

@@ -7,10 +7,10 @@ The forms that trainers read are known by their columns; `column` names others. 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 from autotune.domain.errors import InputError
+from autotune.frozen import dataclass
 
 FORMS = "a row needs input_ids, text, prompt and completion, instruction and output, or messages"
 CHATS = ("messages", "conversations", "conversation", "dialogue")

@@ -15,7 +15,7 @@ import json
 import math
 import os
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from autotune.catalog.text_tokens import estimate_tokens
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near
 from autotune.domain.typed.values import MAX_LENGTH
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

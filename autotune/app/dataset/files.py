@@ -17,12 +17,13 @@ import csv
 import io
 import json
 import random
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from autotune.app.dataset import folder as formats
 from autotune.app.dataset.columns import FORMS
 from autotune.domain.errors import InputError
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,13 +9,13 @@ import io
 import json
 import re
 import zlib
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from autotune.app.dataset.columns import FORMS
 from autotune.catalog import hub
 from autotune.catalog.datasets import published_datasets
 from autotune.domain.errors import InputError, close_matches
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

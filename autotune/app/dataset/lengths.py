@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +25,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.job import Lengths
 from autotune.domain.outcome import Z90
 from autotune.domain.typed.values import MAX_LENGTH, MAX_ROWS
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from autotune.catalog.models.models import find_model
 from autotune.domain.errors import InputError
 from autotune.domain.outcome import Z90
 from autotune.domain.units import format_count
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

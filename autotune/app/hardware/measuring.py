@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from autotune.app.hardware.this_machine import MOST_LOG_SD, known_of, with_facts
 from autotune.catalog.devices import default_host
 from autotune.domain.device import Offer
 from autotune.domain.outcome import Z90
+from autotune.frozen import dataclass
 from autotune.pricing import Pricing
 from autotune.probe import device as devices
 from autotune.probe.machine.kept import remember

@@ -11,13 +11,14 @@ job states itself stays as it is.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.catalog.files import machines_dir
 from autotune.cost.time.measured_rates import as_measured
 from autotune.domain.job import Assumption
 from autotune.domain.units import GIB, format_bytes
+from autotune.frozen import dataclass
 from autotune.probe import device as devices
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ executed, and models and rows are read as the commands read them that use them l
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.dataset.columns import row_of
@@ -16,6 +16,7 @@ from autotune.app.dataset.folder import is_data
 from autotune.app.job.file import document_of
 from autotune.catalog.models.models import find_model
 from autotune.domain.errors import InputError
+from autotune.frozen import dataclass
 from autotune.trainers.registry import detect
 from autotune.trainers.schema import refuse_misspelt
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.dataset.count import count_dataset
@@ -25,6 +24,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.job import BYTES
 from autotune.domain.paths import near, whole
 from autotune.domain.units import format_count
+from autotune.frozen import dataclass
 from autotune.probe import device as devices
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ Every value that nobody stated is appended to `assumed` with the reason for it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from autotune.domain.objective import PAIRED
 from autotune.domain.paths import stated_in
 from autotune.domain.typed.job import TrainSection
 from autotune.domain.units import parse_seconds, parse_usd
+from autotune.frozen import dataclass
 from autotune.trainers.hf.read import TRL_MAX_LENGTH
 
 if TYPE_CHECKING:

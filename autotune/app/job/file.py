@@ -11,12 +11,13 @@ import json
 import os
 import re
 import select
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from autotune.catalog.models.models import is_known
 from autotune.domain.errors import InputError, close_matches
 from autotune.domain.typed.values import MAPPING, TEXT, shown
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,7 @@ what was not stated, and lists it in `Job.assumed`.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,7 @@ from autotune.domain.typed.values import parse_offer_price
 from autotune.domain.units import format_usd
 from autotune.evidence.learned.store import is_empty
 from autotune.evidence.runs_seen import with_verified
+from autotune.frozen import dataclass
 from autotune.pricing import plain_bill
 from autotune.space.enumerate import PLAIN
 

@@ -9,7 +9,7 @@ job, `--allow` opens a knob, `--deadline` and `--budget` are limits.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from autotune.domain.errors import InputError, unknown
 from autotune.domain.typed.hardware import HostSection
 from autotune.domain.typed.job import ADAPTER_KEYS
 from autotune.domain.typed.values import QUALITY_WORDS, shown, whole_or_zero
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

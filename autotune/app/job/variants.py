@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.job.file import Document
@@ -20,6 +19,7 @@ from autotune.app.job.overrides import SETTABLE, set_key
 from autotune.domain.config import as_typed
 from autotune.domain.errors import InputError, unknown
 from autotune.domain.typed.values import QUALITY_WORDS, shown
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

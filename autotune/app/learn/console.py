@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 import statistics
-from dataclasses import dataclass
 from itertools import pairwise
 
 from autotune.app.learn.found import RESULTS, number
 from autotune.evidence.log.run_log import RunLog, Stretch
+from autotune.frozen import dataclass
 
 _BAR = re.compile(
     r"(?<![\d/])(\d{1,9})/(\d{1,9}) \[(?:(\d{1,4}) days?, )?(?:(\d{1,5}):)?(\d{1,2}):(\d{2})<"

@@ -11,7 +11,6 @@ that it covers. Source: transformers, `speed_metrics` of trainer_utils.py.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.app.learn.found import number
@@ -25,6 +24,7 @@ from autotune.evidence.learned.run import NOISE, PastRun, identity_of
 from autotune.evidence.log.run_log import speed_of
 from autotune.evidence.record.machine import device_named
 from autotune.evidence.record.training import model_targets
+from autotune.frozen import dataclass
 from autotune.trainers.registry import TRAINERS
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ import io
 import math
 import statistics
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.app.learn import notebook, record, torchtune, tracked, trainer_output, wandb_folder
@@ -30,6 +29,7 @@ from autotune.evidence.learned.residuals import remember, residuals
 from autotune.evidence.learned.run import case_of_run
 from autotune.evidence.learned.store import Keeping, keep, known_runs, store_path
 from autotune.evidence.record.row import COLUMNS
+from autotune.frozen import dataclass
 from autotune.pricing import plain_bill
 
 if TYPE_CHECKING:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autotune.domain.candidates import OFFER
+from autotune.frozen import dataclass
 from autotune.pricing import Pricing
 from autotune.space.file import at_every_level
 

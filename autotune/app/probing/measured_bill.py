@@ -10,7 +10,7 @@ links of a machine and stay the model's.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import NormalDist, fmean
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from autotune.domain.outcome import (
     TimeParts,
     bound_of,
 )
+from autotune.frozen import dataclass
 from autotune.probe.record import observations
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from autotune.domain.config import KNOBS, Config
 from autotune.domain.device import Offer
 from autotune.domain.errors import InputError, NoLocalDevice
 from autotune.domain.objective import PAIRED
+from autotune.frozen import dataclass
 from autotune.probe import device as devices
 from autotune.probe.device import LocalDevice
 from autotune.probe.memo import installed_versions

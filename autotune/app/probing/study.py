@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from autotune.domain.answer.recommendation import Decisive, NoiseSeen
 from autotune.domain.errors import NoLocalDevice
 from autotune.domain.identity import identity
 from autotune.domain.units import format_bytes
+from autotune.frozen import dataclass
 from autotune.probe.outcomes import hint_for
 from autotune.probe.record import PROBES_FILE, SharedProbeLog
 from autotune.probe.two_depth import agreement

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from autotune.domain.answer.recompute import Recomputation, Recomputed
 from autotune.domain.device import OLD_DAYS
 from autotune.domain.edit import Edit
 from autotune.domain.errors import ANSWER_CHANGED, LIMIT_MISSED, NOTHING_FEASIBLE, InputError
+from autotune.frozen import dataclass
 from autotune.pricing import Pricing
 from autotune.report.payload import row_payload
 from autotune.report.recorded import recorded_payload

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from autotune.frozen import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 

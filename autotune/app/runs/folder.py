@@ -17,7 +17,9 @@ import contextlib
 import hashlib
 import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from autotune.frozen import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

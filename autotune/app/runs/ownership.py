@@ -11,7 +11,8 @@ import json
 import os
 import re
 import shutil
-from dataclasses import dataclass
+
+from autotune.frozen import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -5,7 +5,7 @@ Not here: which candidate is best and what is told of it (`answer`), and the run
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from autotune.domain.device import OLD_DAYS
 from autotune.domain.errors import unknown
 from autotune.domain.paths import whole
 from autotune.domain.units import format_count, format_usd
+from autotune.frozen import dataclass
 from autotune.pricing import Pricing
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.domain.answer.verification import Explained, Line
@@ -11,6 +11,7 @@ from autotune.domain.units import format_seconds
 from autotune.evidence.explanations import CLOSE, explanations_of
 from autotune.evidence.log.run_log import best_memory, spoiled_by
 from autotune.evidence.reference import reference_of
+from autotune.frozen import dataclass
 from autotune.pricing import Pricing
 
 if TYPE_CHECKING:

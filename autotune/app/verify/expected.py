@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from autotune.app.job.load import with_past
@@ -14,6 +13,7 @@ from autotune.app.verify.plan import load_plan, machine_of, planned_of, planned_
 from autotune.catalog.devices import find_device
 from autotune.domain.config import Config
 from autotune.domain.errors import InputError
+from autotune.frozen import dataclass
 from autotune.pricing import Pricing
 from autotune.report.payload import row_payload
 from autotune.report.phrases import offer_name

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.config import Config
 from autotune.domain.errors import InputError
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from autotune.app.hardware.machines import as_devices
@@ -23,6 +23,7 @@ from autotune.domain.outcome import MemoryParts, Spread, TimeParts, bound_of
 from autotune.domain.paths import near, whole
 from autotune.domain.typed.machine import machine_entry
 from autotune.evidence.runs_seen import without_verified
+from autotune.frozen import dataclass
 from autotune.pricing import Pricing
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from autotune.app.job.load import with_past
@@ -29,6 +29,7 @@ from autotune.domain.units import YEAR_S, format_seconds, parse_seconds
 from autotune.evidence.log.read import read_log, training_of
 from autotune.evidence.log.run_log import observations_of_log, speed_of, with_elapsed
 from autotune.evidence.runs_seen import remember
+from autotune.frozen import dataclass
 from autotune.pricing import Pricing
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ whose measured parts differ.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from autotune.domain.units import format_seconds
 from autotune.evidence.calibrate import TIMES
 from autotune.evidence.explanations import predicted_seconds
 from autotune.evidence.reference import reference_of
+from autotune.frozen import dataclass
 from autotune.pricing import Pricing, plain_bill
 from autotune.search.axes import ParameterSpace
 from autotune.search.billed import BilledCandidates

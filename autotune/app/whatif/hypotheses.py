@@ -8,7 +8,7 @@ needs a fast device by the share of its peak: padded tokens are computed like an
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.claims.feasibility import ceiling_flop_per_s, observed_share
@@ -26,6 +26,7 @@ from autotune.evidence.explanations import (
     predicted_seconds,
 )
 from autotune.evidence.reference import Reference, bills_together, reference_of
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -26,6 +26,7 @@ from autotune.domain.candidates import Candidate
 from autotune.domain.config import KNOBS, Config
 from autotune.domain.edit import Edit, most_of
 from autotune.domain.units import format_usd
+from autotune.frozen import dataclass
 from autotune.pricing import Pricing
 from autotune.space.rules import violations
 

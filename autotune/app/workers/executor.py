@@ -7,10 +7,11 @@ it hands out no work, and it loses none when it dies.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from autotune.domain.errors import InputError, Interrupted, NoLocalDevice
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from autotune.app.probing.figures import short
@@ -28,6 +28,7 @@ from autotune.app.workers.terms import terms_of
 from autotune.domain.errors import InputError, NoLocalDevice
 from autotune.domain.paths import near
 from autotune.domain.units import format_seconds
+from autotune.frozen import dataclass
 from autotune.search.measured.joining import TERMS, Place, leading
 from autotune.search.measured.prior import PRIOR_FILE
 from autotune.search.measured.shared import SharedSearch, Task
@@ -170,7 +171,7 @@ def worker_job(ground: Ground, place: Place) -> WorkerJob:
     return WorkerJob(tuple(words), place.run_dir, ground.offer.device.name, count, secret)
 
 
-@dataclass
+@dataclass()
 class Crew:
     """The workers that this leader has started."""
 
@@ -223,7 +224,7 @@ class Crew:
         return f"all workers have ended: {why}" if why else ""
 
 
-@dataclass
+@dataclass()
 class News:
     """What people hear while others probe: who begins with what, and that nobody is there.
 

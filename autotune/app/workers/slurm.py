@@ -15,13 +15,13 @@ import shlex
 import shutil
 import subprocess
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.app.workers.executor import WorkerState
 from autotune.app.workers.local import TOLD, last_words
 from autotune.catalog.files import write_whole
 from autotune.domain.errors import InputError
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,11 +8,11 @@ Source: modelling code of transformers 5.23, peft 0.21.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.domain.model import Linear
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,8 +9,10 @@ A flag is True, False or the config key that holds it ("key=default", "!" negate
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
+
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.domain.model import Mlp, Norm, Position, QkNorm

@@ -8,7 +8,6 @@ reason, because a number for the wrong architecture is worse than none.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.files import read_regular
@@ -24,6 +23,7 @@ from autotune.catalog.models.families import FAMILIES, LLAMA_KEYS, TEXT_FAMILY, 
 from autotune.domain.errors import InputError
 from autotune.domain.model import Linear, Model
 from autotune.domain.units import MB
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

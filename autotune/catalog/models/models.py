@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from autotune.catalog.tables import DATA, CatalogDataError, read_rows
 from autotune.domain.errors import InputError, close_matches, unknown
 from autotune.domain.paths import stated_in
 from autotune.domain.typed.values import shown
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

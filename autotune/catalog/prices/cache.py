@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from autotune.catalog.files import home_dir
 from autotune.catalog.prices.table import Price, read_table
 from autotune.catalog.tables import CatalogDataError
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path

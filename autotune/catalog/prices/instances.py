@@ -7,7 +7,6 @@ its row. What an instance costs is the table of prices' to say.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from autotune.catalog.prices.prices import load_prices
 from autotune.catalog.tables import DATA, CatalogDataError, names, number, read_rows
 from autotune.domain.errors import InputError, close_matches
 from autotune.domain.units import GIB
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.catalog.prices.cache import Cached

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from functools import lru_cache
 from io import StringIO
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from autotune.catalog.devices import load_devices
 from autotune.catalog.tables import DATA, CatalogDataError, names, number, read_rows
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

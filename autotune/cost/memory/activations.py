@@ -16,11 +16,12 @@ the compute dtype, s bytes of the residual stream, a bytes of an adapter.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.cost import dora
 from autotune.cost.memory.modelling_code import Mode, family_memory
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.domain.job import Method

@@ -27,7 +27,7 @@ independent draws is a record. transformers trainer_pt_utils.py, get_length_grou
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,7 @@ from autotune.cost import deepspeed
 from autotune.cost.batches import unchanging_lengths
 from autotune.cost.memory import logits as head_memory
 from autotune.domain.units import MIB
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

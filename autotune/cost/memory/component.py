@@ -16,7 +16,7 @@ Legend: B rows, S longest length, T = B S tokens, L layers, h hidden, V vocabula
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +37,7 @@ from autotune.cost.spread.memory import (
     is_crowded,
     uncertainty,
 )
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.cost.bill import Bill

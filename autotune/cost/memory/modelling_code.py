@@ -15,11 +15,12 @@ the published peaks of its LayerNorm models.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from autotune.domain.model import Linear
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job, Method

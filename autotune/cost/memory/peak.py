@@ -10,7 +10,7 @@ Legend: T tokens, L layers, h hidden, V vocabulary, e bytes of the compute dtype
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +22,7 @@ from autotune.cost.memory.states import (
     unpacked_head_bytes,
 )
 from autotune.domain.software import EVALUATES_WITHOUT_CACHE_FROM
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray

@@ -10,7 +10,7 @@ Legend: n elements; N devices; o output features of a linear.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +26,7 @@ from autotune.cost.parameters import (
     parameter_count,
 )
 from autotune.domain.config import OFFLOADED_STATES
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray

@@ -8,7 +8,6 @@ s bytes of the residual stream.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,6 +48,7 @@ from autotune.cost.memory.transients import layer_transients, norm_transient, sc
 from autotune.cost.time.attention import masked_share
 from autotune.domain.config import FLASH
 from autotune.domain.device import FLASH_CAPABILITY
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,12 +11,12 @@ backward (Dao 2023, algorithm 2), not seen by the trace.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.cost import dora
 from autotune.cost.memory.activations import PYTHON_GELU, inner_bytes
 from autotune.cost.memory.modelling_code import family_memory
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.cost.memory.modelling_code import Mode

@@ -16,7 +16,6 @@ Source: derived: first-order error propagation.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,7 @@ from autotune.cost.constants import fitted
 from autotune.cost.spread.uncertainty import log_gradient, variances
 from autotune.cost.time import compute
 from autotune.cost.time.step_terms import step_terms
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence

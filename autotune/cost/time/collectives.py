@@ -15,7 +15,6 @@ Legend: N devices, W bytes of the stored weights, G bytes of the trained gradien
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -30,6 +29,7 @@ from autotune.cost.memory.states import sizes, weight_bytes
 from autotune.cost.parameters import trainable_parameters
 from autotune.cost.time.step_terms import step_terms
 from autotune.domain.config import ZERO_STAGE
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.cost.constants import Constants

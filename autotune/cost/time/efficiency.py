@@ -15,7 +15,6 @@ Does not cover: bf16 on devices without it (emulated: a fixed share of fp32).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from statistics import median
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ import numpy as np
 
 from autotune.catalog.operators import attention_times, gemm_times
 from autotune.cost.time import flops
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

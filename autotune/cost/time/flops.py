@@ -10,10 +10,11 @@ parameters a token passes through, q width of all query heads, L layers, S seque
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
+
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job, Lengths, Method

@@ -15,12 +15,12 @@ are estimates. Source of the launches: see `layer_launches` and `adapter_launche
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.cost import dora
 from autotune.cost.memory.states import PACKED_BYTES
 from autotune.cost.time.flops import head_weights, products
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray

@@ -6,7 +6,6 @@ An offloaded optimizer steps on the processor: see `offloading`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from autotune.cost.parameters import trainable_parameters
 from autotune.cost.time import flops
 from autotune.cost.time.launch import host_factor
 from autotune.domain.config import OFFLOADED_STATES, SHARDED
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.cost.columns import Columns, FloatArray

@@ -5,7 +5,6 @@ Covers and does not cover: see `compute`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +22,7 @@ from autotune.cost.time.efficiency import (
 )
 from autotune.domain.config import FLASH
 from autotune.domain.device import FLASH_CAPABILITY
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray, Outputs

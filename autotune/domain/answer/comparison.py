@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.domain.answer.contract import Answer
 from autotune.domain.answer.limits import misses
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.domain.answer.limits import LimitOdds, Miss, ShortRows

@@ -13,6 +13,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from autotune.frozen import dataclass
+
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
@@ -53,7 +55,7 @@ class Answer(Mapping[str, Any]):
 Kind = TypeVar("Kind", bound=Answer)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Layout:
     """The field of each key, the defaults of what may be absent, and what is a float."""
 

@@ -8,13 +8,13 @@ how long the rows are, `ShortRows` is the other end of the bill.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from autotune.domain.answer.contract import Answer
 from autotune.domain.job import BUDGET, DEADLINE, SESSION
 from autotune.domain.outcome import Spread
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.domain.job import Limits

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from autotune.domain.answer.contract import Answer
 from autotune.domain.answer.limits import misses, probability_within
 from autotune.domain.outcome import Spread
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.domain.answer.limits import LimitOdds, Miss

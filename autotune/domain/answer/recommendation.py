@@ -5,11 +5,12 @@ Why one configuration does not fit, too: how much is missing, what holds it, whi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
 from autotune.domain.answer.contract import ABSENT, Answer
 from autotune.domain.answer.limits import misses, odds
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.domain.answer.limits import LimitOdds, Miss, ShortRows

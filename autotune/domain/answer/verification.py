@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
 from autotune.domain.answer.contract import Answer
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config

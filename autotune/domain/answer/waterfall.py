@@ -5,9 +5,10 @@ Seconds and dollars of a change are what it adds: negative saves. They add up to
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from autotune.domain.answer.contract import Answer
+from autotune.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

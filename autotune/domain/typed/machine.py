@@ -8,10 +8,10 @@ Only the text is taken apart here; whether there is such a device is the catalog
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,10 +11,11 @@ Source: Marquardt (1963); Triggs et al., "Bundle Adjustment: A Modern Synthesis"
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,6 +48,7 @@ from autotune.evidence.cases import (
     left_out_key,
 )
 from autotune.evidence.fit.least_squares import minimise
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -11,7 +11,7 @@ groups of source, model and device counts as one run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,7 @@ from autotune.evidence.fit.memory import (
     memory_rows,
     with_spreads,
 )
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -6,7 +6,7 @@ The fits themselves: `time`, `memory` and `memory_left_out`; how far steps scatt
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from autotune.cost.constants import CACHED, Constants, Spreads
@@ -17,6 +17,7 @@ from autotune.evidence.fit.memory_left_out import MemoryRefit, refit_memory
 from autotune.evidence.fit.spreads import LeftOut, fit_spreads, leave_out, nested_sd
 from autotune.evidence.fit.time import Fit, fit, levels_of_case, measured_steps, settled
 from autotune.evidence.record.table import read_cases
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,7 @@ quantile of residuals over what they were predicted to be.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +34,7 @@ from autotune.domain.outcome import Z90
 from autotune.evidence.cases import SMALLEST, WANTED, left_out_key
 from autotune.evidence.fit.least_squares import minimise
 from autotune.evidence.fit.time import Features, Fit, MeasuredSteps, fit, levels_of_case
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable

@@ -19,7 +19,7 @@ chapter 12, for shrinkage by priors.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from autotune.cost.time.optimizer import OptimizerTerms, optimizer_terms
 from autotune.cost.time.step_terms import StepTerms, step_terms
 from autotune.domain.candidates import Candidates
 from autotune.evidence.fit.least_squares import minimise
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence

@@ -21,7 +21,7 @@ judges.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +32,7 @@ from autotune.domain.observation import BETWEEN_RUNS_SD, MachineEffect, StepErro
 from autotune.evidence.calibrate import LARGEST_FACTOR, SURPRISE
 from autotune.evidence.cases import Refused
 from autotune.evidence.learned.run import NOISE, case_of_run
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from autotune.catalog.models.hf_config import model_from_config
@@ -20,6 +20,7 @@ from autotune.evidence.cases import MeasuredCase, Refused, Skipped
 from autotune.evidence.record.kernels import kernels_of
 from autotune.evidence.record.row import COLUMNS, Row
 from autotune.evidence.record.table import case_of
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,6 @@ run that is read twice, or that two loggers wrote down, is one run: the one that
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.catalog.files import (
@@ -18,6 +17,7 @@ from autotune.catalog.files import (
     set_aside,
     write_whole,
 )
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 import statistics
 from bisect import bisect_left
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.domain.observation import BETWEEN_RUNS_SD, LOG_SD, MARKED, Observation
 from autotune.domain.outcome import Z90
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

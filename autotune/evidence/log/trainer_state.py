@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
 from autotune.evidence.log.run_log import RunLog, Stretch
 from autotune.evidence.log.text import count, log_text, number, parsed_json
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ at the hub.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,7 @@ from autotune.evidence.record.training import (
     optimizer_of,
     precision_of,
 )
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

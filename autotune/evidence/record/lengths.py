@@ -7,7 +7,6 @@ at the cap are a bound on what was measured, and no prediction of it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from autotune.domain.job import Lengths
 from autotune.evidence.record.notes import StatedMean, mean_of
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray

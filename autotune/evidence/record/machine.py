@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ from autotune.evidence.record.kernels import (
 )
 from autotune.evidence.record.notes import offload_of as offloaded_by
 from autotune.evidence.record.notes import version_of
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.domain.device import Device, Network

@@ -7,10 +7,10 @@ Notes are prose. A word counts only as a whole word and only where nothing denie
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.evidence.cases import Grades
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from autotune.evidence.cases import MeasuredCase, Refused, Skipped
 from autotune.evidence.record.described import Described, describe
 from autotune.evidence.record.notes import grades_of, is_logged
 from autotune.evidence.record.row import COLUMNS, SURPLUS, Row
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

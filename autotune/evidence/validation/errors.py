@@ -5,13 +5,13 @@ Inside a group rows are equal. The median is the error that half of the weight i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autotune.domain.outcome import Z90
 from autotune.evidence.cases import weighted_quantile
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence

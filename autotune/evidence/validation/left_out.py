@@ -12,7 +12,6 @@ error: it is held against the bound.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +21,7 @@ from autotune.domain.outcome import Z90
 from autotune.evidence.cases import READ_AS
 from autotune.evidence.validation.errors import Errors, coverage_of, errors_of, primary
 from autotune.evidence.validation.verdicts import verdicts
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -8,7 +8,7 @@ minus 1, above zero when the model says too much. Time is the seconds of an opti
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any
 
 from autotune.cost.constants import memory_constants
@@ -17,6 +17,7 @@ from autotune.evidence.record.refusals import help_for, is_training
 from autotune.evidence.validation.errors import Errors, coverage_of, errors_of, once, primary
 from autotune.evidence.validation.left_out import bounds_of
 from autotune.evidence.validation.verdicts import OomCounts, reliability, verdicts
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

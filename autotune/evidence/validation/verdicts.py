@@ -12,7 +12,6 @@ theirs is counted beside it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy as np
 from autotune.domain.outcome import Z90
 from autotune.domain.units import format_bytes
 from autotune.evidence.cases import both_outcomes, memory_cases
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from autotune.catalog.files import read_regular
 from autotune.catalog.software import install_command
 from autotune.domain.machine import Fact, MachineFacts
 from autotune.domain.units import MB, format_bytes
+from autotune.frozen import dataclass
 from autotune.probe import runner
 from autotune.probe.lease import leased
 from autotune.probe.machine.kept import fact_of

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.answer.contract import copied
 from autotune.domain.config import SHARDED
 from autotune.domain.units import HOUR_S
+from autotune.frozen import dataclass
 from autotune.report.layout.csv_rows import flattened, rows_csv
 from autotune.report.payload import decisive, facts_of, job_payload, machine_of, row_payload
 from autotune.report.schema import SCHEMA_VERSION, Row

@@ -5,10 +5,10 @@ Text and Markdown are two renderings of the same sections, so they always say th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.domain.units import format_bytes, format_seconds, format_usd
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

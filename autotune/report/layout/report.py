@@ -6,9 +6,9 @@ Sections as Markdown, too: for pull requests, tickets and notes.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from autotune.frozen import dataclass
 from autotune.report.layout.blocks import Bars, Bullets, Commands, Paragraph, Table, columns
 from autotune.report.layout.text import sections_text
 

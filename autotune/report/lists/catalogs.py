@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.domain.paths import near
 from autotune.domain.units import format_count
+from autotune.frozen import dataclass
 from autotune.report.layout.blocks import Block, Column, Paragraph, Section, Table
 from autotune.report.layout.csv_rows import rows_csv
 from autotune.report.layout.report import Report

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from autotune.domain.units import HOUR_S, MINUTE_S
+from autotune.frozen import dataclass
 
 FROM_LOGARITHMIC = 8.0  # largest over smallest value
 TICKS = 5

@@ -6,10 +6,10 @@ What is not markup already is escaped, always.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
+from autotune.frozen import dataclass
 from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Table
 from autotune.report.sections.glossary import used_words
 

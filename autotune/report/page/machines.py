@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.domain.outcome import FEASIBLE_PROBABILITY
 from autotune.domain.units import format_bytes, format_seconds, format_usd
+from autotune.frozen import dataclass
 from autotune.report.page.axis import Axis, axis_for, time_unit
 from autotune.report.page.bills import figure_cell, figures, missed
 from autotune.report.page.blocks import Markup, head_html, joined, share, tag

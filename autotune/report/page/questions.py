@@ -8,10 +8,11 @@ under the fourth question, so that nothing is lost.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.domain.units import format_count, format_seconds, format_usd
+from autotune.frozen import dataclass
 from autotune.report.layout.blocks import Bars, Bullets, Commands, Paragraph, Section, Table
 from autotune.report.page.bills import (
     LONG,

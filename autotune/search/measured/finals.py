@@ -7,7 +7,6 @@ follows from the records, so that a search that was killed goes on with the same
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.domain.outcome import Z90
+from autotune.frozen import dataclass
 from autotune.search.posterior.repeats import (
     NARROW,
     TELLING,

@@ -8,12 +8,13 @@ in a database, workers need no common disk.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.files import sweep
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near
+from autotune.frozen import dataclass
 from autotune.search.study.backends import close
 from autotune.search.study.journal import IDENTITY
 from autotune.search.study.owner import Owner
@@ -60,7 +61,7 @@ class Opened:
         close(self.study._storage)  # noqa: SLF001 - a study does not say where it is
 
 
-@dataclass
+@dataclass()
 class Led:
     """A search as its leader has it: the study and the record that outlives it.
 

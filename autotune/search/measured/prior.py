@@ -11,13 +11,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.files import home_dir, merging, readable_entries, set_aside, write_whole
 from autotune.domain.config import is_extra
 from autotune.domain.errors import InputError
 from autotune.domain.observation import BETWEEN_RUNS_SD
+from autotune.frozen import dataclass
 from autotune.search.posterior.kernel import Observed
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ and its best are measured again by one worker at a time, so that what drifts tou
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from autotune.frozen import dataclass
 from autotune.search.measured.finals import is_measured, overturned
 from autotune.search.measured.measurer import FunctionMeasurer, StopSearch
 from autotune.search.measured.study import (

@@ -9,11 +9,12 @@ of several prices are searched, the front's other corner and its knee are probed
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.frozen import dataclass
 from autotune.search.measured.finals import finals_of, is_measured, overturned
 from autotune.search.measured.measurer import FunctionMeasurer, Scored, StopSearch
 from autotune.search.posterior.measurements import DROPPED, history_of

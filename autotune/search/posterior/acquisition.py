@@ -11,7 +11,6 @@ Source: expected improvement: Jones et al. (1998), eq. 15; feasibility: Gardner 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from autotune.domain.job import CONFIDENCE
 from autotune.domain.outcome import Z90
+from autotune.frozen import dataclass
 from autotune.search.posterior.amplitudes import contradiction
 from autotune.search.posterior.improvement import expected_improvement, normal_cdf
 from autotune.search.posterior.residuals import dominated, residuals_of

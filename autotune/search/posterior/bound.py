@@ -12,11 +12,11 @@ Source: derived; maximum of a Gaussian process by draws: Hennig and Schuler, "En
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.frozen import dataclass
 from autotune.search.posterior.lookahead import beliefs, over_limit
 from autotune.search.priced import MEMORY
 

@@ -13,11 +13,11 @@ Programming and Optimal Control" (2005), section 6.4; for Bayesian optimization,
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.frozen import dataclass
 from autotune.search.posterior.residuals import hazard
 
 if TYPE_CHECKING:

@@ -16,11 +16,12 @@ signature by itself: Rasmussen and Williams (2006), section 2.7 (a nugget that i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,12 +9,12 @@ starting from what a quiet machine leaves over.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from autotune.domain.observation import BETWEEN_RUNS_SD
 from autotune.domain.outcome import Z90
+from autotune.frozen import dataclass
 from autotune.search.selection import TIE
 
 if TYPE_CHECKING:

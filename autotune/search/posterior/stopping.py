@@ -9,7 +9,7 @@ left that could fit. No rule says "optimal": the remaining uncertainty is part o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from autotune.domain.errors import InputError
 from autotune.domain.outcome import Z90
 from autotune.domain.units import format_seconds, format_usd
+from autotune.frozen import dataclass
 from autotune.search.posterior.acquisition import INFLATED, LEAST_FIT
 from autotune.search.posterior.bound import LIKELY, worlds_of
 from autotune.search.posterior.improvement import expected_improvement

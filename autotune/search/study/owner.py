@@ -10,10 +10,12 @@ import os
 import platform
 import secrets
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
+
+from autotune.frozen import dataclass
 
 OWNER = "autotune:owner"  # of a trial: who measures it
 STARTED = 19  # of /proc/pid/stat behind the name, from 0. Source: man 5 proc, field 22: starttime

@@ -11,13 +11,14 @@ import contextlib
 import errno
 import json
 import os
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
 from autotune.catalog.files import append_synced, write_whole
 from autotune.catalog.locks import LOCK_FILE, NoLocks, hold, is_held
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import warnings
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near, whole
+from autotune.frozen import dataclass
 from autotune.search.study.backends import connect, shared_journal, without_password
 from autotune.search.study.journal import (
     IDENTITY,

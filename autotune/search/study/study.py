@@ -10,13 +10,13 @@ repeat with what is known; neither counts as a trial.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autotune.domain.errors import InputError
+from autotune.frozen import dataclass
 from autotune.search.axes import ParameterSpace
 from autotune.search.selection import Objective, score_name, scores, violations
 from autotune.search.study.journal import OTHER_SPACE

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
+from autotune.frozen import dataclass
 from autotune.trainers.contract import GONE
 
 if TYPE_CHECKING:

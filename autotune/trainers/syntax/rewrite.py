@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from autotune.frozen import dataclass
 from autotune.trainers.contract import GONE
 
 if TYPE_CHECKING:

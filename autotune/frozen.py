@@ -1,0 +1,152 @@
+"""`dataclass` as the language has it, with frozen records made in less than half of the time.
+
+Answering one command declares about 250 records, and on Python 3.11 the language's decorator
+compiles six functions for each: a sixth of the processor time. Here one is compiled, the
+constructor; the other methods of a frozen record are written once. Fields, defaults and slots stay
+the language's, so `fields`, `replace`, `asdict` and `is_dataclass` are as ever. Type checkers see
+its own decorator.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from dataclasses import MISSING, Field, FrozenInstanceError
+from operator import attrgetter
+from reprlib import recursive_repr
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from dataclasses import dataclass as dataclass  # noqa: PLC0414 - public here
+else:
+
+    def dataclass(**options: Any) -> Callable[[type], type]:  # noqa: ANN401 - its own
+        """`dataclasses.dataclass`, with its options."""
+        if options.get("frozen"):
+            return lambda kind: _frozen(kind, **options)
+        return dataclasses.dataclass(**options)
+
+
+def _frozen(kind: type, *, eq: bool = True, **options: Any) -> type:  # noqa: ANN401 - as they are
+    """A frozen record; what its class defines itself stays."""
+    own = set(vars(kind))
+    if "__eq__" in own and vars(kind).get("__hash__") is None:
+        own.discard("__hash__")  # the language's mark for a class with an equality of its own
+    options["frozen"] = False  # what refuses a change is added below
+    made: type[Any] = dataclasses.dataclass(init=False, repr=False, eq=False, **options)(kind)
+    fields = dataclasses.fields(made)
+    names = tuple(field.name for field in fields)
+    methods: dict[str, Any] = {"__init__": _constructor(made, fields), **_fixed(made, names)}
+    methods["__repr__"] = _text(tuple(field.name for field in fields if field.repr))
+    if options.get("slots"):
+        methods |= _pickled(names)
+    if eq:
+        methods |= _compared(fields)
+    for name, method in methods.items():
+        if name not in own:
+            method.__qualname__ = f"{made.__qualname__}.{name}"
+            setattr(made, name, method)
+    return made
+
+
+def _constructor(made: type[Any], fields: Sequence[Field[Any]]) -> Any:  # noqa: ANN401 - its own signature
+    """`__init__`, compiled for its fields: called for every record that is made."""
+    known: dict[str, Any] = {"__set": object.__setattr__, "__lacking": MISSING}
+    listed: list[str] = ["__self"]
+    named: list[str] = []  # given by name alone
+    body: list[str] = []
+    for field in fields:
+        name = value = field.name
+        default = ""
+        if field.default_factory is not MISSING:
+            known[f"__make_{name}"] = field.default_factory
+            value = f"__make_{name}()"
+            if field.init:
+                value += f" if {name} is __lacking else {name}"
+            default = "=__lacking"
+        elif field.default is not MISSING:
+            known[f"__default_{name}"] = field.default
+            value = name if field.init else f"__default_{name}"
+            default = f"=__default_{name}"
+        elif not field.init:
+            continue
+        if field.init:
+            (named if field.kw_only else listed).append(name + default)
+        body.append(f"  __set(__self, {name!r}, {value})")
+    if hasattr(made, "__post_init__"):
+        body.append("  __self.__post_init__()")
+    taken = ", ".join([*listed, *(["*", *named] if named else [])])
+    text = f"def make({', '.join(known)}):\n def __init__({taken}):\n"
+    text += "\n".join(body or ["  pass"]) + "\n return __init__"
+    found: dict[str, Any] = {}
+    exec(text, vars(sys.modules[made.__module__]), found)  # noqa: S102 - as the language does
+    method = found["make"](**known)
+    method.__annotations__ = {field.name: field.type for field in fields if field.init}
+    method.__annotations__["return"] = None
+    return method
+
+
+def _fixed(made: type[Any], names: Sequence[str]) -> dict[str, Any]:
+    """What refuses a change."""
+    fixed = frozenset(names)
+
+    def __setattr__(self: object, name: str, value: object) -> None:  # noqa: N807
+        if type(self) is made or name in fixed:
+            msg = f"cannot assign to field {name!r}"
+            raise FrozenInstanceError(msg)
+        super(made, self).__setattr__(name, value)
+
+    def __delattr__(self: object, name: str) -> None:  # noqa: N807
+        if type(self) is made or name in fixed:
+            msg = f"cannot delete field {name!r}"
+            raise FrozenInstanceError(msg)
+        super(made, self).__delattr__(name)
+
+    return {"__setattr__": __setattr__, "__delattr__": __delattr__}
+
+
+def _pickled(names: Sequence[str]) -> dict[str, Any]:
+    """How a record with slots travels between processes."""
+
+    def __getstate__(self: object) -> list[Any]:  # noqa: N807
+        return [getattr(self, name) for name in names]
+
+    def __setstate__(self: object, state: Sequence[Any]) -> None:  # noqa: N807
+        for name, value in zip(names, state, strict=True):
+            object.__setattr__(self, name, value)
+
+    return {"__getstate__": __getstate__, "__setstate__": __setstate__}
+
+
+def _text(names: Sequence[str]) -> Callable[[object], str]:
+    @recursive_repr()
+    def __repr__(self: object) -> str:  # noqa: N807
+        told = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return f"{type(self).__qualname__}({told})"
+
+    return __repr__
+
+
+def _compared(fields: Sequence[Field[Any]]) -> dict[str, Any]:
+    """Equal are records of one class whose compared fields are."""
+    equal = _values_of([field.name for field in fields if field.compare])
+    counts = [field.compare if field.hash is None else field.hash for field in fields]
+    hashed = _values_of([field.name for field, own in zip(fields, counts, strict=True) if own])
+
+    def __eq__(self: object, other: object) -> bool:  # noqa: N807
+        if type(other) is type(self):
+            return equal(self) == equal(other)
+        return NotImplemented
+
+    def __hash__(self: object) -> int:  # noqa: N807
+        return hash(hashed(self))
+
+    return {"__eq__": __eq__, "__hash__": __hash__}
+
+
+def _values_of(names: Sequence[str]) -> Callable[[object], tuple[Any, ...]]:
+    """A record's values, in a tuple: one that is not equal to itself (nan) is the same there."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda record: tuple(getattr(record, name) for name in names)
