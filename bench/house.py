@@ -38,7 +38,7 @@ WALKS = {
     "tune": ("tune", str(JOB), "--fidelity", "formula"),
 }
 ROWS = ROOT / "autotune" / "evidence" / "data" / "measured.csv"
-NO_STOPS = ("autotune.domain.", "autotune.cost.")  # values and formulas
+NO_STOPS = ("autotune.domain.", "autotune.cost.", "autotune.frozen")  # values, formulas, records
 SMALL, LARGEST = 100, 5
 TOO_LONG = 400  # lines of one file
 REASONS = {  # why a file stands alone though one other imports it, by where it lies
