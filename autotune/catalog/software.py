@@ -39,7 +39,8 @@ INSTALLABLE = {
 }  # fmt: skip
 SWITCHES = ("autocast", "steps_in_backward")
 KERNELS = ("eager", "liger", "unsloth")
-TRAINERS = ("transformers", "trl")
+OWN_CODE = ("litgpt", "torchtune")  # trainers with model code, adapters and loss of their own
+TRAINERS = ("transformers", "trl", *OWN_CODE)
 SHIFTED_COPY_FROM, SHIFTED_COPY_BEFORE = (4, 46), (4, 50)
 TRL_CHUNKS_FROM = (1, 9)
 _VERSION = re.compile(r"\d{1,5}(\.\d{1,5}){0,3}")
@@ -78,7 +79,10 @@ def loss_kind(software: Software, trainer: str = "transformers") -> LossKind:
     (Liger's loss is off there); `upcast_copy` in transformers 4.46 to 4.49, whose loss function
     keeps a shifted copy beside the caller's 16-bit logits; `upcast` otherwise (before 4.46 the
     16-bit logits are dropped at the upcast, from 4.50 on the labels are shifted instead).
+    `chunked` with the code of litgpt and torchtune.
     """
+    if trainer in OWN_CODE:
+        return "chunked"
     if software.kernels == "unsloth":
         return "fused"
     if trainer == "trl" and software.trl is not None and software.trl >= TRL_CHUNKS_FROM:
@@ -96,7 +100,7 @@ def find_software(spec: object) -> Software:
     A mapping may hold `profile` (the one to start from), versions by package (`none`: not
     installed), `kernels` (eager, liger, unsloth; a version: of the package of that name, which
     loads the hub's kernels and is called `hub_kernels` here), `trainer` (transformers, trl: decides
-    the loss), `loss`, which overrides what follows from the versions, `autocast` (false for a
+    the loss; litgpt, torchtune: also whose model code runs, in 16 bits without autocast), `loss`, which overrides what follows from the versions, `autocast` (false for a
     trainer that computes in 16 bits without it), and `steps_in_backward` (true for one whose
     optimizer takes each gradient as the backward makes it). Raises InputError.
     """
@@ -144,8 +148,11 @@ def _changed(spec: Mapping[str, Any]) -> Software:
     loss: Any = loss_kind(software, trainer)
     if "loss" in stated:
         loss = _choice("loss", stated["loss"], get_args(LossKind))
-    switches: dict[str, Any] = {key: _switch(key, stated[key]) for key in SWITCHES if key in stated}
-    return replace(software, loss=loss, **switches)
+    own: dict[str, Any] = {}
+    if trainer in OWN_CODE:
+        own = {"own_model": True, "stack": trainer, "autocast": False}
+    own |= {key: _switch(key, stated[key]) for key in SWITCHES if key in stated}
+    return replace(software, loss=loss, **own)
 
 
 def _switch(key: str, value: object) -> bool:

@@ -8,9 +8,10 @@ the tags 0.5.0, 0.5.3 and 0.5.9.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.domain.errors import InputError
+from autotune.domain.job import Uncounted
 from autotune.trainers.contract import JOB_KEYS, Export, Trainer
 from autotune.trainers.hf.adapter import fill_adapter
 from autotune.trainers.hf.notes import trainer_notes
@@ -40,6 +41,7 @@ class LitGpt(Trainer):
     known = ((0, 5), (0, 5, 13))
     resumes_with = "resume: auto"
     logs_state = False
+    software: ClassVar[Mapping[str, str]] = {"trainer": "litgpt"}
 
     def is_file(self, values: Mapping[str, Any]) -> bool:
         """A folder of converted weights, or the batch and the length inside `train`."""
@@ -83,6 +85,7 @@ SWITCHES = {  # of adapters -> the module
     "lora_query": "q_proj", "lora_key": "k_proj", "lora_value": "v_proj",
     "lora_projection": "o_proj",
 }  # fmt: skip
+_STATES_SD = 0.54  # 16 bytes a parameter instead of 8: log(2) / 1.28, an 80 % interval's half-width
 MLP = ("gate_proj", "up_proj", "down_proj")  # one switch, lora_mlp
 
 
@@ -105,6 +108,7 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     parsed.devices = keys.whole("devices", low=1) if devices != "auto" else None
     _read_batch(keys, parsed)
     _read_method(keys, parsed)
+    _read_strategy(parsed)
     parsed.part("data", max_length=keys.whole("train.max_seq_length", low=1))
     steps, epochs = keys.whole("train.max_steps", low=1), keys.number("train.epochs")
     steps = steps or _steps_of_tokens(keys, parsed)
@@ -119,6 +123,9 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
         parsed.knobs["precision"] = PRECISION[precision]
         if precision in {"bf16-mixed", "16-mixed", "32-true"}:
             parsed.part("method", base=parsed.values["method"].get("base") or "32bit")
+            parsed.autocast = True
+        elif precision == "bf16-true":
+            parsed.defaults["adapter_dtype"] = "bf16"
     elif precision is not None:
         parsed.note("precision", precision, "no such precision here; the device's own is counted")
     leave_rest(keys, parsed)
@@ -183,6 +190,20 @@ def _read_batch(keys: Keys, parsed: Parsed) -> None:
     parsed.global_batch = total
     parsed.knobs["micro_batch_size"] = micro
     parsed.knobs["gradient_accumulation_steps"] = total // (micro * devices)
+
+
+def _read_strategy(parsed: Parsed) -> None:
+    """Several devices: parameters are sharded and every block is recomputed; one: neither.
+
+    Source: litgpt 0.5.13 finetune/full.py (FSDPStrategy with activation_checkpointing_policy) and
+    finetune/lora.py (parallelize_fn, whose activation_checkpointing is on); no key says otherwise.
+    """
+    parsed.knobs["sharding"] = "fsdp"
+    several = (parsed.devices or 1) > 1
+    parsed.knobs["activation_checkpointing"] = "full" if several else "none"
+    if several and parsed.values["method"]["kind"] == "full":
+        why = "its shards are counted in 16 bits; published peaks are up to those of 32-bit ones"
+        parsed.uncounted.append(Uncounted("devices", parsed.devices, why, 0.10, _STATES_SD))
 
 
 def _read_method(keys: Keys, parsed: Parsed) -> None:

@@ -49,6 +49,7 @@ class Parsed:
     kept: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)  # keys that decide something here
     hub_kernels: bool = False  # its attention is a kernel of the hub's, not a package's
+    autocast: bool = False  # 16-bit compute on 32-bit weights, under a trainer that has both ways
     steps_in_backward: bool = False  # no gradient is kept longer than its own step
     mixed: bool = False  # the file asks for mixed precision
     misspelt: dict[str, str] = field(default_factory=dict)  # unknown key -> the one it may mean

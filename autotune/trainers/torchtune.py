@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.catalog.models.models import is_known
 from autotune.domain.job import Uncounted
@@ -38,6 +38,7 @@ class Torchtune(Trainer):
     known = ((0, 6, 1), (0, 6, 1))
     resumes_with = "resume_from_checkpoint: True"
     logs_state = False
+    software: ClassVar[Mapping[str, str]] = {"trainer": "torchtune"}
 
     def is_file(self, values: Mapping[str, Any]) -> bool:
         """Its model is a component."""
@@ -84,8 +85,9 @@ _DEEPEST, _MOST, _LONGEST = 5, 20, 500  # references to references; in one text;
 def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     """The job that the file states; the model's component says what is trained and how."""
     keys = Keys(_interpolated(values, values), name)
-    defaults = {**HF_DEFAULTS, "micro_batch_size": 1}
+    defaults = {**HF_DEFAULTS, "micro_batch_size": 1, "adapter_dtype": "bf16"}
     parsed = Parsed("torchtune", defaults=defaults)
+    parsed.knobs["sharding"] = "fsdp"  # every recipe for several devices: recipes/*_distributed.py
     for knob in WORDS:
         read_words(keys, parsed, knob, own=WORDS)
         if knob in _UNSTATED:

@@ -200,6 +200,7 @@ def _hint_software(parsed: Parsed, values: dict[str, Any]) -> None:
     """Versions and kernels that the trainer's package or the file's own keys imply."""
     trainer, runs_on = TRAINERS[parsed.trainer], schema_of(parsed.trainer).runs_on
     hints: dict[str, Any] = {**{k: runs_on[k] for k in trainer.runs_on}, **trainer.software}
+    hints |= {"autocast": "true"} if parsed.autocast else {}
     hints |= {"steps_in_backward": "true"} if parsed.steps_in_backward else {}
     if parsed.hub_kernels:
         hints["hub_kernels"] = HUB_KERNELS

@@ -203,7 +203,7 @@ def check_variant(job: Job) -> None:
     method, peft = job.method, job.software.peft
     if not method.is_lora or method.variant == "none":
         return
-    if job.software.own_model:
+    if job.software.own_model and not (job.method.is_dora and job.software.stack == "torchtune"):
         msg = f"{job.software.stack} has adapters of its own and no {method.variant}"
         raise InputError(msg, _PLAIN)
     needed = _needed(job)

@@ -123,7 +123,8 @@ def weight_bytes(job: Job, size: Sizes) -> float:
 def quantised(job: Job) -> bool:
     """Whether the base's matrices really are quantised."""
     own = family_memory(job.model.family).own_linear  # the same file of 5.23 skips subclasses
-    ignored = own and job.software.transformers >= EXPERTS_FUSED_FROM
+    theirs = job.software.transformers >= EXPERTS_FUSED_FROM and not job.software.own_model
+    ignored = own and theirs
     return job.method.is_quantised and not ignored
 
 
