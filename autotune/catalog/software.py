@@ -100,9 +100,10 @@ def find_software(spec: object) -> Software:
     A mapping may hold `profile` (the one to start from), versions by package (`none`: not
     installed), `kernels` (eager, liger, unsloth; a version: of the package of that name, which
     loads the hub's kernels and is called `hub_kernels` here), `trainer` (transformers, trl: decides
-    the loss; litgpt, torchtune: also whose model code runs, in 16 bits without autocast), `loss`, which overrides what follows from the versions, `autocast` (false for a
-    trainer that computes in 16 bits without it), and `steps_in_backward` (true for one whose
-    optimizer takes each gradient as the backward makes it). Raises InputError.
+    the loss; litgpt, torchtune: also whose model code runs, without autocast), `loss`, which
+    overrides what follows from the versions, `autocast` (false for a trainer that computes in 16
+    bits without it), and `steps_in_backward` (true for one whose optimizer takes each gradient as
+    the backward makes it). Raises InputError.
     """
     if spec is None:
         return load_software()[DEFAULT]

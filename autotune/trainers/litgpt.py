@@ -203,7 +203,7 @@ def _read_strategy(parsed: Parsed) -> None:
     parsed.knobs["activation_checkpointing"] = "full" if several else "none"
     if several and parsed.values["method"]["kind"] == "full":
         why = "its shards are counted in 16 bits; published peaks are up to those of 32-bit ones"
-        parsed.uncounted.append(Uncounted("devices", parsed.devices, why, 0.10, _STATES_SD))
+        parsed.uncounted.append(Uncounted("devices", str(parsed.devices), why, 0.10, _STATES_SD))
 
 
 def _read_method(keys: Keys, parsed: Parsed) -> None:

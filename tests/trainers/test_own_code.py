@@ -1,4 +1,4 @@
-"""litgpt and torchtune run code of their own: their files are priced as such, not as the Trainer's."""
+"""litgpt and torchtune run code of their own, and their files are priced as such."""
 
 from __future__ import annotations
 
