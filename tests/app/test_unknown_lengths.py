@@ -162,3 +162,10 @@ def test_axolotls_example_is_billed_by_what_is_published_of_its_rows(typed: Type
     assert found["short_rows"] is None
     full = json.loads(typed(*words, "--format", "json", "--set", "data.padding=max_length")[1])
     assert found["best"]["duration_s"]["p50"] < 0.4 * full["best"]["duration_s"]["p50"]
+
+
+def test_a_limit_missed_by_more_than_the_headline_shows_says_at_what_chances(typed: Typed) -> None:
+    _, shown = typed("tune", *LINE, "--fidelity", "formula", "--deadline", "10min")
+    flat = " ".join(shown.split())
+    words = "full rows, and what such a run stays under with 8 chances in 10."
+    assert f"Limits are held against {words}" in flat

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import format_count, format_seconds, format_usd
 from autotune.report.layout.blocks import Paragraph
+from autotune.report.sections.limits import chances
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +54,8 @@ def settling(job: JobPayload, short: ShortRows | None, asked: Asked | None = Non
     scale = ""
     if short is not None and short.settled:
         scale = " (what was measured of today's run sets the scale at both ends)"
-    limit = " Limits are held against full rows." if _limited(job) else ""
+    under = f"and what such a run stays under with {chances(job.limits.confidence)}"
+    limit = f" Limits are held against full rows, {under}." if _limited(job) else ""
     return f"Nobody stated how long the rows are{scale}. One line settles it: {line}.{limit}"
 
 
