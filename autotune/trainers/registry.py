@@ -107,7 +107,11 @@ def _refuse_mixture(found: set[str], one: str, others: list[str], name: str) -> 
                 f"{name} mixes two formats: {first} belong to {TRAINERS[one].title}, "
                 f"{', '.join(strange[:4])} to {TRAINERS[other].title}"
             )
-            raise InputError(msg, "keep the keys of one trainer")
+            hint = (
+                "keep the keys of one trainer; a program's own flags are read as TrainingArguments "
+                "has them: --model_name_or_path, --per_device_train_batch_size, --num_train_epochs"
+            )
+            raise InputError(msg, hint)
 
 
 def _refuse_launcher(found: set[str], name: str) -> None:
