@@ -296,3 +296,14 @@ def test_a_run_is_verified_by_the_log_that_it_writes(
     assert [each for each in told if each.startswith("autotune verify")] == (
         [typed] if typed else []
     )
+
+
+def test_several_machines_are_told_their_place_before_anything_starts(samples: Samples) -> None:
+    payload = recommendation_payload(_kept(samples.full))
+    alone = [step.command for step in next_steps(payload)]
+    assert payload.best is not None
+    both = replace(payload, best=replace(payload.best, nodes=2))
+    told = [step.command for step in next_steps(both)]
+    place = told.index("export MASTER_ADDR=FIRST NODE_RANK=0")
+    assert place < next(at for at, each in enumerate(told) if "run.sh" in each)
+    assert not any("NODE_RANK" in each for each in alone)
