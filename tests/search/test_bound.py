@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from autotune.search.posterior.acquisition import Posterior
-from autotune.search.posterior.bound import Worlds, worlds_of
+from autotune.search.posterior.amplitudes import Evidence
+from autotune.search.posterior.bound import Worlds, bound_of, worlds_of
 from autotune.search.posterior.lookahead import next_probe
 from autotune.search.posterior.measurements import History
 from autotune.search.posterior.stopping import ProbeBudget, Remaining, described, remaining, settled
@@ -31,7 +32,7 @@ def test_the_best_of_many_may_be_better_than_any_single_one_is_likely_to_be() ->
 def test_the_bound_of_a_machine_is_joint_and_narrows_with_measurements() -> None:
     machine = Machine(Grid.of(1), 4, 0.1)
     history, bounds = History(), []
-    for index in list(machine.order())[:1] + np.flatnonzero(machine.truly_fits)[::900].tolist():
+    for index in list(machine.order())[:1] + np.flatnonzero(machine.truly_fits)[::1800].tolist():
         measured = machine.probe(index)
         if measured is not None:
             history.learn(machine, index, measured)
@@ -40,9 +41,49 @@ def test_the_bound_of_a_machine_is_joint_and_narrows_with_measurements() -> None
             bounds.append(remaining(posterior).bound)
     assert all(0.0 < bound < 1.0 for bound in bounds)
     assert bounds[-1] < 0.9 * bounds[0]
-    worlds = worlds_of(posterior)
-    assert bounds[-1] >= worlds.saving(probability=0.5)
+    worlds = worlds_of(posterior, posterior.pick())
+    assert bounds[-1] >= bound_of(posterior, probability=0.5)
     assert len(worlds.mean) > 20
+
+
+def test_the_bound_counts_that_the_pick_may_be_a_lucky_reading_where_nothing_was_repeated() -> None:
+    machine = Machine(Grid.of(1), 4, 0.0)
+    fitting = np.flatnonzero(machine.truly_fits)
+    some = fitting[np.argsort(machine.predicted_cost[fitting])][:600:50].tolist()
+    draw, said = np.random.default_rng(1), {}
+    for off in (0.0, 0.3):
+        history = History()
+        for index in some:
+            values = machine.probe(index) or {}
+            factor = float(np.exp(draw.normal(0.0, off)))
+            history.learn(machine, index, {**values, "compute": values["compute"] * factor})
+        posterior = Posterior(machine, history)
+        assert posterior.residuals["compute"].amplitudes.noise == 0.0, "no repeat shows any"
+        exact = posterior.known["compute"]
+        noises = Evidence(posterior.parts["compute"], exact).by_noise()
+        assert sum(share for share, _ in noises) == pytest.approx(1.0)
+        said[off] = sum(share * amplitudes.noise for share, amplitudes in noises)
+        pick = posterior.incumbent or 0
+        noisiest = posterior.under("compute", noises[-1][1])
+        if off:
+            assert noisiest.value(pick) > 1.02 * posterior.value(pick), "the least is a lucky one"
+    assert said[0.3] > 2.0 * said[0.0]
+
+
+def test_what_is_pending_is_pending_whatever_the_noise_may_be() -> None:
+    machine = Machine(Grid.of(1), 4, 0.1)
+    history = History()
+    some = np.flatnonzero(machine.truly_fits)[:: len(machine) // 20].tolist()[:6]
+    for index in some[:4]:
+        history.learn(machine, index, machine.probe(index) or {})
+    history.pending.extend(some[4:])
+    history.tried.update(some[4:])
+    posterior = Posterior(machine, history)
+    own = posterior.residuals["compute"]
+    again = posterior.under("compute", own.amplitudes)
+    assert again.residuals["compute"].variance == pytest.approx(own.variance)
+    assert again.log_cost == pytest.approx(posterior.log_cost)
+    assert again.pick() == posterior.pick()
 
 
 def test_without_a_measurement_there_is_no_bound_to_speak_of() -> None:

@@ -11,6 +11,7 @@ Source: expected improvement: Jones et al. (1998), eq. 15; feasibility: Gardner 
 from __future__ import annotations
 
 import math
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from autotune.domain.outcome import Z90
 from autotune.frozen import dataclass
 from autotune.search.posterior.amplitudes import contradiction
 from autotune.search.posterior.improvement import expected_improvement, normal_cdf
-from autotune.search.posterior.residuals import dominated, residuals_of
+from autotune.search.posterior.residuals import Residual, dominated, residuals_of
 from autotune.search.priced import MEMORY, Limited
 from autotune.search.selection import TIE
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from autotune.cost.columns import BoolArray, FloatArray
-    from autotune.search.posterior.kernel import Observed
+    from autotune.search.posterior.kernel import Amplitudes, Observed
     from autotune.search.posterior.measurements import History
     from autotune.search.priced import Priced
 
@@ -78,10 +79,11 @@ class Posterior:
         """
         self.priced, self.history = priced, history
         self.parts = {part.name: part for part in priced.parts}
-        known = {
+        known: dict[str, list[Observed]] = {
             name: [*(prior or {}).get(name, ()), *history.observed.get(name, ())]
             for name in self.parts
         }
+        self.known = known
         self.residuals = {
             name: residual.with_believed(
                 [int(residual.part.row_of[index]) for index in history.pending]
@@ -101,7 +103,7 @@ class Posterior:
         )
         if self.missed:
             self.keeps_probability = np.ones(len(priced))
-        self.log_cost = self._expected_log_total()
+        self.log_cost = self._expected_log_total(np.arange(len(priced)))
         fitting = self._with_room(history.fitting(priced))
         self.asked = priced.confidence if isinstance(priced, Limited) else CONFIDENCE
         keeping = [i for i in fitting if self.keeps_probability[i] >= self.asked]
@@ -109,6 +111,25 @@ class Posterior:
         self.incumbent = min(keeping, key=lambda i: self.log_cost[i], default=None)
         self.allowed = self._allowed()
         self.shortlist = self._shortlist(shortlist)
+
+    def under(self, name: str, amplitudes: Amplitudes) -> Posterior:
+        """What the same measurements say if one part has these amplitudes; the pick is not asked.
+
+        What fits, what keeps the limits and which candidates are looked at stay as they are.
+        """
+        found, part = copy(self), self.parts[name]
+        pending = [int(part.row_of[index]) for index in self.history.pending]
+        own = Residual(part, self.known[name], amplitudes).with_believed(pending)
+        found.believe({**self.residuals, name: own})
+        return found
+
+    def believe(self, residuals: Mapping[str, Residual]) -> None:
+        """Take other processes for the parts, and what follows for what is compared."""
+        picks = [] if (pick := self.pick()) is None else [pick]
+        self.residuals, self._compared = dict(residuals), {}
+        at = np.unique(np.asarray([*self.shortlist, *self.fitting, *picks], np.intp))
+        self.log_cost = self.log_cost.copy()
+        self.log_cost[at] = self._expected_log_total(at)
 
     def value(self, index: int) -> float:
         """[USD or s] the posterior mean of the objective of a candidate."""
@@ -153,19 +174,18 @@ class Posterior:
             return worst
         return np.log(np.maximum(self.priced.totals(factors, at), 1e-300))
 
-    def _expected_log_total(self) -> FloatArray:
-        """[n] posterior mean of the log objective.
+    def _expected_log_total(self, at: Indices) -> FloatArray:
+        """[at] posterior mean of the log objective.
 
         Derived: over one standard deviation to either side of the parts that bend it. A part hidden
         behind another (data behind computing) costs nothing at its mean and something on average.
         """
-        everything = np.arange(len(self.priced))
-        total = self._log_total(everything, {})
-        some = everything[:: max(1, len(everything) // SAMPLE)]
+        total = self._log_total(at, {})
+        some = slice(None, None, max(1, len(at) // SAMPLE))
         bends = np.zeros(len(total))
         for name in self.timed:
-            if np.mean(np.abs(self._bend(name, some, total[some]))) > BEND:
-                bends += self._bend(name, everything, total)
+            if len(at) and np.mean(np.abs(self._bend(name, at[some], total[some]))) > BEND:
+                bends += self._bend(name, at, total)
         return total + bends
 
     def _bend(self, name: str, at: Indices, middle: FloatArray) -> FloatArray:

@@ -35,6 +35,7 @@ OWN = (0.02, 0.05, 0.12, 0.3, 0.7)  # of the spread that the model states: a sig
 OWN_EXPECTED, OWN_WIDTH = 0.12, 0.9  # and the sd of its log
 NOISES = (0.0, 0.05, 0.1, 0.2, 0.35)  # sd on top of the noise that is stated
 QUIET = (0.0, 2.0, 3.0, 4.0, 5.0)  # log of how much less likely each is held before any repeat
+RULED_OUT = 0.05  # a probability under which a noise is not gone into
 COLUMNS = (0.35, 1.0, 2.8)  # times a column's expected amplitude
 PAIRS = (0.5, 1.0, 2.0)  # times PAIR
 # Weak priors: sd of the log of how wrong the model is as a whole, of a part's scale given that, of
@@ -111,6 +112,27 @@ class Evidence:
                     found[k] = self._scores(scale**2 * unit + single, self.noises[noise])
             self._grids[noise] = found - 0.5 * prior**2
         return self._grids[noise]
+
+    def by_noise(self) -> list[tuple[float, Amplitudes]]:
+        """Each of `noises` with its probability, and the mean amplitudes that go with it.
+
+        By everything that was measured: without a repeat, how well a smooth cause explains what is
+        near each other is all that tells noise from what signatures really do. Unlikely ones are
+        left out.
+        """
+        width = float(np.hypot(WHOLE_WIDTH, PART_WIDTH))
+        scale = 0.5 * (np.log(SCALES) / width)[:, None] ** 2
+        grids = [self.grid(k) - scale for k in range(len(self.noises))]
+        logs = np.asarray([np.logaddexp.reduce(grid, axis=None) for grid in grids])
+        logs += self.loudness - np.asarray(QUIET[: len(logs)])
+        chance = np.exp(logs - logs.max())
+        chance /= chance.sum()
+        chance[chance < RULED_OUT] = 0.0
+        return [
+            (float(share), self.refined(self.mean(grid, noise)))
+            for share, grid, noise in zip(chance / chance.sum(), grids, self.noises, strict=True)
+            if share
+        ]
 
     def mean(self, scores: FloatArray, noise: float) -> Amplitudes:
         """Expected amplitudes at the mean log scale and the mean square of a signature's own.

@@ -2,9 +2,12 @@
 
 A bound for each candidate by itself, however often it holds, says little of the best of thousands.
 So worlds are drawn from the joint posterior: in each, the best candidate that fits is compared with
-the pick. Nine worlds in ten have none that is better by more than the bound. The posterior takes
-its own amplitudes for known, and a linear response of the bill; that makes worlds too alike, so
-that deviations are widened by a factor that was fitted on machines of no prior (`bench.families`).
+the pick. Nine worlds in ten have none that is better by more than the bound. The pick is the
+luckiest of several readings, and while nothing was measured twice nobody knows how lucky a reading
+can be: the worlds are of every noise of the step that may be, each as often as it is probable. The
+posterior takes its other amplitudes for known, and a linear response of the bill; that makes worlds
+too alike, so that deviations are widened by a factor that was fitted on machines of no prior
+(`bench.families`).
 
 Source: derived; maximum of a Gaussian process by draws: Hennig and Schuler, "Entropy search"
 (2012), section 2.
@@ -17,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.frozen import dataclass
+from autotune.search.posterior.amplitudes import Evidence
 from autotune.search.posterior.lookahead import beliefs, over_limit
 from autotune.search.priced import MEMORY
 
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
 
     from autotune.cost.columns import BoolArray, FloatArray
     from autotune.search.posterior.acquisition import Posterior
+    from autotune.search.priced import Part
 
     Indices = NDArray[np.intp]
 
@@ -33,7 +38,7 @@ WORLDS = 256
 AMONG = 400  # candidates: those that may be best
 ALIKE = 4  # of them with one signature of the part that has most
 LOOKED_AT = 2.0  # sds to the better side, by which candidates are chosen
-WIDENED = 1.5  # times the deviations, fitted
+WIDENED = 1.3  # times the deviations, fitted
 LIKELY = 0.05  # probability of fitting and of keeping the limits, from which one may be best
 KEPT = 0.5  # probability of keeping the job's limits
 
@@ -51,16 +56,35 @@ class Worlds:
 
     def saving(self, probability: float = PROBABILITY, widened: float = WIDENED) -> float:
         """Share of the pick's objective that the best saves at most, so probably."""
+        return float(1.0 - np.exp(-np.quantile(self.best(widened), probability)))
+
+    def best(self, widened: float = WIDENED) -> FloatArray:
+        """[worlds] log of the pick's objective over that of the best that fits, at least 0."""
         if not len(self.mean):
-            return 0.0
+            return np.zeros(WORLDS)
         gain = np.where(self.fits, -(self.mean[:, None] + widened * self.off), 0.0)
-        best = np.maximum(gain.max(axis=0), 0.0)
-        return float(1.0 - np.exp(-np.quantile(best, probability)))
+        found: FloatArray = np.maximum(gain.max(axis=0), 0.0)
+        return found
 
 
-def worlds_of(posterior: Posterior) -> Worlds:
+def bound_of(posterior: Posterior, probability: float = PROBABILITY) -> float:
+    """Share of the pick's objective that the best saves at most, whatever the noise may be."""
+    pick, part = posterior.pick(), _chief(posterior)
+    exact = [o for o in posterior.known[part.name] if not o.least]
+    best, chance = [], []
+    for share, amplitudes in Evidence(part, exact).by_noise():
+        gains = worlds_of(posterior.under(part.name, amplitudes), pick).best()
+        best.append(gains)
+        chance.append(np.full(len(gains), share / len(gains)))
+    every = np.concatenate(best)
+    order = np.argsort(every, kind="stable")
+    reached = np.cumsum(np.concatenate(chance)[order])
+    at = min(int(np.searchsorted(reached, probability)), len(every) - 1)
+    return float(1.0 - np.exp(-every[order[at]]))
+
+
+def worlds_of(posterior: Posterior, pick: int | None) -> Worlds:
     """What the best candidates may be worth beside the pick."""
-    pick = posterior.pick()
     at = posterior.shortlist
     if pick is None or not len(at):
         return Worlds(np.zeros(0), np.zeros((0, WORLDS)), np.zeros((0, WORLDS), np.bool_))
@@ -90,10 +114,13 @@ def _promising(posterior: Posterior, at: Indices, pick: int) -> Indices:
     worth = np.where(posterior.chance[at] >= LIKELY, mean - LOOKED_AT * sd, np.inf)
     order = np.argsort(worth, kind="stable")[: AMONG * 8]
     order = order[np.isfinite(worth[order])]
-    most = max((posterior.parts[name] for name in posterior.timed), key=lambda p: len(p.predicted))
-    rows = most.row_of[at[order]]
+    rows = _chief(posterior).row_of[at[order]]
     by_row = np.argsort(rows, kind="stable")
     first = np.searchsorted(rows[by_row], rows[by_row], side="left")
     place = np.empty(len(rows), np.intp)
     place[by_row] = np.arange(len(rows)) - first
     return at[order[place < ALIKE][:AMONG]]
+
+
+def _chief(posterior: Posterior) -> Part:
+    return max((posterior.parts[name] for name in posterior.timed), key=lambda p: len(p.predicted))

@@ -19,7 +19,7 @@ from autotune.domain.outcome import Z90
 from autotune.domain.units import format_seconds, format_usd
 from autotune.frozen import dataclass
 from autotune.search.posterior.acquisition import INFLATED, LEAST_FIT
-from autotune.search.posterior.bound import LIKELY, worlds_of
+from autotune.search.posterior.bound import LIKELY, bound_of
 from autotune.search.posterior.improvement import expected_improvement
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def remaining(posterior: Posterior) -> Remaining:
     gains = expected_improvement(mean, posterior.learnable(at, posterior.incumbent))
     fraction = float(np.max(gains * posterior.chance[at]))
     value = posterior.value(posterior.incumbent)
-    bound = worlds_of(posterior).saving()
+    bound = bound_of(posterior)
     best = np.max((Z90 * sd - mean)[posterior.chance[at] >= LIKELY], initial=0.0)
     alone = float(1.0 - math.exp(-max(best, 0.0)))
     return Remaining(fraction * value, fraction, bound, posterior.distrusted, alone)
