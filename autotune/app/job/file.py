@@ -61,9 +61,7 @@ class Document:
 def read_text(path: Path, sample: str = SAMPLE) -> str:
     """The text of a file of bounded size. Raises InputError for everything else.
 
-    Args:
-        path: the file.
-        sample: the hint where there is none, or nothing in it: how to come to one.
+    sample: the hint where there is no such file, or nothing in it.
     """
     try:
         if path.is_dir():
@@ -124,12 +122,9 @@ def _files_like(path: Path) -> str:
 
 def _looked_for(path: Path, sample: str) -> str:
     """The hint for a file that is not there: of another folder, where its name was looked up."""
-    if path.is_absolute() or path.parent.is_dir():
-        return sample
-    return (
-        f"relative names are looked up in {os.path.realpath(os.curdir)}; for a file of another "
-        "repository, give its path in your clone, or start `autotune` in that folder"
-    )
+    where = f"relative names are looked up in {os.path.realpath(os.curdir)}"
+    more = "for a file of another repository, give its path in your clone, or start there"
+    return sample if path.is_absolute() or path.parent.is_dir() else f"{where}; {more}"
 
 
 def read_document(path: Path, sample: str = SAMPLE) -> Document:
@@ -382,26 +377,17 @@ def _plain(message: str) -> str:
 
 
 def keys_at(path: KeyPath, root: type[BaseModel]) -> list[str]:
-    """The keys that the schema knows at a key path."""
+    """The keys that the schema knows at a key path; a list of sections counts as one."""
     model = root
     for part in path:
         if isinstance(part, int):
             continue
-        found = _sections_of(model).get(part)
+        info = model.model_fields.get(part)
+        found = _section_in(info.annotation) if info else None
         if found is None:
             return []
         model = found
     return list(model.model_fields)
-
-
-def _sections_of(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """The keys of a section that hold another section (or a list of them)."""
-    found = {}
-    for key, info in model.model_fields.items():
-        inner = _section_in(info.annotation)
-        if inner is not None:
-            found[key] = inner
-    return found
 
 
 def _section_in(annotation: object) -> type[BaseModel] | None:
